@@ -1,0 +1,22 @@
+"""The CleanRL worker: the algorithms of CleanRL, one complete file each. Importing this package is cheap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mosaic import __version__
+from mosaic.plugins import WorkerDescription, python_module
+
+
+def describe() -> WorkerDescription:
+    """What the daemon and the command line need to know of this worker."""
+    return WorkerDescription(
+        id="cleanrl",
+        title="CleanRL",
+        version=__version__,
+        command=python_module("cleanrl_worker.cli"),
+        checker=(*python_module("cleanrl_worker.cli"), "--checker"),
+        schemas=Path(__file__).parent / "metadata" / "cleanrl" / __version__ / "schemas.json",
+        log_name="cleanrl",
+        can_load_policies=True,
+    )

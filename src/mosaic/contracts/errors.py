@@ -1,0 +1,92 @@
+"""What can go wrong in a way that the user can act on. Shown as it stands, without a traceback.
+
+MosaicError
+├── BadInput                exit 2
+│   ├── ConfigRefused       LOG705: a submission that does not fit its contract
+│   ├── UnknownName         a name nobody knows, with the nearest one that somebody does
+│   ├── MissingExtra        an optional package that this request needs
+│   ├── NotAllowed          a good request at the wrong time
+│   └── CheckpointDamaged   a checkpoint whose bytes are not what its manifest says
+├── RunEnded                exit 3: the run that was waited for failed
+├── RunCancelled            exit 130
+├── NoDaemon                exit 4
+│   └── IdentityFailed      something else answers on the daemon's port
+└── AlreadyRunning          a second daemon for one workspace
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MosaicError(Exception):
+    """The user can act on this. The message says what happened, what was expected and what to do."""
+
+    exit_code = 1
+    log_code = ""
+
+
+class BadInput(MosaicError):
+    exit_code = 2
+
+
+class ConfigRefused(BadInput):
+    log_code = "LOG705"
+
+
+class UnknownName(BadInput):
+    pass
+
+
+class MissingExtra(BadInput):
+    pass
+
+
+class NotAllowed(BadInput):
+    pass
+
+
+class CheckpointDamaged(BadInput):
+    pass
+
+
+class RunEnded(MosaicError):
+    exit_code = 3
+
+
+class RunCancelled(MosaicError):
+    exit_code = 130
+
+
+class NoDaemon(MosaicError):
+    exit_code = 4
+
+
+class IdentityFailed(NoDaemon):
+    pass
+
+
+class AlreadyRunning(MosaicError):
+    pass
+
+
+def error_named(name: str) -> type[MosaicError]:
+    """The class behind a name that came over the wire; plain MosaicError when nobody knows it."""
+    found: list[type[MosaicError]] = [MosaicError]
+    for kind in found:
+        if kind.__name__ == name:
+            return kind
+        found.extend(kind.__subclasses__())
+    return MosaicError
+
+
+def unknown(what: str, name: str, known: Iterable[str], where: str = "") -> UnknownName:
+    """`No algorithm 'pppo' in worker 'cleanrl'. Did you mean 'ppo'? Known: dqn, ppo.`"""
+    names = sorted(known)
+    lowered = {candidate.lower(): candidate for candidate in reversed(names)}
+    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    hint = f" Did you mean {lowered[near[0]]!r}?" if near else ""
+    some = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    listed = f" Known: {some}." if names else ""
+    return UnknownName(f"No {what} {name!r}{' in ' + where if where else ''}.{hint}{listed}")

@@ -1,0 +1,174 @@
+"""The lines of a journal. Every line has `seq` (contiguous in its file), `at` (seconds since the epoch) and `kind`.
+
+The event's kind is the stable code that people search for. A reader passes over kinds that it does not know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
+
+from mosaic.contracts.model import Contract
+from mosaic.contracts.processes import ProcessIdentity
+
+
+class Event(Contract):
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+    KIND: ClassVar[str] = ""
+    seq: int
+    at: float
+    kind: str
+
+
+# --- journal.jsonl: the worker speaks
+
+
+class Hello(Event):
+    """The handshake: the first event of every attempt."""
+
+    KIND = "hello"
+    worker: str
+    version: str
+    pid: int
+    capabilities: tuple[str, ...] = ()
+    """`inbox` (reads commands), `pause`, `checkpoint`, `resume`."""
+    attempt: int = 1
+    resumed_from: int | None = None
+    """Step of the checkpoint it goes on from. What an earlier attempt logged above it no longer counts."""
+
+
+class Progress(Event):
+    """Also the worker's heartbeat: about once a second while it steps."""
+
+    KIND = "progress"
+    global_step: int
+    total_timesteps: int | None = None
+    sps: float | None = None
+
+
+class Metrics(Event):
+    KIND = "metrics"
+    series: dict[str, list[tuple[int, float, float | None]]]
+    """By tag: step, time, value. A value that is not finite is null, and an `anomaly` tells of it."""
+
+
+class Episodes(Event):
+    """Each row is also a point of `charts/episodic_return` and of `charts/episodic_length`."""
+
+    KIND = "episodes"
+    rows: list[tuple[int, int, int, float, float, int]]
+    """Episode number (from 1), environment index, step, time, return, length."""
+
+
+class CheckpointSaved(Event):
+    KIND = "checkpoint"
+    step: int
+    """Environment steps taken when it was written."""
+    path: str
+    """Relative to the run folder."""
+    is_best: bool = False
+    score: float | None = None
+    """Mean return of the last 100 episodes."""
+
+
+class Warned(Event):
+    KIND = "warning"
+    text: str
+    code: str | None = None
+    """A stable name such as `resumed_inexactly`."""
+
+
+class Anomaly(Event):
+    """A loss, reward or weight that is not finite."""
+
+    KIND = "anomaly"
+    tag: str
+    step: int
+
+
+class PausedNow(Event):
+    KIND = "paused"
+    global_step: int
+
+
+class ResumedNow(Event):
+    KIND = "resumed"
+    global_step: int
+
+
+class EvalSummaryUpdate(Event):
+    KIND = "eval_summary_update"
+    summary: dict[str, Any]
+
+
+class Finished(Event):
+    """The worker's last word. Its exit status must agree, or the exit status wins."""
+
+    KIND = "finished"
+    outcome: str
+    """`succeeded`, `stopped` (asked to), `rejected` or `failed`."""
+    reason: str | None = None
+    global_step: int | None = None
+
+
+# --- keeper.jsonl: the keeper speaks
+
+
+class KeeperStarted(Event):
+    KIND = "keeper_started"
+    process: ProcessIdentity
+
+
+class WorkerStarted(Event):
+    KIND = "worker_started"
+    process: ProcessIdentity
+
+
+class WorkerNotStarted(Event):
+    KIND = "worker_not_started"
+    reason: str
+
+
+class Sample(Event):
+    """Also the keeper's heartbeat."""
+
+    KIND = "sample"
+    cpu_percent: float
+    rss_mb: float
+    processes: int
+    gpus: list[dict[str, float]] = []
+    """For each: util_percent, memory_used_mb, memory_total_mb."""
+
+
+class Escalated(Event):
+    """The worker did not do as it was asked; a signal was sent to its whole tree."""
+
+    KIND = "escalated"
+    signal: str
+    cause: str
+
+
+class Exited(Event):
+    """The whole tree is gone."""
+
+    KIND = "exited"
+    code: int | None = None
+    signal: int | None = None
+    cause: str | None = None
+    """Why it was ended, if it was: `stop`, `time_limit`, `memory_limit`, `keeper_terminated`."""
+    duration_s: float
+    peak_rss_mb: float
+    limit: float | None = None
+    """The limit that was passed, in its own unit (seconds or megabytes)."""
+    last_words: str | None = None
+    """The last line of stderr that says something."""
+
+
+KINDS: dict[str, type[Event]] = {
+    kind.KIND: kind
+    for kind in (
+        Hello, Progress, Metrics, Episodes, CheckpointSaved, Warned, Anomaly, PausedNow, ResumedNow,
+        EvalSummaryUpdate, Finished, KeeperStarted, WorkerStarted, WorkerNotStarted, Sample, Escalated, Exited,
+    )
+}  # fmt: skip

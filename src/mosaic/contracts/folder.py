@@ -1,0 +1,90 @@
+"""Every path of a workspace and of a run, stated once. Standard library only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+RUN_DIR_VARIABLE = "MOSAIC_RUN_DIR"
+"""Tells a worker which folder is its run."""
+WORKSPACE_VARIABLE = "MOSAIC_VAR"
+"""Tells every program which workspace is meant."""
+
+
+def file_name(text: str) -> str:
+    """An environment id or run name as one path component: `ALE/Pong-v5` becomes `ALE_Pong-v5`."""
+    return text.replace("/", "_").replace("\\", "_").replace("\0", "_").lstrip(".") or "_"
+
+
+class Workspace:
+    """One folder that holds everything: `var/` unless told otherwise."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root).absolute()
+        self.trainer = self.root / "trainer"
+        self.configs = self.trainer / "configs"
+        self.runs = self.trainer / "runs"
+        self.logs = self.root / "logs"
+        self.index = self.trainer / "index.sqlite"
+        self.daemon_file = self.trainer / "daemon.json"
+        """Address, token and process of the daemon; 0600."""
+        self.daemon_lock = self.trainer / "daemon.lock"
+        self.daemon_log = self.logs / "trainer.log"
+
+    @classmethod
+    def chosen(cls, told: str | os.PathLike[str] | None = None) -> Workspace:
+        return cls(told or os.environ.get(WORKSPACE_VARIABLE) or "var")
+
+    def run(self, run_id: str) -> RunFolder:
+        return RunFolder(self.runs / run_id)
+
+    def payload_copy(self, run_id: str, is_evaluation: bool = False) -> Path:
+        return self.configs / f"config-{run_id}{'-policy' if is_evaluation else ''}.json"
+
+    def worker_config(self, run_id: str, slot: int) -> Path:
+        return self.configs / f"worker-{run_id}-{slot}.json"
+
+
+class RunFolder:
+    """One run. Who writes what is in docs/architecture.md; every file has exactly one writer."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+        self.run_id = self.path.name
+        # the daemon's
+        self.config = self.path / "config.json"
+        self.record = self.path / "record.json"
+        self.inbox = self.path / "inbox.jsonl"
+        # the keeper's
+        self.keeper = self.path / "keeper.jsonl"
+        self.logs = self.path / "logs"
+        # the worker's
+        self.journal = self.path / "journal.jsonl"
+        self.analytics = self.path / "analytics.json"
+        self.checkpoints = self.path / "checkpoints"
+        self.last_checkpoint = self.checkpoints / "last"
+        self.best_checkpoint = self.checkpoints / "best"
+        self.tensorboard = self.path / "tensorboard"
+        self.tensorboard_eval = self.path / "tensorboard_eval"
+        self.wandb = self.path / "wandb"
+        self.videos = self.path / "videos"
+        self.eval_videos = self.videos / f"{self.run_id}-eval"
+        self.eval_summary = self.path / "eval_summary.json"
+        self.models = self.path / "runs"
+
+    def stdout_log(self, log_name: str) -> Path:
+        return self.logs / f"{log_name}.stdout.log"
+
+    def stderr_log(self, log_name: str) -> Path:
+        return self.logs / f"{log_name}.stderr.log"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / str(step)
+
+    def model(self, run_name: str, algo: str) -> Path:
+        """The file that users of CleanRL know."""
+        return self.models / file_name(run_name) / f"{file_name(algo)}.cleanrl_model"
+
+    def journals(self) -> list[Path]:
+        """The worker's journal and those of further processes of the run."""
+        return [self.journal, *sorted(self.path.glob("journal.*.jsonl"))]

@@ -1,0 +1,41 @@
+"""The base of everything that is written down or sent: strict, frozen, documented."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mosaic.contracts.errors import ConfigRefused
+
+AnyContract = TypeVar("AnyContract", bound="Contract")
+
+
+class Contract(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def explain(error: ValidationError, prefix: str = "") -> str:
+    """One sentence a problem, each beginning with the path of the key it is about."""
+    return "; ".join(_sentence(dict(problem), prefix) for problem in error.errors()) + "."
+
+
+def _sentence(problem: dict[str, Any], prefix: str) -> str:
+    path = ".".join(str(part) for part in (prefix, *problem["loc"]) if part != "")
+    if problem["type"] == "extra_forbidden":
+        return f"{path}: unknown key"
+    if problem["type"] == "missing":
+        return f"{path}: missing"
+    said = str(problem["msg"]).removeprefix("Value error, ")
+    shown = problem.get("input")
+    is_plain = isinstance(shown, (str, int, float, bool)) or shown is None
+    given = f" (given: {str(shown)[:60]!r})" if is_plain else ""
+    return f"{path}: {said[:1].lower()}{said[1:]}{given}"
+
+
+def parsed(kind: type[AnyContract], data: Any, what: str) -> AnyContract:
+    """`data` as a contract, or ConfigRefused saying which keys do not fit."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise ConfigRefused(f"LOG705 {what} refused: {explain(error)}") from None

@@ -1,0 +1,53 @@
+"""Which process is meant, beyond its number: numbers are reused. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TypedDict
+
+
+class ProcessIdentity(TypedDict):
+    pid: int
+    start: str
+    """When the kernel says it was started, in its own unit; empty where it cannot be told."""
+    boot_id: str
+    """Which boot of the machine."""
+
+
+def boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def start_time(pid: int) -> str:
+    """Empty when no such process lives; a zombie does not live."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+        return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+    except (OSError, IndexError):
+        pass
+    if Path("/proc/self/stat").exists():
+        return ""
+    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
+    return shown.stdout.strip()
+
+
+def identify(pid: int) -> ProcessIdentity:
+    return {"pid": pid, "start": start_time(pid), "boot_id": boot_id()}
+
+
+def is_alive(identity: ProcessIdentity) -> bool:
+    """Whether that very process still runs, not merely one with its number."""
+    if identity["pid"] <= 0 or identity["boot_id"] != boot_id():
+        return False
+    start = start_time(identity["pid"])
+    return bool(start) and start == identity["start"]
+
+
+def own_identity() -> ProcessIdentity:
+    return identify(os.getpid())

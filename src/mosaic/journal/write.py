@@ -1,0 +1,67 @@
+"""The one writer of a journal."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from typing import Any
+
+_TAIL_BYTES = 1 << 16
+
+
+class Journal:
+    """Appends `{"seq": n, "at": seconds, "kind": …}` lines; each is one write, so a crash tears at most the last.
+
+    A file that exists is gone on with: `seq` continues, and a torn last line is closed off, not removed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = open(path, "ab+", buffering=0)  # noqa: SIM115 - closed by close()
+        self._lock = threading.Lock()
+        self.seq = _last_seq(self._file)
+
+    def append(self, kind: str, /, **facts: Any) -> int:
+        """Writes one event and returns its seq."""
+        with self._lock:
+            seq = self.seq + 1
+            line = json.dumps({"seq": seq, "at": time.time(), "kind": kind, **facts}, separators=(",", ":"))
+            self._write(line.encode() + b"\n")
+            self.seq = seq
+            return seq
+
+    def _write(self, data: bytes) -> None:
+        """Whole or not at all: what a full disk cut off is taken back, so that the next line stands alone."""
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            if self._file.write(data) != len(data):
+                raise OSError(f"{self._file.name}: the line could not be written whole. Is the disk full?")
+        except OSError:
+            self._file.truncate(end)
+            raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+
+def _last_seq(file: Any) -> int:
+    """Finds where the file stopped, looking further back while no line can be read."""
+    size = file.seek(0, os.SEEK_END)
+    if size == 0:
+        return 0
+    file.seek(size - 1)
+    if file.read(1) != b"\n":
+        file.write(b"\n")
+    span = _TAIL_BYTES
+    while True:
+        file.seek(max(0, size - span))
+        for line in reversed(file.read().splitlines()):
+            try:
+                return int(json.loads(line)["seq"])
+            except (ValueError, KeyError, TypeError):
+                continue
+        if span >= size:
+            return 0
+        span *= 8

@@ -1,0 +1,70 @@
+"""How MOSAIC finds workers: by entry point, its own like anyone's.
+
+A package names a function under the entry point group `mosaic.workers`; it is called without arguments, gives a
+`WorkerDescription`, and must import nothing heavy: the daemon and the command line call it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from mosaic.contracts.errors import MosaicError, unknown
+
+WORKERS = "mosaic.workers"
+
+
+@dataclass(frozen=True)
+class WorkerDescription:
+    id: str
+    title: str
+    version: str
+    command: tuple[str, ...]
+    """Starts one run; `--config PATH --grpc --grpc-target HOST:PORT [--resume]` is added to it."""
+    checker: tuple[str, ...] | None = None
+    """Starts the long-lived checker (JSON lines on stdin and stdout); none: every config is accepted."""
+    schemas: Path | None = None
+    """The generated schema file of its algorithms."""
+    log_name: str = ""
+    """First part of its log files' names; the id where empty."""
+    can_load_policies: bool = False
+
+    @property
+    def log(self) -> str:
+        return self.log_name or self.id
+
+    def algorithms(self) -> dict[str, Any]:
+        """By name: what the schema file says of each algorithm."""
+        if self.schemas is None:
+            return {}
+        found: dict[str, Any] = json.loads(self.schemas.read_text())["algorithms"]
+        return found
+
+
+def python_module(name: str) -> tuple[str, ...]:
+    """The command that runs a module with the interpreter we run on."""
+    return (sys.executable, "-m", name)
+
+
+@cache
+def workers() -> dict[str, WorkerDescription]:
+    found: dict[str, WorkerDescription] = {}
+    for entry in entry_points(group=WORKERS):
+        try:
+            description = entry.load()()
+        except Exception as error:
+            raise MosaicError(f"The worker {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
+        found[description.id] = description
+    return found
+
+
+def worker(worker_id: str) -> WorkerDescription:
+    try:
+        return workers()[worker_id]
+    except KeyError:
+        raise unknown("worker", worker_id, workers()) from None
