@@ -1,0 +1,237 @@
+"""The daemon's verbs as methods. Views, events and verdicts are plain dicts: the JSON of the contracts."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+
+from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.errors import MosaicError, NoDaemon, error_named
+from mosaic.contracts.secrets import TOKEN_KEY
+from mosaic.contracts.trainer_pb2_grpc import TrainerStub
+
+Json = dict[str, Any]
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+class Series(NamedTuple):
+    """The points of one tag, in the order in which they were logged (a part of them: more may follow)."""
+
+    tag: str
+    steps: Sequence[int]
+    at: Sequence[float]
+    values: Sequence[float]
+
+
+class Batch(NamedTuple):
+    cursor: int
+    """Give it to `watch` to go on from here."""
+    events: list[Json]
+    """Journal lines with `run_id` and `source` (`journal`, `keeper`, `daemon`) beside `seq, at, kind, …`."""
+    skipped: int
+
+
+class LogChunk(NamedTuple):
+    data: bytes
+    offset: int
+    """Byte offset behind it."""
+
+
+def _translated(error: grpc.RpcError) -> MosaicError:
+    """The daemon's error as it was raised there."""
+    details = error.details() or ""
+    name, colon, message = details.partition(": ")
+    kind = error_named(name)
+    if colon and kind.__name__ == name:
+        return kind(message)
+    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return NoDaemon(f"The connection to the daemon broke ({details}). It starts again with the next command.")
+    return MosaicError(f"The daemon failed ({error.code().name}): {details}. Its log: logs/trainer.log")
+
+
+def _speaking(call: Call) -> Call:
+    @functools.wraps(call)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except grpc.RpcError as error:
+            raise _translated(error) from None
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _speaking_stream(call: Call) -> Call:
+    @functools.wraps(call)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            yield from call(*args, **kwargs)
+        except grpc.RpcError as error:
+            raise _translated(error) from None
+
+    return wrapped  # type: ignore[return-value]
+
+
+class Trainer:
+    """`run` is an id, a unique prefix of one, or `last`. Every method raises MosaicError as the daemon meant it."""
+
+    def __init__(self, channel: grpc.Channel, token: str) -> None:
+        self._channel = channel
+        self._metadata = ((TOKEN_KEY, token),)
+        self._stub = TrainerStub(channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, verb: str, request: Any) -> Any:
+        return getattr(self._stub, verb)(request, metadata=self._metadata)
+
+    # --- runs
+
+    @_speaking
+    def submit(self, payload: Json) -> Json:
+        """The view of the run that was made. Raises ConfigRefused and its kin before anything is made."""
+        return _view(self._ask("SubmitRun", pb.PayloadRequest(payload_json=json.dumps(payload))))
+
+    @_speaking
+    def check(self, payload: Json) -> Json:
+        """The worker's verdict: `{"ok": true, "summary": {…}}`; a refusal raises, as `submit` would."""
+        return _json(self._ask("CheckRun", pb.PayloadRequest(payload_json=json.dumps(payload))))
+
+    @_speaking
+    def cancel(self, run: str) -> Json:
+        """Asks it to stop and returns at once; watch the run for its end."""
+        return _view(self._ask("CancelRun", pb.RunRequest(run=run)))
+
+    @_speaking
+    def pause(self, run: str) -> Json:
+        return _view(self._ask("PauseRun", pb.RunRequest(run=run)))
+
+    @_speaking
+    def resume(self, run: str, total_timesteps: int | None = None) -> Json:
+        return _view(self._ask("ResumeRun", pb.ResumeRequest(run=run, total_timesteps=total_timesteps)))
+
+    @_speaking
+    def get(self, run: str) -> Json:
+        return _view(self._ask("GetRun", pb.RunRequest(run=run)))
+
+    @_speaking
+    def config(self, run: str) -> Json:
+        """The payload as it was accepted."""
+        return _json(self._ask("GetConfig", pb.RunRequest(run=run)))
+
+    @_speaking
+    def runs(
+        self,
+        status: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        algo: str = "",
+        env_id: str = "",
+        group: str = "",
+        include_archived: bool = False,
+        limit: int = 0,
+    ) -> list[Json]:
+        """Newest first. `status` takes stages and outcomes."""
+        request = pb.ListRequest(
+            status=status,
+            tag=tags,
+            algo=algo,
+            env_id=env_id,
+            group=group,
+            include_archived=include_archived,
+            limit=limit,
+        )
+        return [json.loads(view) for view in self._ask("ListRuns", request).views_json]
+
+    @_speaking
+    def annotate(
+        self,
+        run: str,
+        add_tags: Sequence[str] = (),
+        remove_tags: Sequence[str] = (),
+        notes: str | None = None,
+        is_archived: bool | None = None,
+    ) -> Json:
+        request = pb.AnnotateRequest(
+            run=run, add_tags=add_tags, remove_tags=remove_tags, notes=notes, is_archived=is_archived
+        )
+        return _view(self._ask("AnnotateRun", request))
+
+    @_speaking
+    def delete(self, run: str) -> Json:
+        """Moves the folder of a finished run to `trainer/trash/`; an active one is refused."""
+        return _view(self._ask("DeleteRun", pb.RunRequest(run=run)))
+
+    @_speaking
+    def import_run(self, path: str) -> Json:
+        """Takes in a zip that `mosaic export --zip` made. The path is the daemon's machine's."""
+        return _view(self._ask("ImportRun", pb.ImportRequest(path=path)))
+
+    # --- what runs say
+
+    @_speaking_stream
+    def watch(self, after: int = 0, run: str = "", kinds: Sequence[str] = ()) -> Iterator[Batch]:
+        """Replays everything behind the cursor `after` (-1: from now on), then streams without end.
+
+        Besides the journals' events there are the daemon's own (`source` is `daemon`): kind `record`, with the
+        run's whole view under `view`, at every change of stage, outcome, tags or notes.
+        """
+        request = pb.WatchRequest(after=after, run=run, kinds=kinds)
+        for reply in self._ask("WatchRuns", request):
+            yield Batch(reply.cursor, [json.loads(event) for event in reply.events_json], reply.skipped)
+
+    @_speaking_stream
+    def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[Series]:
+        """By tag, in parts of some thousand points."""
+        request = pb.MetricsRequest(run=run, tags=tags, last_only=last_only)
+        for reply in self._ask("ReadMetrics", request):
+            yield Series(reply.tag, reply.steps, reply.at, reply.values)
+
+    @_speaking_stream
+    def episodes(self, run: str) -> Iterator[Json]:
+        """One object an episode: number, env, step, at, return, length."""
+        for reply in self._ask("ReadEpisodes", pb.RunRequest(run=run)):
+            yield from json.loads(reply.json)
+
+    @_speaking_stream
+    def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
+        """The log's bytes from `offset` (negative: so many before its end); with `follow`, until the run has ended."""
+        request = pb.LogRequest(run=run, is_stderr=is_stderr, offset=offset, follow=follow)
+        for reply in self._ask("ReadLog", request):
+            yield LogChunk(reply.data, reply.offset)
+
+    # --- workers and the daemon itself
+
+    @_speaking
+    def ask_worker(self, worker: str, question: Json) -> Json:
+        """A question to the worker's checker, such as `{"ask": "environments"}`."""
+        return _json(self._ask("AskWorker", pb.AskRequest(worker=worker, question_json=json.dumps(question))))
+
+    @_speaking
+    def status(self) -> Json:
+        """pid, address, started_at, version, workspace, runs by stage, slots (cap, busy, cpus, gpus), draining."""
+        return _json(self._ask("GetStatus", pb.StatusRequest()))
+
+    @_speaking
+    def stop_daemon(self, cancel_runs: bool = False) -> Json:
+        """Ends the daemon; its runs go on unless `cancel_runs`."""
+        return _json(self._ask("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs)))
+
+
+def _view(reply: pb.RunReply) -> Json:
+    view: Json = json.loads(reply.view_json)
+    return view
+
+
+def _json(reply: pb.JsonReply) -> Json:
+    answer: Json = json.loads(reply.json)
+    return answer
