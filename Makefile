@@ -1,0 +1,42 @@
+# Two commands: `make run` and `make test`. Both set up what they need on first use; `make help` lists the rest.
+BIN := .venv/bin
+export PYTHON
+
+.DEFAULT_GOAL := help
+.PHONY: help run test setup check bench faults stubs constraints clean
+
+help:  ## This list
+	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name says; do printf '  make %-12s %s\n' "$$name" "$$says"; done
+
+run:  ## Set up what the demo needs, then train, evaluate and film an agent
+	@scripts/setup.sh run
+	@$(BIN)/mosaic demo
+
+test: check  ## Set up everything, then run all checks and all tests
+	$(BIN)/pytest
+
+setup:  ## Make .venv with the mosaic command and all that the tests need
+	@scripts/setup.sh test
+
+check: setup  ## The checks without the tests: style, types, layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+faults: setup  ## What happens when things are killed, torn and filled up: one line a promise
+	$(BIN)/pytest -v tests/faults
+
+bench: setup  ## Speed against CleanRL: make bench CLEANRL=/path/to/cleanrl [CLEANRL_PYTHON=/path/to/python] [ARGS=…]
+	$(BIN)/python tests/bench/ppo_speed.py --cleanrl "$(CLEANRL)" $(if $(CLEANRL_PYTHON),--python "$(CLEANRL_PYTHON)") $(ARGS)
+
+stubs: setup  ## Generate the protobuf stubs again
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I src --python_out=src --grpc_python_out=src \
+		--mypy_out=src --mypy_grpc_out=src mosaic/contracts/trainer.proto
+
+constraints: setup  ## Resolve all extras to their newest versions into constraints.txt
+	scripts/constraints.sh
+
+clean:  ## Remove .venv and all caches; workspaces (var/) stay
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

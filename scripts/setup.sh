@@ -1,0 +1,155 @@
+#!/bin/sh
+# Makes .venv beside the Makefile:  scripts/setup.sh run|test
+#   run   what the demo needs
+#   test  that, and all that `make test` needs
+# Needs Python 3.11 or newer; everything else is fetched. A second call with nothing changed returns at once.
+# Honoured: PYTHON (which interpreter), PIP_FIND_LINKS and pip's own configuration, UV_TORCH_BACKEND.
+set -eu
+cd "$(dirname "$0")/.."
+
+what=${1:-test}
+case $what in
+    run) extras=train,mujoco,box2d ;;
+    test) extras=train,mujoco,box2d,dev ;;
+    *) echo "scripts/setup.sh: '$what' is unknown. Known: run, test." >&2; exit 2 ;;
+esac
+
+# One row a system library: Debian package, and the file that shows it is there where dpkg cannot tell.
+# MuJoCo's pictures without a screen come from Mesa's EGL; everything else travels in the wheels.
+system_libraries='
+libegl1           libEGL.so.1
+libgl1            libGL.so.1
+libegl-mesa0      libEGL_mesa.so.0
+libgl1-mesa-dri   -
+'
+
+venv=.venv
+stamp=$venv/.ready-$what
+key="$(pwd) $(cat pyproject.toml constraints.txt scripts/setup.sh | cksum)"
+if [ -x $venv/bin/mosaic ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
+    exit 0
+fi
+
+say() { echo "setup: $*" >&2; }
+
+refuse() { say "$*"; exit 1; }
+
+is_debian() { command -v apt-get >/dev/null 2>&1 && command -v dpkg-query >/dev/null 2>&1; }
+
+apt_updated=
+apt_install() {  # packages…; fails where we may not, or cannot
+    [ "$(id -u)" = 0 ] || return 1
+    say "apt-get install $*"
+    if [ -z "$apt_updated" ]; then
+        apt-get update -qq >/dev/null || return 1
+        apt_updated=yes
+    fi
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+find_python() {
+    for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3.14 python3}; do
+        # Run it: a name on the path may be a version manager's empty shim.
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+make_venv() {
+    python=$(find_python) || refuse "MOSAIC needs Python 3.11 or newer and found none (looked for ${PYTHON:-python3.11 to python3.14, python3}). Install one, or name it: make PYTHON=/path/to/python3"
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+        if ! { is_debian && apt_install "$package"; }; then
+            refuse "$python cannot make virtual environments: its venv module is missing. On Debian and Ubuntu: sudo apt-get install $package"
+        fi
+    fi
+    say "making $venv with $("$python" --version)"
+    "$python" -m venv --clear $venv
+}
+
+is_missing() {  # package, file
+    if is_debian; then
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" != installed ]
+    elif [ "$2" = - ]; then
+        return 1
+    else
+        ! $venv/bin/python -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$2" 2>/dev/null
+    fi
+}
+
+check_system_libraries() {
+    [ "$(uname -s)" = Linux ] || return 0
+    missing=$(echo "$system_libraries" | while read -r package file; do
+        if [ -n "$package" ] && is_missing "$package" "$file"; then printf '%s ' "$package"; fi
+    done)
+    [ -n "$missing" ] || return 0
+    # shellcheck disable=SC2086 # one word a package
+    if is_debian && apt_install $missing; then
+        return 0
+    fi
+    say "system libraries are missing; without them MuJoCo draws no pictures (training is not touched)."
+    if is_debian; then
+        say "install them: sudo apt-get install $missing"
+    else
+        say "install Mesa's EGL and GL. Fedora: sudo dnf install mesa-libEGL mesa-libGL mesa-dri-drivers; Arch: sudo pacman -S mesa; elsewhere the packages that hold what Debian has in: $missing"
+    fi
+}
+
+told_pip() {  # `pip config get` passes over some of the files that `list` reads
+    $venv/bin/python -m pip config list 2>/dev/null |
+        sed -n -e "s/^global\\.$1='\\(.*\\)'\$/\\1/p" -e "s/^install\\.$1='\\(.*\\)'\$/\\1/p" | sed 's/\\n/ /g' | tail -n 1
+}
+
+tell_uv_what_pip_was_told() {
+    # uv reads none of pip's configuration. A folder of wheels may hold a smaller build of torch; a mirror or a
+    # certificate may be the only way out of here. Extra indexes are left alone: to uv, the first that has a name wins.
+    links=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-$(told_pip find-links)}}
+    index=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$(told_pip index-url)}}
+    certificate=${SSL_CERT_FILE:-${PIP_CERT:-$(told_pip cert)}}
+    if [ -n "$links" ]; then export UV_FIND_LINKS="$(echo $links | tr ' ' ',')"; fi  # words become a list
+    if [ -n "$index" ]; then export UV_DEFAULT_INDEX="$index"; fi
+    if [ -n "$certificate" ]; then
+        export SSL_CERT_FILE="$certificate"
+    elif [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ]; then
+        export UV_SYSTEM_CERTS=true  # an employer's proxy is known there, not among uv's own
+    fi
+}
+
+torch_backend() {  # which build of torch; empty: what the index and the folders of wheels offer
+    if [ -n "${UV_FIND_LINKS:-}" ] || [ "$(uname -s)" != Linux ]; then
+        return
+    elif [ -n "${UV_TORCH_BACKEND:-}" ]; then
+        echo "$UV_TORCH_BACKEND"
+    elif command -v nvidia-smi >/dev/null 2>&1; then
+        echo auto
+    else
+        echo cpu
+    fi
+}
+
+install_packages() {  # further arguments for uv
+    $venv/bin/uv pip install --quiet --python $venv/bin/python -c constraints.txt "$@" -e ".[$extras]"
+}
+
+# A copied or moved checkout has a .venv whose scripts point elsewhere; one that broke off half-way may lack pip.
+if [ "$(cat $venv/.home 2>/dev/null)" != "$(pwd)" ] || ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
+    make_venv
+    pwd > $venv/.home
+fi
+check_system_libraries
+tell_uv_what_pip_was_told
+say "installing the packages (about a minute the first time)"
+$venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+backend=$(torch_backend)
+if [ -z "$backend" ]; then
+    install_packages
+elif ! install_packages --torch-backend="$backend"; then
+    say "that failed with PyTorch's own index; trying again with the package index alone (a larger torch)"
+    install_packages
+fi
+echo "$key" > "$stamp"
+if [ "$what" = test ]; then echo "$key" > $venv/.ready-run; fi
+say "ready"
