@@ -1,1 +1,6 @@
-"""…"""
+"""Where actors meet environments. So far: a policy is evaluated."""
+
+from mosaic.arena.evaluate import Episode, Policy, evaluate
+from mosaic.arena.statistics import summarise
+
+__all__ = ["Episode", "Policy", "evaluate", "summarise"]

@@ -1,0 +1,263 @@
+"""What this worker is asked to do: the settings common to all algorithms, and those of one algorithm apart."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from cleanrl_worker.registry import algorithm, module_name
+from mosaic.contracts.errors import ConfigRefused
+from mosaic.contracts.model import Contract, explain
+from mosaic.contracts.payload import EnvId, SafeName, Text
+
+WORKER = "cleanrl"
+DEFAULT_SEED = 1
+DEFAULT_EPISODES = 50
+TRAIN = "train"
+POLICY_EVAL = "policy_eval"
+_ALGO_PARAMS = "extras.algo_params"
+
+
+def _inside(value: str) -> str:
+    path = Path(value)
+    if path.is_absolute() or ".." in path.parts or "\0" in value or not path.parts:
+        raise ValueError("expected a path inside the run's folder, without '..'")
+    return value
+
+
+def _readable_path(value: str) -> str:
+    if not value or any(ord(char) < 32 for char in value):
+        raise ValueError("expected a path without control characters")
+    return value
+
+
+InsidePath = Annotated[str, Field(max_length=500), AfterValidator(_inside)]
+AnyPath = Annotated[str, Field(max_length=4000), AfterValidator(_readable_path)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class ReservedExtras(Contract):
+    """Extras with a meaning of their own. All others are settings of the algorithm."""
+
+    mode: Literal["train", "policy_eval"] | None = None
+    """`policy_eval` plays a trained policy instead of training one."""
+    policy_path: AnyPath | None = None
+    """For an evaluation: a checkpoint folder, a run folder, or the .cleanrl_model file of a run."""
+    tensorboard_dir: InsidePath | None = None
+    """Where the event files go, inside the run's folder."""
+    track_wandb: bool | None = None
+    wandb_project_name: Text | None = None
+    wandb_entity: Text | None = None
+    wandb_run_name: Text | None = None
+    wandb_api_key: Text | None = None
+    wandb_email: Text | None = None
+    wandb_use_vpn_proxy: bool | None = None
+    wandb_http_proxy: Text | None = None
+    wandb_https_proxy: Text | None = None
+    capture_video: bool | None = None
+    """Record videos while training."""
+    eval_capture_video: bool | None = None
+    """Record videos of an evaluation's first episodes."""
+    video_mode: Literal["single", "grid", "off"] | None = None
+    grid_limit: Count | None = None
+    """How many environments the grid shows."""
+    fastlane_only: bool | None = None
+    """Frames, but no records of single steps."""
+    seed_override: Seed | None = None
+    """First seed of an evaluation, instead of seeds that training never uses."""
+    eval_batch_size: Count | None = None
+    """Episodes in each batch of an evaluation."""
+    eval_episodes: Count | None = None
+    """The same under its older name."""
+    eval_repeat: bool | None = None
+    """Evaluate batch after batch until stopped."""
+    save_model: bool | None = None
+    """Write the .cleanrl_model file at the end; on unless said otherwise."""
+    upload_model: bool | None = None
+    hf_entity: Text | None = None
+    algo_params: dict[str, Any] | None = None
+    """The algorithm's own settings."""
+
+
+class WorkerConfig(Contract):
+    run_id: SafeName | None = None
+    algo: SafeName | None = None
+    env_id: EnvId | None = None
+    total_timesteps: Count | None = None
+    """Environment steps to train for; the algorithm's own default where unset."""
+    seed: Seed | None = None
+    worker_id: SafeName | None = None
+    agent_id: SafeName | None = None
+    extras: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A config that was understood, with what the payload around it said."""
+
+    config: WorkerConfig
+    extras: ReservedExtras
+    settings: dict[str, Any]
+    """The algorithm's own, as given."""
+    paths: dict[str, str] = field(default_factory=dict)
+    """Where in the config each of them stood, for messages."""
+    tensorboard_enabled: bool = True
+    keep_checkpoints: int | None = None
+    wandb_enabled: bool = False
+
+    @property
+    def is_evaluation(self) -> bool:
+        return self.extras.mode == POLICY_EVAL
+
+    @property
+    def saves_model(self) -> bool:
+        return self.extras.save_model is not False
+
+    @property
+    def eval_batch_size(self) -> int:
+        return self.extras.eval_batch_size or self.extras.eval_episodes or DEFAULT_EPISODES
+
+    @property
+    def algo(self) -> str:
+        if self.config.algo is None:
+            raise ConfigRefused("LOG705 The worker config was refused: algo: missing.")
+        return self.config.algo
+
+
+def read(path: str) -> Any:
+    """The JSON of a config file."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise ConfigRefused(f"LOG705 The config {path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise ConfigRefused(f"LOG705 The config {path} is no JSON: {error}.") from None
+
+
+def assigned(data: Any, overrides: Mapping[str, Any] | None = None) -> Assignment:
+    """Understands a whole payload or a bare worker config; `overrides` come from the command line."""
+    if not isinstance(data, dict):
+        raise ConfigRefused("LOG705 The config was refused: expected a JSON object.")
+    around: dict[str, Any] = {}
+    prefix = ""
+    if "metadata" in data:
+        data, around = _unwrapped(data)
+        prefix = "metadata.worker.config"
+    given = dict(data)
+    for key, value in (overrides or {}).items():
+        if key == "extras":
+            given["extras"] = {**given.get("extras", {}), **value}
+        elif value is not None:
+            given[key] = value
+    config = _parsed(WorkerConfig, given, prefix)
+    reserved = {key: value for key, value in config.extras.items() if key in ReservedExtras.model_fields}
+    extras = _parsed(ReservedExtras, reserved, _path(prefix, "extras"))
+    settings, paths = _settings(config.extras, extras.algo_params or {}, prefix)
+    return Assignment(config, extras, settings, paths, **around)
+
+
+def _unwrapped(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    from mosaic.contracts.payload import Payload
+
+    payload = Payload.parse(data)
+    choice = payload.metadata.worker
+    if choice.id != WORKER:
+        raise ConfigRefused(f"LOG705 metadata.worker.id: {choice.id!r} is another worker; this one is {WORKER!r}.")
+    config = dict(choice.config)
+    if choice.worker_id is not None:
+        config.setdefault("worker_id", choice.worker_id)
+    artifacts = payload.artifacts
+    return config, {
+        "tensorboard_enabled": artifacts.tensorboard.enabled,
+        "keep_checkpoints": artifacts.keep_checkpoints,
+        "wandb_enabled": artifacts.wandb.enabled,
+    }
+
+
+def _settings(extras: dict[str, Any], params: dict[str, Any], prefix: str) -> tuple[dict[str, Any], dict[str, str]]:
+    settings = dict(params)
+    paths = {key: _path(prefix, _ALGO_PARAMS, key) for key in params}
+    for key, value in extras.items():
+        if key in ReservedExtras.model_fields:
+            continue
+        if key in params and params[key] != value:
+            raise ConfigRefused(
+                f"LOG705 {_path(prefix, 'extras', key)} is {value!r}, but {paths[key]} is {params[key]!r}. Give one."
+            )
+        settings[key] = value
+        paths.setdefault(key, _path(prefix, "extras", key))
+    return settings, paths
+
+
+def algorithm_config(assignment: Assignment) -> Any:
+    """The algorithm's own Config: its settings with seed, steps and environment; refused with the key's path."""
+    kind = algorithm(assignment.algo).Config
+    given = dict(assignment.settings)
+    for key in assignment.settings:
+        if key not in kind.model_fields:
+            raise ConfigRefused(_unknown_setting(assignment, key, kind.model_fields))
+    common = {
+        "env_id": assignment.config.env_id,
+        "total_timesteps": assignment.config.total_timesteps,
+        "seed": assignment.config.seed,
+    }
+    for key, value in common.items():
+        if value is None:
+            continue
+        if given.setdefault(key, value) != value:
+            raise ConfigRefused(
+                f"LOG705 {assignment.paths[key]} is {given[key]!r}, but {key} is {value!r}. Give one of them."
+            )
+    if "env_id" not in given:
+        raise ConfigRefused("LOG705 The worker config was refused: env_id: missing.")
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        raise ConfigRefused(f"LOG705 The worker config was refused: {_explained(error, assignment.paths)}") from None
+
+
+def _explained(error: ValidationError, paths: Mapping[str, str]) -> str:
+    """`explain`, with each key under the path where the user wrote it."""
+    sentence = explain(error)
+    for problem in error.errors():
+        if problem["loc"]:
+            key = str(problem["loc"][0])
+            sentence = sentence.replace(f"{key}: ", f"{paths.get(key, key)}: ", 1)
+    return sentence
+
+
+def _unknown_setting(assignment: Assignment, key: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    hint = _nearest(key, [*names, *ReservedExtras.model_fields])
+    return (
+        f"LOG705 {assignment.paths[key]}: unknown setting of {assignment.algo!r} ({module_name(assignment.algo)})."
+        f"{hint} Known: {', '.join(names)}."
+    )
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key, list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _parsed(kind: type[Any], data: Any, prefix: str) -> Any:
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        hints = "".join(
+            _nearest(str(problem["loc"][-1]), kind.model_fields)
+            for problem in error.errors()
+            if problem["type"] == "extra_forbidden"
+        )
+        raise ConfigRefused(f"LOG705 The worker config was refused: {explain(error, prefix)}{hints}") from None
+
+
+def _path(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
