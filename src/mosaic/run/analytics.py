@@ -1,0 +1,84 @@
+"""analytics.json: what the run has made so far, for people and programs that look into the folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mosaic.contracts.folder import RunFolder
+
+_OWN = frozenset("run_id updated_at global_step episodes mean_return scalars tensorboard checkpoints best last".split())
+
+
+def write_json(path: Path, body: Mapping[str, Any]) -> None:
+    """By rename: a reader sees the old file or the new one."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_text(json.dumps(body, indent=1) + "\n")
+    os.replace(draft, path)
+
+
+class Analytics:
+    def __init__(self, folder: RunFolder, tensorboard: Path | None) -> None:
+        self._folder = folder
+        self.scalars: dict[str, dict[str, Any]] = {}
+        """By tag: step, at, value of the newest point, and how many there are."""
+        self.checkpoints: dict[int, dict[str, Any]] = {}
+        self.best_step: int | None = None
+        self._tensorboard = {
+            "dir": None if tensorboard is None else self._shown(tensorboard),
+            "enabled": tensorboard is not None,
+        }
+        self._artifacts: dict[str, Any] = {"wandb": None, "videos": [], "model": None, "evaluation": None}
+        self._artifacts.update(_artifacts_of(folder.analytics))
+
+    def count(self, series: Mapping[str, Sequence[tuple[int, float, float]]]) -> None:
+        for tag, rows in series.items():
+            step, at, value = rows[-1]
+            seen = self.scalars.get(tag, {"count": 0})["count"]
+            shown = value if math.isfinite(value) else None
+            self.scalars[tag] = {"step": step, "at": at, "value": shown, "count": seen + len(rows)}
+
+    def artifact(self, name: str, value: Any) -> None:
+        if name in _OWN:
+            raise ValueError(f"analytics.json: {name!r} is kept by the run itself; choose another name.")
+        self._artifacts[name] = value
+
+    def entry(self, step: int | None) -> dict[str, Any] | None:
+        return None if step is None else self.checkpoints.get(step)
+
+    def write(self, global_step: int, episodes: int, mean_return: float | None) -> None:
+        write_json(
+            self._folder.analytics,
+            {
+                "run_id": self._folder.run_id,
+                "updated_at": time.time(),
+                "global_step": global_step,
+                "episodes": episodes,
+                "mean_return": mean_return,
+                "scalars": self.scalars,
+                "tensorboard": self._tensorboard,
+                "checkpoints": [self.checkpoints[step] for step in sorted(self.checkpoints)],
+                "best": self.entry(self.best_step),
+                "last": self.entry(max(self.checkpoints, default=None)),
+                **self._artifacts,
+            },
+        )
+
+    def _shown(self, path: Path) -> str:
+        """Relative where it lies in the run folder, so that a copied folder stays true."""
+        path = path.absolute()
+        return str(path.relative_to(self._folder.path) if path.is_relative_to(self._folder.path) else path)
+
+
+def _artifacts_of(path: Path) -> dict[str, Any]:
+    """What an earlier attempt had listed beyond the run's own entries."""
+    try:
+        body = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return {key: value for key, value in body.items() if key not in _OWN} if isinstance(body, dict) else {}

@@ -1,0 +1,324 @@
+"""Checkpoints: written elsewhere and renamed, hashed, and read without unpickling anything.
+
+`checkpoints/<step>/` holds `weights.safetensors`, `state.npz` and `manifest.json`; `last` and `best` are relative
+links. A name that begins with a dot and ends in `.tmp` is unfinished; `<step>.damaged` and `<step>.superseded` were
+set aside by a later attempt and are nobody's to load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mosaic import __version__
+from mosaic.contracts.errors import CheckpointDamaged
+from mosaic.contracts.folder import RunFolder
+
+FORMAT = 1
+WEIGHTS = "weights.safetensors"
+STATE = "state.npz"
+MANIFEST = "manifest.json"
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    path: Path
+    step: int
+    """Environment steps taken when it was written."""
+    weights: dict[str, Array]
+    arrays: dict[str, Array]
+    facts: dict[str, Any]
+    """What the algorithm wrote down beside its arrays."""
+    manifest: dict[str, Any]
+    passed_over: tuple[Path, ...] = ()
+    """Newer ones that are damaged."""
+
+
+class _Damage(Exception):
+    """What is wrong with one checkpoint, as part of a sentence."""
+
+
+# --- reading
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """The checkpoint in that folder (or behind that link), or CheckpointDamaged."""
+    given = Path(path)
+    where = given.resolve() if given.is_symlink() else given.absolute()
+    try:
+        return _load(where)
+    except _Damage as damage:
+        others = (other for other in _newest_first(where.parent) if other != where and is_whole(other))
+        other = next(others, None)
+        advice = f"Use {other} instead." if other else "There is no other good one beside it: start the run anew."
+        raise CheckpointDamaged(f"Checkpoint {where} is damaged ({damage}). {advice}") from None
+
+
+def last_good_checkpoint(folder: RunFolder) -> Checkpoint | None:
+    """The newest that is whole; none where there is none."""
+    passed_over: list[Path] = []
+    for path in _newest_first(folder.checkpoints):
+        try:
+            return replace(_load(path), passed_over=tuple(passed_over))
+        except _Damage:
+            passed_over.append(path)
+    return None
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint whose files are what it says, or CheckpointDamaged."""
+    try:
+        return _verified(path)
+    except _Damage as damage:
+        raise CheckpointDamaged(f"Checkpoint {path} is damaged ({damage}). Use another one.") from None
+
+
+def is_whole(path: Path) -> bool:
+    try:
+        _verified(path)
+    except _Damage:
+        return False
+    return True
+
+
+def read_manifest(path: Path) -> dict[str, Any] | None:
+    """Without a look at the other files; none where it cannot be read."""
+    try:
+        return _manifest(path)
+    except _Damage:
+        return None
+
+
+def steps(folder: RunFolder) -> list[int]:
+    """Those that are there, oldest first, whole or not."""
+    return [int(path.name) for path in reversed(_newest_first(folder.checkpoints))]
+
+
+def _newest_first(shelf: Path) -> list[Path]:
+    try:
+        names = [name for name in os.listdir(shelf) if name.isdecimal() and name.isascii()]
+    except OSError:
+        return []
+    return [shelf / name for name in sorted(names, key=int, reverse=True)]
+
+
+def _load(path: Path) -> Checkpoint:
+    manifest = _verified(path)
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        weights: dict[str, Array] = load((path / WEIGHTS).read_bytes())
+        arrays = _read_arrays(path / STATE)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, SafetensorError) as error:
+        raise _Damage(str(error)) from None
+    return Checkpoint(path, manifest["step"], weights, arrays, manifest["facts"], manifest)
+
+
+def _verified(path: Path) -> dict[str, Any]:
+    manifest = _manifest(path)
+    for name in (WEIGHTS, STATE):
+        said = manifest["files"][name]
+        try:
+            size, digest = _fingerprint(path / name)
+        except OSError as error:
+            raise _Damage(f"{name}: {error.strerror}") from None
+        if size != said["size_bytes"]:
+            raise _Damage(f"{name} has {size} bytes, its manifest says {said['size_bytes']}")
+        if digest != said["sha256"]:
+            raise _Damage(f"{name}: hash mismatch")
+    return manifest
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        text = (path / MANIFEST).read_text()
+        body = json.loads(text)
+        # Byte for byte what we would write: a flipped blank is damage too, and tells of more.
+        if text != _manifest_text(body) or body["sha256"] != _digest_of(body):
+            raise _Damage(f"{MANIFEST}: hash mismatch")
+        if body["format"] != FORMAT:
+            raise _Damage(f"{MANIFEST}: format {body['format']}, this version reads {FORMAT}")
+    except OSError as error:
+        raise _Damage(f"{MANIFEST}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise _Damage(f"{MANIFEST} cannot be read") from None
+    found: dict[str, Any] = body
+    return found
+
+
+def _read_arrays(path: Path) -> dict[str, Array]:
+    with zipfile.ZipFile(path) as archive:
+        arrays = {}
+        for name in archive.namelist():
+            with archive.open(name) as member:
+                arrays[name.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
+        return arrays
+
+
+def _fingerprint(path: Path) -> tuple[int, str]:
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest
+
+
+# --- writing
+
+
+def write(
+    folder: RunFolder,
+    step: int,
+    weights: Mapping[str, Array],
+    arrays: Mapping[str, Array],
+    facts: Mapping[str, Any],
+    further: Mapping[str, Any],
+) -> Path:
+    """`further` are entries of the manifest beside its own. An existing checkpoint of that step is replaced."""
+    from safetensors.numpy import save
+
+    draft = folder.checkpoints / f".{step}.tmp"
+    _remove(draft)
+    draft.mkdir(parents=True)
+    (draft / WEIGHTS).write_bytes(save({name: np.ascontiguousarray(array) for name, array in weights.items()}))
+    with zipfile.ZipFile(draft / STATE, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+    files = {}
+    for name in (WEIGHTS, STATE):
+        size, digest = _fingerprint(draft / name)
+        files[name] = {"size_bytes": size, "sha256": digest}
+    body: dict[str, Any] = {
+        "format": FORMAT,
+        "step": step,
+        "saved_at": time.time(),
+        "run_id": folder.run_id,
+        **further,
+        "files": files,
+        "versions": versions(),
+        "facts": dict(facts),
+    }
+    body["sha256"] = _digest_of(body)
+    (draft / MANIFEST).write_text(_manifest_text(body))
+    for name in (WEIGHTS, STATE, MANIFEST):
+        sync(draft / name)
+    sync(draft)
+    target = folder.checkpoint(step)
+    replaced = folder.checkpoints / f".{step}.old.tmp"
+    _remove(replaced)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(target, replaced)
+    os.rename(draft, target)
+    sync(folder.checkpoints)
+    _remove(replaced)
+    return target
+
+
+def point(link: Path, step: int) -> None:
+    """Makes `last` or `best` mean that step; a reader sees the old meaning or the new one."""
+    draft = link.with_name(f".{link.name}.tmp")
+    _remove(draft)
+    os.symlink(str(step), draft)
+    if link.is_dir() and not link.is_symlink():  # a copy that followed the links
+        _remove(link)
+    os.replace(draft, link)
+
+
+def prune(folder: RunFolder, keep: int, best: int | None) -> None:
+    """Leaves the newest `keep` and the best."""
+    for step in steps(folder)[: -max(1, keep)]:
+        if step != best:
+            _discard(folder, step)
+
+
+def tidy(folder: RunFolder) -> None:
+    """Removes what a killed process left half done, and puts back what it was about to replace."""
+    for path in folder.checkpoints.glob(".*.tmp"):
+        step = path.name.removeprefix(".").removesuffix(".old.tmp")
+        if step.isdecimal() and path.name.endswith(".old.tmp") and not folder.checkpoint(int(step)).exists():
+            os.rename(path, folder.checkpoint(int(step)))
+        else:
+            _remove(path)
+
+
+class SetAside(NamedTuple):
+    step: int
+    path: Path
+    """Where it is now."""
+    damage: str | None
+
+
+def set_aside(folder: RunFolder, above: int) -> Iterator[SetAside]:
+    """Moves those above a step out of the way, whole or not, and keeps them: a new attempt will write there."""
+    for step in steps(folder):
+        if step <= above:
+            continue
+        damage = None
+        try:
+            _verified(folder.checkpoint(step))
+        except _Damage as found:
+            damage = str(found)
+        name = f"{step}.{'damaged' if damage else 'superseded'}"
+        target = folder.checkpoints / name
+        number = 1
+        while target.exists():
+            number += 1
+            target = folder.checkpoints / f"{name}-{number}"
+        os.rename(folder.checkpoint(step), target)
+        yield SetAside(step, target, damage)
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "numpy": np.__version__, "mosaic": __version__}
+    for name in ("gymnasium", "torch"):
+        if name in sys.modules:
+            found[name] = str(sys.modules[name].__version__)
+    return found
+
+
+def sync(path: Path) -> None:
+    """What was written to this file or folder survives a loss of power."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _discard(folder: RunFolder, step: int) -> None:
+    draft = folder.checkpoints / f".{step}.gone.tmp"
+    _remove(draft)
+    os.rename(folder.checkpoint(step), draft)
+    _remove(draft)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _manifest_text(body: Mapping[str, Any]) -> str:
+    return json.dumps(body, indent=1) + "\n"
+
+
+def _digest_of(body: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in body.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest).encode()).hexdigest()

@@ -1,0 +1,445 @@
+"""The handle of whoever produces a run."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from types import FrameType
+from typing import Any
+
+import numpy.typing as npt
+
+from mosaic.contracts import commands
+from mosaic.contracts.folder import RunFolder
+from mosaic.run import checkpoints
+from mosaic.run.analytics import Analytics
+from mosaic.run.checkpoints import Checkpoint
+from mosaic.run.inbox import Inbox
+from mosaic.run.outbox import Outbox, Patience
+from mosaic.run.points import RETURN_TAG, Points, as_float32, by_tag, episode_points, first_strange, with_nulls
+from mosaic.run.speed import Speed
+from mosaic.run.tensorboard import EventWriter
+
+INBOX_S = 0.05
+JOURNAL_S = 0.25
+"""Metrics and episodes are a line each: together with the progress some nine lines a second."""
+TENSORBOARD_S = 1.0
+PROGRESS_S = 1.0
+ANALYTICS_S = 5.0
+PAUSED_HEARTBEAT_S = 3.0
+POINTS_A_LINE = 5_000
+"""Keeps a line well below what one gRPC message takes."""
+
+_now = time.time
+_monotonic = time.monotonic
+
+
+class _Every:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._next = 0.0
+
+    def is_due(self, now: float) -> bool:
+        if now < self._next:
+            return False
+        self._next = now + self._seconds
+        return True
+
+
+class Run:
+    """One producer of one run folder. Use it as a context manager: closing writes what still waits.
+
+    Call `hello` first, `update` once per training update, and `finish` at the end. Log what belongs to a step before
+    saving its checkpoint: what is saved includes what was logged. A disk that is full never stops the training.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        worker: str,
+        version: str,
+        capabilities: tuple[str, ...],
+        total_timesteps: int | None,
+        tensorboard: Path | None,
+        keep_checkpoints: int,
+        checkpoint_every: int | None,
+    ) -> None:
+        self.folder = folder
+        self.attempt = 1 + _hellos(folder.journal)
+        self.stop_requested = False
+        self.global_step = 0
+        self.episode_count = 0
+        self.total_timesteps = total_timesteps
+        self._worker = worker
+        self._version = version
+        self._capabilities = capabilities
+        self._keep = keep_checkpoints
+        self._every = checkpoint_every
+        self._checkpoint_mark = 0
+        self._checkpoint_asked = False
+        self._best: tuple[int, float] | None = None
+        self._pause_asked = False
+        self._is_finished = False
+        self._is_closed = False
+        self._points = Points()
+        self._recent_returns: deque[float] = deque(maxlen=100)
+        self._outbox = Outbox(folder.journal)
+        self._inbox = Inbox(folder.inbox)
+        self._events = None if tensorboard is None else EventWriter(tensorboard)
+        self._analytics = Analytics(folder, tensorboard)
+        self._patience = Patience()
+        self._speed = Speed()
+        self._due_at = 0.0
+        self._journal_clock = _Every(JOURNAL_S)
+        self._tensorboard_clock = _Every(TENSORBOARD_S)
+        self._progress_clock = _Every(PROGRESS_S)
+        self._analytics_clock = _Every(ANALYTICS_S)
+        self._signals: dict[signal.Signals, Any] = {}
+        self._add_scalar = self._points.raw_scalars.append
+        self._add_episode = self._points.raw_episodes.append
+
+    @classmethod
+    def open(
+        cls,
+        folder: RunFolder,
+        *,
+        worker: str,
+        version: str,
+        capabilities: tuple[str, ...] = ("inbox", "pause", "checkpoint", "resume"),
+        total_timesteps: int | None = None,
+        tensorboard: Path | None = None,
+        keep_checkpoints: int = 3,
+        checkpoint_every: int | None = None,
+    ) -> Run:
+        """Makes what is missing in the folder; `tensorboard` is where the event file goes, none: no event file."""
+        for path in (folder.path, folder.logs, folder.checkpoints, *([tensorboard] if tensorboard else [])):
+            path.mkdir(parents=True, exist_ok=True)
+        checkpoints.tidy(folder)
+        run = cls(
+            folder,
+            worker=worker,
+            version=version,
+            capabilities=capabilities,
+            total_timesteps=total_timesteps,
+            tensorboard=tensorboard,
+            keep_checkpoints=keep_checkpoints,
+            checkpoint_every=checkpoint_every,
+        )
+        run._listen_to_signals()
+        return run
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def hello(self, resumed: Checkpoint | None = None) -> None:
+        """The first event of the attempt. With a checkpoint, the run goes on from what it says."""
+        step = None if resumed is None else resumed.step
+        if resumed is not None:
+            self._restore(resumed)
+        self.event(
+            "hello",
+            worker=self._worker,
+            version=self._version,
+            pid=os.getpid(),
+            capabilities=list(self._capabilities),
+            attempt=self.attempt,
+            resumed_from=step,
+        )
+        self._clear_the_way(step)
+        if self._events is not None:
+            if self.attempt > 1:
+                self._events.restart(0 if step is None else step + 1)
+            self._patience("The TensorBoard event file", self._events.flush)
+        self._speed.start(self.global_step)
+
+    # --- what happens while it trains
+
+    def scalar(self, tag: str, value: float, step: int) -> None:
+        self._add_scalar((tag, step, _now(), float(value)))
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        at = _now()
+        for tag, value in values.items():
+            self._add_scalar((tag, step, at, float(value)))
+
+    def episode(self, *, env: int, step: int, episodic_return: float, length: int) -> None:
+        self.episode_count += 1
+        value = float(episodic_return)
+        self._recent_returns.append(value)
+        self._add_episode((self.episode_count, env, step, _now(), value, length))
+
+    @property
+    def mean_return(self) -> float | None:
+        """Of the last 100 episodes."""
+        if not self._recent_returns:
+            return None
+        mean = fmean(as_float32(self._recent_returns))
+        return mean if math.isfinite(mean) else None
+
+    def hyperparameters(self, values: Mapping[str, object]) -> None:
+        if self._events is not None:
+            rows = "\n".join(f"|{name}|{value}|" for name, value in values.items())
+            self._events.text("hyperparameters", f"|param|value|\n|-|-|\n{rows}", self.global_step)
+
+    def update(self, global_step: int) -> None:
+        """Writes what is due by the clock, reads the inbox, and blocks while the run is paused."""
+        self.global_step = global_step
+        if _monotonic() >= self._due_at:
+            self._tick()
+
+    def checkpoint_due(self, step: int) -> bool:
+        """A multiple of `checkpoint_every` was passed since the last checkpoint, or one was asked for."""
+        if self._checkpoint_asked:
+            return True
+        return bool(self._every) and step // (self._every or 1) > self._checkpoint_mark // (self._every or 1)
+
+    def save_checkpoint(
+        self,
+        step: int,
+        *,
+        weights: Mapping[str, npt.NDArray[Any]],
+        arrays: Mapping[str, npt.NDArray[Any]],
+        facts: Mapping[str, Any],
+    ) -> Path | None:
+        """Where it lies; none where it could not be written: then a warning tells, and the one before still holds."""
+        step = int(step)
+        self._checkpoint_mark = step
+        self._checkpoint_asked = False
+        self._flush()
+        score = self.mean_return
+        is_best = score is not None and (self._best is None or score > self._best[1] or step == self._best[0])
+        best = (step, score) if is_best and score is not None else self._best
+        further = {
+            "worker": self._worker,
+            "worker_version": self._version,
+            "attempt": self.attempt,
+            "score": score,
+            "log": {
+                "episodes": self.episode_count,
+                "recent_returns": as_float32(self._recent_returns),
+                "scalars": self._analytics.scalars,
+                "best": best,
+            },
+        }
+        try:
+            self._sync()
+            path = checkpoints.write(self.folder, step, weights, arrays, facts, further)
+            checkpoints.point(self.folder.last_checkpoint, step)
+            if is_best:
+                checkpoints.point(self.folder.best_checkpoint, step)
+            checkpoints.prune(self.folder, self._keep, best[0] if best else None)
+        except OSError as error:
+            self.warn(f"The checkpoint at step {step} could not be saved ({error}). The one before still holds. "
+                      f"Make room under {self.folder.checkpoints}.", "checkpoint_failed")  # fmt: skip
+            return None
+        self._best = best
+        shown = str(path.relative_to(self.folder.path))
+        self._list_checkpoints()
+        self.event("checkpoint", step=step, path=shown, is_best=is_best, score=score)
+        self._write_analytics()
+        return path
+
+    def warn(self, text: str, code: str | None = None) -> None:
+        self.event("warning", text=text, code=code)
+
+    def anomaly(self, tag: str, step: int) -> None:
+        """A loss, reward or weight that is not finite."""
+        self.event("anomaly", tag=tag, step=int(step))
+
+    def event(self, kind: str, **facts: Any) -> None:
+        """One line of the journal, at once."""
+        self._outbox.put(kind, facts)
+        self._patience("The journal", self._outbox.send)
+
+    def artifact(self, name: str, value: Any) -> None:
+        """A further entry of analytics.json, such as `model`, `videos` or `evaluation`."""
+        self._analytics.artifact(name, value)
+
+    def finish(self, outcome: str = "succeeded", reason: str | None = None) -> None:
+        """The last word: `succeeded`, `stopped`, `rejected` or `failed`."""
+        self._flush()
+        self._progress()
+        self.event("finished", outcome=outcome, reason=reason, global_step=int(self.global_step))
+        self._write_analytics()
+        self._is_finished = True
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if not self._is_finished:
+            self._flush()
+            self._write_analytics()
+        if self._events is not None:
+            self._patience("The TensorBoard event file", self._events.close)
+        self._outbox.close()
+        for number, handler in self._signals.items():
+            signal.signal(number, handler)
+
+    # --- writing
+
+    def _tick(self) -> None:
+        self._obey()
+        if self._pause_asked and not self.stop_requested:
+            self._wait_while_paused()
+        now = _monotonic()
+        if self._journal_clock.is_due(now):
+            self._write_points()
+        if self._progress_clock.is_due(now):
+            self._progress()
+        if self._events is not None and self._tensorboard_clock.is_due(now):
+            self._patience("The TensorBoard event file", self._events.flush)
+        if self._analytics_clock.is_due(now):
+            self._write_analytics()
+        self._due_at = now + INBOX_S
+
+    def _write_points(self) -> None:
+        """To the journal; TensorBoard and analytics.json get the very same points."""
+        scalars = self._points.take_scalars()
+        episodes = self._points.take_episodes()
+        strange: dict[str, int] = {}
+        for start in range(0, len(scalars), POINTS_A_LINE):
+            part = scalars[start : start + POINTS_A_LINE]
+            series = by_tag(part)
+            self._analytics.count(series)
+            found = first_strange(series)
+            strange = found | strange
+            lines: dict[str, Any] = {tag: with_nulls(series[tag]) if tag in found else series[tag] for tag in series}
+            self._outbox.put("metrics", {"series": lines}, len(part))
+        for start in range(0, len(episodes), POINTS_A_LINE):
+            rows = episodes[start : start + POINTS_A_LINE]
+            points = episode_points(rows)
+            series = by_tag(points)
+            self._analytics.count(series)
+            found = first_strange(series)
+            strange = found | strange
+            self._outbox.put("episodes", {"rows": with_nulls(rows) if RETURN_TAG in found else rows}, len(rows))
+            if self._events is not None:
+                self._events.points(points)
+        if self._events is not None:
+            self._events.points(scalars)
+        for tag, step in strange.items():
+            self._outbox.put("anomaly", {"tag": tag, "step": step})
+        self._patience("The journal", self._outbox.send)
+
+    def _flush(self) -> None:
+        self._write_points()
+        if self._events is not None:
+            self._patience("The TensorBoard event file", self._events.flush)
+
+    def _sync(self) -> None:
+        """A checkpoint must not outlive the points that it stands behind."""
+        checkpoints.sync(self.folder.journal)
+        if self._events is not None:
+            self._events.sync()
+
+    def _progress(self, sps: float | None = None) -> None:
+        step = int(self.global_step)
+        sps = self._speed.mark(step) if sps is None else sps
+        shown = None if sps is None else round(sps, 1)
+        self.event("progress", global_step=step, total_timesteps=self.total_timesteps, sps=shown)
+
+    def _write_analytics(self) -> None:
+        self._patience(
+            "analytics.json",
+            lambda: self._analytics.write(int(self.global_step), self.episode_count, self.mean_return),
+        )
+
+    # --- being told
+
+    def _obey(self) -> None:
+        for command in self._inbox.read():
+            kind = command["kind"]
+            if kind == commands.STOP:
+                self.stop_requested = True
+            elif kind == commands.CHECKPOINT:
+                self._checkpoint_asked = True
+            elif kind in (commands.PAUSE, commands.RESUME) and not command.get("by_signal"):
+                self._pause_asked = kind == commands.PAUSE
+
+    def _wait_while_paused(self) -> None:
+        began = _monotonic()
+        self._flush()
+        self.event("paused", global_step=int(self.global_step))
+        self._write_analytics()
+        heartbeat = _Every(PAUSED_HEARTBEAT_S)
+        while self._pause_asked and not self.stop_requested:
+            if heartbeat.is_due(_monotonic()):
+                self._progress(0.0)
+            time.sleep(INBOX_S)
+            self._obey()
+        self._speed.skip(_monotonic() - began)
+        self.event("resumed", global_step=int(self.global_step))
+
+    def _listen_to_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._signals[number] = signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self.stop_requested = True
+        if number == signal.SIGINT:  # whoever presses again means it
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    # --- going on from an earlier attempt
+
+    def _restore(self, resumed: Checkpoint) -> None:
+        log = resumed.manifest["log"]
+        self.global_step = self._checkpoint_mark = resumed.step
+        self.episode_count = log["episodes"]
+        self._recent_returns.extend(log["recent_returns"])
+        self._analytics.scalars = log["scalars"]
+
+    def _clear_the_way(self, step: int | None) -> None:
+        """Checkpoints above the step that the attempt begins at are set aside; `last` and `best` follow."""
+        for moved in checkpoints.set_aside(self.folder, -1 if step is None else step):
+            if moved.damage:
+                self.warn(f"Checkpoint {moved.step} is damaged ({moved.damage}); it is kept as {moved.path}.",
+                          "checkpoint_damaged")  # fmt: skip
+        self._list_checkpoints()
+        listed = self._analytics.checkpoints
+        scores = {at: entry["score"] for at, entry in listed.items() if entry["score"] is not None}
+        best = max(scores, key=lambda at: (scores[at], -at), default=None)
+        self._best = None if best is None else (best, scores[best])
+        self._analytics.best_step = best
+        last = max(listed, default=None)
+        for link, target in ((self.folder.last_checkpoint, last), (self.folder.best_checkpoint, best)):
+            if target is not None:
+                checkpoints.point(link, target)
+            elif link.is_symlink():
+                link.unlink()
+
+    def _list_checkpoints(self) -> None:
+        self._analytics.checkpoints = {}
+        self._analytics.best_step = self._best[0] if self._best else None
+        for step in checkpoints.steps(self.folder):
+            path = self.folder.checkpoint(step)
+            manifest = checkpoints.read_manifest(path)
+            if manifest is not None:
+                self._analytics.checkpoints[step] = {
+                    "step": step,
+                    "path": str(path.relative_to(self.folder.path)),
+                    "at": manifest["saved_at"],
+                    "score": manifest["score"],
+                }
+
+
+def _hellos(journal: Path) -> int:
+    """How many attempts there were. Lines are only searched: a long journal takes seconds to parse."""
+    try:
+        with open(journal, "rb") as file:
+            return sum(b'"kind":"hello"' in line[:200] for line in file)
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,73 @@
+"""Lines on their way to the journal, and the patience that a full disk asks for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from mosaic.journal import Journal
+from mosaic.run.points import HELD_POINTS
+
+
+class _Waiting(NamedTuple):
+    kind: str
+    facts: dict[str, Any]
+    points: int
+
+
+class Outbox:
+    """Sends lines in order. What cannot be written stays for the next `send`, with the time it was put here."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._journal = Journal(path)
+        self._lines: deque[_Waiting] = deque()
+        self._held = 0
+        self._lost = 0
+
+    def put(self, kind: str, facts: dict[str, Any], points: int = 0) -> None:
+        self._lines.append(_Waiting(kind, {"at": time.time(), **facts}, points))
+        self._held += points
+        while self._held > HELD_POINTS:
+            oldest = next(line for line in self._lines if line.points)
+            self._lines.remove(oldest)
+            self._held -= oldest.points
+            self._lost += oldest.points
+
+    def send(self) -> None:
+        while self._lines:
+            kind, facts, points = self._lines[0]
+            self._journal.append(kind, **facts)
+            self._lines.popleft()
+            self._held -= points
+        if self._lost:
+            text = f"{self._lost} points were lost while the journal could not be written. Make room on the disk."
+            self._journal.append("warning", text=text, code="points_lost")
+            self._lost = 0
+
+    def close(self) -> None:
+        self._journal.close()
+
+
+class Patience:
+    """Runs a write that must not end the training, and tells once on stderr that it fails."""
+
+    def __init__(self) -> None:
+        self._failing: set[str] = set()
+
+    def __call__(self, what: str, write: Callable[[], None]) -> bool:
+        try:
+            write()
+        except OSError as error:
+            if what not in self._failing:
+                self._failing.add(what)
+                # stderr may lie on the same full disk
+                with contextlib.suppress(OSError):
+                    print(f"{what} cannot be written ({error}). The run goes on and tries again.", file=sys.stderr)
+            return False
+        self._failing.discard(what)
+        return True

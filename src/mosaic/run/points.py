@@ -1,0 +1,91 @@
+"""What is logged, on its way to the journal, to TensorBoard and to analytics.json: everywhere the same numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Point = tuple[str, int, float, float]
+"""Tag, step, time, value."""
+EpisodeRow = tuple[int, int, int, float, float, int]
+"""Episode number (from 1), environment index, step, time, return, length."""
+
+RETURN_TAG = "charts/episodic_return"
+LENGTH_TAG = "charts/episodic_length"
+
+HELD_POINTS = 1_000_000
+"""So many points wait for a disk that is full; beyond that the oldest go."""
+
+
+def as_float32(values: Sequence[float]) -> list[float]:
+    """Rounded once, to what TensorBoard stores, so that nobody who shows a value disagrees."""
+    with np.errstate(over="ignore"):
+        rounded: list[float] = np.array(values, dtype=np.float32).tolist()
+    return rounded
+
+
+class Points:
+    """Takes scalars and episodes at the cost of a list append, and gives them in batches."""
+
+    def __init__(self) -> None:
+        self.raw_scalars: list[Point] = []
+        self.raw_episodes: list[EpisodeRow] = []
+
+    def take_scalars(self) -> list[Point]:
+        raw = self.raw_scalars[:]
+        if not raw:
+            return []
+        del self.raw_scalars[: len(raw)]  # not clear(): another thread may have added one meanwhile
+        tags, steps, times, values = zip(*raw, strict=True)
+        return list(zip(tags, map(int, steps), times, as_float32(values), strict=True))
+
+    def take_episodes(self) -> list[EpisodeRow]:
+        raw = self.raw_episodes[:]
+        if not raw:
+            return []
+        del self.raw_episodes[: len(raw)]
+        numbers, envs, steps, times, returns, lengths = zip(*raw, strict=True)
+        rounded = as_float32(returns)
+        return list(zip(numbers, map(int, envs), map(int, steps), times, rounded, map(int, lengths), strict=True))
+
+
+def by_tag(points: Sequence[Point]) -> dict[str, list[tuple[int, float, float]]]:
+    series: dict[str, list[tuple[int, float, float]]] = {}
+    for tag, step, at, value in points:
+        row = (step, at, value)
+        try:
+            series[tag].append(row)
+        except KeyError:
+            series[tag] = [row]
+    return series
+
+
+def episode_points(rows: Sequence[EpisodeRow]) -> list[Point]:
+    """Each episode is two points."""
+    points: list[Point] = []
+    for _, _, step, at, episodic_return, length in rows:
+        points.append((RETURN_TAG, step, at, episodic_return))
+        points.append((LENGTH_TAG, step, at, float(length)))
+    return points
+
+
+def with_nulls(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """JSON has no infinity and no NaN."""
+    return [
+        tuple(None if isinstance(item, float) and not math.isfinite(item) else item for item in row) for row in rows
+    ]
+
+
+def first_strange(series: dict[str, list[tuple[int, float, float]]]) -> dict[str, int]:
+    """By tag: the step of its first value that is not finite."""
+    found = {}
+    for tag, rows in series.items():
+        # The sum is finite unless one of them is not, or unless they are huge: then the closer look decides.
+        if not math.isfinite(sum(row[2] for row in rows)):
+            steps = [row[0] for row in rows if not math.isfinite(row[2])]
+            if steps:
+                found[tag] = steps[0]
+    return found
