@@ -1,0 +1,66 @@
+"""What the GPUs do, asked of NVIDIA's management library without a package.
+
+A wedged driver does not answer, so a thread of its own asks; the loop takes the newest answer there is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+
+_LIBRARY = "libnvidia-ml.so.1"
+_PERIOD_S = 2.0
+_MB = 2**20
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class Gpus:
+    """`newest` is replaced as a whole, and stays empty on a machine without an NVIDIA driver."""
+
+    def __init__(self) -> None:
+        self.newest: list[dict[str, float]] = []
+
+    def start(self) -> None:
+        try:
+            library = ctypes.CDLL(_LIBRARY)
+        except OSError:
+            return
+        threading.Thread(target=self._follow, args=(library,), name="gpus", daemon=True).start()
+
+    def _follow(self, library: ctypes.CDLL) -> None:
+        devices = _devices(library)
+        while devices:
+            self.newest = [_figures(library, device) for device in devices]
+            time.sleep(_PERIOD_S)
+
+
+def _devices(library: ctypes.CDLL) -> list[ctypes.c_void_p]:
+    count = ctypes.c_uint()
+    if library.nvmlInit_v2() != 0 or library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+        return []
+    handles = []
+    for index in range(count.value):
+        handle = ctypes.c_void_p()
+        if library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
+            handles.append(handle)
+    return handles
+
+
+def _figures(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, float]:
+    """What a device does not tell stays 0."""
+    utilization, memory = _Utilization(), _Memory()
+    library.nvmlDeviceGetUtilizationRates(device, ctypes.byref(utilization))
+    library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
+    return {
+        "util_percent": float(utilization.gpu),
+        "memory_used_mb": round(memory.used / _MB, 1),
+        "memory_total_mb": round(memory.total / _MB, 1),
+    }

@@ -1,0 +1,214 @@
+"""The keeper's loop: reap, listen, decide, signal, measure, about ten times a second."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+from types import FrameType
+
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.processes import identify, own_identity
+from mosaic.journal import Follower, Journal
+from mosaic.keeper.gpus import Gpus
+from mosaic.keeper.launch import Launch, LaunchMalformed, parse_launch
+from mosaic.keeper.reports import Reports, sync
+from mosaic.keeper.tree import PROC, Reading, read_memory, read_tree, unshared_mb
+from mosaic.keeper.warden import SAMPLE_FIRST_S, Order, Warden, next_sample_s
+from mosaic.keeper.words import read_last_words
+from mosaic.keeper.worker import (
+    NotStarted,
+    become_subreaper,
+    is_group_left,
+    signal_process,
+    signal_tree,
+    start_worker,
+)
+
+_TICK_S = 0.1
+_WEIGH_S = 0.5
+_PATIENCE_S = 60.0
+_MAXRSS_MB = 2**20 if sys.platform == "darwin" else 2**10
+
+
+class Alarm:
+    """Sleeps until a signal arrives: a child has ended, or the keeper is told to end.
+
+    Handlers, not SIG_IGN: an ignored signal would stay ignored in the worker.
+    """
+
+    def __init__(self) -> None:
+        self.is_terminated = False
+        self._reader, writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, self._pass_over)
+        signal.signal(signal.SIGTERM, self._terminate)
+
+    def sleep(self, seconds: float) -> None:
+        if select.select([self._reader], [], [], seconds)[0]:
+            os.read(self._reader, 4096)
+
+    def _pass_over(self, number: int, frame: FrameType | None) -> None:
+        pass
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        self.is_terminated = True
+
+
+class Keeper:
+    """One worker, from its start to the end of the last process it leaves."""
+
+    def __init__(self, launch: Launch, folder: RunFolder, reports: Reports, alarm: Alarm) -> None:
+        self._folder = folder
+        self._stderr_log = folder.stderr_log(launch["log_name"])
+        self._reports = reports
+        self._alarm = alarm
+        self._inbox = Follower(folder.inbox, launch["inbox_offset"])
+        self._gpus = Gpus()
+        self._main, self._stderr_begin = start_worker(launch, folder)
+        self._started = time.monotonic()
+        self._warden = Warden(launch["limits"], launch["grace_s"], self._started)
+        self._is_weighing = launch["limits"]["memory_mb"] is not None
+        self._status: int | None = None
+        self._duration_s = 0.0
+        self._peak_mb = 0.0
+        self._main_shared_mb = 0.0
+        self._sampled_at, self._sampled_cpu_s = self._started, 0.0
+        self._sample_at = self._started + SAMPLE_FIRST_S
+        self._weigh_at = self._started
+        reports.tell("worker_started", process=identify(self._main))
+        self._gpus.start()
+
+    def run(self) -> None:
+        """Returns when the whole tree is gone."""
+        fault = ""
+        while self._is_anyone_left():
+            try:
+                self._tick(time.monotonic())
+            except Exception:  # A worker without its keeper is the worse fault: say it once and go on.
+                if fault != (fault := traceback.format_exc()):
+                    _complain(fault)
+            self._alarm.sleep(_TICK_S)
+        self._reports.tell("exited", **self._ending())
+
+    def _tick(self, now: float) -> None:
+        if self._alarm.is_terminated:
+            self._carry_out(self._warden.terminate(now))
+        for kind, by_signal in self._commands():
+            self._carry_out(self._warden.tell(kind, by_signal, now))
+        self._carry_out(self._warden.due(now))
+        self._reports.flush()
+        if now >= self._sample_at:
+            self._sample_at = now + next_sample_s(now - self._started)
+            self._sample(now, self._read(now))
+        elif self._is_weighing and now >= self._weigh_at:
+            self._read(now)
+
+    def _commands(self) -> list[tuple[str, bool]]:
+        try:
+            return [(line.body["kind"], line.body.get("by_signal") is True) for line in self._inbox.read()]
+        except OSError:
+            return []  # It is read again at the next tick.
+
+    def _carry_out(self, orders: list[Order]) -> None:
+        for order in orders:
+            if order.is_for_tree:
+                signal_tree(self._main, order.signal)
+            elif self._status is None:
+                signal_process(self._main, order.signal)
+            if order.event == "escalated":
+                self._reports.tell("escalated", signal=order.signal.name, cause=self._warden.cause)
+            elif order.event:
+                self._reports.tell(order.event)
+
+    def _is_anyone_left(self) -> bool:
+        """Takes in everybody who has ended, adopted orphans too."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return is_group_left(self._main)
+            if pid == 0:
+                return True
+            if pid == self._main:
+                now = time.monotonic()
+                self._status = os.waitstatus_to_exitcode(status)
+                self._duration_s = now - self._started
+                self._peak_mb = max(self._peak_mb, usage.ru_maxrss / _MAXRSS_MB - self._main_shared_mb)
+                self._warden.main_ended(now)
+
+    def _read(self, now: float) -> Reading:
+        self._weigh_at = now + _WEIGH_S
+        reading = read_tree(PROC, os.getpid())
+        if self._status is None:
+            self._main_shared_mb = read_memory(PROC, self._main).shared_mb or self._main_shared_mb
+        self._peak_mb = max(self._peak_mb, reading.private_mb)
+        # The cheap figure counts what a fork shares once for each process, so the exact one has the last word.
+        if self._warden.exceeds_memory(reading.private_mb):
+            exact_mb = unshared_mb(PROC, os.getpid())
+            if self._warden.exceeds_memory(exact_mb):
+                self._carry_out(self._warden.end_for_memory(now))
+        return reading
+
+    def _sample(self, now: float, reading: Reading) -> None:
+        used_s, passed_s = reading.cpu_s - self._sampled_cpu_s, now - self._sampled_at
+        self._sampled_at, self._sampled_cpu_s = now, reading.cpu_s
+        self._reports.tell_if_possible(
+            "sample",
+            cpu_percent=round(max(0.0, 100 * used_s / passed_s), 1),
+            rss_mb=round(reading.private_mb, 1),
+            processes=reading.processes,
+            gpus=self._gpus.newest,
+        )
+
+    def _ending(self) -> dict[str, object]:
+        status = self._status
+        return {
+            "code": status if status is not None and status >= 0 else None,
+            "signal": -status if status is not None and status < 0 else None,
+            "cause": self._warden.cause,
+            "duration_s": round(self._duration_s, 3),
+            "peak_rss_mb": round(self._peak_mb, 1),
+            "limit": self._warden.limit,
+            "last_words": read_last_words(self._stderr_log, self._stderr_begin),
+        }
+
+
+def main(told: bytes) -> int:
+    """0: the end is written down. 1: it could not be. 2: the launch was malformed."""
+    try:
+        launch = parse_launch(told)
+    except LaunchMalformed as error:
+        _complain(str(error))
+        return 2
+    alarm = Alarm()
+    become_subreaper()
+    folder = RunFolder(launch["folder"])
+    try:
+        reports = Reports(Journal(folder.keeper))
+    except OSError as error:
+        _complain(f"The keeper's journal could not be opened, so nothing was started: {error}.")
+        return 1
+    reports.tell("keeper_started", process=own_identity())
+    try:
+        Keeper(launch, folder, reports, alarm).run()
+    except NotStarted as reason:
+        reports.tell("worker_not_started", reason=str(reason))
+    is_written = reports.settle(_PATIENCE_S)
+    sync(folder.keeper)
+    if not is_written:
+        _complain(f"The end of the run could not be written to {folder.keeper}. Is the disk full?")
+    return 0 if is_written else 1
+
+
+def _complain(text: str) -> None:
+    """Into a file, whose disk may be full too."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,92 @@
+"""What the daemon tells a keeper, once, on its stdin."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+
+class Limits(TypedDict):
+    seconds: float | None
+    """Running time; pauses do not count."""
+    memory_mb: float | None
+    """Of the whole tree, shared pages left out."""
+
+
+class Grace(TypedDict):
+    stop: float
+    """Seconds between asking the worker to end and the first signal to its whole tree."""
+    term: float
+    """Seconds between that SIGTERM and SIGKILL."""
+
+
+class Launch(TypedDict):
+    folder: str
+    """The run folder."""
+    argv: list[str]
+    cwd: str
+    env: dict[str, str]
+    """The worker's whole environment; nothing is inherited."""
+    log_name: str
+    """`cleanrl` gives `logs/cleanrl.stdout.log` and `logs/cleanrl.stderr.log`."""
+    limits: Limits
+    inbox_offset: int
+    """Where this attempt begins in the inbox: what stands before it was meant for an earlier one."""
+    grace_s: Grace
+
+
+class LaunchMalformed(ValueError):
+    """The launch is not what the daemon should have written."""
+
+
+def keeper_command() -> list[str]:
+    """The argv that starts a keeper, which then reads a launch from its stdin."""
+    return [sys.executable, "-I", "-S", str(Path(__file__).resolve().with_name("__main__.py"))]
+
+
+def parse_launch(data: bytes) -> Launch:
+    try:
+        told = json.loads(data)
+    except ValueError as error:
+        raise LaunchMalformed(f"The launch is no JSON: {error}.") from None
+    _expect_keys(told, Launch, "The launch")
+    _expect_keys(told["limits"], Limits, "limits")
+    _expect_keys(told["grace_s"], Grace, "grace_s")
+    for key in ("folder", "cwd", "log_name"):
+        _expect(_is_text(told[key]) and told[key], key, "some text", told[key])
+    argv, env, offset = told["argv"], told["env"], told["inbox_offset"]
+    _expect(isinstance(argv, list) and argv and all(map(_is_text, argv)), "argv", "a list of words", argv)
+    is_env = isinstance(env, dict) and all(_is_text(value) for value in env.values())
+    # The value is not shown: an environment holds secrets.
+    _expect(is_env, "env", "text by name", type(env).__name__)
+    _expect(isinstance(offset, int) and offset >= 0, "inbox_offset", "a number of bytes", offset)
+    for name, limit in told["limits"].items():
+        _expect(limit is None or (_is_number(limit) and limit > 0), f"limits.{name}", "a number above 0 or null", limit)
+    for name, grace in told["grace_s"].items():
+        _expect(_is_number(grace) and grace >= 0, f"grace_s.{name}", "a number of seconds", grace)
+    return cast(Launch, told)
+
+
+def _expect_keys(told: Any, kind: type, what: str) -> None:
+    if not isinstance(told, dict):
+        raise LaunchMalformed(f"{what}: expected a JSON object, got {type(told).__name__}.")
+    expected = set(kind.__annotations__)
+    if set(told) != expected:
+        missing = ", ".join(sorted(expected - set(told))) or "nothing"
+        unknown = ", ".join(sorted(set(told) - expected)) or "nothing"
+        raise LaunchMalformed(f"{what}: missing: {missing}; unknown: {unknown}.")
+
+
+def _expect(is_so: object, key: str, expected: str, given: object) -> None:
+    if not is_so:
+        raise LaunchMalformed(f"The launch's {key}: expected {expected}, got {str(given)[:80]!r}.")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
