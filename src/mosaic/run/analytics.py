@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mosaic.contracts.folder import RunFolder
+from mosaic.run.points import Series
 
-_OWN = frozenset("run_id updated_at global_step episodes mean_return scalars tensorboard checkpoints best last".split())
+_OWN = (
+    "run_id", "updated_at", "global_step", "episodes", "mean_return", "scalars", "tensorboard",
+    "checkpoints", "best", "last",
+)  # fmt: skip
 
 
 def write_json(path: Path, body: Mapping[str, Any]) -> None:
@@ -36,7 +39,7 @@ class Analytics:
         self._artifacts: dict[str, Any] = {"wandb": None, "videos": [], "model": None, "evaluation": None}
         self._artifacts.update(_artifacts_of(folder.analytics))
 
-    def count(self, series: Mapping[str, Sequence[tuple[int, float, float]]]) -> None:
+    def count(self, series: Series) -> None:
         for tag, rows in series.items():
             step, at, value = rows[-1]
             seen = self.scalars.get(tag, {"count": 0})["count"]
@@ -51,12 +54,12 @@ class Analytics:
     def entry(self, step: int | None) -> dict[str, Any] | None:
         return None if step is None else self.checkpoints.get(step)
 
-    def write(self, global_step: int, episodes: int, mean_return: float | None) -> None:
+    def write(self, at: float, global_step: int, episodes: int, mean_return: float | None) -> None:
         write_json(
             self._folder.analytics,
             {
                 "run_id": self._folder.run_id,
-                "updated_at": time.time(),
+                "updated_at": at,
                 "global_step": global_step,
                 "episodes": episodes,
                 "mean_return": mean_return,

@@ -7,7 +7,6 @@ set aside by a later attempt and are nobody's to load.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -194,40 +193,48 @@ def write(
 
     draft = folder.checkpoints / f".{step}.tmp"
     _remove(draft)
-    draft.mkdir(parents=True)
-    (draft / WEIGHTS).write_bytes(save({name: np.ascontiguousarray(array) for name, array in weights.items()}))
-    with zipfile.ZipFile(draft / STATE, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
-    files = {}
-    for name in (WEIGHTS, STATE):
-        size, digest = _fingerprint(draft / name)
-        files[name] = {"size_bytes": size, "sha256": digest}
-    body: dict[str, Any] = {
-        "format": FORMAT,
-        "step": step,
-        "saved_at": time.time(),
-        "run_id": folder.run_id,
-        **further,
-        "files": files,
-        "versions": versions(),
-        "facts": dict(facts),
-    }
-    body["sha256"] = _digest_of(body)
-    (draft / MANIFEST).write_text(_manifest_text(body))
-    for name in (WEIGHTS, STATE, MANIFEST):
-        sync(draft / name)
-    sync(draft)
+    try:
+        draft.mkdir(parents=True)
+        (draft / WEIGHTS).write_bytes(save({name: np.asarray(array, order="C") for name, array in weights.items()}))
+        _write_arrays(draft / STATE, arrays)
+        files = {}
+        for name in (WEIGHTS, STATE):
+            size, digest = _fingerprint(draft / name)
+            files[name] = {"size_bytes": size, "sha256": digest}
+        body: dict[str, Any] = {
+            "format": FORMAT,
+            "step": step,
+            "saved_at": time.time(),
+            "run_id": folder.run_id,
+            **further,
+            "files": files,
+            "versions": versions(),
+            "facts": dict(facts),
+        }
+        body = json.loads(json.dumps(body))  # so that the digest is of what a reader will see
+        body["sha256"] = _digest_of(body)
+        (draft / MANIFEST).write_text(_manifest_text(body))
+        for path in (draft / WEIGHTS, draft / STATE, draft / MANIFEST, draft):
+            sync(path)
+    except BaseException:
+        _remove(draft)  # what a full disk needs most is room
+        raise
     target = folder.checkpoint(step)
     replaced = folder.checkpoints / f".{step}.old.tmp"
     _remove(replaced)
-    with contextlib.suppress(FileNotFoundError):
+    if target.exists():
         os.rename(target, replaced)
     os.rename(draft, target)
     sync(folder.checkpoints)
     _remove(replaced)
     return target
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def point(link: Path, step: int) -> None:

@@ -16,8 +16,11 @@ EpisodeRow = tuple[int, int, int, float, float, int]
 RETURN_TAG = "charts/episodic_return"
 LENGTH_TAG = "charts/episodic_length"
 
-HELD_POINTS = 1_000_000
-"""So many points wait for a disk that is full; beyond that the oldest go."""
+Series = dict[str, list[tuple[int, float, float]]]
+"""By tag: step, time, value."""
+
+HELD_POINTS = 500_000
+"""So many points (some 100 MB) wait for a disk that is full; beyond that the oldest go."""
 
 
 def as_float32(values: Sequence[float]) -> list[float]:
@@ -31,29 +34,29 @@ class Points:
     """Takes scalars and episodes at the cost of a list append, and gives them in batches."""
 
     def __init__(self) -> None:
-        self.raw_scalars: list[Point] = []
-        self.raw_episodes: list[EpisodeRow] = []
+        self.scalars: list[Point] = []
+        self.episodes: list[EpisodeRow] = []
 
     def take_scalars(self) -> list[Point]:
-        raw = self.raw_scalars[:]
+        raw = self.scalars[:]
         if not raw:
             return []
-        del self.raw_scalars[: len(raw)]  # not clear(): another thread may have added one meanwhile
+        del self.scalars[: len(raw)]  # not clear(): another thread may have added one meanwhile
         tags, steps, times, values = zip(*raw, strict=True)
         return list(zip(tags, map(int, steps), times, as_float32(values), strict=True))
 
     def take_episodes(self) -> list[EpisodeRow]:
-        raw = self.raw_episodes[:]
+        raw = self.episodes[:]
         if not raw:
             return []
-        del self.raw_episodes[: len(raw)]
+        del self.episodes[: len(raw)]
         numbers, envs, steps, times, returns, lengths = zip(*raw, strict=True)
         rounded = as_float32(returns)
         return list(zip(numbers, map(int, envs), map(int, steps), times, rounded, map(int, lengths), strict=True))
 
 
-def by_tag(points: Sequence[Point]) -> dict[str, list[tuple[int, float, float]]]:
-    series: dict[str, list[tuple[int, float, float]]] = {}
+def by_tag(points: Sequence[Point]) -> Series:
+    series: Series = {}
     for tag, step, at, value in points:
         row = (step, at, value)
         try:
@@ -79,13 +82,11 @@ def with_nulls(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     ]
 
 
-def first_strange(series: dict[str, list[tuple[int, float, float]]]) -> dict[str, int]:
+def first_strange(series: Series) -> dict[str, int]:
     """By tag: the step of its first value that is not finite."""
     found = {}
     for tag, rows in series.items():
-        # The sum is finite unless one of them is not, or unless they are huge: then the closer look decides.
+        # Float32 values cannot overflow a sum in double: it is finite exactly when all of them are.
         if not math.isfinite(sum(row[2] for row in rows)):
-            steps = [row[0] for row in rows if not math.isfinite(row[2])]
-            if steps:
-                found[tag] = steps[0]
+            found[tag] = next(row[0] for row in rows if not math.isfinite(row[2]))
     return found

@@ -42,7 +42,7 @@ def save_state_dict(path: str | os.PathLike[str], state: Mapping[str, npt.NDArra
     """An ordered dictionary of tensors, as `torch.save(module.state_dict(), path)` writes it; by rename."""
     target = Path(path)
     draft = target.with_name(f".{target.name}.tmp")
-    arrays = {name: np.ascontiguousarray(array).reshape(np.shape(array)) for name, array in state.items()}
+    arrays = {name: np.asarray(array, array.dtype.newbyteorder("="), order="C") for name, array in state.items()}
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
         _add(archive, f"{target.stem}/data.pkl", _pickled(arrays))
         _add(archive, f"{target.stem}/byteorder", sys.byteorder.encode())
