@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
-from mosaic.contracts.model import Contract
-from mosaic.contracts.processes import ProcessIdentity
+from mosaic.contracts.model import Contract, ProcessFacts
 
 
 class Event(Contract):
@@ -117,12 +116,12 @@ class Finished(Event):
 
 class KeeperStarted(Event):
     KIND = "keeper_started"
-    process: ProcessIdentity
+    process: ProcessFacts
 
 
 class WorkerStarted(Event):
     KIND = "worker_started"
-    process: ProcessIdentity
+    process: ProcessFacts
 
 
 class WorkerNotStarted(Event):

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import TypedDict
 
+from mosaic.contracts import processes
 from mosaic.contracts.errors import ConfigRefused
 
+if TYPE_CHECKING:
+    from mosaic.contracts.processes import ProcessIdentity as ProcessIdentity
+else:
+    # Before Python 3.12 pydantic takes no TypedDict of the standard library, and the keeper has no other.
+    ProcessIdentity = TypedDict("ProcessIdentity", get_type_hints(processes.ProcessIdentity))
+
 AnyContract = TypeVar("AnyContract", bound="Contract")
+
+
+# pydantic takes the standard library's TypedDict only from Python 3.12 on; its shape is a plain dict.
+ProcessFacts = Annotated[ProcessIdentity, GetPydanticSchema(lambda _, handler: handler(dict[str, int | str]))]
 
 
 class Contract(BaseModel):
