@@ -14,7 +14,7 @@ import grpc
 
 from mosaic.client.trainer import Trainer
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import IdentityFailed, MosaicError, NoDaemon
+from mosaic.contracts.errors import AlreadyRunning, IdentityFailed, NoDaemon
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.processes import ProcessIdentity, is_alive
 from mosaic.contracts.secrets import PROOF_KEY, proof, same
@@ -114,7 +114,7 @@ def start_daemon(workspace: Workspace) -> DaemonAddress:
         if address is not None:
             return address
         # Another process may have won the race to start it; then ours ends and theirs appears.
-        if process.poll() is not None and process.returncode != MosaicError.exit_code:
+        if process.poll() is not None and process.returncode != AlreadyRunning.exit_code:
             break
         time.sleep(0.01)
     raise NoDaemon(f"The daemon did not start. Its last words are in {console}")

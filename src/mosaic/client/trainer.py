@@ -222,9 +222,9 @@ class Trainer:
         return _json(self._ask("GetStatus", pb.StatusRequest()))
 
     @_speaking
-    def stop_daemon(self, cancel_runs: bool = False) -> Json:
-        """Ends the daemon; its runs go on unless `cancel_runs`."""
-        return _json(self._ask("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs)))
+    def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> Json:
+        """Ends the daemon; its runs go on unless `cancel_runs`. `drain`: it ends by itself behind the last run."""
+        return _json(self._ask("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain)))
 
 
 def _view(reply: pb.RunReply) -> Json:

@@ -68,7 +68,7 @@ class IdentityFailed(NoDaemon):
 
 
 class AlreadyRunning(MosaicError):
-    pass
+    exit_code = 75
 
 
 def error_named(name: str) -> type[MosaicError]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 RUN_DIR_VARIABLE = "MOSAIC_RUN_DIR"
 """Tells a worker which folder is its run."""
+INBOX_OFFSET_VARIABLE = "MOSAIC_INBOX_OFFSET"
+"""Tells a worker where in the inbox its attempt begins; what stands before it was for an earlier one."""
 WORKSPACE_VARIABLE = "MOSAIC_VAR"
 """Tells every program which workspace is meant."""
 
@@ -24,6 +26,7 @@ class Workspace:
         self.trainer = self.root / "trainer"
         self.configs = self.trainer / "configs"
         self.runs = self.trainer / "runs"
+        self.trash = self.trainer / "trash"
         self.logs = self.root / "logs"
         self.index = self.trainer / "index.sqlite"
         self.daemon_file = self.trainer / "daemon.json"

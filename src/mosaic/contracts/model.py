@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from typing_extensions import TypedDict
+from pydantic import BaseModel, ConfigDict, GetPydanticSchema, ValidationError
 
-from mosaic.contracts import processes
 from mosaic.contracts.errors import ConfigRefused
-
-if TYPE_CHECKING:
-    from mosaic.contracts.processes import ProcessIdentity as ProcessIdentity
-else:
-    # Before Python 3.12 pydantic takes no TypedDict of the standard library, and the keeper has no other.
-    ProcessIdentity = TypedDict("ProcessIdentity", get_type_hints(processes.ProcessIdentity))
+from mosaic.contracts.processes import ProcessIdentity
 
 AnyContract = TypeVar("AnyContract", bound="Contract")
 

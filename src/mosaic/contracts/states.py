@@ -5,8 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from mosaic.contracts.model import Contract
-from mosaic.contracts.processes import ProcessIdentity
+from mosaic.contracts.model import Contract, ProcessFacts
 
 
 class Stage(StrEnum):
@@ -42,9 +41,22 @@ class Attempt(Contract):
     """The global count of started worker processes; names its config file."""
     started_at: float
     ended_at: float | None = None
-    keeper: ProcessIdentity | None = None
-    worker: ProcessIdentity | None = None
+    keeper: ProcessFacts | None = None
+    worker: ProcessFacts | None = None
     is_resume: bool = False
+    gpus: tuple[int, ...] = ()
+    """Which GPUs it was given."""
+    journal_from: int = 0
+    """Where in the journal this attempt begins; what stands before it is history."""
+    keeper_from: int = 0
+    """Likewise in the keeper's file."""
+
+
+class Farewell(Contract):
+    """What the worker said last, before it ended."""
+
+    outcome: str
+    reason: str | None = None
 
 
 class RunRecord(Contract):
@@ -78,6 +90,7 @@ class RunRecord(Contract):
     started_at: float | None = None
     finished_at: float | None = None
     stop_requested_at: float | None = None
+    farewell: Farewell | None = None
     capabilities: tuple[str, ...] = ()
     """What its worker said it can do, in its handshake."""
     attempts: tuple[Attempt, ...] = ()

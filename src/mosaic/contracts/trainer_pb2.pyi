@@ -661,15 +661,19 @@ class StopRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CANCEL_RUNS_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
     cancel_runs: _builtins.bool
+    drain: _builtins.bool
+    """start nothing more, end when the last run has ended"""
     def __init__(
         self,
         *,
         cancel_runs: _builtins.bool = ...,
+        drain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_runs", b"cancel_runs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancel_runs", b"cancel_runs", "drain", b"drain"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

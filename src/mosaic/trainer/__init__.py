@@ -1,1 +1,1 @@
-"""…"""
+"""The daemon: accepts, queues, starts, follows and ends runs."""

@@ -1,0 +1,335 @@
+"""Queries over the index. One writing connection behind one lock; long reads use connections of their own."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mosaic.contracts.states import RunRecord, Stage
+from mosaic.store.schema import opened
+
+RETURN_TAG = "charts/episodic_return"
+LENGTH_TAG = "charts/episodic_length"
+_CHUNK = 5000
+
+
+class RunFacts(NamedTuple):
+    """What the journals have told of a run's progress."""
+
+    global_step: int | None
+    sps: float | None
+    total_timesteps: int | None
+    mean_return: float | None
+    episodes: int
+    heard_at: float | None
+    hardware: dict[str, Any] | None
+    checkpoint_step: int | None
+
+
+class IndexedEvent(NamedTuple):
+    cursor: int
+    run_id: str
+    source: str
+    seq: int
+    at: float
+    kind: str
+    begin: int | None
+    length: int | None
+    body: str | None
+
+
+class PointSeries(NamedTuple):
+    tag: str
+    steps: Sequence[int]
+    at: Sequence[float]
+    values: Sequence[float]
+
+
+_FACTS = "global_step, sps, total_timesteps, mean_return, episodes, heard_at, hardware, checkpoint_step"
+
+
+class Index:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.RLock()
+        self._db, self.begun_anew = opened(path)
+        self._keys: dict[str, int] = {}
+        self._tags: dict[str, int] = dict(self._db.execute("SELECT name, id FROM tag"))
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it or nothing. Nested ones belong to the outermost."""
+        with self._lock:
+            if self._db.in_transaction:
+                yield
+                return
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                self._keys.clear()
+                self._tags = dict(self._db.execute("SELECT name, id FROM tag"))
+                raise
+            self._db.execute("COMMIT")
+
+    def _rows(self, sql: str, args: Sequence[Any] | Mapping[str, Any] = ()) -> list[Any]:
+        with self._lock:
+            return self._db.execute(sql, args).fetchall()
+
+    def _reader(self) -> sqlite3.Connection:
+        return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+
+    # --- runs
+
+    def save(self, record: RunRecord, mtime: int) -> None:
+        values = (
+            record.run_id,
+            record.model_dump_json(),
+            mtime,
+            record.stage,
+            record.outcome,
+            record.algo,
+            record.env_id,
+            record.group,
+            record.is_archived,
+            record.total_timesteps,
+        )
+        columns = "run_id, record, record_mtime, stage, outcome, algo, env_id, run_group, is_archived, total_timesteps"
+        # A worker may have told the total that the record lacks: that one stays.
+        updates = ", ".join(f"{name}=excluded.{name}" for name in columns.split(", ")[1:-1])
+        updates += ", total_timesteps=coalesce(excluded.total_timesteps, total_timesteps)"
+        with self.transaction():
+            self._db.execute(
+                f"INSERT INTO run ({columns}) VALUES (?,?,?,?,?,?,?,?,?,?) "
+                f"ON CONFLICT (run_id) DO UPDATE SET {updates}",
+                values,
+            )
+
+    def forget(self, run_id: str) -> None:
+        with self.transaction():
+            key = self._key(run_id)
+            for table in ("source", "event", "point", "episode"):
+                self._db.execute(f"DELETE FROM {table} WHERE run=?", (key,))
+            self._db.execute("DELETE FROM run WHERE id=?", (key,))
+            self._keys.pop(run_id, None)
+
+    def _key(self, run_id: str) -> int:
+        key = self._keys.get(run_id)
+        if key is None:
+            key = self._keys[run_id] = int(self._rows("SELECT id FROM run WHERE run_id=?", (run_id,))[0][0])
+        return key
+
+    def modification_times(self) -> dict[str, int]:
+        """By run: the modification time of the record.json that the index knows."""
+        return dict(self._rows("SELECT run_id, record_mtime FROM run"))
+
+    def active(self) -> list[RunRecord]:
+        rows = self._rows("SELECT record FROM run WHERE stage != ? ORDER BY run_id", (Stage.FINISHED,))
+        return [RunRecord.model_validate_json(text) for (text,) in rows]
+
+    def record(self, run_id: str) -> RunRecord | None:
+        rows = self._rows("SELECT record FROM run WHERE run_id=?", (run_id,))
+        return RunRecord.model_validate_json(rows[0][0]) if rows else None
+
+    def highest_slot(self) -> int:
+        rows = self._rows(
+            "SELECT max(json_extract(attempt.value, '$.slot')) FROM run, json_each(run.record, '$.attempts') AS attempt"
+        )
+        return int(rows[0][0] or 0)
+
+    def matching(self, prefix: str, limit: int = 8) -> list[str]:
+        """Run ids that begin so. Ids are upper case; people type as they like."""
+        start = prefix.upper()
+        rows = self._rows(
+            "SELECT run_id FROM run WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT ?",
+            (start, start + "~", limit),
+        )
+        return [run_id for (run_id,) in rows]
+
+    def newest(self) -> str | None:
+        rows = self._rows("SELECT run_id FROM run ORDER BY run_id DESC LIMIT 1")
+        return rows[0][0] if rows else None
+
+    def counts(self) -> dict[str, int]:
+        return dict(self._rows("SELECT coalesce(outcome, stage), count(*) FROM run GROUP BY 1"))
+
+    def listing(
+        self,
+        status: Sequence[str] = (),
+        algo: str = "",
+        env_id: str = "",
+        group: str = "",
+        include_archived: bool = False,
+        run_id: str = "",
+    ) -> Iterator[tuple[dict[str, Any], RunFacts]]:
+        """Records as plain JSON with their facts, newest first."""
+        marks = ",".join("?" * len(status))
+        conditions = {
+            f"(stage IN ({marks}) OR outcome IN ({marks}))": [*status, *status] if status else None,
+            "algo = ?": [algo] if algo else None,
+            "env_id = ?": [env_id] if env_id else None,
+            "run_group = ?": [group] if group else None,
+            "run_id = ?": [run_id] if run_id else None,
+            "NOT is_archived": None if include_archived or run_id else [],
+        }
+        chosen = {sql: args for sql, args in conditions.items() if args is not None}
+        where = " AND ".join(chosen) or "1"
+        args = [arg for some in chosen.values() for arg in some]
+        for record, *facts in self._rows(f"SELECT record, {_FACTS} FROM run WHERE {where} ORDER BY run_id DESC", args):
+            yield json.loads(record), _facts(facts)
+
+    def facts(self, run_id: str) -> RunFacts:
+        return _facts(self._rows(f"SELECT {_FACTS} FROM run WHERE run_id=?", (run_id,))[0])
+
+    def note_progress(self, run_id: str, **columns: Any) -> None:
+        """Sets columns of the run's row, such as global_step or hardware."""
+        names = ", ".join(f"{name}=?" for name in columns)
+        with self.transaction():
+            self._db.execute(f"UPDATE run SET {names} WHERE id=?", (*columns.values(), self._key(run_id)))
+
+    # --- files and events
+
+    def offset(self, run_id: str, source: str) -> int:
+        rows = self._rows("SELECT offset FROM source WHERE run=? AND name=?", (self._key(run_id), source))
+        return int(rows[0][0]) if rows else 0
+
+    def set_offset(self, run_id: str, source: str, offset: int, garbage: int) -> None:
+        with self.transaction():
+            self._db.execute(
+                "INSERT INTO source (run, name, offset, garbage) VALUES (?,?,?,?) ON CONFLICT (run, name) "
+                "DO UPDATE SET offset=excluded.offset, garbage=garbage+excluded.garbage",
+                (self._key(run_id), source, offset, garbage),
+            )
+
+    def add_event(self, run_id: str, source: str, seq: int, at: float, kind: str, begin: int, length: int) -> bool:
+        """False when it is known already."""
+        with self.transaction():
+            done = self._db.execute(
+                "INSERT OR IGNORE INTO event (run, source, seq, at, kind, begin, length) VALUES (?,?,?,?,?,?,?)",
+                (self._key(run_id), source, seq, at, kind, begin, length),
+            )
+            return done.rowcount > 0
+
+    def announce(self, run_id: str, kind: str, **facts: Any) -> None:
+        """An event of the daemon's own."""
+        with self.transaction():
+            key = self._key(run_id)
+            self._db.execute(
+                "INSERT INTO event (run, source, seq, at, kind, body) SELECT ?, 'daemon', "
+                "coalesce(max(seq), 0) + 1, ?, ?, ? FROM event WHERE run=? AND source='daemon'",
+                (key, time.time(), kind, json.dumps(facts), key),
+            )
+
+    def last_cursor(self) -> int:
+        return int(self._rows("SELECT coalesce(max(id), 0) FROM event")[0][0])
+
+    def events_after(self, cursor: int, run_id: str, kinds: Sequence[str], limit: int) -> list[IndexedEvent]:
+        conditions, args = ["event.id > ?"], [cursor]
+        if run_id:
+            conditions.append("event.run = (SELECT id FROM run WHERE run_id = ?)")
+            args.append(run_id)  # type: ignore[arg-type]
+        if kinds:
+            conditions.append(f"kind IN ({','.join('?' * len(kinds))})")
+            args.extend(kinds)  # type: ignore[arg-type]
+        rows = self._rows(
+            "SELECT event.id, run_id, source, seq, at, kind, begin, length, body FROM event "
+            f"JOIN run ON run.id=event.run WHERE {' AND '.join(conditions)} ORDER BY event.id LIMIT ?",
+            (*args, limit),
+        )
+        return [IndexedEvent(*row) for row in rows]
+
+    # --- points and episodes
+
+    def add_points(self, run_id: str, series: Mapping[str, Iterable[Sequence[Any]]]) -> None:
+        with self.transaction():
+            key = self._key(run_id)
+            for name, points in series.items():
+                tag = self._tags.get(name)
+                if tag is None:
+                    tag = int(self._db.execute("INSERT INTO tag (name) VALUES (?)", (name,)).lastrowid or 0)
+                    self._tags[name] = tag
+                last = self._rows("SELECT coalesce(max(n), 0) FROM point WHERE run=? AND tag=?", (key, tag))[0][0]
+                self._db.executemany(
+                    "INSERT INTO point (run, tag, n, step, at, value) VALUES (?,?,?,?,?,?)",
+                    [(key, tag, last + 1 + i, *point) for i, point in enumerate(points)],
+                )
+
+    def add_episodes(self, run_id: str, rows: Iterable[Sequence[Any]]) -> None:
+        with self.transaction():
+            key = self._key(run_id)
+            self._db.executemany(
+                "INSERT OR REPLACE INTO episode (run, number, env, step, at, episodic_return, length) "
+                "VALUES (?,?,?,?,?,?,?)",
+                [(key, *row) for row in rows],
+            )
+            self._sum_up_episodes(key)
+
+    def _sum_up_episodes(self, key: int) -> None:
+        self._db.execute(
+            "UPDATE run SET episodes = (SELECT count(*) FROM episode WHERE run = :key), mean_return = (SELECT "
+            "avg(episodic_return) FROM (SELECT episodic_return FROM episode WHERE run = :key ORDER BY number DESC "
+            "LIMIT 100)) WHERE id = :key",
+            {"key": key},
+        )
+
+    def drop_above(self, run_id: str, step: int) -> None:
+        """A further attempt goes on from `step`: what an earlier one logged above it no longer counts."""
+        with self.transaction():
+            key = self._key(run_id)
+            self._db.execute("DELETE FROM point WHERE run=? AND step>?", (key, step))
+            self._db.execute("DELETE FROM episode WHERE run=? AND step>?", (key, step))
+            self._sum_up_episodes(key)
+
+    def metrics(self, run_id: str, tags: Sequence[str], last_only: bool) -> Iterator[PointSeries]:
+        """By tag, in parts. Episodes are the points of two tags."""
+        with closing(self._reader()) as db:
+            key = self._key(run_id)
+            logged = db.execute(
+                "SELECT name, id FROM tag WHERE EXISTS (SELECT 1 FROM point WHERE run=? AND tag=tag.id) ORDER BY name",
+                (key,),
+            ).fetchall()
+            columns = {RETURN_TAG: "episodic_return", LENGTH_TAG: "length"}
+            has_episodes = db.execute("SELECT 1 FROM episode WHERE run=? LIMIT 1", (key,)).fetchone()
+            order = "DESC LIMIT 1" if last_only else "ASC"
+            if has_episodes:
+                for name, column in columns.items():
+                    if not tags or name in tags:
+                        sql = f"SELECT step, at, {column} FROM episode WHERE run=? ORDER BY number {order}"
+                        yield from _series(name, db.execute(sql, (key,)))
+            for name, tag in logged:
+                if (not tags or name in tags) and not (has_episodes and name in columns):
+                    sql = f"SELECT step, at, value FROM point WHERE run=? AND tag=? ORDER BY n {order}"
+                    yield from _series(name, db.execute(sql, (key, tag)))
+
+    def episodes(self, run_id: str) -> Iterator[list[dict[str, Any]]]:
+        names = ("number", "env", "step", "at", "return", "length")
+        with closing(self._reader()) as db:
+            rows = db.execute(
+                "SELECT number, env, step, at, episodic_return, length FROM episode WHERE run=? ORDER BY number",
+                (self._key(run_id),),
+            )
+            while chunk := rows.fetchmany(_CHUNK):
+                yield [dict(zip(names, row, strict=True)) for row in chunk]
+
+
+def _facts(row: Sequence[Any]) -> RunFacts:
+    step, sps, total, mean, episodes, heard_at, hardware, checkpoint = row
+    return RunFacts(step, sps, total, mean, episodes, heard_at, json.loads(hardware) if hardware else None, checkpoint)
+
+
+def _series(tag: str, rows: sqlite3.Cursor) -> Iterator[PointSeries]:
+    while chunk := rows.fetchmany(_CHUNK):
+        steps, at, values = zip(*chunk, strict=True)
+        yield PointSeries(tag, steps, at, [float("nan") if value is None else value for value in values])

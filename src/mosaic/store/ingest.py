@@ -1,0 +1,107 @@
+"""From a run's files into the index. A crash repeats work and changes nothing: offset and rows are one transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mosaic.contracts.folder import RunFolder
+from mosaic.journal import Follower
+from mosaic.store.index import Index
+
+KEEPER = "keeper"
+JOURNAL = "journal"
+Body = dict[str, Any]
+Handler = Callable[[Index, str, Body], None]
+
+
+def sources(folder: RunFolder) -> dict[str, Path]:
+    """The files that are followed, by the name the index knows them under."""
+    return {KEEPER: folder.keeper, **{path.name.removesuffix(".jsonl"): path for path in folder.journals()}}
+
+
+def ingest(index: Index, folder: RunFolder, source: str, path: Path) -> list[tuple[Body, int]]:
+    """Takes in what is new in one file. Gives each event with the offset at which it begins."""
+    run_id = folder.run_id
+    begin = index.offset(run_id, source)
+    follower = Follower(path, begin)
+    lines = follower.read()
+    if follower.offset == begin:
+        return []
+    taken = []
+    with index.transaction():
+        for body, end in lines:
+            if index.add_event(run_id, source, body["seq"], body.get("at", 0.0), body["kind"], begin, end - begin):
+                handler = _HANDLERS.get(body["kind"])
+                if handler is not None:
+                    _guarded(handler, index, run_id, body)
+            taken.append((body, begin))
+            begin = end
+        index.set_offset(run_id, source, follower.offset, follower.garbage)
+    return taken
+
+
+def _guarded(handler: Handler, index: Index, run_id: str, body: Body) -> None:
+    """Lines come from other people's programs: one that lacks its facts is kept as an event and otherwise left out."""
+    try:
+        handler(index, run_id, body)
+    except (KeyError, TypeError, ValueError):
+        index.announce(run_id, "event_malformed", seq=body["seq"], of=body["kind"])
+
+
+def _hello(index: Index, run_id: str, body: Body) -> None:
+    if body.get("resumed_from") is not None:
+        index.drop_above(run_id, int(body["resumed_from"]))
+        index.note_progress(run_id, global_step=int(body["resumed_from"]))
+    elif body.get("attempt", 1) > 1:
+        index.drop_above(run_id, -1)
+    index.note_progress(run_id, heard_at=body["at"])
+
+
+def _progress(index: Index, run_id: str, body: Body) -> None:
+    known = {name: body[name] for name in ("global_step", "sps", "total_timesteps") if body.get(name) is not None}
+    index.note_progress(run_id, heard_at=body["at"], **known)
+
+
+def _metrics(index: Index, run_id: str, body: Body) -> None:
+    series = {
+        str(tag): [(int(step), float(at), None if value is None else float(value)) for step, at, value in points]
+        for tag, points in body["series"].items()
+    }
+    index.add_points(run_id, series)
+    index.note_progress(run_id, heard_at=body["at"])
+
+
+def _episodes(index: Index, run_id: str, body: Body) -> None:
+    rows = [
+        (int(number), int(env), int(step), float(at), float(episodic_return), int(length))
+        for number, env, step, at, episodic_return, length in body["rows"]
+    ]
+    index.add_episodes(run_id, rows)
+
+
+def _checkpoint(index: Index, run_id: str, body: Body) -> None:
+    index.note_progress(run_id, checkpoint_step=int(body["step"]))
+
+
+def _sample(index: Index, run_id: str, body: Body) -> None:
+    facts = {name: value for name, value in body.items() if name not in ("seq", "kind")}
+    index.note_progress(run_id, hardware=json.dumps(facts))
+
+
+def _finished(index: Index, run_id: str, body: Body) -> None:
+    if body.get("global_step") is not None:
+        index.note_progress(run_id, global_step=int(body["global_step"]))
+
+
+_HANDLERS: dict[str, Handler] = {
+    "hello": _hello,
+    "progress": _progress,
+    "metrics": _metrics,
+    "episodes": _episodes,
+    "checkpoint": _checkpoint,
+    "sample": _sample,
+    "finished": _finished,
+}

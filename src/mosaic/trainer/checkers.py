@@ -1,0 +1,180 @@
+"""One long-lived child for each worker that answers for it: checks, environments, checkpoint metadata.
+
+JSON lines: `{"id": n, "ask": …}` in; out `{"id": n, "ok": true, …}` or `{"id": n, "ok": false, "error": class,
+"message": sentence}`. It is started when first asked, outside the daemon's lock, and again when it has died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import IO, Any
+
+import structlog
+
+from mosaic.contracts.errors import MosaicError, error_named
+from mosaic.plugins import WorkerDescription
+
+log = structlog.get_logger("mosaic.trainer.checkers")
+
+PATIENCE_S = 120.0
+REMEMBERED = 256
+
+
+class Checker:
+    """The child of one worker. One question at a time."""
+
+    def __init__(self, worker: WorkerDescription, log_path: Path) -> None:
+        self._worker = worker
+        self._log_path = log_path
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._count = 0
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Its answer; a refusal is raised as the error it names."""
+        with self._lock:
+            try:
+                answer = self._exchange(question)
+            except (OSError, ValueError):
+                # It died between two questions or in this one: a fresh one gets a second try.
+                self._end()
+                try:
+                    answer = self._exchange(question)
+                except (OSError, ValueError) as error:
+                    self._end()
+                    raise MosaicError(
+                        f"The checker of worker {self._worker.id!r} failed ({error}). Its log: {self._log_path}"
+                    ) from None
+        if answer.get("ok"):
+            return answer
+        raise error_named(str(answer.get("error")))(
+            str(answer.get("message") or "The worker refused, without a reason.")
+        )
+
+    def _exchange(self, question: dict[str, Any]) -> dict[str, Any]:
+        process = self._started()
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        self._count += 1
+        stdin.write(json.dumps({**question, "id": self._count}).encode() + b"\n")
+        stdin.flush()
+        return self._answer(process, stdout)
+
+    def _answer(self, process: subprocess.Popen[bytes], stdout: IO[bytes]) -> dict[str, Any]:
+        # A checker that hangs is killed, which ends the read.
+        alarm = threading.Timer(PATIENCE_S, process.kill)
+        alarm.start()
+        try:
+            while line := stdout.readline():
+                answer = json.loads(line)
+                if isinstance(answer, dict) and answer.get("id") == self._count:
+                    return answer
+            raise OSError("it ended without an answer")
+        finally:
+            alarm.cancel()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            assert self._worker.checker is not None
+            self._log_path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._log_path, "ab") as output:
+                self._process = subprocess.Popen(
+                    self._worker.checker,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=output,
+                    cwd="/",
+                    env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                )
+            log.info("checker_started", worker=self._worker.id, pid=self._process.pid)
+        return self._process
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        try:
+            process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        with self._lock:
+            self._end()
+
+    def warm_up(self) -> None:
+        """Starts it in the background, so that the first question is answered at once."""
+        threading.Thread(target=self._warm_up, daemon=True, name="checker-warm-up").start()
+
+    def _warm_up(self) -> None:
+        with self._lock:
+            try:
+                self._started()
+            except OSError as error:
+                log.warning("checker_not_started", worker=self._worker.id, error=str(error))
+
+
+class Checkers:
+    """The checkers of all workers, and the verdicts they gave."""
+
+    def __init__(self, workers: dict[str, WorkerDescription], logs: Path) -> None:
+        self._checkers = {
+            worker.id: Checker(worker, logs / f"checker.{worker.id}.log")
+            for worker in workers.values()
+            if worker.checker is not None
+        }
+        self._verdicts: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    def warm_up(self) -> None:
+        for checker in self._checkers.values():
+            checker.warm_up()
+
+    def ask(self, worker_id: str, question: dict[str, Any]) -> dict[str, Any]:
+        checker = self._checkers.get(worker_id)
+        if checker is None:
+            raise MosaicError(f"The worker {worker_id!r} has no checker to ask.")
+        return checker.ask(question)
+
+    def check(self, worker_id: str, payload: dict[str, Any]) -> dict[str, Any]:
+        """The worker's verdict on a payload. Configs that differ in nothing but the seed share one."""
+        if worker_id not in self._checkers:
+            return {"ok": True, "summary": {}}
+        key = _verdict_key(payload)
+        if key is not None and key in self._verdicts:
+            self._verdicts.move_to_end(key)
+            return self._verdicts[key]
+        answer = self.ask(worker_id, {"ask": "check", "config": payload})
+        if key is not None:
+            self._verdicts[key] = answer
+            while len(self._verdicts) > REMEMBERED:
+                self._verdicts.popitem(last=False)
+        return answer
+
+    def close(self) -> None:
+        for checker in self._checkers.values():
+            checker.close()
+
+
+def _verdict_key(payload: dict[str, Any]) -> str | None:
+    """None where the verdict depends on files that may change, as an evaluation's does."""
+    config = dict(payload["metadata"]["worker"]["config"])
+    if (config.get("extras") or {}).get("policy_path"):
+        return None
+    if isinstance(config.get("seed"), int):
+        config["seed"] = 0
+    rest = {name: payload.get(name) for name in ("artifacts", "resources")}
+    text = json.dumps([payload["metadata"]["worker"]["id"], config, rest], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,255 @@
+"""One daemon for one workspace: makes the parts, hands them to each other, opens the port, ends in good order."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any
+
+import grpc
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from mosaic import __version__
+from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.errors import AlreadyRunning, MosaicError, NotAllowed
+from mosaic.contracts.files import write_json
+from mosaic.contracts.folder import Workspace
+from mosaic.contracts.processes import own_identity
+from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
+from mosaic.plugins import workers
+from mosaic.store import Index
+from mosaic.trainer.checkers import Checkers
+from mosaic.trainer.desk import Desk
+from mosaic.trainer.door import TokenCheck
+from mosaic.trainer.executor import LocalExecutor
+from mosaic.trainer.records import Records
+from mosaic.trainer.recovery import recover
+from mosaic.trainer.scheduler import Slots
+from mosaic.trainer.server import Servicer
+from mosaic.trainer.supervisor import Supervisor
+
+log = structlog.get_logger("mosaic.trainer.daemon")
+
+PORT = 50055
+PORTS_TRIED = 100
+IDLE_S = 600.0
+THREADS = 64
+"""Each open watch holds one."""
+
+
+class Daemon:
+    def __init__(self, workspace: Workspace, slots: Slots, port: int = PORT, idle_s: float = IDLE_S) -> None:
+        self._workspace = workspace
+        self._slots = slots
+        self._port = port
+        self._idle_s = idle_s
+        self._ending = threading.Event()
+        self._is_draining = False
+
+    def run(self) -> None:
+        """Until it is told to end, has been idle for long, or its workspace is gone."""
+        lock = _locked(self._workspace)
+        try:
+            self._serve()
+        finally:
+            lock.close()
+
+    def _serve(self) -> None:
+        workspace = self._workspace
+        token = secrets.token_hex(32)
+        index = Index(workspace.index)
+        self._records = Records(workspace, index)
+        recover(self._records)
+        checkers = Checkers(workers(), workspace.logs)
+        server = grpc.server(
+            ThreadPoolExecutor(THREADS, thread_name_prefix="rpc"),
+            interceptors=[TokenCheck(token)],
+            options=(
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", 64 << 20),
+                ("grpc.max_send_message_length", 64 << 20),
+            ),
+        )
+        self._address = _bound(server, self._port)
+        self._supervisor = Supervisor(self._records, LocalExecutor(self._address, token), self._slots)
+        desk = Desk(self._records, checkers, self._slots, self._supervisor.wake)
+        servicer = Servicer(self._records, desk, checkers, token, self.status, self.end)
+        add_TrainerServicer_to_server(servicer, server)
+        _add_standard_services(server)
+        self._started_at = time.time()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._ending.set())
+        server.start()
+        beat = threading.Thread(target=self._supervisor.run, name="supervisor")
+        beat.start()
+        self._publish(token)
+        checkers.warm_up()
+        log.info("daemon_started", address=self._address, workspace=str(workspace.root), version=__version__)
+        try:
+            while not self._ending.wait(1.0):
+                self._look_around(servicer)
+        finally:
+            servicer.is_closing = True
+            self._records.tell()
+            self._supervisor.stop()
+            beat.join()
+            server.stop(grace=1.0).wait()
+            checkers.close()
+            index.close()
+            self._withdraw()
+            log.info("daemon_ended")
+
+    def _publish(self, token: str) -> None:
+        said = {
+            "address": self._address,
+            "token": token,
+            "process": own_identity(),
+            "started_at": self._started_at,
+            "version": __version__,
+        }
+        write_json(self._workspace.daemon_file, said, mode=0o600)
+
+    def _withdraw(self) -> None:
+        try:
+            if json.loads(self._workspace.daemon_file.read_text())["process"]["pid"] == os.getpid():
+                self._workspace.daemon_file.unlink()
+        except (OSError, ValueError, KeyError):
+            pass
+
+    def _look_around(self, servicer: Servicer) -> None:
+        """Reasons to end by ourselves."""
+        has_held = any(record.holds_slot for record in self._records.active.values())
+        if not self._workspace.trainer.is_dir():
+            log.warning("workspace_gone", workspace=str(self._workspace.root))
+        elif self._is_draining and not has_held:
+            log.info("daemon_drained")
+        elif self._records.active or servicer.calls.open or time.monotonic() - servicer.calls.last_at < self._idle_s:
+            return
+        self._ending.set()
+
+    def status(self) -> dict[str, Any]:
+        active = list(self._records.active.values())
+        held = [record for record in active if record.holds_slot]
+        return {
+            "pid": os.getpid(),
+            "address": self._address,
+            "started_at": self._started_at,
+            "version": __version__,
+            "workspace": str(self._workspace.root),
+            "runs": self._records.index.counts(),
+            "slots": {
+                "runs": self._slots.runs,
+                "busy": len(held),
+                "queued": len(active) - len(held),
+                "cpus": self._slots.cpus,
+                "gpus": self._slots.gpus,
+            },
+            "is_draining": self._is_draining,
+            "log": str(self._workspace.daemon_log),
+        }
+
+    def end(self, cancel_runs: bool, drain: bool) -> None:
+        if drain:
+            self._is_draining = self._supervisor.is_draining = True
+            return
+        if cancel_runs:
+            threading.Thread(target=self._cancel_all_and_end, name="cancel-all").start()
+        else:
+            # A moment later, so that the answer gets out.
+            threading.Timer(0.1, self._ending.set).start()
+
+    def _cancel_all_and_end(self) -> None:
+        self._supervisor.is_draining = True
+        desk = Desk(self._records, Checkers({}, self._workspace.logs), self._slots, self._supervisor.wake)
+        for run_id in list(self._records.active):
+            try:
+                desk.cancel(run_id)
+            except NotAllowed:
+                continue  # it ended meanwhile
+        while self._records.active:
+            time.sleep(0.05)
+        self._ending.set()
+
+
+def _locked(workspace: Workspace) -> IO[str]:
+    """Holds the workspace for us until the process ends, however it ends."""
+    workspace.trainer.mkdir(parents=True, exist_ok=True)
+    workspace.logs.mkdir(parents=True, exist_ok=True)
+    file = open(workspace.daemon_lock, "a+")  # noqa: SIM115 - held open on purpose
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        file.close()
+        raise AlreadyRunning(f"A daemon for {workspace.root} is already running, pid {owner}.") from None
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _bound(server: grpc.Server, first: int) -> str:
+    """The wanted port or the next free one, on the loopback address only."""
+    for port in [*range(first, first + PORTS_TRIED), 0] if first else [0]:
+        try:
+            bound = server.add_insecure_port(f"127.0.0.1:{port}")
+        except RuntimeError:
+            continue
+        if bound:
+            return f"127.0.0.1:{bound}"
+    raise MosaicError(f"No free port found from {first} on.")
+
+
+def _add_standard_services(server: grpc.Server) -> None:
+    name = pb.DESCRIPTOR.services_by_name["Trainer"].full_name
+    state = health.HealthServicer()
+    for service in ("", name):
+        state.set(service, health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(state, server)
+    reflection.enable_server_reflection((name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+
+
+def discovered_slots(max_runs: int | None = None) -> Slots:
+    """As many runs as there are cores, unless told otherwise; a run may ask for several cores or GPUs."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    runs = max_runs or cpus
+    return Slots(runs=runs, cpus=max(cpus, runs), gpus=_count_gpus())
+
+
+def _count_gpus() -> int:
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+def set_up_log(workspace: Workspace) -> None:
+    """JSON lines in `logs/trainer.log`; gRPC's own complaints go there too."""
+    workspace.logs.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(workspace.daemon_log)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+    )

@@ -1,0 +1,173 @@
+"""The records of all runs: in memory while they are active, in record.json always, in the index for queries."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+from ulid import ULID
+
+from mosaic.contracts.errors import UnknownName, unknown
+from mosaic.contracts.files import write_text
+from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.payload import Payload
+from mosaic.contracts.processes import is_alive
+from mosaic.contracts.states import RunRecord, Stage
+from mosaic.store import Index, RunFacts
+
+log = structlog.get_logger("mosaic.trainer.records")
+
+STALLED_AFTER_S = 120.0
+"""Running without a sign of progress for so long counts as stalled. Nothing is killed for it."""
+
+
+class Records:
+    """Changes happen under `lock`; waiting never does."""
+
+    def __init__(self, workspace: Workspace, index: Index) -> None:
+        self.workspace = workspace
+        self.index = index
+        self.lock = threading.RLock()
+        self.changed = threading.Condition()
+        """Notified when there is a new event for watchers."""
+        self.active: dict[str, RunRecord] = {}
+        self._last_id = 0
+
+    def new_id(self) -> str:
+        """A ULID that sorts behind every one we gave before."""
+        self._last_id = max(int(ULID()), self._last_id + 1)
+        return str(ULID.from_int(self._last_id))
+
+    def folder(self, run_id: str) -> RunFolder:
+        return self.workspace.run(run_id)
+
+    def put(self, record: RunRecord) -> None:
+        """Writes a record down: first the folder, which is the truth, then the index."""
+        path = self.folder(record.run_id).record
+        known = self.active.get(record.run_id) or self.index.record(record.run_id)
+        write_text(path, record.model_dump_json(indent=2) + "\n")
+        with self.index.transaction():
+            self.index.save(record, path.stat().st_mtime_ns)
+            said = record.story[-1].said if record.story else ""
+            self.index.announce(
+                record.run_id, "record", stage=record.stage, outcome=record.outcome, reason=record.reason, said=said
+            )
+        self._hold(record)
+        if known is None or known.stage is not record.stage:
+            log.info("run_changed", run_id=record.run_id, stage=record.stage, outcome=record.outcome, said=said)
+        self.tell()
+
+    def _hold(self, record: RunRecord) -> None:
+        if record.is_active:
+            self.active[record.run_id] = record
+        else:
+            self.active.pop(record.run_id, None)
+
+    def take_in(self, record: RunRecord, mtime: int) -> None:
+        """A record as it was found in its folder."""
+        self.index.save(record, mtime)
+        self._hold(record)
+
+    def read(self, folder: RunFolder) -> RunRecord | None:
+        """None where the file is missing or damaged; a damaged one is left as it is."""
+        try:
+            return RunRecord.model_validate_json(folder.record.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError, ValueError) as error:
+            log.warning("record_unreadable", run_id=folder.run_id, path=str(folder.record), error=str(error)[:300])
+            return None
+
+    def payload(self, run_id: str) -> Payload:
+        return Payload.model_validate_json(self.folder(run_id).config.read_text())
+
+    def get(self, run_id: str) -> RunRecord:
+        record = self.active.get(run_id) or self.index.record(run_id)
+        if record is None:
+            raise UnknownName(f"No run {run_id!r}. List them: mosaic runs")
+        return record
+
+    def resolve(self, reference: str) -> str:
+        """An id, a unique prefix of one, or `last`."""
+        if reference.lower() == "last":
+            newest = self.index.newest()
+            if newest is None:
+                raise UnknownName("There is no run yet. Start one: mosaic train ppo --env-id CartPole-v1")
+            return newest
+        found = self.index.matching(reference) if reference else []
+        if len(found) == 1 or reference.upper() in found[:1]:
+            return found[0]
+        if found:
+            raise UnknownName(f"{reference!r} could be any of {', '.join(found)}. Give more of the id.")
+        recent = [record["run_id"] for record, _ in self.index.listing(include_archived=True)][:1000]
+        raise unknown("run", reference, recent) if recent else UnknownName(f"No run {reference!r}: there is none yet.")
+
+    def tell(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    # --- views
+
+    def view(self, run_id: str) -> dict[str, Any]:
+        for record, facts in self.index.listing(run_id=run_id):
+            return self.seen(record, facts)
+        raise UnknownName(f"No run {run_id!r}. List them: mosaic runs")
+
+    def seen(self, record: dict[str, Any], facts: RunFacts) -> dict[str, Any]:
+        """A record (as JSON) with what is known of its progress: contracts.states.RunView."""
+        total = record["total_timesteps"] or facts.total_timesteps
+        is_running = record["stage"] == Stage.RUNNING
+        left = None
+        if is_running and total and facts.sps and facts.global_step is not None:
+            left = max(0.0, total - facts.global_step) / facts.sps
+        silent_since = facts.heard_at or record["started_at"] or time.time()
+        return {
+            **record,
+            "total_timesteps": total,
+            "run_dir": str(self.folder(record["run_id"]).path),
+            "pid": _living_worker(record),
+            "global_step": facts.global_step,
+            "sps": facts.sps,
+            "episodic_return": facts.mean_return,
+            "episodes": facts.episodes,
+            "is_stalled": is_running and time.time() - silent_since > STALLED_AFTER_S,
+            "seconds_left": left,
+            "hardware": facts.hardware,
+            "checkpoint_step": facts.checkpoint_step,
+        }
+
+
+def _living_worker(record: dict[str, Any]) -> int | None:
+    if record["stage"] in (Stage.QUEUED, Stage.FINISHED) or not record["attempts"]:
+        return None
+    worker = record["attempts"][-1]["worker"]
+    return int(worker["pid"]) if worker and is_alive(worker) else None
+
+
+def headline(config: dict[str, Any]) -> dict[str, Any]:
+    """What lists show of a worker's config, by the names that workers share."""
+    extras = config.get("extras")
+    mode = extras.get("mode") if isinstance(extras, dict) else None
+
+    def word(name: str) -> str | None:
+        return config[name] if isinstance(config.get(name), str) else None
+
+    def number(name: str) -> int | None:
+        value = config.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    return {
+        "kind": "policy_eval" if mode == "policy_eval" else "train",
+        "algo": word("algo"),
+        "env_id": word("env_id"),
+        "seed": number("seed"),
+        "total_timesteps": number("total_timesteps"),
+    }
+
+
+def as_json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False)

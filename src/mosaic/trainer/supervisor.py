@@ -1,0 +1,267 @@
+"""The daemon's heartbeat: a list of named steps, again and again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from mosaic.contracts.errors import MosaicError
+from mosaic.contracts.events import Exited
+from mosaic.contracts.files import write_json
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.processes import ProcessIdentity, is_alive
+from mosaic.contracts.states import Attempt, Farewell, Outcome, RunRecord, Stage
+from mosaic.plugins import worker as worker_named
+from mosaic.store.ingest import JOURNAL, KEEPER, Body, ingest, sources
+from mosaic.trainer import lifecycle as life
+from mosaic.trainer.executor import LocalExecutor
+from mosaic.trainer.records import Records
+from mosaic.trainer.scheduler import Slots, choose
+
+log = structlog.get_logger("mosaic.trainer.supervisor")
+
+TICK_S = 0.03
+"""While runs are active: a tick costs a stat for each of their files."""
+REST_S = 1.0
+"""While none is."""
+UNCLAIMED_S = 3.0
+"""A keeper that was started before a crash says so within this time, or it never lived."""
+
+
+class Supervisor:
+    def __init__(self, records: Records, executor: LocalExecutor, slots: Slots) -> None:
+        self._records = records
+        self._executor = executor
+        self._slots = slots
+        self._slot_count = records.index.highest_slot()
+        self._wake = threading.Event()
+        self._end = threading.Event()
+        self._began = time.monotonic()
+        self.is_draining = False
+        self.steps: tuple[Callable[[], None], ...] = (
+            self.follow_runs,
+            self.find_lost_runs,
+            self.start_runs,
+            self._executor.reap,
+        )
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._end.set()
+        self._wake.set()
+
+    def run(self) -> None:
+        """Until stopped. A step that fails is logged, and the others go on."""
+        while not self._end.is_set():
+            self._wake.clear()
+            for step in self.steps:
+                try:
+                    step()
+                except Exception:
+                    log.exception("step_failed", step=step.__name__)
+                    self._end.wait(0.5)
+            self._wake.wait(TICK_S if self._records.active else REST_S)
+
+    # --- following
+
+    def follow_runs(self) -> None:
+        for record in list(self._records.active.values()):
+            if record.holds_slot:
+                with self._records.lock:
+                    self.follow(record.run_id)
+
+    def follow(self, run_id: str) -> None:
+        """Takes in what a run's files say, journals before the keeper's: a farewell comes before an exit."""
+        folder = self._records.folder(run_id)
+        index = self._records.index
+        with index.transaction():
+            before = index.last_cursor()
+            self._follow_journals(folder)
+            news = ingest(index, folder, KEEPER, folder.keeper)
+            if any(body["kind"] == Exited.KIND for body, _ in news):
+                self._follow_journals(folder)  # what the worker wrote between our two looks
+            self._apply(folder, KEEPER, news)
+            has_news = index.last_cursor() != before
+        if has_news:
+            self._records.tell()
+
+    def _follow_journals(self, folder: RunFolder) -> None:
+        for name, path in sources(folder).items():
+            while name != KEEPER and (lines := ingest(self._records.index, folder, name, path)):
+                if name == JOURNAL:
+                    self._apply(folder, name, lines)
+
+    def _apply(self, folder: RunFolder, source: str, lines: Iterable[tuple[Body, int]]) -> None:
+        for body, begin in lines:
+            record = self._records.active.get(folder.run_id)
+            if record is None or not record.attempts:
+                return
+            attempt = record.attempts[-1]
+            if begin < (attempt.keeper_from if source == KEEPER else attempt.journal_from):
+                continue  # of an earlier attempt
+            happening = self._happening(record, folder, body)
+            if happening is None:
+                continue
+            changed = life.advance(record, happening)
+            if changed != record:
+                self._records.put(changed)
+                if not changed.is_active:
+                    self._clear_up(changed, folder)
+
+    def _happening(self, record: RunRecord, folder: RunFolder, body: Body) -> life.Happening | None:
+        make = _HAPPENINGS.get(body["kind"])
+        if make is None:
+            return None
+        try:
+            return make(body, str(folder.stderr_log(worker_named(record.worker).log)))
+        except (ValidationError, KeyError, TypeError, MosaicError) as error:
+            log.warning("event_malformed", run_id=folder.run_id, kind=body["kind"], error=str(error)[:300])
+            return None
+
+    def _clear_up(self, record: RunRecord, folder: RunFolder) -> None:
+        """Logs that were wanted only for a failure."""
+        if record.outcome is Outcome.SUCCEEDED and not self._records.payload(record.run_id).artifacts.persist_logs:
+            shutil.rmtree(folder.logs, ignore_errors=True)
+
+    # --- keepers that vanish
+
+    def find_lost_runs(self) -> None:
+        for record in list(self._records.active.values()):
+            if not record.holds_slot:
+                continue
+            attempt = record.attempts[-1]
+            if attempt.keeper is None:
+                if time.monotonic() - self._began > UNCLAIMED_S:
+                    self._advance(record.run_id, life.NeverStarted(at=time.time()))
+            elif not is_alive(attempt.keeper):
+                with self._records.lock:
+                    self.follow(record.run_id)
+                    if record.run_id in self._records.active:
+                        _end_group(self._records.active[record.run_id].attempts[-1].worker)
+                        self._advance(record.run_id, life.KeeperLost(at=time.time()))
+
+    def _advance(self, run_id: str, happening: life.Happening) -> None:
+        with self._records.lock:
+            record = self._records.get(run_id)
+            changed = life.advance(record, happening)
+            if changed != record:
+                self._records.put(changed)
+
+    # --- starting
+
+    def start_runs(self) -> None:
+        if self.is_draining:
+            return
+        with self._records.lock:
+            active = list(self._records.active.values())
+            queued = [record for record in active if record.stage is Stage.QUEUED]
+            if not queued:
+                return
+            chosen = choose(queued, [record for record in active if record.holds_slot], self._slots)
+        for run_id in chosen:
+            with self._records.lock:
+                record = self._records.active.get(run_id)
+                if record is not None and record.stage is Stage.QUEUED:
+                    self._start(record)
+
+    def _start(self, record: RunRecord) -> None:
+        """Written down before and after: a crash between the two leaves a run that waits or a keeper that is found."""
+        folder = self._records.folder(record.run_id)
+        self._slot_count += 1
+        attempt = Attempt(
+            number=len(record.attempts) + 1,
+            slot=self._slot_count,
+            started_at=time.time(),
+            is_resume=record.is_resume,
+            gpus=self._free_gpus(record.gpus),
+            journal_from=_size(folder.journal),
+            keeper_from=_size(folder.keeper),
+        )
+        try:
+            payload = self._records.payload(record.run_id)
+            worker = worker_named(record.worker)
+            config = self._records.workspace.worker_config(record.run_id, attempt.slot)
+            data = payload.to_json()
+            given = data["metadata"]["worker"]["config"]
+            given["run_id"] = record.run_id
+            if payload.metadata.worker.worker_id:
+                given.setdefault("worker_id", payload.metadata.worker.worker_id)
+            write_json(config, data)
+            starting = life.advance(record, life.Dispatched(at=attempt.started_at, attempt=attempt))
+            self._records.put(starting)
+            keeper = self._executor.start(
+                worker,
+                folder,
+                payload,
+                config,
+                is_resume=attempt.is_resume,
+                gpus=attempt.gpus,
+                inbox_offset=_size(folder.inbox),
+            )
+        except (OSError, MosaicError, ValueError) as error:
+            log.warning("run_not_started", run_id=record.run_id, error=str(error))
+            self._advance(record.run_id, life.NotStarted(at=time.time(), reason=str(error)))
+            return
+        self._advance(record.run_id, life.KeeperUp(at=time.time(), keeper=keeper))
+
+    def _free_gpus(self, wanted: int) -> tuple[int, ...]:
+        taken = {
+            gpu for record in self._records.active.values() if record.holds_slot for gpu in record.attempts[-1].gpus
+        }
+        return tuple(gpu for gpu in range(self._slots.gpus) if gpu not in taken)[:wanted]
+
+
+def _size(path: os.PathLike[str]) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _end_group(worker: ProcessIdentity | None) -> None:
+    """Ends the session of a worker whose keeper is gone: nobody else will."""
+    if worker is not None and is_alive(worker):
+        with suppress(OSError):
+            os.killpg(worker["pid"], signal.SIGKILL)
+
+
+def _paused(body: Body, _: str) -> life.Happening:
+    return life.Paused(at=body["at"])
+
+
+def _unpaused(body: Body, _: str) -> life.Happening:
+    return life.Unpaused(at=body["at"])
+
+
+def _greeted(body: Body, _: str) -> life.Happening:
+    capabilities = tuple(str(word) for word in body.get("capabilities", ()))
+    return life.Greeted(at=body["at"], capabilities=capabilities, resumed_from=body.get("resumed_from"))
+
+
+def _farewell(body: Body, _: str) -> life.Happening:
+    return life.SaidFarewell(at=body["at"], farewell=Farewell(outcome=body["outcome"], reason=body.get("reason")))
+
+
+_HAPPENINGS: dict[str, Callable[[Any, str], life.Happening]] = {
+    "hello": _greeted,
+    "paused": _paused,
+    "resumed": _unpaused,
+    "finished": _farewell,
+    "keeper_started": lambda body, _: life.KeeperUp(at=body["at"], keeper=body["process"]),
+    "worker_started": lambda body, _: life.WorkerUp(at=body["at"], worker=body["process"]),
+    "worker_not_started": lambda body, _: life.NotStarted(at=body["at"], reason=body["reason"]),
+    "paused_by_signal": _paused,
+    "resumed_by_signal": _unpaused,
+    "exited": lambda body, log_path: life.Ended(at=body["at"], exited=Exited.model_validate(body), log=log_path),
+}

@@ -1,0 +1,86 @@
+"""A worker that does as its config says: the daemon's counterpart in tests. Found by entry point, as anyone's.
+
+Config: `steps`, `dt` (seconds a step), `exit` (code), `kill` (signal to itself), `deaf` (ignores stop and SIGTERM),
+`reject` (a sentence), `say` (to stderr), `child` (starts a daemonised child), `allocate_mb`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def describe():  # type: ignore[no-untyped-def]
+    from mosaic.plugins import WorkerDescription
+
+    return WorkerDescription(
+        id="scripted",
+        title="Scripted",
+        version="1",
+        command=(sys.executable, "-S", __file__),
+        can_load_policies=False,
+    )
+
+
+def main() -> int:
+    sys.path.insert(0, os.environ["SCRIPTED_SOURCE"])
+    from mosaic.contracts.folder import RunFolder
+    from mosaic.journal import Follower, Journal
+
+    config = json.loads(Path(sys.argv[sys.argv.index("--config") + 1]).read_text())["metadata"]["worker"]["config"]
+    folder = RunFolder(os.environ["MOSAIC_RUN_DIR"])
+    if config.get("deaf"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if config.get("child"):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True)
+    journal = Journal(folder.journal)
+    inbox = Follower(folder.inbox, int(os.environ.get("MOSAIC_INBOX_OFFSET", 0)))
+    if config.get("reject"):
+        journal.append("finished", outcome="rejected", reason=config["reject"])
+        return 2
+    resumed_from = None
+    if "--resume" in sys.argv:
+        resumed_from = max(int(path.name) for path in folder.checkpoints.iterdir() if path.name.isdigit())
+    capabilities = [] if config.get("deaf") else ["inbox", "pause", "checkpoint", "resume"]
+    journal.append(
+        "hello", worker="scripted", version="1", pid=os.getpid(), capabilities=capabilities, resumed_from=resumed_from
+    )
+    if config.get("say"):
+        print(config["say"], file=sys.stderr, flush=True)
+    memory = bytearray(config.get("allocate_mb", 0) << 20)
+    memory[::4096] = b"x" * len(memory[::4096])
+    total, step, is_paused = config.get("steps", 1), resumed_from or 0, False
+    while step < total or is_paused:
+        time.sleep(config.get("dt", 0.0))
+        for line in inbox.read() if not config.get("deaf") else ():
+            kind = line.body["kind"]
+            if kind == "stop":
+                folder.checkpoint(step).mkdir(parents=True, exist_ok=True)
+                journal.append("checkpoint", step=step, path=f"checkpoints/{step}")
+                journal.append("finished", outcome="stopped", global_step=step)
+                return 0
+            if kind in ("pause", "resume"):
+                is_paused = kind == "pause"
+                journal.append("paused" if is_paused else "resumed", global_step=step)
+        if is_paused:
+            time.sleep(0.02)
+            continue
+        step += 1
+        journal.append("metrics", series={"scripted/step": [[step, time.time(), float(step)]]})
+        journal.append("episodes", rows=[[step, 0, step, time.time(), float(step), 1]])
+        journal.append("progress", global_step=step, total_timesteps=total, sps=1.0)
+    if config.get("kill"):
+        os.kill(os.getpid(), config["kill"])
+    if config.get("exit"):
+        return int(config["exit"])
+    journal.append("finished", outcome="succeeded", global_step=step)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
