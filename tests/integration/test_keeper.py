@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.helpers.keeper_runs import DAEMONISED, DEAF, OBEDIENT, PATIENCE_S, SLEEPER, KeptRun, give, python, until
+
+from mosaic.contracts.processes import is_alive
+from mosaic.keeper.launch import keeper_command
+
+SHORT = {"stop": 0.2, "term": 0.2}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[KeptRun]:
+    kept = KeptRun(tmp_path / "it's a run")
+    yield kept
+    assert kept.close() == [], "processes were left running"
+
+
+def test_a_normal_end_is_written_down_with_everything_that_led_to_it(run: KeptRun) -> None:
+    run.start("print('out'); print('a word', file=sys.stderr)")
+    exited = run.wait_end()
+    assert [event["kind"] for event in run.events()][:2] == ["keeper_started", "worker_started"]
+    assert (exited["code"], exited["signal"], exited["cause"], exited["limit"]) == (0, None, None, None)
+    assert exited["last_words"] == "a word"
+    assert exited["duration_s"] > 0
+    assert exited["peak_rss_mb"] > 1
+    assert run.folder.stdout_log("scripted").read_text() == "out\n"
+
+
+def test_an_exit_code_and_the_last_line_of_a_traceback_are_kept(run: KeptRun) -> None:
+    run.start("import atexit; atexit.register(lambda: os._exit(3)); raise ValueError('too large')")
+    exited = run.wait_end()
+    assert (exited["code"], exited["last_words"]) == (3, "ValueError: too large")
+
+
+def test_a_worker_that_is_killed_shows_its_signal(run: KeptRun) -> None:
+    run.start(SLEEPER)
+    os.kill(int(run.wait_file("ready")), signal.SIGKILL)
+    exited = run.wait_end()
+    assert (exited["code"], exited["signal"], exited["cause"]) == (None, signal.SIGKILL, None)
+
+
+def test_a_segmentation_fault_is_named(run: KeptRun) -> None:
+    run.start("import ctypes, faulthandler; faulthandler.enable(); ctypes.string_at(0)")
+    exited = run.wait_end()
+    assert exited["signal"] == signal.SIGSEGV
+    assert exited["last_words"] == "Fatal Python error: Segmentation fault"
+
+
+def test_the_worker_is_found_by_its_identity_in_a_session_of_its_own(run: KeptRun) -> None:
+    keeper = run.start(SLEEPER)
+    pid = int(run.wait_file("ready"))
+    process = run.wait_event("worker_started")["process"]
+    assert process["pid"] == pid
+    assert is_alive(process)
+    assert is_alive(run.wait_event("keeper_started")["process"])
+    assert os.getsid(pid) == pid != os.getsid(keeper.pid)
+    os.kill(pid, signal.SIGKILL)
+    run.wait_end()
+
+
+def test_the_worker_sees_its_environment_an_empty_stdin_and_default_signals(run: KeptRun) -> None:
+    run.start("""
+        assert sys.stdin.read() == ""
+        assert os.getcwd() == RUN and set(os.environ) <= {"PATH", "RUN", "MOSAIC_TEST_MARK", "LC_CTYPE"}, os.environ
+        assert signal.getsignal(signal.SIGHUP) == signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+        assert sorted(os.listdir("/proc/self/fd")) == ["0", "1", "2", "3"]
+    """)
+    exited = run.wait_end()
+    assert exited["code"] == 0, exited["last_words"]
+
+
+def test_a_stop_that_is_obeyed_needs_no_signal(run: KeptRun) -> None:
+    run.start(OBEDIENT)
+    run.wait_file("ready")
+    run.tell("stop")
+    exited = run.wait_end()
+    assert (exited["code"], exited["signal"], exited["cause"]) == (0, None, "stop")
+    assert run.events("escalated") == []
+
+
+def test_a_stop_that_is_ignored_becomes_a_kill(run: KeptRun) -> None:
+    run.start(DEAF, grace_s=SHORT)
+    run.wait_file("ready")
+    run.tell("stop")
+    exited = run.wait_end()
+    assert (exited["signal"], exited["cause"]) == (signal.SIGKILL, "stop")
+    assert [(event["signal"], event["cause"]) for event in run.events("escalated")] == [
+        ("SIGTERM", "stop"),
+        ("SIGKILL", "stop"),
+    ]
+
+
+def test_a_stop_wakes_a_worker_that_somebody_stopped_with_a_signal(run: KeptRun) -> None:
+    run.start(OBEDIENT)
+    pid = int(run.wait_file("ready"))
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "the worker is stopped")
+    run.tell("stop")
+    assert run.wait_end()["code"] == 0
+
+
+def test_commands_of_an_earlier_attempt_are_not_obeyed_again(run: KeptRun) -> None:
+    run.tell("stop")
+    offset = run.folder.inbox.stat().st_size
+    run.start(SLEEPER, inbox_offset=offset, grace_s={"stop": 0.0, "term": 0.0})
+    pid = int(run.wait_file("ready"))
+    run.wait_event("sample")
+    os.kill(pid, signal.SIGKILL)
+    assert run.wait_end()["cause"] is None
+
+
+def test_a_daemonised_grandchild_is_gone_after_a_normal_end(run: KeptRun) -> None:
+    run.start(DAEMONISED)
+    exited = run.wait_end()
+    assert (exited["code"], exited["cause"]) == (0, None)
+    assert run.members() == []
+
+
+def test_a_daemonised_grandchild_is_gone_after_a_stop(run: KeptRun) -> None:
+    run.start(DAEMONISED + "    time.sleep(600)\n", grace_s=SHORT)
+    grandchild = int(run.wait_file("daemonised"))
+    assert os.getsid(grandchild) != os.getsid(run.wait_event("worker_started")["process"]["pid"])
+    run.tell("stop")
+    assert run.wait_end()["cause"] == "stop"
+    assert run.members() == []
+
+
+def test_a_worker_that_forks_faster_than_it_is_killed_ends_too(run: KeptRun) -> None:
+    run.start(
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        say("ready")
+        for _ in range(60):  # only this process forks: the children sleep, so that their number is bounded
+            if os.fork() == 0:
+                os.setsid()
+                time.sleep(30)
+                os._exit(0)
+            time.sleep(0.02)
+        """,
+        grace_s=SHORT,
+        limits={"seconds": 0.15, "memory_mb": None},
+    )
+    assert run.wait_end()["cause"] == "time_limit"
+    assert run.members() == []
+
+
+def test_the_time_limit_lets_the_worker_save_first(run: KeptRun) -> None:
+    run.start(
+        """
+        def save(number, frame):
+            say("checkpoint")
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        time.sleep(600)
+        """,
+        limits={"seconds": 0.5, "memory_mb": None},
+    )
+    exited = run.wait_end()
+    assert (exited["code"], exited["cause"], exited["limit"]) == (0, "time_limit", 0.5)
+    assert run.wait_file("checkpoint")
+
+
+def test_the_time_limit_kills_a_worker_that_does_not_listen(run: KeptRun) -> None:
+    run.start(DEAF, limits={"seconds": 0.5, "memory_mb": None}, grace_s=SHORT)
+    exited = run.wait_end()
+    assert (exited["signal"], exited["cause"]) == (signal.SIGKILL, "time_limit")
+
+
+def test_the_memory_limit_kills_a_tree_whose_child_takes_too_much(run: KeptRun) -> None:
+    run.start(
+        """
+        if os.fork() == 0:
+            taken = []
+            while True:
+                taken.append(b"x" * (4 << 20))
+                time.sleep(0.02)
+        time.sleep(600)
+        """,
+        limits={"seconds": None, "memory_mb": 60},
+    )
+    exited = run.wait_end()
+    assert (exited["signal"], exited["cause"], exited["limit"]) == (signal.SIGKILL, "memory_limit", 60)
+    assert exited["peak_rss_mb"] > 60
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs the kernel's exact figures")
+def test_pages_that_forked_children_share_do_not_count_many_times(run: KeptRun) -> None:
+    run.start(
+        """
+        taken = b"x" * (60 << 20)
+        children = []
+        for _ in range(4):
+            if not (pid := os.fork()):
+                time.sleep(600)
+            children.append(pid)
+        say("ready")
+        time.sleep(2.5)
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+        """,
+        limits={"seconds": None, "memory_mb": 150},
+    )
+    exited = run.wait_end()
+    assert (exited["code"], exited["cause"]) == (0, None)
+    assert exited["peak_rss_mb"] > 150
+
+
+def test_a_pause_by_signal_stops_the_whole_tree_until_it_is_resumed(run: KeptRun) -> None:
+    run.start(
+        """
+        os.fork()
+        say(f"ready{os.getpid()}")
+        time.sleep(600)
+        """
+    )
+    members = until(lambda: len(pids := run.members()) == 2 and pids, "two processes")
+
+    def are_stopped() -> bool:
+        return all(psutil.Process(pid).status() == psutil.STATUS_STOPPED for pid in members)
+
+    run.tell("pause", by_signal=True)
+    until(are_stopped, "both are stopped")
+    run.wait_event("paused_by_signal")
+    run.tell("resume", by_signal=True)
+    until(lambda: not are_stopped(), "they go on")
+    run.wait_event("resumed_by_signal")
+    run.tell("pause", by_signal=True)
+    until(are_stopped, "both are stopped again")
+    os.kill(run.keepers[0].pid, signal.SIGTERM)
+    assert run.wait_end()["cause"] == "keeper_terminated"
+
+
+def test_a_paused_run_outlives_its_time_limit(run: KeptRun) -> None:
+    run.tell("pause", by_signal=True)
+    run.start(SLEEPER, limits={"seconds": 0.4, "memory_mb": None}, grace_s=SHORT)
+    run.wait_event("sample", count=2)
+    assert run.events("escalated") == []
+    run.tell("resume", by_signal=True)
+    assert run.wait_end()["cause"] == "time_limit"
+
+
+def test_a_terminated_keeper_ends_its_tree_orderly(run: KeptRun) -> None:
+    keeper = run.start(DAEMONISED + "    say('ready'); time.sleep(600)\n")
+    run.wait_file("ready")
+    for number in (signal.SIGHUP, signal.SIGINT):
+        keeper.send_signal(number)
+    run.wait_event("sample")
+    assert keeper.poll() is None
+    keeper.terminate()
+    exited = run.wait_end()
+    assert (exited["signal"], exited["cause"]) == (signal.SIGTERM, "keeper_terminated")
+    assert run.members() == []
+
+
+def test_garbage_on_stdout_and_stderr_reaches_the_files_as_it_is(run: KeptRun) -> None:
+    run.start("""
+        garbage = bytes(range(256)) * 400 + b"\\r10%\\r20%" + b"x" * (1 << 20)
+        os.write(1, garbage)
+        os.write(2, garbage)
+    """)
+    exited = run.wait_end()
+    garbage = bytes(range(256)) * 400 + b"\r10%\r20%" + b"x" * (1 << 20)
+    assert run.folder.stdout_log("scripted").read_bytes() == garbage
+    assert run.folder.stderr_log("scripted").read_bytes() == garbage
+    assert exited["last_words"] == "x" * 300
+
+
+@pytest.mark.parametrize(
+    ("argv", "changes", "said"),
+    [
+        (["no-such-program"], {}, "was not found: 'no-such-program'"),
+        (["/etc/hostname"], {}, "Permission denied for '/etc/hostname'"),
+        (python("pass"), {"cwd": "/no/such/folder"}, "does not exist: '/no/such/folder'"),
+        (python("pass"), {"log_name": "no/such/folder"}, "could not be started"),
+    ],
+)
+def test_a_worker_that_cannot_start_is_reported_with_the_reason(
+    run: KeptRun, argv: list[str], changes: dict[str, object], said: str
+) -> None:
+    run.start(argv=argv, **changes)
+    last = run.wait_end()
+    assert last["kind"] == "worker_not_started"
+    assert said in last["reason"]
+    assert len(run.events()) == 2
+
+
+def test_a_second_attempt_goes_on_in_the_same_journal_and_has_its_own_last_words(run: KeptRun) -> None:
+    run.start("sys.exit('the first words')")
+    assert run.wait_end()["last_words"] == "the first words"
+    run.start("pass")
+    exited = run.wait_end()
+    assert exited["last_words"] is None
+    assert len(run.events("worker_started")) == len(run.events("exited")) == 2
+
+
+def test_samples_tell_what_the_tree_uses(run: KeptRun) -> None:
+    run.start("""
+        taken = b"x" * (40 << 20)
+        if (child := os.fork()) == 0:
+            while True: pass
+        time.sleep(600)
+    """)
+    sample = run.wait_event("sample", count=2)
+    assert sample["processes"] == 2
+    assert sample["rss_mb"] > 40
+    assert sample["cpu_percent"] > 1
+    run.keepers[0].terminate()
+    run.wait_end()
+
+
+def test_events_that_found_the_disk_full_are_written_when_there_is_room(run: KeptRun) -> None:
+    keeper = run.spawn()
+    # Nothing fits into a file of this keeper's until the limit is lifted.
+    _, hard = resource.prlimit(keeper.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(keeper.pid, resource.RLIMIT_FSIZE, (0, hard))
+    # The worker inherits the limit and says nothing, so only its process shows that it was started.
+    give(keeper, run.launch(python("time.sleep(0.5)")))
+    until(run.members, "the worker lives")
+    until(lambda: run.members() == [], "the worker has ended")
+    assert run.events() == []
+    resource.prlimit(keeper.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    assert run.wait_end()["code"] == 0
+    assert [event["kind"] for event in run.events()] == ["keeper_started", "worker_started", "exited"]
+
+
+@pytest.mark.parametrize("told", [b"", b"{}", b"no json", json.dumps({"folder": "x"}).encode()])
+def test_a_malformed_launch_ends_in_one_sentence(told: bytes) -> None:
+    ended = subprocess.run(keeper_command(), input=told, capture_output=True, timeout=PATIENCE_S)
+    assert ended.returncode == 2
+    assert ended.stdout == b""
+    assert len(ended.stderr.splitlines()) == 1
+    assert ended.stderr.rstrip().endswith(b".")
+
+
+def test_a_run_folder_that_is_gone_starts_nothing(run: KeptRun) -> None:
+    keeper = run.start("say('ready')", folder=str(run.folder.path / "gone"))
+    assert keeper.wait(PATIENCE_S) == 1
+    assert "could not be opened" in (run.folder.path / "keeper.log").read_text()
+    assert not (run.folder.path / "ready").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_the_keeper_stays_under_20_mb(run: KeptRun) -> None:
+    keeper = run.start(SLEEPER, limits={"seconds": 60.0, "memory_mb": 500})
+    run.wait_event("sample")
+    status = Path(f"/proc/{keeper.pid}/status").read_text()
+    peak_kb = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    keeper.terminate()
+    run.wait_end()
+    assert peak_kb <= 20 * 1024
