@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import Any
+
+from mosaic.keeper.reports import Reports
+
+
+class FlakyJournal:
+    """Refuses as long as its disk is full."""
+
+    def __init__(self) -> None:
+        self.is_full = False
+        self.kinds: list[str] = []
+        self.times: list[float] = []
+
+    def append(self, kind: str, /, **facts: Any) -> int:
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        self.kinds.append(kind)
+        self.times.append(facts["at"])
+        return len(self.kinds)
+
+
+def test_what_could_not_be_written_is_written_later_in_order_with_its_own_time() -> None:
+    journal = FlakyJournal()
+    reports = Reports(journal)
+    journal.is_full = True
+    reports.tell("worker_started", at=1.0)
+    reports.tell("escalated", at=2.0)
+    assert not reports.flush()
+    journal.is_full = False
+    reports.tell("exited", at=3.0)
+    assert journal.kinds == ["worker_started", "escalated", "exited"]
+    assert journal.times == [1.0, 2.0, 3.0]
+    assert reports.flush()
+
+
+def test_samples_are_dropped_while_the_disk_is_full() -> None:
+    journal = FlakyJournal()
+    reports = Reports(journal)
+    journal.is_full = True
+    reports.tell_if_possible("sample")
+    reports.tell("escalated")
+    reports.tell_if_possible("sample")
+    journal.is_full = False
+    reports.tell_if_possible("sample")
+    assert journal.kinds == ["escalated", "sample"]
+
+
+def test_settling_waits_for_room_and_gives_up_in_the_end() -> None:
+    journal = FlakyJournal()
+    reports = Reports(journal)
+    journal.is_full = True
+    reports.tell("exited")
+    naps: list[float] = []
+    assert not reports.settle(60.0, naps.append)
+    assert sum(naps) == 60.0
+
+    def make_room(_: float) -> None:
+        journal.is_full = False
+
+    assert reports.settle(60.0, make_room)
+    assert journal.kinds == ["exited"]
