@@ -1,0 +1,123 @@
+"""What every test may ask for, and what every test must leave behind: no process, no thread, no shared-memory file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
+from mosaic.contracts.processes import identify, is_alive
+
+PATIENCE_S = 10.0
+"""How long what is on its way out may take. Only a test that leaks waits so long."""
+MARK_VARIABLE = "MOSAIC_TEST_SESSION"
+MARK = uuid.uuid4().hex
+"""In the environment of every process that descends from this session, even of those that left our process group."""
+SHARED_MEMORY = Path("/dev/shm")
+os.environ[MARK_VARIABLE] = MARK
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+    """An empty workspace with a space and a quote in its path. Its daemon is ended, and its log read, afterwards."""
+    monkeypatch.delenv(WORKSPACE_VARIABLE, raising=False)
+    place = Workspace(tmp_path / "it's a place" / "var")
+    yield place
+    end_daemon(place)
+    allowed = {name for marker in request.node.iter_markers("may_log") for name in marker.args}
+    surprises = [line for line in logged_problems(place.daemon_log) if line.get("event") not in allowed]
+    assert not surprises, f"The daemon logged what no test expected (mark with may_log where it is right): {surprises}"
+
+
+def end_daemon(place: Workspace) -> None:
+    """Its runs, if any are left, are not touched: the leak check tells of them."""
+    try:
+        process = json.loads(place.daemon_file.read_text())["process"]
+    except (OSError, ValueError, KeyError):
+        return
+    if is_alive(process):
+        os.kill(process["pid"], signal.SIGTERM)
+        wait_until(lambda: not is_alive(process))
+
+
+def logged_problems(log: Path) -> list[dict[str, object]]:
+    """The lines of a JSON log that are warnings or worse."""
+    problems = []
+    for line in log.read_text().splitlines() if log.exists() else ():
+        with contextlib.suppress(ValueError):
+            said = json.loads(line)
+            if isinstance(said, dict) and str(said.get("level")).lower() in ("warning", "error", "critical"):
+                problems.append(said)
+    return problems
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    before = our_processes(), set(threading.enumerate()), shared_memory_files()
+    yield
+    processes, threads, files = before
+    left: list[str] = []
+    if not wait_until(lambda: not our_processes() - processes):
+        leaked = our_processes() - processes
+        left += [f"process {pid}: {command_line(pid)}" for pid in leaked]
+        end(leaked)
+    if not wait_until(lambda: not lasting_threads() - threads):
+        left += [f"thread {thread.name}" for thread in lasting_threads() - threads]
+    if not wait_until(lambda: not shared_memory_files() - files):
+        left += [f"shared memory {name}" for name in shared_memory_files() - files]
+    assert not left, "Left behind: " + "; ".join(left)
+
+
+def our_processes() -> set[int]:
+    """Everything alive that descends from this session."""
+    mark = f"{MARK_VARIABLE}={MARK}".encode()
+    found = set()
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit() and int(name) != os.getpid():
+            # Of other users' processes the environment cannot be read; a zombie has none.
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as environment:
+                if mark in environment.read():
+                    found.add(int(name))
+    return found
+
+
+def end(pids: set[int]) -> None:
+    """So that one test's leak is not the next one's."""
+    identities = [identify(pid) for pid in pids]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(is_alive(identity) for identity in identities))
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return "ended meanwhile"
+
+
+def lasting_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if not thread.daemon}
+
+
+def shared_memory_files() -> set[str]:
+    return {path.name for path in SHARED_MEMORY.glob("mosaic*")} if SHARED_MEMORY.is_dir() else set()
+
+
+def wait_until(is_done: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
