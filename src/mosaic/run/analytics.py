@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.run.points import Series
 
@@ -18,31 +19,20 @@ _OWN = (
 )  # fmt: skip
 
 
-def write_json(path: Path, body: Mapping[str, Any]) -> None:
-    """By rename: a reader sees the old file or the new one."""
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_text(json.dumps(body, indent=1) + "\n")
-    os.replace(draft, path)
-
-
 class Analytics:
     def __init__(self, folder: RunFolder, tensorboard: Path | None) -> None:
         self._folder = folder
         self.scalars: dict[str, dict[str, Any]] = {}
         """By tag: step, at, value of the newest point, and how many there are."""
-        self.checkpoints: dict[int, dict[str, Any]] = {}
-        self.best_step: int | None = None
-        self._tensorboard = {
-            "dir": None if tensorboard is None else self._shown(tensorboard),
-            "enabled": tensorboard is not None,
-        }
+        is_enabled = tensorboard is not None
+        self._tensorboard = {"dir": self._shown(tensorboard) if tensorboard else None, "enabled": is_enabled}
         self._artifacts: dict[str, Any] = {"wandb": None, "videos": [], "model": None, "evaluation": None}
         self._artifacts.update(_artifacts_of(folder.analytics))
 
     def count(self, series: Series) -> None:
         for tag, rows in series.items():
             step, at, value = rows[-1]
-            seen = self.scalars.get(tag, {"count": 0})["count"]
+            seen = self.scalars[tag]["count"] if tag in self.scalars else 0
             shown = value if math.isfinite(value) else None
             self.scalars[tag] = {"step": step, "at": at, "value": shown, "count": seen + len(rows)}
 
@@ -51,26 +41,11 @@ class Analytics:
             raise ValueError(f"analytics.json: {name!r} is kept by the run itself; choose another name.")
         self._artifacts[name] = value
 
-    def entry(self, step: int | None) -> dict[str, Any] | None:
-        return None if step is None else self.checkpoints.get(step)
-
-    def write(self, at: float, global_step: int, episodes: int, mean_return: float | None) -> None:
-        write_json(
-            self._folder.analytics,
-            {
-                "run_id": self._folder.run_id,
-                "updated_at": at,
-                "global_step": global_step,
-                "episodes": episodes,
-                "mean_return": mean_return,
-                "scalars": self.scalars,
-                "tensorboard": self._tensorboard,
-                "checkpoints": [self.checkpoints[step] for step in sorted(self.checkpoints)],
-                "best": self.entry(self.best_step),
-                "last": self.entry(max(self.checkpoints, default=None)),
-                **self._artifacts,
-            },
-        )
+    def write(self, facts: Mapping[str, Any]) -> None:
+        """`facts` are the run's own entries: where it stands, and its checkpoints."""
+        first = {"run_id": self._folder.run_id, "updated_at": time.time()}
+        body = {**first, **facts, "scalars": self.scalars, "tensorboard": self._tensorboard, **self._artifacts}
+        write_json(self._folder.analytics, body)
 
     def _shown(self, path: Path) -> str:
         """Relative where it lies in the run folder, so that a copied folder stays true."""

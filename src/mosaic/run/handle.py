@@ -12,15 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 from mosaic.contracts import commands
-from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
 from mosaic.run import checkpoints
 from mosaic.run.checkpoints import Array, Checkpoint
 from mosaic.run.inbox import Inbox, process_started_at
 from mosaic.run.log import Log
 from mosaic.run.points import as_float32
+from mosaic.run.shelf import Shelf
 from mosaic.run.speed import Speed
 
 INBOX_S = 0.05
@@ -76,16 +77,17 @@ class Run:
         self._worker = worker
         self._version = version
         self._capabilities = capabilities
-        self._keep = keep_checkpoints
+        self._shelf = Shelf(folder, keep_checkpoints)
         self._every = checkpoint_every or None
         self._checkpoint_mark = 0
         self._is_checkpoint_asked = False
-        self._best: tuple[int, float] | None = None
         self._is_pause_asked = False
+        self._resumed_from: int | None = None
+        self._is_begun = False
         self._is_finished = False
         self._is_closed = False
         self._recent_returns: deque[float] = deque(maxlen=100)
-        self._inbox = Inbox(folder.inbox, _commands_since(folder.journal))
+        self._inbox = _inbox_of_this_attempt(folder)
         self._log = Log(folder, tensorboard)
         self._add_scalar = self._log.points.scalars.append
         self._add_episode = self._log.points.episodes.append
@@ -110,7 +112,7 @@ class Run:
         tensorboard: Path | None = None,
         keep_checkpoints: int = 3,
         checkpoint_every: int | None = None,
-    ) -> Run:
+    ) -> Self:
         """Makes what is missing in the folder. `tensorboard` is where the event file goes; none: no event file."""
         for path in (folder.path, folder.logs, folder.checkpoints):
             path.mkdir(parents=True, exist_ok=True)
@@ -128,7 +130,7 @@ class Run:
         run._listen_to_signals()
         return run
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,9 +138,7 @@ class Run:
 
     def hello(self, resumed: Checkpoint | None = None) -> None:
         """The first event of the attempt. With a checkpoint, the run goes on from what it says."""
-        step = None
         if resumed is not None:
-            step = resumed.step
             self._restore(resumed)
         self.event(
             "hello",
@@ -147,12 +147,8 @@ class Run:
             pid=self._pid,
             capabilities=list(self._capabilities),
             attempt=self.attempt,
-            resumed_from=step,
+            resumed_from=self._resumed_from,
         )
-        self._clear_the_way(-1 if step is None else step)
-        if self.attempt > 1:
-            self._log.restart_events(0 if step is None else step + 1)
-        self._log.write_events()
         self._speed.start(self.global_step)
 
     # --- while it trains
@@ -181,6 +177,7 @@ class Run:
 
     def hyperparameters(self, values: Mapping[str, object]) -> None:
         """A table for TensorBoard's text tab."""
+        self._begin()
         rows = "".join(f"\n|{name}|{value}|" for name, value in values.items())
         self._log.text("hyperparameters", f"|param|value|\n|-|-|{rows}", int(self.global_step))
 
@@ -205,20 +202,16 @@ class Run:
         facts: Mapping[str, Any],
     ) -> Path | None:
         """Where it lies; none where it could not be written: then a warning tells, and the one before still holds."""
+        self._begin()
         step = int(step)
         self._checkpoint_mark = step
         self._is_checkpoint_asked = False
         self._flush()
         score = self.mean_return
-        best = self._best
-        is_best = score is not None and (best is None or score > best[1] or step == best[0])
-        if score is not None and is_best:
-            best = (step, score)
         further = {
             "worker": self._worker,
             "worker_version": self._version,
             "attempt": self.attempt,
-            "score": score,
             "log": {
                 "episodes": self.episode_count,
                 "recent_returns": as_float32(self._recent_returns),
@@ -227,11 +220,7 @@ class Run:
         }
         try:
             self._log.sync()
-            path = checkpoints.write(self.folder, step, weights, arrays, facts, further)
-            checkpoints.point(self.folder.last_checkpoint, step)
-            if is_best:
-                checkpoints.point(self.folder.best_checkpoint, step)
-            checkpoints.prune(self.folder, self._keep, best[0] if best else None)
+            path, is_best = self._shelf.save(step, weights, arrays, facts, further, score)
         except OSError as error:
             self.warn(
                 f"The checkpoint at step {step} could not be saved ({error}). The one before it still holds. "
@@ -239,8 +228,6 @@ class Run:
                 "checkpoint_failed",
             )
             return None
-        self._best = best
-        self._list_checkpoints()
         shown = str(path.relative_to(self.folder.path))
         self.event("checkpoint", step=step, path=shown, is_best=is_best, score=score)
         self._write_analytics()
@@ -284,6 +271,7 @@ class Run:
     # --- by the clock
 
     def _tick(self) -> None:
+        self._begin()
         self._obey()
         if self._is_pause_asked and not self.stop_requested:
             self._wait_while_paused()
@@ -299,6 +287,8 @@ class Run:
         self._due_at = now + INBOX_S
 
     def _flush(self) -> None:
+        if self._log.points:
+            self._begin()
         self._log.write_points()
         self._log.write_events()
 
@@ -309,7 +299,13 @@ class Run:
         self.event("progress", global_step=step, total_timesteps=self.total_timesteps, sps=shown)
 
     def _write_analytics(self) -> None:
-        self._log.write_analytics(int(self.global_step), self.episode_count, self.mean_return)
+        if self._is_begun or self.attempt == 1:
+            self._log.write_analytics(
+                global_step=int(self.global_step),
+                episodes=self.episode_count,
+                mean_return=self.mean_return,
+                **self._shelf.described(),
+            )
 
     # --- being told
 
@@ -359,44 +355,24 @@ class Run:
 
     def _restore(self, resumed: Checkpoint) -> None:
         log = resumed.manifest["log"]
-        self.global_step = self._checkpoint_mark = resumed.step
+        self.global_step = self._checkpoint_mark = self._resumed_from = resumed.step
         self.episode_count = log["episodes"]
         self._recent_returns.extend(log["recent_returns"])
         self._log.analytics.scalars = dict(log["scalars"])
 
-    def _clear_the_way(self, step: int) -> None:
-        """Checkpoints above the step that the attempt begins at are set aside; `last` and `best` follow."""
-        for moved in checkpoints.set_aside(self.folder, step):
+    def _begin(self) -> None:
+        """Before the first thing that this attempt adds. One that ends before leaves the earlier one as it was."""
+        if self._is_begun:
+            return
+        self._is_begun = True
+        if self.attempt > 1:
+            self._log.restart_events(0 if self._resumed_from is None else self._resumed_from + 1)
+        for moved in self._shelf.take_over(-1 if self._resumed_from is None else self._resumed_from):
             if moved.damage:
                 text = (
                     f"Checkpoint {moved.step} is damaged ({moved.damage}) and is not used. It is kept as {moved.path}."
                 )
                 self.warn(text, "checkpoint_damaged")
-        self._list_checkpoints()
-        listed = self._log.analytics.checkpoints
-        scores = {at: entry["score"] for at, entry in listed.items() if entry["score"] is not None}
-        best = max(scores, key=lambda at: (scores[at], -at), default=None)
-        self._best = None if best is None else (best, scores[best])
-        self._log.analytics.best_step = best
-        last = max(listed, default=None)
-        for link, target in ((self.folder.last_checkpoint, last), (self.folder.best_checkpoint, best)):
-            if target is not None:
-                checkpoints.point(link, target)
-            else:
-                link.unlink(missing_ok=True)
-
-    def _list_checkpoints(self) -> None:
-        self._log.analytics.best_step = self._best[0] if self._best else None
-        self._log.analytics.checkpoints = {
-            step: {
-                "step": step,
-                "path": str(self.folder.checkpoint(step).relative_to(self.folder.path)),
-                "at": manifest["saved_at"],
-                "score": manifest["score"],
-            }
-            for step in checkpoints.steps(self.folder)
-            if (manifest := checkpoints.read_manifest(self.folder.checkpoint(step))) is not None
-        }
 
 
 def _hellos(journal: Path) -> int:
@@ -408,9 +384,14 @@ def _hellos(journal: Path) -> int:
         return 0
 
 
-def _commands_since(journal: Path) -> float:
-    """When this attempt began: with its process, or behind the last word of an earlier one in the same process."""
-    try:
-        return max(process_started_at(), journal.stat().st_mtime)
-    except FileNotFoundError:
-        return process_started_at()
+def _inbox_of_this_attempt(folder: RunFolder) -> Inbox:
+    """Whoever started us may have said where it begins; else what is older than this process was not meant for it.
+
+    An earlier attempt in the same process counts as older too.
+    """
+    if os.environ.get(RUN_DIR_VARIABLE) == str(folder.path) and os.environ.get(INBOX_OFFSET_VARIABLE, "").isdecimal():
+        return Inbox(folder.inbox, offset=int(os.environ[INBOX_OFFSET_VARIABLE]))
+    since = process_started_at()
+    if folder.journal.exists():
+        since = max(since, folder.journal.stat().st_mtime)
+    return Inbox(folder.inbox, since=since)

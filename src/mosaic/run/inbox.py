@@ -21,11 +21,11 @@ def process_started_at() -> float:
 
 
 class Inbox:
-    """New commands, oldest first. What was meant for an earlier process of the run is passed over."""
+    """New commands, oldest first. Those before `offset` (bytes) or `since` (a time) are passed over."""
 
-    def __init__(self, path: str | os.PathLike[str], since: float | None = None) -> None:
-        self._follower = Follower(path)
-        self._since = process_started_at() if since is None else since
+    def __init__(self, path: str | os.PathLike[str], *, offset: int = 0, since: float = 0.0) -> None:
+        self._follower = Follower(path, offset)
+        self._since = since
 
     def read(self) -> list[dict[str, Any]]:
         """One os.stat when nothing is new."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +71,8 @@ class Log:
         if self._events is not None:
             self._patience(_EVENT_FILE, self._events.flush)
 
-    def write_analytics(self, global_step: int, episodes: int, mean_return: float | None) -> None:
-        self._patience("analytics.json", lambda: self.analytics.write(time.time(), global_step, episodes, mean_return))
+    def write_analytics(self, **facts: Any) -> None:
+        self._patience("analytics.json", lambda: self.analytics.write(facts))
 
     def sync(self) -> None:
         """What was written survives a loss of power."""

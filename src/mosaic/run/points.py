@@ -37,6 +37,9 @@ class Points:
         self.scalars: list[Point] = []
         self.episodes: list[EpisodeRow] = []
 
+    def __bool__(self) -> bool:
+        return bool(self.scalars or self.episodes)
+
     def take_scalars(self) -> list[Point]:
         raw = self.scalars[:]
         if not raw:

@@ -1,0 +1,85 @@
+"""The checkpoints of one run as its producer keeps them: which are there, which is the best, which must go."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mosaic.contracts.folder import RunFolder
+from mosaic.run import checkpoints
+from mosaic.run.checkpoints import Array, SetAside
+
+
+class Saved(NamedTuple):
+    path: Path
+    is_best: bool
+
+
+class Shelf:
+    def __init__(self, folder: RunFolder, keep: int) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._best: tuple[int, float] | None = None
+        self._entries: dict[int, dict[str, Any]] = {}
+
+    def take_over(self, above: int) -> list[SetAside]:
+        """Goes on from what an earlier attempt left, up to a step; what lies above is set aside."""
+        moved = list(checkpoints.set_aside(self._folder, above))
+        self._look()
+        scores = {step: entry["score"] for step, entry in self._entries.items() if entry["score"] is not None}
+        best = max(scores, key=lambda step: (scores[step], -step), default=None)
+        self._best = None if best is None else (best, scores[best])
+        last = max(self._entries, default=None)
+        # Nobody depends on the links: a disk that has no room for them is no reason to stop.
+        with contextlib.suppress(OSError):
+            for link, step in ((self._folder.last_checkpoint, last), (self._folder.best_checkpoint, best)):
+                if step is not None:
+                    checkpoints.point(link, step)
+                else:
+                    link.unlink(missing_ok=True)
+        return moved
+
+    def save(
+        self,
+        step: int,
+        weights: Mapping[str, Array],
+        arrays: Mapping[str, Array],
+        facts: Mapping[str, Any],
+        further: Mapping[str, Any],
+        score: float | None,
+    ) -> Saved:
+        """It is the best when its score is greater than any before."""
+        best = self._best
+        is_best = score is not None and (best is None or score > best[1] or step == best[0])
+        if score is not None and is_best:
+            best = (step, score)
+        path = checkpoints.write(self._folder, step, weights, arrays, facts, {**further, "score": score})
+        checkpoints.point(self._folder.last_checkpoint, step)
+        if is_best:
+            checkpoints.point(self._folder.best_checkpoint, step)
+        checkpoints.prune(self._folder, self._keep, best[0] if best else None)
+        self._best = best
+        self._look()
+        return Saved(path, is_best)
+
+    def described(self) -> dict[str, Any]:
+        """As analytics.json has it."""
+        return {
+            "checkpoints": list(self._entries.values()),
+            "best": self._entries.get(self._best[0]) if self._best else None,
+            "last": self._entries[max(self._entries)] if self._entries else None,
+        }
+
+    def _look(self) -> None:
+        self._entries = {
+            step: {
+                "step": step,
+                "path": str(self._folder.checkpoint(step).relative_to(self._folder.path)),
+                "at": manifest["saved_at"],
+                "score": manifest["score"],
+            }
+            for step in checkpoints.steps(self._folder)
+            if (manifest := checkpoints.read_manifest(self._folder.checkpoint(step))) is not None
+        }
