@@ -143,8 +143,7 @@ def read(path: str) -> Any:
 
 def assigned(data: Any, overrides: Mapping[str, Any] | None = None) -> Assignment:
     """Understands a whole payload or a bare worker config; `overrides` come from the command line."""
-    if not isinstance(data, dict):
-        raise ConfigRefused("LOG705 The config was refused: expected a JSON object.")
+    data = _object(data, "The config was refused")
     around: dict[str, Any] = {}
     prefix = ""
     if "metadata" in data:
@@ -153,7 +152,7 @@ def assigned(data: Any, overrides: Mapping[str, Any] | None = None) -> Assignmen
     given = dict(data)
     for key, value in (overrides or {}).items():
         if key == "extras":
-            given["extras"] = {**given.get("extras", {}), **value}
+            given["extras"] = {**_object(given.get("extras", {}), _path(prefix, "extras")), **value}
         elif value is not None:
             given[key] = value
     config = _parsed(WorkerConfig, given, prefix)
@@ -257,6 +256,12 @@ def _parsed(kind: type[Any], data: Any, prefix: str) -> Any:
             if problem["type"] == "extra_forbidden"
         )
         raise ConfigRefused(f"LOG705 The worker config was refused: {explain(error, prefix)}{hints}") from None
+
+
+def _object(value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigRefused(f"LOG705 {path}: expected a JSON object.")
+    return value
 
 
 def _path(*parts: str) -> str:

@@ -1,0 +1,213 @@
+"""The verdict on a config before anything starts; and the long-lived process that gives it.
+
+The process reads questions as JSON lines on stdin and answers each with one JSON line on stdout:
+`{"id": 1, "ask": "check", "config": {…}}` → `{"id": 1, "ok": true, "summary": {…}}` or
+`{"id": 1, "ok": false, "error": "UnknownName", "message": "…"}`. It ends when stdin does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import IO, Any
+
+from cleanrl_worker import describe, evaluation, launcher
+from cleanrl_worker.config import DEFAULT_SEED, Assignment, assigned
+from cleanrl_worker.inspection import inspect
+from cleanrl_worker.registry import module_name
+from mosaic.contracts.errors import BadInput, MosaicError, unknown
+from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder, Workspace
+from mosaic.envs import list_environments
+from mosaic.envs.factory import family_of
+from mosaic.envs.probe import probe
+
+Json = dict[str, Any]
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+
+
+def run_folder(run_id: str | None) -> RunFolder:
+    """The folder that was given by whoever started us, else one in the workspace."""
+    told = os.environ.get(RUN_DIR_VARIABLE)
+    return RunFolder(told) if told else Workspace.chosen().run(run_id or "<run>")
+
+
+def check(assignment: Assignment, config_path: str = "<config>") -> Json:
+    """Everything that a run would use, from the same code; raises where the run would be refused."""
+    folder = run_folder(assignment.config.run_id)
+    tensorboard = launcher.tensorboard_folder(assignment, folder)
+    summary: Json = {
+        "mode": assignment.extras.mode or "train",
+        "worker": "cleanrl",
+        "command": [*describe().command, "--config", config_path],
+        "directories": {
+            "run": str(folder.path),
+            "checkpoints": str(folder.checkpoints),
+            "models": str(folder.models),
+            "videos": str(folder.videos),
+            "logs": str(folder.logs),
+        },
+        "tensorboard_dir": None if tensorboard is None else str(tensorboard),
+        "threads": int(os.environ.get(THREADS_VARIABLE, "1")),
+        "extras": assignment.extras.model_dump(mode="json", exclude_unset=True, exclude={"wandb_api_key"}),
+    }
+    if assignment.is_evaluation:
+        return summary | evaluation.check(assignment)
+    config, facts, env = launcher.check(assignment)
+    settings = config.model_dump(mode="json")
+    return summary | {
+        "module": module_name(assignment.algo),
+        "algo": assignment.algo,
+        "env_id": config.env_id,
+        "seed": config.seed,
+        "total_timesteps": config.total_timesteps,
+        "settings": settings,
+        "environment": environment_facts(env),
+        "backend": facts.get("backend", settings.get("backend")),
+        "facts": facts,
+    }
+
+
+def environment_facts(env: Any) -> Json:
+    return {
+        "id": env.spec.id if env.spec else None,
+        "family": family_of(env),
+        "observation_space": str(env.observation_space),
+        "action_space": str(env.action_space),
+        "max_episode_steps": env.spec.max_episode_steps if env.spec else None,
+    }
+
+
+def told(summary: Json) -> str:
+    """The summary for people."""
+    lines = [
+        f"{summary['algo']} on {summary['env_id']}: this would run.",
+        f"  module       {summary['module']}",
+        f"  observations {summary['environment']['observation_space']}",
+        f"  actions      {summary['environment']['action_space']}",
+        f"  run folder   {summary['directories']['run']}",
+        f"  tensorboard  {summary['tensorboard_dir'] or 'off'}",
+    ]
+    lines += [f"  {name:<28} {value}" for name, value in summary["settings"].items()]
+    return "\n".join(lines)
+
+
+# --- the process
+
+
+def _check(question: Json) -> Json:
+    return {"summary": check(assigned(question.get("config")))}
+
+
+def _environments(question: Json) -> Json:
+    return {"environments": list_environments(question.get("family"))}
+
+
+def _algorithms(question: Json) -> Json:
+    from cleanrl_worker.schema import schema
+
+    described = schema()
+    return {"algorithms": sorted(described["algorithms"]), "schema": described}
+
+
+def _checkpoint(question: Json) -> Json:
+    return {"checkpoint": inspect(_text(question, "path"))}
+
+
+def _probe(question: Json) -> Json:
+    found = probe(_text(question, "family"))
+    if not found["ok"]:
+        raise BadInput(found["message"])
+    return found
+
+
+def _ping(question: Json) -> Json:
+    return {"pid": os.getpid()}
+
+
+QUESTIONS: dict[str, Callable[[Json], Json]] = {
+    "check": _check,
+    "environments": _environments,
+    "algorithms": _algorithms,
+    "checkpoint": _checkpoint,
+    "probe": _probe,
+    "ping": _ping,
+}
+
+
+def _text(question: Json, key: str) -> str:
+    value = question.get(key)
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise BadInput(f"{key}: expected a text.")
+    return value
+
+
+def answer(line: bytes) -> Json:
+    """The reply to one line, whatever it holds."""
+    try:
+        question = json.loads(line)
+    except (ValueError, RecursionError):
+        return {"id": None, "ok": False, "error": "BadInput", "message": "A question must be one line of JSON."}
+    if not isinstance(question, dict):
+        return {"id": None, "ok": False, "error": "BadInput", "message": "A question must be a JSON object."}
+    number = question.get("id")
+    try:
+        asked = str(question.get("ask"))
+        if asked not in QUESTIONS:
+            raise unknown("question", asked, QUESTIONS)
+        return {"id": number, "ok": True, **QUESTIONS[asked](question)}
+    except MosaicError as error:
+        return {"id": number, "ok": False, "error": type(error).__name__, "message": str(error)}
+    except Exception as error:
+        # An environment of somebody else's may raise anything; the next question still wants its answer.
+        traceback.print_exc()
+        said = f"{type(error).__name__}: {error}"
+        return {"id": number, "ok": False, "error": "MosaicError", "message": f"The check itself failed: {said}"}
+
+
+def _as_line(reply: Json) -> bytes:
+    """One line of strict JSON: a number that is not finite becomes null."""
+    try:
+        return json.dumps(reply, allow_nan=False, default=str).encode() + b"\n"
+    except ValueError:
+        return json.dumps(_finite(reply), default=str).encode() + b"\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and (value != value or abs(value) == float("inf")) else value
+
+
+def serve(questions: IO[bytes] | None = None) -> int:
+    """Answers until stdin ends. What libraries print on stdout goes to stderr instead."""
+    replies = os.dup(1)
+    os.dup2(2, 1)
+    os.environ.pop(RUN_DIR_VARIABLE, None)
+    _warm_up()
+    for line in questions or sys.stdin.buffer:
+        if line.strip():
+            try:
+                _write(replies, _as_line(answer(line)))
+            except BrokenPipeError:
+                break
+    os.close(replies)
+    return 0
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _warm_up() -> None:
+    """Imports what the first question would wait for."""
+    for name in ("ppo", "ppo_continuous_action"):
+        try:
+            check(assigned({"algo": name, "env_id": "CartPole-v1", "seed": DEFAULT_SEED}))
+        except MosaicError:
+            continue

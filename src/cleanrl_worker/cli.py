@@ -1,0 +1,135 @@
+"""`python -m cleanrl_worker.cli`: runs one config, checks one, or answers questions.
+
+Exit codes: 0 done, or stopped when asked; 2 refused; 1 failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+# Read when numpy is imported: small networks are slower with more threads, and far slower beside another run.
+for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m cleanrl_worker.cli", description="MOSAIC's CleanRL worker.")
+    parser.add_argument("--config", metavar="PATH", help="a trainer payload or a bare worker config, as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="check everything and start nothing")
+    parser.add_argument("--emit-summary", action="store_true", help="print what was resolved as one JSON object")
+    parser.add_argument("--resume", action="store_true", help="go on from the last good checkpoint of the run folder")
+    parser.add_argument("--extras", metavar="JSON", help="further extras, stronger than those of the config")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--total-timesteps", type=int, metavar="N")
+    parser.add_argument("--worker-id", metavar="NAME")
+    parser.add_argument("--grpc", action="store_true", help="register with the daemon, if it can be reached")
+    parser.add_argument("--grpc-target", metavar="HOST:PORT", default="127.0.0.1:50055")
+    parser.add_argument("--checker", action="store_true", help="answer questions on stdin until it ends")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    args = parser.parse_args(argv)
+    faulthandler.enable()
+    if args.checker:
+        from cleanrl_worker.checker import serve
+
+        return serve()
+    if args.config is None:
+        parser.error("--config is missing: the path of a trainer payload or of a bare worker config.")
+    from mosaic.contracts.errors import BadInput, MosaicError
+
+    try:
+        return _checked(args) if args.dry_run else _launched(args)
+    except MosaicError as error:
+        print(error, file=sys.stderr)
+        return 2 if isinstance(error, BadInput) else 1
+
+
+def _assignment(args: argparse.Namespace) -> Any:
+    from cleanrl_worker.config import assigned, read
+
+    overrides: dict[str, Any] = {
+        "seed": args.seed,
+        "total_timesteps": args.total_timesteps,
+        "worker_id": args.worker_id,
+    }
+    if args.extras is not None:
+        overrides["extras"] = _extras(args.extras)
+    return assigned(read(args.config), overrides)
+
+
+def _extras(text: str) -> dict[str, Any]:
+    from mosaic.contracts.errors import ConfigRefused
+
+    try:
+        extras = json.loads(text)
+    except ValueError as error:
+        raise ConfigRefused(f"LOG705 --extras is no JSON: {error}.") from None
+    if not isinstance(extras, dict):
+        raise ConfigRefused("LOG705 --extras: expected a JSON object.")
+    return extras
+
+
+def _checked(args: argparse.Namespace) -> int:
+    from cleanrl_worker.checker import check, told
+
+    summary = check(_assignment(args), args.config)
+    print(json.dumps(summary) if args.emit_summary else told(summary))
+    return 0
+
+
+def _launched(args: argparse.Namespace) -> int:
+    from cleanrl_worker import launcher
+    from mosaic.contracts.errors import BadInput
+    from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
+
+    given = os.environ.get(RUN_DIR_VARIABLE)
+    try:
+        assignment = _assignment(args)
+        work = launcher.prepared(assignment)
+    except BadInput as error:
+        if given:
+            launcher.reject(RunFolder(given), str(error))
+        raise
+    folder = RunFolder(given) if given else _new_folder(assignment.config.run_id)
+    registration = None
+    if args.grpc:
+        from cleanrl_worker.registration import Registration
+
+        registration = Registration(args.grpc_target, folder.run_id, launcher.CAPABILITIES)
+        registration.start()
+    work(folder, args.resume)
+    if registration is not None:
+        registration.end()
+    return 0
+
+
+def _new_folder(run_id: str | None) -> Any:
+    from mosaic.contracts.folder import Workspace
+
+    if run_id is None:
+        from ulid import ULID
+
+        run_id = str(ULID())
+    return Workspace.chosen().run(run_id)
+
+
+def _leave(code: int) -> None:
+    """Ends at once: taking the interpreter down costs time, and would wait for a library's threads."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    _leave(main())

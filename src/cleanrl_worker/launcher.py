@@ -1,0 +1,166 @@
+"""One training run from its config to its last file."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from cleanrl_worker.config import WORKER, Assignment, algorithm_config
+from cleanrl_worker.registry import algorithm
+from mosaic import __version__
+from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.folder import RunFolder, file_name
+from mosaic.envs import make
+from mosaic.run import Checkpoint, Run, last_good_checkpoint
+
+TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
+CONSOLE_S = 1.0
+CAPABILITIES = ("inbox", "pause", "checkpoint", "resume")
+KEEP_CHECKPOINTS = 3
+NOT_YET = {
+    "capture_video": "Videos during training are not there yet: capture_video has no effect.",
+    "track_wandb": "W&B tracking is not there yet: track_wandb has no effect.",
+    "upload_model": "Uploading to the Hugging Face Hub is not there yet: upload_model has no effect.",
+}
+
+
+class ConsoleRun(Run):
+    """Says in CleanRL's words on stdout how far it is: by the clock, because a line for each episode costs."""
+
+    _said_at = 0.0
+    _said_step = -1
+
+    def update(self, global_step: int) -> None:
+        super().update(global_step)
+        if self._recent_returns and time.monotonic() - self._said_at >= CONSOLE_S:
+            self.say()
+
+    def say(self) -> None:
+        if self._recent_returns and self.global_step != self._said_step:
+            self._said_at = time.monotonic()
+            self._said_step = self.global_step
+            # Nobody may be listening any more; that is no reason to stop.
+            try:
+                print(f"global_step={self.global_step}, episodic_return={self._recent_returns[-1]:g}", flush=True)
+            except OSError:
+                self._said_at = float("inf")
+
+
+def tensorboard_folder(assignment: Assignment, folder: RunFolder) -> Path | None:
+    """Where event files go; none where they are switched off."""
+    if not assignment.tensorboard_enabled:
+        return None
+    if assignment.extras.tensorboard_dir is not None:
+        return folder.path / assignment.extras.tensorboard_dir
+    if os.environ.get(TENSORBOARD_VARIABLE):
+        return Path(os.environ[TENSORBOARD_VARIABLE]).absolute()
+    return folder.tensorboard_eval if assignment.is_evaluation else folder.tensorboard
+
+
+def open_run(assignment: Assignment, folder: RunFolder, **more: Any) -> ConsoleRun:
+    run = ConsoleRun.open(
+        folder,
+        worker=WORKER,
+        version=__version__,
+        tensorboard=tensorboard_folder(assignment, folder),
+        **more,
+    )
+    return cast(ConsoleRun, run)
+
+
+def check(assignment: Assignment) -> tuple[Any, dict[str, Any], Any]:
+    """The algorithm's config, what it says of the environment, and that environment; or why they do not fit."""
+    module = algorithm(assignment.algo)
+    config = algorithm_config(assignment)
+    env = make(config.env_id)
+    try:
+        facts: dict[str, Any] = module.check(config, env)
+    finally:
+        env.close()
+    return config, facts, env
+
+
+Work = Callable[[RunFolder, bool], None]
+"""Does what was asked in a run folder; the flag says whether to go on from its last good checkpoint."""
+
+
+def prepared(assignment: Assignment) -> Work:
+    """Checks everything as a dry run does, so that what is refused is refused before a folder is touched."""
+    if assignment.is_evaluation:
+        from cleanrl_worker.evaluation import matched, run_evaluation
+
+        match = matched(assignment)
+        return lambda folder, _: run_evaluation(assignment, match, folder)
+    config, _, _ = check(assignment)
+    return lambda folder, is_resume: train(assignment, config, folder, is_resume)
+
+
+def train(assignment: Assignment, config: Any, folder: RunFolder, is_resume: bool) -> None:
+    """Trains until done or stopped."""
+    module = algorithm(assignment.algo)
+    with open_run(
+        assignment,
+        folder,
+        capabilities=CAPABILITIES,
+        total_timesteps=config.total_timesteps,
+        keep_checkpoints=assignment.keep_checkpoints or KEEP_CHECKPOINTS,
+        checkpoint_every=config.checkpoint_every,
+    ) as run:
+        try:
+            resumed = last_good_checkpoint(folder) if is_resume else None
+            run.hello(resumed)
+            _tell(run, assignment, resumed, is_resume)
+            if resumed is None:
+                run.hyperparameters(config.model_dump())
+            module.train(config, run, resumed)
+            cast(ConsoleRun, run).say()
+            if assignment.saves_model:
+                _save_model(run, assignment.algo, config)
+        except MosaicError as error:
+            run.finish("rejected" if isinstance(error, BadInput) else "failed", str(error))
+            raise
+        is_done = run.global_step >= config.total_timesteps or not run.stop_requested
+        run.finish("succeeded" if is_done else "stopped")
+
+
+def reject(folder: RunFolder, sentence: str) -> None:
+    """Writes down that an accepted run was refused by the worker after all."""
+    with Run.open(folder, worker=WORKER, version=__version__, capabilities=()) as run:
+        run.hello()
+        run.finish("rejected", sentence)
+
+
+def _tell(run: Run, assignment: Assignment, resumed: Checkpoint | None, is_resume: bool) -> None:
+    if is_resume and resumed is None:
+        run.warn("There is no good checkpoint to resume from: the run starts from the beginning.", "no_checkpoint")
+    if resumed is not None and resumed.passed_over:
+        names = ", ".join(path.name for path in resumed.passed_over)
+        run.warn(f"Damaged checkpoints were passed over: {names}. Resumed from {resumed.path}.", "checkpoint_damaged")
+    asked = {"track_wandb"} if assignment.wandb_enabled else set()
+    asked |= {name for name in NOT_YET if getattr(assignment.extras, name)}
+    for name in sorted(asked):
+        run.warn(NOT_YET[name], "not_yet_available")
+
+
+def _save_model(run: Run, algo: str, config: Any) -> None:
+    """The file that users of CleanRL know, from the checkpoint that training ended with."""
+    from mosaic.run.torchfile import save_state_dict
+
+    checkpoint = last_good_checkpoint(run.folder)
+    if checkpoint is None:
+        run.warn("No checkpoint was saved, so no .cleanrl_model was written.", "no_model")
+        return
+    path = run.folder.model(_run_name(run.folder, config), algo)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_state_dict(path, checkpoint.weights)
+    run.artifact("model", str(path.relative_to(run.folder.path)))
+
+
+def _run_name(folder: RunFolder, config: Any) -> str:
+    """CleanRL's name of a run; a resumed run keeps the one it has."""
+    stem = file_name(f"{config.env_id}__{config.exp_name}__{config.seed}__")
+    earlier = sorted(path.name for path in folder.models.glob("*") if path.name.startswith(stem))
+    return earlier[-1] if earlier else f"{stem}{int(time.time())}"
