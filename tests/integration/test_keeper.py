@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -280,13 +281,13 @@ def test_garbage_on_stdout_and_stderr_reaches_the_files_as_it_is(run: KeptRun) -
     ("argv", "changes", "said"),
     [
         (["no-such-program"], {}, "was not found: 'no-such-program'"),
-        (["/etc/hostname"], {}, "Permission denied for '/etc/hostname'"),
+        (["./keeper.log"], {}, "Permission denied for './keeper.log'"),
         (python("pass"), {"cwd": "/no/such/folder"}, "does not exist: '/no/such/folder'"),
         (python("pass"), {"log_name": "no/such/folder"}, "could not be started"),
     ],
 )
 def test_a_worker_that_cannot_start_is_reported_with_the_reason(
-    run: KeptRun, argv: list[str], changes: dict[str, object], said: str
+    run: KeptRun, argv: list[str], changes: dict[str, Any], said: str
 ) -> None:
     run.start(argv=argv, **changes)
     last = run.wait_end()

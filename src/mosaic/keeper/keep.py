@@ -101,8 +101,7 @@ class Keeper:
     def _tick(self, now: float) -> None:
         if self._alarm.is_terminated:
             self._carry_out(self._warden.terminate(now))
-        for kind, by_signal in self._commands():
-            self._carry_out(self._warden.tell(kind, by_signal, now))
+        self._listen(now)
         self._carry_out(self._warden.due(now))
         self._reports.flush()
         if now >= self._sample_at:
@@ -111,11 +110,10 @@ class Keeper:
         elif self._is_weighing and now >= self._weigh_at:
             self._read(now)
 
-    def _commands(self) -> list[tuple[str, bool]]:
-        try:
-            return [(line.body["kind"], line.body.get("by_signal") is True) for line in self._inbox.read()]
-        except OSError:
-            return []  # It is read again at the next tick.
+    def _listen(self, now: float) -> None:
+        with suppress(OSError):  # It is read again at the next tick.
+            for line in self._inbox.read():
+                self._carry_out(self._warden.tell(line.body["kind"], line.body.get("by_signal") is True, now))
 
     def _carry_out(self, orders: list[Order]) -> None:
         for order in orders:
@@ -142,6 +140,7 @@ class Keeper:
                 self._status = os.waitstatus_to_exitcode(status)
                 self._duration_s = now - self._started
                 self._peak_mb = max(self._peak_mb, usage.ru_maxrss / _MAXRSS_MB - self._main_shared_mb)
+                self._listen(now)  # The worker may have obeyed a stop before we saw it.
                 self._warden.main_ended(now)
 
     def _read(self, now: float) -> Reading:
