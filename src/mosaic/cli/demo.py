@@ -1,0 +1,94 @@
+"""`mosaic demo`: from nothing to an agent that balances a pole, in one command."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mosaic.cli import output
+from mosaic.cli.curve import draw_curve
+from mosaic.cli.door import Door, command, pass_door
+from mosaic.cli.evaluate import evaluated
+from mosaic.cli.export import replacing
+from mosaic.cli.following import exit_code, follow, report_end
+from mosaic.cli.payloads import Wishes, train_payload
+from mosaic.contracts.errors import MissingExtra
+from mosaic.contracts.folder import RunFolder
+
+Json = dict[str, Any]
+SETTINGS: Json = {"env_id": "CartPole-v1", "total_timesteps": 150_000, "seed": 1}
+EPISODES = 20
+
+
+@command()
+@pass_door
+def demo(door: Door) -> int:
+    """Trains PPO on CartPole-v1, shows it learning, evaluates it on fresh seeds, and says what to do next."""
+    door.announce()
+    began_at = time.monotonic()
+    output.say("Training PPO to balance a pole. A return of 500 is perfect.")
+    trainer = door.trainer()
+    view = follow(door, trainer.submit(train_payload("cleanrl", "ppo", SETTINGS, {}, Wishes(tags=("demo",)))))
+    if view["stage"] != "finished" or view["outcome"] != "succeeded":
+        report_end(door, view)
+        return exit_code(view)
+    output.say(f"Evaluating it on {EPISODES} fresh seeds.")
+    eval_view, summary = evaluated(door, view["run_id"], EPISODES, "last", has_video=True, seed_override=None)
+    if summary is None:
+        report_end(door, eval_view)
+        return exit_code(eval_view)
+    made = {"curve": _curve(door, view), **_made(view, eval_view)}
+    if door.is_json:
+        output.print_json({**view, "evaluation": summary, "made": made})
+    else:
+        _print(view, summary, made, time.monotonic() - began_at)
+    return 0
+
+
+def _curve(door: Door, view: Json) -> str | None:
+    path = door.workspace.root / "exports" / view["run_id"] / "curve.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    episodes = list(door.trainer().episodes(view["run_id"]))
+    try:
+        with replacing(path) as file:
+            draw_curve(view, episodes, file)
+    except MissingExtra as error:
+        output.say(str(error))
+        return None
+    return str(path)
+
+
+def _made(view: Json, eval_view: Json) -> dict[str, str | None]:
+    folder, evaluation = RunFolder(view["run_dir"]), RunFolder(eval_view["run_dir"])
+    videos = sorted(evaluation.videos.rglob("*.mp4"))
+    return {
+        "video": str(videos[0]) if videos else None,
+        "checkpoint": _if_there(folder.last_checkpoint),
+        "tensorboard": _if_there(folder.tensorboard),
+    }
+
+
+def _if_there(path: Path) -> str | None:
+    return str(path) if path.exists() else None
+
+
+def _print(view: Json, summary: Json, made: dict[str, str | None], took_s: float) -> None:
+    short = output.short_id(view["run_id"])
+    console = output.console()
+    console.print(
+        f"\nThe agent learned to balance the pole: its mean return was {output.figure(view['episodic_return'])} "
+        f"at the end of training and {output.figure(summary['avg_return'])} on {summary['episodes']} fresh seeds "
+        f"({output.duration(took_s)} in all, {output.count(view['sps'])} steps/s)."
+    )
+    click.echo("\nWhat it made:")
+    console.print(output.facts(("  " + name, path) for name, path in made.items() if path))
+    click.echo("\nTry next:")
+    commands = [
+        (f"  mosaic show {short}", "everything about this run"),
+        ("  mosaic train ppo --env-id Acrobot-v1", "another environment"),
+        ("  mosaic algorithms ppo", "what PPO is, and every setting of it"),
+    ]
+    console.print(output.facts(commands))

@@ -1,0 +1,241 @@
+"""Staying with a run until its end, whatever happens to the daemon meanwhile, and obeying Ctrl-C."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from mosaic.cli import output
+from mosaic.cli.door import Door
+from mosaic.cli.live import Screen, Watched, screen_for, title
+from mosaic.contracts.errors import MosaicError, NoDaemon, NotAllowed
+
+if TYPE_CHECKING:
+    from mosaic.client import Trainer
+
+Json = dict[str, Any]
+TICK_S = 0.1
+POLL_S = 0.5
+SILENCE_S = 5.0
+"""Without an event for so long, the daemon is asked how the run stands."""
+RECONNECT_PATIENCE_S = 60.0
+EXIT_CODES = {"succeeded": 0, "cancelled": 130}
+FAILED_EXIT_CODE = 3
+DETACHED_EXIT_CODE = 130
+
+
+class Interrupts:
+    """Counts Ctrl-C instead of dying of it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._happened)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _happened(self, _: int, __: FrameType | None) -> None:
+        self.count += 1
+
+
+class Feed:
+    """The events of one run. When the daemon dies, another is started and the feed goes on from its cursor."""
+
+    def __init__(self, door: Door, run_id: str) -> None:
+        self._door = door
+        self._run_id = run_id
+        self._cursor = 0
+        self._events: queue.Queue[Json | MosaicError] = queue.Queue(maxsize=10_000)
+        self._closed = threading.Event()
+        self._trainer: Trainer | None = None
+        self._thread = threading.Thread(target=self._listen, name="watch", daemon=True)
+
+    def __enter__(self) -> Feed:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        if self._trainer is not None:
+            self._trainer.close()
+        while self._thread.is_alive():
+            self.take(0.01)  # make room for a listener that is about to put
+            self._thread.join(0.05)
+
+    def take(self, timeout_s: float) -> list[Json]:
+        """What is new, waiting up to `timeout_s` for the first of it."""
+        taken: list[Json] = []
+        try:
+            item = self._events.get(timeout=timeout_s)
+            while True:
+                if isinstance(item, MosaicError):
+                    if self._closed.is_set():
+                        return taken
+                    raise item
+                taken.append(item)
+                item = self._events.get_nowait()
+        except queue.Empty:
+            return taken
+
+    def _listen(self) -> None:
+        gave_up_at = time.monotonic() + RECONNECT_PATIENCE_S
+        while not self._closed.is_set():
+            try:
+                if self._trainer is None:
+                    self._trainer = self._door.connect()
+                for batch in self._trainer.watch(after=self._cursor, run=self._run_id):
+                    for event in batch.events:
+                        self._events.put(event)
+                    self._cursor = batch.cursor
+                    gave_up_at = time.monotonic() + RECONNECT_PATIENCE_S
+                    if self._closed.is_set():
+                        return
+                error: MosaicError = NoDaemon("The daemon ended the watch.")
+            except NoDaemon as broken:
+                error = broken
+            except MosaicError as refused:
+                self._events.put(refused)
+                return
+            if self._trainer is not None:
+                self._trainer.close()
+                self._trainer = None
+            if time.monotonic() > gave_up_at:
+                self._events.put(error)
+                return
+            self._closed.wait(POLL_S)
+
+
+def follow(door: Door, view: Json) -> Json:
+    """Shows the run until it has ended, and returns its last view; where detached, one that is not finished."""
+    watched = Watched(view)
+    run_id = view["run_id"]
+    heard_at = time.monotonic()
+    cancelled = 0
+    with Interrupts() as interrupts, Feed(door, run_id) as feed, screen_for(watched) as screen:
+        while not watched.is_over:
+            screen.refresh()
+            events = feed.take(TICK_S)
+            for event in events:
+                watched.take(event)
+            heard_at = time.monotonic() if events else heard_at
+            if time.monotonic() - heard_at > SILENCE_S:
+                watched.take_view(door.ask(lambda trainer: trainer.get(run_id)))
+                heard_at = time.monotonic()
+            while watched.warnings:
+                screen.tell(f"Warning: {watched.warnings.pop(0)}")
+            if interrupts.count > cancelled:
+                cancelled = interrupts.count
+                if cancelled > 1:
+                    break
+                _cancel(door, [run_id], screen)
+        screen.refresh()
+    # Progress that the daemon took in while it ended the run.
+    return door.ask(lambda trainer: trainer.get(run_id)) if watched.is_over else watched.view
+
+
+def follow_many(door: Door, views: list[Json]) -> list[Json]:
+    """Shows some runs, a line each, until all have ended or the user has detached."""
+    from mosaic.cli.runs import GroupPicture, group_screen
+
+    picture = GroupPicture(views)
+    cancelled = 0
+    next_at = 0.0
+    with Interrupts() as interrupts, group_screen(picture) as screen:
+        while any(view["stage"] != "finished" for view in picture.views):
+            if time.monotonic() >= next_at:
+                picture.views = _renewed_group(door, picture.views)
+                next_at = time.monotonic() + POLL_S
+                screen.refresh()
+            time.sleep(TICK_S)
+            if interrupts.count > cancelled:
+                cancelled = interrupts.count
+                if cancelled > 1:
+                    break
+                _cancel(door, [view["run_id"] for view in picture.views if view["stage"] != "finished"], screen)
+        screen.refresh()
+    return picture.views
+
+
+def _renewed(door: Door, view: Json) -> Json:
+    if view["stage"] == "finished":
+        return view
+    return door.ask(lambda trainer: trainer.get(view["run_id"]))
+
+
+def _renewed_group(door: Door, views: list[Json]) -> list[Json]:
+    """One question for all of them."""
+    group = views[0]["group"]
+    found = door.ask(lambda trainer: trainer.runs(group=group, include_archived=True))
+    by_id = {view["run_id"]: view for view in found}
+    return [by_id.get(view["run_id"], view) for view in views]
+
+
+def _cancel(door: Door, run_ids: list[str], screen: Screen) -> None:
+    screen.hint("Stopping with a checkpoint. Ctrl-C again: leave it to itself.")
+    screen.refresh()
+    for run_id in run_ids:
+        try:
+            door.ask(lambda trainer, run_id=run_id: trainer.cancel(run_id))  # type: ignore[misc]
+        except NotAllowed:
+            continue  # it has just ended by itself
+
+
+def wait_for_end(door: Door, views: list[Json]) -> list[Json]:
+    """Waits without a live view."""
+    while any(view["stage"] != "finished" for view in views):
+        time.sleep(TICK_S)
+        views = [_renewed(door, view) for view in views]
+    return views
+
+
+def exit_code(view: Json) -> int:
+    """Of a command that waited for the run."""
+    if view["stage"] != "finished":
+        return DETACHED_EXIT_CODE
+    return EXIT_CODES.get(view["outcome"], FAILED_EXIT_CODE)
+
+
+def report_end(door: Door, view: Json) -> None:
+    """The closing summary, or the view as JSON."""
+    if door.is_json:
+        output.print_json(view)
+        return
+    short = output.short_id(view["run_id"])
+    if view["stage"] != "finished":
+        output.say(f"Run {short} goes on without you. Look: mosaic show {short}    Stop it: mosaic cancel {short}")
+        return
+    from rich.text import Text
+
+    word = output.status(view)
+    console = output.console()
+    console.print(Text.assemble((word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"), f"  {title(view)}"))
+    console.print(output.facts([("  " + name, value) for name, value in summary(view)]))
+    if word not in ("succeeded", "rejected") and view.get("checkpoint_step") is not None:
+        output.say(f"Go on from step {view['checkpoint_step']:,}: mosaic resume {short}")
+
+
+def summary(view: Json) -> list[tuple[str, str | None]]:
+    """What is worth saying of a run that has ended."""
+    episodes = view.get("episodes") or 0
+    span = f"mean of the last {min(100, episodes)} of {episodes:,} episodes" if episodes else ""
+    took = (view["finished_at"] or 0) - view["started_at"] if view.get("started_at") else None
+    pace = f", {view['sps']:,.0f} steps/s" if view.get("sps") else ""
+    step = view.get("global_step")
+    return [
+        ("why", view.get("reason")),
+        ("return", f"{output.figure(view['episodic_return'])} ({span})" if episodes else None),
+        ("steps", f"{step:,} in {output.duration(took)}{pace}" if step is not None else None),
+        ("checkpoint", f"step {view['checkpoint_step']:,}" if view.get("checkpoint_step") is not None else None),
+        ("run", view["run_id"]),
+        ("folder", view["run_dir"]),
+    ]

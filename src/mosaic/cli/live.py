@@ -1,0 +1,269 @@
+"""What a person sees while a run goes on: a small live view, or a plain line now and then."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mosaic.cli import output
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.live import Live
+
+Json = dict[str, Any]
+EPISODES_IN_MEAN = 100
+_MOST_POINTS = 512
+_PLAIN_EVERY_S = 5.0
+
+
+class Curve:
+    """The course of a figure in a bounded number of points: when there are too many, neighbours are merged."""
+
+    def __init__(self) -> None:
+        self.points: list[float] = []
+        self._span = 1
+        self._pending: list[float] = []
+
+    def add(self, value: float) -> None:
+        self._pending.append(value)
+        if len(self._pending) < self._span:
+            return
+        self.points.append(sum(self._pending) / self._span)
+        self._pending.clear()
+        if len(self.points) >= _MOST_POINTS:
+            self.points = [sum(self.points[at : at + 2]) / 2 for at in range(0, len(self.points) - 1, 2)]
+            self._span *= 2
+
+
+class Watched:
+    """One run as its events tell of it."""
+
+    def __init__(self, view: Json) -> None:
+        self.view = view
+        self.step: int | None = view.get("global_step")
+        self.total: int | None = view.get("total_timesteps")
+        self.sps: float | None = view.get("sps")
+        self.hardware: Json = view.get("hardware") or {}
+        self.checkpoint_step: int | None = view.get("checkpoint_step")
+        self.episodes = 0
+        self.curve = Curve()
+        self.warnings: list[str] = []
+        """Not yet shown."""
+        self._recent: deque[float] = deque(maxlen=EPISODES_IN_MEAN)
+        # What was told before this start of the run is history: a resumed run has ended once already.
+        self._queued_at: float = view.get("queued_at") or 0.0
+
+    def take(self, event: Json) -> None:
+        """An unknown kind says nothing to us."""
+        match event["kind"]:
+            case "record":
+                self.take_view(event["view"])
+            case "progress":
+                self.step = event["global_step"]
+                self.total = event.get("total_timesteps") or self.total
+                self.sps = event.get("sps") or self.sps
+            case "episodes":
+                for _, _, step, _, episodic_return, _ in event["rows"]:
+                    self.step = max(self.step or 0, step)
+                    self._recent.append(episodic_return)
+                    self.curve.add(sum(self._recent) / len(self._recent))
+                    self.episodes += 1
+            case "sample":
+                self.hardware = event
+            case "checkpoint":
+                self.checkpoint_step = event["step"]
+            case "warning":
+                self.warnings.append(str(event["text"]))
+            case "anomaly":
+                self.warnings.append(f"{event['tag']} is not finite at step {event['step']:,}.")
+
+    def take_view(self, view: Json) -> None:
+        if (view.get("queued_at") or 0.0) >= self._queued_at:
+            self.view = view
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.view["stage"] == "finished")
+
+    @property
+    def mean_return(self) -> float | None:
+        if self._recent:
+            return sum(self._recent) / len(self._recent)
+        return self.view.get("episodic_return")
+
+    @property
+    def seconds_left(self) -> float | None:
+        if self.view["stage"] != "running" or not self.sps or not self.total or self.step is None:
+            return None
+        return max(0, self.total - self.step) / self.sps
+
+    @property
+    def share(self) -> float | None:
+        return min(1.0, self.step / self.total) if self.step is not None and self.total else None
+
+
+def title(view: Json) -> str:
+    """`ppo on CartPole-v1, seed 1`."""
+    if view.get("kind") == "policy_eval":
+        return f"evaluation of {view.get('algo')} on {view.get('env_id')}"
+    if not view.get("algo"):
+        return str(view.get("run_name") or view.get("worker"))
+    return f"{view['algo']} on {view.get('env_id')}, seed {view.get('seed')}"
+
+
+def hardware_words(hardware: Json) -> str:
+    words = []
+    if hardware.get("cpu_percent") is not None:
+        words.append(f"CPU {hardware['cpu_percent']:.0f} %")
+    if hardware.get("rss_mb") is not None:
+        words.append(f"RAM {hardware['rss_mb']:,.0f} MB")
+    for gpu in hardware.get("gpus") or ():
+        words.append(f"GPU {gpu.get('util_percent', 0):.0f} % {gpu.get('memory_used_mb', 0):,.0f} MB")
+    return "   ".join(words)
+
+
+def plain_line(watched: Watched) -> str:
+    """One line for a log file."""
+    view = watched.view
+    parts = [f"{output.short_id(view['run_id'])} {output.status(view)}"]
+    if watched.step is not None:
+        share = f" ({watched.share:.0%})" if watched.share is not None else ""
+        parts.append(f"step {watched.step:,}{share}")
+    if watched.sps and not watched.is_over:
+        parts.append(f"{watched.sps:,.0f} steps/s")
+    if watched.seconds_left is not None:
+        parts.append(f"{output.duration(watched.seconds_left)} left")
+    if watched.mean_return is not None:
+        parts.append(f"return {output.figure(watched.mean_return)}")
+    if watched.hardware and not watched.is_over:
+        parts.append(hardware_words(watched.hardware).replace("   ", " "))
+    return ", ".join(parts)
+
+
+class Picture:
+    """The live view of one run; rich asks for it whenever it draws."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.watched = watched
+        self.hint = "Ctrl-C stops it with a checkpoint."
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        watched, view = self.watched, self.watched.view
+        word = output.status(view)
+        yield Text.assemble(
+            (word, f"bold {output.OUTCOME_STYLES.get(word, '')}"), "  ", title(view), ("  " + view["run_id"], "dim")
+        )
+        share = watched.share
+        figures = f"{share:4.0%}  {watched.step:,} / {watched.total:,}" if share is not None else "waiting"
+        pace = f"{watched.sps:,.0f} steps/s" if watched.sps else ""
+        left = f"{output.duration(watched.seconds_left)} left" if watched.seconds_left is not None else ""
+        words = "   ".join(part for part in (figures, pace, left) if part)
+        line = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        line.add_column(ratio=1, min_width=8)
+        line.add_column(no_wrap=True)
+        is_pulsing = share is None and not watched.is_over
+        line.add_row(
+            ProgressBar(total=1.0, completed=share or 0.0, pulse=is_pulsing, complete_style="cyan"),
+            words,
+        )
+        yield line
+        room = max(8, min(40, options.max_width - 60))
+        spark = output.sparkline(watched.curve.points, room)
+        value = output.figure(watched.mean_return)
+        yield Text.assemble(
+            ("return ", "dim"),
+            (value, "bold"),
+            "  ",
+            (spark, "green"),
+            "   ",
+            (hardware_words(watched.hardware), "dim"),
+        )
+        yield Text(self.hint, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+class Screen(Protocol):
+    """Where the state of one or more runs is shown while they go on."""
+
+    def refresh(self) -> None: ...
+    def tell(self, sentence: str) -> None: ...
+    def hint(self, sentence: str) -> None: ...
+
+
+class LiveScreen:
+    """Draws `picture` in place, at the end of the terminal."""
+
+    def __init__(self, picture: Any) -> None:
+        self._picture = picture
+        self._console = output.console(is_stderr=True)
+        self._live: Live | None = None
+
+    def __enter__(self) -> LiveScreen:
+        from rich.live import Live
+
+        self._live = Live(
+            self._picture, console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
+        )
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def refresh(self) -> None:
+        if self._live is not None:
+            self._live.refresh()
+
+    def tell(self, sentence: str) -> None:
+        self._console.print(sentence, markup=False)
+
+    def hint(self, sentence: str) -> None:
+        self._picture.hint = sentence
+
+
+class PlainScreen:
+    """Prints lines: at once when the status changes, else every few seconds."""
+
+    def __init__(self, lines: Callable[[], list[tuple[str, str]]], clock: Callable[[], float] = time.monotonic) -> None:
+        self._lines = lines
+        """Each run's status and its line."""
+        self._clock = clock
+        self._next_at = clock() + _PLAIN_EVERY_S
+        self._seen: list[str] = []
+
+    def __enter__(self) -> PlainScreen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def refresh(self) -> None:
+        lines = self._lines()
+        statuses = [status for status, _ in lines]
+        is_due = self._clock() >= self._next_at
+        for at, (status, line) in enumerate(lines):
+            is_new = at >= len(self._seen) or self._seen[at] != status
+            if is_new or (is_due and status not in output.ENDED):
+                output.say(line)
+        if is_due or statuses != self._seen:
+            self._next_at = self._clock() + _PLAIN_EVERY_S
+        self._seen = statuses
+
+    def tell(self, sentence: str) -> None:
+        output.say(sentence)
+
+    def hint(self, sentence: str) -> None:
+        output.say(sentence)
+
+
+def screen_for(watched: Watched) -> LiveScreen | PlainScreen:
+    if output.console(is_stderr=True).is_terminal:
+        return LiveScreen(Picture(watched))
+    return PlainScreen(lambda: [(output.status(watched.view), plain_line(watched))])

@@ -1,0 +1,150 @@
+"""The command `mosaic`: its table of commands, and what an error looks like.
+
+A command's module is imported when the command is used: `mosaic --help` must stay instant.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from mosaic import __version__
+from mosaic.cli.door import Door, common_options
+from mosaic.contracts.errors import MosaicError, unknown
+
+PROGRAM = "mosaic"
+INTERRUPTED = 130
+
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Start here": {
+        "demo": ("demo:demo", "Train an agent on CartPole, watch it learn, evaluate it."),
+        "doctor": ("doctor:doctor", "Check this machine and say what to do about each problem."),
+        "algorithms": ("catalogue:algorithms", "List the algorithms, or explain one and its settings."),
+        "envs": ("catalogue:envs", "List the environments that can be trained on."),
+    },
+    "Train": {
+        "train": ("train:train", "Train an agent and watch it."),
+        "check": ("train:check", "Ask the worker what it would do; nothing is started."),
+        "submit": ("train:submit", "Submit a whole config from a JSON file."),
+        "eval": ("evaluate:evaluate", "Evaluate a run's policy on fresh seeds."),
+    },
+    "Look": {
+        "runs": ("runs:runs", "List runs, newest first."),
+        "show": ("show:show", "Show everything about a run."),
+        "logs": ("reading:logs", "Print what a run wrote to its console."),
+        "metrics": ("reading:metrics", "Print the metrics of a run."),
+        "config": ("runs:config", "Print the config that made a run."),
+        "diff": ("runs:diff", "Show which settings of two runs differ."),
+    },
+    "Control": {
+        "cancel": ("control:cancel", "Stop runs, each with a checkpoint."),
+        "pause": ("control:pause", "Pause running runs."),
+        "resume": ("control:resume", "Go on with paused, stopped, failed or lost runs."),
+        "resubmit": ("control:resubmit", "Start a new run from the config of another one."),
+    },
+    "Keep order": {
+        "tag": ("labels:tag", "Add tags to a run or remove them."),
+        "note": ("labels:note", "Write or read a run's note."),
+        "archive": ("labels:archive", "Take runs out of the list without deleting them."),
+        "delete": ("labels:delete", "Move finished runs to the trash."),
+        "export": ("export:export", "Write a run's episodes, metrics, curve or whole folder to a file."),
+        "import": ("export:import_", "Take in a run that was exported as a zip."),
+    },
+    "The program itself": {
+        "daemon": ("daemon:daemon", "Start, stop or look at the daemon that holds the runs."),
+        "completion": ("completion:completion", "Print the script that completes commands in your shell."),
+    },
+}
+COMMANDS = {name: row for section in SECTIONS.values() for name, row in section.items()}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and sentence; imports one when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        found = getattr(importlib.import_module(f"mosaic.cli.{module}"), attribute)
+        assert isinstance(found, click.Command)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise unknown("command", args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), sentence) for name, (_, sentence) in commands.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 120,
+        # Users of CleanRL may write --learning_rate.
+        "token_normalize_func": lambda token: token.replace("_", "-"),
+    },
+    params=common_options(),
+    epilog="RUN is a run's id, the beginning of one, or 'last'. Every command explains itself: mosaic train --help",
+)
+@click.version_option(__version__, message="mosaic %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """A workbench for reinforcement learning: pick, check, train, watch, evaluate, compare."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(argv: Sequence[str] | None = None, door: Door | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    if sys.platform == "win32":
+        click.echo("MOSAIC runs on Linux and macOS. On Windows, use it inside WSL 2.", err=True)
+        return MosaicError.exit_code
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a sign shows a question mark
+    door = door or Door()
+    try:
+        with door:
+            code: Any = cli.main(None if argv is None else list(argv), PROGRAM, standalone_mode=False, obj=door)
+            sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except MosaicError as error:
+        return _say(str(error), error.exit_code)
+    except click.UsageError as error:
+        return _say(_usage_sentence(error), error.exit_code)
+    except click.ClickException as error:
+        return _say(error.format_message(), error.exit_code)
+    except (KeyboardInterrupt, click.Abort, EOFError):
+        return _say("", INTERRUPTED)
+    except BrokenPipeError:
+        # Who read our output went away; the interpreter must not complain when it flushes what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return MosaicError.exit_code
+
+
+def _usage_sentence(error: click.UsageError) -> str:
+    sentence = error.format_message()
+    path = error.ctx.command_path if error.ctx is not None else PROGRAM
+    return f"{sentence.rstrip('.')}. See: {path} --help"
+
+
+def _say(sentence: str, code: int) -> int:
+    click.echo(sentence, err=True)
+    return code

@@ -1,0 +1,200 @@
+"""How things are written: figures, times and tables for people, one line of JSON for programs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+Json = dict[str, Any]
+NOTHING = "–"
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_ID_CHARACTERS = 10
+"""The part of a run id that tells the millisecond."""
+
+ENDED = ("succeeded", "failed", "cancelled", "rejected", "lost")
+OUTCOME_STYLES = {
+    "succeeded": "green",
+    "failed": "red",
+    "rejected": "red",
+    "lost": "red",
+    "cancelled": "yellow",
+    "running": "cyan",
+    "starting": "cyan",
+    "stalled": "yellow",
+    "paused": "yellow",
+    "stopping": "yellow",
+    "queued": "dim",
+}
+
+
+def print_json(data: Any) -> None:
+    """Exactly one line on stdout."""
+    click.echo(json.dumps(_finite(data), separators=(", ", ": ")))
+
+
+def _finite(data: Any) -> Any:
+    """JSON knows no NaN."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return data
+
+
+def say(sentence: str) -> None:
+    """A word to the person at the terminal, never part of the output."""
+    click.echo(sentence, err=True)
+
+
+def console(is_stderr: bool = False) -> Console:
+    """Fits the terminal; where there is none, lines are as long as they need to be."""
+    from rich.console import Console
+
+    stream = sys.stderr if is_stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else 500
+    return Console(stderr=is_stderr, width=width, highlight=False, soft_wrap=False)
+
+
+def table(*columns: str, right: Iterable[str] = (), cut: Iterable[str] = (), fold: Iterable[str] = ()) -> Table:
+    """In a narrow terminal, columns named in `cut` lose their end and those in `fold` take more lines; others stay.
+
+    Columns named in `right` hold figures.
+    """
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
+    rights, cuts, folds = set(right), set(cut), set(fold)
+    for column in columns:
+        made.add_column(
+            column,
+            justify="right" if column in rights else "left",
+            no_wrap=column not in cuts | folds,
+            overflow="fold" if column in folds else "ellipsis",
+        )
+    return made
+
+
+def facts(rows: Iterable[tuple[str, Any]]) -> Table:
+    """Name and value, one a line; rows without a value are left out."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in rows:
+        if value is not None and value != "":
+            made.add_row(name, Text(value) if isinstance(value, str) else value)
+    return made
+
+
+def status(view: Json) -> str:
+    """The one word for how a run stands."""
+    if view["stage"] == "finished":
+        return str(view["outcome"])
+    return "stalled" if view.get("is_stalled") else str(view["stage"])
+
+
+def short_ids(run_ids: Sequence[str]) -> dict[str, str]:
+    """Beginnings that tell these runs apart, as short as can be."""
+    ordered = sorted(run_ids)
+    length = _ID_CHARACTERS
+    for one, other in itertools.pairwise(ordered):
+        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+        length = max(length, same + 1)
+    return {run_id: run_id[:length] for run_id in run_ids}
+
+
+def short_id(run_id: str) -> str:
+    return run_id[:_ID_CHARACTERS]
+
+
+def count(number: float | None) -> str:
+    return NOTHING if number is None else f"{number:,.0f}"
+
+
+def figure(value: float | None) -> str:
+    """A metric: about four telling digits."""
+    if value is None:
+        return NOTHING
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    if size and not 0.001 <= size < 1e9:
+        return f"{value:.3g}"
+    digits = next(digits for digits, bound in enumerate((1000, 100, 10, 1, 0)) if size >= bound)
+    return f"{value:,.{digits}f}"
+
+
+def duration(seconds: float | None) -> str:
+    """`4.1 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    if whole < 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def age(at: float | None, now: float | None = None) -> str:
+    """How long ago, in one unit."""
+    if at is None:
+        return NOTHING
+    seconds = max(0.0, (time.time() if now is None else now) - at)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def moment(at: float | None) -> str:
+    return NOTHING if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def size(size_bytes: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:.0f} {unit}" if unit == "bytes" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.1f} TB"
+
+
+def progress(view: Json) -> str:
+    step, total = view.get("global_step"), view.get("total_timesteps")
+    if step is None:
+        return NOTHING
+    return f"{100 * step / total:.0f} %" if total else count(step)
+
+
+def sparkline(values: Sequence[float | None], width: int = 24) -> str:
+    """The course of a figure in one line of text; each sign is the mean of its part."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if not finite or width < 1:
+        return ""
+    parts = min(width, len(finite))
+    edges = [len(finite) * part // parts for part in range(parts + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    low, high = min(means), max(means)
+    if high == low:
+        return _BLOCKS[3] * parts
+    return "".join(_BLOCKS[min(7, int((mean - low) / (high - low) * 8))] for mean in means)

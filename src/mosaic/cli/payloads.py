@@ -1,0 +1,216 @@
+"""From what a person asked for to the payload that is submitted. Nothing here reads or writes anything."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.folder import file_name
+
+Json = dict[str, Any]
+
+CORE_FIELDS = ("env_id", "total_timesteps", "seed")
+"""Fields of the worker's config itself; all other settings of an algorithm are its `algo_params`."""
+WORKER_FIELDS = ("algo", *CORE_FIELDS, "worker_id", "agent_id")
+EXTRAS = {
+    "track": "track_wandb",
+    "wandb_project_name": "wandb_project_name",
+    "wandb_entity": "wandb_entity",
+    "capture_video": "capture_video",
+    "save_model": "save_model",
+}
+"""CleanRL's flags that are the worker's business, not the algorithm's, and the extra that each becomes."""
+METADATA_FIELDS = ("tags", "notes", "group")
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a run shall have besides the algorithm's settings. None: not said."""
+
+    run_name: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: str | None = None
+    group: str | None = None
+    priority: int | None = None
+    max_seconds: float | None = None
+    memory_mb: int | None = None
+    cpus: int | None = None
+    gpus: int | None = None
+    keep_checkpoints: int | None = None
+    has_tensorboard: bool = True
+
+
+def train_payload(
+    worker: str, algo: str, settings: Mapping[str, Any], defaults: Mapping[str, Any], wishes: Wishes | None = None
+) -> Json:
+    """`settings` are those that were given; what was not given stays out, so that the algorithm's default holds.
+
+    `defaults` are the algorithm's, of which only those of CORE_FIELDS are used.
+    """
+    config: Json = {"algo": algo}
+    for name in CORE_FIELDS:
+        value = settings.get(name, defaults.get(name))
+        if value is not None:
+            config[name] = value
+    extras: Json = {extra: settings[flag] for flag, extra in EXTRAS.items() if flag in settings}
+    params = {name: value for name, value in settings.items() if name not in CORE_FIELDS and name not in EXTRAS}
+    if params:
+        extras["algo_params"] = params
+    if extras:
+        config["extras"] = extras
+    return payload_around({"id": worker, "config": config}, wishes, _wandb(extras))
+
+
+def payload_around(worker: Json, wishes: Wishes | None = None, wandb: Json | None = None) -> Json:
+    wishes = wishes or Wishes()
+    metadata: Json = {"worker": worker}
+    if wishes.tags:
+        metadata["tags"] = list(wishes.tags)
+    _put(metadata, notes=wishes.notes, group=wishes.group)
+    artifacts: Json = {"tensorboard": {"enabled": wishes.has_tensorboard}, "wandb": wandb or {"enabled": False}}
+    _put(artifacts, keep_checkpoints=wishes.keep_checkpoints)
+    gpus = None if wishes.gpus is None else {"requested": wishes.gpus, "mandatory": wishes.gpus > 0}
+    resources: Json = {}
+    _put(resources, cpus=wishes.cpus, gpus=gpus, memory_mb=wishes.memory_mb)
+    schedule: Json = {}
+    _put(schedule, max_duration_seconds=wishes.max_seconds, priority=wishes.priority)
+    payload: Json = {}
+    _put(payload, run_name=wishes.run_name)
+    payload |= {"metadata": metadata, "artifacts": artifacts}
+    return payload | ({"resources": resources} if resources else {}) | ({"schedule": schedule} if schedule else {})
+
+
+def _put(into: Json, **values: Any) -> None:
+    into.update({name: value for name, value in values.items() if value is not None})
+
+
+def _wandb(extras: Mapping[str, Any]) -> Json:
+    said: Json = {"enabled": bool(extras.get("track_wandb", False))}
+    _put(said, project=extras.get("wandb_project_name"), entity=extras.get("wandb_entity"))
+    return said
+
+
+def with_seed(payload: Json, seed: int, group: str) -> Json:
+    """The same run for another seed, as a member of a group."""
+    made = copy.deepcopy(payload)
+    made["metadata"]["worker"]["config"]["seed"] = seed
+    made["metadata"]["group"] = group
+    if made.get("run_name"):
+        made["run_name"] += f"-{seed}"
+    return made
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`1-5` or `1,3,7` or both; each seed once, in the order given."""
+    seeds: dict[int, None] = {}
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise BadInput(f"seeds: {text!r} is no list of seeds; expected something like 1-5 or 1,3,7.")
+        if dash and int(last) - int(first) >= MOST_SEEDS:
+            raise BadInput(f"seeds: {text!r} asks for more than {MOST_SEEDS} runs at once.")
+        seeds |= dict.fromkeys(range(int(first), int(last if dash else first) + 1))
+    return list(seeds)
+
+
+def group_name(algo: str, env_id: str, now: float) -> str:
+    """`ppo-CartPole-v1-20260314-0927`."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    safe = "".join(char if char.isalnum() or char in "._@+-" else "_" for char in file_name(env_id))
+    return f"{algo}-{safe}-{stamp}"
+
+
+def eval_payload(
+    trained: Json,
+    policy_path: str,
+    episodes: int,
+    has_video: bool = False,
+    seed_override: int | None = None,
+    tags: tuple[str, ...] = (),
+) -> Json:
+    """Evaluates the policy of a run, whose payload is `trained`, as a run of its own."""
+    worker = trained["metadata"]["worker"]
+    config = {key: worker["config"][key] for key in ("algo", "env_id", "seed") if key in worker["config"]}
+    extras: Json = {
+        "mode": "policy_eval",
+        "policy_path": policy_path,
+        "eval_episodes": episodes,
+        "eval_capture_video": has_video,
+    }
+    _put(extras, seed_override=seed_override)
+    return payload_around({"id": worker["id"], "config": config | {"extras": extras}}, Wishes(tags=tags))
+
+
+# --- changing and comparing
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`learning_rate=0.001`: the value is JSON where it can be read as such, else text."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise BadInput(f"--set {text!r}: expected key=value, such as --set learning_rate=0.001.")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def setting_path(key: str, reserved_extras: Iterable[str] = ()) -> tuple[str, ...]:
+    """Where a setting stands in the payload. A dotted key is a path already."""
+    if "." in key:
+        return tuple(key.split("."))
+    key = key.replace("-", "_")
+    if key == "run_name":
+        return (key,)
+    if key in METADATA_FIELDS:
+        return ("metadata", key)
+    config = ("metadata", "worker", "config")
+    if key in WORKER_FIELDS:
+        return (*config, key)
+    if key in EXTRAS or key in reserved_extras:
+        return (*config, "extras", EXTRAS.get(key, key))
+    return (*config, "extras", "algo_params", key)
+
+
+def changed(payload: Json, assignments: Iterable[tuple[str, Any]], reserved_extras: Iterable[str] = ()) -> Json:
+    """A copy of the payload with these settings."""
+    made = copy.deepcopy(payload)
+    for key, value in assignments:
+        *parents, last = setting_path(key, reserved_extras)
+        at = made
+        for parent in parents:
+            at = at.setdefault(parent, {})
+            if not isinstance(at, dict):
+                raise BadInput(f"--set {key}: {parent!r} in the config is not an object, so nothing can be set in it.")
+        at[last] = value
+    return made
+
+
+def flattened(payload: Json, defaults: Mapping[str, Any] | None = None) -> Json:
+    """Every setting by the name that `--set` takes. `defaults` are the algorithm's."""
+    flat: Json = {}
+    _flatten(payload, (), flat)
+    return {**(defaults or {}), **flat}
+
+
+def _flatten(value: Any, path: tuple[str, ...], into: Json) -> None:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _flatten(inner, (*path, key), into)
+        return
+    is_plain = len(path) > 0 and setting_path(path[-1], ()) == path
+    in_extras = path[:4] == ("metadata", "worker", "config", "extras") and len(path) == 5
+    into[path[-1] if is_plain or in_extras else ".".join(path)] = value
+
+
+def differences(one: Json, other: Json) -> dict[str, tuple[Any, Any]]:
+    """By setting, in order: its value here and there; None where it is not set."""
+    keys = sorted(set(one) | set(other))
+    return {key: (one.get(key), other.get(key)) for key in keys if one.get(key) != other.get(key)}

@@ -1,0 +1,171 @@
+"""`mosaic runs`, `config` and `diff`, and the table of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mosaic.cli import output
+from mosaic.cli.arguments import run_argument
+from mosaic.cli.door import Door, command, pass_door
+from mosaic.cli.live import LiveScreen, PlainScreen, Watched, plain_line
+from mosaic.cli.payloads import differences, flattened
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
+
+Json = dict[str, Any]
+HUMAN_LIMIT = 30
+STATUSES = (
+    *("queued", "starting", "running", "paused", "stopping", "finished"),
+    *("succeeded", "failed", "cancelled", "rejected", "lost"),
+)
+
+
+def runs_table(views: list[Json]) -> Table:
+    from rich.text import Text
+
+    has_tags = any(view.get("tags") for view in views)
+    columns = ["RUN", "STATUS", "ALGORITHM", "ENVIRONMENT", "SEED", "DONE", "RETURN", "STEPS/S", "AGE"]
+    table = output.table(
+        *columns,
+        *(["TAGS"] if has_tags else []),
+        right=("SEED", "DONE", "RETURN", "STEPS/S", "AGE"),
+        cut=("ALGORITHM", "ENVIRONMENT", "TAGS"),
+    )
+    short = output.short_ids([view["run_id"] for view in views])
+    for view in views:
+        word = output.status(view)
+        algo = view.get("algo") or view.get("worker") or output.NOTHING
+        cells: list[Any] = [
+            short[view["run_id"]],
+            Text(word, style=output.OUTCOME_STYLES.get(word, "")),
+            Text(f"{algo} (eval)" if view.get("kind") == "policy_eval" else algo),
+            Text(view.get("env_id") or output.NOTHING),
+            output.NOTHING if view.get("seed") is None else str(view["seed"]),
+            output.progress(view),
+            output.figure(view.get("episodic_return")),
+            output.count(view.get("sps")),
+            output.age(view.get("submitted_at")),
+        ]
+        table.add_row(*cells, *([Text(",".join(view.get("tags") or ()))] if has_tags else []))
+    return table
+
+
+class GroupPicture:
+    """The live view of some runs: the table, and what can be done."""
+
+    def __init__(self, views: list[Json]) -> None:
+        self.views = views
+        self.hint = "Ctrl-C stops all of them with a checkpoint."
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
+        from rich.text import Text
+
+        room = max(3, options.size.height - 3)
+        active = [view for view in self.views if view["stage"] != "finished"]
+        yield runs_table(self.views if len(self.views) <= room else active[:room])
+        ended = len(self.views) - len(active)
+        yield Text(f"{ended} of {len(self.views)} have ended. {self.hint}", style="dim")
+
+
+def group_screen(picture: GroupPicture) -> LiveScreen | PlainScreen:
+    if output.console(is_stderr=True).is_terminal:
+        return LiveScreen(picture)
+    return PlainScreen(lambda: [(output.status(view), plain_line(Watched(view))) for view in picture.views])
+
+
+@command()
+@click.option(
+    "--status", multiple=True, type=click.Choice(STATUSES), help="Only runs at this stage or with this outcome."
+)
+@click.option("--tag", "tags", multiple=True, help="Only runs with this tag.")
+@click.option("--algo", default="", help="Only runs of this algorithm.")
+@click.option("--env", "env_id", default="", help="Only runs on this environment.")
+@click.option("--group", default="", help="Only runs of this group.")
+@click.option("--limit", type=click.IntRange(1), help=f"At most so many.  [default: {HUMAN_LIMIT}, with --json all]")
+@click.option("--all", "is_all", is_flag=True, help="All of them.")
+@click.option("--archived", is_flag=True, help="Archived runs, too.")
+@pass_door
+def runs(
+    door: Door,
+    status: tuple[str, ...],
+    tags: tuple[str, ...],
+    algo: str,
+    env_id: str,
+    group: str,
+    limit: int | None,
+    is_all: bool,
+    archived: bool,
+) -> None:
+    """Lists runs, newest first."""
+    if limit is None:
+        limit = 0 if is_all or door.is_json else HUMAN_LIMIT + 1
+    views = door.trainer().runs(status, tags, algo, env_id, group, archived, limit)
+    if door.is_json:
+        output.print_json(views)
+        return
+    if not views:
+        is_filtered = any((status, tags, algo, env_id, group))
+        output.say(
+            f"No run in {door.workspace.root} fits."
+            if is_filtered
+            else f"No runs yet in {door.workspace.root}. Make one: mosaic train ppo --env-id CartPole-v1"
+        )
+        return
+    is_cut = limit == HUMAN_LIMIT + 1 and len(views) == limit
+    output.console().print(runs_table(views[:HUMAN_LIMIT] if is_cut else views))
+    if is_cut:
+        output.say(f"Only the newest {HUMAN_LIMIT} are shown. All of them: mosaic runs --all")
+
+
+@command()
+@run_argument()
+@pass_door
+def config(door: Door, run: str) -> None:
+    """Prints the config that made a run, as it can be submitted again."""
+    payload = door.trainer().config(run)
+    if door.is_json:
+        output.print_json(payload)
+    else:
+        click.echo(json.dumps(payload, indent=2))
+
+
+@command()
+@run_argument("one")
+@run_argument("other")
+@pass_door
+def diff(door: Door, one: str, other: str) -> None:
+    """Shows which settings of two runs differ. A setting that was not given counts with its default."""
+    trainer = door.trainer()
+    views = [trainer.get(one), trainer.get(other)]
+    found = differences(*(settings_of(trainer.config(view["run_id"])) for view in views))
+    short = output.short_ids([view["run_id"] for view in views])
+    if door.is_json:
+        output.print_json({"runs": [view["run_id"] for view in views], "differences": found})
+        return
+    if not found:
+        output.say("The two runs have the same settings.")
+        return
+    heads = [short[view["run_id"]] for view in views]
+    table = output.table("SETTING", *heads, fold=heads)
+    for name, values in found.items():
+        table.add_row(name, *("not set" if value is None else _shown(value) for value in values))
+    output.console().print(table, markup=False)
+
+
+def settings_of(payload: Json) -> Json:
+    """Every setting of a payload, those that were left at their default included."""
+    from mosaic.cli.schema import algorithms
+
+    algorithm = algorithms().get(payload["metadata"]["worker"]["config"].get("algo", ""))
+    defaults = {field.name: field.default for field in algorithm.fields} if algorithm else {}
+    return flattened(payload, {name: value for name, value in defaults.items() if value is not None})
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

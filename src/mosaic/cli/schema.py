@@ -1,0 +1,153 @@
+"""The algorithms of every worker, as their schema files tell of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mosaic.contracts.errors import BadInput, unknown
+from mosaic.plugins import WorkerDescription, worker, workers
+
+_TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+_BOUND_WORDS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One setting of an algorithm."""
+
+    name: str
+    type: str
+    default: Any = None
+    help: str = ""
+    constraints: Mapping[str, Any] | None = None
+    group: str = "Settings"
+    is_optional: bool = False
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    def parse(self, text: str) -> Any:
+        """The value a person wrote; BadInput names the setting and what was expected."""
+        if self.is_optional and text.lower() in ("none", "null"):
+            return None
+        try:
+            value = _READERS[self.type](text)
+        except ValueError:
+            raise BadInput(
+                f"{self.name}: {text!r} is not {_TYPE_WORDS[self.type]}; expected {self.expected}."
+            ) from None
+        if not self._fits(value):
+            raise BadInput(f"{self.name}: {text!r} does not fit; expected {self.expected}.")
+        return value
+
+    def _fits(self, value: Any) -> bool:
+        rules = self.constraints or {}
+        return (
+            value in rules.get("choices", (value,))
+            and not ("gt" in rules and not value > rules["gt"])
+            and not ("ge" in rules and not value >= rules["ge"])
+            and not ("lt" in rules and not value < rules["lt"])
+            and not ("le" in rules and not value <= rules["le"])
+        )
+
+    @property
+    def expected(self) -> str:
+        rules = self.constraints or {}
+        if "choices" in rules:
+            return "one of " + ", ".join(map(str, rules["choices"]))
+        bounds = [f"{words} {rules[key]}" for key, words in _BOUND_WORDS.items() if key in rules]
+        said = " ".join([_TYPE_WORDS.get(self.type, "text"), " and ".join(bounds)]).strip()
+        return f"{said}, or none" if self.is_optional else said
+
+
+def _whole(text: str) -> int:
+    """Also `1e6` and `1_000_000`."""
+    try:
+        return int(text)
+    except ValueError:
+        value = float(text)
+        if not value.is_integer():
+            raise
+        return int(value)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def truth(text: str) -> bool:
+    try:
+        return {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}[text.lower()]
+    except KeyError:
+        raise ValueError(text) from None
+
+
+_READERS: dict[str, Any] = {"int": _whole, "float": _number, "bool": truth, "str": str, "choice": str}
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    worker: WorkerDescription
+    name: str
+    title: str
+    summary: str
+    fields: tuple[Field, ...]
+    said: Mapping[str, Any]
+    """Its whole entry in the schema file."""
+
+    def default(self, name: str) -> Any:
+        return next((field.default for field in self.fields if field.name == name), None)
+
+    def help_page(self) -> str:
+        """The explanation for people, in Markdown."""
+        text = str(self.said.get("help") or "")
+        if text.endswith(".md") and "\n" not in text and self.worker.schemas is not None:
+            for folder in self.worker.schemas.parents:
+                if (folder / text).is_file():
+                    return (folder / text).read_text()
+        return text
+
+
+def algorithms() -> dict[str, Algorithm]:
+    """By name. A name that two workers use belongs to the first; the other's is `worker:name`."""
+    found: dict[str, Algorithm] = {}
+    for description in workers().values():
+        if description.schemas is None or not description.schemas.is_file():
+            continue
+        for name, said in description.algorithms().items():
+            key = f"{description.id}:{name}" if name in found else name
+            found[key] = _algorithm(description, name, said)
+    return found
+
+
+def reserved_extras(worker_id: str) -> tuple[str, ...]:
+    """Extras that are the worker's own business, not settings of an algorithm."""
+    description = worker(worker_id)
+    if description.schemas is None or not description.schemas.is_file():
+        return ()
+    return tuple(json.loads(description.schemas.read_text()).get("reserved_extras", ()))
+
+
+def _algorithm(owner: WorkerDescription, name: str, said: Mapping[str, Any]) -> Algorithm:
+    known = Field.__dataclass_fields__
+    fields = tuple(
+        Field(**{key: value for key, value in field.items() if key in known and value is not None})
+        for field in said["fields"]
+    )
+    return Algorithm(owner, name, said.get("title") or name, said.get("summary") or "", fields, said)
+
+
+def algorithm(name: str) -> Algorithm:
+    known = algorithms()
+    if name not in known:
+        of = {found.worker.id for found in known.values()}
+        raise unknown("algorithm", name, known, f"worker {of.pop()!r}" if len(of) == 1 else "")
+    return known[name]

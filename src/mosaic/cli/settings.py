@@ -1,0 +1,205 @@
+"""The flags of `mosaic train ALGO`, built from the algorithm's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from mosaic.cli.door import Command, Door, common_options
+from mosaic.cli.payloads import CORE_FIELDS, EXTRAS, Wishes, train_payload
+from mosaic.cli.schema import Algorithm, Field, algorithm, algorithms, truth
+from mosaic.contracts.errors import BadInput
+
+Json = dict[str, Any]
+Act = Callable[[Door, Algorithm, Json, str | None, bool], Any]
+"""Door, algorithm, payload, seeds as written, whether to detach."""
+
+_CORE = {
+    "env_id": Field("env_id", "str", help="The environment to train on."),
+    "total_timesteps": Field("total_timesteps", "int", help="Environment steps to train for.", constraints={"ge": 1}),
+    "seed": Field("seed", "int", 1, "Seed of everything random.", {"ge": 0}),
+}
+_EXTRA_FIELDS = (
+    Field("track", "bool", False, "Track the run with Weights & Biases."),
+    Field("wandb_project_name", "str", help="The W&B project."),
+    Field("wandb_entity", "str", help="The W&B user or team."),
+    Field("capture_video", "bool", False, "Record videos of the agent while it trains."),
+    Field("save_model", "bool", True, "Save the trained model in CleanRL's form, too."),
+)
+
+
+class SettingType(click.ParamType[Any]):
+    """Reads one setting; what is wrong with it is said in one sentence."""
+
+    def __init__(self, field: Field) -> None:
+        self.field = field
+        self.name = {"int": "integer", "float": "number"}.get(field.type, "text")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return self.field.parse(value) if isinstance(value, str) else value
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        choices = (self.field.constraints or {}).get("choices")
+        return "|".join(map(str, choices)) if choices else self.name.upper()
+
+
+class SettingOption(click.Option):
+    """An option that belongs to a section of the help page."""
+
+    section = ""
+
+
+def setting_option(field: Field, section: str) -> click.Option:
+    words = field.help.strip()
+    if field.default is not None:
+        shown = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        words = f"{words}  [default: {shown}]"
+    flag = field.flag
+    if field.type == "bool":
+        option = SettingOption([field.name, f"{flag}/--no-{flag[2:]}"], default=None, help=words)
+    else:
+        option = SettingOption([field.name, flag], type=SettingType(field), help=words)
+        if field.name == "env_id":
+            option._custom_shell_complete = _complete_env_id
+    option.section = section
+    return option
+
+
+def _complete_env_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    from mosaic.cli.completion import env_ids
+
+    return [env_id for env_id in env_ids(ctx) if env_id.startswith(incomplete)]
+
+
+def run_options(is_check: bool) -> list[click.Option]:
+    """What can be said of a run besides the settings of its algorithm."""
+    options = [
+        (["--seeds"], {"metavar": "LIST", "help": "One run for each seed: 1-5 or 1,3,7."}),
+        (["--group"], {"metavar": "NAME", "help": "The group of these runs.  [default: made from algorithm and time]"}),
+        (["--detach"], {"is_flag": True, "help": "Do not wait and watch; the run goes on by itself."}),
+        (["--tag", "tags"], {"multiple": True, "metavar": "TAG", "help": "A tag; can be given several times."}),
+        (["--note"], {"metavar": "TEXT", "help": "A note, for yourself."}),
+        (["--run-name"], {"metavar": "NAME", "help": "A name of your own for the run."}),
+        (["--priority"], {"type": click.IntRange(-100, 100), "help": "Higher starts earlier.  [default: 0]"}),
+        (["--max-seconds"], {"type": click.FloatRange(0, min_open=True), "help": "Stop it after so many seconds."}),
+        (["--memory-mb"], {"type": click.IntRange(16), "help": "The most memory it may take."}),
+        (["--cpus"], {"type": click.IntRange(1), "help": "CPU threads it needs.  [default: 1]"}),
+        (["--gpus"], {"type": click.IntRange(0), "help": "GPUs it needs; it waits for them.  [default: 0]"}),
+        (["--keep-checkpoints"], {"type": click.IntRange(1), "help": "How many of the newest checkpoints to keep."}),
+        (["--no-tensorboard"], {"is_flag": True, "help": "Write no TensorBoard events."}),
+    ]
+    return [click.Option(*args, **kwargs) for args, kwargs in options if not (is_check and args[0] == "--detach")]  # type: ignore[arg-type]
+
+
+class AlgorithmCommand(Command):
+    """`train ppo` or `check ppo`: every setting of the algorithm, then those of the run."""
+
+    def __init__(self, found: Algorithm, act: Act, is_check: bool = False) -> None:
+        self.algorithm = found
+        shown = {field.name: field for field in found.fields}
+        core = [shown.get(name) or _CORE[name] for name in CORE_FIELDS]
+        extra = [shown.get(field.name) or field for field in _EXTRA_FIELDS]
+        rest = [field for field in found.fields if field.name not in CORE_FIELDS and field.name not in EXTRAS]
+        self.settings = [*core, *rest, *extra]
+        options = [
+            *(setting_option(field, "What to train") for field in core),
+            *(setting_option(field, field.group) for field in rest),
+            *(setting_option(field, "Tracking and recording") for field in extra),
+        ]
+        verb = "Checks settings for" if is_check else "Trains"
+        super().__init__(
+            found.name,
+            params=[*options, *run_options(is_check)],
+            callback=self._called,
+            help=f"{verb} {found.title}. {found.summary}",
+            short_help=found.summary,
+        )
+        self._act = act
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        flags = {field.flag[2:] for field in self.settings if field.type == "bool"}
+        return super().parse_args(ctx, with_plain_flags(args, flags))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                title = getattr(param, "section", "") or "The run"
+                sections.setdefault(title[:1].upper() + title[1:], []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records, col_max=34)
+
+    def _called(self, **values: Any) -> Any:
+        ctx = click.get_current_context()
+        given = {
+            field.name: values[field.name]
+            for field in self.settings
+            if ctx.get_parameter_source(field.name) is ParameterSource.COMMANDLINE
+        }
+        if values["seeds"] is not None and "seed" in given:
+            raise BadInput("--seed and --seeds cannot both be given.")
+        wishes = Wishes(
+            run_name=values["run_name"],
+            tags=values["tags"],
+            notes=values["note"],
+            group=values["group"],
+            priority=values["priority"],
+            max_seconds=values["max_seconds"],
+            memory_mb=values["memory_mb"],
+            cpus=values["cpus"],
+            gpus=values["gpus"],
+            keep_checkpoints=values["keep_checkpoints"],
+            has_tensorboard=not values["no_tensorboard"],
+        )
+        defaults = {field.name: field.default for field in self.settings}
+        payload = train_payload(self.algorithm.worker.id, self.algorithm.name, given, defaults, wishes)
+        door = ctx.ensure_object(Door)
+        return self._act(door, self.algorithm, payload, values["seeds"], bool(values.get("detach")))
+
+
+def with_plain_flags(args: Sequence[str], flags: Iterable[str]) -> list[str]:
+    """`--anneal-lr False` and `--anneal-lr=false`, as older CleanRL scripts take them, become `--no-anneal-lr`."""
+    known = set(flags)
+    plain: list[str] = []
+    rest = list(args)
+    while rest:
+        arg = rest.pop(0)
+        name, equals, value = arg.partition("=")
+        flag = name.removeprefix("--").replace("_", "-")
+        if not name.startswith("--") or flag not in known:
+            plain.append(arg)
+            continue
+        if not equals and rest and rest[0].lower() in ("true", "false"):
+            equals, value = "=", rest.pop(0)
+        try:
+            is_on = truth(value) if equals else True
+        except ValueError:
+            raise BadInput(f"{flag.replace('-', '_')}: {value!r} is neither true nor false.") from None
+        plain.append(f"--{flag}" if is_on else f"--no-{flag}")
+    return plain
+
+
+class AlgorithmGroup(click.Group):
+    """One command for each algorithm that a worker knows."""
+
+    def __init__(self, act: Act, is_check: bool, **attributes: Any) -> None:
+        super().__init__(params=common_options(), subcommand_metavar="ALGORITHM [SETTINGS]…", **attributes)
+        self._act = act
+        self._is_check = is_check
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(algorithms())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if ctx.resilient_parsing and cmd_name not in algorithms():
+            return None
+        return AlgorithmCommand(algorithm(cmd_name), self._act, self._is_check)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Algorithms"):
+            formatter.write_dl([(name, found.summary) for name, found in sorted(algorithms().items())])

@@ -1,0 +1,126 @@
+"""`mosaic show`: everything about one run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from mosaic.cli import output
+from mosaic.cli.arguments import run_argument
+from mosaic.cli.door import Door, command, pass_door
+from mosaic.cli.live import hardware_words, title
+from mosaic.contracts.folder import RunFolder
+
+Json = dict[str, Any]
+
+
+@command()
+@run_argument()
+@pass_door
+def show(door: Door, run: str) -> None:
+    """Shows everything about a run: how it stands, its story, its files, its last metrics."""
+    trainer = door.trainer()
+    view = trainer.get(run)
+    last = {
+        series.tag: series.values[-1] for series in trainer.metrics(view["run_id"], last_only=True) if series.values
+    }
+    found = files(view["run_dir"])
+    if door.is_json:
+        output.print_json({**view, "files": found, "metrics": last})
+        return
+    _print(view, found, last)
+
+
+def files(run_dir: str) -> dict[str, str]:
+    """What a person may want to open, by what it is; only what is there."""
+    folder = RunFolder(run_dir)
+    wanted = {
+        "config": folder.config,
+        "checkpoint": folder.last_checkpoint,
+        "best checkpoint": folder.best_checkpoint,
+        "tensorboard": folder.tensorboard,
+        "evaluation": folder.eval_summary,
+        "videos": folder.videos,
+        "analytics": folder.analytics,
+        "journal": folder.journal,
+        "logs": folder.logs,
+    }
+    found = {name: str(path) for name, path in wanted.items() if _has_content(path)}
+    models = sorted(folder.models.glob("*/*.cleanrl_model"))
+    return found | ({"model": str(models[-1])} if models else {})
+
+
+def _has_content(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else path.exists()
+
+
+def _print(view: Json, found: dict[str, str], last: dict[str, float]) -> None:
+    from rich.text import Text
+
+    console = output.console()
+    word = output.status(view)
+    console.print(
+        Text.assemble((word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"), "  ", (title(view), "bold"))
+    )
+    console.print(output.facts([("  " + name, value) for name, value in _facts(view)]))
+    if view.get("story"):
+        console.print("\n[bold]Story")
+        began = view["story"][0]["at"]
+        console.print(
+            output.facts(
+                (f"  {output.moment(line['at'])}  +{output.duration(line['at'] - began)}", line["said"])
+                for line in view["story"]
+            )
+        )
+    if len(view.get("attempts") or ()) > 1:
+        console.print("\n[bold]Attempts")
+        console.print(output.facts((f"  {attempt['number']}", _attempt(attempt)) for attempt in view["attempts"]))
+    if last:
+        console.print("\n[bold]Last metrics")
+        console.print(output.facts(("  " + tag, output.figure(value)) for tag, value in sorted(last.items())))
+    if found:
+        console.print(f"\n[bold]Files[/bold] in {_escaped(view['run_dir'])}")
+        root = view["run_dir"].rstrip("/") + "/"
+        console.print(output.facts(("  " + name, path.removeprefix(root)) for name, path in found.items()))
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _facts(view: Json) -> list[tuple[str, Any]]:
+    step, total = view.get("global_step"), view.get("total_timesteps")
+    episodes = view.get("episodes") or 0
+    done = f"{step:,}" + (f" of {total:,} ({output.progress(view)})" if total else "") if step is not None else None
+    span = f"mean of the last {min(100, episodes)} of {episodes:,} episodes"
+    started, finished = view.get("started_at"), view.get("finished_at")
+    took = (finished or time.time()) - started if started else None
+    checkpoint = view.get("checkpoint_step")
+    return [
+        ("run", view["run_id"]),
+        ("name", view.get("run_name")),
+        ("why", view.get("reason")),
+        ("steps", done),
+        ("pace", f"{view['sps']:,.0f} steps/s" if view.get("sps") else None),
+        ("time left", output.duration(view["seconds_left"]) if view.get("seconds_left") is not None else None),
+        ("return", f"{output.figure(view.get('episodic_return'))} ({span})" if episodes else None),
+        ("submitted", output.moment(view["submitted_at"])),
+        ("started", output.moment(started) if started else None),
+        ("finished", f"{output.moment(finished)}, after {output.duration(took)}" if finished and took else None),
+        ("process", f"{view['pid']}" if view.get("pid") else None),
+        ("hardware", hardware_words(view.get("hardware") or {}) or None),
+        ("checkpoint", f"step {checkpoint:,}" if checkpoint is not None else None),
+        ("group", view.get("group")),
+        ("tags", ", ".join(view.get("tags") or ()) or None),
+        ("note", view.get("notes")),
+        ("archived", "yes" if view.get("is_archived") else None),
+    ]
+
+
+def _attempt(attempt: Json) -> str:
+    ended = attempt.get("ended_at")
+    span = f", ran {output.duration(ended - attempt['started_at'])}" if ended else ", still running"
+    return f"{output.moment(attempt['started_at'])}{span}{', resumed' if attempt.get('is_resume') else ''}"

@@ -1,0 +1,167 @@
+"""`mosaic train`, `check` and `submit`: from settings or a file to runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mosaic.cli import output
+from mosaic.cli.door import Command, Door, command, pass_door
+from mosaic.cli.payloads import group_name, parse_seeds, with_seed
+from mosaic.cli.schema import Algorithm, algorithms
+from mosaic.cli.settings import AlgorithmGroup
+from mosaic.contracts.errors import BadInput
+
+Json = dict[str, Any]
+
+
+def _train(door: Door, algorithm: Algorithm, payload: Json, seeds: str | None, is_detached: bool) -> int:
+    if seeds is None:
+        return start(door, payload, is_detached)
+    group = payload["metadata"].get("group") or group_name(
+        algorithm.name, payload["metadata"]["worker"]["config"].get("env_id", ""), time.time()
+    )
+    return _start_many(door, [with_seed(payload, seed, group) for seed in parse_seeds(seeds)], group, is_detached)
+
+
+def start(door: Door, payload: Json, is_detached: bool) -> int:
+    """Submits one run and, unless detached, stays with it until its end."""
+    door.announce()
+    view = door.trainer().submit(payload)
+    if is_detached:
+        return _submitted(door, view)
+    from mosaic.cli.following import exit_code, follow, report_end
+
+    ended = follow(door, view)
+    report_end(door, ended)
+    return exit_code(ended)
+
+
+def _submitted(door: Door, view: Json) -> int:
+    if door.is_json:
+        output.print_json(view)
+    else:
+        click.echo(f"Run {view['run_id']} is {view['stage']}. Its folder: {view['run_dir']}")
+        output.say(f"Watch it: mosaic logs -f {output.short_id(view['run_id'])}    Stop it: mosaic cancel last")
+    return 0
+
+
+def _start_many(door: Door, payloads: list[Json], group: str, is_detached: bool) -> int:
+    door.announce()
+    trainer = door.trainer()
+    views = [trainer.submit(payload) for payload in payloads]
+    output.say(f"{len(views)} runs in group {group}. List them: mosaic runs --group {group}")
+    if not is_detached:
+        from mosaic.cli.following import exit_code, follow_many
+
+        views = follow_many(door, views)
+    if door.is_json:
+        output.print_json(views)
+    else:
+        from mosaic.cli.runs import runs_table
+
+        output.console().print(runs_table(views))
+    return 0 if is_detached else max(exit_code(view) for view in views)
+
+
+train = AlgorithmGroup(
+    _train,
+    is_check=False,
+    name="train",
+    help="""Trains an agent and watches it. Ctrl-C stops the run with a checkpoint; a second Ctrl-C leaves it alone.
+
+    \b
+    mosaic train ppo --env-id CartPole-v1 --total-timesteps 50000
+    mosaic train ppo --env-id CartPole-v1 --seeds 1-5 --detach
+
+    `mosaic train ALGORITHM --help` shows every setting.""",
+)
+
+
+# --- check
+
+
+def _check(door: Door, _: Algorithm, payload: Json, seeds: str | None, __: bool) -> int:
+    if seeds is not None:
+        parse_seeds(seeds)
+    return _verdict(door, payload)
+
+
+def _verdict(door: Door, payload: Json) -> int:
+    verdict = door.trainer().check(payload)
+    if door.is_json:
+        output.print_json(verdict)
+        return 0
+    summary = dict(verdict.get("summary") or {})
+    click.echo("The worker would run this. Nothing was started.")
+    rows = [(name.replace("_", " "), _shown(value)) for name, value in summary.items()]
+    output.console().print(output.facts(rows))
+    return 0
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return "\n".join(f"{key} = {_shown(inner)}" for key, inner in value.items())
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+class CheckGroup(AlgorithmGroup):
+    """Takes the name of a file where `train` takes an algorithm."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        is_file = cmd_name == "-" or cmd_name.endswith(".json") or Path(cmd_name).is_file()
+        if not is_file or cmd_name in algorithms():
+            return super().get_command(ctx, cmd_name)
+
+        def check_file() -> int:
+            return _verdict(click.get_current_context().ensure_object(Door), read_payload(cmd_name))
+
+        return Command(cmd_name, callback=check_file, help=f"Checks the config in {cmd_name}.")
+
+
+check = CheckGroup(
+    _check,
+    is_check=True,
+    name="check",
+    help="""Asks the worker what it would do with a config; nothing is started.
+
+    \b
+    mosaic check ppo --env-id CartPole-v1 --learning-rate 0.001
+    mosaic check config.json""",
+)
+
+
+# --- submit
+
+
+def read_payload(path: str) -> Json:
+    """The config in a file; `-` is stdin."""
+    name = "stdin" if path == "-" else path
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text()
+        payload = json.loads(text)
+    except OSError as error:
+        raise BadInput(f"{name} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"{name} is no text file; expected a config as JSON.") from None
+    except ValueError as error:
+        raise BadInput(f"{name} is no JSON: {error}.") from None
+    if not isinstance(payload, dict):
+        raise BadInput(f"{name} holds {type(payload).__name__}; expected a JSON object with metadata and artifacts.")
+    return payload
+
+
+@command()
+@click.argument("config", metavar="CONFIG.json")
+@click.option("--follow", is_flag=True, help="Stay and watch the run until its end.")
+@pass_door
+def submit(door: Door, config: str, follow: bool) -> int:
+    """Submits a whole config from a JSON file; '-' reads it from stdin."""
+    return start(door, read_payload(config), is_detached=not follow)
