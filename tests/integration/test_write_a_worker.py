@@ -1,0 +1,85 @@
+"""docs/write-a-worker.md is run as a reader would: its code installed by its own declaration, its config submitted."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.daemons import ended, wait_for
+
+from mosaic.client import Trainer, connect
+from mosaic.contracts.events import KINDS
+from mosaic.contracts.folder import Workspace
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "write-a-worker.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The document's config, with its worker where the daemon finds it."""
+    site = tmp_path / "site"
+    project = tomllib.loads(blocks("toml")[0])["project"]
+    information = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    declared = "".join(
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in entries.items())
+        for group, entries in project["entry-points"].items()
+    )
+    (information / "entry_points.txt").write_text(declared)
+    (site / "bandit_worker.py").write_text(blocks("python")[0])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    given: dict[str, Any] = json.loads(blocks("json")[0])
+    return given
+
+
+def steps(trainer: Trainer, run_id: str) -> int:
+    return trainer.get(run_id)["global_step"] or 0
+
+
+def test_the_worker_of_the_document_runs_to_its_end(workspace: Workspace, payload: dict[str, Any]) -> None:
+    with connect(workspace) as trainer:
+        view = ended(trainer, trainer.submit(payload)["run_id"])
+        (best,) = trainer.metrics(view["run_id"], ["bandit/best_value"], last_only=True)
+    assert view["outcome"] == "succeeded", view["reason"]
+    assert view["global_step"] == view["total_timesteps"] == view["episodes"] == 20_000
+    assert view["tags"] == ["first"]
+    assert best.values[-1] == pytest.approx(0.8, abs=0.05)
+    assert list(Path(view["run_dir"], "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_the_worker_of_the_document_is_cancelled_and_resumes(workspace: Workspace, payload: dict[str, Any]) -> None:
+    payload["metadata"]["worker"]["config"]["total_timesteps"] = 10**9
+    with connect(workspace) as trainer:
+        run_id = trainer.submit(payload)["run_id"]
+        wait_for(lambda: steps(trainer, run_id), "the first steps")
+        trainer.cancel(run_id)
+        cancelled = ended(trainer, run_id)
+        assert cancelled["outcome"] == "cancelled"
+        assert cancelled["checkpoint_step"] > 0
+        trainer.resume(run_id)
+        wait_for(lambda: steps(trainer, run_id) > cancelled["checkpoint_step"], "steps behind the checkpoint")
+        trainer.cancel(run_id)
+        assert ended(trainer, run_id)["checkpoint_step"] > cancelled["checkpoint_step"]
+
+
+def test_the_worker_of_the_document_takes_less_than_sixty_lines() -> None:
+    assert len(blocks("python")[0].splitlines()) < 60
+
+
+def test_the_lines_of_the_document_are_events_as_the_contract_has_them() -> None:
+    lines = [json.loads(line) for line in blocks("json")[1].splitlines()]
+    assert [line["seq"] for line in lines] == [1, 2, 3, 4, 5]
+    for line in lines:
+        assert not KINDS[line["kind"]].model_validate(line).model_extra
