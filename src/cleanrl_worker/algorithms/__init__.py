@@ -1,0 +1,1 @@
+"""One complete file an algorithm, each with the same public names: Config, Agent, check, train, load_policy."""

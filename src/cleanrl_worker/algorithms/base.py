@@ -1,0 +1,196 @@
+"""What every algorithm's file offers, and the few things that all of them share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from cleanrl_worker.kernels import Learner, Network
+from cleanrl_worker.vector import Environments, flat_size, flattener
+from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.model import Contract
+from mosaic.contracts.payload import EnvId, SafeName
+
+if TYPE_CHECKING:
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+Backend = Literal["auto", "numpy", "torch"]
+Group = dict[str, Any]
+RUN: Group = {"group": "run"}
+COMPUTE: Group = {"group": "compute"}
+ROLLOUT: Group = {"group": "rollout"}
+LEARNING: Group = {"group": "learning"}
+
+
+class AlgorithmConfig(Contract):
+    """The settings that every algorithm has. Names and defaults are CleanRL's where CleanRL has them."""
+
+    env_id: EnvId = Field(json_schema_extra=RUN)
+    """The environment to train in, by its Gymnasium id."""
+    total_timesteps: int = Field(gt=0, json_schema_extra=RUN)
+    """How many environment steps to train for, over all environments together."""
+    seed: int = Field(default=1, ge=0, lt=2**31, json_schema_extra=RUN)
+    """The seed of everything random: equal settings and seed give equal weights."""
+    exp_name: SafeName = Field(json_schema_extra=RUN)
+    """The name of the experiment, part of the run's name."""
+    checkpoint_every: int | None = Field(default=None, gt=0, json_schema_extra=RUN)
+    """Environment steps between checkpoints; unset: a tenth of the run, between 10,000 and 250,000 steps."""
+    backend: Backend = Field(default="auto", json_schema_extra=COMPUTE)
+    """What computes the update: numpy (fastest for small networks on a CPU), torch, or auto to choose."""
+    cuda: bool = Field(default=True, json_schema_extra=COMPUTE)
+    """Whether the torch backend uses a GPU where there is one."""
+    torch_deterministic: bool = Field(default=True, json_schema_extra=COMPUTE)
+    """Whether the torch backend keeps to deterministic algorithms on a GPU."""
+
+    @property
+    def checkpoint_interval(self) -> int:
+        """`checkpoint_every`, or its default for a run of this length."""
+        return self.checkpoint_every or min(max(self.total_timesteps // 10, 10_000), 250_000)
+
+
+class Policy(Protocol):
+    """A trained policy, ready to act: everything between observation and action is inside of it."""
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        """Actions for observations [n, …]: as the environment gave them, or flattened where they are no arrays."""
+
+
+class Inputs:
+    """How observations become the network's inputs. Its facts travel with the checkpoint."""
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self.size: int = facts["size"]
+        self._first: int | None = facts["first"]
+        """Where observations are single numbers: the lowest of them."""
+
+    @staticmethod
+    def facts(space: gymnasium.Space[Any]) -> dict[str, Any]:
+        first = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
+        return {"size": flat_size(space), "first": first}
+
+    def __call__(self, observations: Array) -> Array:
+        if self._first is not None and observations.ndim == 1:
+            return np.asarray(np.eye(self.size, dtype=np.float32)[observations - self._first])
+        return np.asarray(observations).reshape(len(observations), self.size)
+
+
+# --- does an environment fit?
+
+
+def algorithms_for(space: gymnasium.Space[Any]) -> list[str]:
+    """The algorithms here that can act in such a space."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return ["ppo"]
+    if isinstance(space, gymnasium.spaces.Box) and space.dtype.kind == "f":
+        return ["ppo_continuous_action"]
+    return []
+
+
+def described(space: gymnasium.Space[Any]) -> str:
+    """`Discrete(2)`, `Box(3,)`: a space without its bounds."""
+    if isinstance(space, gymnasium.spaces.Box):
+        return f"Box{space.shape}"
+    return str(space) if isinstance(space, gymnasium.spaces.Discrete) else type(space).__name__
+
+
+def name_of(env: gymnasium.Env[Any, Any]) -> str:
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
+
+
+def refuse_actions(algorithm: str, needed: str, env: gymnasium.Env[Any, Any]) -> BadInput:
+    fitting = algorithms_for(env.action_space)
+    advice = f"This fits: {', '.join(fitting)}." if fitting else "No algorithm of this worker fits it."
+    return BadInput(f"{algorithm} needs {needed}; {name_of(env)} has {described(env.action_space)}. {advice}")
+
+
+def check_observations(algorithm: str, env: gymnasium.Env[Any, Any]) -> None:
+    space = env.observation_space
+    try:
+        flattener(space)
+        size = flat_size(space)
+    except (BadInput, ValueError):
+        size = 0
+    if size == 0:
+        raise BadInput(
+            f"{algorithm} needs observations that can be made into one vector; {name_of(env)} has {described(space)}. "
+            "A wrapper that gives arrays of a fixed size would make it fit."
+        )
+
+
+def resolved_backend(backend: Backend) -> str:
+    """The networks of these algorithms are small: numpy is faster, even where there is a GPU."""
+    return "numpy" if backend == "auto" else backend
+
+
+# --- what must not go on
+
+
+def stop_where_infinite(algorithm: str, run: Run, step: int, values: Mapping[str, float]) -> None:
+    """Reports every value that is not finite and ends the training: what follows would be worthless."""
+    bad = [tag for tag, value in values.items() if not math.isfinite(value)]
+    for tag in bad:
+        run.anomaly(tag, step)
+    if bad:
+        raise MosaicError(
+            f"{algorithm} stopped at step {step:,}: {', '.join(bad)} became infinite or not a number. The last "
+            f"checkpoint from before is kept in {run.folder.checkpoints}; a lower learning_rate may help."
+        )
+
+
+def stop_where_reward_infinite(algorithm: str, run: Run, rewards: Array, step: int) -> None:
+    """The same for the rewards [steps, environments] of a rollout that began behind `step`, at the exact step."""
+    is_finite = np.isfinite(rewards)
+    if not is_finite.all():
+        row = int(np.flatnonzero(~is_finite.all(1))[0])
+        stop_where_infinite(algorithm, run, step + (row + 1) * rewards.shape[1], {"reward": math.nan})
+
+
+# --- resuming
+
+
+def check_made_by(algorithm: str, checkpoint: Checkpoint) -> None:
+    maker = checkpoint.facts.get("algorithm")
+    if maker != algorithm:
+        raise BadInput(f"The checkpoint {checkpoint.path} was made by {maker!r}; expected one of {algorithm!r}.")
+
+
+def check_resumable(algorithm: str, shape: Mapping[str, Any], resume: Checkpoint) -> None:
+    """A checkpoint goes on only in a run of the same shape; the first difference is named."""
+    found = {"algorithm": resume.facts.get("algorithm"), **resume.facts.get("shape", {})}
+    for what, value in {"algorithm": algorithm, **shape}.items():
+        if found.get(what) != value:
+            raise BadInput(
+                f"The checkpoint {resume.path} cannot be resumed by this run: its {what} is {found.get(what)!r}, "
+                f"here it is {value!r}. Resume with the settings that made it, or start a new run."
+            )
+
+
+def restore_environments(run: Run, environments: Environments, resume: Checkpoint) -> bool:
+    """Whether every environment is where it was; a warning says why not."""
+    problems = environments.restore(resume.arrays, resume.facts["environments"])
+    if problems:
+        run.warn(
+            "The run goes on, but not exactly as it would have without the interruption: " + "; ".join(problems) + ".",
+            code="resumed_inexactly",
+        )
+    return not problems
+
+
+def optimizer_arrays(network: Network, learner: Learner) -> dict[str, Array]:
+    """Adam's moments, named as the weights are, in torch's layout."""
+    moments = {"adam.first": learner.first, "adam.second": learner.second}
+    return {f"{kind}.{name}": part for kind, views in moments.items() for name, part in network.named(views).items()}
+
+
+def restore_optimizer(network: Network, learner: Learner, arrays: Mapping[str, Array], count: int) -> None:
+    for kind, views in (("adam.first.", learner.first), ("adam.second.", learner.second)):
+        named = {key.removeprefix(kind): part for key, part in arrays.items() if key.startswith(kind)}
+        network.assign(views, named)
+    learner.count = count

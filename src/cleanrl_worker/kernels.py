@@ -1,0 +1,520 @@
+"""PPO's update written out by hand in numpy: forward, backward, clipping and Adam over one flat parameter vector.
+
+For small networks on a CPU the matrix products take microseconds, and what a framework adds around them is most of
+the time. So everything here works in buffers that are made once, actor and critic are stacked so that one call does
+both, and what concerns every minibatch alike is done once an epoch. The torch loss in each algorithm's file is the
+reference: the tests hold these gradients against autograd's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.intp]
+
+ACTOR, CRITIC = 0, 1
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-5
+"""Adam's. The epsilon is that of the original PPO code, not torch's 1e-8."""
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+class Views:
+    """The parts of one flat vector by name: of the parameters, of their gradient, or of Adam's moments."""
+
+    def __init__(self, network: Network, flat: Array) -> None:
+        self.flat = flat
+        self._taken = 0
+        width = network.inputs
+        self.weights: list[Array] = []
+        self.biases: list[Array] = []
+        for size in network.hidden:
+            self.weights.append(self._take(2, width, size))
+            self.biases.append(self._take(2, 1, size))
+            width = size
+        self.actor_weight = self._take(network.outputs, width)
+        self.actor_bias = self._take(network.outputs, 1)
+        self.critic_weight = self._take(1, width)
+        self.critic_bias = self._take(1, 1)
+        self.log_std = self._take(network.outputs, 1) if network.has_log_std else None
+
+    def _take(self, *shape: int) -> Array:
+        begin, self._taken = self._taken, self._taken + math.prod(shape)
+        return self.flat[begin : self._taken].reshape(shape)
+
+
+class Network:
+    """A tanh actor and a tanh critic with hidden layers of equal sizes, which are therefore kept stacked."""
+
+    def __init__(
+        self, inputs: int, outputs: int, hidden: tuple[int, ...], actor: str = "actor", has_log_std: bool = False
+    ) -> None:
+        self.inputs = inputs
+        self.outputs = outputs
+        self.hidden = hidden
+        self.actor = actor
+        """What the state dict calls the actor."""
+        self.has_log_std = has_log_std
+        sizes = (inputs, *hidden)
+        trunk = sum(2 * (before + 1) * after for before, after in zip(sizes, hidden, strict=False))
+        self.size = trunk + (outputs + 1) * (sizes[-1] + 1) + (outputs if has_log_std else 0)
+        self.parameters = self.vector()
+        self.flat = self.parameters.flat
+
+    def vector(self) -> Views:
+        """A further vector of the same shape, all zeros."""
+        return Views(self, np.zeros(self.size, np.float32))
+
+    def initialise(self, rng: np.random.Generator) -> None:
+        """Orthogonal weights, zero biases; the small last actor layer makes the first policy nearly uniform."""
+        for weight in self.parameters.weights:
+            for side in (ACTOR, CRITIC):
+                weight[side] = orthogonal(rng, weight[side].shape, math.sqrt(2))
+        self.parameters.actor_weight[...] = orthogonal(rng, self.parameters.actor_weight.shape, 0.01)
+        self.parameters.critic_weight[...] = orthogonal(rng, self.parameters.critic_weight.shape, 1.0)
+
+    def _named(self, views: Views) -> dict[str, Array]:
+        """Views in torch's layout (a layer's weight is [out, in]) under CleanRL's names."""
+        named: dict[str, Array] = {}
+        last = 2 * len(self.hidden)
+        for side, name in ((CRITIC, "critic"), (ACTOR, self.actor)):
+            for layer, (weight, bias) in enumerate(zip(views.weights, views.biases, strict=True)):
+                named[f"{name}.{2 * layer}.weight"] = weight[side].T
+                named[f"{name}.{2 * layer}.bias"] = bias[side, 0]
+            head = (views.actor_weight, views.actor_bias) if side == ACTOR else (views.critic_weight, views.critic_bias)
+            named[f"{name}.{last}.weight"] = head[0]
+            named[f"{name}.{last}.bias"] = head[1][:, 0]
+        if views.log_std is not None:
+            named[f"{self.actor}_logstd".replace("_mean", "")] = views.log_std.T
+        return named
+
+    def named(self, views: Views) -> dict[str, Array]:
+        """Copies of the parts, in torch's layout under CleanRL's names."""
+        return {name: np.array(part, order="C") for name, part in self._named(views).items()}
+
+    def assign(self, views: Views, named: Mapping[str, npt.NDArray[Any]]) -> None:
+        """The reverse of `named`. A missing name is a KeyError, a wrong shape a ValueError."""
+        for name, part in self._named(views).items():
+            if part.shape != named[name].shape:
+                raise ValueError(f"{name} is {named[name].shape}; expected {part.shape}")
+            part[...] = named[name]
+
+    def critic(self, observations: Array) -> Array:
+        """The values of a batch of observations."""
+        hidden = observations
+        for weight, bias in zip(self.parameters.weights, self.parameters.biases, strict=True):
+            hidden = hidden @ weight[CRITIC]
+            hidden += bias[CRITIC]
+            np.tanh(hidden, out=hidden)
+        values: Array = hidden @ self.parameters.critic_weight[0]
+        values += self.parameters.critic_bias[0, 0]
+        return values
+
+
+class Actor:
+    """The actor's forward pass for a fixed number of observations, without allocations."""
+
+    def __init__(self, network: Network, rows: int) -> None:
+        views = network.parameters
+        self._hidden = [np.empty((rows, size), np.float32) for size in network.hidden]
+        # Adding a bias that is already spread over the rows takes half the time of broadcasting it at each step.
+        self._biases = [np.empty_like(hidden) for hidden in self._hidden]
+        self._layers = [
+            (weight[ACTOR], bias, hidden)
+            for weight, bias, hidden in zip(views.weights, self._biases, self._hidden, strict=True)
+        ]
+        self._head = np.empty((network.hidden[-1], network.outputs), np.float32)
+        self._head_bias = np.empty((rows, network.outputs), np.float32)
+        self._views = views
+
+    def refresh(self) -> None:
+        """Call when the parameters have changed."""
+        for spread, bias in zip(self._biases, self._views.biases, strict=True):
+            spread[...] = bias[ACTOR]
+        self._head[...] = self._views.actor_weight.T
+        self._head_bias[...] = self._views.actor_bias[:, 0]
+
+    def __call__(self, observations: Array, out: Array) -> None:
+        below = observations
+        for weight, bias, hidden in self._layers:
+            np.dot(below, weight, out=hidden)
+            np.add(hidden, bias, out=hidden)
+            np.tanh(hidden, out=hidden)
+            below = hidden
+        np.dot(below, self._head, out=out)
+        np.add(out, self._head_bias, out=out)
+
+
+def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> Array:
+    """A matrix with orthonormal rows or columns, whichever are fewer, times `gain`."""
+    rows, columns = shape
+    draws = rng.standard_normal((max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(draws)
+    q *= np.sign(np.diag(r))  # makes the distribution uniform
+    return (gain * (q if rows >= columns else q.T)).astype(np.float32)
+
+
+def advantages(rewards: Doubles, values: Array, dones: npt.NDArray[np.bool_], gamma: float, gae_lambda: float) -> Array:
+    """Generalised advantage estimation. `values` has one row more than `rewards`; a done ends the sum behind it."""
+    lives = 1.0 - dones
+    deltas = rewards + gamma * lives * values[1:] - values[:-1]
+    found = np.empty(deltas.shape, np.float32)
+    for env in range(deltas.shape[1]):
+        # Plain floats: a numpy call for each step would take twenty times as long.
+        last = 0.0
+        column = []
+        steps = zip(deltas[::-1, env].tolist(), (gamma * gae_lambda * lives[::-1, env]).tolist(), strict=True)
+        for delta, decay in steps:
+            last = delta + decay * last
+            column.append(last)
+        found[::-1, env] = column
+    return found
+
+
+def gaussian_log_probs(noise: Array, log_std: Array) -> Array:
+    """Of draws mean + noise × std, [rows, size]: the mean does not matter."""
+    constant = float(log_std.sum()) + len(log_std) * HALF_LOG_TWO_PI
+    found: Array = -0.5 * (noise * noise).sum(1) - constant
+    return found
+
+
+@dataclass
+class Batch:
+    """One rollout, flattened: a row for each environment step."""
+
+    observations: Array
+    actions: npt.NDArray[Any]
+    """Indices [rows], or vectors [rows, size]."""
+    log_probs: Array
+    advantages: Array
+    returns: Array
+    values: Array
+
+
+class Losses(NamedTuple):
+    """Of the newest minibatch; `clipfrac` is the mean over the update."""
+
+    value_loss: float
+    policy_loss: float
+    entropy: float
+    old_approx_kl: float
+    approx_kl: float
+    clipfrac: float
+
+
+class Settings(Protocol):
+    """What an update needs to know of a Config."""
+
+    @property
+    def norm_adv(self) -> bool: ...
+    @property
+    def clip_coef(self) -> float: ...
+    @property
+    def clip_vloss(self) -> bool: ...
+    @property
+    def ent_coef(self) -> float: ...
+    @property
+    def vf_coef(self) -> float: ...
+    @property
+    def max_grad_norm(self) -> float: ...
+
+
+class Learner(Protocol):
+    """Improves the parameters; there is one over numpy (below) and one over torch (autograd.py)."""
+
+    first: Views
+    """Adam's running mean of the gradient."""
+    second: Views
+    """Adam's running mean of the squared gradient."""
+    count: int
+    """Adam's steps so far."""
+
+    def begin(self, learning_rate: float) -> None:
+        """A new update begins."""
+
+    def epoch(self, batch: Batch, order: Integers) -> None:
+        """One gradient step a minibatch, over all rows in this order; stops where the gradient is not finite."""
+
+    def losses(self) -> Losses: ...
+
+    def collect(self) -> None:
+        """Brings the network and Adam's moments up to date, where the learner keeps its own."""
+
+
+class Kernel:
+    """What the discrete and the Gaussian policy have in common."""
+
+    def __init__(self, network: Network, rows: int, settings: Settings) -> None:
+        self.network = network
+        self.rows = rows
+        self.settings = settings
+        self.gradient = network.vector()
+        self.first = network.vector()
+        self.second = network.vector()
+        self.count = 0
+        self._scratch = np.empty(network.size, np.float32)
+        self._learning_rate = 0.0
+        self._clipped: list[float] = []
+        self._hidden = [np.empty((2, rows, size), np.float32) for size in network.hidden]
+        self._deltas = [np.empty((2, rows, size), np.float32) for size in network.hidden]
+        self._squares = [np.empty((2, rows, size), np.float32) for size in network.hidden]
+        self._turned = [np.empty((2, *weight.shape[:0:-1]), np.float32) for weight in network.parameters.weights]
+        self._ones = np.ones((1, rows), np.float32)
+        self._column = np.ones((rows, 1), np.float32)
+        self._out = np.empty((network.outputs, rows), np.float32)
+        self._out_delta = np.empty((network.outputs, rows), np.float32)
+        self._log_ratio, self._ratio, self._clip, self._plain, self._cut = np.empty((5, rows), np.float32)
+        self._value, self._value_delta = np.empty((2, 1, rows), np.float32)
+        self._error, self._bounded, self._size_1, self._size_2 = np.empty((4, 1, rows), np.float32)
+        self._is_free = np.empty(rows, np.bool_)
+        self._is_value_free = np.empty((1, rows), np.bool_)
+
+    # --- what a policy adds
+
+    def _arranged(self, batch: Batch, order: Integers) -> npt.NDArray[Any]:
+        """The actions of an epoch with the rows in the last axis."""
+        raise NotImplementedError
+
+    def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
+        """Of the actions under the outputs in `_out`."""
+        raise NotImplementedError
+
+    def _pull(self, slope: Array, actions: npt.NDArray[Any]) -> None:
+        """Fills `_out_delta` from the loss's slope by log-probability, and adds the entropy's part."""
+        raise NotImplementedError
+
+    def _entropy(self) -> float:
+        raise NotImplementedError
+
+    # --- the update
+
+    def begin(self, learning_rate: float) -> None:
+        self._learning_rate = learning_rate
+        self._clipped = []
+
+    def epoch(self, batch: Batch, order: Integers) -> None:
+        rows = self.rows
+        observations = batch.observations.take(order, 0)
+        actions = self._arranged(batch, order)
+        log_probs = batch.log_probs.take(order)
+        values = batch.values.take(order)
+        misses = values - batch.returns.take(order)
+        weights = batch.advantages.take(order).reshape(-1, rows)
+        if self.settings.norm_adv:
+            weights -= weights.mean(1, keepdims=True)
+            weights /= weights.std(1, ddof=1, keepdims=True) + 1e-8
+        weights *= -1 / rows  # the loss is the negative mean
+        for index in range(len(order) // rows):
+            part = slice(index * rows, (index + 1) * rows)
+            self.differentiate(
+                observations[part], actions[..., part], log_probs[part], weights[index], values[part], misses[part]
+            )
+            np.subtract(self._ratio, 1, out=self._clip)
+            np.abs(self._clip, out=self._clip)
+            self._clipped.append(np.count_nonzero(self._clip > self.settings.clip_coef) / rows)
+            if not self.descend():
+                return
+
+    def differentiate(
+        self,
+        observations: Array,
+        actions: npt.NDArray[Any],
+        log_probs: Array,
+        weights: Array,
+        values: Array,
+        misses: Array,
+    ) -> None:
+        """Fills the gradient. `weights` are advantages times -1/rows, `misses` old values less the returns."""
+        views, gradient, hidden = self.network.parameters, self.gradient, self._hidden
+        below: Array = observations
+        for weight, bias, layer in zip(views.weights, views.biases, hidden, strict=True):
+            np.matmul(below, weight, out=layer)
+            np.add(layer, bias, out=layer)
+            np.tanh(layer, out=layer)
+            below = layer
+        np.dot(views.actor_weight, below[ACTOR].T, out=self._out)
+        np.add(self._out, views.actor_bias, out=self._out)
+        np.dot(views.critic_weight, below[CRITIC].T, out=self._value)
+        np.add(self._value, views.critic_bias, out=self._value)
+
+        # The clipped surrogate: the larger loss counts, and where that is the clipped one its slope is zero.
+        # Inside the range both are the same product, so that comparing them needs no tolerance.
+        low, high = 1 - self.settings.clip_coef, 1 + self.settings.clip_coef
+        np.subtract(self._log_probs(actions), log_probs, out=self._log_ratio)
+        np.exp(self._log_ratio, out=self._ratio)
+        np.maximum(self._ratio, low, out=self._clip)
+        np.minimum(self._clip, high, out=self._clip)
+        np.multiply(weights, self._ratio, out=self._plain)
+        np.multiply(weights, self._clip, out=self._cut)
+        np.greater_equal(self._plain, self._cut, out=self._is_free)
+        np.multiply(self._plain, self._is_free, out=self._clip)
+        self._pull(self._clip, actions)
+
+        # The value loss, clipped around the old value in the same manner.
+        if self.settings.clip_vloss:
+            reach = self.settings.clip_coef
+            np.subtract(self._value, values, out=self._value_delta)
+            np.maximum(self._value_delta, -reach, out=self._bounded)
+            np.minimum(self._bounded, reach, out=self._bounded)
+            np.add(self._bounded, misses, out=self._bounded)
+            np.add(self._value_delta, misses, out=self._error)
+            np.abs(self._error, out=self._size_1)
+            np.abs(self._bounded, out=self._size_2)
+            np.greater_equal(self._size_1, self._size_2, out=self._is_value_free)
+            np.multiply(self._error, self._is_value_free, out=self._value_delta)
+        else:
+            np.subtract(self._value, values, out=self._error)
+            np.add(self._error, misses, out=self._error)
+            np.copyto(self._bounded, self._error)
+            np.copyto(self._value_delta, self._error)
+        np.multiply(self._value_delta, self.settings.vf_coef / self.rows, out=self._value_delta)
+
+        # Backwards.
+        delta = self._deltas[-1]
+        for side, out_delta, head, head_slope, bias_slope in (
+            (ACTOR, self._out_delta, views.actor_weight, gradient.actor_weight, gradient.actor_bias),
+            (CRITIC, self._value_delta, views.critic_weight, gradient.critic_weight, gradient.critic_bias),
+        ):
+            np.dot(out_delta, below[side], out=head_slope)
+            np.dot(out_delta, self._column, out=bias_slope)
+            np.dot(out_delta.T, head, out=delta[side])
+        for index in range(len(hidden) - 1, -1, -1):
+            delta, square = self._deltas[index], self._squares[index]
+            np.multiply(hidden[index], hidden[index], out=square)
+            np.subtract(1, square, out=square)
+            np.multiply(delta, square, out=delta)
+            np.matmul(self._ones, delta, out=gradient.biases[index])
+            if index == 0:
+                np.matmul(observations.T, delta, out=gradient.weights[0])
+            else:
+                np.matmul(hidden[index - 1].transpose(0, 2, 1), delta, out=gradient.weights[index])
+                # A copy of the turned weights and a plain product are faster than a product with turned weights.
+                turned = self._turned[index]
+                np.copyto(turned, views.weights[index].transpose(0, 2, 1))
+                np.matmul(delta, turned, out=self._deltas[index - 1])
+
+    def descend(self) -> bool:
+        """One step of Adam on the gradient, cut to its greatest norm; False where it is not finite."""
+        slope, first, second, scratch = self.gradient.flat, self.first.flat, self.second.flat, self._scratch
+        norm = math.sqrt(np.dot(slope, slope))
+        if not math.isfinite(norm):
+            return False
+        # The cut goes into the factors, which saves a pass over the vector.
+        cut = min(1.0, self.settings.max_grad_norm / (norm + 1e-6))
+        self.count += 1
+        correction = math.sqrt(1 - BETA_2**self.count)
+        np.multiply(first, BETA_1, out=first)
+        np.multiply(slope, (1 - BETA_1) * cut, out=scratch)
+        np.add(first, scratch, out=first)
+        np.multiply(second, BETA_2, out=second)
+        np.multiply(slope, slope, out=scratch)
+        np.multiply(scratch, (1 - BETA_2) * cut * cut, out=scratch)
+        np.add(second, scratch, out=second)
+        np.sqrt(second, out=scratch)
+        np.add(scratch, EPSILON * correction, out=scratch)
+        np.divide(first, scratch, out=scratch)
+        np.multiply(scratch, self._learning_rate * correction / (1 - BETA_1**self.count), out=scratch)
+        np.subtract(self.network.flat, scratch, out=self.network.flat)
+        return True
+
+    def losses(self) -> Losses:
+        log_ratio = self._log_ratio.astype(np.float64)
+        return Losses(
+            value_loss=0.5 * float(np.mean(np.maximum(self._error**2, self._bounded**2))),
+            policy_loss=float(np.sum(np.maximum(self._plain, self._cut))),
+            entropy=self._entropy(),
+            old_approx_kl=float(np.mean(-log_ratio)),
+            approx_kl=float(np.mean(np.expm1(log_ratio) - log_ratio)),
+            clipfrac=sum(self._clipped) / len(self._clipped),
+        )
+
+    def collect(self) -> None:
+        """Nothing to do: this learner works on the network itself."""
+
+
+class CategoricalKernel(Kernel):
+    """For discrete actions: the outputs are logits."""
+
+    def __init__(self, network: Network, rows: int, settings: Settings) -> None:
+        super().__init__(network, rows, settings)
+        self._choices = np.eye(network.outputs, dtype=np.float32)
+        self._probs, self._logs, self._product = np.empty((3, network.outputs, rows), np.float32)
+        self._total = np.empty(rows, np.float32)
+        self._chosen = np.empty(rows, np.float32)
+
+    def _arranged(self, batch: Batch, order: Integers) -> npt.NDArray[Any]:
+        return self._choices.take(batch.actions.take(order), 1)
+
+    def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
+        np.maximum.reduce(self._out, 0, out=self._total)
+        np.subtract(self._out, self._total, out=self._logs)
+        np.exp(self._logs, out=self._probs)
+        np.add.reduce(self._probs, 0, out=self._total)
+        np.divide(self._probs, self._total, out=self._probs)
+        np.log(self._total, out=self._total)
+        np.subtract(self._logs, self._total, out=self._logs)
+        np.multiply(self._logs, actions, out=self._product)
+        np.add.reduce(self._product, 0, out=self._chosen)
+        return self._chosen
+
+    def _pull(self, slope: Array, actions: npt.NDArray[Any]) -> None:
+        np.subtract(actions, self._probs, out=self._out_delta)
+        np.multiply(self._out_delta, slope, out=self._out_delta)
+        if self.settings.ent_coef:
+            # The entropy's slope by a logit is -p (log p + entropy).
+            np.multiply(self._probs, self._logs, out=self._product)
+            np.add.reduce(self._product, 0, out=self._total)
+            np.subtract(self._logs, self._total, out=self._product)
+            np.multiply(self._product, self._probs, out=self._product)
+            np.multiply(self._product, self.settings.ent_coef / self.rows, out=self._product)
+            np.add(self._out_delta, self._product, out=self._out_delta)
+
+    def _entropy(self) -> float:
+        return -float(np.sum(self._probs * self._logs)) / self.rows
+
+
+class GaussianKernel(Kernel):
+    """For continuous actions: the outputs are means; one spread an action dimension is learned beside them."""
+
+    def __init__(self, network: Network, rows: int, settings: Settings) -> None:
+        super().__init__(network, rows, settings)
+        self._scaled, self._product = np.empty((2, network.outputs, rows), np.float32)
+        self._sum = np.empty(rows, np.float32)
+        self._inverse = np.empty((network.outputs, 1), np.float32)
+        self._log_stds = 0.0
+
+    def _arranged(self, batch: Batch, order: Integers) -> npt.NDArray[Any]:
+        return np.ascontiguousarray(batch.actions.take(order, 0).T)
+
+    def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
+        log_std = self.network.parameters.log_std
+        assert log_std is not None
+        self._inverse = np.exp(-log_std)
+        self._log_stds = float(log_std.sum())
+        np.subtract(actions, self._out, out=self._scaled)
+        np.multiply(self._scaled, self._inverse, out=self._scaled)
+        np.multiply(self._scaled, self._scaled, out=self._product)
+        np.add.reduce(self._product, 0, out=self._sum)
+        np.multiply(self._sum, -0.5, out=self._sum)
+        np.subtract(self._sum, self._log_stds + self.network.outputs * HALF_LOG_TWO_PI, out=self._sum)
+        return self._sum
+
+    def _pull(self, slope: Array, actions: npt.NDArray[Any]) -> None:
+        log_std_slope = self.gradient.log_std
+        assert log_std_slope is not None
+        np.subtract(self._product, 1, out=self._product)  # holds the squares
+        np.dot(self._product, slope, out=log_std_slope[:, 0])
+        # The entropy is the sum of the log spreads and a constant.
+        np.subtract(log_std_slope, self.settings.ent_coef, out=log_std_slope)
+        np.multiply(self._scaled, self._inverse, out=self._out_delta)
+        np.multiply(self._out_delta, slope, out=self._out_delta)
+
+    def _entropy(self) -> float:
+        return self._log_stds + self.network.outputs * (0.5 + HALF_LOG_TWO_PI)

@@ -1,0 +1,272 @@
+"""Several environments stepped one after the other, and the record from which a resumed run gets them back.
+
+The wrappers that Gymnasium puts around every environment cost more than a small environment itself. Those that are
+known are taken off and their time limit is kept here; any other stays. An episode's end is followed by a reset in
+the same step (same-step autoreset), and the last observation is handed over for bootstrapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+
+from mosaic.contracts.errors import BadInput
+
+Array = npt.NDArray[Any]
+Environment = gymnasium.Env[Any, Any]
+
+RECORD_LIMIT = 100_000
+"""Actions of one episode that are kept; an episode longer than this is not resumed exactly."""
+_PLAIN_WRAPPERS = (OrderEnforcing, PassiveEnvChecker)
+
+
+class Ending(NamedTuple):
+    """An episode that ended in the newest step."""
+
+    env: int
+    observation: Array
+    """The last one of the episode, flattened; the environment has been reset since."""
+    is_terminal: bool
+    """False where it was cut short, so that what would have followed is to be estimated."""
+    episodic_return: float
+    length: int
+
+
+class Environments:
+    """`count` environments. One rollout is a number of `step` calls, then `finish`."""
+
+    def __init__(self, make: Callable[[], Environment], count: int, seed: int) -> None:
+        self.seed = seed
+        made = [make() for _ in range(count)]
+        self.observation_space = made[0].observation_space
+        self.action_space = made[0].action_space
+        self._flatten = flattener(self.observation_space)
+        stripped = [strip(env) for env in made]
+        self._envs = [env for env, _ in stripped]
+        self._limits = [limit for _, limit in stripped]
+        self._cores: list[Any] = [env.unwrapped for env in self._envs]
+        self._rewards: list[list[float]] = [[] for _ in made]
+        self._lanes: list[tuple[int, Callable[[Any], Any], Callable[[Any], None]]] = [
+            (index, env.step, rewards.append)
+            for index, (env, rewards) in enumerate(zip(self._envs, self._rewards, strict=True))
+        ]
+        self._latest: list[Any] = [None] * count
+        """The newest observation of each, as the environment gave it."""
+        self._clock = 0
+        """Calls of `step`. An episode's length is the time since its beginning."""
+        self._began = [0] * count
+        self._deadlines = [0.0] * count
+        self._first_reward = [0] * count
+        """Where the present episode's rewards begin in this rollout's."""
+        self._earlier = [0.0] * count
+        """What the present episode earned in earlier rollouts."""
+        self._is_fresh = [True] * count
+        """Whether the present episode began in this rollout."""
+        self._seeds: list[int | None] = [None] * count
+        """What the present episode was reset with, where it was the first."""
+        self._before: list[Any] = [None] * count
+        """The state of the environment's random generator before the present episode's reset."""
+        self._actions: list[list[Array] | None] = [[] for _ in made]
+        """The actions since; None where they are too many."""
+
+    def __len__(self) -> int:
+        return len(self._envs)
+
+    @property
+    def observation_size(self) -> int:
+        return flat_size(self.observation_space)
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()
+
+    # --- stepping
+
+    def start(self) -> None:
+        """The first reset of each environment."""
+        for index in range(len(self)):
+            self._reset(index, self.seed + index)
+
+    def observe(self, into: Array) -> None:
+        """Writes the newest observations `into` the rows of an array, flattened."""
+        for index, observation in enumerate(self._latest):
+            into[index] = self._flattened(observation)
+
+    def _flattened(self, observation: Any) -> Any:
+        return observation if self._flatten is None else self._flatten(observation)
+
+    def step(self, actions: Iterable[Any], into: Array) -> Sequence[Ending]:
+        """One step of each; observations go `into` its rows, rewards are kept for `finish`."""
+        endings: Sequence[Ending] = ()
+        latest, deadlines, flatten = self._latest, self._deadlines, self._flatten
+        clock = self._clock = self._clock + 1
+        for (index, step, keep), action in zip(self._lanes, actions, strict=True):
+            observation, reward, is_terminal, is_truncated, _ = step(action)
+            keep(reward)
+            if is_terminal or is_truncated or clock >= deadlines[index]:
+                endings = (*endings, self._end(index, observation, bool(is_terminal)))
+                observation = latest[index]
+            else:
+                latest[index] = observation
+            into[index] = observation if flatten is None else flatten(observation)
+        return endings
+
+    def _end(self, index: int, observation: Any, is_terminal: bool) -> Ending:
+        earned = self._earlier[index] + float(sum(self._rewards[index][self._first_reward[index] :]))
+        # A copy: an environment may hand out the same array at every step.
+        last = np.array(self._flattened(observation))
+        ending = Ending(index, last, is_terminal, earned, self._clock - self._began[index])
+        self._reset(index)
+        return ending
+
+    def _reset(self, index: int, seed: int | None = None) -> None:
+        self._seeds[index] = seed
+        self._before[index] = None if seed is not None else random_state(self._cores[index])
+        self._latest[index], _ = self._envs[index].reset(seed=seed)
+        self._began[index] = self._clock
+        self._deadlines[index] = self._clock + self._limits[index]
+        self._first_reward[index] = len(self._rewards[index])
+        self._earlier[index] = 0.0
+        self._is_fresh[index] = True
+
+    def finish(self, actions: Array) -> npt.NDArray[np.float64]:
+        """Ends a rollout, whose actions were these [steps, environments, …]; its rewards [steps, environments]."""
+        rewards = np.array(self._rewards, np.float64).T
+        for index, earned in enumerate(self._rewards):
+            first = self._first_reward[index]
+            kept = self._actions[index]
+            if self._is_fresh[index]:
+                kept = self._actions[index] = []
+            if kept is not None:
+                kept.append(actions[first:, index].copy())
+                if self._clock - self._began[index] > RECORD_LIMIT:
+                    self._actions[index] = None
+            self._earlier[index] += float(sum(earned[first:]))
+            self._first_reward[index] = 0
+            self._is_fresh[index] = False
+            earned.clear()
+        return rewards
+
+    # --- resuming
+
+    def record(self) -> tuple[dict[str, Array], list[dict[str, Any]]]:
+        """Arrays and facts (one object an environment) from which `restore` gets the environments back."""
+        arrays: dict[str, Array] = {}
+        facts: list[dict[str, Any]] = []
+        for index, kept in enumerate(self._actions):
+            if kept:
+                arrays[f"env.{index}.actions"] = np.concatenate(kept)
+            arrays[f"env.{index}.observation"] = np.array(self._flattened(self._latest[index]))
+            facts.append(
+                {
+                    "seed": self._seeds[index],
+                    "before": plain(self._before[index]),
+                    "now": plain(random_state(self._cores[index])),
+                    "length": self._clock - self._began[index],
+                    "return": self._earlier[index],
+                }
+            )
+        return arrays, facts
+
+    def restore(self, arrays: Mapping[str, Array], facts: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Plays every environment back to where it was recorded; why not, for each that had to be reset instead."""
+        problems = []
+        for index, fact in enumerate(facts):
+            actions = arrays.get(f"env.{index}.actions")
+            problem = self._replay(index, fact, actions, arrays[f"env.{index}.observation"])
+            if problem is None:
+                self._began[index] = self._clock - fact["length"]
+                self._deadlines[index] = self._began[index] + self._limits[index]
+                self._earlier[index] = fact["return"]
+                self._actions[index] = [] if actions is None else [actions]
+                self._is_fresh[index] = False
+            else:
+                problems.append(f"environment {index}: {problem}")
+                self._reset(index)
+        return problems
+
+    def _replay(self, index: int, fact: Mapping[str, Any], actions: Array | None, last: Array) -> str | None:
+        env, core = self._envs[index], self._cores[index]
+        seed = fact["seed"]
+        length = 0 if actions is None else len(actions)
+        self._reset(index, self.seed + index if seed is None else seed)
+        if length != fact["length"]:
+            restore_random_state(core, fact["now"])
+            return f"its episode of {fact['length']:,} steps was longer than is recorded ({RECORD_LIMIT:,})"
+        if seed is None:
+            if fact["before"] is None:
+                return "it has no random generator that could be restored"
+            restore_random_state(core, fact["before"])
+            self._reset(index)
+        else:
+            self._seeds[index] = seed
+        observation = self._latest[index]
+        for action in () if actions is None else playable(actions):
+            observation, _, _, _, _ = env.step(action)
+        self._latest[index] = observation
+        found = np.asarray(self._flattened(observation))
+        if found.tobytes() != last.tobytes() or plain(random_state(core)) != fact["now"]:
+            restore_random_state(core, fact["now"])
+            return "replaying its actions led to another observation; it is not deterministic"
+        return None
+
+
+def playable(actions: Array) -> Iterable[Any]:
+    """Recorded actions as they were sent: plain integers, or vectors."""
+    return actions.tolist() if actions.ndim == 1 and actions.dtype.kind in "iu" else actions
+
+
+def strip(env: Environment) -> tuple[Environment, float]:
+    """The environment without the wrappers that Gymnasium puts around every one, and its time limit in steps.
+
+    Only what lies outside of any other wrapper comes off: another wrapper may rely on what is inside of it.
+    """
+    limit = float("inf")
+    while isinstance(env, gymnasium.Wrapper):
+        if type(env) is TimeLimit:
+            limit = min(limit, env._max_episode_steps)
+        elif type(env) not in _PLAIN_WRAPPERS:
+            break
+        env = env.env
+    return env, limit
+
+
+def flat_size(space: gymnasium.Space[Any]) -> int:
+    size = gymnasium.spaces.flatdim(space)
+    return int(size)
+
+
+def flattener(space: gymnasium.Space[Any]) -> Callable[[Any], Array] | None:
+    """What makes a vector of an observation; None where it is one already."""
+    if isinstance(space, gymnasium.spaces.Box):
+        return None if len(space.shape) == 1 else np.ravel
+    if isinstance(space, gymnasium.spaces.Discrete):
+        choices, first = np.eye(int(space.n), dtype=np.float32), int(space.start)
+        return lambda observation: choices[observation - first]
+    if not space.is_np_flattenable:
+        raise BadInput(f"Observations of the kind {type(space).__name__} cannot be made into one vector.")
+    return lambda observation: np.asarray(gymnasium.spaces.flatten(space, observation))
+
+
+def random_state(core: Any) -> Any:
+    """The state of an environment's own random generator, where it has one."""
+    generator = getattr(core, "np_random", None)
+    return generator.bit_generator.state if isinstance(generator, np.random.Generator) else None
+
+
+def restore_random_state(core: Any, state: Any) -> None:
+    generator = getattr(core, "np_random", None)
+    if isinstance(generator, np.random.Generator) and state is not None:
+        generator.bit_generator.state = state
+
+
+def plain(state: Any) -> Any:
+    """A random generator's state with arrays as lists, for JSON. Numpy takes it back in this form."""
+    if isinstance(state, dict):
+        return {key: plain(value) for key, value in state.items()}
+    return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state
