@@ -41,7 +41,7 @@ def algorithms(door: Door, name: str | None) -> None:
         return
     table = output.table("NAME", "WHAT IT IS", fold=("WHAT IT IS",))
     for key, one in sorted(known.items()):
-        table.add_row(key, one.summary or one.title)
+        table.add_row(key, one.title)
     output.console().print(table)
     output.say("One of them in detail: mosaic algorithms ppo    Its flags: mosaic train ppo --help")
 

@@ -57,7 +57,10 @@ def pause(door: Door, runs: tuple[str, ...]) -> None:
 @command()
 @runs_argument()
 @click.option(
-    "--total-timesteps", type=click.IntRange(1), help="Train until so many steps in all; extends a finished run."
+    "--total-timesteps",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Train until so many steps in all; extends a finished run.",
 )
 @click.option("--follow/--detach", default=False, help="Stay and watch it.  [default: detach]")
 @pass_door

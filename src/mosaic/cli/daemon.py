@@ -70,8 +70,8 @@ def status_rows(status: Json, log: str) -> list[tuple[str, str | None]]:
         ("version", status.get("version")),
         ("workspace", status.get("workspace")),
         ("runs", runs or "none"),
-        ("busy", f"{slots.get('busy', 0)} of {slots.get('cap', '?')} slots; {machine}" if slots else None),
-        ("state", "draining: no further run is started" if status.get("draining") else None),
+        ("busy", f"{slots.get('busy', 0)} of {slots.get('runs', '?')} slots; {machine}" if slots else None),
+        ("state", "draining: no further run is started" if status.get("is_draining") else None),
         ("log", log),
     ]
 

@@ -232,7 +232,7 @@ def summary(view: Json) -> list[tuple[str, str | None]]:
     pace = f", {view['sps']:,.0f} steps/s" if view.get("sps") else ""
     step = view.get("global_step")
     return [
-        ("why", view.get("reason")),
+        ("why", view.get("reason") if view["outcome"] != "succeeded" else None),
         ("return", f"{output.figure(view['episodic_return'])} ({span})" if episodes else None),
         ("steps", f"{step:,} in {output.duration(took)}{pace}" if step is not None else None),
         ("checkpoint", f"step {view['checkpoint_step']:,}" if view.get("checkpoint_step") is not None else None),

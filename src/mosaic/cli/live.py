@@ -102,6 +102,8 @@ class Watched:
 
     @property
     def share(self) -> float | None:
+        if self.view.get("outcome") == "succeeded":
+            return 1.0
         return min(1.0, self.step / self.total) if self.step is not None and self.total else None
 
 

@@ -134,6 +134,8 @@ def figure(value: float | None) -> str:
     if not math.isfinite(value):
         return str(value)
     size = abs(value)
+    if size < 1e9 and value == int(value):
+        return f"{value:,.0f}"
     if size and not 0.001 <= size < 1e9:
         return f"{value:.3g}"
     digits = next(digits for digits, bound in enumerate((1000, 100, 10, 1, 0)) if size >= bound)
@@ -181,6 +183,8 @@ def size(size_bytes: float) -> str:
 
 def progress(view: Json) -> str:
     step, total = view.get("global_step"), view.get("total_timesteps")
+    if view.get("outcome") == "succeeded":
+        return "100 %"  # also where the last update would not have fitted into the steps asked for
     if step is None:
         return NOTHING
     return f"{100 * step / total:.0f} %" if total else count(step)

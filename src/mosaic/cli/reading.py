@@ -27,7 +27,7 @@ LONGEST_LINE = 4000
 @run_argument()
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
 @click.option("--stderr", "is_stderr", is_flag=True, help="What it wrote to stderr.")
-@click.option("-n", "--lines", type=click.IntRange(0), help="Only so many of its last lines.")
+@click.option("-n", "--lines", metavar="N", type=click.IntRange(0), help="Only so many of its last lines.")
 @pass_door
 def logs(door: Door, run: str, follow: bool, is_stderr: bool, lines: int | None) -> None:
     """Prints what a run wrote to its console: the exact bytes, or made readable where they go to a terminal."""

@@ -87,7 +87,9 @@ def group_screen(picture: GroupPicture) -> LiveScreen | PlainScreen:
 @click.option("--algo", default="", help="Only runs of this algorithm.")
 @click.option("--env", "env_id", default="", help="Only runs on this environment.")
 @click.option("--group", default="", help="Only runs of this group.")
-@click.option("--limit", type=click.IntRange(1), help=f"At most so many.  [default: {HUMAN_LIMIT}, with --json all]")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1), help=f"At most so many.  [default: {HUMAN_LIMIT}, with --json all]"
+)
 @click.option("--all", "is_all", is_flag=True, help="All of them.")
 @click.option("--archived", is_flag=True, help="Archived runs, too.")
 @pass_door

@@ -11,7 +11,7 @@ from typing import Any
 from mosaic.contracts.errors import BadInput, unknown
 from mosaic.plugins import WorkerDescription, worker, workers
 
-_TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+_TYPE_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text", "json": "JSON"}
 _BOUND_WORDS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
 
 
@@ -90,7 +90,14 @@ def truth(text: str) -> bool:
         raise ValueError(text) from None
 
 
-_READERS: dict[str, Any] = {"int": _whole, "float": _number, "bool": truth, "str": str, "choice": str}
+_READERS: dict[str, Any] = {
+    "int": _whole,
+    "float": _number,
+    "bool": truth,
+    "str": str,
+    "choice": str,
+    "json": json.loads,
+}
 
 
 @dataclass(frozen=True)
@@ -133,7 +140,8 @@ def reserved_extras(worker_id: str) -> tuple[str, ...]:
     description = worker(worker_id)
     if description.schemas is None or not description.schemas.is_file():
         return ()
-    return tuple(json.loads(description.schemas.read_text()).get("reserved_extras", ()))
+    said = json.loads(description.schemas.read_text())
+    return tuple(field["name"] for field in said.get("reserved_extras", ()))
 
 
 def _algorithm(owner: WorkerDescription, name: str, said: Mapping[str, Any]) -> Algorithm:

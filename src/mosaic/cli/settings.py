@@ -76,22 +76,35 @@ def _complete_env_id(ctx: click.Context, param: click.Parameter, incomplete: str
 
 def run_options(is_check: bool) -> list[click.Option]:
     """What can be said of a run besides the settings of its algorithm."""
+    option = click.Option
     options = [
-        (["--seeds"], {"metavar": "LIST", "help": "One run for each seed: 1-5 or 1,3,7."}),
-        (["--group"], {"metavar": "NAME", "help": "The group of these runs.  [default: made from algorithm and time]"}),
-        (["--detach"], {"is_flag": True, "help": "Do not wait and watch; the run goes on by itself."}),
-        (["--tag", "tags"], {"multiple": True, "metavar": "TAG", "help": "A tag; can be given several times."}),
-        (["--note"], {"metavar": "TEXT", "help": "A note, for yourself."}),
-        (["--run-name"], {"metavar": "NAME", "help": "A name of your own for the run."}),
-        (["--priority"], {"type": click.IntRange(-100, 100), "help": "Higher starts earlier.  [default: 0]"}),
-        (["--max-seconds"], {"type": click.FloatRange(0, min_open=True), "help": "Stop it after so many seconds."}),
-        (["--memory-mb"], {"type": click.IntRange(16), "help": "The most memory it may take."}),
-        (["--cpus"], {"type": click.IntRange(1), "help": "CPU threads it needs.  [default: 1]"}),
-        (["--gpus"], {"type": click.IntRange(0), "help": "GPUs it needs; it waits for them.  [default: 0]"}),
-        (["--keep-checkpoints"], {"type": click.IntRange(1), "help": "How many of the newest checkpoints to keep."}),
-        (["--no-tensorboard"], {"is_flag": True, "help": "Write no TensorBoard events."}),
+        option(["--seeds"], metavar="LIST", help="One run for each seed: 1-5 or 1,3,7."),
+        option(["--group"], metavar="NAME", help="The group of these runs.  [default: made from algorithm and time]"),
+        option(["--tag", "tags"], multiple=True, metavar="TAG", help="A tag; can be given several times."),
+        option(["--note"], metavar="TEXT", help="A note, for yourself."),
+        option(["--run-name"], metavar="NAME", help="A name of your own for the run."),
+        option(
+            ["--priority"], metavar="N", type=click.IntRange(-100, 100), help="Higher starts earlier.  [default: 0]"
+        ),
+        option(
+            ["--max-seconds"],
+            metavar="N",
+            type=click.FloatRange(0, min_open=True),
+            help="Stop it after so many seconds.",
+        ),
+        option(["--memory-mb"], metavar="N", type=click.IntRange(16), help="The most memory it may take."),
+        option(["--cpus"], metavar="N", type=click.IntRange(1), help="CPU threads it needs.  [default: 1]"),
+        option(["--gpus"], metavar="N", type=click.IntRange(0), help="GPUs it needs; it waits for them.  [default: 0]"),
+        option(
+            ["--keep-checkpoints"],
+            metavar="N",
+            type=click.IntRange(1),
+            help="How many of the newest checkpoints to keep.",
+        ),
+        option(["--no-tensorboard"], is_flag=True, help="Write no TensorBoard events."),
     ]
-    return [click.Option(*args, **kwargs) for args, kwargs in options if not (is_check and args[0] == "--detach")]  # type: ignore[arg-type]
+    detach = option(["--detach"], is_flag=True, help="Do not wait and watch; the run goes on by itself.")
+    return options if is_check else [detach, *options]
 
 
 class AlgorithmCommand(Command):
@@ -109,13 +122,12 @@ class AlgorithmCommand(Command):
             *(setting_option(field, field.group) for field in rest),
             *(setting_option(field, "Tracking and recording") for field in extra),
         ]
-        verb = "Checks settings for" if is_check else "Trains"
         super().__init__(
             found.name,
             params=[*options, *run_options(is_check)],
             callback=self._called,
-            help=f"{verb} {found.title}. {found.summary}",
-            short_help=found.summary,
+            help=f"{found.title}. {found.summary}",
+            short_help=found.title,
         )
         self._act = act
 
@@ -128,7 +140,7 @@ class AlgorithmCommand(Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
             if record is not None:
-                title = getattr(param, "section", "") or "The run"
+                title = getattr(param, "section", "") or "The run as a whole"
                 sections.setdefault(title[:1].upper() + title[1:], []).append(record)
         for title, records in sections.items():
             with formatter.section(title):
@@ -202,4 +214,4 @@ class AlgorithmGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Algorithms"):
-            formatter.write_dl([(name, found.summary) for name, found in sorted(algorithms().items())])
+            formatter.write_dl([(name, found.title) for name, found in sorted(algorithms().items())])

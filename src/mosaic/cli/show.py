@@ -94,7 +94,8 @@ def _escaped(text: str) -> str:
 def _facts(view: Json) -> list[tuple[str, Any]]:
     step, total = view.get("global_step"), view.get("total_timesteps")
     episodes = view.get("episodes") or 0
-    done = f"{step:,}" + (f" of {total:,} ({output.progress(view)})" if total else "") if step is not None else None
+    share = f" ({output.progress(view)})" if view["stage"] != "finished" else ""
+    done = f"{step:,}" + (f" of {total:,}{share}" if total else "") if step is not None else None
     span = f"mean of the last {min(100, episodes)} of {episodes:,} episodes"
     started, finished = view.get("started_at"), view.get("finished_at")
     took = (finished or time.time()) - started if started else None
@@ -102,7 +103,7 @@ def _facts(view: Json) -> list[tuple[str, Any]]:
     return [
         ("run", view["run_id"]),
         ("name", view.get("run_name")),
-        ("why", view.get("reason")),
+        ("why", view.get("reason") if view.get("outcome") != "succeeded" else None),
         ("steps", done),
         ("pace", f"{view['sps']:,.0f} steps/s" if view.get("sps") else None),
         ("time left", output.duration(view["seconds_left"]) if view.get("seconds_left") is not None else None),

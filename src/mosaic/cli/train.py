@@ -12,7 +12,7 @@ import click
 
 from mosaic.cli import output
 from mosaic.cli.door import Command, Door, command, pass_door
-from mosaic.cli.payloads import group_name, parse_seeds, with_seed
+from mosaic.cli.payloads import CORE_FIELDS, group_name, parse_seeds, with_seed
 from mosaic.cli.schema import Algorithm, algorithms
 from mosaic.cli.settings import AlgorithmGroup
 from mosaic.contracts.errors import BadInput
@@ -97,19 +97,44 @@ def _verdict(door: Door, payload: Json) -> int:
     if door.is_json:
         output.print_json(verdict)
         return 0
-    summary = dict(verdict.get("summary") or {})
+    summary = verdict.get("summary") or {}
     click.echo("The worker would run this. Nothing was started.")
-    rows = [(name.replace("_", " "), _shown(value)) for name, value in summary.items()]
-    output.console().print(output.facts(rows))
+    output.console().print(output.facts(("  " + name, value) for name, value in verdict_rows(summary)))
     return 0
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return "\n".join(f"{key} = {_shown(inner)}" for key, inner in value.items())
-    if isinstance(value, (list, tuple)):
-        return " ".join(map(str, value))
-    return "" if value is None else str(value)
+def verdict_rows(summary: Json) -> list[tuple[str, str]]:
+    """What is worth knowing before it starts; a worker that says less gets fewer rows."""
+    env = summary.get("environment") or {}
+    folders = summary.get("directories") or {}
+    steps = summary.get("total_timesteps")
+    longest = env.get("max_episode_steps")
+    rows = [
+        ("module", summary.get("module")),
+        ("backend", summary.get("backend")),
+        ("policy", summary.get("policy_path")),
+        ("environment", env.get("id") or summary.get("env_id")),
+        ("observations", env.get("observation_space")),
+        ("actions", env.get("action_space")),
+        ("episodes", f"at most {longest:,} steps each" if longest else None),
+        ("steps", f"{steps:,}" if steps else None),
+        ("seed", summary.get("seed")),
+        ("changed", "\n".join(_changed_settings(summary)) or "nothing: every setting has its default"),
+        ("run folder", folders.get("run")),
+        ("tensorboard", summary.get("tensorboard_dir") or "off"),
+    ]
+    return [(name, str(value)) for name, value in rows if value is not None]
+
+
+def _changed_settings(summary: Json) -> list[str]:
+    algorithm = algorithms().get(summary.get("algo") or "")
+    if algorithm is None:
+        return [f"{name} = {value}" for name, value in (summary.get("settings") or {}).items()]
+    return [
+        f"{name} = {value} (default {algorithm.default(name)})"
+        for name, value in (summary.get("settings") or {}).items()
+        if name not in CORE_FIELDS and value != algorithm.default(name)
+    ]
 
 
 class CheckGroup(AlgorithmGroup):
