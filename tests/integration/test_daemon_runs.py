@@ -1,0 +1,207 @@
+"""Runs through the real daemon, the real keeper and a scripted worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.helpers.daemons import ended, scripted, wait_for
+
+from mosaic.client import Trainer
+from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, UnknownName
+from mosaic.contracts.events import KINDS
+from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.states import RunView
+from mosaic.journal import read_all
+
+
+def stage(trainer: Trainer, run_id: str, wanted: str) -> None:
+    wait_for(lambda: trainer.get(run_id)["stage"] == wanted, f"stage {wanted}")
+
+
+def test_a_run_leaves_its_files_and_its_view_keeps_the_contract(trainer: Trainer, workspace: Workspace) -> None:
+    run_id = trainer.submit(scripted(steps=3))["run_id"]
+    view = ended(trainer, run_id)
+    RunView.model_validate(view)
+    assert (view["outcome"], view["global_step"], view["episodic_return"], view["pid"]) == ("succeeded", 3, 2.0, None)
+    folder = RunFolder(view["run_dir"])
+    assert json.loads(folder.config.read_text()) == scripted(steps=3)
+    assert workspace.payload_copy(run_id).read_text() == folder.config.read_text()
+    given = json.loads(workspace.worker_config(run_id, 1).read_text())["metadata"]["worker"]["config"]
+    assert given == {"steps": 3, "run_id": run_id}
+    assert folder.stdout_log("scripted").exists()
+    for path in (folder.journal, folder.keeper):
+        for event in read_all(path):
+            KINDS[event["kind"]].model_validate(event)
+
+
+def test_the_same_config_twice_makes_two_runs(trainer: Trainer) -> None:
+    first, second = (trainer.submit(scripted())["run_id"] for _ in range(2))
+    assert first < second
+    assert {view["run_id"] for view in trainer.runs()} == {first, second}
+
+
+def test_every_end_is_told_with_its_cause(trainer: Trainer) -> None:
+    expected = {
+        "exit code 3": ({"exit": 3, "say": "out of luck"}, "failed"),
+        "SIGKILL": ({"kill": signal.SIGKILL}, "failed"),
+        "not with me": ({"reject": "not with me"}, "rejected"),
+    }
+    runs = {said: trainer.submit(scripted(**config))["run_id"] for said, (config, _) in expected.items()}
+    for said, run_id in runs.items():
+        view = ended(trainer, run_id)
+        assert view["outcome"] == expected[said][1]
+        assert said in view["reason"]
+    assert "out of luck" in trainer.get(runs["exit code 3"])["reason"]
+
+
+def test_limits_end_a_run(trainer: Trainer) -> None:
+    slow = {**scripted(steps=10_000, dt=0.01), "schedule": {"max_duration_seconds": 0.5}}
+    greedy = {**scripted(steps=10_000, dt=0.01, allocate_mb=200), "resources": {"memory_mb": 100}}
+    runs = [trainer.submit(payload)["run_id"] for payload in (slow, greedy)]
+    views = [ended(trainer, run_id) for run_id in runs]
+    assert [view["outcome"] for view in views] == ["failed", "failed"]
+    assert "time limit of 0.5 s" in views[0]["reason"]
+    assert "Out of memory" in views[1]["reason"]
+
+
+def test_pause_resume_and_cancel(trainer: Trainer) -> None:
+    run_id = trainer.submit(scripted(steps=10_000, dt=0.01))["run_id"]
+    stage(trainer, run_id, "running")
+    trainer.pause(run_id)
+    stage(trainer, run_id, "paused")
+    with pytest.raises(NotAllowed, match="paused already"):
+        trainer.pause(run_id)
+    trainer.resume(run_id)
+    stage(trainer, run_id, "running")
+    pid = trainer.get(run_id)["pid"]
+    trainer.cancel(run_id)
+    view = ended(trainer, run_id)
+    assert view["outcome"] == "cancelled"
+    assert not Path(f"/proc/{pid}").exists()
+    with pytest.raises(NotAllowed, match="already ended"):
+        trainer.cancel(run_id)
+
+
+def test_a_worker_that_reads_no_inbox_is_paused_by_signal(trainer: Trainer) -> None:
+    run_id = trainer.submit(scripted(steps=10_000, dt=0.01, deaf=True))["run_id"]
+    stage(trainer, run_id, "running")
+    trainer.pause(run_id)
+    stage(trainer, run_id, "paused")
+    pid = trainer.get(run_id)["pid"]
+    assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    trainer.resume(run_id)
+    stage(trainer, run_id, "running")
+    os.killpg(pid, signal.SIGKILL)
+    assert "SIGKILL" in ended(trainer, run_id)["reason"]
+
+
+def test_a_further_attempt_goes_on_in_the_same_folder_with_one_curve(trainer: Trainer) -> None:
+    run_id = trainer.submit(scripted(steps=60, dt=0.01))["run_id"]
+    wait_for(lambda: (trainer.get(run_id)["global_step"] or 0) > 5, "some steps")
+    trainer.cancel(run_id)
+    stopped_at = ended(trainer, run_id)["global_step"]
+    trainer.resume(run_id)
+    view = ended(trainer, run_id)
+    assert (view["outcome"], view["global_step"], len(view["attempts"])) == ("succeeded", 60, 2)
+    assert view["story"][-2]["said"] == f"It goes on from step {stopped_at}."
+    (series,) = trainer.metrics(run_id, ["scripted/step"])
+    assert list(series.steps) == list(range(1, 61))
+    seqs = [event["seq"] for event in read_all(RunFolder(view["run_dir"]).journal)]
+    assert seqs == list(range(1, len(seqs) + 1))
+    with pytest.raises(NotAllowed, match="--total-timesteps"):
+        trainer.resume(run_id)
+
+
+def test_a_run_without_a_checkpoint_cannot_be_resumed(trainer: Trainer) -> None:
+    run_id = trainer.submit(scripted(exit=1))["run_id"]
+    ended(trainer, run_id)
+    with pytest.raises(NotAllowed, match="no checkpoint"):
+        trainer.resume(run_id)
+
+
+def test_bad_input_makes_nothing(trainer: Trainer, workspace: Workspace) -> None:
+    stray = {**scripted(), "extra": 1}
+    nobody = {"metadata": {"worker": {"id": "scriptd", "config": {}}}, "artifacts": {}}
+    gpus = {**scripted(), "resources": {"gpus": {"requested": 99, "mandatory": True}}}
+    for payload, error, said in (
+        (stray, ConfigRefused, "LOG705.*extra: unknown key"),
+        (nobody, UnknownName, "Did you mean 'scripted'"),
+        (gpus, ConfigRefused, "99 are mandatory"),
+    ):
+        for verb in (trainer.check, trainer.submit):
+            with pytest.raises(error, match=said):
+                verb(payload)
+    assert list(workspace.runs.iterdir()) == []
+    assert not workspace.configs.exists()
+
+
+def test_runs_are_found_by_id_prefix_and_last(trainer: Trainer) -> None:
+    with pytest.raises(UnknownName, match="no run yet"):
+        trainer.get("last")
+    first = trainer.submit(scripted())["run_id"]
+    second = trainer.submit(scripted())["run_id"]
+    assert trainer.get("last")["run_id"] == second
+    assert trainer.get(first.lower())["run_id"] == first
+    with pytest.raises(UnknownName, match="could be any of"):
+        trainer.get(first[:8])
+    with pytest.raises(UnknownName, match="No run"):
+        trainer.get("01ZZZZ")
+
+
+def test_tags_notes_and_the_archive(trainer: Trainer) -> None:
+    run_id = trainer.submit(scripted())["run_id"]
+    ended(trainer, run_id)
+    trainer.annotate(run_id, add_tags=["good", "old"], notes="first try")
+    view = trainer.annotate(run_id, remove_tags=["old"], is_archived=True)
+    assert (view["tags"], view["notes"], view["is_archived"]) == (["good"], "first try", True)
+    assert trainer.runs() == []
+    assert [row["run_id"] for row in trainer.runs(include_archived=True, tags=["good"])] == [run_id]
+    with pytest.raises(BadInput, match="tags"):
+        trainer.annotate(run_id, add_tags=["../x"])
+
+
+def test_deleting_asks_for_an_ended_run_and_can_be_undone(trainer: Trainer, workspace: Workspace) -> None:
+    run_id = trainer.submit(scripted(steps=10_000, dt=0.01))["run_id"]
+    with pytest.raises(NotAllowed, match="cannot be deleted"):
+        trainer.delete(run_id)
+    stage(trainer, run_id, "running")
+    trainer.cancel(run_id)
+    before = ended(trainer, run_id)
+    grave = trainer.delete(run_id)["run_dir"]
+    assert trainer.runs() == []
+    assert not workspace.run(run_id).path.exists()
+    assert trainer.import_run(grave) == before
+    assert not Path(grave).exists()
+
+
+def test_logs_are_read_as_they_grow(trainer: Trainer) -> None:
+    run_id = trainer.submit(scripted(steps=20, dt=0.01, say="hello there"))["run_id"]
+    text = b"".join(chunk.data for chunk in trainer.log(run_id, is_stderr=True, follow=True))
+    assert text == b"hello there\n"
+    assert trainer.get(run_id)["stage"] == "finished"
+
+
+def test_two_hundred_runs_keep_the_cap_and_their_order(trainer: Trainer) -> None:
+    runs = [trainer.submit(scripted())["run_id"] for _ in range(200)]
+    most = 0
+
+    def all_ended() -> bool:
+        nonlocal most
+        most = max(most, trainer.status()["slots"]["busy"])
+        return all(view["stage"] == "finished" for view in trainer.runs())
+
+    wait_for(all_ended, "all runs to end", 100)
+    views = {view["run_id"]: view for view in trainer.runs()}
+    assert [views[run_id]["outcome"] for run_id in runs] == ["succeeded"] * 200
+    started = [views[run_id]["started_at"] for run_id in runs]
+    assert started == sorted(started)
+    assert 0 < most <= 4
+    spans = sorted([(views[r]["started_at"], 1) for r in runs] + [(views[r]["finished_at"], -1) for r in runs])
+    busy = 0
+    for _, change in spans:
+        busy += change
+        assert busy <= 4

@@ -1,0 +1,265 @@
+"""What a killed daemon, a killed keeper, a damaged index or a rude neighbour may not change."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tests.helpers.daemons import LiveDaemon, ended, environment, scripted, wait_for
+
+from mosaic.client import Trainer, connect, read_address
+from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.errors import IdentityFailed, NoDaemon
+from mosaic.contracts.files import write_json
+from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.processes import own_identity
+from mosaic.contracts.secrets import TOKEN_KEY
+from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
+from mosaic.journal import read_all
+
+
+def some_steps(trainer: Trainer, run_id: str, count: int) -> int:
+    wait_for(lambda: (trainer.get(run_id)["global_step"] or 0) >= count, f"{count} steps")
+    pid: int = trainer.get(run_id)["pid"]
+    return pid
+
+
+def workers_of(run_dir: str) -> list[int]:
+    """Every process that was given this run's folder, but for keepers and daemons."""
+    mark = f"MOSAIC_RUN_DIR={run_dir}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def test_a_killed_daemon_changes_nothing_for_its_runs(daemon: LiveDaemon, trainer: Trainer) -> None:
+    view = trainer.submit(scripted(steps=1_000_000, dt=0.01))
+    run_id = view["run_id"]
+    pid = some_steps(trainer, run_id, 5)
+    for _ in range(4):
+        daemon.kill()
+        trainer.close()
+        trainer = daemon.start()
+        wait_for(lambda: trainer.get(run_id)["pid"] == pid, "the same worker")  # noqa: B023
+        assert trainer.get(run_id)["stage"] == "running"
+        assert workers_of(view["run_dir"]) == [pid]
+        some_steps(trainer, run_id, trainer.get(run_id)["global_step"] + 5)
+    trainer.cancel(run_id)
+    view = ended(trainer, run_id)
+    assert (view["outcome"], len(view["attempts"])) == ("cancelled", 1)
+    seqs = [event["seq"] for event in read_all(RunFolder(view["run_dir"]).journal)]
+    assert seqs == list(range(1, len(seqs) + 1))
+    (series,) = trainer.metrics(run_id, ["scripted/step"])
+    assert list(series.steps) == list(range(1, view["global_step"] + 1))
+    told = [event["seq"] for batch in first_batches(trainer, run_id) for event in batch if event["source"] == "journal"]
+    assert told == seqs
+    trainer.close()
+
+
+def first_batches(trainer: Trainer, run_id: str) -> list[list[dict[str, object]]]:
+    """All that a watcher is told from the beginning to the run's end."""
+    batches = []
+    for batch in trainer.watch(0, run_id):
+        batches.append(batch.events)
+        if any(e["kind"] == "record" and e["stage"] == "finished" for e in batch.events):
+            return batches
+    return batches
+
+
+def test_a_run_that_ends_while_no_daemon_lives_is_told_of_by_the_next(daemon: LiveDaemon, trainer: Trainer) -> None:
+    run_id = trainer.submit(scripted(steps=30, dt=0.01, exit=3))["run_id"]
+    queued = [trainer.submit(scripted(steps=30, dt=0.01))["run_id"] for _ in range(6)]
+    some_steps(trainer, run_id, 1)
+    keeper = trainer.get(run_id)["attempts"][-1]["keeper"]["pid"]
+    trainer.close()
+    daemon.kill()
+    wait_for(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper to end")
+    trainer = daemon.start()
+    assert ended(trainer, run_id)["reason"].startswith("Ended with exit code 3")
+    assert [ended(trainer, other)["outcome"] for other in queued] == ["succeeded"] * 6
+    trainer.close()
+
+
+def test_a_run_whose_keeper_is_killed_is_lost_and_nothing_of_it_lives_on(trainer: Trainer) -> None:
+    view = trainer.submit(scripted(steps=10_000, dt=0.01))
+    some_steps(trainer, view["run_id"], 2)
+    os.kill(trainer.get(view["run_id"])["attempts"][-1]["keeper"]["pid"], signal.SIGKILL)
+    view = ended(trainer, view["run_id"])
+    assert view["outcome"] == "lost"
+    wait_for(lambda: workers_of(view["run_dir"]) == [], "its worker to be gone")
+
+
+@pytest.mark.may_log("index_rebuilt")
+@pytest.mark.parametrize("damage", ["deleted", "overwritten"])
+def test_the_index_is_rebuilt_from_the_folders(
+    daemon: LiveDaemon, trainer: Trainer, workspace: Workspace, damage: str
+) -> None:
+    done = ended(trainer, trainer.submit(scripted(steps=5))["run_id"])
+    trainer.annotate(done["run_id"], add_tags=["kept"])
+    active = trainer.submit(scripted(steps=300, dt=0.01))["run_id"]
+    pid = some_steps(trainer, active, 5)
+    trainer.close()
+    daemon.kill()
+    for path in workspace.trainer.glob("index.sqlite*"):
+        path.unlink() if damage == "deleted" else path.write_bytes(b"\xff" * 9000)
+    trainer = daemon.start()
+    assert {**trainer.get(done["run_id"]), "hardware": None} == {**done, "tags": ["kept"], "hardware": None}
+    assert trainer.get(active)["pid"] == pid
+    assert ended(trainer, active)["outcome"] == "succeeded"
+    (series,) = trainer.metrics(active, ["scripted/step"])
+    assert list(series.steps) == list(range(1, 301))
+    assert bool(list(workspace.trainer.glob("index.sqlite.bad-*"))) == (damage == "overwritten")
+    trainer.close()
+
+
+def test_a_workspace_has_one_daemon_however_many_are_started(workspace: Workspace, plugins: Path) -> None:
+    command = [sys.executable, "-m", "mosaic.trainer", "--var", str(workspace.root), "--port", "0"]
+    started = [subprocess.Popen(command, env=environment(plugins), stderr=subprocess.PIPE, text=True) for _ in range(5)]
+    wait_for(lambda: sum(one.poll() is None for one in started) == 1, "all but one to end")
+    (living,) = [one for one in started if one.poll() is None]
+    said = [one.communicate()[1] for one in started if one is not living]
+    assert all("already running, pid" in text for text in said)
+    address = wait_for(lambda: read_address(workspace), "the daemon's file")
+    assert address.process["pid"] == living.pid
+    living.terminate()
+    living.communicate()
+    assert read_address(workspace) is None
+
+
+def test_a_taken_port_is_passed_over(workspace: Workspace, plugins: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        daemon = LiveDaemon(workspace, plugins, "--port", str(port))
+        trainer = daemon.start()
+        address = trainer.status()["address"]
+        assert address.startswith("127.0.0.1:")
+        assert address != f"127.0.0.1:{port}"
+        trainer.close()
+        daemon.end()
+
+
+def test_no_daemon_is_said_so(workspace: Workspace) -> None:
+    with pytest.raises(NoDaemon, match="mosaic daemon start"):
+        connect(workspace, may_start=False)
+
+
+@pytest.mark.may_log("call_refused")
+def test_every_call_needs_the_token(trainer: Trainer, workspace: Workspace) -> None:
+    address = read_address(workspace)
+    assert address is not None
+    assert workspace.daemon_file.stat().st_mode & 0o777 == 0o600
+    services = {
+        "mosaic.v1.Trainer": [method.name for method in pb.DESCRIPTOR.services_by_name["Trainer"].methods],
+        "grpc.health.v1.Health": ["Check", "Watch"],
+        "grpc.reflection.v1alpha.ServerReflection": ["ServerReflectionInfo"],
+    }
+    with grpc.insecure_channel(address.address) as channel:
+        for service, methods in services.items():
+            for method in methods:
+                for metadata in ((), ((TOKEN_KEY, ""),), ((TOKEN_KEY, "0" * 64),), (("x-mosaic-proof", "0" * 64),)):
+                    call = channel.unary_stream(f"/{service}/{method}")
+                    with pytest.raises(grpc.RpcError) as refused:
+                        list(call(b"", metadata=metadata, timeout=10))
+                    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED, (method, refused.value)
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        question = reflection_pb2.ServerReflectionRequest(list_services="")
+        answers = stub.ServerReflectionInfo(iter([question]), metadata=((TOKEN_KEY, address.token),), timeout=10)
+        listed = [service.name for service in next(answers).list_services_response.service]
+        assert "mosaic.v1.Trainer" in listed
+
+
+def test_a_forged_daemon_learns_nothing(workspace: Workspace) -> None:
+    heard = []
+
+    class Forged(TrainerServicer):
+        def Identify(self, request, context):  # type: ignore[no-untyped-def]
+            heard.extend(context.invocation_metadata())
+            return pb.IdentifyReply(proof="0" * 64)
+
+    server = grpc.server(ThreadPoolExecutor(2))
+    add_TrainerServicer_to_server(Forged(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    workspace.trainer.mkdir(parents=True)
+    said = {
+        "address": f"127.0.0.1:{port}",
+        "token": "s3cret",
+        "process": own_identity(),
+        "started_at": 1,
+        "version": "",
+    }
+    write_json(workspace.daemon_file, said)
+    with pytest.raises(IdentityFailed, match="Identity check failed"):
+        connect(workspace)
+    server.stop(None).wait()
+    workspace.daemon_file.unlink()
+    assert not any("s3cret" in str(value) for _, value in heard)
+
+
+@pytest.mark.may_log("call_refused")
+def test_a_web_page_gets_nothing_from_the_port(trainer: Trainer, workspace: Workspace) -> None:
+    address = read_address(workspace)
+    assert address is not None
+    host, _, port = address.address.partition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as page:
+        page.sendall(b"POST /mosaic.v1.Trainer/StopDaemon HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 0\r\n\r\n")
+        page.settimeout(5)
+        answer = page.recv(4096)
+    assert b"200 OK" not in answer
+    assert trainer.status()["pid"] == address.process["pid"]
+
+
+def test_no_token_stands_in_logs_or_command_lines(trainer: Trainer, workspace: Workspace) -> None:
+    address = read_address(workspace)
+    assert address is not None
+    view = trainer.submit(scripted(steps=50, dt=0.01))
+    some_steps(trainer, view["run_id"], 2)
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                assert address.token.encode() not in (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+    ended(trainer, view["run_id"])
+    for path in workspace.root.rglob("*"):
+        if path.is_file() and path != workspace.daemon_file:
+            assert address.token.encode() not in path.read_bytes(), path
+
+
+def test_a_watcher_goes_on_from_its_cursor_after_a_restart(daemon: LiveDaemon, trainer: Trainer) -> None:
+    run_id = trainer.submit(scripted(steps=100, dt=0.01))["run_id"]
+    seen: list[int] = []
+    cursor = 0
+    for batch in trainer.watch(0, run_id, ["metrics"]):
+        seen += [event["seq"] for event in batch.events]
+        cursor = batch.cursor
+        if len(seen) > 10:
+            break
+    trainer.close()
+    daemon.kill()
+    trainer = daemon.start()
+    ended(trainer, run_id)
+    for batch in trainer.watch(cursor, run_id, ["metrics"]):
+        seen += [event["seq"] for event in batch.events]
+        if len(seen) >= 100:
+            break
+    assert len(seen) == len(set(seen)) == 100
+    assert json.dumps(sorted(seen)) == json.dumps(seen)
+    trainer.close()

@@ -1,0 +1,83 @@
+"""Payloads, errors and paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mosaic.contracts.errors import ConfigRefused, MosaicError, NotAllowed, error_named, unknown
+from mosaic.contracts.folder import RunFolder, Workspace, file_name
+from mosaic.contracts.payload import Payload
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda some: st.lists(some) | st.dictionaries(st.text(), some),
+)
+
+
+def payload(**changes: Any) -> dict[str, Any]:
+    return {"metadata": {"worker": {"id": "cleanrl", "config": {"algo": "ppo"}}}, "artifacts": {}, **changes}
+
+
+def test_what_was_not_set_stays_unset_and_false_stays_false() -> None:
+    data = payload(artifacts={"tensorboard": {"enabled": False}}, schedule={})
+    assert Payload.parse(data).to_json() == data
+    assert Payload.parse(data).schedule.max_duration_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("data", "path"),
+    [
+        ({"artifacts": {}}, "metadata: missing"),
+        ({"metadata": {"worker": {"id": "x", "config": {}}}}, "artifacts: missing"),
+        (payload(extra=1), "extra: unknown key"),
+        (payload(artifacts={"tensorboard": {"enable": True}}), "artifacts.tensorboard.enable: unknown key"),
+        (payload(resources={"gpus": {"wanted": 1}}), "resources.gpus.wanted: unknown key"),
+        (payload(schedule={"max_duration_seconds": 0}), "schedule.max_duration_seconds: "),
+        (payload(run_name="../../etc/passwd"), "run_name: "),
+        (payload(run_name="a\nb"), "run_name: "),
+        ({**payload(), "metadata": {"worker": {"id": "/bin/sh", "config": {}}}}, "metadata.worker.id: "),
+        (payload(metadata={"worker": {"id": "x", "config": {}}, "tags": ["$(touch x)"]}), "metadata.tags.0: "),
+        ([], ""),
+        ("text", ""),
+    ],
+)
+def test_a_stray_key_is_refused_with_its_path_and_its_code(data: Any, path: str) -> None:
+    with pytest.raises(ConfigRefused, match="LOG705") as refused:
+        Payload.parse(data)
+    assert path in str(refused.value)
+
+
+@given(ANY_JSON)
+def test_no_json_at_all_makes_the_door_fall(data: Any) -> None:
+    with pytest.raises(ConfigRefused, match="LOG705"):
+        Payload.parse(data)
+
+
+def test_the_nearest_name_is_offered() -> None:
+    error = unknown("algorithm", "pppo", ["dqn", "ppo"], "worker 'cleanrl'")
+    assert str(error) == "No algorithm 'pppo' in worker 'cleanrl'. Did you mean 'ppo'? Known: dqn, ppo."
+
+
+def test_errors_are_found_by_their_name() -> None:
+    assert error_named("NotAllowed") is NotAllowed
+    assert error_named("SystemExit") is MosaicError
+
+
+def test_paths_of_a_run_never_leave_its_folder(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "R")
+    for name in ("ALE/Pong-v5", "../../x", "/etc/passwd", "a\\b", "..", "\0"):
+        assert folder.path in folder.model(name, name).resolve().parents
+        assert "/" not in file_name(name)
+
+
+def test_the_workspace_is_var_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MOSAIC_VAR", raising=False)
+    assert Workspace.chosen().root == Path("var").absolute()
+    monkeypatch.setenv("MOSAIC_VAR", "/there")
+    assert Workspace.chosen().root == Path("/there")
+    assert Workspace.chosen("/here").root == Path("/here")

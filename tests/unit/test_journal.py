@@ -1,0 +1,74 @@
+"""Append and follow JSON lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mosaic.journal import Follower, Journal, read_all
+
+
+def test_seq_goes_on_when_a_journal_is_opened_again(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    for _ in range(3):
+        journal = Journal(path)
+        journal.append("one", fact=1)
+        journal.append("two")
+        journal.close()
+    assert [event["seq"] for event in read_all(path)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_torn_last_line_is_passed_over_wherever_it_was_cut(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.jsonl"
+    journal = Journal(whole)
+    for number in range(3):
+        journal.append("said", text="größer", number=number)
+    journal.close()
+    data = whole.read_bytes()
+    for cut in range(data.rfind(b"\n", 0, -1) + 1, len(data)):
+        path = tmp_path / f"{cut}.jsonl"
+        path.write_bytes(data[:cut])
+        again = Journal(path)
+        assert again.seq in (2, 3)  # 3 where the line was whole but for its newline
+        again.append("after")
+        again.close()
+        events = list(read_all(path))
+        assert events[-1]["kind"] == "after"
+        assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+
+
+def test_an_unfinished_line_waits_until_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    line = json.dumps({"seq": 1, "at": 0.0, "kind": "x"}).encode() + b"\n"
+    follower = Follower(path)
+    assert follower.read() == []
+    path.write_bytes(line + line[:5])
+    assert len(follower.read()) == 1
+    assert follower.read() == []
+    path.write_bytes(line + line)
+    assert len(follower.read()) == 1
+    assert follower.offset == 2 * len(line)
+
+
+def test_a_line_longer_than_what_is_read_at_once_arrives_whole(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    journal.append("long", text="x" * 5000)
+    journal.append("short")
+    journal.close()
+    assert [line.body["kind"] for line in Follower(path).read(limit_bytes=100)] == ["long", "short"]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.one_of(st.binary(max_size=40), st.just(b'{"seq":1,"at":0,"kind":"good"}'))))
+def test_garbage_is_counted_and_never_raised(tmp_path_factory, lines: list[bytes]) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
+    path.write_bytes(b"".join(line.replace(b"\n", b" ") + b"\n" for line in lines))
+    follower = Follower(path)
+    found = follower.read()
+    assert len(found) >= lines.count(b'{"seq":1,"at":0,"kind":"good"}')
+    assert len(found) + follower.garbage <= len(lines)
+    assert follower.offset == path.stat().st_size

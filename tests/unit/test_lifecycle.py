@@ -1,0 +1,127 @@
+"""The life of a run, as one table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mosaic.contracts.events import Exited
+from mosaic.contracts.processes import ProcessIdentity
+from mosaic.contracts.states import Attempt, Farewell, Outcome, RunRecord, Stage
+from mosaic.trainer import lifecycle as life
+
+PROCESS: ProcessIdentity = {"pid": 7, "start": "1", "boot_id": "b"}
+
+
+def record(**facts: Any) -> RunRecord:
+    return RunRecord(**{"run_id": "R", "worker": "w", "submitted_at": 1.0, "queued_at": 1.0, **facts})
+
+
+def attempt(number: int = 1, **facts: Any) -> Attempt:
+    return Attempt(number=number, slot=number, started_at=2.0, **facts)
+
+
+def exited(**facts: Any) -> Exited:
+    return Exited(**{"seq": 1, "at": 9.0, "kind": "exited", "duration_s": 1.0, "peak_rss_mb": 100.0, **facts})
+
+
+def running(**facts: Any) -> RunRecord:
+    made = life.advance(record(**facts), life.Dispatched(at=2.0, attempt=attempt()))
+    return life.advance(made, life.Greeted(at=3.0, capabilities=("pause",), resumed_from=None))
+
+
+def ending(run: RunRecord, **facts: Any) -> RunRecord:
+    return life.advance(run, life.Ended(at=9.0, exited=exited(**facts), log="/there/x.stderr.log"))
+
+
+def test_a_run_goes_from_the_queue_to_its_end_and_keeps_its_story() -> None:
+    run = ending(running(), code=0)
+    assert (run.stage, run.outcome, run.finished_at) == (Stage.FINISHED, Outcome.SUCCEEDED, 9.0)
+    assert [line.stage for line in run.story] == [Stage.STARTING, Stage.RUNNING, Stage.FINISHED]
+    assert run.attempts[-1].ended_at == 9.0
+
+
+def test_what_does_not_fit_the_stage_changes_nothing() -> None:
+    finished = ending(running(), code=0)
+    happenings: list[life.Happening] = [
+        life.Paused(at=1.0),
+        life.StopAsked(at=1.0),
+        life.KeeperLost(at=1.0),
+        life.Ended(at=1.0, exited=exited(code=1), log=""),
+        life.Greeted(at=1.0, capabilities=(), resumed_from=None),
+        life.NotStarted(at=1.0, reason=""),
+    ]
+    for happening in happenings:
+        assert life.advance(finished, happening) is finished
+
+
+def test_repeating_every_happening_twice_tells_the_same_story() -> None:
+    happenings: list[life.Happening] = [
+        life.Dispatched(at=2.0, attempt=attempt()),
+        life.KeeperUp(at=2.1, keeper=PROCESS),
+        life.WorkerUp(at=2.2, worker=PROCESS),
+        life.Greeted(at=3.0, capabilities=(), resumed_from=None),
+        life.Paused(at=4.0),
+        life.Unpaused(at=5.0),
+        life.StopAsked(at=6.0),
+        life.SaidFarewell(at=7.0, farewell=Farewell(outcome="stopped")),
+        life.Ended(at=8.0, exited=exited(code=0), log=""),
+    ]
+    once = twice = record()
+    for happening in happenings:
+        once = life.advance(once, happening)
+        twice = life.advance(life.advance(twice, happening), happening)
+    assert once == twice
+    assert once.outcome is Outcome.CANCELLED
+
+
+def test_a_queued_run_is_cancelled_at_once() -> None:
+    run = life.advance(record(), life.StopAsked(at=2.0))
+    assert (run.stage, run.outcome, run.attempts) == (Stage.FINISHED, Outcome.CANCELLED, ())
+
+
+@pytest.mark.parametrize(
+    ("facts", "outcome", "said"),
+    [
+        ({"code": 3, "last_words": "boom"}, Outcome.FAILED, 'exit code 3. Last words: "boom". Full log: /there'),
+        ({"signal": 9}, Outcome.FAILED, "signal 9 (SIGKILL)"),
+        ({"signal": 11}, Outcome.FAILED, "SIGSEGV"),
+        ({"code": 0, "cause": "time_limit", "limit": 60.0}, Outcome.FAILED, "time limit of 60 s"),
+        ({"signal": 9, "cause": "memory_limit", "limit": 64.0}, Outcome.FAILED, "Out of memory"),
+        ({"code": 0, "cause": "stop"}, Outcome.CANCELLED, "on request"),
+        ({"signal": 15, "cause": "keeper_terminated"}, Outcome.CANCELLED, "keeper"),
+    ],
+)
+def test_an_end_has_its_cause_in_one_sentence(facts: dict[str, Any], outcome: Outcome, said: str) -> None:
+    run = ending(running(), **facts)
+    assert run.outcome is outcome
+    assert run.reason is not None
+    assert said in run.reason
+
+
+def test_a_worker_that_refuses_its_config_is_rejected_not_failed() -> None:
+    farewell = life.SaidFarewell(at=4.0, farewell=Farewell(outcome="rejected", reason="No such thing."))
+    run = ending(life.advance(running(), farewell), code=2)
+    assert (run.outcome, run.reason) == (Outcome.REJECTED, "No such thing.")
+
+
+def test_a_run_that_was_done_when_the_stop_came_has_succeeded() -> None:
+    stopping = life.advance(running(), life.StopAsked(at=4.0))
+    done = life.advance(stopping, life.SaidFarewell(at=5.0, farewell=Farewell(outcome="succeeded")))
+    assert ending(done, code=0).outcome is Outcome.SUCCEEDED
+
+
+def test_resuming_queues_the_same_run_again_and_forgets_its_end() -> None:
+    run = life.advance(ending(running(total_timesteps=10), code=0), life.Requeued(at=11.0, total_timesteps=20))
+    assert (run.stage, run.outcome, run.finished_at, run.is_resume) == (Stage.QUEUED, None, None, True)
+    assert run.total_timesteps == 20
+    again = life.advance(run, life.Dispatched(at=12.0, attempt=attempt(2)))
+    assert [one.number for one in again.attempts] == [1, 2]
+    assert again.is_resume is False
+
+
+def test_a_start_that_never_happened_waits_again_with_its_purpose() -> None:
+    starting = life.advance(record(is_resume=True), life.Dispatched(at=2.0, attempt=attempt(is_resume=True)))
+    run = life.advance(starting, life.NeverStarted(at=3.0))
+    assert (run.stage, run.attempts, run.is_resume) == (Stage.QUEUED, (), True)

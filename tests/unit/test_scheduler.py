@@ -1,0 +1,69 @@
+"""Who starts next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mosaic.contracts.states import RunRecord
+from mosaic.trainer.scheduler import Slots, choose
+
+SLOTS = Slots(runs=2, cpus=4, gpus=1)
+
+
+def run(run_id: str, **facts: Any) -> RunRecord:
+    return RunRecord(**{"run_id": run_id, "worker": "w", "submitted_at": 0.0, "queued_at": 0.0, **facts})
+
+
+def test_first_come_first_served_up_to_the_cap() -> None:
+    queued = [run(name) for name in "DBCA"]
+    assert choose(queued, [], SLOTS) == ["A", "B"]
+    assert choose(queued, [run("X")], SLOTS) == ["A"]
+    assert choose(queued, [run("X"), run("Y")], SLOTS) == []
+
+
+def test_higher_priority_goes_first() -> None:
+    assert choose([run("A"), run("B", priority=5)], [], SLOTS) == ["B", "A"]
+
+
+def test_one_groups_many_seeds_do_not_hold_up_another() -> None:
+    queued = [run(f"A{number}", group="many") for number in range(9)] + [run("Z", group="one")]
+    assert choose(queued, [], SLOTS) == ["A0", "Z"]
+
+
+def test_a_run_that_waits_for_a_gpu_lets_others_pass_but_not_to_the_gpu() -> None:
+    holder = run("X", gpus=1)
+    queued = [run("A", gpus=1), run("B", gpus=1), run("C")]
+    assert choose(queued, [holder], Slots(runs=4, cpus=8, gpus=1)) == ["C"]
+    assert choose([run("A", gpus=2), run("B", gpus=1)], [], Slots(runs=4, cpus=8, gpus=1)) == []
+
+
+def test_a_wide_run_is_not_overtaken_for_ever() -> None:
+    assert choose([run("A", cpus=4), run("B")], [run("X")], Slots(runs=4, cpus=4, gpus=0)) == []
+
+
+def test_a_run_that_wants_more_cores_than_there_are_gets_all_of_them() -> None:
+    assert choose([run("A", cpus=64)], [], SLOTS) == ["A"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 4), st.integers(0, 2), st.integers(-2, 2), st.sampled_from(["", "g", "h"])),
+        max_size=12,
+    ),
+    st.integers(0, 4),
+    st.integers(1, 6),
+    st.integers(0, 2),
+)
+def test_no_limit_is_ever_passed(wishes: list[tuple[int, int, int, str]], runs: int, cpus: int, gpus: int) -> None:
+    queued = [
+        run(f"R{number:02}", cpus=wish[0], gpus=wish[1], priority=wish[2], group=wish[3] or None)
+        for number, wish in enumerate(wishes)
+    ]
+    by_id = {record.run_id: record for record in queued}
+    chosen = [by_id[run_id] for run_id in choose(queued, [], Slots(runs=runs, cpus=cpus, gpus=gpus))]
+    assert len(chosen) <= runs
+    assert sum(min(record.cpus, cpus) for record in chosen) <= cpus
+    assert sum(record.gpus for record in chosen) <= gpus
