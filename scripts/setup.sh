@@ -25,7 +25,7 @@ libgl1-mesa-dri   -
 
 venv=.venv
 stamp=$venv/.ready-$what
-key="$(pwd) $(cat pyproject.toml constraints.txt scripts/setup.sh | cksum)"
+key="$(pwd) $(cat pyproject.toml constraints.txt scripts/setup.sh src/mosaic/__init__.py | cksum)"
 if [ -x $venv/bin/mosaic ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
     exit 0
 fi
