@@ -56,8 +56,8 @@ class Episodes(Event):
     """Each row is also a point of `charts/episodic_return` and of `charts/episodic_length`."""
 
     KIND = "episodes"
-    rows: list[tuple[int, int, int, float, float, int]]
-    """Episode number (from 1), environment index, step, time, return, length."""
+    rows: list[tuple[int, int, int, float, float | None, int]]
+    """Episode number (from 1), environment index, step, time, return (null: not finite), length."""
 
 
 class CheckpointSaved(Event):

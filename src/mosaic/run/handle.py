@@ -149,6 +149,8 @@ class Run:
             attempt=self.attempt,
             resumed_from=self._resumed_from,
         )
+        if resumed is not None:
+            self._begin()
         self._speed.start(self.global_step)
 
     # --- while it trains
@@ -361,7 +363,7 @@ class Run:
         self._log.analytics.scalars = dict(log["scalars"])
 
     def _begin(self) -> None:
-        """Before the first thing that this attempt adds. One that ends before leaves the earlier one as it was."""
+        """Before the first thing that this attempt adds. One that is refused leaves the earlier one as it was."""
         if self._is_begun:
             return
         self._is_begun = True
@@ -369,9 +371,7 @@ class Run:
             self._log.restart_events(0 if self._resumed_from is None else self._resumed_from + 1)
         for moved in self._shelf.take_over(-1 if self._resumed_from is None else self._resumed_from):
             if moved.damage:
-                text = (
-                    f"Checkpoint {moved.step} is damaged ({moved.damage}) and is not used. It is kept as {moved.path}."
-                )
+                text = f"Checkpoint {moved.step} is damaged ({moved.damage}): passed over and kept as {moved.path}."
                 self.warn(text, "checkpoint_damaged")
 
 

@@ -43,13 +43,18 @@ def save_state_dict(path: str | os.PathLike[str], state: Mapping[str, npt.NDArra
     target = Path(path)
     draft = target.with_name(f".{target.name}.tmp")
     arrays = {name: np.asarray(array, array.dtype.newbyteorder("="), order="C") for name, array in state.items()}
-    with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
-        _add(archive, f"{target.stem}/data.pkl", _pickled(arrays))
-        _add(archive, f"{target.stem}/byteorder", sys.byteorder.encode())
-        for number, array in enumerate(arrays.values()):
-            _add(archive, f"{target.stem}/data/{number}", array.tobytes())
-        _add(archive, f"{target.stem}/version", b"3\n")
-    os.replace(draft, target)
+    index = _pickled(arrays)
+    try:
+        with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
+            _add(archive, f"{target.stem}/data.pkl", index)
+            _add(archive, f"{target.stem}/byteorder", sys.byteorder.encode())
+            for number, array in enumerate(arrays.values()):
+                _add(archive, f"{target.stem}/data/{number}", array.tobytes())
+            _add(archive, f"{target.stem}/version", b"3\n")
+        os.replace(draft, target)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:

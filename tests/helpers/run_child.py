@@ -1,0 +1,103 @@
+"""Producers of runs that tests start, signal and kill: `python run_child.py HOW RUN_FOLDER`."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import time
+
+import numpy as np
+
+from mosaic.contracts.folder import RunFolder
+from mosaic.run import Run, last_good_checkpoint
+
+
+def say(text: object) -> None:
+    print(text, flush=True)
+
+
+def saving(folder: RunFolder) -> None:
+    """Saves without end, now and then the same step again, and says each step that is safe."""
+    with Run.open(folder, worker="saver", version="1", tensorboard=folder.tensorboard) as run:
+        found = last_good_checkpoint(folder)
+        run.hello(found)
+        step = run.global_step
+        while True:
+            step += 1
+            for again in range(2 if step % 3 == 0 else 1):
+                run.episode(env=0, step=step, episodic_return=float(step % 5), length=1)
+                weights = {"w": np.full(2000, step, np.float32)}
+                run.save_checkpoint(step, weights=weights, arrays={"a": np.full(5000, step)}, facts={"again": again})
+                say(step)
+
+
+def stepping(folder: RunFolder) -> None:
+    """Steps until it is asked to stop."""
+    with Run.open(folder, worker="stepper", version="1") as run:
+        run.hello()
+        step = 0
+        while not run.stop_requested:
+            step += 1
+            run.update(step)
+            if step == 1:
+                say("ready")
+            time.sleep(0.001)
+        run.finish("stopped")
+
+
+def stubborn(folder: RunFolder) -> None:
+    """Hears the first Ctrl-C and does not act on it."""
+    with Run.open(folder, worker="stubborn", version="1") as run:
+        run.hello()
+        say("ready")
+        while not run.stop_requested:
+            time.sleep(0.001)
+        say("heard")
+        time.sleep(60)
+
+
+def forking(folder: RunFolder) -> None:
+    """Has a forked child, which must die of SIGTERM although its parent handles it."""
+    with Run.open(folder, worker="forker", version="1") as run:
+        run.hello()
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        assert child.pid is not None
+        time.sleep(0.1)
+        os.kill(child.pid, signal.SIGINT)
+        child.terminate()
+        child.join(20)
+        say(child.exitcode)
+        run.finish()
+
+
+def full_disk(folder: RunFolder) -> None:
+    """No file may grow beyond some size for a while; the training goes on, and afterwards nothing is missing."""
+    with Run.open(folder, worker="full", version="1", tensorboard=folder.tensorboard) as run:
+        run.hello()
+        for step in range(1, 4001):
+            if step == 1000:
+                save(run, step)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+            if step == 2000:
+                save(run, step)
+            if step == 3000:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                save(run, step)
+            run.scalar("losses/value_loss", step / 7, step)
+            run.episode(env=0, step=step, episodic_return=step / 3, length=step)
+            run._due_at = 0.0
+            run.update(step)
+        run.finish()
+
+
+def save(run: Run, step: int) -> None:
+    saved = run.save_checkpoint(step, weights={"w": np.zeros(4, np.float32)}, arrays={"a": np.zeros(9000)}, facts={})
+    say(saved.name if saved else None)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](RunFolder(sys.argv[2]))

@@ -1,0 +1,187 @@
+"""Checkpoints are whole or refused."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.helpers.run_folders import ARRAYS, FACTS, a_folder
+from tests.helpers.run_folders import WEIGHTS as SAVED_WEIGHTS
+
+from mosaic.contracts.errors import CheckpointDamaged
+from mosaic.contracts.folder import RunFolder
+from mosaic.run import last_good_checkpoint, load_checkpoint
+from mosaic.run.checkpoints import (
+    MANIFEST,
+    STATE,
+    WEIGHTS,
+    _digest_of,
+    _manifest_text,
+    point,
+    prune,
+    set_aside,
+    steps,
+    tidy,
+    write,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return a_folder(tmp_path)
+
+
+def written(folder: RunFolder, step: int, **facts: Any) -> Path:
+    return write(folder, step, SAVED_WEIGHTS, ARRAYS, {**FACTS, **facts}, {"score": None})
+
+
+def test_what_is_saved_comes_back(folder: RunFolder) -> None:
+    found = load_checkpoint(written(folder, 1000))
+    assert (found.step, found.facts, found.passed_over) == (1000, FACTS, ())
+    for saved, loaded in ((SAVED_WEIGHTS, found.weights), (ARRAYS, found.arrays)):
+        assert saved.keys() == loaded.keys()
+        for name in saved:
+            np.testing.assert_array_equal(saved[name], loaded[name], strict=True)
+    assert {"python", "numpy", "mosaic"} <= found.manifest["versions"].keys()
+
+
+def test_a_transposed_array_comes_back_as_it_looks(folder: RunFolder) -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    found = load_checkpoint(write(folder, 1, {"w": array}, {"a": array}, {}, {"score": None}))
+    np.testing.assert_array_equal(found.weights["w"], array)
+    np.testing.assert_array_equal(found.arrays["a"], array)
+
+
+def test_a_link_leads_to_its_checkpoint(folder: RunFolder) -> None:
+    written(folder, 1000)
+    point(folder.last_checkpoint, 1000)
+    assert load_checkpoint(folder.last_checkpoint).step == 1000
+    assert os.readlink(folder.last_checkpoint) == "1000"
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, STATE, MANIFEST])
+@pytest.mark.parametrize("cut", ["nothing left", "one byte left", "half left", "one byte missing", "gone"])
+def test_a_cut_file_is_damage_and_the_one_before_is_named(folder: RunFolder, name: str, cut: str) -> None:
+    good = written(folder, 1000)
+    file = written(folder, 2000) / name
+    size = file.stat().st_size
+    if cut == "gone":
+        file.unlink()
+    else:
+        os.truncate(file, {"nothing left": 0, "one byte left": 1, "half left": size // 2}.get(cut, size - 1))
+    with pytest.raises(CheckpointDamaged) as caught:
+        load_checkpoint(file.parent)
+    assert str(file.parent) in str(caught.value)
+    assert str(good) in str(caught.value)
+    found = last_good_checkpoint(folder)
+    assert found is not None
+    assert (found.step, found.passed_over) == (1000, (file.parent,))
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, STATE, MANIFEST])
+def test_a_flipped_bit_is_damage_wherever_it_is(folder: RunFolder, name: str) -> None:
+    file = written(folder, 2000) / name
+    whole = file.read_bytes()
+    for place in range(0, len(whole), 7):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(CheckpointDamaged, match="There is no other good one"):
+            load_checkpoint(file.parent)
+    file.write_bytes(whole)
+    assert load_checkpoint(file.parent).step == 2000
+
+
+def test_where_nothing_was_saved_there_is_no_last_good_one(folder: RunFolder) -> None:
+    assert last_good_checkpoint(folder) is None
+    with pytest.raises(CheckpointDamaged, match="No such file"):
+        load_checkpoint(folder.checkpoint(5))
+
+
+def forged(path: Path, state: bytes) -> None:
+    """Puts other arrays under a manifest that vouches for them."""
+    (path / STATE).write_bytes(state)
+    body = json.loads((path / MANIFEST).read_text())
+    body["files"][STATE] = {"size_bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}
+    body["sha256"] = _digest_of(body)
+    (path / MANIFEST).write_text(_manifest_text(body))
+
+
+class Canary:
+    sung: list[str] = []
+
+    def __reduce__(self) -> Any:
+        return (Canary.sung.append, ("a pickle was opened",))
+
+
+@pytest.mark.parametrize("form", ["an array of objects", "a bare pickle"])
+def test_a_pickle_is_refused_and_not_opened(folder: RunFolder, form: str) -> None:
+    path = written(folder, 1000)
+    if form == "a bare pickle":
+        forged(path, pickle.dumps(Canary()))
+    else:
+        member, archive = io.BytesIO(), io.BytesIO()
+        np.save(member, np.array([Canary()], dtype=object), allow_pickle=True)
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr("a.npy", member.getvalue())
+        forged(path, archive.getvalue())
+    with pytest.raises(CheckpointDamaged):
+        load_checkpoint(path)
+    assert Canary.sung == []
+
+
+def test_an_array_of_objects_is_not_saved(folder: RunFolder) -> None:
+    with pytest.raises(ValueError, match="pickle"):
+        write(folder, 1, {}, {"a": np.array([None], dtype=object)}, {}, {})
+    assert list(folder.checkpoints.iterdir()) == []
+
+
+def test_saving_a_step_again_replaces_it(folder: RunFolder) -> None:
+    written(folder, 1000, turn=1)
+    assert load_checkpoint(written(folder, 1000, turn=2)).facts["turn"] == 2
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["1000"]
+
+
+def test_the_newest_and_the_best_are_kept(folder: RunFolder) -> None:
+    for step in (900, 1000, 2000, 10000):
+        written(folder, step)
+    prune(folder, keep=2, best=900)
+    assert steps(folder) == [900, 2000, 10000]
+
+
+def test_leftovers_of_a_killed_process_go_and_what_it_was_replacing_comes_back(folder: RunFolder) -> None:
+    written(folder, 1000)
+    os.rename(folder.checkpoint(1000), folder.checkpoints / ".1000.old.tmp")
+    for name in (".1000.tmp", ".500.gone.tmp"):
+        (folder.checkpoints / name).mkdir()
+        (folder.checkpoints / name / STATE).write_bytes(b"half")
+    (folder.checkpoints / ".last.tmp").symlink_to("2000")
+    tidy(folder)
+    assert [path.name for path in folder.checkpoints.iterdir()] == ["1000"]
+    assert load_checkpoint(folder.checkpoint(1000)).step == 1000
+
+
+def test_a_link_that_a_copy_turned_into_a_folder_becomes_a_link_again(folder: RunFolder) -> None:
+    written(folder, 1000)
+    folder.last_checkpoint.mkdir()
+    (folder.last_checkpoint / STATE).touch()
+    point(folder.last_checkpoint, 1000)
+    assert load_checkpoint(folder.last_checkpoint).step == 1000
+
+
+def test_what_is_set_aside_is_kept_under_a_name_of_its_own(folder: RunFolder) -> None:
+    for _ in range(2):
+        for step in (1000, 2000, 3000):
+            written(folder, step)
+        (folder.checkpoint(3000) / STATE).write_bytes(b"")
+        moved = list(set_aside(folder, above=1000))
+        assert [bool(one.damage) for one in moved] == [False, True]
+    assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
+        "1000", "2000.superseded", "2000.superseded-2", "3000.damaged", "3000.damaged-2",
+    ]  # fmt: skip

@@ -1,0 +1,426 @@
+"""The run handle: what is logged is the same everywhere, and what is asked is done."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.helpers.run_folders import (
+    a_folder,
+    accumulated,
+    events,
+    journal_points,
+    opened,
+    save,
+    tell,
+    tensorboard_points,
+)
+
+from mosaic.contracts.events import KINDS
+from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
+from mosaic.journal import read_all
+from mosaic.run import Run, handle, last_good_checkpoint
+from mosaic.run.checkpoints import STATE
+from mosaic.run.outbox import Outbox
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return a_folder(tmp_path)
+
+
+def analytics(folder: RunFolder) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(folder.analytics.read_text())
+    return found
+
+
+def train(run: Run, begin: int, end: int) -> None:
+    for step in range(begin, end):
+        run.scalar("losses/value_loss", math.sin(step), step)
+        run.scalars(step, {"charts/SPS": step * 0.1, "charts/learning_rate": np.float32(0.1)})
+        if step % 3 == 0:
+            run.episode(env=step % 2, step=step, episodic_return=np.float64(step / 7), length=np.int64(3))
+        run.update(step)
+
+
+def now(run: Run) -> None:
+    """Everything that waits for the clock is due."""
+    run._due_at = 0.0
+    run.update(run.global_step)
+
+
+def test_every_line_fits_its_contract(folder: RunFolder) -> None:
+    with opened(folder, total_timesteps=100) as run:
+        run.hello()
+        train(run, 0, 50)
+        save(run, 49)
+        run.scalar("losses/value_loss", math.nan, 50)
+        run.episode(env=0, step=50, episodic_return=math.inf, length=1)
+        run.warn("Something is odd.", "odd")
+        run.finish()
+    lines = list(read_all(folder.journal))
+    assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
+    assert {line["kind"] for line in lines} >= {"hello", "progress", "metrics", "episodes", "checkpoint", "finished"}
+    for line in lines:
+        KINDS[line["kind"]].model_validate(line)
+
+
+def test_journal_tensorboard_and_analytics_have_the_same_points(folder: RunFolder) -> None:
+    with opened(folder) as run:
+        run.hello()
+        train(run, 0, 1000)
+        run.finish()
+    points = journal_points(folder)
+    assert len(points["losses/value_loss"]) == 1000
+    assert len(points["charts/episodic_return"]) == 334
+    assert tensorboard_points(folder.tensorboard) == points
+    newest = {tag: (*rows[-1], len(rows)) for tag, rows in points.items()}
+    shown = analytics(folder)
+    assert {tag: tuple(entry.values()) for tag, entry in shown["scalars"].items()} == newest
+    assert shown["episodes"] == 334
+    assert shown["mean_return"] == run.mean_return
+    assert shown["tensorboard"] == {"dir": "tensorboard", "enabled": True}
+
+
+def test_without_tensorboard_there_is_no_event_file(folder: RunFolder) -> None:
+    with opened(folder, tensorboard=None) as run:
+        run.hello()
+        run.hyperparameters({"seed": 1})
+        train(run, 0, 5)
+        run.finish()
+    assert not folder.tensorboard.exists()
+    assert analytics(folder)["tensorboard"] == {"dir": None, "enabled": False}
+
+
+def test_hyperparameters_are_a_table(folder: RunFolder) -> None:
+    with opened(folder) as run:
+        run.hello()
+        run.hyperparameters({"learning_rate": 0.1, "anneal": True})
+    [event] = accumulated(folder.tensorboard).Tensors("hyperparameters/text_summary")
+    assert event.tensor_proto.string_val == [b"|param|value|\n|-|-|\n|learning_rate|0.1|\n|anneal|True|"]
+
+
+def test_values_that_are_not_finite_are_null_and_told_once_a_tag(folder: RunFolder) -> None:
+    with opened(folder) as run:
+        run.hello()
+        for step, value in enumerate((1.0, math.nan, math.inf, 1e300, 2.0)):
+            run.scalar("losses/a", value, step)
+            run.scalar("losses/b", 1.0, step)
+        run.episode(env=0, step=9, episodic_return=-math.inf, length=3)
+        run.finish()
+    assert [row[2] for row in journal_points(folder)["losses/a"]] == [1.0, None, None, None, 2.0]
+    assert events(folder, "episodes")[0]["rows"][0][4] is None
+    told = [(event["tag"], event["step"]) for event in events(folder, "anomaly")]
+    assert told == [("losses/a", 1), ("charts/episodic_return", 9)]
+    assert "NaN" not in folder.journal.read_text()
+    shown = [value for _, _, value in tensorboard_points(folder.tensorboard)["losses/a"]]
+    assert [math.isfinite(value) for value in shown] == [True, False, False, False, True]
+    assert run.mean_return is None
+
+
+def test_the_mean_return_is_that_of_the_last_hundred_episodes(folder: RunFolder) -> None:
+    with opened(folder) as run:
+        assert run.mean_return is None
+        for number in range(150):
+            run.episode(env=0, step=number, episodic_return=number, length=1)
+        assert run.mean_return == 99.5
+        assert run.episode_count == 150
+
+
+def test_a_steady_loop_writes_about_ten_lines_a_second(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(handle, "_monotonic", lambda: clock[0])
+    with opened(folder) as run:
+        run.hello()
+        before = len(list(read_all(folder.journal)))
+        for step in range(10_000):
+            clock[0] += 0.001
+            run.scalar("a", 1.0, step)
+            run.episode(env=0, step=step, episodic_return=1.0, length=1)
+            run.update(step)
+        lines = len(list(read_all(folder.journal))) - before
+        assert 60 <= lines <= 110
+        assert 9 <= len(events(folder, "progress")) <= 12
+
+
+def test_a_long_wait_is_written_in_lines_of_bounded_length(folder: RunFolder) -> None:
+    with opened(folder, tensorboard=None) as run:
+        run.hello()
+        for step in range(12_000):
+            run.scalar("a", 1.0, step)
+            run.episode(env=0, step=step, episodic_return=1.0, length=1)
+        run.finish()
+    assert [len(event["series"]["a"]) for event in events(folder, "metrics")] == [5000, 5000, 2000]
+    assert [len(event["rows"]) for event in events(folder, "episodes")] == [5000, 5000, 2000]
+
+
+# --- commands
+
+
+def test_a_stop_in_the_inbox_is_heard_at_the_next_update(folder: RunFolder) -> None:
+    with opened(folder) as run:
+        run.hello()
+        run.update(1)
+        tell(folder, "stop")
+        assert not run.stop_requested
+        now(run)
+        assert run.stop_requested
+
+
+def test_a_checkpoint_that_was_asked_for_is_due_once(folder: RunFolder) -> None:
+    with opened(folder) as run:
+        run.hello()
+        tell(folder, "checkpoint")
+        now(run)
+        assert run.checkpoint_due(7)
+        save(run, 7)
+        assert not run.checkpoint_due(8)
+
+
+@pytest.mark.parametrize("end", ["resume", "stop", "signal"])
+def test_a_paused_run_waits_until_it_is_told(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    with opened(folder) as run:
+        run.hello()
+        run.scalar("a", 1.0, 5)
+        run.update(5)
+        naps = []
+
+        def nap(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 3:
+                assert not events(folder, "resumed")
+                assert journal_points(folder)["a"]
+                if end == "signal":
+                    signal.raise_signal(signal.SIGTERM)
+                else:
+                    tell(folder, end)
+
+        monkeypatch.setattr(handle.time, "sleep", nap)
+        tell(folder, "pause", by_signal=False)
+        now(run)
+        assert len(naps) == 3
+        assert run.stop_requested == (end != "resume")
+    kinds = [event["kind"] for event in read_all(folder.journal)]
+    assert kinds.index("paused") < kinds.index("resumed")
+    assert "progress" in kinds[kinds.index("paused") : kinds.index("resumed")]
+    assert events(folder, "paused")[0]["global_step"] == 5
+
+
+def test_a_pause_by_signal_is_the_keepers(folder: RunFolder) -> None:
+    with opened(folder) as run:
+        run.hello()
+        tell(folder, "pause", by_signal=True)
+        now(run)
+    assert not events(folder, "paused")
+
+
+def test_what_an_earlier_attempt_was_told_is_not_obeyed_again(folder: RunFolder) -> None:
+    with opened(folder) as run:
+        run.hello()
+        tell(folder, "stop")
+        now(run)
+        run.finish("stopped")
+    with opened(folder) as run:
+        run.hello()
+        now(run)
+        assert not run.stop_requested
+
+
+def test_the_attempts_place_in_the_inbox_is_taken_from_whoever_started_it(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.path.mkdir(parents=True)
+    tell(folder, "stop")
+    monkeypatch.setenv(RUN_DIR_VARIABLE, str(folder.path))
+    monkeypatch.setenv(INBOX_OFFSET_VARIABLE, str(folder.inbox.stat().st_size))
+    tell(folder, "checkpoint", at=0.0)
+    with opened(folder) as run:
+        run.hello()
+        now(run)
+        assert not run.stop_requested
+        assert run.checkpoint_due(1)
+
+
+def test_signals_are_handed_back_at_the_end(folder: RunFolder) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with opened(folder) as run:
+        signal.raise_signal(signal.SIGTERM)
+        assert run.stop_requested
+        assert signal.getsignal(signal.SIGTERM) != before[0]
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+# --- checkpoints and attempts
+
+
+def test_checkpoints_are_due_at_multiples(folder: RunFolder) -> None:
+    with opened(folder, checkpoint_every=100) as run:
+        run.hello()
+        assert [step for step in range(0, 500, 64) if run.checkpoint_due(step) and save(run, step)] == [
+            128,
+            256,
+            320,
+            448,
+        ]
+    with opened(folder) as run:
+        assert not run.checkpoint_due(10**9)
+
+
+def test_the_best_is_kept_beside_the_newest(folder: RunFolder) -> None:
+    with opened(folder, keep_checkpoints=2) as run:
+        run.hello()
+        for step, score in enumerate((1.0, 9.0, 2.0, 3.0, 4.0)):
+            run._recent_returns.clear()
+            run.episode(env=0, step=step, episodic_return=score, length=1)
+            save(run, step)
+        run.finish()
+    assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["1", "3", "4", "best", "last"]
+    assert (folder.best_checkpoint.resolve().name, folder.last_checkpoint.resolve().name) == ("1", "4")
+    told = [(event["step"], event["is_best"], event["score"]) for event in events(folder, "checkpoint")]
+    assert told == [(0, True, 1.0), (1, True, 9.0), (2, False, 2.0), (3, False, 3.0), (4, False, 4.0)]
+    shown = analytics(folder)
+    assert [entry["step"] for entry in shown["checkpoints"]] == [1, 3, 4]
+    assert (shown["best"]["path"], shown["last"]["path"]) == ("checkpoints/1", "checkpoints/4")
+    with opened(folder, keep_checkpoints=2) as run:
+        run.hello(last_good_checkpoint(folder))
+        run._recent_returns.clear()
+        run.episode(env=0, step=5, episodic_return=8.0, length=1)
+        save(run, 5)
+    assert folder.best_checkpoint.resolve().name == "1"
+
+
+def test_a_resumed_run_has_one_curve(folder: RunFolder) -> None:
+    with opened(folder) as run:
+        run.hello()
+        run.hyperparameters({"seed": 1})
+        train(run, 0, 101)
+        mean = run.mean_return
+        save(run, 100)
+        train(run, 101, 150)
+        run.artifact("model", "runs/x/ppo.cleanrl_model")
+    found = last_good_checkpoint(folder)
+    with opened(folder) as run:
+        run.hello(found)
+        assert (run.attempt, run.global_step, run.episode_count, run.mean_return) == (2, 100, 34, mean)
+        train(run, 101, 130)
+        run.finish()
+    points = journal_points(folder)
+    assert [row[0] for row in points["losses/value_loss"]] == list(range(130))
+    assert tensorboard_points(folder.tensorboard) == points
+    shown = analytics(folder)
+    assert {tag: entry["count"] for tag, entry in shown["scalars"].items()} == {t: len(p) for t, p in points.items()}
+    assert shown["model"] == "runs/x/ppo.cleanrl_model"
+    assert [row[0] for event in events(folder, "episodes") for row in event["rows"]][-1] == 44
+    assert accumulated(folder.tensorboard).Tensors("hyperparameters/text_summary")
+    assert [event["resumed_from"] for event in events(folder, "hello")] == [None, 100]
+
+
+def test_a_run_that_starts_anew_shows_nothing_of_the_attempt_before(folder: RunFolder) -> None:
+    with opened(folder) as run:
+        run.hello()
+        train(run, 0, 50)
+        save(run, 40)
+    with opened(folder) as run:
+        run.hello()
+        run.hyperparameters({"seed": 1})
+        train(run, 0, 20)
+        save(run, 10)
+        run.finish()
+    points = journal_points(folder)
+    assert [row[0] for row in points["losses/value_loss"]] == list(range(20))
+    assert tensorboard_points(folder.tensorboard) == points
+    assert accumulated(folder.tensorboard).Tensors("hyperparameters/text_summary")
+    assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["10", "40.superseded", "best", "last"]
+
+
+def test_an_attempt_that_is_refused_leaves_the_earlier_one_as_it_was(folder: RunFolder) -> None:
+    with opened(folder) as run:
+        run.hello()
+        train(run, 0, 50)
+        save(run, 40)
+        run.finish()
+    shown = analytics(folder)
+    points = tensorboard_points(folder.tensorboard)
+    with opened(folder) as run:
+        run.hello()
+        run.finish("rejected", "No.")
+    assert analytics(folder) == shown
+    assert tensorboard_points(folder.tensorboard) == points
+    assert folder.last_checkpoint.resolve().name == "40"
+
+
+def test_damaged_checkpoints_are_told_of_and_kept(folder: RunFolder) -> None:
+    with opened(folder) as run:
+        run.hello()
+        for step in (10, 20, 30):
+            save(run, step)
+    for step in (20, 30):
+        (folder.checkpoint(step) / STATE).write_bytes(b"")
+    with opened(folder) as run:
+        run.hello(last_good_checkpoint(folder))
+        save(run, 20)
+    told = events(folder, "warning")
+    assert [event["code"] for event in told] == ["checkpoint_damaged"] * 2
+    assert "20.damaged" in told[0]["text"]
+    assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
+        "10",
+        "20",
+        "20.damaged",
+        "30.damaged",
+        "last",
+    ]
+
+
+def test_an_artifact_does_not_hide_an_entry_of_the_runs_own(folder: RunFolder) -> None:
+    with opened(folder) as run, pytest.raises(ValueError, match="scalars"):
+        run.artifact("scalars", {})
+
+
+# --- a disk that is full
+
+
+def test_a_checkpoint_that_cannot_be_saved_is_told_of_and_the_one_before_holds(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(folder) as run:
+        run.hello()
+        save(run, 10)
+
+        def full(*_: object, **__: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        with monkeypatch.context() as broken:
+            broken.setattr("mosaic.run.checkpoints._write_arrays", full)
+            assert save(run, 20) is None
+        assert not run.checkpoint_due(21)
+    assert [event["code"] for event in events(folder, "warning")] == ["checkpoint_failed"]
+    assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["10", "last"]
+    found = last_good_checkpoint(folder)
+    assert found is not None
+    assert found.step == 10
+
+
+def test_lines_that_cannot_be_written_wait_in_their_order_and_the_oldest_points_go(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mosaic.run.outbox.HELD_POINTS", 5)
+    folder.path.mkdir(parents=True)
+    outbox = Outbox(folder.journal)
+    with monkeypatch.context() as broken:
+        broken.setattr("mosaic.journal.Journal.append", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
+        for number in range(4):
+            outbox.put("metrics", {"n": number, "at": 5.0}, points=2)
+            outbox.put("warning", {"text": str(number)})
+            with pytest.raises(OSError, match="full"):
+                outbox.send()
+    outbox.send()
+    outbox.close()
+    lines = list(read_all(folder.journal))
+    said = [line.get("n", line.get("text")) for line in lines]
+    assert said[:-1] == ["0", "1", 2, "2", 3, "3"]
+    assert (lines[-1]["code"], lines[2]["at"]) == ("points_lost", 5.0)

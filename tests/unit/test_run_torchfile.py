@@ -1,0 +1,54 @@
+"""torch reads what was written without it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mosaic.run.torchfile import save_state_dict
+
+
+def test_torch_reads_the_same_as_from_its_own_file(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 2))
+    state = module.state_dict()
+    torch.save(state, tmp_path / "theirs.cleanrl_model")
+    save_state_dict(tmp_path / "ours.cleanrl_model", {name: value.numpy() for name, value in state.items()})
+    theirs = torch.load(tmp_path / "theirs.cleanrl_model", weights_only=True)
+    ours = torch.load(tmp_path / "ours.cleanrl_model", weights_only=True)
+    assert type(ours) is type(theirs) is OrderedDict
+    assert list(ours) == list(theirs)
+    for name, value in theirs.items():
+        assert ours[name].dtype == value.dtype
+        assert ours[name].stride() == value.stride()
+        assert not ours[name].requires_grad
+        assert torch.equal(ours[name], value)
+    module.load_state_dict(ours)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ours.cleanrl_model", "theirs.cleanrl_model"]
+
+
+@pytest.mark.parametrize("mmap", [False, True])
+def test_every_kind_and_shape_of_array_comes_back(tmp_path: Path, mmap: bool) -> None:
+    kinds = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool", ">f4")
+    arrays = {f"k.{kind}": np.arange(12).reshape(3, 4).astype(kind) for kind in kinds}
+    arrays |= {"a number": np.array(2.5), "nothing": np.zeros((0, 3)), "transposed": np.arange(6.0).reshape(2, 3).T}
+    path = tmp_path / "some.thing.pt"
+    save_state_dict(path, arrays)
+    found = torch.load(path, weights_only=True, mmap=mmap)
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        assert found[name].shape == array.shape
+        np.testing.assert_array_equal(found[name].numpy(), array)
+
+
+def test_what_torch_has_no_storage_for_is_refused_and_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.pt"
+    save_state_dict(path, {"a": np.ones(2)})
+    with pytest.raises(TypeError, match="complex128"):
+        save_state_dict(path, {"a": np.ones(2, complex)})
+    assert torch.load(path, weights_only=True)["a"].tolist() == [1.0, 1.0]
+    assert [file.name for file in tmp_path.iterdir()] == ["m.pt"]
