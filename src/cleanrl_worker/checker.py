@@ -74,10 +74,15 @@ def environment_facts(env: Any) -> Json:
     return {
         "id": env.spec.id if env.spec else None,
         "family": family_of(env),
-        "observation_space": str(env.observation_space),
-        "action_space": str(env.action_space),
+        "observation_space": _described(env.observation_space),
+        "action_space": _described(env.action_space),
         "max_episode_steps": env.spec.max_episode_steps if env.spec else None,
     }
+
+
+def _described(space: Any) -> str:
+    """A box without its bounds, which may be thousands of numbers."""
+    return f"Box{space.shape} {space.dtype}" if hasattr(space, "low") else str(space)
 
 
 def told(summary: Json) -> str:
@@ -90,6 +95,8 @@ def told(summary: Json) -> str:
         f"  run folder   {summary['directories']['run']}",
         f"  tensorboard  {summary['tensorboard_dir'] or 'off'}",
     ]
+    if "policy_path" in summary:
+        lines.append(f"  policy       {summary['policy_path']}, {summary['eval_batch_size']} episodes")
     lines += [f"  {name:<28} {value}" for name, value in summary["settings"].items()]
     return "\n".join(lines)
 

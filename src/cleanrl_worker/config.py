@@ -19,7 +19,6 @@ from mosaic.contracts.payload import EnvId, SafeName, Text
 WORKER = "cleanrl"
 DEFAULT_SEED = 1
 DEFAULT_EPISODES = 50
-TRAIN = "train"
 POLICY_EVAL = "policy_eval"
 _ALGO_PARAMS = "extras.algo_params"
 
@@ -158,6 +157,9 @@ def assigned(data: Any, overrides: Mapping[str, Any] | None = None) -> Assignmen
     config = _parsed(WorkerConfig, given, prefix)
     reserved = {key: value for key, value in config.extras.items() if key in ReservedExtras.model_fields}
     extras = _parsed(ReservedExtras, reserved, _path(prefix, "extras"))
+    if extras.policy_path is not None and extras.mode != POLICY_EVAL:
+        path = _path(prefix, "extras.policy_path")
+        raise ConfigRefused(f"LOG705 {path}: only an evaluation takes it; set extras.mode to {POLICY_EVAL!r}.")
     settings, paths = _settings(config.extras, extras.algo_params or {}, prefix)
     return Assignment(config, extras, settings, paths, **around)
 
@@ -229,7 +231,7 @@ def _explained(error: ValidationError, paths: Mapping[str, str]) -> str:
         if problem["loc"]:
             key = str(problem["loc"][0])
             sentence = sentence.replace(f"{key}: ", f"{paths.get(key, key)}: ", 1)
-    return sentence
+    return sentence.removeprefix(": ")  # a problem of several settings together has no path
 
 
 def _unknown_setting(assignment: Assignment, key: str, known: Iterable[str]) -> str:

@@ -11,12 +11,13 @@ from cleanrl_worker.config import DEFAULT_SEED, Assignment
 from cleanrl_worker.inspection import find_checkpoint
 from cleanrl_worker.registry import algorithm, module_name
 from mosaic.arena import Episode, Policy, evaluate, summarise
+from mosaic.arena.evaluate import array_maker
 from mosaic.arena.video import Video
 from mosaic.contracts.errors import BadInput, ConfigRefused, MosaicError
+from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.envs import make
 from mosaic.run import Checkpoint, Run
-from mosaic.run.analytics import write_json
 
 VIDEOS = 3
 """Episodes that are recorded when videos are asked for: the first ones."""
@@ -46,9 +47,12 @@ def matched(assignment: Assignment) -> Match:
     if assignment.settings:
         path = next(iter(assignment.paths.values()))
         raise ConfigRefused(f"LOG705 {path}: an evaluation takes its settings from the checkpoint. Leave it out.")
+    sizes = {assignment.extras.eval_batch_size, assignment.extras.eval_episodes} - {None}
+    if len(sizes) > 1:
+        raise ConfigRefused("LOG705 extras.eval_batch_size and extras.eval_episodes differ. Give one of them.")
     checkpoint = find_checkpoint(assignment.extras.policy_path)
     trained = checkpoint.facts.get("config", {})
-    algo = str(checkpoint.facts.get("algo", ""))
+    algo = str(checkpoint.facts.get("algorithm", ""))
     if assignment.config.algo not in (None, algo):
         raise BadInput(f"The checkpoint {checkpoint.path} is of {algo!r}, not of {assignment.config.algo!r}.")
     env_id = assignment.config.env_id or trained["env_id"]
@@ -75,7 +79,7 @@ def _fit(checkpoint: Checkpoint, policy: Policy, env_id: str, trained_id: str) -
                 )
         observation, _ = env.reset(seed=0)
         try:
-            actions = policy.act(np.asarray(observation)[None], True, np.random.default_rng(0))
+            actions = policy.act(array_maker(env.observation_space)(observation)[None], True, np.random.default_rng(0))
         except (ValueError, IndexError) as error:
             raise BadInput(f"The weights of {checkpoint.path} do not fit {env_id!r} ({error}).") from error
         if np.shape(actions)[1:] != env.action_space.shape:
@@ -119,6 +123,7 @@ def run_evaluation(assignment: Assignment, match: Match, folder: RunFolder) -> N
     with launcher.open_run(assignment, folder, capabilities=CAPABILITIES) as run:
         try:
             run.hello()
+            launcher.tell_not_yet(run, assignment)
             run.event(
                 "policy_eval_started",
                 algo=match.algo,
@@ -239,4 +244,4 @@ class _Camera:
         """Paths of the videos that are complete, relative to the run folder."""
         for video in self._videos.values():
             video.abandon()
-        return self._finished
+        return sorted(self._finished)

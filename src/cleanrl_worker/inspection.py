@@ -58,7 +58,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "saved_at": checkpoint.manifest.get("saved_at"),
         "score": checkpoint.manifest.get("score"),
         "versions": checkpoint.manifest.get("versions"),
-        "algo": checkpoint.facts.get("algo"),
+        "algo": checkpoint.facts.get("algorithm"),
         "env_id": config.get("env_id"),
         "seed": config.get("seed"),
         "config": config,

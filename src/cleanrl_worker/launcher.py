@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from cleanrl_worker.config import WORKER, Assignment, algorithm_config
 from cleanrl_worker.registry import algorithm
@@ -55,20 +55,20 @@ def tensorboard_folder(assignment: Assignment, folder: RunFolder) -> Path | None
         return None
     if assignment.extras.tensorboard_dir is not None:
         return folder.path / assignment.extras.tensorboard_dir
-    if os.environ.get(TENSORBOARD_VARIABLE):
-        return Path(os.environ[TENSORBOARD_VARIABLE]).absolute()
-    return folder.tensorboard_eval if assignment.is_evaluation else folder.tensorboard
+    if assignment.is_evaluation:
+        return folder.tensorboard_eval
+    told = os.environ.get(TENSORBOARD_VARIABLE)
+    return Path(told).absolute() if told else folder.tensorboard
 
 
 def open_run(assignment: Assignment, folder: RunFolder, **more: Any) -> ConsoleRun:
-    run = ConsoleRun.open(
+    return ConsoleRun.open(
         folder,
         worker=WORKER,
         version=__version__,
         tensorboard=tensorboard_folder(assignment, folder),
         **more,
     )
-    return cast(ConsoleRun, run)
 
 
 def check(assignment: Assignment) -> tuple[Any, dict[str, Any], Any]:
@@ -107,16 +107,17 @@ def train(assignment: Assignment, config: Any, folder: RunFolder, is_resume: boo
         capabilities=CAPABILITIES,
         total_timesteps=config.total_timesteps,
         keep_checkpoints=assignment.keep_checkpoints or KEEP_CHECKPOINTS,
-        checkpoint_every=config.checkpoint_every,
+        checkpoint_every=config.checkpoint_interval,
     ) as run:
         try:
             resumed = last_good_checkpoint(folder) if is_resume else None
             run.hello(resumed)
-            _tell(run, assignment, resumed, is_resume)
+            _tell_resume(run, resumed, is_resume)
+            tell_not_yet(run, assignment)
             if resumed is None:
                 run.hyperparameters(config.model_dump())
             module.train(config, run, resumed)
-            cast(ConsoleRun, run).say()
+            run.say()
             if assignment.saves_model:
                 _save_model(run, assignment.algo, config)
         except MosaicError as error:
@@ -133,12 +134,16 @@ def reject(folder: RunFolder, sentence: str) -> None:
         run.finish("rejected", sentence)
 
 
-def _tell(run: Run, assignment: Assignment, resumed: Checkpoint | None, is_resume: bool) -> None:
+def _tell_resume(run: Run, resumed: Checkpoint | None, is_resume: bool) -> None:
     if is_resume and resumed is None:
         run.warn("There is no good checkpoint to resume from: the run starts from the beginning.", "no_checkpoint")
     if resumed is not None and resumed.passed_over:
         names = ", ".join(path.name for path in resumed.passed_over)
         run.warn(f"Damaged checkpoints were passed over: {names}. Resumed from {resumed.path}.", "checkpoint_damaged")
+
+
+def tell_not_yet(run: Run, assignment: Assignment) -> None:
+    """What was asked for and cannot be done yet is said, never passed over."""
     asked = {"track_wandb"} if assignment.wandb_enabled else set()
     asked |= {name for name in NOT_YET if getattr(assignment.extras, name)}
     for name in sorted(asked):
@@ -155,7 +160,7 @@ def _save_model(run: Run, algo: str, config: Any) -> None:
         return
     path = run.folder.model(_run_name(run.folder, config), algo)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_state_dict(path, checkpoint.weights)
+    save_state_dict(path, algorithm(algo).state_dict_of(checkpoint))
     run.artifact("model", str(path.relative_to(run.folder.path)))
 
 

@@ -37,17 +37,24 @@ def schema() -> Json:
 
 
 def _algorithm(name: str) -> Json:
-    module = algorithm(name)
+    entry, module = ALGORITHMS[name], algorithm(name)
+    settings = fields(module.Config)
     title, _, rest = inspect.cleandoc(module.__doc__ or name).partition("\n")
     paragraph = (rest.strip() or title).partition("\n\n")[0]
     page = _DOCS / f"{name}.md"
     return {
-        "module": ALGORITHMS[name],
-        "title": getattr(module, "TITLE", title.rstrip(".")),
+        "module": entry.module,
+        "title": title.rstrip("."),
         "summary": " ".join(paragraph.split()),
         "help": page.read_text() if page.exists() else "",
-        "fields": fields(module.Config),
-        "supports": dict(getattr(module, "SUPPORTS", {})),
+        "fields": settings,
+        "supports": {
+            "action_spaces": list(entry.action_spaces),
+            "observation_spaces": list(entry.observation_spaces),
+            "resume": True,
+            "evaluation": hasattr(module, "load_policy"),
+            "backends": next(field["constraints"]["choices"] for field in settings if field["name"] == "backend"),
+        },
     }
 
 

@@ -17,7 +17,7 @@ AT_ONCE = 8
 
 class Policy(Protocol):
     def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
-        """One action for each row of observations."""
+        """One action for each row of observations: as the environment gave them, flattened where they are no arrays."""
         ...
 
 
@@ -66,8 +66,8 @@ def _play(
 ) -> list[Episode]:
     rng = np.random.default_rng(list(seeds))
     clip = _clipper(envs[0].action_space)
-    first = [env.reset(seed=int(seed))[0] for env, seed in zip(envs, seeds, strict=False)]
-    observations = np.stack([np.asarray(observation) for observation in first])
+    as_array = array_maker(envs[0].observation_space)
+    observations = np.stack([as_array(env.reset(seed=int(seed))[0]) for env, seed in zip(envs, seeds, strict=False)])
     playing = list(range(len(envs)))  # the episode that each environment plays; -1 when it has no more to do
     returns = [0.0] * len(envs)
     lengths = [0] * len(envs)
@@ -102,10 +102,19 @@ def _play(
                     upcoming += 1
                     if record is not None:
                         record(playing[slot], env)
-            observations[slot] = observation
+            observations[slot] = as_array(observation)
         if on_step is not None and not on_step(steps):
             break
     return finished
+
+
+def array_maker(space: Any) -> Callable[[Any], np.ndarray]:
+    """What makes an array of one observation: pairs, dictionaries and the like are flattened."""
+    if space.shape is not None:
+        return np.asarray
+    from gymnasium.spaces import flatten
+
+    return lambda observation: np.asarray(flatten(space, observation))
 
 
 def _clipper(space: Any) -> Callable[[np.ndarray], np.ndarray]:

@@ -31,6 +31,7 @@ class Video:
             self._container = av.open(str(self._partial), "w", format="mp4")
             self._stream = self._container.add_stream("h264", rate=self._fps)
             self._stream.pix_fmt = "yuv420p"
+            self._stream.options = {"preset": "veryfast"}
             self._stream.height, self._stream.width = frame.shape[:2]
         for packet in self._stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")):
             self._container.mux(packet)

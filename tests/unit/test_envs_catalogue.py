@@ -1,0 +1,165 @@
+"""Which environments there are, and what is said of those that cannot be made."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
+from mosaic.envs import FAMILIES, catalogue, list_environments, make
+from mosaic.envs.factory import MODULES_VARIABLE, family_of
+from mosaic.envs.probe import probe
+
+needs_mujoco = pytest.mark.skipif(find_spec("mujoco") is None, reason="the mujoco extra is not installed")
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """As if a package were not installed."""
+
+    def hide(package: str) -> None:
+        monkeypatch.setattr(catalogue, "find_spec", lambda name: None if name == package else find_spec(name))
+
+    return hide
+
+
+def test_an_environment_is_made_without_the_checking_wrapper() -> None:
+    env = make("CartPole-v1")
+    assert "PassiveEnvChecker" not in str(env)
+    assert family_of(env) == "classic_control"
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "meant"),
+    [
+        ("CartPol-v1", "CartPole-v1"),
+        ("cartpole-v1", "CartPole-v1"),
+        ("CartPole-v3", "CartPole-v1"),
+        ("Taxi-v3", "Taxi-v4"),
+        ("LunarLander-v2", "LunarLander-v3"),
+        ("HalfCheetah-v2", "HalfCheetah-v5"),
+    ],
+)
+def test_an_unknown_id_is_answered_with_the_nearest_that_exists(env_id: str, meant: str) -> None:
+    with pytest.raises(UnknownName, match=rf"No environment '{env_id}'.* Did you mean '{meant}'\?"):
+        make(env_id)
+
+
+def test_an_id_that_resembles_nothing_gets_no_suggestion() -> None:
+    with pytest.raises(UnknownName) as refusal:
+        make("NoSuch-v9")
+    assert "Did you mean" not in str(refusal.value)
+    assert "Known: Acrobot-v1, " in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "package", "sentence"),
+    [
+        ("ALE/Pong-v5", "ale_py", "'ALE/Pong-v5' needs the Atari extra: pip install 'mosaic-rl[atari]'."),
+        ("PongNoFrameskip-v4", "ale_py", "'PongNoFrameskip-v4' needs the Atari extra: pip install 'mosaic-rl[atari]'."),
+        (
+            "MiniGrid-Empty-5x5-v0",
+            "minigrid",
+            "'MiniGrid-Empty-5x5-v0' needs the MiniGrid extra: pip install 'mosaic-rl[minigrid]'.",
+        ),
+        ("HalfCheetah-v5", "mujoco", "'HalfCheetah-v5' needs the MuJoCo extra: pip install 'mosaic-rl[mujoco]'."),
+        ("LunarLander-v3", "Box2D", "'LunarLander-v3' needs the Box2D extra: pip install 'mosaic-rl[box2d]'."),
+        ("phys2d/CartPole-v1", "jax", "'phys2d/CartPole-v1' needs the package 'jax': pip install gymnasium jax."),
+    ],
+)
+def test_a_family_that_is_not_installed_is_named_with_its_extra(
+    env_id: str, package: str, sentence: str, without: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gymnasium
+
+    without(package)
+    if FAMILIES["atari"].owns_name(env_id) or FAMILIES["minigrid"].owns_name(env_id):
+        monkeypatch.delitem(gymnasium.registry, env_id, raising=False)
+    with pytest.raises(MissingExtra) as refusal:
+        make(env_id)
+    assert str(refusal.value) == sentence
+
+
+def test_a_family_of_a_later_version_says_so() -> None:
+    with pytest.raises(MissingExtra, match="belongs to Procgen, which this version of MOSAIC cannot make yet"):
+        make("procgen-coinrun-v0")
+
+
+def test_an_id_imports_no_module_that_was_not_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_envs.py").write_text(
+        "import gymnasium\ngymnasium.register('MyCart-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(BadInput, match=f"which is not allowed. If it is yours, set {MODULES_VARIABLE}=my_envs"):
+        make("my_envs:MyCart-v0")
+    monkeypatch.setenv(MODULES_VARIABLE, "other, my_envs")
+    env = make("my_envs:MyCart-v0")
+    env.close()
+    import gymnasium
+
+    del gymnasium.registry["MyCart-v0"]
+
+
+def test_the_list_has_every_family_installed_or_not(without: Callable[[str], None]) -> None:
+    without("ale_py")
+    rows = {row["id"]: row for row in list_environments()}
+    assert rows["CartPole-v1"] == {
+        "id": "CartPole-v1",
+        "family": "classic_control",
+        "is_installed": True,
+        "extra": "train",
+        "max_episode_steps": 500,
+    }
+    assert rows["ALE/Breakout-v5"]["is_installed"] is False
+    assert rows["ALE/Breakout-v5"]["extra"] == "atari"
+    assert "HalfCheetah-v2" not in rows, "a retired id cannot be made"
+    assert {row["family"] for row in list_environments("box2d")} == {"box2d"}
+    with pytest.raises(UnknownName, match="Did you mean 'mujoco'"):
+        list_environments("mujco")
+
+
+def test_known_harmless_warnings_are_not_shown_and_others_are() -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        make("CartPole-v0").close()  # "is out of date"
+        warnings.warn("something new", stacklevel=1)
+    assert [str(warning.message) for warning in shown] == ["something new"]
+
+
+@needs_mujoco
+def test_mujoco_leaves_neither_a_line_on_the_console_nor_a_log_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make("HalfCheetah-v5").close()
+    assert capfd.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_mujoco
+def test_the_camera_follows_the_cheetah_only_when_pictures_are_wanted() -> None:
+    env = make("HalfCheetah-v5", render_mode="rgb_array")
+    assert env.unwrapped.mujoco_renderer.camera_id == env.unwrapped.model.camera("track").id  # type: ignore[attr-defined]
+    env.close()
+
+
+def test_settings_that_an_environment_does_not_take_are_refused() -> None:
+    with pytest.raises(BadInput, match="'CartPole-v1' does not take these settings"):
+        make("CartPole-v1", gravity_on_mars=True)
+
+
+def test_a_probe_of_what_is_not_installed_says_how_to_install_it(without: Callable[[str], None]) -> None:
+    without("ale_py")
+    assert probe("atari") == {
+        "ok": False,
+        "family": "atari",
+        "env_id": "ALE/Pong-v5",
+        "message": "Not installed: pip install 'mosaic-rl[atari]'",
+    }
+    with pytest.raises(UnknownName, match="No environment family 'nosuch'"):
+        probe("nosuch")

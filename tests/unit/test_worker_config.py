@@ -1,0 +1,129 @@
+"""What the worker understands of a config, and how it refuses the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cleanrl_worker.config import Assignment, algorithm_config, assigned
+from cleanrl_worker.registry import algorithm
+from mosaic.contracts.errors import ConfigRefused, UnknownName
+
+BARE: dict[str, Any] = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2048}
+
+
+def payload(config: dict[str, Any], **artifacts: Any) -> dict[str, Any]:
+    return {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": artifacts}
+
+
+def refusal(data: Any) -> str:
+    with pytest.raises(ConfigRefused) as refused:
+        algorithm_config(assigned(data))
+    assert str(refused.value).startswith("LOG705 ")
+    return str(refused.value)
+
+
+def test_a_bare_config_and_a_payload_mean_the_same() -> None:
+    bare, whole = assigned(BARE), assigned(payload(BARE))
+    assert algorithm_config(bare) == algorithm_config(whole)
+    assert bare.config == whole.config
+
+
+def test_a_payload_says_how_artifacts_are_kept() -> None:
+    told = assigned(payload(BARE, tensorboard={"enabled": False}, keep_checkpoints=7))
+    assert (told.tensorboard_enabled, told.keep_checkpoints) == (False, 7)
+    assert (assigned(BARE).tensorboard_enabled, assigned(BARE).keep_checkpoints) == (True, None)
+
+
+def test_extras_that_are_not_reserved_become_settings_beside_algo_params() -> None:
+    given = assigned({**BARE, "extras": {"num_envs": 2, "algo_params": {"gamma": 0.5}, "save_model": False}})
+    config = algorithm_config(given)
+    assert (config.num_envs, config.gamma) == (2, 0.5)
+    assert given.saves_model is False
+
+
+def test_false_stays_false_and_unset_stays_unset() -> None:
+    config = algorithm_config(assigned({**BARE, "extras": {"algo_params": {"anneal_lr": False, "cuda": False}}}))
+    assert config.anneal_lr is False
+    assert config.cuda is False
+    assert config.target_kl is None
+    given = assigned(BARE)
+    assert given.extras.model_dump(exclude_unset=True) == {}
+    assert given.config.seed is None
+    assert algorithm_config(given).seed == 1
+
+
+def test_the_command_line_is_stronger_than_the_file() -> None:
+    given = assigned(
+        {**BARE, "seed": 3, "extras": {"gamma": 0.9, "num_envs": 2}},
+        {"seed": 5, "total_timesteps": None, "extras": {"gamma": 0.8}},
+    )
+    config = algorithm_config(given)
+    assert (config.seed, config.total_timesteps, config.gamma, config.num_envs) == (5, 2048, 0.8, 2)
+
+
+@pytest.mark.parametrize(
+    ("extras", "sentence"),
+    [
+        ({"algo_params": {"learnin_rate": 1}}, "extras.algo_params.learnin_rate: unknown setting of 'ppo'"),
+        ({"learnin_rate": 1}, "extras.learnin_rate: unknown setting of 'ppo'"),
+        ({"algo_params": {"learning_rate": "banana"}}, "extras.algo_params.learning_rate: input should be a valid num"),
+        ({"learning_rate": 3}, "extras.learning_rate: input should be less than 1 (given: '3')"),
+        ({"algo_params": {"seed": 2}, "gamma": "x"}, "extras.gamma: "),
+        ({"gamma": 0.9, "algo_params": {"gamma": 0.8}}, "extras.gamma is 0.9, but extras.algo_params.gamma is 0.8."),
+        ({"save_model": "perhaps"}, "extras.save_model: input should be a valid boolean"),
+        ({"video_mode": "mosaic"}, "extras.video_mode: input should be 'single', 'grid' or 'off'"),
+        ({"tensorboard_dir": "../../etc"}, "extras.tensorboard_dir: expected a path inside the run's folder"),
+        ({"tensorboard_dir": "/etc"}, "extras.tensorboard_dir: expected a path inside the run's folder"),
+        ({"policy_path": "/x"}, "extras.policy_path: only an evaluation takes it"),
+    ],
+)
+def test_extras_are_refused_with_the_path_where_they_stand(extras: dict[str, Any], sentence: str) -> None:
+    assert sentence in refusal({**BARE, "extras": extras})
+
+
+def test_a_misspelt_setting_is_answered_with_the_one_that_was_meant() -> None:
+    assert "Did you mean 'learning_rate'?" in refusal({**BARE, "extras": {"learnin_rate": 1}})
+    assert "Did you mean 'save_model'?" in refusal({**BARE, "extras": {"save_modell": True}})
+    assert "sed: unknown key. Did you mean 'seed'?" in refusal({**BARE, "sed": 1})
+
+
+def test_a_payload_names_the_whole_path() -> None:
+    assert "metadata.worker.config.extras.algo_params.nosuch: " in refusal(
+        payload({**BARE, "extras": {"algo_params": {"nosuch": 1}}})
+    )
+    assert "metadata.worker.config.seed: " in refusal(payload({**BARE, "seed": -1}))
+    assert "another worker" in refusal({"metadata": {"worker": {"id": "other", "config": BARE}}, "artifacts": {}})
+
+
+@pytest.mark.parametrize("key", ["env_id", "run_id", "algo", "worker_id"])
+@pytest.mark.parametrize("value", ["../x", "/etc/passwd", "a\0b", "x\ny", ""])
+def test_ids_that_are_paths_or_worse_are_refused(key: str, value: str) -> None:
+    assert f"{key}: " in refusal({**BARE, key: value})
+
+
+@pytest.mark.parametrize("data", [None, [], "text", 3, {"algo": "ppo"}, {**BARE, "extras": []}, {**BARE, "seed": "x"}])
+def test_what_is_no_config_is_refused_not_crashed_upon(data: Any) -> None:
+    refusal(data)
+
+
+def test_settings_that_contradict_the_config_are_refused() -> None:
+    assert "Give one of them." in refusal({**BARE, "seed": 1, "extras": {"algo_params": {"seed": 2}}})
+    given = assigned({**BARE, "seed": 2, "extras": {"algo_params": {"seed": 2}}})
+    assert algorithm_config(given).seed == 2
+
+
+def test_an_unknown_algorithm_is_answered_with_the_nearest() -> None:
+    with pytest.raises(
+        UnknownName, match=r"No algorithm 'pppo' in worker 'cleanrl'\. Did you mean 'ppo'\? Known: ppo, "
+    ):
+        algorithm("pppo")
+
+
+def test_episodes_for_a_batch_have_one_default_and_two_names() -> None:
+    def size(**extras: Any) -> int:
+        given: Assignment = assigned({"extras": {"mode": "policy_eval", **extras}})
+        return given.eval_batch_size
+
+    assert (size(), size(eval_batch_size=7), size(eval_episodes=9)) == (50, 7, 9)
