@@ -14,16 +14,29 @@ _PERIOD_S = 2.0
 _MB = 2**20
 
 
+def can_see_gpus(env: dict[str, str]) -> bool:
+    """A run that was given none is spared the library, which takes more memory than the rest of the keeper."""
+    return env.get("CUDA_VISIBLE_DEVICES", "all").strip() not in ("", "-1")
+
+
 class _Utilization(ctypes.Structure):
     _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
 
 class _Memory(ctypes.Structure):
-    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+    """The second form, which does not count as used what the driver keeps for itself."""
+
+    _fields_ = [
+        ("version", ctypes.c_uint),
+        ("total", ctypes.c_ulonglong),
+        ("reserved", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    ]
 
 
 class Gpus:
-    """`newest` is replaced as a whole, and stays empty on a machine without an NVIDIA driver."""
+    """`newest` is replaced as a whole, and stays empty on a machine without an NVIDIA driver of the last years."""
 
     def __init__(self) -> None:
         self.newest: list[dict[str, float]] = []
@@ -31,7 +44,8 @@ class Gpus:
     def start(self) -> None:
         try:
             library = ctypes.CDLL(_LIBRARY)
-        except OSError:
+            library.nvmlDeviceGetMemoryInfo_v2  # noqa: B018 - older drivers have no such function
+        except (OSError, AttributeError):
             return
         threading.Thread(target=self._follow, args=(library,), name="gpus", daemon=True).start()
 
@@ -56,9 +70,9 @@ def _devices(library: ctypes.CDLL) -> list[ctypes.c_void_p]:
 
 def _figures(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, float]:
     """What a device does not tell stays 0."""
-    utilization, memory = _Utilization(), _Memory()
+    utilization, memory = _Utilization(), _Memory(version=ctypes.sizeof(_Memory) | 2 << 24)
     library.nvmlDeviceGetUtilizationRates(device, ctypes.byref(utilization))
-    library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
+    library.nvmlDeviceGetMemoryInfo_v2(device, ctypes.byref(memory))
     return {
         "util_percent": float(utilization.gpu),
         "memory_used_mb": round(memory.used / _MB, 1),

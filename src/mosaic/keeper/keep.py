@@ -14,7 +14,7 @@ from types import FrameType
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.processes import identify, own_identity
 from mosaic.journal import Follower, Journal
-from mosaic.keeper.gpus import Gpus
+from mosaic.keeper.gpus import Gpus, can_see_gpus
 from mosaic.keeper.launch import Launch, LaunchMalformed, parse_launch
 from mosaic.keeper.reports import Reports, sync
 from mosaic.keeper.tree import PROC, Reading, read_memory, read_tree, unshared_mb
@@ -84,7 +84,8 @@ class Keeper:
         self._sample_at = self._started + SAMPLE_FIRST_S
         self._weigh_at = self._started
         reports.tell("worker_started", process=identify(self._main))
-        self._gpus.start()
+        if can_see_gpus(launch["env"]):
+            self._gpus.start()
 
     def run(self) -> None:
         """Returns when the whole tree is gone."""
