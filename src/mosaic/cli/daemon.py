@@ -56,7 +56,7 @@ def status(door: Door) -> int:
     if door.is_json:
         output.print_json(found)
         return 0
-    output.console().print(output.facts(status_rows(found, str(door.workspace.daemon_log))))
+    output.print_facts(status_rows(found, str(door.workspace.daemon_log)))
     return 0
 
 

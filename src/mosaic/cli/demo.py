@@ -19,7 +19,8 @@ from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
 
 Json = dict[str, Any]
-SETTINGS: Json = {"env_id": "CartPole-v1", "total_timesteps": 150_000, "seed": 1}
+SETTINGS: Json = {"env_id": "CartPole-v1", "total_timesteps": 400_000, "seed": 1}
+"""CleanRL's defaults but for the steps: five seeds of five stood above 488 after 300,000 of them."""
 EPISODES = 20
 
 
@@ -84,11 +85,11 @@ def _print(view: Json, summary: Json, made: dict[str, str | None], took_s: float
         f"({output.duration(took_s)} in all, {output.count(view['sps'])} steps/s)."
     )
     click.echo("\nWhat it made:")
-    console.print(output.facts(("  " + name, path) for name, path in made.items() if path))
+    output.print_facts(made.items(), "  ")
     click.echo("\nTry next:")
     commands = [
-        (f"  mosaic show {short}", "everything about this run"),
-        ("  mosaic train ppo --env-id Acrobot-v1", "another environment"),
-        ("  mosaic algorithms ppo", "what PPO is, and every setting of it"),
+        (f"mosaic show {short}", "everything about this run"),
+        ("mosaic train ppo --env-id Acrobot-v1", "another environment"),
+        ("mosaic algorithms ppo", "what PPO is, and every setting of it"),
     ]
-    console.print(output.facts(commands))
+    output.print_facts(commands, "  ")

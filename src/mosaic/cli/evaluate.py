@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from mosaic.cli.following import exit_code, follow, report_end
 from mosaic.cli.payloads import eval_payload
 from mosaic.contracts.errors import BadInput, NotAllowed, RunEnded
 from mosaic.contracts.folder import RunFolder
+
+if TYPE_CHECKING:
+    from mosaic.client import Trainer
 
 Json = dict[str, Any]
 SUMMARY_KEYS = (
@@ -49,7 +52,7 @@ def evaluate(door: Door, run: str, episodes: int, checkpoint: str, video: bool, 
     if door.is_json:
         output.print_json(summary)
     else:
-        output.console().print(output.facts(summary_rows(summary)))
+        output.print_facts(summary_rows(summary))
     return 0
 
 
@@ -58,14 +61,22 @@ def evaluated(
 ) -> tuple[Json, Json | None]:
     """The evaluation's last view and what came out of it; nothing where it did not succeed."""
     trainer = door.trainer()
-    trained = trainer.get(run)
+    trained = _trained(trainer, run)
     policy = checkpoint_path(trained, checkpoint)
     payload = eval_payload(trainer.config(trained["run_id"]), str(policy), episodes, has_video, seed_override)
-    view = follow(door, trainer.submit(payload))
+    view = follow(door, trainer.submit(payload), episodes)
     if view["stage"] != "finished" or view["outcome"] != "succeeded":
         return view, None
     said = _read_summary(RunFolder(view["run_dir"]).eval_summary)
     return view, {**{key: said[key] for key in SUMMARY_KEYS}, "run_id": view["run_id"]}
+
+
+def _trained(trainer: Trainer, run: str) -> Json:
+    """Evaluations are runs, too: `last` means the last one that trained."""
+    view = trainer.get(run)
+    if run == "last" and view["kind"] != "train":
+        return next((other for other in trainer.runs() if other["kind"] == "train"), view)
+    return view
 
 
 def checkpoint_path(view: Json, which: str) -> Path:
@@ -93,19 +104,14 @@ def _read_summary(path: Path) -> Json:
 
 
 def summary_rows(summary: Json) -> list[tuple[str, str]]:
-    low, high = summary["ci95"]
+    words = {key: output.figure(summary[key]) for key in SUMMARY_KEYS if key not in ("ci95", "returns")}
+    low, high = map(output.figure, summary["ci95"])
     return [
-        ("episodes", str(summary["episodes"])),
-        (
-            "mean return",
-            f"{output.figure(summary['avg_return'])}, 95 % between {output.figure(low)} and {output.figure(high)}",
-        ),
-        ("deviation", output.figure(summary["std_return"])),
-        ("median", output.figure(summary["median_return"])),
-        ("worst, best", f"{output.figure(summary['min_return'])}, {output.figure(summary['max_return'])}"),
-        (
-            "middle half",
-            f"{output.figure(summary['iqm'])}, 95 % between {output.figure(low)} and {output.figure(high)}",
-        ),
+        ("episodes", words["episodes"]),
+        ("mean return", f"{words['avg_return']} (95 % confidence: {low} to {high})"),
+        ("deviation", words["std_return"]),
+        ("median", words["median_return"]),
+        ("worst, best", f"{words['min_return']}, {words['max_return']}"),
+        ("middle half", f"{words['iqm']} on average"),
         ("run", summary["run_id"]),
     ]

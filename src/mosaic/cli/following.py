@@ -115,9 +115,9 @@ class Feed:
             self._closed.wait(POLL_S)
 
 
-def follow(door: Door, view: Json) -> Json:
+def follow(door: Door, view: Json, episodes_wanted: int | None = None) -> Json:
     """Shows the run until it has ended, and returns its last view; where detached, one that is not finished."""
-    watched = Watched(view)
+    watched = Watched(view, episodes_wanted)
     run_id = view["run_id"]
     heard_at = time.monotonic()
     cancelled = 0
@@ -219,7 +219,7 @@ def report_end(door: Door, view: Json) -> None:
     word = output.status(view)
     console = output.console()
     console.print(Text.assemble((word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"), f"  {title(view)}"))
-    console.print(output.facts([("  " + name, value) for name, value in summary(view)]))
+    output.print_facts(summary(view), "  ")
     if word not in ("succeeded", "rejected") and view.get("checkpoint_step") is not None:
         output.say(f"Go on from step {view['checkpoint_step']:,}: mosaic resume {short}")
 

@@ -17,6 +17,8 @@ Json = dict[str, Any]
 EPISODES_IN_MEAN = 100
 _MOST_POINTS = 512
 _PLAIN_EVERY_S = 5.0
+_BEFORE = {"queued": "waiting for a slot", "starting": "waiting for the worker"}
+"""Said in place of figures while there are none."""
 
 
 class Curve:
@@ -163,7 +165,11 @@ class Picture:
             (word, f"bold {output.OUTCOME_STYLES.get(word, '')}"), "  ", title(view), ("  " + view["run_id"], "dim")
         )
         share = watched.share
-        figures = f"{share:4.0%}  {watched.step:,} / {watched.total:,}" if share is not None else "waiting"
+        figures = (
+            f"{share:4.0%}  {watched.step:,} / {watched.total:,}"
+            if share is not None
+            else _BEFORE.get(view["stage"], "")
+        )
         pace = f"{watched.sps:,.0f} steps/s" if watched.sps else ""
         left = f"{output.duration(watched.seconds_left)} left" if watched.seconds_left is not None else ""
         words = "   ".join(part for part in (figures, pace, left) if part)

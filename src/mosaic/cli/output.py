@@ -88,18 +88,23 @@ def table(*columns: str, right: Iterable[str] = (), cut: Iterable[str] = (), fol
     return made
 
 
-def facts(rows: Iterable[tuple[str, Any]]) -> Table:
-    """Name and value, one a line; rows without a value are left out."""
+def print_facts(rows: Iterable[tuple[str, str | None]], indent: str = "") -> None:
+    """Name and value, one a line; rows without a value are left out. Text is wrapped, a path is left whole to copy."""
     from rich.table import Table
     from rich.text import Text
 
-    made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    for name, value in rows:
-        if value is not None and value != "":
-            made.add_row(name, Text(value) if isinstance(value, str) else value)
-    return made
+    shown = [(indent + name, value) for name, value in rows if value]
+    width = max((len(name) for name, _ in shown), default=0)
+    screen = console()
+    for name, value in shown:
+        if "/" in value and " " not in value.rpartition("/")[2] and len(value) + width + 2 > screen.width:
+            screen.print(Text.assemble((name.ljust(width) + "  ", "dim"), value), soft_wrap=True)
+            continue
+        line = Table.grid(padding=(0, 2, 0, 0))
+        line.add_column(style="dim", no_wrap=True, width=width)
+        line.add_column(overflow="fold")
+        line.add_row(Text(name), Text(value))
+        screen.print(line)
 
 
 def status(view: Json) -> str:

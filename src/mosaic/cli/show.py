@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import click
+
 from mosaic.cli import output
 from mosaic.cli.arguments import run_argument
 from mosaic.cli.door import Door, command, pass_door
@@ -63,32 +65,32 @@ def _print(view: Json, found: dict[str, str], last: dict[str, float]) -> None:
     console.print(
         Text.assemble((word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"), "  ", (title(view), "bold"))
     )
-    console.print(output.facts([("  " + name, value) for name, value in _facts(view)]))
+    output.print_facts(_facts(view), "  ")
     if view.get("story"):
-        console.print("\n[bold]Story")
+        _section("Story")
         began = view["story"][0]["at"]
-        console.print(
-            output.facts(
-                (f"  {output.moment(line['at'])}  +{output.duration(line['at'] - began)}", line["said"])
+        output.print_facts(
+            [
+                (f"{output.moment(line['at'])}  +{output.duration(line['at'] - began)}", line["said"])
                 for line in view["story"]
-            )
+            ],
+            "  ",
         )
     if len(view.get("attempts") or ()) > 1:
-        console.print("\n[bold]Attempts")
-        console.print(output.facts((f"  {attempt['number']}", _attempt(attempt)) for attempt in view["attempts"]))
+        _section("Attempts")
+        output.print_facts([(str(attempt["number"]), _attempt(attempt)) for attempt in view["attempts"]], "  ")
     if last:
-        console.print("\n[bold]Last metrics")
-        console.print(output.facts(("  " + tag, output.figure(value)) for tag, value in sorted(last.items())))
+        _section("Last metrics")
+        output.print_facts([(tag, output.figure(value)) for tag, value in sorted(last.items())], "  ")
     if found:
-        console.print(f"\n[bold]Files[/bold] in {_escaped(view['run_dir'])}")
+        _section(f"Files in {view['run_dir']}")
         root = view["run_dir"].rstrip("/") + "/"
-        console.print(output.facts(("  " + name, path.removeprefix(root)) for name, path in found.items()))
+        output.print_facts([(name, path.removeprefix(root)) for name, path in found.items()], "  ")
 
 
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
+def _section(title: str) -> None:
+    click.echo()
+    click.secho(title, bold=True)
 
 
 def _facts(view: Json) -> list[tuple[str, Any]]:

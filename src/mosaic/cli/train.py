@@ -99,7 +99,7 @@ def _verdict(door: Door, payload: Json) -> int:
         return 0
     summary = verdict.get("summary") or {}
     click.echo("The worker would run this. Nothing was started.")
-    output.console().print(output.facts(("  " + name, value) for name, value in verdict_rows(summary)))
+    output.print_facts(verdict_rows(summary), "  ")
     return 0
 
 
