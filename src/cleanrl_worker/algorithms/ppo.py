@@ -267,7 +267,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             },
         )
 
-    started_at, started_step, saved_step = time.time(), global_step, -1
+    started_at, started_step = time.time(), global_step
+    saved_step = -1 if resume is None else global_step
     while global_step + total <= config.total_timesteps and not run.stop_requested:
         iteration += 1
         if config.anneal_lr:
@@ -294,6 +295,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                 run.episode(
                     env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                 )
+            run.update(global_step)
         rewards = environments.finish(actions + first_action)
         base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
 
@@ -333,7 +335,6 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             losses["losses/explained_variance"] = 1 - float((returns - batch.values).var()) / spread
         rate = int((global_step - started_step) / (time.time() - started_at))
         run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
-        run.update(global_step)
         if run.checkpoint_due(global_step):
             save()
             saved_step = global_step

@@ -291,7 +291,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             },
         )
 
-    started_at, started_step, saved_step = time.time(), global_step, -1
+    started_at, started_step = time.time(), global_step
+    saved_step = -1 if resume is None else global_step
     while global_step + total <= config.total_timesteps and not run.stop_requested:
         iteration += 1
         if config.anneal_lr:
@@ -302,8 +303,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         observations[0] = observations[-1]
         dones[...] = terminals[...] = False
         cut: list[tuple[int, int, Array]] = []
-        noise = rng.standard_normal(actions.shape, np.float32)
-        moves: Array = noise * np.exp(log_std.T)
+        noise: Any = rng.standard_normal(actions.shape, np.float32)
+        moves = noise * np.exp(log_std.T)
         for t in range(steps):
             actor(observations[t], actions[t])
             np.add(actions[t], moves[t], out=actions[t])
@@ -322,6 +323,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                     env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                 )
             normalise(seen, observations[t + 1])
+            run.update(global_step)
         rewards = environments.finish(sent.reshape(steps, count, *action_shape))
         base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
         rewards = scale(rewards, terminals)
@@ -360,7 +362,6 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             losses["losses/explained_variance"] = 1 - float((returns - batch.values).var()) / spread
         rate = int((global_step - started_step) / (time.time() - started_at))
         run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
-        run.update(global_step)
         if run.checkpoint_due(global_step):
             save()
             saved_step = global_step
