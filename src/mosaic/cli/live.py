@@ -43,10 +43,12 @@ class Curve:
 class Watched:
     """One run as its events tell of it."""
 
-    def __init__(self, view: Json) -> None:
+    def __init__(self, view: Json, episodes_wanted: int | None = None) -> None:
         self.view = view
+        self.episodes_wanted = episodes_wanted
+        """For an evaluation, whose end is counted in episodes."""
         self.step: int | None = view.get("global_step")
-        self.total: int | None = view.get("total_timesteps")
+        self.total: int | None = view.get("total_timesteps") if view.get("kind") != "policy_eval" else None
         self.sps: float | None = view.get("sps")
         self.hardware: Json = view.get("hardware") or {}
         self.checkpoint_step: int | None = view.get("checkpoint_step")
@@ -65,7 +67,8 @@ class Watched:
                 self.take_view(event["view"])
             case "progress":
                 self.step = event["global_step"]
-                self.total = event.get("total_timesteps") or self.total
+                if self.view.get("kind") != "policy_eval":
+                    self.total = event.get("total_timesteps") or self.total
                 self.sps = event.get("sps") or self.sps
             case "episodes":
                 for _, _, step, _, episodic_return, _ in event["rows"]:
@@ -103,9 +106,18 @@ class Watched:
         return max(0, self.total - self.step) / self.sps
 
     @property
+    def counted(self) -> str:
+        """`12,000 / 50,000`, in steps or in episodes."""
+        if self.episodes_wanted:
+            return f"{self.episodes} / {self.episodes_wanted} episodes"
+        return f"{output.count(self.step)} / {output.count(self.total)}"
+
+    @property
     def share(self) -> float | None:
         if self.view.get("outcome") == "succeeded":
             return 1.0
+        if self.episodes_wanted:
+            return min(1.0, self.episodes / self.episodes_wanted)
         return min(1.0, self.step / self.total) if self.step is not None and self.total else None
 
 
@@ -165,11 +177,7 @@ class Picture:
             (word, f"bold {output.OUTCOME_STYLES.get(word, '')}"), "  ", title(view), ("  " + view["run_id"], "dim")
         )
         share = watched.share
-        figures = (
-            f"{share:4.0%}  {watched.step:,} / {watched.total:,}"
-            if share is not None
-            else _BEFORE.get(view["stage"], "")
-        )
+        figures = f"{share:4.0%}  {watched.counted}" if share is not None else _BEFORE.get(view["stage"], "")
         pace = f"{watched.sps:,.0f} steps/s" if watched.sps else ""
         left = f"{output.duration(watched.seconds_left)} left" if watched.seconds_left is not None else ""
         words = "   ".join(part for part in (figures, pace, left) if part)

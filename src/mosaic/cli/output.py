@@ -188,6 +188,8 @@ def size(size_bytes: float) -> str:
 
 def progress(view: Json) -> str:
     step, total = view.get("global_step"), view.get("total_timesteps")
+    if view.get("kind") == "policy_eval":
+        return f"{view.get('episodes') or 0} ep."
     if view.get("outcome") == "succeeded":
         return "100 %"  # also where the last update would not have fitted into the steps asked for
     if step is None:

@@ -94,13 +94,14 @@ def _section(title: str) -> None:
 
 
 def _facts(view: Json) -> list[tuple[str, Any]]:
-    step, total = view.get("global_step"), view.get("total_timesteps")
+    step, total = view.get("global_step"), view.get("total_timesteps") if view["kind"] == "train" else None
     episodes = view.get("episodes") or 0
     share = f" ({output.progress(view)})" if view["stage"] != "finished" else ""
     done = f"{step:,}" + (f" of {total:,}{share}" if total else "") if step is not None else None
     span = f"mean of the last {min(100, episodes)} of {episodes:,} episodes"
     started, finished = view.get("started_at"), view.get("finished_at")
     took = (finished or time.time()) - started if started else None
+    hardware = hardware_words(view.get("hardware") or {}) if view["stage"] != "finished" else None
     checkpoint = view.get("checkpoint_step")
     return [
         ("run", view["run_id"]),
@@ -114,7 +115,7 @@ def _facts(view: Json) -> list[tuple[str, Any]]:
         ("started", output.moment(started) if started else None),
         ("finished", f"{output.moment(finished)}, after {output.duration(took)}" if finished and took else None),
         ("process", f"{view['pid']}" if view.get("pid") else None),
-        ("hardware", hardware_words(view.get("hardware") or {}) or None),
+        ("hardware", hardware),
         ("checkpoint", f"step {checkpoint:,}" if checkpoint is not None else None),
         ("group", view.get("group")),
         ("tags", ", ".join(view.get("tags") or ()) or None),
