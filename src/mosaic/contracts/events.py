@@ -140,8 +140,18 @@ class Sample(Event):
     """For each: util_percent, memory_used_mb, memory_total_mb."""
 
 
+class PausedBySignal(Event):
+    """The whole tree was stopped by SIGSTOP: its worker reads no inbox."""
+
+    KIND = "paused_by_signal"
+
+
+class ResumedBySignal(Event):
+    KIND = "resumed_by_signal"
+
+
 class Escalated(Event):
-    """The worker did not do as it was asked; a signal was sent to its whole tree."""
+    """A signal was sent, behind a stop that was not obeyed or because of a limit."""
 
     KIND = "escalated"
     signal: str
@@ -168,6 +178,7 @@ KINDS: dict[str, type[Event]] = {
     kind.KIND: kind
     for kind in (
         Hello, Progress, Metrics, Episodes, CheckpointSaved, Warned, Anomaly, PausedNow, ResumedNow,
-        EvalSummaryUpdate, Finished, KeeperStarted, WorkerStarted, WorkerNotStarted, Sample, Escalated, Exited,
+        EvalSummaryUpdate, Finished, KeeperStarted, WorkerStarted, WorkerNotStarted, Sample,
+        PausedBySignal, ResumedBySignal, Escalated, Exited,
     )
 }  # fmt: skip
