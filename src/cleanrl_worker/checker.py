@@ -109,7 +109,8 @@ def _check(question: Json) -> Json:
 
 
 def _environments(question: Json) -> Json:
-    return {"environments": list_environments(question.get("family"))}
+    family = None if question.get("family") is None else _text(question, "family")
+    return {"environments": list_environments(family)}
 
 
 def _algorithms(question: Json) -> Json:

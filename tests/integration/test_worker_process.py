@@ -1,0 +1,273 @@
+"""The CleanRL worker as a process: its files, its exit codes, its words, and its checker."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tests.helpers.worker_runs import COMMAND, events, run_worker, small
+
+from cleanrl_worker.registration import TOKEN_VARIABLE, Registration
+from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.secrets import TOKEN_KEY, proof
+from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
+
+CARTPOLE = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2000, "seed": 1}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "it's a place" / "var"
+
+
+def test_a_run_leaves_every_file_that_applies(place: Path) -> None:
+    import torch
+
+    folder = RunFolder(place / "trainer" / "runs" / "R1")
+    done = run_worker(place, {**CARTPOLE, "run_id": "R1"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].startswith("global_step=1536, episodic_return=")
+    assert folder.journal.exists()
+    assert next(folder.tensorboard.iterdir()).name.startswith("events.out.tfevents.")
+    assert folder.last_checkpoint.resolve().name == "1536"
+    analytics = json.loads(folder.analytics.read_text())
+    model = folder.path / analytics["model"]
+    assert model.match("runs/CartPole-v1__ppo__1__*/ppo.cleanrl_model")
+    weights = torch.load(model, weights_only=True)
+    layers = [
+        f"{net}.{layer}.{part}" for net in ("critic", "actor") for layer in (0, 2, 4) for part in ("weight", "bias")
+    ]
+    assert sorted(weights) == sorted(layers)
+    assert weights["actor.4.weight"].shape == (2, 64)
+    assert events(folder, "finished")[0]["outcome"] == "succeeded"
+    assert sorted(path.name for path in place.iterdir()) == ["config.json", "trainer"], "nothing is left elsewhere"
+
+
+def test_a_small_run_imports_no_torch_and_stays_small(place: Path) -> None:
+    place.mkdir(parents=True)
+    config = place / "config.json"
+    config.write_text(json.dumps({**CARTPOLE, "total_timesteps": 1000}))
+    script = (
+        "import json, re, sys\n"
+        "from cleanrl_worker import cli\n"
+        f"code = cli.main(['--config', {str(config)!r}, '--grpc', '--grpc-target', '127.0.0.1:9'])\n"
+        "peak_kb = int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
+        "heavy = {'torch', 'grpc', 'tensorboard', 'pygame', 'matplotlib', 'av'} & set(sys.modules)\n"
+        "print(json.dumps([code, sorted(heavy), peak_kb // 1024]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "MOSAIC_VAR": str(place), TOKEN_VARIABLE: "t"},
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    code, heavy, peak_mb = json.loads(done.stdout.splitlines()[-1])
+    assert (code, heavy) == (0, [])
+    assert peak_mb < 100
+
+
+def test_a_dry_run_tells_everything_and_makes_nothing(place: Path) -> None:
+    done = run_worker(place, {**CARTPOLE, "extras": {"cuda": False}}, "--dry-run", "--emit-summary", "--seed", "9")
+    assert (done.returncode, done.stderr) == (0, "")
+    summary = json.loads(done.stdout)
+    assert (summary["settings"]["cuda"], summary["settings"]["seed"]) == (False, 9)
+    assert summary["module"] == "cleanrl_worker.algorithms.ppo"
+    shown = run_worker(place, CARTPOLE, "--dry-run")
+    assert "ppo on CartPole-v1: this would run." in shown.stdout
+    assert [path.name for path in place.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"algo": "nosuch"}, "No algorithm 'nosuch' in worker 'cleanrl'."),
+        ({"env_id": "NoSuch-v9"}, "No environment 'NoSuch-v9'."),
+        ({"run_id": "../x"}, "run_id: expected letters, digits"),
+        ({"extras": {"algo_params": {"learning_rate": "banana"}}}, "extras.algo_params.learning_rate: "),
+        ({"extras": {"nosuch": True}}, "extras.nosuch: unknown setting of 'ppo'"),
+    ],
+)
+def test_a_refusal_is_one_sentence_exit_code_2_and_no_folder(
+    place: Path, changes: dict[str, Any], sentence: str
+) -> None:
+    done = run_worker(place, {**CARTPOLE, **changes})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert sentence in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert [path.name for path in place.iterdir()] == ["config.json"]
+
+
+def test_a_run_folder_in_use_is_told_of_the_refusal(place: Path) -> None:
+    folder = RunFolder(place / "R2")
+    done = run_worker(place, {**CARTPOLE, "env_id": "Pendulum-v1"}, run_dir=folder.path)
+    assert done.returncode == 2
+    finished = events(folder, "finished")
+    assert [(event["outcome"], event["reason"]) for event in finished] == [("rejected", done.stderr.strip())]
+
+
+@pytest.mark.parametrize(("text", "sentence"), [("{", "is no JSON"), ("[]", "expected a JSON object")])
+def test_a_config_that_is_none_is_refused(place: Path, text: str, sentence: str) -> None:
+    place.mkdir(parents=True)
+    (place / "c.json").write_text(text)
+    done = subprocess.run(
+        [*COMMAND, "--config", str(place / "c.json")], capture_output=True, text=True, timeout=100, cwd=place
+    )
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    missing = subprocess.run(COMMAND, capture_output=True, text=True, timeout=100, cwd=place)
+    assert missing.returncode == 2
+
+
+def test_a_bug_shows_its_traceback_and_exit_code_1(place: Path) -> None:
+    """An environment that breaks in the middle stands for any bug."""
+    place.mkdir(parents=True)
+    (place / "broken_env.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control.cartpole import CartPoleEnv\n"
+        "class Broken(CartPoleEnv):\n"
+        "    def step(self, action):\n"
+        "        raise KeyError('a bug')\n"
+        "gymnasium.register('Broken-v0', Broken)\n"
+    )
+    folder = RunFolder(place / "R3")
+    done = run_worker(
+        place, {**CARTPOLE, "env_id": "broken_env:Broken-v0"}, run_dir=folder.path,
+        MOSAIC_ENV_MODULES="broken_env", PYTHONPATH=str(place),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "KeyError: 'a bug'"
+    assert events(folder, "finished") == []
+
+
+def test_a_run_resumes_in_its_own_folder(place: Path) -> None:
+    folder = RunFolder(place / "R4")
+    assert run_worker(place, small(total_timesteps=64), run_dir=folder.path).returncode == 0
+    assert run_worker(place, small(total_timesteps=128), "--resume", run_dir=folder.path).returncode == 0
+    assert [event["resumed_from"] for event in events(folder, "hello")] == [None, 64]
+    assert len(list(folder.models.iterdir())) == 1
+
+
+def test_an_evaluation_gives_the_same_returns_each_time(place: Path) -> None:
+    trained = RunFolder(place / "R5")
+    assert run_worker(place, small(), run_dir=trained.path).returncode == 0
+    found = []
+    for name in ("E1", "E2"):
+        folder = RunFolder(place / name)
+        config = {"extras": {"mode": "policy_eval", "policy_path": str(trained.last_checkpoint), "eval_episodes": 10}}
+        done = run_worker(place, config, run_dir=folder.path)
+        assert (done.returncode, done.stderr) == (0, "")
+        found.append(json.loads(folder.eval_summary.read_text())["returns"])
+    assert found[0] == found[1]
+    assert len(found[0]) == 10
+    dry = run_worker(place, config, "--dry-run", "--emit-summary")
+    summary = json.loads(dry.stdout)
+    assert (summary["eval_batch_size"], summary["eval_repeat"], summary["algo"]) == (10, False, "ppo")
+
+
+def test_the_checker_answers_on_a_clean_stdout_until_its_stdin_ends(place: Path) -> None:
+    questions = [
+        {"id": 1, "ask": "ping"},
+        {"id": 2, "ask": "check", "config": CARTPOLE},
+        {"id": 3, "ask": "check", "config": {**CARTPOLE, "algo": "pppo"}},
+        {"id": 4, "ask": "probe", "family": "classic_control"},
+    ]
+    lines = b"\xff garbage\n\n" + b"".join(json.dumps(question).encode() + b"\n" for question in questions)
+    place.mkdir(parents=True)
+    done = subprocess.run([*COMMAND, "--checker"], input=lines, capture_output=True, timeout=100, cwd=place)
+    replies = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0
+    assert [reply["id"] for reply in replies] == [None, 1, 2, 3, 4]
+    assert [reply["ok"] for reply in replies] == [False, True, True, False, True]
+    assert replies[3]["error"] == "UnknownName"
+    assert replies[4]["shape"] == [400, 600, 3]
+    assert list(place.iterdir()) == []
+
+
+def test_importing_the_catalogue_imports_no_environment_library() -> None:
+    script = (
+        "import sys, mosaic.envs, cleanrl_worker; print(sorted({'gymnasium', 'numpy', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_probe_of_a_broken_driver_says_what_to_set() -> None:
+    pytest.importorskip("mujoco")
+    script = "from mosaic.envs.probe import probe; import json; print(json.dumps(probe('mujoco')))"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "MUJOCO_GL": "bad"}, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["ok"] is False
+    assert "invalid value for environment variable MUJOCO_GL: bad" in found["message"]
+    assert "Set MUJOCO_GL=egl" in found["message"]
+
+
+# --- the word to the daemon
+
+
+class Daemon(TrainerServicer):
+    """Knows the token, or pretends to."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.heard: list[pb.RegisterRequest] = []
+        self.tokens: list[str] = []
+
+    def Identify(self, request: Any, context: Any) -> pb.IdentifyReply:
+        return pb.IdentifyReply(proof=proof(self.token, "server", request.nonce))
+
+    def RegisterWorker(self, request: Any, context: Any) -> pb.RegisterReply:
+        self.heard.append(request)
+        self.tokens.append(dict(context.invocation_metadata())[TOKEN_KEY])
+        return pb.RegisterReply(is_known=True)
+
+
+@pytest.mark.parametrize(("known", "heard"), [("secret", 1), ("something else", 0)])
+def test_a_worker_registers_once_and_only_with_whom_knows_the_token(
+    known: str, heard: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    daemon = Daemon(known)  # type: ignore[abstract]
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    add_TrainerServicer_to_server(daemon, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        registration = Registration(f"127.0.0.1:{port}", "R9", ("inbox",), quiet_s=0)
+        registration.start()
+        registration.join(30)
+    finally:
+        server.stop(0).wait()
+    assert len(daemon.heard) == heard
+    assert daemon.tokens == ["secret"] * heard
+    if heard:
+        assert (daemon.heard[0].run, daemon.heard[0].worker, daemon.heard[0].pid) == ("R9", "cleanrl", os.getpid())
+
+
+def test_a_target_where_nobody_answers_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        registration = Registration(f"127.0.0.1:{taken.getsockname()[1]}", "R9", (), quiet_s=0)
+        registration.start()
+        registration.join(30)
+    assert not registration.is_alive()
+
+
+def test_a_run_that_is_over_soon_never_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    registration = Registration("127.0.0.1:9", "R9", (), quiet_s=1e6)
+    registration.start()
+    registration.end()
+    registration.join(30)
+    assert not registration.is_alive()

@@ -1,0 +1,203 @@
+"""The checker: one answer a question, whatever the question."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.helpers.worker_runs import SMALL, small, train_here
+
+from cleanrl_worker import checker
+from cleanrl_worker.checker import answer
+from cleanrl_worker.config import assigned
+from cleanrl_worker.inspection import inspect
+from mosaic.contracts.errors import BadInput, CheckpointDamaged
+from mosaic.contracts.folder import WORKSPACE_VARIABLE, RunFolder
+from mosaic.envs import catalogue
+
+
+def ask(**question: Any) -> dict[str, Any]:
+    return answer(json.dumps({"id": 7, **question}).encode())
+
+
+def test_a_good_config_is_answered_with_everything_that_a_run_would_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(WORKSPACE_VARIABLE, str(tmp_path / "var"))
+    reply = ask(
+        ask="check", config={**SMALL, "run_id": "R1", "extras": {"num_envs": 2, "num_steps": 16, "cuda": False}}
+    )
+    summary = reply["summary"]
+    assert (reply["id"], reply["ok"]) == (7, True)
+    assert summary["module"] == "cleanrl_worker.algorithms.ppo"
+    assert summary["command"][1:3] == ["-m", "cleanrl_worker.cli"]
+    assert summary["settings"]["cuda"] is False
+    assert summary["settings"]["target_kl"] is None
+    assert summary["settings"]["num_envs"] == 2
+    assert summary["tensorboard_dir"] == str(tmp_path / "var" / "trainer" / "runs" / "R1" / "tensorboard")
+    assert summary["directories"]["run"] == str(tmp_path / "var" / "trainer" / "runs" / "R1")
+    assert summary["environment"] == {
+        "id": "CartPole-v1",
+        "family": "classic_control",
+        "observation_space": "Box(4,) float32",
+        "action_space": "Discrete(2)",
+        "max_episode_steps": 500,
+    }
+    assert (summary["backend"], summary["seed"]) == ("numpy", 3)
+    assert not (tmp_path / "var").exists(), "a check makes nothing"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "sentence"),
+    [
+        ({"algo": "nosuch"}, "UnknownName", "No algorithm 'nosuch' in worker 'cleanrl'."),
+        ({"env_id": "NoSuch-v9"}, "UnknownName", "No environment 'NoSuch-v9'."),
+        ({"env_id": "../x"}, "ConfigRefused", "env_id: expected an environment id"),
+        ({"env_id": "Pendulum-v1"}, "BadInput", "ppo needs a discrete action space; Pendulum-v1 has Box(1,)."),
+        ({"extras": {"learning_rate": "banana"}}, "ConfigRefused", "extras.learning_rate: "),
+        ({"extras": {"nosuch": 1}}, "ConfigRefused", "extras.nosuch: unknown setting of 'ppo'"),
+        ({"env_id": "os:CartPole-v1"}, "BadInput", "would import the module 'os', which is not allowed"),
+    ],
+)
+def test_a_bad_config_is_refused_by_the_class_of_its_error(changes: dict[str, Any], error: str, sentence: str) -> None:
+    reply = ask(ask="check", config=small(**changes))
+    assert (reply["id"], reply["ok"], reply["error"]) == (7, False, error)
+    assert sentence in reply["message"]
+
+
+def test_an_atari_game_without_its_extra_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "find_spec", lambda name: None if name == "ale_py" else find_spec(name))
+    reply = ask(ask="check", config=small(env_id="ALE/Breakout-v5"))
+    assert reply["error"] == "MissingExtra"
+    assert reply["message"] == "'ALE/Breakout-v5' needs the Atari extra: pip install 'mosaic-rl[atari]'."
+
+
+def test_an_api_key_never_comes_back() -> None:
+    reply = ask(ask="check", config=small(extras={"wandb_api_key": "canary-key", "track_wandb": True}))
+    assert reply["ok"]
+    assert "canary-key" not in json.dumps(reply)
+
+
+@pytest.mark.parametrize("line", [b"garbage", b"[]", b"3", b'"x"', b"{", b"\xff\xfe", b"[" * 100_000, b"{}", b"null"])
+def test_garbage_gets_an_answer_too(line: bytes) -> None:
+    reply = answer(line)
+    assert reply["ok"] is False
+    assert reply["message"]
+
+
+_keys = st.sampled_from(["algo", "env_id", "seed", "extras", "metadata", "run_id"])
+_values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    asked=st.sampled_from(["check", "checkpoint", "environments", "x"]) | _values,
+    config=st.dictionaries(_keys, _values | st.dictionaries(st.text(), _values)) | _values,
+)
+def test_no_question_makes_the_checker_fail(asked: Any, config: Any) -> None:
+    reply = answer(json.dumps({"id": 1, "ask": asked, "config": config, "path": config, "family": config}).encode())
+    assert reply["ok"] is False or asked == "environments" or "summary" in reply
+    assert "The check itself failed" not in reply.get("message", "")
+
+
+def test_a_broken_environment_does_not_end_the_checker(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("somebody else's bug")
+
+    monkeypatch.setattr(checker, "check", broken)
+    reply = ask(ask="check", config=SMALL)
+    assert (reply["ok"], reply["error"]) == (False, "MosaicError")
+    assert "RuntimeError: somebody else's bug" in reply["message"]
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_environments_and_algorithms_are_listed() -> None:
+    rows = ask(ask="environments", family="classic_control")["environments"]
+    assert "CartPole-v1" in [row["id"] for row in rows]
+    assert ask(ask="environments", family="nosuch")["error"] == "UnknownName"
+    reply = ask(ask="algorithms")
+    assert reply["algorithms"] == ["ppo", "ppo_continuous_action"]
+    assert reply["schema"]["worker"] == "cleanrl"
+    assert ask(ask="ping")["ok"] is True
+    assert "Known: algorithms, check, " in ask(ask="nosuch")["message"]
+
+
+# --- files of weights
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> RunFolder:
+    return train_here(RunFolder(tmp_path / "a run"), small())
+
+
+def test_a_checkpoint_tells_what_it_is(trained: RunFolder) -> None:
+    found = ask(ask="checkpoint", path=str(trained.last_checkpoint))["checkpoint"]
+    assert (found["algo"], found["env_id"], found["seed"], found["step"]) == ("ppo", "CartPole-v1", 3, 64)
+    assert found["weights"]["actor.4.weight"] == [2, 64]
+    assert inspect(str(trained.path)) == found
+    model = next(trained.models.glob("*/*.cleanrl_model"))
+    of_model = ask(ask="checkpoint", path=str(model))["checkpoint"]
+    assert (of_model["kind"], of_model["algo"], of_model["env_id"]) == ("cleanrl_model", "ppo", "CartPole-v1")
+    assert sorted(of_model["weights"]) == sorted(found["weights"])
+
+
+def test_a_lone_model_file_tells_its_keys(trained: RunFolder, tmp_path: Path) -> None:
+    lone = tmp_path / "elsewhere" / "ppo.cleanrl_model"
+    lone.parent.mkdir()
+    lone.write_bytes(next(trained.models.glob("*/*.cleanrl_model")).read_bytes())
+    found = inspect(str(lone))
+    assert (found["algo"], found["env_id"]) == ("ppo", None)
+    assert "critic.0.bias" in found["weights"]
+
+
+class Canary:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_a_model_file_that_would_run_code_is_refused_and_runs_none(tmp_path: Path, protocol: int) -> None:
+    canary, model = tmp_path / "canary", tmp_path / "ppo.cleanrl_model"
+    with zipfile.ZipFile(model, "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps({"a.weight": Canary(canary)}, protocol))
+    with pytest.raises(BadInput, match="holds more than weights"):
+        inspect(str(model))
+    assert not canary.exists()
+
+
+def test_damaged_files_are_refused(trained: RunFolder, tmp_path: Path) -> None:
+    model = next(trained.models.glob("*/*.cleanrl_model"))
+    whole = model.read_bytes()
+    for part in (b"", whole[:1], whole[: len(whole) // 2], whole[:-1], b"no zip at all"):
+        model.write_bytes(part)
+        with pytest.raises(CheckpointDamaged):
+            inspect(str(model))
+    (trained.checkpoint(64) / "state.npz").write_bytes(b"")
+    with pytest.raises(CheckpointDamaged, match="is damaged"):
+        inspect(str(trained.last_checkpoint))
+    with pytest.raises(BadInput, match="neither a checkpoint nor a run folder"):
+        inspect(str(tmp_path / "nowhere"))
+
+
+def test_a_config_is_understood_from_a_payload_too() -> None:
+    payload = {
+        "metadata": {"worker": {"id": "cleanrl", "config": SMALL}},
+        "artifacts": {"tensorboard": {"enabled": False}},
+    }
+    summary = ask(ask="check", config={**payload})
+    assert summary["ok"] is False, "64 steps are less than one rollout"
+    payload["metadata"]["worker"]["config"] = small()  # type: ignore[index]
+    assert ask(ask="check", config=payload)["summary"]["tensorboard_dir"] is None
+    assert checker.check(assigned(payload))["mode"] == "train"

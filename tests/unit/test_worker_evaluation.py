@@ -1,0 +1,185 @@
+"""A policy plays on fresh seeds: the same seeds, the same returns; what does not fit is refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.helpers.worker_runs import events, small, train_here
+
+from cleanrl_worker.config import assigned
+from cleanrl_worker.evaluation import fresh_seeds, matched
+from mosaic.arena import Episode, evaluate, summarise
+from mosaic.arena.statistics import interquartile_mean, mean_interval
+from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
+from mosaic.contracts.folder import RunFolder
+from mosaic.envs import make
+
+
+class Pushes:
+    """Pushes towards where the pole leans, or at random."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+
+    def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
+        self.batches.append(len(observations))
+        return (observations[:, 2] > 0).astype(int) if deterministic else rng.integers(0, 2, len(observations))
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> RunFolder:
+    return train_here(RunFolder(tmp_path / "it's a run"), small())
+
+
+def evaluation(policy_path: object, **changes: Any) -> dict[str, Any]:
+    extras = {"mode": "policy_eval", "policy_path": str(policy_path), "eval_episodes": 3, **changes.pop("extras", {})}
+    return {"extras": extras, **changes}
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_same_seeds_give_the_same_returns(deterministic: bool) -> None:
+    def play() -> list[Episode]:
+        return evaluate(Pushes(), lambda: make("CartPole-v1"), range(100, 120), deterministic)
+
+    first = play()
+    assert first == play()
+    assert [episode.seed for episode in first] == list(range(100, 120))
+    assert len({episode.length for episode in first}) > 3, "each seed is a start of its own"
+
+
+def test_an_episode_is_the_one_that_a_lone_environment_would_play() -> None:
+    together = evaluate(Pushes(), lambda: make("CartPole-v1"), range(7, 27))
+    for index in (0, 9, 19):
+        alone = evaluate(Pushes(), lambda: make("CartPole-v1"), [7 + index])
+        assert alone[0].length == together[index].length
+
+
+def test_every_call_of_the_policy_has_the_same_number_of_rows() -> None:
+    policy = Pushes()
+    evaluate(policy, lambda: make("CartPole-v1"), range(11))
+    assert set(policy.batches) == {8}
+
+
+def test_an_evaluation_that_is_told_to_stop_leaves_out_what_had_not_ended() -> None:
+    ended: list[Episode] = []
+    episodes = evaluate(
+        Pushes(),
+        lambda: make("CartPole-v1"),
+        range(50),
+        on_episode=ended.append,
+        on_step=lambda steps: len(ended) < 5,
+    )
+    assert 5 <= len(episodes) < 50
+    assert sorted(ended, key=lambda episode: episode.index) == episodes
+
+
+def test_actions_outside_the_box_are_clipped() -> None:
+    class Shouts:
+        def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
+            return np.full((len(observations), 1), 1e9)
+
+    episodes = evaluate(Shouts(), lambda: make("MountainCarContinuous-v0"), [1])
+    assert episodes[0].episodic_return == pytest.approx(-0.1 * episodes[0].length)  # its price of full throttle
+
+
+def test_the_summary_says_what_the_episodes_say() -> None:
+    episodes = [Episode(index, 10 + index, float(value), 5) for index, value in enumerate([1, 2, 3, 4, 5, 6, 7, 100])]
+    summary = summarise(episodes)
+    assert summary["episodes"] == 8
+    assert summary["avg_return"] == 16
+    assert (summary["median_return"], summary["min_return"], summary["max_return"]) == (4.5, 1, 100)
+    assert summary["iqm"] == interquartile_mean(np.array([3.0, 4, 5, 6, 1, 2, 7, 100])) == 4.5
+    low, high = summary["ci95"]
+    assert 1 < low < 16 < high < 100
+    assert mean_interval(np.array([3.0, 3, 3])) == (3, 3)
+    assert summarise([])["episodes"] == 0
+    json.dumps(summary, allow_nan=False)
+
+
+def test_seeds_of_an_evaluation_are_never_those_of_training() -> None:
+    assert fresh_seeds(1) == 1_010_000
+    assert fresh_seeds(2) - fresh_seeds(1) >= 10_000
+
+
+def test_an_evaluation_writes_its_summary_its_events_and_its_scalars(trained: RunFolder, tmp_path: Path) -> None:
+    folder = train_here(RunFolder(tmp_path / "an evaluation"), evaluation(trained.path))
+    summary = json.loads(folder.eval_summary.read_text())
+    batch = summary["batches"][0]
+    assert summary["episodes"] == batch["episodes"] == 3
+    assert batch["seeds"] == [1_030_000, 1_030_001, 1_030_002]
+    assert summary["avg_return"] == pytest.approx(np.mean(batch["returns"]))
+    assert [event["batches"] for event in events(folder, "policy_eval_completed")] == [1]
+    assert len(events(folder, "policy_eval_started")) == 1
+    assert events(folder, "eval_summary_update")[0]["summary"]["avg_return"] == summary["avg_return"]
+    assert list(folder.tensorboard_eval.iterdir())
+    assert not folder.tensorboard.exists()
+    tags = {tag for event in events(folder, "metrics") for tag in event["series"]}
+    assert {"eval/episodic_return", "eval/avg_return", "eval/iqm"} <= tags
+    assert json.loads(folder.analytics.read_text())["evaluation"]["avg_return"] == summary["avg_return"]
+    again = train_here(RunFolder(tmp_path / "again"), evaluation(trained.last_checkpoint))
+    assert json.loads(again.eval_summary.read_text())["returns"] == summary["returns"]
+
+
+def test_a_seed_may_be_told(trained: RunFolder, tmp_path: Path) -> None:
+    folder = train_here(RunFolder(tmp_path / "told"), evaluation(trained.path, extras={"seed_override": 0}))
+    assert json.loads(folder.eval_summary.read_text())["seeds"] == [0, 1, 2]
+
+
+def test_a_model_file_stands_for_its_run(trained: RunFolder) -> None:
+    model = next(trained.models.glob("*/ppo.cleanrl_model"))
+    assert matched(assigned(evaluation(model))).checkpoint.path == trained.checkpoint(64)
+
+
+def test_what_does_not_go_together_is_refused_by_name(trained: RunFolder, tmp_path: Path) -> None:
+    def refusal(kind: type[Exception] = BadInput, **changes: Any) -> str:
+        with pytest.raises(kind) as refused:
+            matched(assigned(evaluation(changes.pop("path", trained.path), **changes)))
+        return str(refused.value)
+
+    assert "is of 'ppo', not of 'ppo_continuous_action'" in refusal(algo="ppo_continuous_action")
+    assert (
+        "was trained on 'CartPole-v1' (observations Box (4,), actions Discrete 2); "
+        "'Acrobot-v1' has observations Box (6,), actions Discrete 3"
+    ) in refusal(env_id="Acrobot-v1")
+    assert "is neither a checkpoint nor a run folder" in refusal(path=tmp_path)
+    assert "There is no file" in refusal(path=tmp_path / "x.cleanrl_model")
+    assert "differ" in refusal(ConfigRefused, extras={"eval_batch_size": 4})
+    assert "extras.gamma: an evaluation takes its settings" in refusal(ConfigRefused, extras={"gamma": 1})
+    with pytest.raises(ConfigRefused, match=r"extras\.policy_path: missing"):
+        matched(assigned({"extras": {"mode": "policy_eval"}}))
+
+
+def test_a_damaged_checkpoint_is_refused_before_anything_starts(trained: RunFolder) -> None:
+    weights = trained.checkpoint(64) / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(CheckpointDamaged, match="is damaged"):
+        matched(assigned(evaluation(trained.checkpoint(64))))
+
+
+def test_observations_that_are_no_arrays_are_flattened(tmp_path: Path) -> None:
+    folder = train_here(RunFolder(tmp_path / "cards"), small(env_id="Blackjack-v1"))
+    played = train_here(RunFolder(tmp_path / "played"), evaluation(folder.path))
+    assert json.loads(played.eval_summary.read_text())["episodes"] == 3
+
+
+def test_videos_come_only_when_asked_for_each_with_its_facts(trained: RunFolder, tmp_path: Path) -> None:
+    import av
+
+    folder = train_here(RunFolder(tmp_path / "E1"), evaluation(trained.path, extras={"eval_capture_video": True}))
+    names = sorted(path.name for path in folder.eval_videos.iterdir())
+    assert names == [f"rl-video-episode-{n}{end}" for n in range(3) for end in (".meta.json", ".mp4")]
+    summary = json.loads(folder.eval_summary.read_text())
+    assert summary["videos"] == [f"videos/E1-eval/rl-video-episode-{n}.mp4" for n in range(3)]
+    meta = json.loads((folder.eval_videos / "rl-video-episode-1.meta.json").read_text())
+    assert (meta["episode_return"], meta["episode_length"]) == (summary["returns"][1], summary["lengths"][1])
+    assert {"episode_id", "timestamp"} <= set(meta)
+    with av.open(str(folder.eval_videos / "rl-video-episode-1.mp4")) as video:
+        stream = video.streams.video[0]
+        assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+        assert sum(1 for _ in video.decode(stream)) == meta["episode_length"] + 1
+    quiet = train_here(RunFolder(tmp_path / "E2"), evaluation(trained.path))
+    assert not quiet.videos.exists()

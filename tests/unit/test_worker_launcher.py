@@ -1,0 +1,147 @@
+"""One training run: which files it leaves, what it says, and what its config decides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.worker_runs import events, small, train_here
+
+from cleanrl_worker import launcher
+from cleanrl_worker.algorithms import ppo
+from cleanrl_worker.config import assigned
+from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.folder import RunFolder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder(tmp_path / "it's a run")
+
+
+def payload(config: dict[str, Any], **artifacts: Any) -> dict[str, Any]:
+    return {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": artifacts}
+
+
+def warnings(folder: RunFolder) -> dict[str, str]:
+    return {event["code"]: event["text"] for event in events(folder, "warning")}
+
+
+def test_a_run_leaves_a_journal_a_model_and_its_name(folder: RunFolder) -> None:
+    train_here(folder, small())
+    model = next(folder.models.glob("*/*.cleanrl_model"))
+    assert model.parent.name.startswith("CartPole-v1__ppo__3__")
+    assert json.loads(folder.analytics.read_text())["model"] == str(model.relative_to(folder.path))
+    assert [event["outcome"] for event in events(folder, "finished")] == ["succeeded"]
+    assert warnings(folder) == {}
+
+
+def test_a_model_is_left_out_when_it_is_not_wanted(folder: RunFolder) -> None:
+    train_here(folder, small(extras={"save_model": False}))
+    assert not folder.models.exists()
+
+
+def test_event_files_go_where_they_are_told(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def place(config: dict[str, Any]) -> Path | None:
+        return launcher.tensorboard_folder(assigned(config), folder)
+
+    assert place(small()) == folder.tensorboard
+    monkeypatch.setenv(launcher.TENSORBOARD_VARIABLE, str(tmp_path / "told"))
+    assert place(small()) == tmp_path / "told"
+    assert place(small(extras={"tensorboard_dir": "tb/here"})) == folder.path / "tb" / "here"
+    assert place({"extras": {"mode": "policy_eval"}}) == folder.tensorboard_eval
+    train_here(folder, payload(small(), tensorboard={"enabled": False}))
+    assert not folder.tensorboard.exists()
+    assert not (tmp_path / "told").exists()
+
+
+def test_the_payload_says_how_many_checkpoints_stay(folder: RunFolder) -> None:
+    train_here(folder, payload(small(total_timesteps=320, extras={"checkpoint_every": 32}), keep_checkpoints=2))
+    steps = sorted(int(path.name) for path in folder.checkpoints.iterdir() if path.name.isdecimal())
+    assert steps[-2:] == [288, 320]
+    assert len(steps) <= 3, "the newest two and the best"
+
+
+def test_what_is_not_there_yet_is_said_once(folder: RunFolder) -> None:
+    config = small(extras={"capture_video": True, "track_wandb": True, "upload_model": False})
+    train_here(folder, payload(config, wandb={"enabled": True}))
+    told = [event["text"] for event in events(folder, "warning") if event["code"] == "not_yet_available"]
+    assert len(told) == 2
+    assert any("capture_video" in text for text in told)
+
+
+def test_a_resumed_run_keeps_its_name_and_goes_on(folder: RunFolder) -> None:
+    train_here(folder, small(total_timesteps=64))
+    train_here(folder, small(total_timesteps=128), is_resume=True)
+    assert [event["resumed_from"] for event in events(folder, "hello")] == [None, 64]
+    assert len(list(folder.models.iterdir())) == 1
+    assert events(folder, "finished")[-1]["global_step"] == 128
+
+
+def test_a_resume_without_a_checkpoint_starts_anew_with_a_warning(folder: RunFolder) -> None:
+    train_here(folder, small(), is_resume=True)
+    assert "starts from the beginning" in warnings(folder)["no_checkpoint"]
+    assert events(folder, "finished")[-1]["outcome"] == "succeeded"
+
+
+def test_a_refusal_comes_before_the_folder_is_made(folder: RunFolder) -> None:
+    with pytest.raises(BadInput):
+        train_here(folder, small(env_id="Pendulum-v1"))
+    assert not folder.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(MosaicError("It broke."), "failed"), (BadInput("Not so."), "rejected")]
+)
+def test_an_error_that_the_user_can_act_on_ends_the_run_with_its_sentence(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, error: MosaicError, outcome: str
+) -> None:
+    def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(ppo, "train", fails)
+    with pytest.raises(type(error)):
+        train_here(folder, small())
+    finished = events(folder, "finished")
+    assert [(event["outcome"], event["reason"]) for event in finished] == [(outcome, str(error))]
+
+
+def test_a_bug_says_nothing_of_an_outcome(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(ppo, "train", fails)
+    with pytest.raises(ZeroDivisionError):
+        train_here(folder, small())
+    assert events(folder, "finished") == []
+
+
+def test_a_stop_ends_the_run_with_a_checkpoint(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    update = launcher.ConsoleRun.update
+
+    def stop_soon(run: launcher.ConsoleRun, global_step: int) -> None:
+        update(run, global_step)
+        run.stop_requested = global_step >= 64
+
+    monkeypatch.setattr(launcher.ConsoleRun, "update", stop_soon)
+    train_here(folder, small(total_timesteps=3200))
+    assert [(event["outcome"], event["global_step"]) for event in events(folder, "finished")] == [("stopped", 64)]
+    assert folder.last_checkpoint.resolve() == folder.checkpoint(64).resolve()
+
+
+def test_the_console_speaks_by_the_clock(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_here(folder, small(total_timesteps=3200))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("global_step=3200, episodic_return=")
+    assert len(lines) < 100 / 2, "there were a hundred updates"
+
+
+def test_a_rejected_run_says_why_in_its_journal(folder: RunFolder) -> None:
+    launcher.reject(folder, "Not this one.")
+    assert [event["kind"] for event in events(folder, "hello")] == ["hello"]
+    finished = events(folder, "finished")
+    assert [(event["outcome"], event["reason"]) for event in finished] == [("rejected", "Not this one.")]

@@ -1,0 +1,61 @@
+"""The schema file says what the code says."""
+
+from __future__ import annotations
+
+import json
+
+from cleanrl_worker import describe
+from cleanrl_worker.registry import ALGORITHMS, algorithm
+from cleanrl_worker.schema import schema, text
+
+
+def test_the_committed_schema_is_the_one_that_the_code_gives() -> None:
+    committed = describe().schemas
+    assert committed is not None
+    assert committed.read_text() == text(), "stale: python -m cleanrl_worker.schema --write"
+
+
+def test_every_setting_has_a_simple_type_and_a_sentence() -> None:
+    for name, described in schema()["algorithms"].items():
+        assert described["summary"]
+        assert described["help"].startswith("# "), f"docs/{name}.md is missing"
+        for field in described["fields"]:
+            assert field["type"] in ("int", "float", "bool", "str", "choice"), field
+            assert field["help"].endswith("."), field
+            assert field["group"], field
+
+
+def test_the_schema_has_types_defaults_and_limits_of_the_code() -> None:
+    fields = {field["name"]: field for field in schema()["algorithms"]["ppo"]["fields"]}
+    config = algorithm("ppo").Config(env_id="CartPole-v1")
+    assert {name: field["default"] for name, field in fields.items()} == config.model_dump(mode="json")
+    assert fields["learning_rate"]["type"] == "float"
+    assert fields["learning_rate"]["constraints"] == {"gt": 0, "lt": 1}
+    assert (fields["target_kl"]["is_optional"], fields["target_kl"]["default"]) == (True, None)
+    assert fields["backend"]["constraints"] == {"choices": ["auto", "numpy", "torch"]}
+    assert fields["anneal_lr"]["type"] == "bool"
+
+
+def test_reserved_extras_are_all_there() -> None:
+    names = {field["name"] for field in schema()["reserved_extras"]}
+    reserved = """
+    mode policy_path tensorboard_dir track_wandb wandb_project_name wandb_entity wandb_run_name wandb_api_key
+    wandb_email wandb_use_vpn_proxy wandb_http_proxy wandb_https_proxy capture_video eval_capture_video video_mode
+    grid_limit fastlane_only seed_override eval_batch_size eval_episodes eval_repeat save_model upload_model hf_entity
+    algo_params
+    """
+    assert names == set(reserved.split())
+    worker_fields = {field["name"] for field in schema()["worker_fields"]}
+    assert worker_fields == {
+        "run_id", "algo", "env_id", "total_timesteps", "seed", "worker_id", "agent_id", "extras"
+    }  # fmt: skip
+
+
+def test_no_setting_of_an_algorithm_hides_behind_a_reserved_extra() -> None:
+    reserved = {field["name"] for field in schema()["reserved_extras"]}
+    for name in ALGORITHMS:
+        assert not reserved & set(algorithm(name).Config.model_fields)
+
+
+def test_the_description_reads_the_same_file() -> None:
+    assert json.loads(text())["algorithms"].keys() == describe().algorithms().keys()
