@@ -72,7 +72,7 @@ def resume(door: Door, runs: tuple[str, ...], total_timesteps: int | None, follo
     trainer = door.trainer()
     views = [trainer.resume(run, total_timesteps) for run in runs]
     if not follow:
-        answer(door, views, "Run {run} goes on ({status}). Watch it: mosaic logs -f {run}")
+        answer(door, views, "Run {run} goes on. Watch it: mosaic show -f {run}")
         return 0
     from mosaic.cli.following import exit_code, report_end
     from mosaic.cli.following import follow as follow_run

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mosaic.contracts.errors import NoDaemon
+from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 
 if TYPE_CHECKING:
@@ -56,7 +56,10 @@ class Door:
         """Asks something that may safely be asked twice: a daemon that died meanwhile is started again."""
         try:
             return call(self.trainer())
-        except NoDaemon:
+        except BadInput:
+            raise
+        except MosaicError:
+            # Gone, or another daemon has taken its port meanwhile and does not know our token.
             self.__exit__()
             return call(self.trainer())
 

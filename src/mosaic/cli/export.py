@@ -105,7 +105,9 @@ def _zip(view: Json, path: str) -> None:
     from rich.progress import Progress
 
     folder = Path(view["run_dir"])
-    with Progress(console=output.console(is_stderr=True), transient=True) as progress, replacing(path) as file:
+    console = output.console(is_stderr=True)
+    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with bar as progress, replacing(path) as file:
         task = progress.add_task("Packing", total=sum(one.lstat().st_size for one in folder.rglob("*")))
         pack(folder, file, lambda size_bytes: progress.advance(task, size_bytes))
 

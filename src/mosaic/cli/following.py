@@ -115,13 +115,15 @@ class Feed:
             self._closed.wait(POLL_S)
 
 
-def follow(door: Door, view: Json, episodes_wanted: int | None = None) -> Json:
+def follow(door: Door, view: Json, episodes_wanted: int | None = None, may_cancel: bool = True) -> Json:
     """Shows the run until it has ended, and returns its last view; where detached, one that is not finished."""
     watched = Watched(view, episodes_wanted)
     run_id = view["run_id"]
     heard_at = time.monotonic()
     cancelled = 0
     with Interrupts() as interrupts, Feed(door, run_id) as feed, screen_for(watched) as screen:
+        if not may_cancel:
+            screen.hint("Ctrl-C leaves it alone.")
         while not watched.is_over:
             screen.refresh()
             events = feed.take(TICK_S)
@@ -135,7 +137,7 @@ def follow(door: Door, view: Json, episodes_wanted: int | None = None) -> Json:
                 screen.tell(f"Warning: {watched.warnings.pop(0)}")
             if interrupts.count > cancelled:
                 cancelled = interrupts.count
-                if cancelled > 1:
+                if cancelled > 1 or not may_cancel:
                     break
                 _cancel(door, [run_id], screen)
         screen.refresh()
@@ -212,7 +214,9 @@ def report_end(door: Door, view: Json) -> None:
         return
     short = output.short_id(view["run_id"])
     if view["stage"] != "finished":
-        output.say(f"Run {short} goes on without you. Look: mosaic show {short}    Stop it: mosaic cancel {short}")
+        output.say(
+            f"Run {short} goes on without you. Come back: mosaic show -f {short}    Stop it: mosaic cancel {short}"
+        )
         return
     from rich.text import Text
 

@@ -48,7 +48,6 @@ class Watched:
         self.episodes_wanted = episodes_wanted
         """For an evaluation, whose end is counted in episodes."""
         self.step: int | None = view.get("global_step")
-        self.total: int | None = view.get("total_timesteps") if view.get("kind") != "policy_eval" else None
         self.sps: float | None = view.get("sps")
         self.hardware: Json = view.get("hardware") or {}
         self.checkpoint_step: int | None = view.get("checkpoint_step")
@@ -67,8 +66,6 @@ class Watched:
                 self.take_view(event["view"])
             case "progress":
                 self.step = event["global_step"]
-                if self.view.get("kind") != "policy_eval":
-                    self.total = event.get("total_timesteps") or self.total
                 self.sps = event.get("sps") or self.sps
             case "episodes":
                 for _, _, step, _, episodic_return, _ in event["rows"]:
@@ -88,6 +85,11 @@ class Watched:
     def take_view(self, view: Json) -> None:
         if (view.get("queued_at") or 0.0) >= self._queued_at:
             self.view = view
+
+    @property
+    def total(self) -> int | None:
+        """An evaluation takes as many steps as it takes."""
+        return self.view.get("total_timesteps") if self.view.get("kind") != "policy_eval" else None
 
     @property
     def is_over(self) -> bool:

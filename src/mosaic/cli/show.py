@@ -19,11 +19,17 @@ Json = dict[str, Any]
 
 @command()
 @run_argument()
+@click.option("-f", "--follow", is_flag=True, help="Watch it live until its end first; Ctrl-C leaves it alone.")
 @pass_door
-def show(door: Door, run: str) -> None:
+def show(door: Door, run: str, follow: bool) -> None:
     """Shows everything about a run: how it stands, its story, its files, its last metrics."""
     trainer = door.trainer()
     view = trainer.get(run)
+    if follow and view["stage"] != "finished":
+        from mosaic.cli.following import follow as follow_run
+
+        view = follow_run(door, view, may_cancel=False)
+        trainer = door.trainer()
     last = {
         series.tag: series.values[-1] for series in trainer.metrics(view["run_id"], last_only=True) if series.values
     }

@@ -47,7 +47,8 @@ def _submitted(door: Door, view: Json) -> int:
         output.print_json(view)
     else:
         click.echo(f"Run {view['run_id']} is {view['stage']}. Its folder: {view['run_dir']}")
-        output.say(f"Watch it: mosaic logs -f {output.short_id(view['run_id'])}    Stop it: mosaic cancel last")
+        short = output.short_id(view["run_id"])
+        output.say(f"Watch it: mosaic show -f {short}    Stop it: mosaic cancel {short}")
     return 0
 
 
