@@ -98,6 +98,13 @@ def test_a_flipped_bit_is_damage_wherever_it_is(folder: RunFolder, name: str) ->
     assert load_checkpoint(file.parent).step == 2000
 
 
+def test_a_changed_blank_in_the_manifest_is_damage(folder: RunFolder) -> None:
+    file = written(folder, 2000) / MANIFEST
+    file.write_text(file.read_text().replace(" ", "\t", 1))
+    with pytest.raises(CheckpointDamaged):
+        load_checkpoint(file.parent)
+
+
 def test_where_nothing_was_saved_there_is_no_last_good_one(folder: RunFolder) -> None:
     assert last_good_checkpoint(folder) is None
     with pytest.raises(CheckpointDamaged, match="No such file"):
