@@ -88,7 +88,7 @@ def _print_families(families: dict[str, list[Json]]) -> None:
         if envs[0]["is_installed"]:
             some = ", ".join(env["id"] for env in envs[:4]) + (", …" if len(envs) > 4 else "")
         else:
-            some = f"not installed: pip install 'mosaic-rl[{envs[0]['extra']}]'"
+            some = f"not installed{_install(envs[0], ': ')}"
         table.add_row(name, str(len(envs)), some)
     output.console().print(table, markup=False)
     output.say("All of a family: mosaic envs classic_control")
@@ -98,6 +98,11 @@ def _print_envs(envs: list[Json]) -> None:
     table = output.table("ENVIRONMENT", "FAMILY", "LONGEST EPISODE", "", right=("LONGEST EPISODE",), fold=("",))
     for env in envs:
         longest = env.get("max_episode_steps")
-        hint = "" if env["is_installed"] else f"pip install 'mosaic-rl[{env['extra']}]'"
+        hint = "" if env["is_installed"] else _install(env)
         table.add_row(env["id"], env["family"], f"{longest:,}" if longest else output.NOTHING, hint)
     output.console().print(table, markup=False)
+
+
+def _install(env: Json, lead: str = "") -> str:
+    """The command that brings it; nothing where no extra does."""
+    return f"{lead}pip install 'mosaic-rl[{env['extra']}]'" if env.get("extra") else ""

@@ -148,7 +148,7 @@ def _extras() -> Iterator[Check]:
     yield Check("extras", "ok", f"installed: {', '.join(here) or 'none'}")
     if absent:
         words = f"not installed: {', '.join(absent)}; get one with pip install '{DISTRIBUTION}[{absent[0]}]'"
-        yield Check("", "ok", words)
+        yield Check("other extras", "ok", words)
     if "train" in absent:
         yield Check(
             "extra: train", "warn", "Nothing can be trained without it.", f"pip install '{DISTRIBUTION}[train]'"

@@ -120,11 +120,12 @@ def follow(door: Door, view: Json, episodes_wanted: int | None = None, may_cance
     watched = Watched(view, episodes_wanted)
     run_id = view["run_id"]
     heard_at = time.monotonic()
-    cancelled = 0
+    obeyed = 0
+    is_detached = False
     with Interrupts() as interrupts, Feed(door, run_id) as feed, screen_for(watched) as screen:
         if not may_cancel:
             screen.hint("Ctrl-C leaves it alone.")
-        while not watched.is_over:
+        while not watched.is_over and not is_detached:
             screen.refresh()
             events = feed.take(TICK_S)
             for event in events:
@@ -135,11 +136,11 @@ def follow(door: Door, view: Json, episodes_wanted: int | None = None, may_cance
                 heard_at = time.monotonic()
             while watched.warnings:
                 screen.tell(f"Warning: {watched.warnings.pop(0)}")
-            if interrupts.count > cancelled:
-                cancelled = interrupts.count
-                if cancelled > 1 or not may_cancel:
-                    break
-                _cancel(door, [run_id], screen)
+            while obeyed < interrupts.count and not is_detached:
+                obeyed += 1
+                is_detached = obeyed > 1 or not may_cancel
+                for stopping in [] if is_detached else _cancel(door, [run_id], screen):
+                    watched.take_view(stopping)
         screen.refresh()
     # Progress that the daemon took in while it ended the run.
     return door.ask(lambda trainer: trainer.get(run_id)) if watched.is_over else watched.view
@@ -150,20 +151,21 @@ def follow_many(door: Door, views: list[Json]) -> list[Json]:
     from mosaic.cli.runs import GroupPicture, group_screen
 
     picture = GroupPicture(views)
-    cancelled = 0
+    obeyed = 0
+    is_detached = False
     next_at = 0.0
     with Interrupts() as interrupts, group_screen(picture) as screen:
-        while any(view["stage"] != "finished" for view in picture.views):
+        while any(view["stage"] != "finished" for view in picture.views) and not is_detached:
             if time.monotonic() >= next_at:
                 picture.views = _renewed_group(door, picture.views)
                 next_at = time.monotonic() + POLL_S
                 screen.refresh()
             time.sleep(TICK_S)
-            if interrupts.count > cancelled:
-                cancelled = interrupts.count
-                if cancelled > 1:
-                    break
-                _cancel(door, [view["run_id"] for view in picture.views if view["stage"] != "finished"], screen)
+            while obeyed < interrupts.count and not is_detached:
+                obeyed += 1
+                is_detached = obeyed > 1
+                if not is_detached:
+                    _cancel(door, [view["run_id"] for view in picture.views if view["stage"] != "finished"], screen)
         screen.refresh()
     return picture.views
 
@@ -182,14 +184,16 @@ def _renewed_group(door: Door, views: list[Json]) -> list[Json]:
     return [by_id.get(view["run_id"], view) for view in views]
 
 
-def _cancel(door: Door, run_ids: list[str], screen: Screen) -> None:
+def _cancel(door: Door, run_ids: list[str], screen: Screen) -> list[Json]:
+    stopping: list[Json] = []
     screen.hint("Stopping with a checkpoint. Ctrl-C again: leave it to itself.")
     screen.refresh()
     for run_id in run_ids:
         try:
-            door.ask(lambda trainer, run_id=run_id: trainer.cancel(run_id))  # type: ignore[misc]
+            stopping.append(door.ask(lambda trainer, run_id=run_id: trainer.cancel(run_id)))  # type: ignore[misc]
         except NotAllowed:
             continue  # it has just ended by itself
+    return stopping
 
 
 def wait_for_end(door: Door, views: list[Json]) -> list[Json]:
@@ -214,9 +218,8 @@ def report_end(door: Door, view: Json) -> None:
         return
     short = output.short_id(view["run_id"])
     if view["stage"] != "finished":
-        output.say(
-            f"Run {short} goes on without you. Come back: mosaic show -f {short}    Stop it: mosaic cancel {short}"
-        )
+        output.say(f"You have left run {short}, which is {output.status(view)}.")
+        output.say(f"Come back: mosaic show -f {short}")
         return
     from rich.text import Text
 
