@@ -11,12 +11,20 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal, read_all
 from mosaic.run import Run
+from mosaic.run.checkpoints import Array
 from mosaic.run.points import LENGTH_TAG, RETURN_TAG
 
 Points = dict[str, list[tuple[int, float, float]]]
 
-WEIGHTS = {"actor.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "actor.scale": np.float32(0.5).reshape(())}
-ARRAYS = {"file": np.arange(4), "rng/keys": np.array([1, 2**63], np.uint64), "flags": np.array([True, False])}
+WEIGHTS: dict[str, Array] = {
+    "actor.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "actor.scale": np.float32(0.5).reshape(()),
+}
+ARRAYS: dict[str, Array] = {
+    "file": np.arange(4),
+    "rng/keys": np.array([1, 2**63], np.uint64),
+    "flags": np.array([True, False]),
+}
 FACTS: dict[str, Any] = {"rng": 2**100, "name": "Zürich", "schedule": [0.1, None]}
 
 

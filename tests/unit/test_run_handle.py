@@ -40,11 +40,12 @@ def analytics(folder: RunFolder) -> dict[str, Any]:
 
 
 def train(run: Run, begin: int, end: int) -> None:
+    three: Any = np.int64(3)
     for step in range(begin, end):
         run.scalar("losses/value_loss", math.sin(step), step)
         run.scalars(step, {"charts/SPS": step * 0.1, "charts/learning_rate": np.float32(0.1)})
         if step % 3 == 0:
-            run.episode(env=step % 2, step=step, episodic_return=np.float64(step / 7), length=np.int64(3))
+            run.episode(env=step % 2, step=step, episodic_return=np.float64(step / 7), length=three)
         run.update(step)
 
 
@@ -200,7 +201,7 @@ def test_a_paused_run_waits_until_it_is_told(folder: RunFolder, monkeypatch: pyt
                 else:
                     tell(folder, end)
 
-        monkeypatch.setattr(handle.time, "sleep", nap)
+        monkeypatch.setattr("mosaic.run.handle.time.sleep", nap)
         tell(folder, "pause", by_signal=False)
         now(run)
         assert len(naps) == 3

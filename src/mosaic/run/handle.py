@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Self, SupportsFloat
 
 from mosaic.contracts import commands
 from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
@@ -155,15 +155,15 @@ class Run:
 
     # --- while it trains
 
-    def scalar(self, tag: str, value: float, step: int) -> None:
+    def scalar(self, tag: str, value: SupportsFloat, step: int) -> None:
         self._add_scalar((tag, step, _now(), float(value)))
 
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+    def scalars(self, step: int, values: Mapping[str, SupportsFloat]) -> None:
         at = _now()
         for tag, value in values.items():
             self._add_scalar((tag, step, at, float(value)))
 
-    def episode(self, *, env: int, step: int, episodic_return: float, length: int) -> None:
+    def episode(self, *, env: int, step: int, episodic_return: SupportsFloat, length: int) -> None:
         self.episode_count += 1
         value = float(episodic_return)
         self._recent_returns.append(value)
