@@ -18,7 +18,7 @@ Points = dict[str, list[tuple[int, float, float]]]
 
 WEIGHTS: dict[str, Array] = {
     "actor.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
-    "actor.scale": np.float32(0.5).reshape(()),
+    "actor.scale": np.array(0.5, np.float32),
 }
 ARRAYS: dict[str, Array] = {
     "file": np.arange(4),
