@@ -1,0 +1,115 @@
+"""Small environments and runs for the tests of the algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+from cleanrl_worker.algorithms.base import AlgorithmConfig
+from mosaic.contracts.folder import RunFolder
+from mosaic.run import Checkpoint, Run
+
+
+class Corridor(gymnasium.Env[Any, Any]):
+    """Walks on a line of random beginning; never terminal, so that only a time limit ends it."""
+
+    def __init__(self, observation: str = "box", actions: str = "discrete", noise: str = "own") -> None:
+        spaces: dict[str, gymnasium.Space[Any]] = {
+            "box": Box(-np.inf, np.inf, (2,), np.float64),
+            "picture": Box(-np.inf, np.inf, (2, 3), np.float32),
+            "dict": Dict({"place": Box(-np.inf, np.inf, (1,), np.float32), "parity": Discrete(2)}),
+            "number": Discrete(5, start=10),
+        }
+        self._kind = observation
+        self.observation_space = spaces[observation]
+        self.action_space = {
+            "discrete": Discrete(3, start=-1),
+            "box": Box(-0.5, 0.5, (2, 1), np.float32),
+        }[actions]
+        self._noise = np.random.default_rng() if noise == "foreign" else None
+        self._place = 0.0
+        self.received: list[Any] = []
+
+    def _observe(self) -> Any:
+        return {
+            "box": lambda: np.array([self._place, 1.0]),
+            "picture": lambda: np.full((2, 3), self._place, np.float32),
+            "dict": lambda: {"place": np.array([self._place], np.float32), "parity": int(self._place) % 2},
+            "number": lambda: np.int64(10 + int(self._place) % 5),
+        }[self._kind]()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._place = float((self._noise or self.np_random).uniform(-1, 1))
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.received.append(action)
+        self._place += float(np.sum(action)) + float((self._noise or self.np_random).normal()) * 0.1
+        return self._observe(), 1.0, False, False, {}
+
+
+class NotANumber(Corridor):
+    """Rewards well until its tenth step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, *rest = super().step(action)
+        return observation, float("nan") if len(self.received) == 10 else reward, *rest  # type: ignore[return-value]
+
+
+@contextmanager
+def registered(limit: int | None = 7, kind: type[Corridor] = Corridor, **settings: Any) -> Iterator[str]:
+    """The environment under an id, while the block lasts."""
+    env_id = "AlgorithmCase-v0"
+    gymnasium.register(env_id, entry_point=kind, max_episode_steps=limit, kwargs=settings)  # type: ignore[arg-type]
+    try:
+        yield env_id
+    finally:
+        del gymnasium.registry[env_id]
+
+
+class Killed(Exception):
+    """Stands for a kill -9: nothing after it is written."""
+
+
+class WatchedRun(Run):
+    """A run that remembers its episodes, and may be killed or stopped at a step."""
+
+    episodes: list[tuple[int, int, float, int]]
+    kill_at: int | None = None
+    stop_at: int | None = None
+
+    def episode(self, *, env: int, step: int, episodic_return: float, length: int) -> None:
+        self.episodes.append((env, step, episodic_return, length))
+        super().episode(env=env, step=step, episodic_return=episodic_return, length=length)
+
+    def update(self, global_step: int) -> None:
+        super().update(global_step)
+        if self.kill_at is not None and global_step >= self.kill_at:
+            raise Killed
+        if self.stop_at is not None and global_step >= self.stop_at:
+            self.stop_requested = True
+
+
+@contextmanager
+def opened(
+    path: Path, config: AlgorithmConfig, resume: Checkpoint | None = None, keep: int = 100
+) -> Iterator[WatchedRun]:
+    run = WatchedRun.open(
+        RunFolder(path),
+        worker="cleanrl",
+        version="0",
+        keep_checkpoints=keep,
+        checkpoint_every=config.checkpoint_interval,
+        total_timesteps=config.total_timesteps,
+    )
+    run.episodes = []
+    with run:
+        run.hello(resume)
+        yield run

@@ -1,0 +1,397 @@
+"""Both PPO algorithms against the real run handle: the same checks for each, then what one of them has alone."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from tests.helpers.algorithm_cases import Corridor, Killed, NotANumber, WatchedRun, opened, registered
+
+from cleanrl_worker import kernels
+from cleanrl_worker.algorithms import ppo, ppo_continuous_action
+from cleanrl_worker.normalise import RewardNormaliser
+from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.folder import RunFolder
+from mosaic.journal import read_all
+from mosaic.run import Checkpoint, last_good_checkpoint, load_checkpoint
+
+MODULES: dict[str, Any] = {"ppo": ppo, "ppo_continuous_action": ppo_continuous_action}
+SMALL: dict[str, dict[str, Any]] = {
+    "ppo": {"num_steps": 32, "num_envs": 2, "total_timesteps": 1280, "checkpoint_every": 256},
+    "ppo_continuous_action": {
+        "env_id": "Pendulum-v1", "num_steps": 64, "num_envs": 2, "num_minibatches": 4, "update_epochs": 3,
+        "total_timesteps": 1280, "checkpoint_every": 256,
+    },
+}  # fmt: skip
+BOTH = pytest.mark.parametrize("name", sorted(MODULES))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    path = tmp_path / "a user's runs"
+    path.mkdir()
+    return path
+
+
+def config_of(name: str, **changes: Any) -> Any:
+    return MODULES[name].Config(**{**SMALL[name], **changes})
+
+
+def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> WatchedRun:
+    with opened(path, config, resume) as run:
+        for order, value in orders.items():
+            setattr(run, order, value)
+        MODULES[name].train(config, run, resume)
+    return run
+
+
+def newest(path: Path) -> Checkpoint:
+    found = last_good_checkpoint(RunFolder(path))
+    assert found is not None
+    return found
+
+
+def assert_same(one: Checkpoint, other: Checkpoint) -> None:
+    assert one.step == other.step
+    for kind in ("weights", "arrays"):
+        parts, others = getattr(one, kind), getattr(other, kind)
+        assert parts.keys() == others.keys()
+        for key in parts:
+            assert parts[key].tobytes() == others[key].tobytes(), key
+    assert {**one.facts, "config": None} == {**other.facts, "config": None}
+
+
+def events(path: Path, kind: str) -> list[dict[str, Any]]:
+    return [event for event in read_all(RunFolder(path).journal) if event["kind"] == kind]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("ppo", {}),
+        ("ppo", {"backend": "torch", "cuda": False}),
+        ("ppo", {"env_id": "FrozenLake-v1", "num_envs": 1, "num_steps": 64, "target_kl": 0.01}),
+        ("ppo_continuous_action", {}),
+        ("ppo_continuous_action", {"num_envs": 1, "num_steps": 128, "clip_vloss": False, "ent_coef": 0.01}),
+        ("ppo_continuous_action", {"backend": "torch", "cuda": False}),
+    ],
+)
+def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
+    name: str, settings: dict[str, Any], place: Path
+) -> None:
+    config = config_of(name, **settings)
+    straight = trained(place / "straight", name, config)
+    with pytest.raises(Killed):
+        trained(place / "killed", name, config, kill_at=700)
+    checkpoint = newest(place / "killed")
+    assert checkpoint.step == 512
+
+    resumed = trained(place / "killed", name, config, checkpoint)
+
+    assert_same(newest(place / "straight"), newest(place / "killed"))
+    assert newest(place / "killed").step == 1280
+    assert resumed.episodes == [episode for episode in straight.episodes if episode[1] > 512]
+    assert resumed.episodes or name != "ppo"
+    assert resumed.mean_return == straight.mean_return
+    assert events(place / "killed", "warning") == []
+
+
+@BOTH
+def test_equal_seeds_give_equal_weights_and_saving_changes_nothing(name: str, place: Path) -> None:
+    often = trained(place / "often", name, config_of(name))
+    once = trained(place / "once", name, config_of(name, checkpoint_every=10**6))
+    other = trained(place / "other", name, config_of(name, seed=2))
+    assert_same(newest(place / "often"), newest(place / "once"))
+    assert often.episodes == once.episodes != other.episodes
+    assert [int(path.name) for path in (place / "once" / "checkpoints").glob("[0-9]*")] == [1280]
+
+
+@BOTH
+def test_a_stop_saves_at_the_end_of_the_rollout_and_goes_on_later(name: str, place: Path) -> None:
+    config = config_of(name, checkpoint_every=10**6)
+    trained(place / "straight", name, config)
+    run = trained(place / "stopped", name, config, stop_at=300)
+    stopped = newest(place / "stopped")
+    assert run.global_step == stopped.step == (320 if name == "ppo" else 384)
+    trained(place / "stopped", name, config, stopped)
+    assert_same(newest(place / "straight"), newest(place / "stopped"))
+
+
+@BOTH
+def test_a_finished_run_is_extended_with_the_schedule_of_its_new_length(name: str, place: Path) -> None:
+    trained(place / "run", name, config_of(name, total_timesteps=640))
+    finished = newest(place / "run")
+    assert trained(place / "run", name, config_of(name, total_timesteps=640), finished).episodes == []
+    assert_same(newest(place / "run"), finished)
+
+    longer = config_of(name, total_timesteps=1280)
+    trained(place / "run", name, longer, finished)
+    facts = newest(place / "run").facts
+    assert facts["global_step"] == 1280
+    assert facts["learning_rate"] == pytest.approx(longer.learning_rate / longer.num_iterations)
+
+
+@BOTH
+def test_each_backend_goes_on_from_the_others_checkpoint(name: str, place: Path) -> None:
+    backends = [{"backend": "numpy"}, {"backend": "torch", "cuda": False}]
+    for before, after in itertools.product(backends, backends):
+        path = place / f"{before['backend']} to {after['backend']}"
+        half = config_of(name, total_timesteps=1280, **before)
+        trained(path, name, half, stop_at=512)
+        trained(path, name, config_of(name, total_timesteps=1280, **after), newest(path))
+    numpys, torchs = newest(place / "numpy to numpy"), newest(place / "torch to torch")
+    for path in (place / "numpy to torch", place / "torch to numpy"):
+        mixed = newest(path)
+        assert mixed.facts["adam_count"] == numpys.facts["adam_count"]
+        for key, weight in mixed.weights.items():
+            np.testing.assert_allclose(weight, numpys.weights[key], atol=2e-3)
+            np.testing.assert_allclose(weight, torchs.weights[key], atol=2e-3)
+
+
+@BOTH
+def test_everything_that_cleanrl_logs_is_logged_at_its_step(name: str, place: Path) -> None:
+    run = trained(place / "run", name, config_of(name))
+    series: dict[str, list[int]] = {}
+    for event in events(place / "run", "metrics"):
+        for tag, points in event["series"].items():
+            series.setdefault(tag, []).extend(step for step, _, _ in points)
+    batch = config_of(name).batch_size
+    expected = list(range(batch, 1281, batch))
+    tags = ["value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "explained_variance"]
+    for tag in ["charts/learning_rate", "charts/SPS", *(f"losses/{tag}" for tag in tags)]:
+        assert series[tag] == expected, tag
+    rows = [row for event in events(place / "run", "episodes") for row in event["rows"]]
+    # The journal holds single precision, as TensorBoard does.
+    played = [(env, step, float(np.float32(earned)), length) for env, step, earned, length in run.episodes]
+    assert [(env, step, earned, length) for _, env, step, _, earned, length in rows] == played
+
+
+@BOTH
+def test_a_reward_that_is_no_number_stops_the_training_at_its_step(name: str, place: Path) -> None:
+    actions = "box" if name == "ppo_continuous_action" else "discrete"
+    with registered(limit=None, kind=NotANumber, actions=actions) as env_id:
+        config = config_of(name, env_id=env_id, num_envs=1, num_steps=8, num_minibatches=2, checkpoint_every=8)
+        with pytest.raises(MosaicError, match="step 10: reward became infinite or not a number"):
+            trained(place / "run", name, config)
+    assert [(event["tag"], event["step"]) for event in events(place / "run", "anomaly")] == [("reward", 10)]
+    assert newest(place / "run").step == 8
+
+
+@BOTH
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_loss_that_is_no_number_is_reported_and_never_saved(
+    name: str, backend: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, calls = kernels.advantages, []
+
+    def poisoned(*args: Any) -> Any:
+        calls.append(args)
+        return honest(*args) * (np.nan if len(calls) == 4 else 1)
+
+    monkeypatch.setattr(kernels, "advantages", poisoned)
+    config = config_of(name, backend=backend, cuda=False, checkpoint_every=1)
+    with pytest.raises(MosaicError, match=r"losses/value_loss.*learning_rate"):
+        trained(place / "run", name, config)
+    flagged = {(event["tag"], event["step"]) for event in events(place / "run", "anomaly")}
+    assert ("losses/value_loss", 4 * config.batch_size) in flagged
+    last = newest(place / "run")
+    assert last.step == 3 * config.batch_size
+    assert all(np.isfinite(weight).all() for weight in last.weights.values())
+
+
+@BOTH
+def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[kernels.Batch] = []
+    kernel = kernels.CategoricalKernel if name == "ppo" else kernels.GaussianKernel
+    monkeypatch.setattr(kernel, "epoch", lambda self, batch, order: batches.append(batch))
+    monkeypatch.setattr(kernel, "losses", lambda self: kernels.Losses(0, 0, 0, 0, 0, 0))
+    seen: list[Any] = []
+    honest = kernels.Network.critic
+
+    def watched(network: kernels.Network, observations: Any) -> Any:
+        values = honest(network, observations)
+        seen.append((observations.copy(), values))
+        return values
+
+    monkeypatch.setattr(kernels.Network, "critic", watched)
+    actions = "box" if name == "ppo_continuous_action" else "discrete"
+    with registered(limit=5, actions=actions) as env_id:
+        config = config_of(
+            name, env_id=env_id, num_envs=1, num_steps=8, num_minibatches=1, gae_lambda=0.0, gamma=0.5,
+            total_timesteps=8, update_epochs=1,
+        )  # fmt: skip
+        trained(place / "run", name, config)
+    (_, values), (last, (after,)) = seen
+    returns = batches[0].returns
+    assert last.shape == (1, 2)
+    rewards = np.ones((8, 1))
+    if name == "ppo_continuous_action":
+        rewards = RewardNormaliser(1, gamma=0.5)(rewards, np.zeros((8, 1), bool))
+    assert returns[3] == pytest.approx(rewards[3, 0] + 0.5 * values[4], abs=1e-5)
+    assert returns[4] == pytest.approx(rewards[4, 0] + 0.5 * after, abs=1e-5)
+    # Not from the observation behind the reset.
+    assert abs(after - values[5]) > 1e-4
+    assert (last[0] != batches[0].observations[5]).any()
+
+
+@BOTH
+@pytest.mark.parametrize("observation", ["box", "picture", "dict", "number"])
+def test_observations_and_actions_of_every_fitting_kind_are_trained_on(
+    name: str, observation: str, place: Path
+) -> None:
+    actions = "box" if name == "ppo_continuous_action" else "discrete"
+    made: list[Corridor] = []
+
+    class Kept(Corridor):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            made.append(self)
+
+    with registered(kind=Kept, observation=observation, actions=actions) as env_id:
+        config = config_of(name, env_id=env_id, total_timesteps=256)
+        env = gymnasium.make(env_id)
+        facts = MODULES[name].check(config, env)
+        made.clear()
+        trained(place / "run", name, config)
+        policy = MODULES[name].load_policy(newest(place / "run"))
+        if name == "ppo":
+            assert facts["actions"] == 3
+            assert {action for env in made for action in env.received} == {-1, 0, 1}
+        else:
+            assert facts["actions"] == [2, 1]
+            sent = np.array([action for env in made for action in env.received])
+            assert sent.shape == (256, 2, 1)
+            assert sent.min() == -0.5
+            assert sent.max() == 0.5
+        if observation != "dict":
+            seen = np.array([env.observation_space.sample() for _ in range(3)])
+            rng = np.random.default_rng(1)
+            for is_deterministic in (True, False):
+                chosen = policy.act(seen, is_deterministic, rng)
+                assert all(env.action_space.contains(action) for action in chosen)
+        env.close()
+
+
+def test_a_policy_that_is_not_deterministic_draws_with_the_actors_probabilities(place: Path) -> None:
+    trained(place / "run", "ppo", config_of("ppo", total_timesteps=256))
+    checkpoint = newest(place / "run")
+    checkpoint.weights["actor.4.bias"][:] = [0.0, 1.0]
+    checkpoint.weights["actor.4.weight"][:] = 0
+    policy = ppo.load_policy(checkpoint)
+    seen = np.zeros((20_000, 4), np.float32)
+    assert policy.act(seen, False, np.random.default_rng(0)).mean() == pytest.approx(0.731, abs=0.02)
+    assert policy.act(seen[:5], True, np.random.default_rng(0)).tolist() == [1] * 5
+
+
+def test_a_continuous_policy_normalises_as_the_training_did(place: Path) -> None:
+    name = "ppo_continuous_action"
+    trained(place / "run", name, config_of(name, num_envs=1, num_steps=64))
+    checkpoint = newest(place / "run")
+    raw = checkpoint.arrays["env.0.observation"]
+    module: Any = ppo_continuous_action.Agent(3, 1)
+    module.load_state_dict(checkpoint.weights)
+    actor = kernels.Actor(module.network, 1)
+    actor.refresh()
+    mean = np.empty((1, 1), np.float32)
+    actor(checkpoint.arrays["inputs"], mean)
+    action = ppo_continuous_action.load_policy(checkpoint).act(raw[None], True, np.random.default_rng(0))
+    np.testing.assert_allclose(action, np.clip(mean, -2, 2), atol=1e-5)
+
+
+def test_spaces_that_do_not_fit_are_refused_with_what_does() -> None:
+    pendulum, cartpole = gymnasium.make("Pendulum-v1"), gymnasium.make("CartPole-v1")
+    with pytest.raises(BadInput) as refusal:
+        ppo.check(config_of("ppo"), pendulum)
+    assert str(refusal.value) == (
+        "ppo needs a discrete action space; Pendulum-v1 has Box(1,). This fits: ppo_continuous_action."
+    )
+    with pytest.raises(BadInput, match=r"needs a continuous \(Box\) action space; CartPole-v1 has Discrete\(2\)"):
+        ppo_continuous_action.check(config_of("ppo_continuous_action"), cartpole)
+    cartpole.observation_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))
+    with pytest.raises(BadInput, match="CartPole-v1 has Sequence"):
+        ppo.check(config_of("ppo"), cartpole)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"num_minibatches": 3}, "cannot be cut into"),
+        ({"total_timesteps": 63}, "less than one rollout"),
+        ({"num_minibatches": 64}, "at least 2 rows"),
+        ({"learning_rate": 3}, "less than 1"),
+        ({"gamma": 1.1}, "less than or equal to 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_in_a_sentence(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        config_of("ppo", **settings)
+
+
+def test_a_checkpoint_of_another_kind_is_refused_by_name(place: Path) -> None:
+    trained(place / "run", "ppo", config_of("ppo"))
+    checkpoint = newest(place / "run")
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("ppo", {"env_id": "Acrobot-v1"}, "its env_id is 'CartPole-v1', here it is 'Acrobot-v1'"),
+        ("ppo", {"num_envs": 4}, "its num_envs is 2, here it is 4"),
+        ("ppo_continuous_action", {}, "its algorithm is 'ppo', here it is 'ppo_continuous_action'"),
+    ]
+    for index, (name, settings, said) in enumerate(cases):
+        config = config_of(name, **settings)
+        with opened(place / str(index), config) as run, pytest.raises(BadInput, match=said):
+            MODULES[name].train(config, run, checkpoint)
+    with pytest.raises(BadInput, match="was made by 'ppo'"):
+        ppo_continuous_action.load_policy(checkpoint)
+
+
+def test_an_environment_that_cannot_be_brought_back_is_told_of(place: Path) -> None:
+    with registered(noise="foreign") as env_id:
+        config = config_of("ppo", env_id=env_id, num_steps=33, num_envs=2, num_minibatches=2)
+        trained(place / "run", "ppo", config, stop_at=200)
+        trained(place / "run", "ppo", config, newest(place / "run"))
+    (warning,) = events(place / "run", "warning")
+    assert warning["code"] == "resumed_inexactly"
+    assert "environment 0" in warning["text"]
+    assert "environment 1" in warning["text"]
+
+
+def test_an_update_stops_early_where_the_policy_has_moved_far_enough(place: Path) -> None:
+    trained(place / "free", "ppo", config_of("ppo"))
+    trained(place / "held", "ppo", config_of("ppo", target_kl=1e-7))
+    free, held = newest(place / "free").facts["adam_count"], newest(place / "held").facts["adam_count"]
+    assert free == 20 * 4 * 4
+    assert held < free / 2
+
+
+def test_the_checkpoints_weights_are_the_model_that_cleanrl_would_save(place: Path) -> None:
+    trained(place / "run", "ppo", config_of("ppo"))
+    checkpoint = load_checkpoint(RunFolder(place / "run").last_checkpoint)
+    module = ppo.Agent(4, 2).module()
+    import torch
+
+    state = {key: torch.from_numpy(part) for key, part in ppo.state_dict_of(checkpoint).items()}
+    assert module.load_state_dict(state).missing_keys == []
+
+
+def test_a_small_run_imports_neither_torch_nor_tensorboard(place: Path) -> None:
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from cleanrl_worker.algorithms import ppo, ppo_continuous_action\n"
+        "from tests.helpers.algorithm_cases import opened\n"
+        "config = ppo.Config(total_timesteps=512)\n"
+        "with opened(Path(sys.argv[1]), config) as run:\n"
+        "    ppo.train(config, run)\n"
+        "print(sorted({'torch', 'tensorboard', 'scipy'} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(place / "run")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

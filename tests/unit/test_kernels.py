@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cleanrl_worker import kernels
+from cleanrl_worker.algorithms import ppo, ppo_continuous_action
+from cleanrl_worker.autograd import AutogradLearner, part_of
+from cleanrl_worker.kernels import Batch
+
+CASES = [("ppo", 5, 3), ("ppo_continuous_action", 5, 2)]
+MODULES: dict[str, Any] = {"ppo": ppo, "ppo_continuous_action": ppo_continuous_action}
+KERNELS = {"ppo": kernels.CategoricalKernel, "ppo_continuous_action": kernels.GaussianKernel}
+
+
+def made_agent(name: str, inputs: int, outputs: int, hidden: tuple[int, ...] = (64, 64)) -> Any:
+    agent = MODULES[name].Agent(inputs, outputs, hidden)
+    rng = np.random.default_rng(1)
+    agent.network.initialise(rng)
+    agent.parameters += 0.1 * rng.standard_normal(agent.parameters.shape, np.float32)
+    return agent
+
+
+def made_batch(name: str, agent: Any, rows: int, spread: float = 0.4) -> Batch:
+    """Old log-probabilities and values lie around the present ones, so that some rows are clipped and others not."""
+    rng = np.random.default_rng(2)
+    observations = rng.standard_normal((rows, agent.network.inputs), np.float32)
+    module = agent.module()
+    with torch.no_grad():
+        inputs = torch.from_numpy(observations)
+        values = module.critic(inputs)[:, 0].numpy()
+        if name == "ppo":
+            actions: Any = rng.integers(agent.network.outputs, size=rows)
+            every = torch.log_softmax(module.actor(inputs), 1).numpy()
+            log_probs = every[np.arange(rows), actions]
+        else:
+            actions = rng.standard_normal((rows, agent.network.outputs), np.float32)
+            normal = torch.distributions.Normal(module.actor_mean(inputs), module.actor_logstd.exp())
+            log_probs = normal.log_prob(torch.from_numpy(actions)).sum(1).numpy()
+    return Batch(
+        observations=observations,
+        actions=actions,
+        log_probs=log_probs + spread * rng.standard_normal(rows, np.float32),
+        advantages=2 * rng.standard_normal(rows, np.float32) + 1,
+        returns=rng.standard_normal(rows, np.float32),
+        values=values + spread * rng.standard_normal(rows, np.float32),
+    )
+
+
+def settings(name: str, **changes: Any) -> Any:
+    return MODULES[name].Config(num_envs=1, num_steps=64, num_minibatches=1, **changes)
+
+
+@pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)
+@pytest.mark.parametrize(
+    ("clip_vloss", "norm_adv", "ent_coef"), itertools.product((True, False), (True, False), (0, 0.05))
+)
+def test_the_gradient_by_hand_is_autograds(
+    name: str, inputs: int, outputs: int, clip_vloss: bool, norm_adv: bool, ent_coef: float
+) -> None:
+    agent = made_agent(name, inputs, outputs)
+    batch = made_batch(name, agent, 64)
+    config = settings(name, clip_vloss=clip_vloss, norm_adv=norm_adv, ent_coef=ent_coef, max_grad_norm=1e9, vf_coef=0.7)
+    kernel = KERNELS[name](agent.network, 64, config)
+    module = agent.module()
+
+    loss, figures = MODULES[name].loss(module, part_of(batch, np.arange(64), torch.device("cpu")), config)
+    loss.backward()
+    kernel.begin(learning_rate=0.0)
+    kernel.epoch(batch, np.arange(64))
+
+    found = agent.network.named(kernel.gradient)
+    for key, parameter in module.named_parameters():
+        np.testing.assert_allclose(found[key], parameter.grad.numpy(), atol=2e-6, rtol=2e-4, err_msg=key)
+    np.testing.assert_allclose(kernel.losses(), [float(figure) for figure in figures], atol=2e-6, rtol=2e-5)
+    assert 0.1 < kernel.losses().clipfrac < 0.9
+
+
+@pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)
+@pytest.mark.parametrize("hidden", [(64, 64), (32,), (24, 40, 16)])
+def test_steps_with_clipped_norm_follow_torchs_adam(
+    name: str, inputs: int, outputs: int, hidden: tuple[int, ...]
+) -> None:
+    ours, theirs = made_agent(name, inputs, outputs, hidden), made_agent(name, inputs, outputs, hidden)
+    batch = made_batch(name, ours, 256)
+    config = settings(name, max_grad_norm=0.5)
+    kernel = KERNELS[name](ours.network, 64, config)
+    reference = AutogradLearner(
+        theirs.network, theirs.module(), MODULES[name].loss, 64, config, cuda=False, deterministic=True
+    )
+    rng = np.random.default_rng(3)
+    for rate in (1e-3, 5e-4, 2e-4):
+        order = rng.permutation(256)
+        for learner in (kernel, reference):
+            learner.begin(rate)
+            learner.epoch(batch, order)
+            learner.collect()
+        np.testing.assert_allclose(kernel.losses(), reference.losses(), atol=1e-5, rtol=1e-3)
+
+    assert kernel.count == reference.count == 12
+    np.testing.assert_allclose(ours.parameters, theirs.parameters, atol=2e-5)
+    np.testing.assert_allclose(kernel.first.flat, reference.first.flat, atol=1e-5)
+    np.testing.assert_allclose(kernel.second.flat, reference.second.flat, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)
+def test_the_network_in_numpy_and_its_module_give_the_same(name: str, inputs: int, outputs: int) -> None:
+    agent = made_agent(name, inputs, outputs)
+    module = agent.module()
+    observations = np.random.default_rng(4).standard_normal((6, inputs), np.float32)
+    out = np.empty((6, outputs), np.float32)
+    actor = kernels.Actor(agent.network, 6)
+    actor.refresh()
+    actor(observations, out)
+    with torch.no_grad():
+        head = module.actor if name == "ppo" else module.actor_mean
+        np.testing.assert_allclose(out, head(torch.from_numpy(observations)), atol=1e-6)
+        np.testing.assert_allclose(
+            agent.network.critic(observations), module.critic(torch.from_numpy(observations))[:, 0], atol=1e-6
+        )
+
+
+def test_the_state_dict_has_cleanrls_keys_and_torchs_layout() -> None:
+    discrete = ppo.Agent(4, 2).state_dict()
+    assert {key: part.shape for key, part in discrete.items()} == {
+        "critic.0.weight": (64, 4), "critic.0.bias": (64,), "critic.2.weight": (64, 64), "critic.2.bias": (64,),
+        "critic.4.weight": (1, 64), "critic.4.bias": (1,),
+        "actor.0.weight": (64, 4), "actor.0.bias": (64,), "actor.2.weight": (64, 64), "actor.2.bias": (64,),
+        "actor.4.weight": (2, 64), "actor.4.bias": (2,),
+    }  # fmt: skip
+    continuous = ppo_continuous_action.Agent(4, 2).state_dict()
+    assert continuous["actor_logstd"].shape == (1, 2)
+    assert continuous["actor_mean.4.weight"].shape == (2, 64)
+
+
+def test_a_state_dict_comes_back_as_it_was() -> None:
+    one, other = made_agent("ppo_continuous_action", 3, 2), made_agent("ppo_continuous_action", 3, 2)
+    other.parameters[...] = 0
+    other.load_state_dict(one.state_dict())
+    assert (one.parameters == other.parameters).all()
+    with pytest.raises(ValueError, match="expected"):
+        ppo_continuous_action.Agent(4, 2).load_state_dict(one.state_dict())
+
+
+def test_first_weights_are_orthogonal_with_the_papers_gains() -> None:
+    network = ppo.Agent(4, 2).network
+    network.initialise(np.random.default_rng(0))
+    state = network.named(network.parameters)
+    for key, gain in (("critic.2.weight", 2**0.5), ("actor.4.weight", 0.01), ("critic.4.weight", 1.0)):
+        weight = state[key].astype(float)
+        np.testing.assert_allclose(weight @ weight.T, gain**2 * np.eye(len(weight)), atol=1e-6)
+    first = state["actor.0.weight"].astype(float)
+    np.testing.assert_allclose(first.T @ first, 2 * np.eye(4), atol=1e-5)
+
+
+def test_advantages_are_the_discounted_sums_of_surprises() -> None:
+    rng = np.random.default_rng(5)
+    rewards, values = rng.standard_normal((6, 2)), rng.standard_normal((7, 2)).astype(np.float32)
+    dones = np.zeros((6, 2), bool)
+    dones[2, 0] = dones[5, 1] = True
+    found = kernels.advantages(rewards, values, dones, 0.9, 0.8)
+    for env in range(2):
+        for begin in range(6):
+            total, weight = 0.0, 1.0
+            for t in range(begin, 6):
+                after = 0.0 if dones[t, env] else 0.9 * values[t + 1, env]
+                total += weight * (rewards[t, env] + after - values[t, env])
+                weight *= 0.72
+                if dones[t, env]:
+                    break
+            assert found[begin, env] == pytest.approx(total, abs=1e-5)
+
+
+@pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)
+def test_a_gradient_that_is_not_finite_changes_nothing(name: str, inputs: int, outputs: int) -> None:
+    agent = made_agent(name, inputs, outputs)
+    batch = made_batch(name, agent, 128)
+    before = agent.parameters.copy()
+    returns = batch.returns.copy()
+    returns[3] = np.nan
+    kernel = KERNELS[name](agent.network, 64, settings(name))
+    kernel.begin(1e-3)
+    kernel.epoch(dataclasses.replace(batch, returns=returns), np.arange(128))
+    assert (agent.parameters == before).all()
+    assert np.isnan(kernel.losses().value_loss)

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit, TransformReward
+from tests.helpers.algorithm_cases import Corridor, registered
+
+from cleanrl_worker import vector
+from cleanrl_worker.vector import Ending, Environments
+from mosaic.contracts.errors import BadInput
+
+
+def maker(env_id: str, **settings: Any) -> Callable[[], gymnasium.Env[Any, Any]]:
+    return lambda: gymnasium.make(env_id, disable_env_checker=True, **settings)
+
+
+def play(environments: Environments, actions: np.ndarray[Any, Any], into: np.ndarray[Any, Any]) -> list[Ending]:
+    """One rollout of these actions [steps, environments, …]."""
+    endings: list[Ending] = []
+    for t, row in enumerate(actions):
+        endings += environments.step(vector.playable(row), into[t])
+    return endings
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "MountainCar-v0", "FrozenLake-v1"])
+def test_it_plays_as_gymnasiums_vector_environment_does(env_id: str) -> None:
+    theirs = SyncVectorEnv(
+        [lambda: RecordEpisodeStatistics(gymnasium.make(env_id)) for _ in range(3)],
+        autoreset_mode=AutoresetMode.SAME_STEP,
+    )
+    ours = Environments(maker(env_id), 3, seed=5)
+    size = ours.observation_size
+    row = np.zeros((3, size))
+    first, _ = theirs.reset(seed=5)
+    ours.start()
+    ours.observe(row)
+    flat = (lambda seen: np.eye(size)[seen]) if env_id == "FrozenLake-v1" else np.asarray
+    np.testing.assert_allclose(row, flat(first))
+
+    actions = np.random.default_rng(0).integers(ours.action_space.n, size=(450, 3))  # type: ignore[attr-defined]
+    rewards, ended = [], 0
+    for choice in actions:
+        endings = ours.step(choice.tolist(), row)
+        seen, reward, terminal, truncated, info = theirs.step(choice)
+        rewards.append(reward)
+        np.testing.assert_array_equal(row, flat(seen))
+        assert [ending.env for ending in endings] == np.flatnonzero(terminal | truncated).tolist()
+        for ending in endings:
+            episode = info["final_info"]["episode"]
+            assert ending.episodic_return == pytest.approx(episode["r"][ending.env], abs=1e-4)
+            assert ending.length == episode["l"][ending.env]
+            assert ending.is_terminal == terminal[ending.env]
+            np.testing.assert_array_equal(ending.observation, flat(info["final_obs"][ending.env]))
+            ended += 1
+    assert ended > 3
+    np.testing.assert_allclose(ours.finish(actions), rewards)
+    theirs.close()
+
+
+def test_only_known_wrappers_outside_of_any_other_come_off() -> None:
+    env = gymnasium.make("CartPole-v1")
+    assert vector.strip(env) == (env.unwrapped, 500)
+    bare = env.unwrapped
+    assert vector.strip(TimeLimit(TimeLimit(bare, 9), 5)) == (bare, 5)
+    other = TransformReward(TimeLimit(bare, 9), lambda reward: 2 * reward)
+    assert vector.strip(other) == (other, float("inf"))
+    assert vector.strip(TimeLimit(other, 7)) == (other, 7)
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [("box", [0.5, 1.0]), ("picture", [0.5] * 6), ("dict", [1.0, 0.0, 0.5]), ("number", [1.0, 0, 0, 0, 0])],
+)
+def test_observations_of_every_kind_become_rows(kind: str, shown: list[float]) -> None:
+    env = Corridor(kind)
+    environments = Environments(lambda: env, 1, seed=1)
+    environments.start()
+    env._place = 0.5
+    environments._latest = [env._observe()]
+    row = np.zeros((1, environments.observation_size), np.float32)
+    environments.observe(row)
+    assert row[0].tolist() == shown
+
+
+def test_observations_that_are_no_vector_are_refused_in_a_sentence() -> None:
+    with pytest.raises(BadInput, match="Sequence"):
+        vector.flattener(gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(3)))
+
+
+@pytest.mark.parametrize("rollouts", [1, 2, 9])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
+def test_environments_come_back_by_playing_their_actions_again(env_id: str, rollouts: int) -> None:
+    one, other = Environments(maker(env_id), 2, seed=3), Environments(maker(env_id), 2, seed=3)
+    one.start()
+    into = np.zeros((30, 2, one.observation_size))
+    one.action_space.seed(1)
+    for _ in range(rollouts):
+        actions = np.array([[one.action_space.sample() for _ in range(2)] for _ in range(30)])
+        play(one, actions, into)
+        one.finish(actions)
+    arrays, facts = one.record()
+
+    assert other.restore(arrays, facts) == []
+    again_arrays, again_facts = other.record()
+    assert again_facts == facts
+    assert all((again_arrays[key] == arrays[key]).all() for key in arrays)
+    further = np.zeros_like(into)
+    actions = np.array([[one.action_space.sample() for _ in range(2)] for _ in range(30)])
+    ends, other_ends = play(one, actions, into), play(other, actions, further)
+    assert (into == further).all()
+    assert [(end.env, end.length, end.episodic_return) for end in ends] == [
+        (end.env, end.length, end.episodic_return) for end in other_ends
+    ]
+    assert (one.finish(actions) == other.finish(actions)).all()
+
+
+def test_recording_uses_no_randomness_and_changes_nothing() -> None:
+    environments = Environments(maker("CartPole-v1"), 2, seed=3)
+    environments.start()
+    first, second = environments.record(), environments.record()
+    assert first[1] == second[1]
+
+
+def test_an_environment_that_is_not_deterministic_is_reset_and_named() -> None:
+    with registered(noise="foreign") as env_id:
+        one, other = Environments(maker(env_id), 1, seed=3), Environments(maker(env_id), 1, seed=3)
+        one.start()
+        actions = np.zeros((3, 1), int)
+        play(one, actions, np.zeros((3, 1, 2)))
+        one.finish(actions)
+        (problem,) = other.restore(*one.record())
+        assert problem.startswith("environment 0: ")
+        assert other.record()[1][0]["length"] == 0
+
+
+def test_an_episode_beyond_the_recorded_length_is_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector, "RECORD_LIMIT", 5)
+    with registered(limit=None) as env_id:
+        one, other = Environments(maker(env_id), 1, seed=3), Environments(maker(env_id), 1, seed=3)
+        one.start()
+        actions = np.zeros((3, 1), int)
+        for _ in range(3):
+            play(one, actions, np.zeros((3, 1, 2)))
+            one.finish(actions)
+        (problem,) = other.restore(*one.record())
+        assert "9 steps" in problem
+
+
+def test_an_environment_without_a_generator_of_its_own_is_reset_and_named() -> None:
+    class Foreign(Corridor):
+        np_random = None  # type: ignore[assignment]
+
+        def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+            return self._observe(), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return self._observe(), 0.0, False, False, {}
+
+    with registered(limit=2, kind=Foreign) as env_id:
+        one, other = Environments(maker(env_id), 1, seed=3), Environments(maker(env_id), 1, seed=3)
+        one.start()
+        actions = np.zeros((3, 1), int)
+        play(one, actions, np.zeros((3, 1, 2)))
+        one.finish(actions)
+        (problem,) = other.restore(*one.record())
+        assert "random generator" in problem
+
+
+def test_the_states_of_all_generators_go_through_json() -> None:
+    for kind in (np.random.PCG64, np.random.MT19937, np.random.Philox, np.random.SFC64):
+        one, other = kind(1), kind(2)
+        other.state = vector.plain(one.state)
+        assert (np.random.Generator(one).random(9) == np.random.Generator(other).random(9)).all()
