@@ -21,7 +21,7 @@ from cleanrl_worker.registry import module_name
 from mosaic.contracts.errors import BadInput, MosaicError, unknown
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder, Workspace
 from mosaic.envs import list_environments
-from mosaic.envs.factory import family_of
+from mosaic.envs.factory import described
 from mosaic.envs.probe import probe
 
 Json = dict[str, Any]
@@ -64,25 +64,10 @@ def check(assignment: Assignment, config_path: str = "<config>") -> Json:
         "seed": config.seed,
         "total_timesteps": config.total_timesteps,
         "settings": settings,
-        "environment": environment_facts(env),
+        "environment": described(env),
         "backend": facts.get("backend", settings.get("backend")),
         "facts": facts,
     }
-
-
-def environment_facts(env: Any) -> Json:
-    return {
-        "id": env.spec.id if env.spec else None,
-        "family": family_of(env),
-        "observation_space": _described(env.observation_space),
-        "action_space": _described(env.action_space),
-        "max_episode_steps": env.spec.max_episode_steps if env.spec else None,
-    }
-
-
-def _described(space: Any) -> str:
-    """A box without its bounds, which may be thousands of numbers."""
-    return f"Box{space.shape} {space.dtype}" if hasattr(space, "low") else str(space)
 
 
 def told(summary: Json) -> str:
@@ -116,8 +101,8 @@ def _environments(question: Json) -> Json:
 def _algorithms(question: Json) -> Json:
     from cleanrl_worker.schema import schema
 
-    described = schema()
-    return {"algorithms": sorted(described["algorithms"]), "schema": described}
+    found = schema()
+    return {"algorithms": sorted(found["algorithms"]), "schema": found}
 
 
 def _checkpoint(question: Json) -> Json:

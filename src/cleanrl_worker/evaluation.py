@@ -17,6 +17,7 @@ from mosaic.contracts.errors import BadInput, ConfigRefused, MosaicError
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.envs import make
+from mosaic.envs.factory import described
 from mosaic.run import Checkpoint, Run
 
 VIDEOS = 3
@@ -56,7 +57,13 @@ def matched(assignment: Assignment) -> Match:
     if assignment.config.algo not in (None, algo):
         raise BadInput(f"The checkpoint {checkpoint.path} is of {algo!r}, not of {assignment.config.algo!r}.")
     env_id = assignment.config.env_id or trained["env_id"]
-    policy = algorithm(algo).load_policy(checkpoint)
+    try:
+        policy = algorithm(algo).load_policy(checkpoint)
+    except KeyError as error:
+        raise BadInput(
+            f"The checkpoint {checkpoint.path} lacks {error.args[0]!r}; without it the policy would not act as it was "
+            "trained. Choose another checkpoint."
+        ) from error
     _fit(checkpoint, policy, env_id, trained["env_id"])
     override = assignment.extras.seed_override
     first_seed = fresh_seeds(int(trained.get("seed", DEFAULT_SEED))) if override is None else override
@@ -98,8 +105,6 @@ def _spaces(env: Any) -> str:
 
 def check(assignment: Assignment) -> dict[str, Any]:
     """The part of a dry run's summary that is about an evaluation."""
-    from cleanrl_worker.checker import environment_facts
-
     match = matched(assignment)
     env = make(match.env_id)
     env.close()
@@ -111,7 +116,7 @@ def check(assignment: Assignment) -> dict[str, Any]:
         "policy_path": str(match.checkpoint.path),
         "checkpoint_step": match.checkpoint.step,
         "settings": match.checkpoint.facts.get("config", {}),
-        "environment": environment_facts(env),
+        "environment": described(env),
         "backend": match.checkpoint.facts.get("backend"),
         "eval_batch_size": assignment.eval_batch_size,
         "eval_repeat": bool(assignment.extras.eval_repeat),

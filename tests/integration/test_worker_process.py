@@ -178,16 +178,29 @@ def test_the_checker_answers_on_a_clean_stdout_until_its_stdin_ends(place: Path)
         {"id": 2, "ask": "check", "config": CARTPOLE},
         {"id": 3, "ask": "check", "config": {**CARTPOLE, "algo": "pppo"}},
         {"id": 4, "ask": "probe", "family": "classic_control"},
+        {"id": 5, "ask": "check", "config": {**CARTPOLE, "env_id": "noisy_env:Noisy-v0"}},
     ]
     lines = b"\xff garbage\n\n" + b"".join(json.dumps(question).encode() + b"\n" for question in questions)
     place.mkdir(parents=True)
-    done = subprocess.run([*COMMAND, "--checker"], input=lines, capture_output=True, timeout=100, cwd=place)
+    libraries = place.parent / "libraries"
+    libraries.mkdir()
+    (libraries / "noisy_env.py").write_text(
+        "import gymnasium, os\n"
+        "print('hello from a library')\n"
+        "os.write(1, b'and from its C code')\n"
+        "gymnasium.register('Noisy-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(libraries), "MOSAIC_ENV_MODULES": "noisy_env"}
+    done = subprocess.run(
+        [*COMMAND, "--checker"], input=lines, env=environment, capture_output=True, timeout=100, cwd=place
+    )
     replies = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0
-    assert [reply["id"] for reply in replies] == [None, 1, 2, 3, 4]
-    assert [reply["ok"] for reply in replies] == [False, True, True, False, True]
+    assert [reply["id"] for reply in replies] == [None, 1, 2, 3, 4, 5]
+    assert [reply["ok"] for reply in replies] == [False, True, True, False, True, True]
     assert replies[3]["error"] == "UnknownName"
     assert replies[4]["shape"] == [400, 600, 3]
+    assert b"hello from a library" in done.stderr
     assert list(place.iterdir()) == []
 
 

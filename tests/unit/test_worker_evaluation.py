@@ -12,11 +12,13 @@ from tests.helpers.worker_runs import events, small, train_here
 
 from cleanrl_worker.config import assigned
 from cleanrl_worker.evaluation import fresh_seeds, matched
+from cleanrl_worker.launcher import ConsoleRun
 from mosaic.arena import Episode, evaluate, summarise
 from mosaic.arena.statistics import interquartile_mean, mean_interval
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
 from mosaic.contracts.folder import RunFolder
 from mosaic.envs import make
+from mosaic.run import checkpoints, last_good_checkpoint
 
 
 class Pushes:
@@ -183,3 +185,31 @@ def test_videos_come_only_when_asked_for_each_with_its_facts(trained: RunFolder,
         assert sum(1 for _ in video.decode(stream)) == meta["episode_length"] + 1
     quiet = train_here(RunFolder(tmp_path / "E2"), evaluation(trained.path))
     assert not quiet.videos.exists()
+
+
+def test_a_checkpoint_without_its_normaliser_is_refused(tmp_path: Path) -> None:
+    config = small(algo="ppo_continuous_action", env_id="Pendulum-v1", extras={"num_minibatches": 2})
+    whole = last_good_checkpoint(train_here(RunFolder(tmp_path / "whole"), config))
+    assert whole is not None
+    lacking = {name: array for name, array in whole.arrays.items() if not name.startswith("observation")}
+    assert len(lacking) < len(whole.arrays)
+    path = checkpoints.write(RunFolder(tmp_path / "cut"), 64, whole.weights, lacking, whole.facts, {})
+    with pytest.raises(BadInput, match="lacks 'observation"):
+        matched(assigned(evaluation(path)))
+
+
+def test_with_repeat_on_it_goes_on_with_further_seeds_until_stopped(
+    trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = ConsoleRun.update
+
+    def stop_later(run: ConsoleRun, global_step: int) -> None:
+        update(run, global_step)
+        run.stop_requested = run.episode_count >= 7
+
+    monkeypatch.setattr(ConsoleRun, "update", stop_later)
+    folder = train_here(RunFolder(tmp_path / "repeated"), evaluation(trained.path, extras={"eval_repeat": True}))
+    summary = json.loads(folder.eval_summary.read_text())
+    assert [batch["seeds"][0] for batch in summary["batches"][:2]] == [1_030_000, 1_030_003]
+    assert 2 <= len(summary["batches"]) <= 3
+    assert [event["outcome"] for event in events(folder, "finished")] == ["stopped"]

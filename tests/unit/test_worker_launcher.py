@@ -74,9 +74,13 @@ def test_what_is_not_there_yet_is_said_once(folder: RunFolder) -> None:
 
 def test_a_resumed_run_keeps_its_name_and_goes_on(folder: RunFolder) -> None:
     train_here(folder, small(total_timesteps=64))
+    earlier = folder.models / "CartPole-v1__ppo__3__1000"  # as if it had begun long ago
+    next(folder.models.iterdir()).rename(earlier)
     train_here(folder, small(total_timesteps=128), is_resume=True)
     assert [event["resumed_from"] for event in events(folder, "hello")] == [None, 64]
-    assert len(list(folder.models.iterdir())) == 1
+    assert list(folder.models.iterdir()) == [earlier]
+    tables = [path for path in folder.tensorboard.iterdir() if b"|param|value|" in path.read_bytes()]
+    assert len(tables) == 1, "the table of settings stands there once"
     assert events(folder, "finished")[-1]["global_step"] == 128
 
 
