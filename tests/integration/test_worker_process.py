@@ -29,6 +29,11 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "it's a place" / "var"
 
 
+def beside(folder: Path) -> str:
+    """A PYTHONPATH with one more folder."""
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def test_a_run_leaves_every_file_that_applies(place: Path) -> None:
     import torch
 
@@ -140,7 +145,7 @@ def test_a_bug_shows_its_traceback_and_exit_code_1(place: Path) -> None:
     folder = RunFolder(place / "R3")
     done = run_worker(
         place, {**CARTPOLE, "env_id": "broken_env:Broken-v0"}, run_dir=folder.path,
-        MOSAIC_ENV_MODULES="broken_env", PYTHONPATH=str(place),
+        MOSAIC_ENV_MODULES="broken_env", PYTHONPATH=beside(place),
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "KeyError: 'a bug'"
@@ -190,7 +195,7 @@ def test_the_checker_answers_on_a_clean_stdout_until_its_stdin_ends(place: Path)
         "os.write(1, b'and from its C code')\n"
         "gymnasium.register('Noisy-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv')\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(libraries), "MOSAIC_ENV_MODULES": "noisy_env"}
+    environment = {**os.environ, "PYTHONPATH": beside(libraries), "MOSAIC_ENV_MODULES": "noisy_env"}
     done = subprocess.run(
         [*COMMAND, "--checker"], input=lines, env=environment, capture_output=True, timeout=100, cwd=place
     )
