@@ -165,7 +165,7 @@ class _Batches:
         """One batch; False when the run was asked to stop."""
         run, match = self._run, self._match
         first = match.first_seed + len(self.done) * self._size
-        camera = _Camera(run.folder, VIDEOS) if self._captures and not self.done else None
+        camera = _Camera(run, VIDEOS) if self._captures and not self.done else None
         render_mode = "rgb_array" if camera else None
         steps_before = self._steps
         started = time.monotonic()
@@ -222,10 +222,11 @@ class _Batches:
 
 
 class _Camera:
-    """Records the first episodes of a batch."""
+    """Records the first episodes of a batch. Where no picture can be had, the evaluation goes on without."""
 
-    def __init__(self, folder: RunFolder, episodes: int) -> None:
-        self._folder = folder
+    def __init__(self, run: Run, episodes: int) -> None:
+        self._run = run
+        self._folder = run.folder
         self._episodes = episodes
         self._videos: dict[int, Video] = {}
         self._finished: list[str] = []
@@ -236,10 +237,15 @@ class _Camera:
         if index not in self._videos:
             fps = int(env.metadata.get("render_fps") or 30)
             self._videos[index] = Video(self._folder.eval_videos / f"rl-video-episode-{index}.mp4", fps)
-        self._videos[index].add(env.render())
+        try:
+            self._videos[index].add(env.render())
+        except Exception as error:
+            # Graphics drivers, encoders and full disks fail in ways of their own; none of them spoils the returns.
+            self._episodes = 0
+            self._run.warn(f"No video of this evaluation: {error}. To see what is wrong: mosaic doctor", "no_video")
 
     def finish(self, episode: Episode) -> None:
-        video = self._videos.pop(episode.index, None)
+        video = self._videos.pop(episode.index, None) if self._episodes else None
         if video is not None:
             name = f"{self._folder.run_id}-eval-{episode.index}"
             video.finish(name, episode.episodic_return, episode.length)

@@ -213,3 +213,17 @@ def test_with_repeat_on_it_goes_on_with_further_seeds_until_stopped(
     assert [batch["seeds"][0] for batch in summary["batches"][:2]] == [1_030_000, 1_030_003]
     assert 2 <= len(summary["batches"]) <= 3
     assert [event["outcome"] for event in events(folder, "finished")] == ["stopped"]
+
+
+def test_an_evaluation_without_a_picture_goes_on_and_says_so(
+    trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blind(*_: Any) -> None:
+        raise RuntimeError("no GL here")
+
+    monkeypatch.setattr("gymnasium.envs.classic_control.cartpole.CartPoleEnv.render", blind)
+    folder = train_here(RunFolder(tmp_path / "blind"), evaluation(trained.path, extras={"eval_capture_video": True}))
+    assert json.loads(folder.eval_summary.read_text())["episodes"] == 3
+    assert [event["code"] for event in events(folder, "warning")] == ["no_video"]
+    assert "no GL here" in events(folder, "warning")[0]["text"]
+    assert not folder.videos.exists()
