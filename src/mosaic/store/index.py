@@ -171,8 +171,10 @@ class Index:
         algo: str = "",
         env_id: str = "",
         group: str = "",
+        tags: Sequence[str] = (),
         include_archived: bool = False,
         run_id: str = "",
+        limit: int = 0,
     ) -> Iterator[tuple[dict[str, Any], RunFacts]]:
         """Records as plain JSON with their facts, newest first."""
         marks = ",".join("?" * len(status))
@@ -185,9 +187,11 @@ class Index:
             "NOT is_archived": None if include_archived or run_id else [],
         }
         chosen = {sql: args for sql, args in conditions.items() if args is not None}
-        where = " AND ".join(chosen) or "1"
-        args = [arg for some in chosen.values() for arg in some]
-        for record, *facts in self._rows(f"SELECT record, {_FACTS} FROM run WHERE {where} ORDER BY run_id DESC", args):
+        has_tag = "EXISTS (SELECT 1 FROM json_each(run.record, '$.tags') WHERE value = ?)"
+        where = " AND ".join([*chosen, *(has_tag for _ in tags)]) or "1"
+        args = [*(arg for some in chosen.values() for arg in some), *tags, limit or -1]
+        sql = f"SELECT record, {_FACTS} FROM run WHERE {where} ORDER BY run_id DESC LIMIT ?"
+        for record, *facts in self._rows(sql, args):
             yield json.loads(record), _facts(facts)
 
     def facts(self, run_id: str) -> RunFacts:

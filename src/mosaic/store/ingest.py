@@ -51,6 +51,10 @@ def _guarded(handler: Handler, index: Index, run_id: str, body: Body) -> None:
         index.announce(run_id, "event_malformed", seq=body["seq"], of=body["kind"])
 
 
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
 def _hello(index: Index, run_id: str, body: Body) -> None:
     if body.get("resumed_from") is not None:
         index.drop_above(run_id, int(body["resumed_from"]))
@@ -67,7 +71,7 @@ def _progress(index: Index, run_id: str, body: Body) -> None:
 
 def _metrics(index: Index, run_id: str, body: Body) -> None:
     series = {
-        str(tag): [(int(step), float(at), None if value is None else float(value)) for step, at, value in points]
+        str(tag): [(int(step), float(at), _number(value)) for step, at, value in points]
         for tag, points in body["series"].items()
     }
     index.add_points(run_id, series)
@@ -76,7 +80,7 @@ def _metrics(index: Index, run_id: str, body: Body) -> None:
 
 def _episodes(index: Index, run_id: str, body: Body) -> None:
     rows = [
-        (int(number), int(env), int(step), float(at), float(episodic_return), int(length))
+        (int(number), int(env), int(step), float(at), _number(episodic_return), int(length))
         for number, env, step, at, episodic_return, length in body["rows"]
     ]
     index.add_episodes(run_id, rows)
@@ -92,7 +96,7 @@ def _sample(index: Index, run_id: str, body: Body) -> None:
 
 
 def _finished(index: Index, run_id: str, body: Body) -> None:
-    if body.get("global_step") is not None:
+    if body.get("global_step") is not None and body["outcome"] != "rejected":
         index.note_progress(run_id, global_step=int(body["global_step"]))
 
 

@@ -38,7 +38,7 @@ CREATE TABLE point (
 ) WITHOUT ROWID;
 CREATE TABLE episode (
     run INTEGER NOT NULL, number INTEGER NOT NULL, env INTEGER NOT NULL, step INTEGER NOT NULL, at REAL NOT NULL,
-    episodic_return REAL NOT NULL, length INTEGER NOT NULL,
+    episodic_return REAL, length INTEGER NOT NULL,  -- a return that is not finite is null
     PRIMARY KEY (run, number)
 ) WITHOUT ROWID;
 """

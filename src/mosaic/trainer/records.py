@@ -56,21 +56,16 @@ class Records:
             self.index.announce(
                 record.run_id, "record", stage=record.stage, outcome=record.outcome, reason=record.reason, said=said
             )
-        self._hold(record)
+        self.hold(record)
         if known is None or known.stage is not record.stage:
             log.info("run_changed", run_id=record.run_id, stage=record.stage, outcome=record.outcome, said=said)
         self.tell()
 
-    def _hold(self, record: RunRecord) -> None:
+    def hold(self, record: RunRecord) -> None:
         if record.is_active:
             self.active[record.run_id] = record
         else:
             self.active.pop(record.run_id, None)
-
-    def take_in(self, record: RunRecord, mtime: int) -> None:
-        """A record as it was found in its folder."""
-        self.index.save(record, mtime)
-        self._hold(record)
 
     def read(self, folder: RunFolder) -> RunRecord | None:
         """None where the file is missing or damaged; a damaged one is left as it is."""
@@ -103,7 +98,7 @@ class Records:
             return found[0]
         if found:
             raise UnknownName(f"{reference!r} could be any of {', '.join(found)}. Give more of the id.")
-        recent = [record["run_id"] for record, _ in self.index.listing(include_archived=True)][:1000]
+        recent = [record["run_id"] for record, _ in self.index.listing(include_archived=True, limit=1000)]
         raise unknown("run", reference, recent) if recent else UnknownName(f"No run {reference!r}: there is none yet.")
 
     def tell(self) -> None:

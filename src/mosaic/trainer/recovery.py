@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import time
+from pathlib import Path
 
 import structlog
 
+from mosaic.contracts.folder import RunFolder
 from mosaic.store.ingest import ingest, sources
 from mosaic.trainer.records import Records
 
@@ -17,47 +19,43 @@ TRASH_KEPT_S = 30 * 24 * 3600.0
 
 def recover(records: Records) -> None:
     """Afterwards every readable run folder is in the index and every active run is held; live ones go on."""
-    workspace = records.workspace
+    index, workspace = records.index, records.workspace
     workspace.runs.mkdir(parents=True, exist_ok=True)
-    known = records.index.modification_times()
-    found = set()
-    taken = 0
-    for path in sorted(workspace.runs.iterdir()):
-        if path.name.startswith(".making-"):
-            shutil.rmtree(path, ignore_errors=True)  # never acknowledged
-            continue
-        if path.name.startswith(".") or not path.is_dir():
-            continue
-        folder = workspace.run(path.name)
-        try:
-            mtime = folder.record.stat().st_mtime_ns
-        except FileNotFoundError:
-            log.warning("run_folder_without_record", path=str(path))
-            continue
-        found.add(path.name)
-        if known.get(path.name) == mtime:
-            continue
-        record = records.read(folder)
-        if record is None or record.run_id != path.name:
-            found.discard(path.name)
-            continue
-        is_new = path.name not in known
-        records.take_in(record, mtime)
-        if is_new:
-            taken += 1
-            if not record.holds_slot:  # what holds a slot is followed from its beginning by the supervisor
-                take_in_files(records, record.run_id)
-    for run_id in known.keys() - found:
-        records.index.forget(run_id)
-        log.warning("run_folder_gone", run_id=run_id)
-    for record in records.index.active():
-        records.take_in(record, records.index.modification_times()[record.run_id])
+    known = index.modification_times()
+    with index.transaction():
+        found = {path.name for path in sorted(workspace.runs.iterdir()) if _take_in(records, path, known)}
+        for run_id in known.keys() - found:
+            index.forget(run_id)
+            log.warning("run_folder_gone", run_id=run_id)
+    for record in index.active():
+        records.hold(record)
         log.info("run_found", run_id=record.run_id, stage=record.stage)
-    if records.index.begun_anew:
-        log.warning("index_rebuilt", said=records.index.begun_anew, runs=len(found))
-    elif taken:
-        log.info("runs_taken_in", count=taken)
+    if index.begun_anew:
+        log.warning("index_rebuilt", said=index.begun_anew, runs=len(found))
     _empty_trash(records)
+
+
+def _take_in(records: Records, path: Path, known: dict[str, int]) -> bool:
+    """Whether this is a run's folder; what the index does not know of it yet is taken in."""
+    if path.name.startswith(".making-"):
+        shutil.rmtree(path, ignore_errors=True)  # never acknowledged
+    if path.name.startswith(".") or not path.is_dir():
+        return False
+    folder = RunFolder(path)
+    try:
+        mtime = folder.record.stat().st_mtime_ns
+    except FileNotFoundError:
+        log.warning("run_folder_without_record", path=str(path))
+        return False
+    if known.get(path.name) == mtime:
+        return True
+    record = records.read(folder)
+    if record is None or record.run_id != path.name:
+        return False
+    records.index.save(record, mtime)
+    if path.name not in known and not record.holds_slot:
+        take_in_files(records, record.run_id)  # what holds a slot is followed from its beginning by the supervisor
+    return True
 
 
 def take_in_files(records: Records, run_id: str) -> None:

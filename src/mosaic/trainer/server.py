@@ -143,15 +143,18 @@ class Servicer(TrainerServicer):
     @_answering
     def ListRuns(self, request: pb.ListRequest, context: Context) -> pb.ListReply:
         rows = self._records.index.listing(
-            list(request.status), request.algo, request.env_id, request.group, request.include_archived
+            list(request.status),
+            request.algo,
+            request.env_id,
+            request.group,
+            list(request.tag),
+            request.include_archived,
+            limit=request.limit,
         )
         views = []
         for record, facts in rows:
-            if all(tag in record["tags"] for tag in request.tag):
-                view = self._records.seen(record, facts)
-                views.append(as_json({name: view[name] for name in view if name not in ("story", "attempts")}))
-                if len(views) == request.limit:
-                    break
+            view = self._records.seen(record, facts)
+            views.append(as_json({name: view[name] for name in view if name not in ("story", "attempts")}))
         return pb.ListReply(views_json=views)
 
     @_answering
