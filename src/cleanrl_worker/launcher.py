@@ -14,7 +14,7 @@ from mosaic import __version__
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder, file_name
 from mosaic.envs import make
-from mosaic.run import Checkpoint, Run, last_good_checkpoint
+from mosaic.run import Run, last_good_checkpoint
 
 TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 CONSOLE_S = 1.0
@@ -112,7 +112,8 @@ def train(assignment: Assignment, config: Any, folder: RunFolder, is_resume: boo
         try:
             resumed = last_good_checkpoint(folder) if is_resume else None
             run.hello(resumed)
-            _tell_resume(run, resumed, is_resume)
+            if is_resume and resumed is None:
+                run.warn("No checkpoint to resume from is whole: the run starts from the beginning.", "no_checkpoint")
             tell_not_yet(run, assignment)
             if resumed is None:
                 run.hyperparameters(config.model_dump())
@@ -130,16 +131,9 @@ def train(assignment: Assignment, config: Any, folder: RunFolder, is_resume: boo
 def reject(folder: RunFolder, sentence: str) -> None:
     """Writes down that an accepted run was refused by the worker after all."""
     with Run.open(folder, worker=WORKER, version=__version__, capabilities=()) as run:
-        run.hello()
+        if run.attempt == 1:  # a later one that begins nothing must not drop what the earlier ones did
+            run.hello()
         run.finish("rejected", sentence)
-
-
-def _tell_resume(run: Run, resumed: Checkpoint | None, is_resume: bool) -> None:
-    if is_resume and resumed is None:
-        run.warn("There is no good checkpoint to resume from: the run starts from the beginning.", "no_checkpoint")
-    if resumed is not None and resumed.passed_over:
-        names = ", ".join(path.name for path in resumed.passed_over)
-        run.warn(f"Damaged checkpoints were passed over: {names}. Resumed from {resumed.path}.", "checkpoint_damaged")
 
 
 def tell_not_yet(run: Run, assignment: Assignment) -> None:
