@@ -31,9 +31,7 @@ def daemon() -> None:
 @pass_door
 def start(door: Door) -> None:
     """Starts the daemon, if none runs."""
-    from mosaic.client import read_address
-
-    is_new = read_address(door.workspace) is None
+    is_new = door.address() is None
     door.announce()
     status = door.trainer().status()
     if door.is_json:
@@ -46,9 +44,7 @@ def start(door: Door) -> None:
 @pass_door
 def status(door: Door) -> int:
     """Says whether the daemon runs and what it does. Exit code 4: none runs."""
-    from mosaic.client import read_address
-
-    if read_address(door.workspace) is None:
+    if door.address() is None:
         if door.is_json:
             output.print_json({"pid": None, "address": None, "started_at": None, "workspace": str(door.workspace.root)})
         raise NoDaemon(f"No daemon runs for {door.workspace.root}. It starts with the next command that needs it.")
@@ -81,10 +77,8 @@ def status_rows(status: Json, log: str) -> list[tuple[str, str | None]]:
 @pass_door
 def stop(door: Door, cancel_runs: bool) -> None:
     """Stops the daemon. Runs go on without it, and the next daemon takes them up."""
-    from mosaic.client import read_address
-
     door.announce()
-    address = read_address(door.workspace)
+    address = door.address()
     if address is None:
         _stopped(door, None, "No daemon runs.")
         return

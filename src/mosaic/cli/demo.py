@@ -13,7 +13,7 @@ from mosaic.cli.curve import draw_curve
 from mosaic.cli.door import Door, command, pass_door
 from mosaic.cli.evaluate import evaluated
 from mosaic.cli.export import replacing
-from mosaic.cli.following import exit_code, follow, report_end
+from mosaic.cli.following import exit_code, report_end, submit_and_follow
 from mosaic.cli.payloads import Wishes, train_payload
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
@@ -31,8 +31,7 @@ def demo(door: Door) -> int:
     door.announce()
     began_at = time.monotonic()
     output.say("Training PPO to balance a pole. A return of 500 is perfect.")
-    trainer = door.trainer()
-    view = follow(door, trainer.submit(train_payload("cleanrl", "ppo", SETTINGS, {}, Wishes(tags=("demo",)))))
+    view = submit_and_follow(door, train_payload("cleanrl", "ppo", SETTINGS, {}, Wishes(tags=("demo",))))
     if view["stage"] != "finished" or view["outcome"] != "succeeded":
         report_end(door, view)
         return exit_code(view)
