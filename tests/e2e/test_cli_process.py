@@ -147,3 +147,15 @@ def test_a_workspace_that_cannot_be_one_is_refused_in_a_sentence(workspace: Work
         assert (said.code, said.out) == (2, ""), command
         assert said.err == f"The workspace {workspace.root} is a file; expected a folder. Name another: --var DIR\n"
     workspace.root.unlink()
+
+
+def test_the_demo_makes_an_agent_that_balances_the_pole(workspace: Workspace) -> None:
+    said = mosaic(workspace, "demo", "--json")
+    assert said.code == 0, said.err
+    view = said.json
+    assert view["episodic_return"] >= 475
+    assert (view["evaluation"]["episodes"], view["evaluation"]["avg_return"] >= 475) == (20, True)
+    assert set(view["made"]) == {"curve", "video", "checkpoint", "tensorboard"}
+    for path in view["made"].values():
+        assert Path(path).is_relative_to(workspace.root)
+        assert Path(path).exists()

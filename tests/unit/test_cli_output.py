@@ -62,8 +62,8 @@ def test_json_is_one_line_without_nan(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_run_that_succeeded_is_done_even_if_the_last_update_did_not_fit() -> None:
-    assert output.progress(finished(view(global_step=512))) == "100 %"
-    assert output.progress(view(global_step=512)) == "51 %"
+    assert output.progress(finished(view(global_step=512))) == "100%"
+    assert output.progress(view(global_step=512)) == "51%"
     assert output.progress(view()) == "–"
 
 
