@@ -271,15 +271,16 @@ class Kernel:
         self._out = np.empty((network.outputs, rows), np.float32)
         self._out_delta = np.empty((network.outputs, rows), np.float32)
         self._log_ratio, self._ratio, self._clip, self._plain, self._cut = np.empty((5, rows), np.float32)
-        self._value, self._value_delta = np.empty((2, 1, rows), np.float32)
-        self._error, self._bounded, self._size_1, self._size_2 = np.empty((4, 1, rows), np.float32)
+        self._value_row, self._value_delta_row = np.empty((2, 1, rows), np.float32)
+        # The same as plain vectors: numpy takes twice as long where it has to match dimensions.
+        self._value, self._value_delta = self._value_row[0], self._value_delta_row[0]
+        self._error, self._bounded, self._size_1, self._size_2 = np.empty((4, rows), np.float32)
         self._is_free = np.empty(rows, np.bool_)
-        self._is_value_free = np.empty((1, rows), np.bool_)
 
     # --- what a policy adds
 
     def _arranged(self, batch: Batch, order: Integers) -> npt.NDArray[Any]:
-        """The actions of an epoch with the rows in the last axis."""
+        """The actions of an epoch as [minibatches, outputs, rows]."""
         raise NotImplementedError
 
     def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
@@ -314,7 +315,7 @@ class Kernel:
         for index in range(len(order) // rows):
             part = slice(index * rows, (index + 1) * rows)
             self.differentiate(
-                observations[part], actions[..., part], log_probs[part], weights[index], values[part], misses[part]
+                observations[part], actions[index], log_probs[part], weights[index], values[part], misses[part]
             )
             np.subtract(self._ratio, 1, out=self._clip)
             np.abs(self._clip, out=self._clip)
@@ -341,8 +342,8 @@ class Kernel:
             below = layer
         np.dot(views.actor_weight, below[ACTOR].T, out=self._out)
         np.add(self._out, views.actor_bias, out=self._out)
-        np.dot(views.critic_weight, below[CRITIC].T, out=self._value)
-        np.add(self._value, views.critic_bias, out=self._value)
+        np.dot(views.critic_weight, below[CRITIC].T, out=self._value_row)
+        np.add(self._value, views.critic_bias[0, 0], out=self._value)
 
         # The clipped surrogate: the larger loss counts, and where that is the clipped one its slope is zero.
         # Inside the range both are the same product, so that comparing them needs no tolerance.
@@ -367,8 +368,8 @@ class Kernel:
             np.add(self._value_delta, misses, out=self._error)
             np.abs(self._error, out=self._size_1)
             np.abs(self._bounded, out=self._size_2)
-            np.greater_equal(self._size_1, self._size_2, out=self._is_value_free)
-            np.multiply(self._error, self._is_value_free, out=self._value_delta)
+            np.greater_equal(self._size_1, self._size_2, out=self._is_free)
+            np.multiply(self._error, self._is_free, out=self._value_delta)
         else:
             np.subtract(self._value, values, out=self._error)
             np.add(self._error, misses, out=self._error)
@@ -380,7 +381,7 @@ class Kernel:
         delta = self._deltas[-1]
         for side, out_delta, head, head_slope, bias_slope in (
             (ACTOR, self._out_delta, views.actor_weight, gradient.actor_weight, gradient.actor_bias),
-            (CRITIC, self._value_delta, views.critic_weight, gradient.critic_weight, gradient.critic_bias),
+            (CRITIC, self._value_delta_row, views.critic_weight, gradient.critic_weight, gradient.critic_bias),
         ):
             np.dot(out_delta, below[side], out=head_slope)
             np.dot(out_delta, self._column, out=bias_slope)
@@ -450,7 +451,8 @@ class CategoricalKernel(Kernel):
         self._chosen = np.empty(rows, np.float32)
 
     def _arranged(self, batch: Batch, order: Integers) -> npt.NDArray[Any]:
-        return self._choices.take(batch.actions.take(order), 1)
+        chosen = batch.actions.take(order).reshape(-1, self.rows)
+        return self._choices.take(chosen, 0).transpose(0, 2, 1).copy()
 
     def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
         np.maximum.reduce(self._out, 0, out=self._total)
@@ -491,7 +493,7 @@ class GaussianKernel(Kernel):
         self._log_stds = 0.0
 
     def _arranged(self, batch: Batch, order: Integers) -> npt.NDArray[Any]:
-        return np.ascontiguousarray(batch.actions.take(order, 0).T)
+        return batch.actions.take(order, 0).reshape(-1, self.rows, self.network.outputs).transpose(0, 2, 1).copy()
 
     def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
         log_std = self.network.parameters.log_std

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -60,7 +60,7 @@ class NotANumber(Corridor):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, *rest = super().step(action)
-        return observation, float("nan") if len(self.received) == 10 else reward, *rest  # type: ignore[return-value]
+        return observation, float("nan") if len(self.received) == 10 else reward, *rest
 
 
 @contextmanager
@@ -85,8 +85,8 @@ class WatchedRun(Run):
     kill_at: int | None = None
     stop_at: int | None = None
 
-    def episode(self, *, env: int, step: int, episodic_return: float, length: int) -> None:
-        self.episodes.append((env, step, episodic_return, length))
+    def episode(self, *, env: int, step: int, episodic_return: SupportsFloat, length: int) -> None:
+        self.episodes.append((env, step, float(episodic_return), length))
         super().episode(env=env, step=step, episodic_return=episodic_return, length=length)
 
     def update(self, global_step: int) -> None:

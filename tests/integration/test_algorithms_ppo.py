@@ -139,7 +139,7 @@ def test_a_finished_run_is_extended_with_the_schedule_of_its_new_length(name: st
 
 @BOTH
 def test_each_backend_goes_on_from_the_others_checkpoint(name: str, place: Path) -> None:
-    backends = [{"backend": "numpy"}, {"backend": "torch", "cuda": False}]
+    backends: list[dict[str, Any]] = [{"backend": "numpy"}, {"backend": "torch", "cuda": False}]
     for before, after in itertools.product(backends, backends):
         path = place / f"{before['backend']} to {after['backend']}"
         half = config_of(name, total_timesteps=1280, **before)

@@ -41,7 +41,13 @@ def made_batch(name: str, agent: Any, rows: int, spread: float = 0.4) -> Batch:
         else:
             actions = rng.standard_normal((rows, agent.network.outputs), np.float32)
             normal = torch.distributions.Normal(module.actor_mean(inputs), module.actor_logstd.exp())
-            log_probs = normal.log_prob(torch.from_numpy(actions)).sum(1).numpy()
+            log_probs = (
+                normal.log_prob(  # type: ignore[no-untyped-call]
+                    torch.from_numpy(actions)
+                )
+                .sum(1)
+                .numpy()
+            )
     return Batch(
         observations=observations,
         actions=actions,

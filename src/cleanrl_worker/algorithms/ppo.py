@@ -212,6 +212,8 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Environments) -> None:
     action_space: Any = environments.action_space
     first_action, action_count = int(action_space.start), int(action_space.n)
+    # Numpy's integers and not Python's: Gymnasium's test whether an action is in its space is faster with them.
+    menu = [action_space.dtype.type(first_action + index) for index in range(action_count)]
     size, steps, count, total = environments.observation_size, config.num_steps, config.num_envs, config.batch_size
     shape = {
         "env_id": config.env_id, "observation_size": size, "actions": action_count, "num_envs": count,
@@ -286,9 +288,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             actor(observations[t], logits[t])
             np.subtract(logits[t], noise[t], out=scores)
             scores.argmax(1, out=actions[t])
-            chosen = actions[t].tolist() if first_action == 0 else (actions[t] + first_action).tolist()
             global_step += count
-            for ending in environments.step(chosen, observations[t + 1]):
+            for ending in environments.step([menu[index] for index in actions[t].tolist()], observations[t + 1]):
                 dones[t, ending.env] = True
                 if not ending.is_terminal:
                     cut.append((t, ending.env, ending.observation))
@@ -296,7 +297,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                     env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                 )
             run.update(global_step)
-        rewards = environments.finish(actions + first_action)
+        rewards = environments.finish(np.array(menu)[actions])
         base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
 
         # Judge. Behind an episode that was cut short there would have been more: the value of its last observation
