@@ -242,7 +242,8 @@ def report_end(door: Door, view: Json) -> None:
     console = output.console()
     console.print(Text.assemble((word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"), f"  {title(view)}"))
     output.print_facts(summary(view), "  ")
-    if word not in ("succeeded", "rejected") and view.get("checkpoint_step") is not None:
+    is_told = "mosaic resume" in (view.get("reason") or "")
+    if word not in ("succeeded", "rejected") and view.get("checkpoint_step") is not None and not is_told:
         output.say(f"Go on from step {view['checkpoint_step']:,}: mosaic resume {short}")
 
 
