@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -87,8 +90,13 @@ def _print(view: Json, summary: Json, made: dict[str, str | None], took_s: float
     output.print_facts(made.items(), "  ")
     click.echo("\nTry next:")
     commands = [
-        (f"mosaic show {short}", "everything about this run"),
-        ("mosaic train ppo --env-id Acrobot-v1", "another environment"),
-        ("mosaic algorithms ppo", "what PPO is, and every setting of it"),
+        (f"show {short}", "everything about this run"),
+        ("train ppo --env-id Acrobot-v1", "another environment"),
+        ("algorithms ppo", "what PPO is, and every setting of it"),
     ]
-    output.print_facts(commands, "  ")
+    output.print_facts([(f"{_program()} {words}", says) for words, says in commands], "  ")
+
+
+def _program() -> str:
+    """How to call us from here: the virtual environment need not be on the path."""
+    return "mosaic" if shutil.which("mosaic") else os.path.relpath(sys.argv[0])
