@@ -37,12 +37,13 @@ class Corridor(gymnasium.Env[Any, Any]):
         self.received: list[Any] = []
 
     def _observe(self) -> Any:
-        return {
-            "box": lambda: np.array([self._place, 1.0]),
-            "picture": lambda: np.full((2, 3), self._place, np.float32),
-            "dict": lambda: {"place": np.array([self._place], np.float32), "parity": int(self._place) % 2},
-            "number": lambda: np.int64(10 + int(self._place) % 5),
-        }[self._kind]()
+        shown: dict[str, Any] = {
+            "box": np.array([self._place, 1.0]),
+            "picture": np.full((2, 3), self._place, np.float32),
+            "dict": {"place": np.array([self._place], np.float32), "parity": int(self._place) % 2},
+            "number": np.int64(10 + int(self._place) % 5),
+        }
+        return shown[self._kind]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
