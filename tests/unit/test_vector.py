@@ -93,7 +93,7 @@ def test_observations_that_are_no_vector_are_refused_in_a_sentence() -> None:
         vector.flattener(gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(3)))
 
 
-@pytest.mark.parametrize("rollouts", [1, 2, 9])
+@pytest.mark.parametrize("rollouts", [1, 2, 6, 9])
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
 def test_environments_come_back_by_playing_their_actions_again(env_id: str, rollouts: int) -> None:
     one, other = Environments(maker(env_id), 2, seed=3), Environments(maker(env_id), 2, seed=3)
