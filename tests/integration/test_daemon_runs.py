@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers.daemons import ended, scripted, wait_for
@@ -45,7 +46,7 @@ def test_the_same_config_twice_makes_two_runs(trainer: Trainer) -> None:
 
 
 def test_every_end_is_told_with_its_cause(trainer: Trainer) -> None:
-    expected = {
+    expected: dict[str, tuple[dict[str, Any], str]] = {
         "exit code 3": ({"exit": 3, "say": "out of luck"}, "failed"),
         "SIGKILL": ({"kill": signal.SIGKILL}, "failed"),
         "not with me": ({"reject": "not with me"}, "rejected"),

@@ -56,8 +56,8 @@ def test_errors_are_one_sentence_with_the_right_exit_code(arguments: tuple[str, 
 def test_the_workspace_may_be_named_before_and_after_the_command(tmp_path: Path) -> None:
     for arguments in (("--var", str(tmp_path), "runs"), ("runs", "--var", str(tmp_path))):
         assert str(tmp_path) in call(FakeTrainer(), *arguments).err
-    for arguments in (("--json", "runs"), ("runs", "--json")):
-        assert call(FakeTrainer(), *arguments).out == "[]\n"
+    for flags in (("--json", "runs"), ("runs", "--json")):
+        assert call(FakeTrainer(), *flags).out == "[]\n"
 
 
 def test_no_runs_is_said_with_what_to_do() -> None:

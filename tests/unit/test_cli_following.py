@@ -68,7 +68,7 @@ def train(trainer: FakeTrainer, *arguments: str) -> Any:
     ("outcome", "code"), [("succeeded", 0), ("failed", 3), ("rejected", 3), ("lost", 3), ("cancelled", 130)]
 )
 def test_the_exit_code_tells_the_outcome(outcome: str, code: int) -> None:
-    daemon = Daemon(STEPS, lambda: daemon.end(reason="So it was."), outcome=outcome)
+    daemon: Daemon = Daemon(STEPS, lambda: daemon.end(reason="So it was."), outcome=outcome)
     said = train(daemon)
     assert said.code == code
     assert outcome.capitalize() in said.out
@@ -76,7 +76,7 @@ def test_the_exit_code_tells_the_outcome(outcome: str, code: int) -> None:
 
 
 def test_with_json_stdout_holds_the_last_view_and_nothing_else() -> None:
-    daemon = Daemon(STEPS, lambda: daemon.end(global_step=1000))
+    daemon: Daemon = Daemon(STEPS, lambda: daemon.end(global_step=1000))
     said = train(daemon, "--json")
     assert json.loads(said.out) == daemon.views[RUN]
     assert "Workspace: /nowhere/var" in said.err
@@ -113,7 +113,9 @@ def test_the_first_interrupt_stops_the_run_with_a_checkpoint() -> None:
 
 def test_the_second_interrupt_leaves_a_run_that_was_asked_to_stop() -> None:
     # Not at once: the kernel keeps one pending signal of a kind.
-    daemon = Daemon(STEPS, interrupt, lambda: daemon.was_cancelled.wait(10) and None, interrupt, is_slow_to_stop=True)
+    daemon: Daemon = Daemon(
+        STEPS, interrupt, lambda: daemon.was_cancelled.wait(10) and None, interrupt, is_slow_to_stop=True
+    )
     said = train(daemon)
     assert said.code == 130
     assert [call for call in daemon.calls if call[0] == "cancel"] == [("cancel", RUN)]
@@ -131,7 +133,7 @@ def test_an_interrupt_while_only_looking_leaves_the_run_alone() -> None:
 
 def test_after_a_watched_run_an_interrupt_is_an_interrupt_again() -> None:
     before = signal.getsignal(signal.SIGINT)
-    daemon = Daemon(lambda: daemon.end())
+    daemon: Daemon = Daemon(lambda: daemon.end())
     train(daemon)
     assert signal.getsignal(signal.SIGINT) is before
 
