@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from cleanrl_worker.kernels import Learner, Network
+from cleanrl_worker.kernels import Learner
+from cleanrl_worker.network import Network
 from cleanrl_worker.vector import Environments, flat_size, flattener
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.model import Contract

@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 from cleanrl_worker import kernels
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.kernels import Batch, Learner, Losses
+from cleanrl_worker.network import Actor, Network
 from cleanrl_worker.vector import Environments, plain
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
@@ -113,7 +114,7 @@ class Agent:
     """An actor that gives a logit for each action and a critic that gives the value, two hidden layers each."""
 
     def __init__(self, observation_size: int, action_count: int, hidden: tuple[int, ...] = HIDDEN) -> None:
-        self.network = kernels.Network(observation_size, action_count, hidden, actor="actor")
+        self.network = Network(observation_size, action_count, hidden, actor="actor")
         self.parameters = self.network.flat
 
     def state_dict(self) -> dict[str, Array]:
@@ -244,7 +245,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         rng.bit_generator.state = resume.facts["rng"]
         base.restore_environments(run, environments, resume)
     environments.observe(observations[-1])
-    actor = kernels.Actor(agent.network, count)
+    actor = Actor(agent.network, count)
     learning_rate = config.learning_rate
 
     def save() -> None:
@@ -353,7 +354,7 @@ class CategoricalPolicy:
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
         rows = self._inputs(observations).astype(np.float32)
-        actor = kernels.Actor(self._agent.network, len(rows))
+        actor = Actor(self._agent.network, len(rows))
         actor.refresh()
         scores = np.empty((len(rows), self._agent.network.outputs), np.float32)
         actor(rows, scores)
