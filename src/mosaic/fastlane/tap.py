@@ -130,8 +130,8 @@ class FrameTap:
     def __init__(
         self, env: Any, lane: LaneWriter, *, advice: str = "", warn: Callable[[str], None] | None = None
     ) -> None:
+        self.lane = lane
         self.is_due = lane.is_due
-        self._lane = lane
         self._painter = Painter(env)
         self._advice = advice
         self._warn = warn
@@ -163,17 +163,17 @@ class FrameTap:
         try:
             picture = self._painter.paint()
         except Unpaintable as error:
-            self._lane.unavailable(str(error))
+            self.lane.unavailable(str(error))
             self._tell()
             return
         except Exception as error:  # whatever a graphics driver raises, training goes on
             said = f"{type(error).__name__}: {error}"
-            self._lane.unavailable(
+            self.lane.unavailable(
                 " ".join(part for part in (f"no picture came ({said[:300]}).", self._advice) if part)
             )
             self._tell()
             return
-        self._lane.publish(
+        self.lane.publish(
             picture,
             episode=episode,
             step=step,
@@ -181,13 +181,13 @@ class FrameTap:
             episodic_return=float(episodic_return),
             render_s=time.perf_counter() - started,
         )
-        if self._lane.problem is not None:
+        if self.lane.problem is not None:
             self._tell()
 
     def _tell(self) -> None:
         if self._warn is not None:
             warn, self._warn = self._warn, None
-            warn(f"Live frames are off: {self._lane.problem}")
+            warn(f"Live frames are off: {self.lane.problem}")
 
     def close(self) -> None:
-        self._lane.close()
+        self.lane.close()

@@ -60,7 +60,8 @@ class LaneWriter:
         self._look_at = 0.0
         self._siblings_at = 0.0
         self._beat_mtime = 0
-        self._is_watched = False
+        self.is_watched = False
+        """Whether somebody was there at the last look."""
         self._is_closed = False
         self._generation = 0
         self._number = 0
@@ -79,12 +80,12 @@ class LaneWriter:
             return False
         if now >= self._look_at:
             self._look(now)
-        return self._is_watched
+        return self.is_watched
 
     def _look(self, now: float) -> None:
         self._look_at = now + LOOK_S
-        self._is_watched = not self._is_closed and os.getpid() == self._pid and self._has_reader()
-        if not self._is_watched:
+        self.is_watched = not self._is_closed and os.getpid() == self._pid and self._has_reader()
+        if not self.is_watched:
             self._rest_until = self._look_at
         elif self._siblings and now >= self._siblings_at:
             self._siblings_at = now + SIBLINGS_S
@@ -228,7 +229,7 @@ class LaneWriter:
         if self._is_closed or os.getpid() != self._pid:
             return
         self._is_closed = True
-        self._is_watched = False
+        self.is_watched = False
         self._rest_until = float("inf")
         self._words[layout.ENDED] = 1
         remove_lane(self._folder, self._index)
