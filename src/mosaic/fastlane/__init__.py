@@ -4,13 +4,15 @@ One lane is one environment. Its writer renders only while somebody watches; its
 hold it up. This package imports nothing of ours, so that the probe can carry a copy of it into other people's scripts.
 """
 
+from .grid import Shape, as_rgb, compose, fit, grid_shape, scaled
 from .layout import BGRX32, RGB24, Frame
 from .place import lane_indices, lanes_folder, reap, reap_all
 from .reader import LaneReader
 from .tap import FrameTap
+from .view import LaneView, hud
 from .writer import LaneWriter
 
 __all__ = [
-    "BGRX32", "RGB24", "Frame", "FrameTap", "LaneReader", "LaneWriter", "lane_indices", "lanes_folder", "reap",
-    "reap_all",
+    "BGRX32", "RGB24", "Frame", "FrameTap", "LaneReader", "LaneView", "LaneWriter", "Shape", "as_rgb", "compose", "fit",
+    "grid_shape", "hud", "lane_indices", "lanes_folder", "reap", "reap_all", "scaled",
 ]  # fmt: skip

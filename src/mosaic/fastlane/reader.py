@@ -34,6 +34,8 @@ class LaneReader:
         self.index = index
         self.torn = 0
         """Copies that were thrown away because the writer came round."""
+        self.gave_up = 0
+        """Looks that brought no frame because of that."""
         self.invalid = 0
         """Files in the lane's place that were no lane."""
         self.problem = ""
@@ -149,6 +151,7 @@ class LaneReader:
                 self._number = newest
                 return _frame(made, newest, copy)
             self.torn += 1
+        self.gave_up += 1
         return None
 
     def _judge(self, frame: layout.Frame | None) -> None:

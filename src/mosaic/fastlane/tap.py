@@ -168,9 +168,7 @@ class FrameTap:
             return
         except Exception as error:  # whatever a graphics driver raises, training goes on
             said = f"{type(error).__name__}: {error}"
-            self.lane.unavailable(
-                " ".join(part for part in (f"no picture came ({said[:300]}).", self._advice) if part)
-            )
+            self.lane.unavailable(" ".join(part for part in (f"no picture came ({said[:300]}).", self._advice) if part))
             self._tell()
             return
         self.lane.publish(
