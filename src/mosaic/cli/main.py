@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Train": {
         "train": ("train:train", "Train an agent and watch it."),
+        "run": ("script:run", "Run any script of yours, unedited, with curves and live frames."),
         "check": ("train:check", "Ask the worker what it would do; nothing is started."),
         "submit": ("train:submit", "Submit a whole config from a JSON file."),
         "eval": ("evaluate:evaluate", "Evaluate a run's policy on fresh seeds."),

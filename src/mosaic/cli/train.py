@@ -29,10 +29,10 @@ def _train(door: Door, algorithm: Algorithm, payload: Json, seeds: str | None, i
     return _start_many(door, [with_seed(payload, seed, group) for seed in parse_seeds(seeds)], group, is_detached)
 
 
-def start(door: Door, payload: Json, is_detached: bool) -> int:
+def start(door: Door, payload: Json, is_detached: bool, environment: dict[str, str] | None = None) -> int:
     """Submits one run and, unless detached, stays with it until its end."""
     door.announce()
-    view = door.trainer().submit(payload)
+    view = door.trainer().submit(payload, environment)
     if is_detached:
         return _submitted(door, view)
     from mosaic.cli.following import exit_code, follow, report_end

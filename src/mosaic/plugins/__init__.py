@@ -33,6 +33,11 @@ class WorkerDescription:
     log_name: str = ""
     """First part of its log files' names; the id where empty."""
     can_load_policies: bool = False
+    has_own_command: bool = False
+    """The command is the `argv` of the run's own config, started in its `cwd`; nothing is added to it."""
+    programs: tuple[str, ...] = ()
+    """Keys of its config that name a program, such as `argv`. They are taken only from a caller who hands over an
+    environment beside the config: a config that came from elsewhere must not choose what is run."""
 
     @property
     def log(self) -> str:

@@ -15,7 +15,7 @@ import structlog
 from pydantic import ValidationError
 
 from mosaic.contracts.errors import MosaicError
-from mosaic.contracts.events import Exited
+from mosaic.contracts.events import Exited, WorkerStarted
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.processes import ProcessIdentity, is_alive
@@ -110,24 +110,28 @@ class Supervisor:
             attempt = record.attempts[-1]
             if begin < (attempt.keeper_from if source == KEEPER else attempt.journal_from):
                 continue  # of an earlier attempt
-            happening = self._happening(record, folder, body)
-            if happening is None:
-                continue
-            changed = life.advance(record, happening)
+            changed = record
+            for happening in self._happenings(record, folder, body):
+                changed = life.advance(changed, happening)
             if changed != record:
                 self._records.put(changed)
                 if not changed.is_active:
                     self._clear_up(changed, folder)
 
-    def _happening(self, record: RunRecord, folder: RunFolder, body: Body) -> life.Happening | None:
+    def _happenings(self, record: RunRecord, folder: RunFolder, body: Body) -> list[life.Happening]:
         make = _HAPPENINGS.get(body["kind"])
         if make is None:
-            return None
+            return []
         try:
-            return make(body, str(folder.stderr_log(worker_named(record.worker).log)))
+            worker = worker_named(record.worker)
+            happenings = [make(body, str(folder.stderr_log(worker.log)))]
+            if worker.has_own_command and body["kind"] == WorkerStarted.KIND:
+                # Nobody promises a handshake: any program may be run this way.
+                happenings.append(life.Greeted(at=body["at"], capabilities=(), resumed_from=None))
         except (ValidationError, KeyError, TypeError, MosaicError) as error:
             log.warning("event_malformed", run_id=folder.run_id, kind=body["kind"], error=str(error)[:300])
-            return None
+            return []
+        return happenings
 
     def _clear_up(self, record: RunRecord, folder: RunFolder) -> None:
         """Logs that were wanted only for a failure."""
@@ -208,6 +212,7 @@ class Supervisor:
                 is_resume=attempt.is_resume,
                 gpus=attempt.gpus,
                 inbox_offset=_size(folder.inbox),
+                environment=self._records.environments.pop(record.run_id, None),
             )
         except (OSError, MosaicError, ValueError) as error:
             log.warning("run_not_started", run_id=record.run_id, error=str(error))
