@@ -37,6 +37,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "runs": ("runs:runs", "List runs, newest first."),
         "show": ("show:show", "Show everything about a run."),
+        "watch": ("watch:watch", "Watch a run's environments, live."),
         "logs": ("reading:logs", "Print what a run wrote to its console."),
         "metrics": ("reading:metrics", "Print the metrics of a run."),
         "config": ("runs:config", "Print the config that made a run."),

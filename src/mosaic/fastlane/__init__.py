@@ -4,7 +4,7 @@ One lane is one environment. Its writer renders only while somebody watches; its
 hold it up. This package imports nothing of ours, so that the probe can carry a copy of it into other people's scripts.
 """
 
-from .grid import Shape, as_rgb, compose, fit, grid_shape, scaled
+from .grid import Shape, as_rgb, compose, fit, grid_shape, scaled, smoothly_scaled
 from .layout import BGRX32, RGB24, Frame
 from .place import lane_indices, lanes_folder, reap, reap_all
 from .reader import LaneReader
@@ -14,5 +14,5 @@ from .writer import LaneWriter
 
 __all__ = [
     "BGRX32", "RGB24", "Frame", "FrameTap", "LaneReader", "LaneView", "LaneWriter", "Shape", "as_rgb", "compose", "fit",
-    "grid_shape", "hud", "lane_indices", "lanes_folder", "reap", "reap_all", "scaled",
+    "grid_shape", "hud", "lane_indices", "lanes_folder", "reap", "reap_all", "scaled", "smoothly_scaled",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from .layout import BGRX32
 
 WIDE = 16 / 9
 """The shape of a view that is not known: width by height."""
-_HOLE = 4.0
+_HOLE = 6.0
 """How much worse a grid of only holes would be than one that fits: 8 are 2 rows of 4, not 3 of 3."""
 
 
@@ -58,6 +58,18 @@ def scaled(image: Any, height: int, width: int) -> Any:
     return means.astype(np.uint8)
 
 
+def smoothly_scaled(image: Any, height: int, width: int) -> Any:
+    """The same for large pictures, by Pillow where it is installed."""
+    if image.shape[:2] == (height, width):
+        return image
+    try:
+        from PIL import Image
+    except ImportError:
+        return scaled(image, height, width)
+    made = Image.fromarray(np.ascontiguousarray(image))
+    return np.asarray(made.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0))
+
+
 def _centres(count: int, size: int) -> Any:
     return (2 * np.arange(count) + 1) * size // (2 * count)
 
@@ -79,8 +91,9 @@ def compose(
         row, column = divmod(at, shape.columns)
         top, bottom = row * height // shape.rows, (row + 1) * height // shape.rows
         left, right = column * width // shape.columns, (column + 1) * width // shape.columns
-        # A line of background between neighbours, where there is room for one.
-        gap = 1 if len(images) > 1 and bottom - top > 8 else 0
+        # A line of background between neighbours, where there is room for one and they are not shown as they are.
+        is_exact = image.shape[:2] == (bottom - top, right - left)
+        gap = 1 if len(images) > 1 and bottom - top > 8 and not is_exact else 0
         wide, high = fit(image.shape[1], image.shape[0], right - left - gap, bottom - top - gap)
         y, x = top + (bottom - top - high) // 2, left + (right - left - wide) // 2
         whole[y : y + high, x : x + wide] = scale(image, high, wide)

@@ -46,7 +46,7 @@ class Pace:
 
     @property
     def words(self) -> str:
-        shared = f" for {self.cells} environments" if self.cells > 1 else ""
+        shared = f", {self.cells} share it" if self.cells > 1 else ""
         if self.is_limited:
             return f"limited to {100 * self.budget:.3g} % of training time{shared}"
         return f"{self.rate_hz:.3g} Hz{shared}"

@@ -155,7 +155,7 @@ def _is_dead(path: str) -> bool:
     except OSError:
         return True
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
     else:

@@ -73,7 +73,12 @@ class LaneView:
     @property
     def reason(self) -> str:
         if self.state == WAITING:
-            return "no frame has come yet" if lane_indices(self._folder) else "this run publishes no frames yet"
+            there = lane_indices(self._folder)
+            if not there:
+                return "this run publishes no frames yet"
+            if self._envs and not set(self._envs) & set(there):
+                return f"environment {self._envs[0]} cannot be watched; these can: {', '.join(map(str, there))}"
+            return "no frame has come yet"
         return next((reader.reason for reader in self._readers.values() if reader.reason), "")
 
     @property

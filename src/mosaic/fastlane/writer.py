@@ -131,7 +131,9 @@ class LaneWriter:
         except (ValueError, TypeError) as error:
             self.unavailable(f"its picture cannot be shown: {error}")
         self._pace.note(render_s + time.perf_counter() - started)
-        self._rest_until = max(self._rest_until, time.monotonic() + self._pace.interval_s)
+        # By the plan, so that a late picture does not make all the next ones late; but never two at once.
+        interval_s = self._pace.interval_s
+        self._rest_until = max(self._rest_until + interval_s, time.monotonic() + interval_s / 2)
 
     def _publish(self, frame: Any, facts: tuple[Any, ...], render_s: float) -> None:
         if self._is_closed:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import structlog
 
-from mosaic.fastlane import LaneView, as_rgb, compose, fit, grid_shape, hud
+from mosaic.fastlane import LaneView, as_rgb, compose, fit, grid_shape, hud, smoothly_scaled
 
 log = structlog.get_logger("mosaic.trainer.frames")
 
@@ -144,14 +143,9 @@ def _picture(view: LaneView, side: int, throttle: Throttle) -> Message:
     whole = (first.shape[1] * shape.columns, first.shape[0] * shape.rows)
     limit = max(1, int(side * throttle.share))
     width, height = fit(*whole, limit, limit) if max(whole) > limit else whole
-
-    def scale(image: Any, high: int, wide: int) -> Any:
-        if image.shape[:2] == (high, wide):
-            return image
-        return np.asarray(Image.fromarray(np.ascontiguousarray(image)).resize((wide, high), Image.Resampling.BILINEAR))
-
+    whole_picture = compose(images, shape, width, height, smoothly_scaled)
     written = io.BytesIO()
-    Image.fromarray(compose(images, shape, width, height, scale)).save(written, "JPEG", quality=throttle.quality)
+    Image.fromarray(whole_picture).save(written, "JPEG", quality=throttle.quality)
     facts = {
         "rows": shape.rows,
         "columns": shape.columns,

@@ -20,6 +20,7 @@ from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.processes import ProcessIdentity, is_alive
 from mosaic.contracts.states import Attempt, Farewell, Outcome, RunRecord, Stage
+from mosaic.fastlane import lanes_folder, reap
 from mosaic.plugins import worker as worker_named
 from mosaic.store.ingest import JOURNAL, KEEPER, Body, ingest, sources
 from mosaic.trainer import lifecycle as life
@@ -33,6 +34,7 @@ TICK_S = 0.03
 """While runs are active: a tick costs a stat for each of their files."""
 REST_S = 1.0
 """While none is."""
+REAP_S = 30.0
 UNCLAIMED_S = 3.0
 """A keeper that was started before a crash says so within this time, or it never lived."""
 
@@ -47,11 +49,15 @@ class Supervisor:
         self._end = threading.Event()
         self._began = time.monotonic()
         self.is_draining = False
+        self._held: set[str] = set()
+        self._to_reap: dict[str, float] = {}
+        """Runs that have ended, and until when to look for lanes that they left in shared memory."""
         self.steps: tuple[Callable[[], None], ...] = (
             self.follow_runs,
             self.find_lost_runs,
             self.start_runs,
             self._executor.reap,
+            self.reap_lanes,
         )
 
     def wake(self) -> None:
@@ -161,6 +167,21 @@ class Supervisor:
             changed = life.advance(record, happening)
             if changed != record:
                 self._records.put(changed)
+
+    # --- what they leave behind
+
+    def reap_lanes(self) -> None:
+        """A run that was killed cannot take its frames away; its last processes may still be on their way out."""
+        held = {run_id for run_id, record in list(self._records.active.items()) if record.holds_slot}
+        now = time.monotonic()
+        self._to_reap.update(dict.fromkeys(self._held - held, now + REAP_S))
+        self._held = held
+        for run_id, until in list(self._to_reap.items()):
+            folder = lanes_folder(self._records.folder(run_id).path)
+            if reap(folder):
+                log.info("lanes_reaped", run_id=run_id)
+            if run_id in held or now > until or not os.path.isdir(folder):
+                del self._to_reap[run_id]
 
     # --- starting
 
