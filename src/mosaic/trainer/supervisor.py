@@ -279,8 +279,18 @@ def _farewell(body: Body, _: str) -> life.Happening:
     return life.SaidFarewell(at=body["at"], farewell=Farewell(outcome=body["outcome"], reason=body.get("reason")))
 
 
+def _environment(body: Body, _: str) -> life.Happening:
+    env_id, seed = body.get("env_id"), body.get("seed")
+    return life.EnvironmentTold(
+        at=body["at"],
+        env_id=env_id if isinstance(env_id, str) else None,
+        seed=seed if isinstance(seed, int) else None,
+    )
+
+
 _HAPPENINGS: dict[str, Callable[[Any, str], life.Happening]] = {
     "hello": _greeted,
+    "environment": _environment,
     "paused": _paused,
     "resumed": _unpaused,
     "finished": _farewell,

@@ -6,9 +6,11 @@ SummaryWriter comes before wandb.log, that before our own statistics, and those 
 from __future__ import annotations
 
 import atexit
+import json
 import math
 import os
 import signal
+import sys
 import threading
 import time
 from array import array
@@ -22,6 +24,8 @@ CONSOLE, OWN, WANDB, WRITER = range(4)
 """Sources, the better the higher."""
 FLUSH_S = 0.25
 PROGRESS_S = 1.0
+SPEED_S = 5.0
+"""Speed is measured over about so long."""
 HOLD_S = 5.0
 """So long our own episodes wait for a script that may log them itself."""
 CONSOLE_HOLD_S = 1.0
@@ -72,16 +76,31 @@ class Probe:
         self._told_step: int | None = None
         self._is_rank_zero = os.environ.get("RANK", "0") == "0"
         self.saved_files: dict[str, dict[str, Any]] = {}
+        self.has_news = False
+        """Whether analytics.json would say something new."""
 
     @property
     def global_step(self) -> int:
         """As the script says, else as we count."""
         return self._script_step if self._script_step is not None else self.steps
 
+    def serve(self, cells: int) -> None:
+        """This process steps environments for another one."""
+        if self.is_child:
+            return
+        self.is_child = True
+        self.cells = cells
+        # Such processes end without what atexit would do.
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.Finalize(None, self.close, exitpriority=100)
+
     # --- taking in: as cheap as can be
 
     def scalar(self, source: int, tag: str, value: Any, step: Any) -> None:
-        value = float(value)
+        if type(value) is not float:
+            # Arrays with one element and tensors with a gradient are no floats without a complaint.
+            value = float(value.item() if hasattr(value, "item") else value)
         step = 0 if step is None else int(step)
         if source > OWN and (self._script_step is None or step > self._script_step):
             self._script_step = step
@@ -155,6 +174,7 @@ class Probe:
             self._flush_episodes(is_last)
             if now >= self._progress_at or is_last:
                 self._progress(now)
+                self._write_analytics(is_last)
         except OSError:
             self._points = self._points[-HELD:]  # a full disk is no reason to stop; it is tried again
         finally:
@@ -243,9 +263,11 @@ class Probe:
         if step == 0 and self._told_step is None and not self.has_environments:
             return
         counted = self.steps or step
+        if self._told_step is None:
+            self._told = (now, counted)
         began, before = self._told
-        sps = (counted - before) / (now - began) if now > began else None
-        if now - began > 5.0:
+        sps = (counted - before) / (now - began) if now > began + 0.5 else None
+        if now - began > SPEED_S:
             self._told = (now - PROGRESS_S, counted - int(PROGRESS_S * (sps or 0)))
         self._told_step = step
         self._write(
@@ -254,6 +276,26 @@ class Probe:
             total_timesteps=self.total_timesteps,
             sps=round(sps, 1) if sps and sps > 0 else None,
         )
+
+    def _write_analytics(self, is_last: bool) -> None:
+        """What the run has made, for people and programs that look into its folder."""
+        if not (self.has_news or is_last) or self.is_child or not self._is_rank_zero:
+            return
+        self.has_news = False
+        folder = os.path.join(self.run_dir, "tensorboard")
+        body = {
+            "run_id": os.path.basename(self.run_dir),
+            "updated_at": _now(),
+            "global_step": self.global_step,
+            "episodes": self._episodes,
+            "tensorboard": {"dir": "tensorboard" if self.has_writer else None, "enabled": os.path.isdir(folder)},
+            "wandb": "wandb" if os.path.isdir(os.path.join(self.run_dir, "wandb")) else None,
+            "saved_files": list(self.saved_files.values()),
+        }
+        path = os.path.join(self.run_dir, "analytics.json")
+        with open("%s.%d" % (path, self.pid), "w") as file:
+            json.dump(body, file, indent=2)
+        os.replace("%s.%d" % (path, self.pid), path)
 
     def _write(self, kind: str, **facts: Any) -> None:
         self.journal.append(kind, **facts)

@@ -64,8 +64,9 @@ class Tap:
         self.length = 0
         self.total = 0.0
 
-    def seeded(self, env: Any, seed: Any) -> None:
-        if seed is None or seed == self._seed:
+    def tell(self, env: Any, seed: Any = None) -> None:
+        """Which environment it is, and with which seed it begins."""
+        if seed is not None and seed == self._seed:
             return
         self._seed = seed
         spec = getattr(env, "spec", None)
@@ -90,7 +91,7 @@ def frame_tap(env: Any, index: int, cells: int, picked: Probe) -> Any:
 
 def _plain(seed: Any) -> Any:
     try:
-        return int(seed)
+        return None if seed is None else int(seed)
     except (TypeError, ValueError):
         return str(seed)[:100]
 
@@ -112,8 +113,18 @@ def tap(env: Any, index: int, cells: int = 1) -> None:
     if not hasattr(type(env), "step") or id(env) in _taps:
         return
     _patch_class(type(env))
-    _taps[id(env)] = Tap(env, index, cells)
+    made = _taps[id(env)] = Tap(env, index, cells)
+    made.tell(env)
     probe().has_environments = True
+
+
+def _is_tapped(env: Any) -> bool:
+    """Whether it, or what it wraps, is ours already: it may have been made before it was asked for."""
+    while env is not None:
+        if id(env) in _taps:
+            return True
+        env = vars(env).get("env") if hasattr(env, "__dict__") else None
+    return False
 
 
 def _patch_class(kind: type) -> None:
@@ -159,7 +170,7 @@ def _patch_reset(kind: Any) -> None:
         if found is not None:
             found.begin()
             if kwargs.get("seed") is not None:
-                found.seeded(self, kwargs["seed"])
+                found.tell(self, kwargs["seed"])
         return original(self, *args, **kwargs)
 
     kind.reset = reset
@@ -196,8 +207,7 @@ class Numbered:
     def __call__(self) -> Any:
         picked = probe()
         if os.getpid() != self.pid:
-            picked.is_child = True
-            picked.cells = self.cells
+            picked.serve(self.cells)
         outer = getattr(_making, "numbered", None)
         _making.numbered, _making.count = self, 0
         try:
@@ -205,7 +215,7 @@ class Numbered:
         finally:
             _making.numbered = outer
         try:
-            if not _making.count:  # it was made without gymnasium.make
+            if not _making.count and not _is_tapped(env):  # it was made without gymnasium.make
                 tap(env, self.index, self.cells)
         except Exception as error:
             failed("environments", error)

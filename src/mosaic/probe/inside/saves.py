@@ -43,4 +43,5 @@ def saved(path: str) -> None:
     step = picked.global_step
     facts = {"path": found, "step": step, "size_bytes": os.path.getsize(found), "at": time.time()}
     listed[found] = facts
+    picked.has_news = True
     picked.event("artifact", what="checkpoint_file", path=found, step=step, size_bytes=facts["size_bytes"])

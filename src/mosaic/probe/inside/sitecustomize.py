@@ -4,7 +4,7 @@ import os
 import sys
 
 
-def _begin():
+def _begin() -> None:
     if "MOSAIC_PROBE" in os.environ and "MOSAIC_RUN_DIR" in os.environ:
         try:
             from _mosaic_probe import hooks
@@ -14,16 +14,14 @@ def _begin():
             sys.stderr.write("mosaic: the probe could not be set up: %r\n" % (error,))
 
 
-def _next():
-    from importlib.machinery import PathFinder
-
+def _next() -> None:
+    # What `importlib` itself is made of, loaded already: importing importlib.util would take milliseconds.
+    bootstrap, external = sys.modules["_frozen_importlib"], sys.modules["_frozen_importlib_external"]
     here = os.path.dirname(os.path.abspath(__file__))
     path = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
-    spec = PathFinder.find_spec("sitecustomize", path)
+    spec = external.PathFinder.find_spec("sitecustomize", path)
     if spec is not None and spec.loader is not None:
-        from importlib.util import module_from_spec
-
-        module = module_from_spec(spec)
+        module = bootstrap.module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
 
