@@ -102,6 +102,11 @@ Work = Callable[[RunFolder, bool], None]
 
 def prepared(assignment: Assignment) -> Work:
     """Checks everything as a dry run does, so that what is refused is refused before a folder is touched."""
+    if assignment.is_foreign:
+        from cleanrl_worker.scripts import planned
+
+        plan = planned(assignment)
+        return lambda folder, _: plan.run(folder)
     if assignment.is_evaluation:
         from cleanrl_worker.evaluation import matched, run_evaluation
 

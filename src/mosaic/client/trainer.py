@@ -119,9 +119,10 @@ class Trainer:
         return _view(self._ask("SubmitRun", request))
 
     @_speaking
-    def check(self, payload: Json) -> Json:
+    def check(self, payload: Json, environment: Mapping[str, str] | None = None) -> Json:
         """The worker's verdict: `{"ok": true, "summary": {…}}`; a refusal raises, as `submit` would."""
-        return _json(self._ask("CheckRun", pb.PayloadRequest(payload_json=json.dumps(payload))))
+        request = pb.PayloadRequest(payload_json=json.dumps(payload), environment=environment or {})
+        return _json(self._ask("CheckRun", request))
 
     @_speaking
     def cancel(self, run: str) -> Json:

@@ -37,9 +37,10 @@ class Desk:
 
     # --- submitting
 
-    def check(self, text: str) -> dict[str, Any]:
+    def check(self, text: str, has_environment: bool = False) -> dict[str, Any]:
         """The verdict on a payload: its contract's first, then the worker's own."""
         payload = Payload.parse(_loads(text))
+        _check_programs(payload, has_environment)
         return self._verdict(payload)
 
     def _verdict(self, payload: Payload) -> dict[str, Any]:
@@ -225,7 +226,7 @@ def _check_programs(payload: Payload, has_environment: bool) -> None:
         if _found(choice.config, key.split(".")) is not None and not has_environment:
             raise ConfigRefused(
                 f"LOG705 metadata.worker.config.{key}: a submitted config may not choose a program to run. "
-                "Run a script of yours with: mosaic run -- python script.py"
+                "Name it on the command line: mosaic run -- python script.py, or mosaic train ALGORITHM --cleanrl PATH"
             )
     if worker.has_own_command:
         try:

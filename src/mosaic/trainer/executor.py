@@ -21,7 +21,7 @@ GRACE_S = {"stop": 8.0, "term": 4.0}
 """How long a run has to obey a stop, and then SIGTERM, before its tree is killed: 15 s in all, with room to spare."""
 
 
-OWN_COMMAND_GRACE_S = {"stop": 0.0, "term": 10.0}
+FOREIGN_GRACE_S = {"stop": 0.0, "term": 10.0}
 """A script of the user's reads no inbox: it is sent SIGTERM at once."""
 
 
@@ -55,7 +55,9 @@ class LocalExecutor:
             env = self._environment(folder, payload, environment)
         if gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-        grace_s = OWN_COMMAND_GRACE_S if worker.has_own_command else GRACE_S
+        # Who hands over an environment runs a program of its own, which knows nothing of us.
+        is_foreign = environment is not None
+        grace_s = FOREIGN_GRACE_S if is_foreign else GRACE_S
         launch: Launch = {
             "folder": str(folder.path),
             "argv": argv,
@@ -68,7 +70,7 @@ class LocalExecutor:
             },
             "inbox_offset": inbox_offset,
             "grace_s": {"stop": grace_s["stop"], "term": grace_s["term"]},
-            "reads_console": worker.has_own_command,
+            "reads_console": is_foreign,
         }
         folder.logs.mkdir(parents=True, exist_ok=True)
         with open(folder.logs / "keeper.log", "ab") as output:

@@ -127,7 +127,7 @@ class Servicer(TrainerServicer):
 
     @_answering
     def CheckRun(self, request: pb.PayloadRequest, context: Context) -> pb.JsonReply:
-        return pb.JsonReply(json=as_json(self._desk.check(request.payload_json)))
+        return pb.JsonReply(json=as_json(self._desk.check(request.payload_json, bool(request.environment))))
 
     @_answering
     def CancelRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:

@@ -53,7 +53,9 @@ def install():
 def _greet(run_dir):
     """The handshake, of the first interpreter of the run only. Written by hand: json takes longer to import."""
     try:
-        file = os.open(os.path.join(run_dir, "journal.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        file = os.open(
+            os.path.join(run_dir, "journal.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644
+        )
     except OSError:
         return
     try:
