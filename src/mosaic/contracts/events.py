@@ -197,8 +197,8 @@ class Exited(Event):
 KINDS: dict[str, type[Event]] = {
     kind.KIND: kind
     for kind in (
-        Hello, Progress, Metrics, Episodes, CheckpointSaved, Environment, Artifact, Warned, Anomaly, PausedNow, ResumedNow,
-        EvalSummaryUpdate, Finished, KeeperStarted, WorkerStarted, WorkerNotStarted, Sample,
+        Hello, Progress, Metrics, Episodes, CheckpointSaved, Environment, Artifact, Warned, Anomaly,
+        PausedNow, ResumedNow, EvalSummaryUpdate, Finished, KeeperStarted, WorkerStarted, WorkerNotStarted, Sample,
         PausedBySignal, ResumedBySignal, Escalated, Exited,
     )
 }  # fmt: skip

@@ -34,7 +34,7 @@ def grid_shape(count: int, view: float = WIDE, cell: float = 1.5) -> Shape:
         holes = shape.rows * shape.columns - count
         return abs(math.log(shape.columns * cell / (shape.rows * view))) + _HOLE * holes / count
 
-    shapes = [Shape(-(-count // columns), columns) for columns in range(1, count + 1)]
+    shapes = [Shape(-(-count // columns), columns) for columns in range(count, 0, -1)]
     return min(shapes, key=misfit)
 
 

@@ -182,7 +182,7 @@ def _hint(gymnasium: Any, name: str) -> None:
     versions = [int(other.group(2)) for other in known if other is not None and other.group(1) == found.group(1)]
     if versions and max(versions) != int(found.group(2)):
         probe().warn(
-            "%s cannot be made with gymnasium %s; %s-v%d can: give it as the environment's id."
-            % (name, gymnasium.__version__, found.group(1), max(versions)),
+            f"{name} cannot be made with gymnasium {gymnasium.__version__}; {found.group(1)}-v{max(versions)} can: "
+            "give it as the environment's id.",
             "environment_renamed",
         )

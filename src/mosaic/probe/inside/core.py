@@ -18,7 +18,7 @@ from collections import deque
 from typing import Any
 
 from mosaic.journal import Journal
-from mosaic.probe.inside.hooks import INSTRUCTIONS_VARIABLE, RUN_DIR_VARIABLE, Instructions
+from mosaic.probe.inside.hooks import FIRST_VARIABLE, INSTRUCTIONS_VARIABLE, RUN_DIR_VARIABLE, Instructions
 
 CONSOLE, OWN, WANDB, WRITER = range(4)
 """Sources, the better the higher."""
@@ -104,7 +104,7 @@ class Probe:
         step = 0 if step is None else int(step)
         if source > OWN and (self._script_step is None or step > self._script_step):
             self._script_step = step
-        if tag == RETURN_TAG or tag == LENGTH_TAG:
+        if tag in (RETURN_TAG, LENGTH_TAG):
             self._script_episode(tag, value, step)
         else:
             self._points.append((source, tag, step, _now(), value))
@@ -293,9 +293,9 @@ class Probe:
             "saved_files": list(self.saved_files.values()),
         }
         path = os.path.join(self.run_dir, "analytics.json")
-        with open("%s.%d" % (path, self.pid), "w") as file:
+        with open(f"{path}.{self.pid}", "w") as file:
             json.dump(body, file, indent=2)
-        os.replace("%s.%d" % (path, self.pid), path)
+        os.replace(f"{path}.{self.pid}", path)
 
     def _write(self, kind: str, **facts: Any) -> None:
         self.journal.append(kind, **facts)
@@ -303,8 +303,8 @@ class Probe:
     @property
     def journal(self) -> Journal:
         if self._journal is None:
-            is_first = os.environ.get("MOSAIC_PROBE_FIRST") == str(self.pid)
-            name = "journal.jsonl" if is_first else "journal.%d.jsonl" % self.pid
+            is_first = os.environ.get(FIRST_VARIABLE) == str(self.pid)
+            name = "journal.jsonl" if is_first else f"journal.{self.pid}.jsonl"
             self._journal = Journal(os.path.join(self.run_dir, name))
         return self._journal
 

@@ -6,8 +6,14 @@ import os
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes milliseconds to import
+    from typing import Any
+
 INSTRUCTIONS_VARIABLE = "MOSAIC_PROBE"
 RUN_DIR_VARIABLE = "MOSAIC_RUN_DIR"
+FIRST_VARIABLE = "MOSAIC_PROBE_FIRST"
+"""Says which process writes journal.jsonl; all others have a journal of their own."""
 
 # By module: the part of the probe it belongs to, and `module of ours:function`, which is given the module.
 PATCHES = {
@@ -33,14 +39,14 @@ PATCHES = {
 class Instructions:
     """What MOSAIC_PROBE says: words such as `frames=1` and `total_timesteps=500`."""
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         said = dict(word.split("=", 1) for word in text.split() if "=" in word)
         self.parts = {name for name, value in said.items() if value == "1" and name != "total_timesteps"}
         total = said.get("total_timesteps", "")
         self.total_timesteps = int(total) if total.isdigit() and int(total) else None
 
 
-def install():
+def install() -> None:
     instructions = Instructions(os.environ[INSTRUCTIONS_VARIABLE])
     if not instructions.parts:
         return
@@ -50,7 +56,7 @@ def install():
         _listen()
 
 
-def _greet(run_dir):
+def _greet(run_dir: str) -> None:
     """The handshake, of the first interpreter of the run only. Written by hand: json takes longer to import."""
     try:
         file = os.open(
@@ -59,22 +65,22 @@ def _greet(run_dir):
     except OSError:
         return
     try:
-        version = "%d.%d.%d" % sys.version_info[:3]
-        line = '{"seq":1,"at":%.6f,"kind":"hello","worker":"script","version":"Python %s","pid":%d,"capabilities":[],"attempt":1}\n'
-        os.write(file, (line % (time.time(), version, os.getpid())).encode())
-        os.environ["MOSAIC_PROBE_FIRST"] = str(os.getpid())
+        version = "Python " + ".".join(map(str, sys.version_info[:3]))
+        facts = f'"seq":1,"at":{time.time():.6f},"kind":"hello","worker":"script","version":"{version}"'
+        os.write(file, f'{{{facts},"pid":{os.getpid()},"capabilities":[],"attempt":1}}\n'.encode())
+        os.environ[FIRST_VARIABLE] = str(os.getpid())
     finally:
         os.close(file)
 
 
-def _listen():
+def _listen() -> None:
     """Looks at what is printed. An attribute of the stream itself: whoever asks for sys.stdout gets the same object."""
-    stream = sys.stdout
+    stream: Any = sys.stdout
     if stream is None:
         return
     write = stream.write
 
-    def listening_write(text):
+    def listening_write(text: str) -> Any:
         written = write(text)
         try:
             if "global_step" in text or text[:2] in ("--", "| "):
@@ -85,16 +91,14 @@ def _listen():
             failed("console", error)
         return written
 
-    try:
+    if hasattr(stream, "__dict__"):
         stream.write = listening_write
-    except AttributeError:
-        pass
 
 
-_failed = set()
+_failed: set[str] = set()
 
 
-def failed(part, error):
+def failed(part: str, error: Exception) -> None:
     """A part that does not work says so once. The script never hears of it."""
     if part in _failed:
         return
@@ -102,7 +106,7 @@ def failed(part, error):
     try:
         from mosaic.probe.inside.core import probe
 
-        probe().warn("The probe's part %s failed: %s: %s" % (part, type(error).__name__, error), "probe_failed")
+        probe().warn(f"The probe's part {part} failed: {type(error).__name__}: {error}", "probe_failed")
     except Exception:
         pass
 
@@ -110,10 +114,10 @@ def failed(part, error):
 class Finder:
     """Stands first among the finders, and lets all others do their work."""
 
-    def __init__(self, parts):
+    def __init__(self, parts: set[str]) -> None:
         self._parts = parts
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in PATCHES:
             return None
         part, patch = PATCHES[name]
@@ -132,17 +136,17 @@ class Finder:
 class Loader:
     """The module's own loader, and behind it our patch."""
 
-    def __init__(self, loader, patch):
+    def __init__(self, loader: Any, patch: str) -> None:
         self._loader = loader
         self._patch = patch
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
-    def create_module(self, spec):
+    def create_module(self, spec: Any) -> Any:
         return self._loader.create_module(spec)
 
-    def exec_module(self, module):
+    def exec_module(self, module: Any) -> None:
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

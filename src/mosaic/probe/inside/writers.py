@@ -80,7 +80,7 @@ def _patch_add_scalars(kind: Any) -> None:
         result = original(self, main_tag, tag_scalar_dict, global_step, *args, **kwargs)
         try:
             for tag, value in tag_scalar_dict.items():
-                probe().scalar(WRITER, "%s/%s" % (main_tag, tag), value, global_step)
+                probe().scalar(WRITER, f"{main_tag}/{tag}", value, global_step)
         except Exception as error:
             failed("writers", error)
         return result
