@@ -131,7 +131,8 @@ torch_backend() {  # which build of torch; empty: what the index and the folders
 }
 
 install_packages() {  # further arguments for uv
-    $venv/bin/uv pip install --quiet --python $venv/bin/python -c constraints.txt "$@" -e ".[$extras]"
+    # Compiled now, or every start of every process would pay for it where Python is told to write no bytecode.
+    $venv/bin/uv pip install --quiet --compile-bytecode --python $venv/bin/python -c constraints.txt "$@" -e ".[$extras]"
 }
 
 # A copied or moved checkout has a .venv whose scripts point elsewhere; one that broke off half-way may lack pip.
@@ -150,6 +151,7 @@ elif ! install_packages --torch-backend="$backend"; then
     say "that failed with PyTorch's own index; trying again with the package index alone (a larger torch)"
     install_packages
 fi
+PYTHONDONTWRITEBYTECODE='' $venv/bin/python -m compileall -q src
 echo "$key" > "$stamp"
 if [ "$what" = test ]; then echo "$key" > $venv/.ready-run; fi
 say "ready"

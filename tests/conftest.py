@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.helpers.daemons import LiveDaemon, running_daemon
 
+from mosaic.client import Trainer
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 from mosaic.contracts.processes import identify, is_alive
 from mosaic.fastlane.place import LANES_VARIABLE, reap_all
@@ -41,6 +43,27 @@ def workspace(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytes
     allowed = {name for marker in request.node.iter_markers("may_log") for name in marker.args}
     surprises = [line for line in logged_problems(place.daemon_log) if line.get("event") not in allowed]
     assert not surprises, f"The daemon logged what no test expected (mark with may_log where it is right): {surprises}"
+
+
+@pytest.fixture
+def plugins(tmp_path: Path) -> Path:
+    return tmp_path / "plug ins"
+
+
+@pytest.fixture
+def live(workspace: Workspace, plugins: Path) -> Iterator[tuple[LiveDaemon, Trainer]]:
+    with running_daemon(workspace, plugins, "--max-runs", "4") as both:
+        yield both
+
+
+@pytest.fixture
+def daemon(live: tuple[LiveDaemon, Trainer]) -> LiveDaemon:
+    return live[0]
+
+
+@pytest.fixture
+def trainer(live: tuple[LiveDaemon, Trainer]) -> Trainer:
+    return live[1]
 
 
 def end_daemon(place: Workspace) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from cleanrl_worker.kernels import BETA_1, BETA_2, EPSILON, Batch, Integers, Losses, Network, Settings
+from cleanrl_worker.kernels import BETA_1, BETA_2, EPSILON, Batch, Integers, Losses, Settings
+from cleanrl_worker.network import Network
 
 Loss = Callable[[torch.nn.Module, Any, Settings], tuple[torch.Tensor, Losses]]
 

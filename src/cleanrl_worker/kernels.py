@@ -9,156 +9,20 @@ reference: the tests hold these gradients against autograd's.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float32]
+from cleanrl_worker.network import ACTOR, CRITIC, Array, Network, Views
+
 Doubles = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.intp]
 
-ACTOR, CRITIC = 0, 1
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-5
 """Adam's. The epsilon is that of the original PPO code, not torch's 1e-8."""
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
-
-
-class Views:
-    """The parts of one flat vector by name: of the parameters, of their gradient, or of Adam's moments."""
-
-    def __init__(self, network: Network, flat: Array) -> None:
-        self.flat = flat
-        self._taken = 0
-        width = network.inputs
-        self.weights: list[Array] = []
-        self.biases: list[Array] = []
-        for size in network.hidden:
-            self.weights.append(self._take(2, width, size))
-            self.biases.append(self._take(2, 1, size))
-            width = size
-        self.actor_weight = self._take(network.outputs, width)
-        self.actor_bias = self._take(network.outputs, 1)
-        self.critic_weight = self._take(1, width)
-        self.critic_bias = self._take(1, 1)
-        self.log_std = self._take(network.outputs, 1) if network.has_log_std else None
-
-    def _take(self, *shape: int) -> Array:
-        begin, self._taken = self._taken, self._taken + math.prod(shape)
-        return self.flat[begin : self._taken].reshape(shape)
-
-
-class Network:
-    """A tanh actor and a tanh critic with hidden layers of equal sizes, which are therefore kept stacked."""
-
-    def __init__(
-        self, inputs: int, outputs: int, hidden: tuple[int, ...], actor: str = "actor", has_log_std: bool = False
-    ) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
-        self.hidden = hidden
-        self.actor = actor
-        """What the state dict calls the actor."""
-        self.has_log_std = has_log_std
-        sizes = (inputs, *hidden)
-        trunk = sum(2 * (before + 1) * after for before, after in zip(sizes, hidden, strict=False))
-        self.size = trunk + (outputs + 1) * (sizes[-1] + 1) + (outputs if has_log_std else 0)
-        self.parameters = self.vector()
-        self.flat = self.parameters.flat
-
-    def vector(self) -> Views:
-        """A further vector of the same shape, all zeros."""
-        return Views(self, np.zeros(self.size, np.float32))
-
-    def initialise(self, rng: np.random.Generator) -> None:
-        """Orthogonal weights, zero biases; the small last actor layer makes the first policy nearly uniform."""
-        for weight in self.parameters.weights:
-            for side in (ACTOR, CRITIC):
-                weight[side] = orthogonal(rng, weight[side].shape, math.sqrt(2))
-        self.parameters.actor_weight[...] = orthogonal(rng, self.parameters.actor_weight.shape, 0.01)
-        self.parameters.critic_weight[...] = orthogonal(rng, self.parameters.critic_weight.shape, 1.0)
-
-    def _named(self, views: Views) -> dict[str, Array]:
-        """Views in torch's layout (a layer's weight is [out, in]) under CleanRL's names."""
-        named: dict[str, Array] = {}
-        last = 2 * len(self.hidden)
-        for side, name in ((CRITIC, "critic"), (ACTOR, self.actor)):
-            for layer, (weight, bias) in enumerate(zip(views.weights, views.biases, strict=True)):
-                named[f"{name}.{2 * layer}.weight"] = weight[side].T
-                named[f"{name}.{2 * layer}.bias"] = bias[side, 0]
-            head = (views.actor_weight, views.actor_bias) if side == ACTOR else (views.critic_weight, views.critic_bias)
-            named[f"{name}.{last}.weight"] = head[0]
-            named[f"{name}.{last}.bias"] = head[1][:, 0]
-        if views.log_std is not None:
-            named[f"{self.actor}_logstd".replace("_mean", "")] = views.log_std.T
-        return named
-
-    def named(self, views: Views) -> dict[str, Array]:
-        """Copies of the parts, in torch's layout under CleanRL's names."""
-        return {name: np.array(part, order="C") for name, part in self._named(views).items()}
-
-    def assign(self, views: Views, named: Mapping[str, npt.NDArray[Any]]) -> None:
-        """The reverse of `named`. A missing name is a KeyError, a wrong shape a ValueError."""
-        for name, part in self._named(views).items():
-            if part.shape != named[name].shape:
-                raise ValueError(f"{name} is {named[name].shape}; expected {part.shape}")
-            part[...] = named[name]
-
-    def critic(self, observations: Array) -> Array:
-        """The values of a batch of observations."""
-        hidden = observations
-        for weight, bias in zip(self.parameters.weights, self.parameters.biases, strict=True):
-            hidden = hidden @ weight[CRITIC]
-            hidden += bias[CRITIC]
-            np.tanh(hidden, out=hidden)
-        values: Array = hidden @ self.parameters.critic_weight[0]
-        values += self.parameters.critic_bias[0, 0]
-        return values
-
-
-class Actor:
-    """The actor's forward pass for a fixed number of observations, without allocations."""
-
-    def __init__(self, network: Network, rows: int) -> None:
-        views = network.parameters
-        self._hidden = [np.empty((rows, size), np.float32) for size in network.hidden]
-        # Adding a bias that is already spread over the rows takes half the time of broadcasting it at each step.
-        self._biases = [np.empty_like(hidden) for hidden in self._hidden]
-        self._layers = [
-            (weight[ACTOR], bias, hidden)
-            for weight, bias, hidden in zip(views.weights, self._biases, self._hidden, strict=True)
-        ]
-        self._head = np.empty((network.hidden[-1], network.outputs), np.float32)
-        self._head_bias = np.empty((rows, network.outputs), np.float32)
-        self._views = views
-
-    def refresh(self) -> None:
-        """Call when the parameters have changed."""
-        for spread, bias in zip(self._biases, self._views.biases, strict=True):
-            spread[...] = bias[ACTOR]
-        self._head[...] = self._views.actor_weight.T
-        self._head_bias[...] = self._views.actor_bias[:, 0]
-
-    def __call__(self, observations: Array, out: Array) -> None:
-        below = observations
-        for weight, bias, hidden in self._layers:
-            np.dot(below, weight, out=hidden)
-            np.add(hidden, bias, out=hidden)
-            np.tanh(hidden, out=hidden)
-            below = hidden
-        np.dot(below, self._head, out=out)
-        np.add(out, self._head_bias, out=out)
-
-
-def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> Array:
-    """A matrix with orthonormal rows or columns, whichever are fewer, times `gain`."""
-    rows, columns = shape
-    draws = rng.standard_normal((max(rows, columns), min(rows, columns)))
-    q, r = np.linalg.qr(draws)
-    q *= np.sign(np.diag(r))  # makes the distribution uniform
-    return (gain * (q if rows >= columns else q.T)).astype(np.float32)
 
 
 def advantages(rewards: Doubles, values: Array, dones: npt.NDArray[np.bool_], gamma: float, gae_lambda: float) -> Array:
@@ -167,7 +31,7 @@ def advantages(rewards: Doubles, values: Array, dones: npt.NDArray[np.bool_], ga
     deltas = rewards + gamma * lives * values[1:] - values[:-1]
     found = np.empty(deltas.shape, np.float32)
     for env in range(deltas.shape[1]):
-        # Plain floats: a numpy call for each step would take twenty times as long.
+        # Plain floats: a few numpy calls for each step would take far longer.
         last = 0.0
         column = []
         steps = zip(deltas[::-1, env].tolist(), (gamma * gae_lambda * lives[::-1, env]).tolist(), strict=True)
@@ -271,15 +135,16 @@ class Kernel:
         self._out = np.empty((network.outputs, rows), np.float32)
         self._out_delta = np.empty((network.outputs, rows), np.float32)
         self._log_ratio, self._ratio, self._clip, self._plain, self._cut = np.empty((5, rows), np.float32)
-        self._value, self._value_delta = np.empty((2, 1, rows), np.float32)
-        self._error, self._bounded, self._size_1, self._size_2 = np.empty((4, 1, rows), np.float32)
+        self._value_row, self._value_delta_row = np.empty((2, 1, rows), np.float32)
+        # The same as plain vectors: numpy takes twice as long where it has to match dimensions.
+        self._value, self._value_delta = self._value_row[0], self._value_delta_row[0]
+        self._error, self._bounded, self._size_1, self._size_2 = np.empty((4, rows), np.float32)
         self._is_free = np.empty(rows, np.bool_)
-        self._is_value_free = np.empty((1, rows), np.bool_)
 
     # --- what a policy adds
 
     def _arranged(self, batch: Batch, order: Integers) -> npt.NDArray[Any]:
-        """The actions of an epoch with the rows in the last axis."""
+        """The actions of an epoch as [minibatches, outputs, rows]."""
         raise NotImplementedError
 
     def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
@@ -314,7 +179,7 @@ class Kernel:
         for index in range(len(order) // rows):
             part = slice(index * rows, (index + 1) * rows)
             self.differentiate(
-                observations[part], actions[..., part], log_probs[part], weights[index], values[part], misses[part]
+                observations[part], actions[index], log_probs[part], weights[index], values[part], misses[part]
             )
             np.subtract(self._ratio, 1, out=self._clip)
             np.abs(self._clip, out=self._clip)
@@ -341,8 +206,8 @@ class Kernel:
             below = layer
         np.dot(views.actor_weight, below[ACTOR].T, out=self._out)
         np.add(self._out, views.actor_bias, out=self._out)
-        np.dot(views.critic_weight, below[CRITIC].T, out=self._value)
-        np.add(self._value, views.critic_bias, out=self._value)
+        np.dot(views.critic_weight, below[CRITIC].T, out=self._value_row)
+        np.add(self._value, views.critic_bias[0, 0], out=self._value)
 
         # The clipped surrogate: the larger loss counts, and where that is the clipped one its slope is zero.
         # Inside the range both are the same product, so that comparing them needs no tolerance.
@@ -367,8 +232,8 @@ class Kernel:
             np.add(self._value_delta, misses, out=self._error)
             np.abs(self._error, out=self._size_1)
             np.abs(self._bounded, out=self._size_2)
-            np.greater_equal(self._size_1, self._size_2, out=self._is_value_free)
-            np.multiply(self._error, self._is_value_free, out=self._value_delta)
+            np.greater_equal(self._size_1, self._size_2, out=self._is_free)
+            np.multiply(self._error, self._is_free, out=self._value_delta)
         else:
             np.subtract(self._value, values, out=self._error)
             np.add(self._error, misses, out=self._error)
@@ -380,7 +245,7 @@ class Kernel:
         delta = self._deltas[-1]
         for side, out_delta, head, head_slope, bias_slope in (
             (ACTOR, self._out_delta, views.actor_weight, gradient.actor_weight, gradient.actor_bias),
-            (CRITIC, self._value_delta, views.critic_weight, gradient.critic_weight, gradient.critic_bias),
+            (CRITIC, self._value_delta_row, views.critic_weight, gradient.critic_weight, gradient.critic_bias),
         ):
             np.dot(out_delta, below[side], out=head_slope)
             np.dot(out_delta, self._column, out=bias_slope)
@@ -450,7 +315,8 @@ class CategoricalKernel(Kernel):
         self._chosen = np.empty(rows, np.float32)
 
     def _arranged(self, batch: Batch, order: Integers) -> npt.NDArray[Any]:
-        return self._choices.take(batch.actions.take(order), 1)
+        chosen = batch.actions.take(order).reshape(-1, self.rows)
+        return self._choices.take(chosen, 0).transpose(0, 2, 1).copy()
 
     def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
         np.maximum.reduce(self._out, 0, out=self._total)
@@ -491,7 +357,7 @@ class GaussianKernel(Kernel):
         self._log_stds = 0.0
 
     def _arranged(self, batch: Batch, order: Integers) -> npt.NDArray[Any]:
-        return np.ascontiguousarray(batch.actions.take(order, 0).T)
+        return batch.actions.take(order, 0).reshape(-1, self.rows, self.network.outputs).transpose(0, 2, 1).copy()
 
     def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
         log_std = self.network.parameters.log_std

@@ -242,7 +242,7 @@ class Environments:
         else:
             self._seeds[index] = seed
         observation = self._latest[index]
-        for action in () if actions is None else playable(actions):
+        for action in () if actions is None else actions:
             observation, _, _, _, _ = env.step(action)
         self._latest[index] = observation
         found = np.asarray(self._flattened(observation))
@@ -250,11 +250,6 @@ class Environments:
             restore_random_state(core, fact["now"])
             return "replaying its actions led to another observation; it is not deterministic"
         return None
-
-
-def playable(actions: Array) -> Iterable[Any]:
-    """Recorded actions as they were sent: plain integers, or vectors."""
-    return actions.tolist() if actions.ndim == 1 and actions.dtype.kind in "iu" else actions
 
 
 def strip(env: Environment) -> tuple[Environment, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 import gymnasium
 import numpy as np
@@ -37,12 +37,13 @@ class Corridor(gymnasium.Env[Any, Any]):
         self.received: list[Any] = []
 
     def _observe(self) -> Any:
-        return {
-            "box": lambda: np.array([self._place, 1.0]),
-            "picture": lambda: np.full((2, 3), self._place, np.float32),
-            "dict": lambda: {"place": np.array([self._place], np.float32), "parity": int(self._place) % 2},
-            "number": lambda: np.int64(10 + int(self._place) % 5),
-        }[self._kind]()
+        shown: dict[str, Any] = {
+            "box": np.array([self._place, 1.0]),
+            "picture": np.full((2, 3), self._place, np.float32),
+            "dict": {"place": np.array([self._place], np.float32), "parity": int(self._place) % 2},
+            "number": np.int64(10 + int(self._place) % 5),
+        }
+        return shown[self._kind]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -60,7 +61,7 @@ class NotANumber(Corridor):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, *rest = super().step(action)
-        return observation, float("nan") if len(self.received) == 10 else reward, *rest  # type: ignore[return-value]
+        return observation, float("nan") if len(self.received) == 10 else reward, *rest
 
 
 @contextmanager
@@ -85,8 +86,8 @@ class WatchedRun(Run):
     kill_at: int | None = None
     stop_at: int | None = None
 
-    def episode(self, *, env: int, step: int, episodic_return: float, length: int) -> None:
-        self.episodes.append((env, step, episodic_return, length))
+    def episode(self, *, env: int, step: int, episodic_return: SupportsFloat, length: int) -> None:
+        self.episodes.append((env, step, float(episodic_return), length))
         super().episode(env=env, step=step, episodic_return=episodic_return, length=length)
 
     def update(self, global_step: int) -> None:

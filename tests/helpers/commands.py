@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from mosaic.contracts.folder import Workspace
 
+PATIENCE_S = 110.0
 MOSAIC = str(Path(sys.executable).with_name("mosaic"))
 
 
@@ -25,13 +26,13 @@ class Said(NamedTuple):
         return json.loads(line)
 
 
-def mosaic(workspace: Workspace, *arguments: str, seconds: float = 110.0, **variables: str) -> Said:
+def mosaic(workspace: Workspace, *arguments: str, **variables: str) -> Said:
     done = subprocess.run(
         [MOSAIC, *arguments],
         env={**os.environ, "MOSAIC_VAR": str(workspace.root), "COLUMNS": "100", **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=seconds,
+        timeout=PATIENCE_S,
     )
     return Said(done.returncode, done.stdout, done.stderr)

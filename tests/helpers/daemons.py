@@ -49,7 +49,9 @@ class LiveDaemon:
         self.workspace.root.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "mosaic.trainer", "--var", str(self.workspace.root), "--port", "0"]
         with open(self.workspace.root / "daemon.out", "ab") as output:
-            self.process = subprocess.Popen([*command, *self._options], env=self._environment, stderr=output, stdout=output)
+            self.process = subprocess.Popen(
+                [*command, *self._options], env=self._environment, stderr=output, stdout=output
+            )
         wait_for(lambda: self._is_up(), "the daemon to start")
         return connect(self.workspace, may_start=False)
 

@@ -15,6 +15,7 @@ from tests.helpers.algorithm_cases import Corridor, Killed, NotANumber, WatchedR
 
 from cleanrl_worker import kernels
 from cleanrl_worker.algorithms import ppo, ppo_continuous_action
+from cleanrl_worker.network import Actor, Network
 from cleanrl_worker.normalise import RewardNormaliser
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder
@@ -139,7 +140,7 @@ def test_a_finished_run_is_extended_with_the_schedule_of_its_new_length(name: st
 
 @BOTH
 def test_each_backend_goes_on_from_the_others_checkpoint(name: str, place: Path) -> None:
-    backends = [{"backend": "numpy"}, {"backend": "torch", "cuda": False}]
+    backends: list[dict[str, Any]] = [{"backend": "numpy"}, {"backend": "torch", "cuda": False}]
     for before, after in itertools.product(backends, backends):
         path = place / f"{before['backend']} to {after['backend']}"
         half = config_of(name, total_timesteps=1280, **before)
@@ -214,14 +215,14 @@ def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
     monkeypatch.setattr(kernel, "epoch", lambda self, batch, order: batches.append(batch))
     monkeypatch.setattr(kernel, "losses", lambda self: kernels.Losses(0, 0, 0, 0, 0, 0))
     seen: list[Any] = []
-    honest = kernels.Network.critic
+    honest = Network.critic
 
-    def watched(network: kernels.Network, observations: Any) -> Any:
+    def watched(network: Network, observations: Any) -> Any:
         values = honest(network, observations)
         seen.append((observations.copy(), values))
         return values
 
-    monkeypatch.setattr(kernels.Network, "critic", watched)
+    monkeypatch.setattr(Network, "critic", watched)
     actions = "box" if name == "ppo_continuous_action" else "discrete"
     with registered(limit=5, actions=actions) as env_id:
         config = config_of(
@@ -298,7 +299,7 @@ def test_a_continuous_policy_normalises_as_the_training_did(place: Path) -> None
     raw = checkpoint.arrays["env.0.observation"]
     module: Any = ppo_continuous_action.Agent(3, 1)
     module.load_state_dict(checkpoint.weights)
-    actor = kernels.Actor(module.network, 1)
+    actor = Actor(module.network, 1)
     actor.refresh()
     mean = np.empty((1, 1), np.float32)
     actor(checkpoint.arrays["inputs"], mean)

@@ -6,9 +6,10 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.helpers.daemons import ended, scripted, wait_for
+from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
 from mosaic.client import Trainer
 from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, UnknownName
@@ -45,7 +46,7 @@ def test_the_same_config_twice_makes_two_runs(trainer: Trainer) -> None:
 
 
 def test_every_end_is_told_with_its_cause(trainer: Trainer) -> None:
-    expected = {
+    expected: dict[str, tuple[dict[str, Any], str]] = {
         "exit code 3": ({"exit": 3, "say": "out of luck"}, "failed"),
         "SIGKILL": ({"kill": signal.SIGKILL}, "failed"),
         "not with me": ({"reject": "not with me"}, "rejected"),
@@ -126,11 +127,13 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(trainer: Trainer) -> None:
 def test_bad_input_makes_nothing(trainer: Trainer, workspace: Workspace) -> None:
     stray = {**scripted(), "extra": 1}
     nobody = {"metadata": {"worker": {"id": "scriptd", "config": {}}}, "artifacts": {}}
+    key = scripted(extras={"wandb_api_key": "s3cret"})
     gpus = {**scripted(), "resources": {"gpus": {"requested": 99, "mandatory": True}}}
     for payload, error, said in (
         (stray, ConfigRefused, "LOG705.*extra: unknown key"),
         (nobody, UnknownName, "Did you mean 'scripted'"),
         (gpus, ConfigRefused, "99 are mandatory"),
+        (key, ConfigRefused, "extras.wandb_api_key: a config is written to disk"),
     ):
         for verb in (trainer.check, trainer.submit):
             with pytest.raises(error, match=said):
@@ -205,3 +208,20 @@ def test_two_hundred_runs_keep_the_cap_and_their_order(trainer: Trainer) -> None
     for _, change in spans:
         busy += change
         assert busy <= 4
+
+
+def test_a_draining_daemon_starts_nothing_more_and_ends_behind_its_last_run(
+    daemon: LiveDaemon, trainer: Trainer
+) -> None:
+    running = trainer.submit(scripted(steps=10_000, dt=0.01))["run_id"]
+    stage(trainer, running, "running")
+    trainer.stop_daemon(drain=True)
+    waiting = trainer.submit(scripted())["run_id"]
+    trainer.cancel(running)
+    assert daemon.process is not None
+    daemon.process.wait(timeout=20)
+    trainer.close()
+    trainer = daemon.start()
+    assert trainer.get(running)["outcome"] == "cancelled"
+    assert ended(trainer, waiting)["outcome"] == "succeeded"
+    trainer.close()

@@ -12,6 +12,7 @@ from cleanrl_worker import kernels
 from cleanrl_worker.algorithms import ppo, ppo_continuous_action
 from cleanrl_worker.autograd import AutogradLearner, part_of
 from cleanrl_worker.kernels import Batch
+from cleanrl_worker.network import Actor
 
 CASES = [("ppo", 5, 3), ("ppo_continuous_action", 5, 2)]
 MODULES: dict[str, Any] = {"ppo": ppo, "ppo_continuous_action": ppo_continuous_action}
@@ -41,7 +42,13 @@ def made_batch(name: str, agent: Any, rows: int, spread: float = 0.4) -> Batch:
         else:
             actions = rng.standard_normal((rows, agent.network.outputs), np.float32)
             normal = torch.distributions.Normal(module.actor_mean(inputs), module.actor_logstd.exp())
-            log_probs = normal.log_prob(torch.from_numpy(actions)).sum(1).numpy()
+            log_probs = (
+                normal.log_prob(  # type: ignore[no-untyped-call]
+                    torch.from_numpy(actions)
+                )
+                .sum(1)
+                .numpy()
+            )
     return Batch(
         observations=observations,
         actions=actions,
@@ -114,7 +121,7 @@ def test_the_network_in_numpy_and_its_module_give_the_same(name: str, inputs: in
     module = agent.module()
     observations = np.random.default_rng(4).standard_normal((6, inputs), np.float32)
     out = np.empty((6, outputs), np.float32)
-    actor = kernels.Actor(agent.network, 6)
+    actor = Actor(agent.network, 6)
     actor.refresh()
     actor(observations, out)
     with torch.no_grad():

@@ -24,7 +24,7 @@ def test_one_environments_figures_are_those_of_gymnasiums_wrappers() -> None:
         raw, raw_reward, *_ = plain.step(action)
         observations(raw[None], row)
         np.testing.assert_allclose(row[0], np.clip(seen, -10, 10), atol=2e-3)
-        found.append(np.clip(reward, -10, 10))
+        found.append(np.clip(float(reward), -10, 10))
         raw_rewards.append(raw_reward)
     ours = [
         rewards(np.array(part, float)[:, None], np.zeros((len(part), 1), bool))[:, 0]

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from cleanrl_worker.kernels import Learner, Network
+from cleanrl_worker.kernels import Learner
+from cleanrl_worker.network import Network
 from cleanrl_worker.vector import Environments, flat_size, flattener
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.model import Contract
@@ -41,7 +42,7 @@ class AlgorithmConfig(Contract):
     exp_name: SafeName = Field(json_schema_extra=RUN)
     """The name of the experiment, part of the run's name."""
     checkpoint_every: int | None = Field(default=None, gt=0, json_schema_extra=RUN)
-    """Environment steps between checkpoints; unset: a tenth of the run, between 10,000 and 250,000 steps."""
+    """Environment steps between checkpoints; unset: a tenth of the run, between 20,000 and 250,000 steps."""
     backend: Backend = Field(default="auto", json_schema_extra=COMPUTE)
     """What computes the update: numpy (fastest for small networks on a CPU), torch, or auto to choose."""
     cuda: bool = Field(default=True, json_schema_extra=COMPUTE)
@@ -52,7 +53,7 @@ class AlgorithmConfig(Contract):
     @property
     def checkpoint_interval(self) -> int:
         """`checkpoint_every`, or its default for a run of this length."""
-        return self.checkpoint_every or min(max(self.total_timesteps // 10, 10_000), 250_000)
+        return self.checkpoint_every or min(max(self.total_timesteps // 10, 20_000), 250_000)
 
 
 class Policy(Protocol):

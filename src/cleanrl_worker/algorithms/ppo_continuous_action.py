@@ -26,6 +26,7 @@ from pydantic import Field, model_validator
 from cleanrl_worker import kernels
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.kernels import Batch, Learner, Losses
+from cleanrl_worker.network import Actor, Network
 from cleanrl_worker.normalise import ObservationNormaliser, RewardNormaliser
 from cleanrl_worker.vector import Environments, plain
 from mosaic import envs
@@ -116,7 +117,7 @@ class Agent:
     """An actor that gives each action's mean, a spread an action dimension, and a critic; two hidden layers each."""
 
     def __init__(self, observation_size: int, action_size: int, hidden: tuple[int, ...] = HIDDEN) -> None:
-        self.network = kernels.Network(observation_size, action_size, hidden, actor="actor_mean", has_log_std=True)
+        self.network = Network(observation_size, action_size, hidden, actor="actor_mean", has_log_std=True)
         self.parameters = self.network.flat
 
     def state_dict(self) -> dict[str, Array]:
@@ -259,7 +260,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         is_exact = base.restore_environments(run, environments, resume)
         environments.observe(seen)
         observations[-1] = resume.arrays["inputs"] if is_exact else normalise.frozen(seen)
-    actor = kernels.Actor(agent.network, count)
+    actor = Actor(agent.network, count)
     learning_rate = config.learning_rate
 
     def save() -> None:
@@ -387,7 +388,7 @@ class GaussianPolicy:
         """Means where `deterministic`, else draws; cut to the action space either way."""
         rows = self._normalise.frozen(self._inputs(observations))
         network = self._agent.network
-        actor = kernels.Actor(network, len(rows))
+        actor = Actor(network, len(rows))
         actor.refresh()
         actions = np.empty((len(rows), network.outputs), np.float32)
         actor(rows, actions)

@@ -56,7 +56,7 @@ def _explain(found: Algorithm, console: Console) -> None:
     for field in found.fields:
         default = "" if field.default is None else str(field.default)
         table.add_row(field.name, default, field.help)
-    console.print(table, markup=False)
+    console.print(table)
 
 
 @command()
@@ -90,7 +90,7 @@ def _print_families(families: dict[str, list[Json]]) -> None:
         else:
             some = f"not installed{_install(envs[0], ': ')}"
         table.add_row(name, str(len(envs)), some)
-    output.console().print(table, markup=False)
+    output.console().print(table)
     output.say("All of a family: mosaic envs classic_control")
 
 
@@ -100,7 +100,7 @@ def _print_envs(envs: list[Json]) -> None:
         longest = env.get("max_episode_steps")
         hint = "" if env["is_installed"] else _install(env)
         table.add_row(env["id"], env["family"], f"{longest:,}" if longest else output.NOTHING, hint)
-    output.console().print(table, markup=False)
+    output.console().print(table)
 
 
 def _install(env: Json, lead: str = "") -> str:

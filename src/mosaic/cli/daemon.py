@@ -11,7 +11,7 @@ import click
 
 from mosaic.cli import output
 from mosaic.cli.door import Door, command, common_options, pass_door
-from mosaic.contracts.errors import NoDaemon
+from mosaic.contracts.errors import BadInput, NoDaemon
 from mosaic.contracts.processes import is_alive
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ def daemon() -> None:
 @pass_door
 def start(door: Door) -> None:
     """Starts the daemon, if none runs."""
-    from mosaic.client import read_address
-
-    is_new = read_address(door.workspace) is None
+    is_new = door.address() is None
     door.announce()
     status = door.trainer().status()
     if door.is_json:
@@ -46,9 +44,7 @@ def start(door: Door) -> None:
 @pass_door
 def status(door: Door) -> int:
     """Says whether the daemon runs and what it does. Exit code 4: none runs."""
-    from mosaic.client import read_address
-
-    if read_address(door.workspace) is None:
+    if door.address() is None:
         if door.is_json:
             output.print_json({"pid": None, "address": None, "started_at": None, "workspace": str(door.workspace.root)})
         raise NoDaemon(f"No daemon runs for {door.workspace.root}. It starts with the next command that needs it.")
@@ -78,15 +74,20 @@ def status_rows(status: Json, log: str) -> list[tuple[str, str | None]]:
 
 @command()
 @click.option("--runs", "cancel_runs", is_flag=True, help="Cancel its runs first; otherwise they go on.")
+@click.option("--drain", is_flag=True, help="Start nothing more and end behind the last run; returns at once.")
 @pass_door
-def stop(door: Door, cancel_runs: bool) -> None:
+def stop(door: Door, cancel_runs: bool, drain: bool) -> None:
     """Stops the daemon. Runs go on without it, and the next daemon takes them up."""
-    from mosaic.client import read_address
-
+    if cancel_runs and drain:
+        raise BadInput("--runs and --drain exclude each other: cancel the runs or let them end.")
     door.announce()
-    address = read_address(door.workspace)
+    address = door.address()
     if address is None:
         _stopped(door, None, "No daemon runs.")
+        return
+    if drain:
+        door.trainer(may_start=False).stop_daemon(drain=True)
+        _stopped(door, None, "The daemon starts nothing more and ends behind its last run.")
         return
     try:
         door.trainer(may_start=False).stop_daemon(cancel_runs)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from mosaic.cli.curve import draw_curve
 from mosaic.cli.door import Door, command, pass_door
 from mosaic.cli.evaluate import evaluated
 from mosaic.cli.export import replacing
-from mosaic.cli.following import exit_code, follow, report_end
+from mosaic.cli.following import exit_code, report_end, submit_and_follow
 from mosaic.cli.payloads import Wishes, train_payload
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
@@ -31,8 +34,7 @@ def demo(door: Door) -> int:
     door.announce()
     began_at = time.monotonic()
     output.say("Training PPO to balance a pole. A return of 500 is perfect.")
-    trainer = door.trainer()
-    view = follow(door, trainer.submit(train_payload("cleanrl", "ppo", SETTINGS, {}, Wishes(tags=("demo",)))))
+    view = submit_and_follow(door, train_payload("cleanrl", "ppo", SETTINGS, {}, Wishes(tags=("demo",))))
     if view["stage"] != "finished" or view["outcome"] != "succeeded":
         report_end(door, view)
         return exit_code(view)
@@ -88,8 +90,13 @@ def _print(view: Json, summary: Json, made: dict[str, str | None], took_s: float
     output.print_facts(made.items(), "  ")
     click.echo("\nTry next:")
     commands = [
-        (f"mosaic show {short}", "everything about this run"),
-        ("mosaic train ppo --env-id Acrobot-v1", "another environment"),
-        ("mosaic algorithms ppo", "what PPO is, and every setting of it"),
+        (f"show {short}", "everything about this run"),
+        ("train ppo --env-id Acrobot-v1", "another environment"),
+        ("algorithms ppo", "what PPO is, and every setting of it"),
     ]
-    output.print_facts(commands, "  ")
+    output.print_facts([(f"{_program()} {words}", says) for words, says in commands], "  ")
+
+
+def _program() -> str:
+    """How to call us from here: the virtual environment need not be on the path."""
+    return "mosaic" if shutil.which("mosaic") else os.path.relpath(sys.argv[0])

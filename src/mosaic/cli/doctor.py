@@ -16,7 +16,7 @@ from typing import Any
 
 from mosaic.cli import output
 from mosaic.cli.door import Door, command, pass_door
-from mosaic.contracts.errors import MosaicError, NoDaemon
+from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import Workspace
 
 Json = dict[str, Any]
@@ -78,7 +78,7 @@ def _checks(door: Door) -> list[Callable[[], Iterator[Check]]]:
         lambda: _disk(workspace),
         lambda: _workspace(workspace),
         _shared_memory,
-        lambda: _port(workspace),
+        lambda: _port(door),
         lambda: _daemon(door),
         lambda: _pictures(door),
     ]
@@ -222,12 +222,10 @@ def _shared_memory() -> Iterator[Check]:
         yield Check("shared memory", "ok", words)
 
 
-def _port(workspace: Workspace) -> Iterator[Check]:
-    from mosaic.client import read_address
-
+def _port(door: Door) -> Iterator[Check]:
     try:
-        address = read_address(workspace)
-    except NoDaemon:
+        address = door.address()
+    except MosaicError:
         address = None
     if address is not None:
         yield Check("port", "ok", f"{address.address} is our daemon's")

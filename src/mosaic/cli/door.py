@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.errors import BadInput, NoDaemon
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 
 if TYPE_CHECKING:
-    from mosaic.client import Trainer
+    from mosaic.client import DaemonAddress, Trainer
 
 Answer = TypeVar("Answer")
 
@@ -23,6 +23,7 @@ class Door:
         self.var: str | None = None
         self.is_json = False
         self._trainer: Trainer | None = None
+        self._connected_to: DaemonAddress | None = None
 
     def __enter__(self) -> Door:
         return self
@@ -34,32 +35,52 @@ class Door:
 
     @property
     def workspace(self) -> Workspace:
-        return Workspace.chosen(self.var)
+        chosen = Workspace.chosen(self.var)
+        if chosen.root.exists() and not chosen.root.is_dir():
+            raise BadInput(f"The workspace {chosen.root} is a file; expected a folder. Name another: --var DIR")
+        return chosen
 
     def announce(self) -> None:
         """Commands that make or change something say where."""
         click.echo(f"Workspace: {self.workspace.root}", err=True)
 
+    def address(self) -> DaemonAddress | None:
+        """Where this workspace's daemon is; none when none lives."""
+        from mosaic.client import read_address
+
+        try:
+            return read_address(self.workspace)
+        except OSError as error:
+            raise self._unusable(error) from None
+
     def connect(self, may_start: bool = True) -> Trainer:
         """A connection of the caller's own."""
         from mosaic.client import connect  # imports grpc, which only commands that talk to the daemon pay for
 
-        return connect(self.workspace, may_start)
+        try:
+            return connect(self.workspace, may_start)
+        except OSError as error:
+            raise self._unusable(error) from None
+
+    def _unusable(self, error: OSError) -> BadInput:
+        return BadInput(
+            f"The workspace {self.workspace.root} cannot be used: {error.strerror}. Name another: --var DIR"
+        )
 
     def trainer(self, may_start: bool = True) -> Trainer:
         """The connection of this call, made when it is first needed."""
         if self._trainer is None:
             self._trainer = self.connect(may_start)
+            self._connected_to = self.address()
         return self._trainer
 
     def ask(self, call: Callable[[Trainer], Answer]) -> Answer:
         """Asks something that may safely be asked twice: a daemon that died meanwhile is started again."""
+        if self.address() != self._connected_to:
+            self.__exit__()  # another daemon may have taken the port, and does not know our token
         try:
             return call(self.trainer())
-        except BadInput:
-            raise
-        except MosaicError:
-            # Gone, or another daemon has taken its port meanwhile and does not know our token.
+        except NoDaemon:
             self.__exit__()
             return call(self.trainer())
 

@@ -23,6 +23,8 @@ POLL_S = 0.5
 SILENCE_S = 5.0
 """Without an event for so long, the daemon is asked how the run stands."""
 RECONNECT_PATIENCE_S = 60.0
+KINDS = ("record", "progress", "episodes", "sample", "checkpoint", "warning", "anomaly")
+"""What the live view is made of."""
 EXIT_CODES = {"succeeded": 0, "cancelled": 130}
 FAILED_EXIT_CODE = 3
 DETACHED_EXIT_CODE = 130
@@ -88,16 +90,16 @@ class Feed:
             return taken
 
     def _listen(self) -> None:
-        gave_up_at = time.monotonic() + RECONNECT_PATIENCE_S
+        failing_since: float | None = None
         while not self._closed.is_set():
             try:
                 if self._trainer is None:
                     self._trainer = self._door.connect()
-                for batch in self._trainer.watch(after=self._cursor, run=self._run_id):
+                for batch in self._trainer.watch(self._cursor, self._run_id, KINDS):
                     for event in batch.events:
                         self._events.put(event)
                     self._cursor = batch.cursor
-                    gave_up_at = time.monotonic() + RECONNECT_PATIENCE_S
+                    failing_since = None
                     if self._closed.is_set():
                         return
                 error: MosaicError = NoDaemon("The daemon ended the watch.")
@@ -109,20 +111,35 @@ class Feed:
             if self._trainer is not None:
                 self._trainer.close()
                 self._trainer = None
-            if time.monotonic() > gave_up_at:
+            failing_since = failing_since or time.monotonic()
+            if time.monotonic() - failing_since > RECONNECT_PATIENCE_S:
                 self._events.put(error)
                 return
             self._closed.wait(POLL_S)
 
 
-def follow(door: Door, view: Json, episodes_wanted: int | None = None, may_cancel: bool = True) -> Json:
+def submit_and_follow(
+    door: Door, payload: Json, episodes_wanted: int | None = None, environment: dict[str, str] | None = None
+) -> Json:
+    """Starts a run and stays with it. From the submission on, a Ctrl-C is for the run."""
+    trainer = door.trainer()
+    with Interrupts() as interrupts:
+        return _follow(door, trainer.submit(payload, environment), interrupts, episodes_wanted, may_cancel=True)
+
+
+def follow(door: Door, view: Json, may_cancel: bool = True) -> Json:
     """Shows the run until it has ended, and returns its last view; where detached, one that is not finished."""
+    with Interrupts() as interrupts:
+        return _follow(door, view, interrupts, None, may_cancel)
+
+
+def _follow(door: Door, view: Json, interrupts: Interrupts, episodes_wanted: int | None, may_cancel: bool) -> Json:
     watched = Watched(view, episodes_wanted)
     run_id = view["run_id"]
     heard_at = time.monotonic()
     obeyed = 0
     is_detached = False
-    with Interrupts() as interrupts, Feed(door, run_id) as feed, screen_for(watched) as screen:
+    with Feed(door, run_id) as feed, screen_for(watched) as screen:
         if not may_cancel:
             screen.hint("Ctrl-C leaves it alone.")
         while not watched.is_over and not is_detached:
@@ -227,7 +244,8 @@ def report_end(door: Door, view: Json) -> None:
     console = output.console()
     console.print(Text.assemble((word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"), f"  {title(view)}"))
     output.print_facts(summary(view), "  ")
-    if word not in ("succeeded", "rejected") and view.get("checkpoint_step") is not None:
+    is_told = "mosaic resume" in (view.get("reason") or "")
+    if word not in ("succeeded", "rejected") and view.get("checkpoint_step") is not None and not is_told:
         output.say(f"Go on from step {view['checkpoint_step']:,}: mosaic resume {short}")
 
 

@@ -242,7 +242,7 @@ class LiveScreen:
             self._live.refresh()
 
     def tell(self, sentence: str) -> None:
-        self._console.print(sentence, markup=False)
+        self._console.print(sentence)
 
     def hint(self, sentence: str) -> None:
         self._picture.hint = sentence

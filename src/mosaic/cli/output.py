@@ -66,7 +66,7 @@ def console(is_stderr: bool = False) -> Console:
 
     stream = sys.stderr if is_stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else 500
-    return Console(stderr=is_stderr, width=width, highlight=False, soft_wrap=False)
+    return Console(stderr=is_stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
 def table(*columns: str, right: Iterable[str] = (), cut: Iterable[str] = (), fold: Iterable[str] = ()) -> Table:
@@ -168,10 +168,10 @@ def age(at: float | None, now: float | None = None) -> str:
     if at is None:
         return NOTHING
     seconds = max(0.0, (time.time() if now is None else now) - at)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
-            return f"{seconds // size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+            return f"{seconds // size:.0f}{unit}"
+    return f"{seconds:.0f}s"
 
 
 def moment(at: float | None) -> str:
@@ -191,10 +191,10 @@ def progress(view: Json) -> str:
     if view.get("kind") == "policy_eval":
         return f"{view.get('episodes') or 0} ep."
     if view.get("outcome") == "succeeded":
-        return "100 %"  # also where the last update would not have fitted into the steps asked for
+        return "100%"  # also where the last update would not have fitted into the steps asked for
     if step is None:
         return NOTHING
-    return f"{100 * step / total:.0f} %" if total else count(step)
+    return f"{100 * step / total:.0f}%" if total else count(step)
 
 
 def sparkline(values: Sequence[float | None], width: int = 24) -> str:

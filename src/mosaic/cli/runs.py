@@ -20,40 +20,50 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 HUMAN_LIMIT = 30
+COLUMNS = ("RUN", "STATUS", "ALGO", "ENV", "SEED", "DONE", "RETURN", "STEPS/S", "AGE", "TAGS")
+LEFT_OUT_FIRST = ("STEPS/S", "AGE", "SEED")
 STATUSES = (
     *("queued", "starting", "running", "paused", "stopping", "finished"),
     *("succeeded", "failed", "cancelled", "rejected", "lost"),
 )
 
 
-def runs_table(views: list[Json]) -> Table:
+def runs_table(views: list[Json], width: int | None = None) -> Table:
+    """In a narrow terminal, what can be missed is left out before names are cut."""
     from rich.text import Text
 
-    has_tags = any(view.get("tags") for view in views)
-    columns = ["RUN", "STATUS", "ALGORITHM", "ENVIRONMENT", "SEED", "DONE", "RETURN", "STEPS/S", "AGE"]
-    table = output.table(
-        *columns,
-        *(["TAGS"] if has_tags else []),
-        right=("SEED", "DONE", "RETURN", "STEPS/S", "AGE"),
-        cut=("ALGORITHM", "ENVIRONMENT", "TAGS"),
-    )
+    width = width or output.console().width
     short = output.short_ids([view["run_id"] for view in views])
-    for view in views:
-        word = output.status(view)
-        algo = view.get("algo") or view.get("worker") or output.NOTHING
-        cells: list[Any] = [
-            short[view["run_id"]],
-            Text(word, style=output.OUTCOME_STYLES.get(word, "")),
-            Text(f"{algo} (eval)" if view.get("kind") == "policy_eval" else algo),
-            Text(view.get("env_id") or output.NOTHING),
-            output.NOTHING if view.get("seed") is None else str(view["seed"]),
-            output.progress(view),
-            output.figure(view.get("episodic_return")),
-            output.count(view.get("sps")),
-            output.age(view.get("submitted_at")),
-        ]
-        table.add_row(*cells, *([Text(",".join(view.get("tags") or ()))] if has_tags else []))
+    rows = [_cells(view, short[view["run_id"]]) for view in views]
+    columns = [column for column in COLUMNS if column != "TAGS" or any(view.get("tags") for view in views)]
+
+    def needed() -> int:
+        return sum(max(len(column), *(len(row[column]) for row in rows)) + 2 for column in columns) - 2
+
+    for column in LEFT_OUT_FIRST:
+        if rows and needed() > width and column in columns:
+            columns.remove(column)
+    table = output.table(*columns, right=("SEED", "DONE", "RETURN", "STEPS/S", "AGE"), cut=("ALGO", "ENV", "TAGS"))
+    for row in rows:
+        style = output.OUTCOME_STYLES.get(row["STATUS"], "")
+        table.add_row(*(Text(row[column], style=style if column == "STATUS" else "") for column in columns))
     return table
+
+
+def _cells(view: Json, short: str) -> dict[str, str]:
+    algo = view.get("algo") or view.get("worker") or output.NOTHING
+    return {
+        "RUN": short,
+        "STATUS": output.status(view),
+        "ALGO": f"{algo} (eval)" if view.get("kind") == "policy_eval" else algo,
+        "ENV": view.get("env_id") or output.NOTHING,
+        "SEED": output.NOTHING if view.get("seed") is None else str(view["seed"]),
+        "DONE": output.progress(view),
+        "RETURN": output.figure(view.get("episodic_return")),
+        "STEPS/S": output.count(view.get("sps")),
+        "AGE": output.age(view.get("submitted_at")),
+        "TAGS": ",".join(view.get("tags") or ()),
+    }
 
 
 class GroupPicture:
@@ -68,7 +78,7 @@ class GroupPicture:
 
         room = max(3, options.size.height - 3)
         active = [view for view in self.views if view["stage"] != "finished"]
-        yield runs_table(self.views if len(self.views) <= room else active[:room])
+        yield runs_table(self.views if len(self.views) <= room else active[:room], options.max_width)
         ended = len(self.views) - len(active)
         yield Text(f"{ended} of {len(self.views)} have ended. {self.hint}", style="dim")
 
@@ -157,7 +167,7 @@ def diff(door: Door, one: str, other: str) -> None:
     table = output.table("SETTING", *heads, fold=heads)
     for name, values in found.items():
         table.add_row(name, *("not set" if value is None else _shown(value) for value in values))
-    output.console().print(table, markup=False)
+    output.console().print(table)
 
 
 def settings_of(payload: Json) -> Json:

@@ -35,12 +35,11 @@ def _train(door: Door, algorithm: Algorithm, payload: Json, seeds: str | None, i
 def start(door: Door, payload: Json, is_detached: bool, environment: dict[str, str] | None = None) -> int:
     """Submits one run and, unless detached, stays with it until its end."""
     door.announce()
-    view = door.trainer().submit(payload, environment)
     if is_detached:
-        return _submitted(door, view)
-    from mosaic.cli.following import exit_code, follow, report_end
+        return _submitted(door, door.trainer().submit(payload, environment))
+    from mosaic.cli.following import exit_code, report_end, submit_and_follow
 
-    ended = follow(door, view)
+    ended = submit_and_follow(door, payload, environment=environment)
     report_end(door, ended)
     return exit_code(ended)
 

@@ -91,8 +91,9 @@ def _checkpoint(index: Index, run_id: str, body: Body) -> None:
 
 
 def _sample(index: Index, run_id: str, body: Body) -> None:
-    facts = {name: value for name, value in body.items() if name not in ("seq", "kind")}
-    index.note_progress(run_id, hardware=json.dumps(facts))
+    if body["processes"]:  # the last one may find nobody left
+        facts = {name: value for name, value in body.items() if name not in ("seq", "kind")}
+        index.note_progress(run_id, hardware=json.dumps(facts))
 
 
 def _finished(index: Index, run_id: str, body: Body) -> None:

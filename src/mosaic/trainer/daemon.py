@@ -15,6 +15,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any
 
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported: a taken port is no news
+
 import grpc
 import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc

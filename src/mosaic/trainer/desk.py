@@ -44,6 +44,11 @@ class Desk:
         return self._verdict(payload)
 
     def _verdict(self, payload: Payload) -> dict[str, Any]:
+        secret = _secret(payload.metadata.worker.config, "metadata.worker.config")
+        if secret is not None:
+            raise ConfigRefused(
+                f"LOG705 {secret}: a config is written to disk and holds no secrets. Set it in the environment instead."
+            )
         gpus = payload.resources.gpus
         if gpus.mandatory and gpus.requested > self._slots.gpus:
             raise ConfigRefused(
@@ -252,6 +257,21 @@ def _loads(text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ConfigRefused(f"LOG705 The config is no JSON: {error}.") from None
+
+
+def _secret(data: Any, path: str) -> str | None:
+    """Where in a config a secret stands, by the name of its key."""
+    if isinstance(data, list):
+        data = dict(enumerate(data))
+    if not isinstance(data, dict):
+        return None
+    for name, value in data.items():
+        here = f"{path}.{name}"
+        if isinstance(value, str) and value and str(name).lower().endswith(("api_key", "password", "secret", "token")):
+            return here
+        if (found := _secret(value, here)) is not None:
+            return found
+    return None
 
 
 def _state(record: RunRecord) -> str:

@@ -39,7 +39,7 @@ class TokenCheck(Interceptor):
 
 def _refuse(_: Any, context: grpc.ServicerContext) -> Any:
     context.abort(
-        grpc.StatusCode.UNAUTHENTICATED, "MosaicError: this daemon answers only to its own workspace's token."
+        grpc.StatusCode.UNAUTHENTICATED, "IdentityFailed: this daemon answers only to its own workspace's token."
     )
 
 

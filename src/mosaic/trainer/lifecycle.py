@@ -281,7 +281,7 @@ def _name(number: int) -> str:
 
 
 def _resume(record: RunRecord) -> str:
-    return f"Go on from its last checkpoint: mosaic resume {record.run_id}"
+    return f"If it saved a checkpoint, it goes on from there: mosaic resume {record.run_id}"
 
 
 _H = TypeVar("_H", bound=Happening)

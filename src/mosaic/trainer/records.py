@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import threading
 import time
@@ -11,7 +12,7 @@ import structlog
 from pydantic import ValidationError
 from ulid import ULID
 
-from mosaic.contracts.errors import UnknownName, unknown
+from mosaic.contracts.errors import UnknownName
 from mosaic.contracts.files import write_text
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
@@ -102,7 +103,9 @@ class Records:
         if found:
             raise UnknownName(f"{reference!r} could be any of {', '.join(found)}. Give more of the id.")
         recent = [record["run_id"] for record, _ in self.index.listing(include_archived=True, limit=1000)]
-        raise unknown("run", reference, recent) if recent else UnknownName(f"No run {reference!r}: there is none yet.")
+        near = difflib.get_close_matches(reference.upper(), recent, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise UnknownName(f"No run {reference!r}.{hint} List them: mosaic runs")
 
     def tell(self) -> None:
         with self.changed:
@@ -158,12 +161,14 @@ def headline(config: dict[str, Any]) -> dict[str, Any]:
         value = config.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
+    is_evaluation = mode == "policy_eval"
     return {
-        "kind": "policy_eval" if mode == "policy_eval" else "train",
+        "kind": "policy_eval" if is_evaluation else "train",
         "algo": word("algo"),
         "env_id": word("env_id"),
         "seed": number("seed"),
-        "total_timesteps": number("total_timesteps"),
+        # An evaluation may repeat the training run's; it counts episodes, not steps.
+        "total_timesteps": None if is_evaluation else number("total_timesteps"),
     }
 
 

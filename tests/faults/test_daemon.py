@@ -10,6 +10,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -74,7 +75,7 @@ def told_metrics(trainer: Trainer, run_id: str) -> int:
     """How many metrics events a watcher is told of, from the beginning to the run's end."""
     count = 0
     for batch in trainer.watch(0, run_id, ["metrics", "record"]):
-        count += sum(event["kind"] == "metrics" for event in batch.events)
+        count += len([event for event in batch.events if event["kind"] == "metrics"])
         if any(event["kind"] == "record" and event["stage"] == "finished" for event in batch.events):
             return count
     raise AssertionError("The watch ended before the run did.")
@@ -174,7 +175,7 @@ def test_every_call_needs_the_token(trainer: Trainer, workspace: Workspace) -> N
         for service, methods in services.items():
             for method in methods:
                 for metadata in ((), ((TOKEN_KEY, ""),), ((TOKEN_KEY, "0" * 64),), (("x-mosaic-proof", "0" * 64),)):
-                    call = channel.unary_stream(f"/{service}/{method}")
+                    call: Any = channel.unary_stream(f"/{service}/{method}", bytes, bytes)
                     with pytest.raises(grpc.RpcError) as refused:
                         list(call(b"", metadata=metadata, timeout=10))
                     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED, (method, refused.value)
@@ -194,7 +195,7 @@ def test_a_forged_daemon_learns_nothing(workspace: Workspace) -> None:
             return pb.IdentifyReply(proof="0" * 64)
 
     server = grpc.server(ThreadPoolExecutor(2))
-    add_TrainerServicer_to_server(Forged(), server)
+    add_TrainerServicer_to_server(Forged(), server)  # type: ignore[abstract]
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     workspace.trainer.mkdir(parents=True)

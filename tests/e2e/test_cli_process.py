@@ -1,0 +1,161 @@
+"""The command as a process: what it imports, how it ends, what it does when the daemon or the user goes away."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.helpers.commands import MOSAIC, mosaic
+from tests.helpers.daemons import wait_for
+
+from mosaic.cli.main import COMMANDS
+from mosaic.client import connect, read_address
+from mosaic.contracts.folder import RunFolder, Workspace
+
+LONG = ("train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "20000000", "--json")
+
+
+def started(workspace: Workspace, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [MOSAIC, *arguments],
+        env={**os.environ, "MOSAIC_VAR": str(workspace.root)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def steps(workspace: Workspace) -> int:
+    with connect(workspace) as trainer:
+        return max((view["global_step"] or 0 for view in trainer.runs()), default=0)
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from mosaic.cli.main import main; code = main(['--help']);"
+        "print([name for name in ('grpc', 'pydantic', 'rich', 'numpy', 'asyncio') if name in sys.modules], code)"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stdout.endswith("[] 0\n")
+    assert all(f"  {name} " in said.stdout for name in COMMANDS)
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    said = subprocess.run([MOSAIC, "--help"], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert said.stderr == ""
+
+
+def test_ctrl_c_stops_the_run_with_a_checkpoint(workspace: Workspace) -> None:
+    process = started(workspace, *LONG)
+    wait_for(lambda: steps(workspace) > 1000, "some steps")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    view = json.loads(out)
+    assert (view["stage"], view["outcome"], view["pid"]) == ("finished", "cancelled", None)
+    assert view["checkpoint_step"] == view["global_step"]
+    assert (RunFolder(view["run_dir"]).last_checkpoint / "manifest.json").exists()
+
+
+def test_a_train_command_outlives_the_daemon_it_began_with(workspace: Workspace) -> None:
+    process = started(workspace, "train", "ppo", "--total-timesteps", "400000", "--json")
+    wait_for(lambda: steps(workspace) > 1000, "some steps")
+    address = read_address(workspace)
+    assert address is not None
+    os.kill(address.process["pid"], signal.SIGKILL)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    assert (json.loads(out)["outcome"], len(json.loads(out)["attempts"])) == ("succeeded", 1)
+    after = read_address(workspace)
+    assert after is not None
+    assert after.process != address.process
+
+
+def test_a_run_goes_round_through_evaluation_export_trash_and_import(workspace: Workspace, tmp_path: Path) -> None:
+    view = mosaic(workspace, "train", "ppo", "--total-timesteps", "2048", "--json", "--tag", "one").json
+    run_id = view["run_id"]
+    summary = mosaic(workspace, "eval", "last", "--episodes", "2", "--json").json
+    assert (summary["episodes"], len(summary["returns"])) == (2, 2)
+    assert summary["min_return"] <= summary["avg_return"] <= summary["max_return"]
+    again = mosaic(workspace, "eval", "last", "--episodes", "2", "--json").json
+    assert (again["returns"], again["run_id"] != summary["run_id"]) == (summary["returns"], True)
+
+    files = {name: str(tmp_path / f"it's {name}") for name in ("--zip", "--csv", "--png", "--episodes")}
+    arguments = [word for pair in files.items() for word in pair]
+    assert len(mosaic(workspace, "export", run_id, *arguments, "--json").json["files"]) == 4
+    assert Path(files["--png"]).read_bytes().startswith(b"\x89PNG")
+    csv = mosaic(workspace, "metrics", run_id, "--csv").out
+    assert Path(files["--csv"]).read_text() == csv
+    rows = [json.loads(line) for line in Path(files["--episodes"]).read_text().splitlines()]
+    assert [row["number"] for row in rows] == list(range(1, len(rows) + 1))
+
+    trash = mosaic(workspace, "delete", run_id, "--yes", "--json").json["run_dir"]
+    assert mosaic(workspace, "show", run_id).code == 2
+    for source in (files["--zip"], trash):
+        assert mosaic(workspace, "import", source, "--json").json["run_id"] == run_id
+        assert mosaic(workspace, "metrics", run_id, "--csv").out == csv
+        shown = mosaic(workspace, "show", run_id, "--json").json
+        assert (shown["tags"], shown["outcome"], shown["global_step"]) == (["one"], "succeeded", view["global_step"])
+        assert os.readlink(RunFolder(shown["run_dir"]).last_checkpoint) == str(view["global_step"])
+        if source != trash:
+            mosaic(workspace, "delete", run_id, "--yes")
+
+
+def test_the_daemon_starts_and_stops_on_demand(workspace: Workspace) -> None:
+    assert mosaic(workspace, "daemon", "status").code == 4
+    begun = mosaic(workspace, "daemon", "start", "--json").json
+    told = mosaic(workspace, "daemon", "status", "--json").json
+    assert {"pid", "address", "started_at"} <= set(told)
+    assert told["pid"] == begun["pid"]
+    assert mosaic(workspace, "daemon", "stop", "--json").json == {"stopped": begun["pid"]}
+    assert mosaic(workspace, "daemon", "stop").code == 0
+    assert mosaic(workspace, "daemon", "status").code == 4
+
+
+@pytest.mark.parametrize("has_daemon", [True, False])
+def test_completion_offers_runs_only_where_a_daemon_runs_already(workspace: Workspace, has_daemon: bool) -> None:
+    run_id = ""
+    if has_daemon:
+        run_id = mosaic(workspace, "train", "ppo", "--total-timesteps", "512", "--json").json["run_id"]
+    words = {"_MOSAIC_COMPLETE": "bash_complete", "COMP_WORDS": "mosaic show ", "COMP_CWORD": "2"}
+    offered = [line.partition(",")[2] for line in mosaic(workspace, **words).out.splitlines()]
+    assert offered == (["last", run_id] if has_daemon else ["last"])
+    assert (read_address(workspace) is not None) == has_daemon
+
+
+def test_the_doctor_finds_this_machine_well(workspace: Workspace) -> None:
+    said = mosaic(workspace, "doctor", "--json")
+    assert said.code == 0, said.err
+    states = {check["name"]: check["state"] for check in said.json["checks"]}
+    assert states["daemon"] == states["packages"] == states["frame: classic_control"] == "ok"
+
+
+def test_a_workspace_that_cannot_be_one_is_refused_in_a_sentence(workspace: Workspace) -> None:
+    workspace.root.parent.mkdir(parents=True)
+    workspace.root.write_text("a file stands where the workspace should be")
+    for command in (("runs",), ("train", "ppo"), ("doctor",), ("daemon", "status"), ("demo",)):
+        said = mosaic(workspace, *command)
+        assert (said.code, said.out) == (2, ""), command
+        assert said.err == f"The workspace {workspace.root} is a file; expected a folder. Name another: --var DIR\n"
+    workspace.root.unlink()
+
+
+def test_the_demo_makes_an_agent_that_balances_the_pole(workspace: Workspace) -> None:
+    said = mosaic(workspace, "demo", "--json")
+    assert said.code == 0, said.err
+    view = said.json
+    assert view["episodic_return"] >= 475
+    assert (view["evaluation"]["episodes"], view["evaluation"]["avg_return"] >= 475) == (20, True)
+    assert set(view["made"]) == {"curve", "video", "checkpoint", "tensorboard"}
+    for path in view["made"].values():
+        assert Path(path).is_relative_to(workspace.root)
+        assert Path(path).exists()

@@ -1,0 +1,144 @@
+"""A daemon in memory for tests of what the command line says and sends; e2e tests use the real one."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mosaic.cli.door import Door
+from mosaic.cli.main import main
+from mosaic.client.trainer import Batch, LogChunk, Series
+from mosaic.contracts.errors import MosaicError, NoDaemon, unknown
+
+Json = dict[str, Any]
+
+
+def view(run_id: str = "01M7F4D1G10M14WJPB063GKCSW", **facts: Any) -> Json:
+    """A run as the daemon tells of it."""
+    plain: Json = {
+        "run_id": run_id, "kind": "train", "stage": "running", "outcome": None, "reason": None, "worker": "cleanrl",
+        "run_name": None, "algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 1000, "group": None,
+        "tags": [], "notes": None, "is_archived": False, "submitted_at": 100.0, "queued_at": 100.0,
+        "started_at": 101.0, "finished_at": None, "attempts": [], "story": [], "run_dir": f"/nowhere/{run_id}",
+        "pid": None, "global_step": None, "sps": None, "episodic_return": None, "episodes": 0, "is_stalled": False,
+        "seconds_left": None, "hardware": None, "checkpoint_step": None,
+    }  # fmt: skip
+    return {**plain, **facts}
+
+
+def finished(run: Json, outcome: str = "succeeded", **facts: Any) -> Json:
+    return {**run, "stage": "finished", "outcome": outcome, "finished_at": 111.0, "pid": None, **facts}
+
+
+def record(run: Json) -> Json:
+    return {"seq": 1, "at": 1.0, "kind": "record", "source": "daemon", "run_id": run["run_id"], "view": run}
+
+
+class FakeTrainer:
+    """Keeps what it was asked; `scripts` are what `watch` plays, one at a time: events, or an error to raise."""
+
+    def __init__(self, *views: Json) -> None:
+        self.views = {one["run_id"]: one for one in views}
+        self.submitted: list[Json] = []
+        self.calls: list[tuple[Any, ...]] = []
+        self.scripts: list[list[Json | MosaicError | Callable[[], None]]] = []
+        self.series: list[Series] = []
+        self.log_bytes = b""
+        self.payload: Json = {}
+        self._ids = itertools.count()
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> FakeTrainer:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def submit(self, payload: Json) -> Json:
+        self.submitted.append(payload)
+        config = payload["metadata"]["worker"]["config"]
+        made = view(f"01NEW{next(self._ids):05}0000000000000000", stage="queued", seed=config.get("seed"))
+        made["group"] = payload["metadata"].get("group")
+        self.views[made["run_id"]] = made
+        return made
+
+    def get(self, run: str) -> Json:
+        if run == "last":
+            return list(self.views.values())[-1]
+        if run not in self.views:
+            raise unknown("run", run, self.views)
+        return self.views[run]
+
+    def runs(self, *filters: Any, **named: Any) -> list[Json]:
+        self.calls.append(("runs", *filters, named))
+        limit = named.get("limit") or (filters[6] if len(filters) > 6 else 0)
+        return list(self.views.values())[: limit or None]
+
+    def cancel(self, run: str) -> Json:
+        self.calls.append(("cancel", run))
+        self.views[run] = finished(self.views[run], "cancelled")
+        return self.views[run]
+
+    def annotate(self, run: str, **changes: Any) -> Json:
+        self.calls.append(("annotate", run, changes))
+        return self.get(run)
+
+    def delete(self, run: str) -> Json:
+        self.calls.append(("delete", run))
+        return {**self.get(run), "run_dir": "/trash/it's here"}
+
+    def config(self, run: str) -> Json:
+        return self.payload
+
+    def check(self, payload: Json) -> Json:
+        self.submitted.append(payload)
+        return {"ok": True, "summary": {"module": "m", "algo": "ppo", "settings": {"learning_rate": 0.001}}}
+
+    def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[Series]:
+        yield from (one for one in self.series if not tags or one.tag in tags)
+
+    def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
+        yield LogChunk(self.log_bytes[offset:], len(self.log_bytes))
+
+    def watch(self, after: int = 0, run: str = "", kinds: Sequence[str] = ()) -> Iterator[Batch]:
+        self.calls.append(("watch", after))
+        for cursor, step in enumerate(self.scripts.pop(0) if self.scripts else [], after + 1):
+            if isinstance(step, MosaicError):
+                raise step
+            if callable(step):
+                step()
+            else:
+                yield Batch(cursor, [step], 0)
+
+
+class FakeDoor(Door):
+    def __init__(self, trainer: FakeTrainer | None, root: Path) -> None:
+        super().__init__()
+        self.var = str(root)
+        self.fake = trainer
+
+    def address(self) -> None:
+        return None
+
+    def connect(self, may_start: bool = True) -> Any:
+        if self.fake is None:
+            raise NoDaemon("No daemon runs.")
+        return self.fake
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def call(trainer: FakeTrainer | None, *arguments: str, root: Path = Path("/nowhere/var")) -> Said:
+    """The command in this process, with its output caught."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(arguments, FakeDoor(trainer, root))
+    return Said(code, out.getvalue(), err.getvalue())

@@ -1,0 +1,166 @@
+"""What the commands say, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
+
+from mosaic import __version__
+from mosaic.cli.main import COMMANDS
+from mosaic.client.trainer import Series
+
+RUN = "01M7F4D1G10M14WJPB063GKCSW"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself_without_a_daemon(name: str) -> None:
+    said = call(None, name, "--help")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith(f"Usage: mosaic {name}")
+
+
+def test_mosaic_alone_shows_help() -> None:
+    assert call(None).out == call(None, "--help").out
+
+
+def test_the_version_is_told() -> None:
+    assert call(None, "--version").out == f"mosaic {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("trian",), 2, "No command 'trian'. Did you mean 'train'?"),
+        (("runs", "--nosuch"), 2, "No such option '--nosuch'. See: mosaic runs --help"),
+        (("show",), 2, "Missing argument 'RUN'"),
+        (("runs", "--status", "tired"), 2, "'tired' is not one of"),
+        (("runs",), 4, "No daemon runs."),
+        (("export", "last"), 2, "Say what to export"),
+        (("submit", "/nowhere/x.json"), 2, "/nowhere/x.json cannot be read: No such file or directory."),
+        (("resubmit", "last", "--set", "x"), 2, "expected key=value"),
+        (("completion", "tcsh"), 2, "tcsh"),
+    ],
+)
+def test_errors_are_one_sentence_with_the_right_exit_code(arguments: tuple[str, ...], code: int, words: str) -> None:
+    said = call(None, *arguments)
+    assert (said.code, said.out) == (code, "")
+    assert words in said.err
+    assert "Traceback" not in said.err
+
+
+def test_the_workspace_may_be_named_before_and_after_the_command(tmp_path: Path) -> None:
+    for arguments in (("--var", str(tmp_path), "runs"), ("runs", "--var", str(tmp_path))):
+        assert str(tmp_path) in call(FakeTrainer(), *arguments).err
+    for flags in (("--json", "runs"), ("runs", "--json")):
+        assert call(FakeTrainer(), *flags).out == "[]\n"
+
+
+def test_no_runs_is_said_with_what_to_do() -> None:
+    said = call(FakeTrainer(), "runs")
+    assert (said.code, said.out) == (0, "")
+    assert "Make one: mosaic train ppo" in said.err
+    assert "fits" in call(FakeTrainer(), "runs", "--tag", "x").err
+
+
+def test_runs_are_a_table_for_people_and_an_array_for_programs() -> None:
+    one = finished(view(episodic_return=487.25, sps=12_345.6, global_step=1000, tags=["good"]))
+    table = call(FakeTrainer(one), "runs").out
+    assert [line.split() for line in table.splitlines()][1][:8] == [
+        "01M7F4D1G1", "succeeded", "ppo", "CartPole-v1", "1", "100%", "487.2", "12,346"
+    ]  # fmt: skip
+    assert json.loads(call(FakeTrainer(one), "runs", "--json").out) == [one]
+
+
+def test_a_long_list_is_cut_for_people_only() -> None:
+    many = [view(f"01M7F4D1G1{number:04}0000") for number in range(40)]
+    said = call(FakeTrainer(*many), "runs")
+    assert len(said.out.splitlines()) == 31
+    assert "mosaic runs --all" in said.err
+    assert len(call(FakeTrainer(*many), "runs", "--all").out.splitlines()) == 41
+    assert len(json.loads(call(FakeTrainer(*many), "runs", "--json").out)) == 40
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
+def test_no_line_of_the_table_is_wider_than_the_terminal(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    wide = view(algo="ppo_continuous_action", env_id="ALE/MontezumaRevenge-v5", tags=["a-long-tag", "another-tag"])
+    out = call(FakeTrainer(wide), "runs").out
+    assert len(out.splitlines()) == 2
+    assert max(map(len, out.splitlines())) <= int(columns)
+
+
+def test_metrics_as_csv_have_all_their_digits() -> None:
+    trainer = FakeTrainer(view())
+    trainer.series = [Series("charts/a,b", [1, 2], [0.1, 0.2], [1 / 3, float("nan")])]
+    said = call(trainer, "metrics", "last", "--csv")
+    assert said.out == f'tag,step,at,value\n"charts/a,b",1,0.1,{1 / 3!r}\n"charts/a,b",2,0.2,nan\n'
+    series = json.loads(call(trainer, "metrics", "last", "--json").out)["series"]
+    assert series == {"charts/a,b": [[1, 0.1, 1 / 3], [2, 0.2, None]]}
+
+
+def test_an_unknown_metric_is_named_with_the_nearest() -> None:
+    trainer = FakeTrainer(view())
+    trainer.series = [Series("charts/SPS", [1], [0.1], [1.0])]
+    said = call(trainer, "metrics", "last", "--tag", "charts/SP")
+    assert said.code == 2
+    assert "Did you mean 'charts/SPS'?" in said.err
+
+
+def test_the_log_as_json_is_one_line() -> None:
+    trainer = FakeTrainer(view())
+    trainer.log_bytes = b"one\ntwo \xff\n"
+    said = call(trainer, "logs", "last", "-n", "1", "--json")
+    assert json.loads(said.out) == {"run_id": RUN, "stream": "stdout", "text": "two \ufffd\n"}
+
+
+def test_tags_are_added_and_removed_in_every_spelling() -> None:
+    trainer = FakeTrainer(view())
+    call(trainer, "tag", "last", "+good", "better", "-old", "--remove", "older")
+    (_, _, changes) = next(made for made in trainer.calls if made[0] == "annotate")
+    assert (list(changes["add_tags"]), list(changes["remove_tags"])) == (["good", "better"], ["old", "older"])
+
+
+def test_nothing_is_deleted_where_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(os.devnull) as nobody:
+        monkeypatch.setattr(sys, "stdin", nobody)
+        trainer = FakeTrainer(finished(view()))
+        said = call(trainer, "delete", "last")
+        assert said.code == 2
+        assert "--yes" in said.err
+        assert not trainer.calls
+        said = call(trainer, "delete", "last", "--yes")
+    assert ("delete", RUN) in trainer.calls
+    assert "/trash/it's here" in said.out
+    assert "mosaic import '/trash/it'\"'\"'s here'" in said.err
+
+
+def test_a_run_is_resubmitted_with_changes() -> None:
+    trainer = FakeTrainer(view())
+    trainer.payload = {
+        "metadata": {"worker": {"id": "cleanrl", "config": {"algo": "ppo", "seed": 1}}},
+        "artifacts": {},
+    }
+    said = call(trainer, "resubmit", "last", "--set", "seed=2", "--set", "eval_repeat=true", "--set", "gamma=0.9")
+    assert said.code == 0, said.err
+    assert trainer.submitted[0]["metadata"]["worker"]["config"] == {
+        "algo": "ppo",
+        "seed": 2,
+        "extras": {"eval_repeat": True, "algo_params": {"gamma": 0.9}},
+    }
+
+
+def test_an_evaluation_needs_a_checkpoint_that_is_there(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "512").mkdir(parents=True)
+    said = call(FakeTrainer(view(run_dir=str(tmp_path))), "eval", "last", "--checkpoint", "best")
+    assert said.code == 2
+    assert "It has those of steps 512." in said.err
+
+
+def test_completion_scripts_name_the_program() -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert "_MOSAIC_COMPLETE" in call(None, "completion", shell).out

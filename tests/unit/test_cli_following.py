@@ -1,0 +1,196 @@
+"""Staying with a run until its end: events, lost daemons, Ctrl-C, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
+
+from mosaic.cli import following
+from mosaic.cli.live import Curve, Watched, plain_line
+from mosaic.contracts.errors import MosaicError, NoDaemon
+
+RUN = "01NEW000000000000000000000"
+STEPS: dict[str, Any] = {"seq": 1, "at": 1.0, "kind": "progress", "global_step": 500, "sps": 100.0}
+
+
+@pytest.fixture(autouse=True)
+def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "POLL_S", 0.001)
+    monkeypatch.setattr(following, "TICK_S", 0.001)
+
+
+class Daemon(FakeTrainer):
+    """Whose run ends as the test wants."""
+
+    def __init__(self, *script: Any, outcome: str = "succeeded", is_slow_to_stop: bool = False) -> None:
+        super().__init__()
+        self._outcome = outcome
+        self._is_slow_to_stop = is_slow_to_stop
+        self.was_cancelled = threading.Event()
+        self.scripts = [list(script)]
+
+    def end(self, **facts: Any) -> None:
+        self.views[RUN] = finished(self.views[RUN], self._outcome, **facts)
+
+    def watch(self, *arguments: Any) -> Any:
+        yield from super().watch(*arguments)
+        if self.views[RUN]["stage"] == "finished":
+            yield from self._ending()
+
+    def _ending(self) -> Any:
+        self.scripts.insert(0, [record(self.views[RUN])])
+        yield from super().watch(50)
+
+    def cancel(self, run: str) -> Any:
+        if not self._is_slow_to_stop:
+            return super().cancel(run)
+        self.calls.append(("cancel", run))
+        self.views[run] = {**self.views[run], "stage": "stopping"}
+        self.was_cancelled.set()
+        return self.views[run]
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def train(trainer: FakeTrainer, *arguments: str) -> Any:
+    return call(trainer, "train", "ppo", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"), [("succeeded", 0), ("failed", 3), ("rejected", 3), ("lost", 3), ("cancelled", 130)]
+)
+def test_the_exit_code_tells_the_outcome(outcome: str, code: int) -> None:
+    daemon: Daemon = Daemon(STEPS, lambda: daemon.end(reason="So it was."), outcome=outcome)
+    said = train(daemon)
+    assert said.code == code
+    assert outcome.capitalize() in said.out
+    assert ("So it was." in said.out) == (outcome != "succeeded")
+
+
+def test_with_json_stdout_holds_the_last_view_and_nothing_else() -> None:
+    daemon: Daemon = Daemon(STEPS, lambda: daemon.end(global_step=1000))
+    said = train(daemon, "--json")
+    assert json.loads(said.out) == daemon.views[RUN]
+    assert "Workspace: /nowhere/var" in said.err
+
+
+def test_a_daemon_that_dies_is_started_again_and_the_watch_goes_on_where_it_stopped() -> None:
+    daemon = Daemon(STEPS, NoDaemon("gone"))
+    daemon.scripts.append([lambda: daemon.end()])
+    said = train(daemon)
+    assert said.code == 0, said.err
+    assert [call[1] for call in daemon.calls if call[0] == "watch"][:2] == [0, 1]
+
+
+def test_a_daemon_that_stays_away_is_exit_code_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "RECONNECT_PATIENCE_S", -1.0)
+    said = train(Daemon(NoDaemon("It is gone for good.")))
+    assert said.code == 4
+    assert said.err.endswith("It is gone for good.\n")
+
+
+def test_what_the_daemon_refuses_is_not_tried_again() -> None:
+    said = train(Daemon(MosaicError("It is broken.")))
+    assert said.code == 1
+    assert said.err.endswith("It is broken.\n")
+
+
+def test_the_first_interrupt_stops_the_run_with_a_checkpoint() -> None:
+    daemon = Daemon(STEPS, interrupt)
+    said = train(daemon)
+    assert said.code == 130
+    assert ("cancel", RUN) in daemon.calls
+    assert "Cancelled" in said.out
+
+
+def test_the_second_interrupt_leaves_a_run_that_was_asked_to_stop() -> None:
+    # Not at once: the kernel keeps one pending signal of a kind.
+    daemon: Daemon = Daemon(
+        STEPS, interrupt, lambda: daemon.was_cancelled.wait(10) and None, interrupt, is_slow_to_stop=True
+    )
+    said = train(daemon)
+    assert said.code == 130
+    assert [call for call in daemon.calls if call[0] == "cancel"] == [("cancel", RUN)]
+    assert "which is stopping" in said.err
+    assert "mosaic show -f" in said.err
+
+
+def test_an_interrupt_while_only_looking_leaves_the_run_alone() -> None:
+    daemon = Daemon(interrupt)
+    daemon.views[RUN] = view(RUN)
+    said = call(daemon, "show", "-f", "last")
+    assert said.code == 0
+    assert not [call for call in daemon.calls if call[0] == "cancel"]
+
+
+def test_after_a_watched_run_an_interrupt_is_an_interrupt_again() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    daemon: Daemon = Daemon(lambda: daemon.end())
+    train(daemon)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_all_runs_of_a_group_are_waited_for_and_the_worst_end_counts() -> None:
+    daemon = FakeTrainer()
+    submit = daemon.submit
+
+    def ended(payload: Any) -> Any:
+        run = submit(payload)
+        outcome = "failed" if run["seed"] == 2 else "succeeded"
+        daemon.views[run["run_id"]] = finished(run, outcome)
+        return run
+
+    daemon.submit = ended  # type: ignore[method-assign]
+    said = train(daemon, "--seeds", "1-3", "--json")
+    assert said.code == 3
+    assert [run["outcome"] for run in json.loads(said.out)] == ["succeeded", "failed", "succeeded"]
+
+
+# --- the state behind the view
+
+
+def episodes(*returns: float) -> dict[str, Any]:
+    rows = [[number, 0, number * 10, 1.0, value, 10] for number, value in enumerate(returns, 1)]
+    return {"seq": 1, "at": 1.0, "kind": "episodes", "rows": rows}
+
+
+def test_events_make_the_figures_of_the_view() -> None:
+    watched = Watched(view(total_timesteps=1000))
+    watched.take(STEPS)
+    watched.take(episodes(*[10.0] * 100, *[20.0] * 50))
+    watched.take({"seq": 1, "at": 1.0, "kind": "sample", "cpu_percent": 98.0, "rss_mb": 143.4, "processes": 1})
+    watched.take({"seq": 1, "at": 1.0, "kind": "nobody knows"})
+    assert (watched.mean_return, watched.episodes, watched.step, watched.seconds_left) == (15.0, 150, 1500, 0.0)
+    assert plain_line(watched) == (
+        "01M7F4D1G1 running, step 1,500 (100%), 100 steps/s, 0.0 s left, return 15, CPU 98 % RAM 143 MB"
+    )
+
+
+def test_how_an_earlier_attempt_ended_is_no_end_of_the_resumed_run() -> None:
+    watched = Watched(view(stage="queued", queued_at=200.0))
+    watched.take(record(finished(view(queued_at=100.0))))
+    assert not watched.is_over
+    watched.take(record(finished(view(queued_at=200.0))))
+    assert watched.is_over
+
+
+def test_an_evaluation_is_measured_in_episodes() -> None:
+    watched = Watched(view(kind="policy_eval", total_timesteps=400_000), episodes_wanted=20)
+    watched.take(episodes(1.0, 2.0, 3.0, 4.0, 5.0))
+    assert (watched.share, watched.counted, watched.total) == (0.25, "5 / 20 episodes", None)
+
+
+def test_a_curve_of_a_million_points_stays_small_and_keeps_its_course() -> None:
+    curve = Curve()
+    for value in range(100_000):
+        curve.add(float(value))
+    assert len(curve.points) < 512
+    assert curve.points == sorted(curve.points)

@@ -1,0 +1,130 @@
+"""How figures, times and runs are written."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import zipfile
+from pathlib import Path
+
+import pytest
+from tests.helpers.cli_trainer import finished, view
+
+from mosaic.cli import output
+from mosaic.cli.curve import running_mean
+from mosaic.cli.doctor import requirements
+from mosaic.cli.export import pack, replacing
+from mosaic.cli.labels import with_remove_options
+from mosaic.cli.reading import LONGEST_LINE, last_lines, readable
+from mosaic.contracts.errors import BadInput
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(None, "–"), (0.0, "0"), (500.0, "500"), (487.25, "487.2"), (0.00025, "0.00025"), (1234.5, "1,234"),
+     (-0.00123456, "-0.0012"), (7.58e-10, "7.58e-10"), (math.nan, "nan"), (math.inf, "inf"), (1e12, "1e+12")],
+)  # fmt: skip
+def test_a_figure_has_about_four_telling_digits(value: float | None, words: str) -> None:
+    assert output.figure(value) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, "–"), (0.04, "0.0 s"), (9.96, "10 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (7500, "2 h 05 min"),
+     (280000, "3 d 5 h")],
+)  # fmt: skip
+def test_a_duration_has_two_units_at_most(seconds: float | None, words: str) -> None:
+    assert output.duration(seconds) == words
+
+
+def test_short_ids_tell_runs_apart() -> None:
+    ids = ["01ABCDEFGHJ1xxxxxxxxxxxxxx", "01ABCDEFGHJ2xxxxxxxxxxxxxx", "01ZZZZZZZZ1111111111111111"]
+    short = output.short_ids(ids)
+    assert len(set(short.values())) == 3
+    assert all(run_id.startswith(short[run_id]) for run_id in ids)
+    assert output.short_ids(["01ABCDEFGHJ1xxxxxxxxxxxxxx"]) == {"01ABCDEFGHJ1xxxxxxxxxxxxxx": "01ABCDEFGH"}
+
+
+def test_a_sparkline_keeps_low_and_high() -> None:
+    assert output.sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
+    assert output.sparkline([5.0, 5.0]) == "▄▄"
+    assert output.sparkline([]) == output.sparkline([math.nan, None]) == ""
+    assert len(output.sparkline(list(range(1000)), 24)) == 24
+
+
+def test_json_is_one_line_without_nan(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json({"a": math.nan, "b": [1.0, math.inf], "c": "ü\n"})
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert json.loads(out) == {"a": None, "b": [1.0, None], "c": "ü\n"}
+
+
+def test_a_run_that_succeeded_is_done_even_if_the_last_update_did_not_fit() -> None:
+    assert output.progress(finished(view(global_step=512))) == "100%"
+    assert output.progress(view(global_step=512)) == "51%"
+    assert output.progress(view()) == "–"
+
+
+def test_a_terminal_is_shown_no_endless_line_and_no_control_sequence() -> None:
+    long = b"x" * 3000
+    shown = b"".join(readable([long, long, b"\nnext \x1b[2J \xff\ttab\rover"])).decode()
+    first, rest = shown.split("\n")
+    assert first == "x" * LONGEST_LINE + " … (cut)"
+    assert "\x1b" not in rest
+    assert "\ttab\rover" in rest
+
+
+def test_the_last_lines_are_cut_from_the_bytes() -> None:
+    assert last_lines(b"a\nb\nc", 2) == b"b\nc"
+    assert last_lines(b"a\n", 0) == b""
+    assert last_lines(b"a\nb", None) == b"a\nb"
+
+
+def test_a_tag_behind_a_dash_is_removed() -> None:
+    assert with_remove_options(["last", "+a", "-old", "--json", "-h"]) == [
+        "last", "+a", "--remove", "old", "--json", "-h"
+    ]  # fmt: skip
+
+
+def test_the_mean_runs_over_the_last_episodes() -> None:
+    assert running_mean([1.0, 3.0, 5.0, 7.0], span=2) == [1.0, 2.0, 4.0, 6.0]
+
+
+def test_a_packed_folder_keeps_its_links_and_its_empty_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "01RUN"
+    (folder / "checkpoints" / "512").mkdir(parents=True)
+    (folder / "videos").mkdir()
+    (folder / "checkpoints" / "512" / "weights").write_bytes(b"w" * 10)
+    (folder / "checkpoints" / "last").symlink_to("512")
+    file = io.BytesIO()
+    sizes: list[int] = []
+    pack(folder, file, sizes.append)
+    with zipfile.ZipFile(file) as archive:
+        assert archive.testzip() is None
+        assert sorted(archive.namelist()) == [
+            "01RUN/checkpoints/", "01RUN/checkpoints/512/", "01RUN/checkpoints/512/weights", "01RUN/checkpoints/last",
+            "01RUN/videos/",
+        ]  # fmt: skip
+        link = archive.getinfo("01RUN/checkpoints/last")
+        assert (link.external_attr >> 16) & 0o170000 == 0o120000
+        assert archive.read(link) == b"512"
+    assert sizes == [10]
+
+
+def test_a_file_appears_when_it_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "curve.png"
+    with contextlib.suppress(RuntimeError), replacing(target) as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(BadInput, match="cannot be written"), replacing(tmp_path / "no" / "such.png"):
+        pass
+
+
+def test_requirements_are_told_apart_by_their_extra() -> None:
+    lines = ["click>=8.1", "gymnasium[box2d]<2,>=1.2; extra == 'box2d'", 'torch>=2.10; extra == "train"']
+    assert requirements(lines) == ["click"]
+    assert requirements(lines, "box2d") == ["gymnasium"]
+    assert requirements(lines, "train") == ["torch"]

@@ -1,0 +1,168 @@
+"""From what a person asked for to the payload that is submitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mosaic.cli.payloads import (
+    Wishes,
+    changed,
+    differences,
+    eval_payload,
+    flattened,
+    group_name,
+    parse_assignment,
+    parse_seeds,
+    train_payload,
+    with_seed,
+)
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.payload import Payload
+
+DEFAULTS = {"env_id": "CartPole-v1", "total_timesteps": 500_000, "seed": 1, "learning_rate": 0.00025}
+
+
+def config_of(payload: dict[str, Any]) -> dict[str, Any]:
+    config = payload["metadata"]["worker"]["config"]
+    assert isinstance(config, dict)
+    return config
+
+
+def test_a_setting_that_was_not_given_stays_out() -> None:
+    payload = train_payload("cleanrl", "ppo", {}, DEFAULTS)
+    assert config_of(payload) == {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 500_000, "seed": 1}
+    assert set(payload) == {"metadata", "artifacts"}
+    assert Payload.parse(payload).to_json() == payload
+
+
+def test_given_settings_become_algo_params_and_false_and_null_stay_what_they_are() -> None:
+    payload = train_payload("cleanrl", "ppo", {"anneal_lr": False, "target_kl": None, "seed": 0}, DEFAULTS)
+    assert config_of(payload)["extras"] == {"algo_params": {"anneal_lr": False, "target_kl": None}}
+    assert config_of(payload)["seed"] == 0
+
+
+def test_the_flags_of_cleanrl_become_extras_and_artifacts() -> None:
+    given = {"track": True, "wandb_project_name": "p", "wandb_entity": "e", "capture_video": True, "save_model": False}
+    payload = train_payload("cleanrl", "ppo", given, DEFAULTS)
+    assert config_of(payload)["extras"] == {
+        "track_wandb": True, "wandb_project_name": "p", "wandb_entity": "e", "capture_video": True, "save_model": False,
+    }  # fmt: skip
+    assert payload["artifacts"]["wandb"] == {"enabled": True, "project": "p", "entity": "e"}
+    Payload.parse(payload)
+
+
+def test_every_wish_finds_its_place() -> None:
+    wishes = Wishes(
+        run_name="mine", tags=("a", "b"), notes="n", group="g", priority=3, max_seconds=60.0, memory_mb=500, cpus=2,
+        gpus=1, keep_checkpoints=4, has_tensorboard=False,
+    )  # fmt: skip
+    parsed = Payload.parse(train_payload("cleanrl", "ppo", {}, DEFAULTS, wishes))
+    assert parsed.run_name == "mine"
+    assert (parsed.metadata.tags, parsed.metadata.notes, parsed.metadata.group) == (("a", "b"), "n", "g")
+    assert (parsed.schedule.priority, parsed.schedule.max_duration_seconds) == (3, 60.0)
+    assert (parsed.resources.memory_mb, parsed.resources.cpus, parsed.resources.gpus.requested) == (500, 2, 1)
+    assert parsed.resources.gpus.mandatory
+    assert (parsed.artifacts.keep_checkpoints, parsed.artifacts.tensorboard.enabled) == (4, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("1-5", [1, 2, 3, 4, 5]), ("7", [7]), ("1,3,7", [1, 3, 7]), ("3, 1-3", [3, 1, 2]), ("0", [0])]
+)
+def test_seeds_are_ranges_and_lists_each_once(text: str, seeds: list[int]) -> None:
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "x", "1-", "-3", "5-1", "1,,2", "1-1000000", "1.5"])
+def test_what_is_no_list_of_seeds_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="seeds"):
+        parse_seeds(text)
+
+
+def test_runs_of_a_group_differ_in_their_seed_and_name_only() -> None:
+    payload = train_payload("cleanrl", "ppo", {}, DEFAULTS, Wishes(run_name="mine"))
+    made = with_seed(payload, 7, "g")
+    assert (config_of(made)["seed"], made["metadata"]["group"], made["run_name"]) == (7, "g", "mine-7")
+    assert config_of(payload)["seed"] == 1
+
+
+def test_the_name_of_a_group_is_one_that_the_contract_takes() -> None:
+    name = group_name("ppo", "ALE/Pong v5", 0.0)
+    Payload.parse(train_payload("cleanrl", "ppo", {}, DEFAULTS, Wishes(group=name)))
+    assert name.startswith("ppo-ALE_Pong_v5-1")
+
+
+def test_an_evaluation_takes_environment_and_seed_from_what_was_trained_but_no_settings() -> None:
+    trained = train_payload("cleanrl", "ppo", {"learning_rate": 0.1}, DEFAULTS, Wishes(tags=("t",)))
+    payload = eval_payload(trained, "/runs/x/checkpoints/512", 20, has_video=True, seed_override=9)
+    assert config_of(payload) == {
+        "algo": "ppo",
+        "env_id": "CartPole-v1",
+        "seed": 1,
+        "extras": {
+            "mode": "policy_eval",
+            "policy_path": "/runs/x/checkpoints/512",
+            "eval_episodes": 20,
+            "eval_capture_video": True,
+            "seed_override": 9,
+        },
+    }
+    Payload.parse(payload)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("seed=3", ("seed", 3)),
+        ("env_id=CartPole-v1", ("env_id", "CartPole-v1")),
+        ("anneal_lr=false", ("anneal_lr", False)),
+        ("target_kl=null", ("target_kl", None)),
+        ("note=a=b", ("note", "a=b")),
+        ('tags=["a"]', ("tags", ["a"])),
+    ],
+)
+def test_an_assignment_is_json_where_it_can_be(text: str, read: tuple[str, Any]) -> None:
+    assert parse_assignment(text) == read
+
+
+@pytest.mark.parametrize("text", ["seed", "=3", " =3"])
+def test_an_assignment_without_key_or_value_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="key=value"):
+        parse_assignment(text)
+
+
+def test_changes_go_where_the_setting_stands() -> None:
+    payload = train_payload("cleanrl", "ppo", {}, DEFAULTS)
+    wanted = [
+        ("seed", 5), ("learning-rate", 0.1), ("save_model", False), ("mode", "policy_eval"), ("tags", ["a"]),
+        ("schedule.priority", 3), ("run_name", "mine"),
+    ]  # fmt: skip
+    made = changed(payload, wanted, ("mode",))
+    assert config_of(made)["seed"] == 5
+    assert config_of(made)["extras"] == {
+        "algo_params": {"learning_rate": 0.1},
+        "save_model": False,
+        "mode": "policy_eval",
+    }
+    assert (made["metadata"]["tags"], made["schedule"], made["run_name"]) == (["a"], {"priority": 3}, "mine")
+    assert "extras" not in config_of(payload)
+
+
+def test_a_path_through_something_that_is_no_object_is_refused() -> None:
+    payload = train_payload("cleanrl", "ppo", {}, DEFAULTS)
+    with pytest.raises(BadInput, match="seed"):
+        changed(payload, [("metadata.worker.config.seed.deeper", 1)])
+
+
+def test_settings_are_compared_by_the_names_that_set_takes_and_with_their_defaults() -> None:
+    one = train_payload("cleanrl", "ppo", {"learning_rate": 0.00025, "save_model": True}, DEFAULTS)
+    other = train_payload("cleanrl", "ppo", {"learning_rate": 0.1, "seed": 2}, DEFAULTS, Wishes(priority=1))
+    assert differences(flattened(one, DEFAULTS), flattened(other, DEFAULTS)) == {
+        "learning_rate": (0.00025, 0.1),
+        "save_model": (True, None),
+        "schedule.priority": (None, 1),
+        "seed": (1, 2),
+    }
+    same = train_payload("cleanrl", "ppo", {}, DEFAULTS)
+    assert "learning_rate" not in differences(flattened(one, DEFAULTS), flattened(same, DEFAULTS))

@@ -1,0 +1,108 @@
+"""The flags of `mosaic train ALGO`, from the schema to the payload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.helpers.cli_trainer import FakeTrainer, call
+
+from mosaic.cli.schema import Field
+from mosaic.cli.settings import with_plain_flags
+from mosaic.contracts.errors import BadInput
+
+FLAGS = ("anneal-lr", "cuda")
+
+
+def config_after(*arguments: str) -> dict[str, Any]:
+    trainer = FakeTrainer()
+    said = call(trainer, "train", "ppo", *arguments, "--detach")
+    assert said.code == 0, said.err
+    config = trainer.submitted[0]["metadata"]["worker"]["config"]
+    assert isinstance(config, dict)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        (["--anneal-lr"], ["--anneal-lr"]),
+        (["--anneal_lr", "False"], ["--no-anneal-lr"]),
+        (["--anneal-lr=true", "--cuda=0"], ["--anneal-lr", "--no-cuda"]),
+        (["--no-cuda", "--seed", "1"], ["--no-cuda", "--seed", "1"]),
+        (["--env-id", "true", "--cuda"], ["--env-id", "true", "--cuda"]),
+    ],
+)
+def test_flags_may_be_written_as_older_scripts_took_them(given: list[str], plain: list[str]) -> None:
+    assert with_plain_flags(given, FLAGS) == plain
+
+
+def test_a_flag_that_is_neither_true_nor_false_is_named() -> None:
+    with pytest.raises(BadInput, match="anneal_lr: 'banana'"):
+        with_plain_flags(["--anneal-lr=banana"], FLAGS)
+
+
+def test_both_spellings_of_a_setting_are_one() -> None:
+    assert config_after("--learning-rate", "0.001") == config_after("--learning_rate=0.001")
+
+
+def test_only_what_was_given_is_sent() -> None:
+    config = config_after("--no-anneal-lr", "--total-timesteps", "1e4", "--target-kl", "none")
+    assert config["extras"] == {"algo_params": {"anneal_lr": False, "target_kl": None}}
+    assert (config["total_timesteps"], config["seed"], config["env_id"]) == (10_000, 1, "CartPole-v1")
+
+
+def test_a_setting_given_at_its_default_is_still_given() -> None:
+    assert config_after("--learning-rate", "0.00025")["extras"] == {"algo_params": {"learning_rate": 0.00025}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nosuch",), "No algorithm 'nosuch' in worker 'cleanrl'."),
+        (("pppo",), "Did you mean 'ppo'?"),
+        (("ppo", "--learning-rate", "banana"), "learning_rate: 'banana' is not a number; expected a number above 0"),
+        (("ppo", "--num-envs", "0"), "num_envs: '0' does not fit; expected a whole number of at least 1"),
+        (("ppo", "--backend", "tofu"), "backend: 'tofu' does not fit; expected one of auto, numpy, torch."),
+        (("ppo", "--learning-rat", "1"), "--learning-rate"),
+        (("ppo", "--seed", "1", "--seeds", "1-2"), "--seed and --seeds"),
+        (("ppo", "--learning-rate"), "requires an argument"),
+        (("ppo", "--seed", "1.5"), "seed: '1.5' is not a whole number"),
+        (("ppo", "--priority", "1000"), "priority"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_nothing_is_sent(arguments: tuple[str, ...], words: str) -> None:
+    trainer = FakeTrainer()
+    said = call(trainer, "train", *arguments)
+    assert (said.code, said.out, trainer.submitted) == (2, "", [])
+    assert words in said.err
+    assert len(said.err.strip().splitlines()) == 1
+
+
+def test_the_help_page_has_every_setting_with_its_sentence_and_its_default() -> None:
+    said = call(None, "train", "ppo", "--help")
+    assert said.code == 0
+    for words in ("--learning-rate NUMBER", "[default: 0.00025]", "--anneal-lr / --no-anneal-lr", "--seeds", "--track"):
+        assert words in " ".join(said.out.split()), words
+
+
+def test_some_seeds_make_a_group_of_runs() -> None:
+    trainer = FakeTrainer()
+    said = call(trainer, "train", "ppo", "--seeds", "1-3", "--group", "g", "--detach", "--json")
+    assert said.code == 0
+    assert [one["metadata"]["worker"]["config"]["seed"] for one in trainer.submitted] == [1, 2, 3]
+    assert {one["metadata"]["group"] for one in trainer.submitted} == {"g"}
+
+
+def test_check_takes_the_arguments_of_train_and_starts_nothing() -> None:
+    trainer = FakeTrainer()
+    said = call(trainer, "check", "ppo", "--learning-rate", "0.001")
+    assert said.code == 0
+    assert "learning_rate = 0.001 (default 0.00025)" in said.out
+    assert not trainer.views
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "", "1,5"])
+def test_a_number_must_be_finite(text: str) -> None:
+    with pytest.raises(BadInput, match="x: "):
+        Field("x", "float").parse(text)
