@@ -70,7 +70,7 @@ class LocalExecutor:
             },
             "inbox_offset": inbox_offset,
             "grace_s": {"stop": grace_s["stop"], "term": grace_s["term"]},
-            "reads_console": is_foreign,
+            "reads_console": is_foreign and _reads_console(worker, payload),
         }
         folder.logs.mkdir(parents=True, exist_ok=True)
         with open(folder.logs / "keeper.log", "ab") as output:
@@ -105,6 +105,12 @@ class LocalExecutor:
     def reap(self) -> None:
         """Collects the keepers that have ended, so that they leave no zombie."""
         self._children = [child for child in self._children if child.poll() is None]
+
+
+def _reads_console(worker: WorkerDescription, payload: Payload) -> bool:
+    if not worker.has_own_command:
+        return True
+    return ScriptConfig.model_validate(payload.metadata.worker.config).probe.console
 
 
 def _own_command(

@@ -102,8 +102,10 @@ class Probe:
             # Arrays with one element and tensors with a gradient are no floats without a complaint.
             value = float(value.item() if hasattr(value, "item") else value)
         step = 0 if step is None else int(step)
-        if source > OWN and (self._script_step is None or step > self._script_step):
-            self._script_step = step
+        if source > OWN:
+            self.has_writer = True
+            if self._script_step is None or step > self._script_step:
+                self._script_step = step
         if tag in (RETURN_TAG, LENGTH_TAG):
             self._script_episode(tag, value, step)
         else:
@@ -246,7 +248,7 @@ class Probe:
 
     def _wish(self, is_last: bool) -> str | None:
         rows = self._rows
-        if rows["script"]:
+        if rows["script"] or "return" in self._half:
             return "script"
         if rows["probe"]:
             may_wait = self.has_writer or self.is_child
@@ -322,6 +324,9 @@ class Probe:
     def close(self) -> None:
         if os.getpid() == self.pid:
             self.flush(_monotonic(), is_last=True)
+            journal, self._journal = self._journal, None
+            if journal is not None:
+                journal.close()
 
 
 def _rounded(values: list[float]) -> list[float | None]:
