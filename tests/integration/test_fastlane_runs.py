@@ -85,6 +85,17 @@ def test_a_mujoco_picture_is_one(tmp_path: Path) -> None:
     assert len(np.unique(frame.image)) > 50
 
 
+def test_an_evaluation_can_be_watched(tmp_path: Path) -> None:
+    trained = train_here(RunFolder(tmp_path / "trained"), small())
+    folder = RunFolder(tmp_path / "evaluated")
+    extras = {"mode": "policy_eval", "policy_path": str(trained.path), "eval_episodes": 1000}
+    with Watcher(folder) as watcher:
+        train_here(folder, {"extras": extras})
+    assert watcher.frames
+    assert max(frame.episode for frame in watcher.frames) > 1
+    assert not os.path.exists(lanes_folder(folder.path))
+
+
 @pytest.mark.parametrize(
     ("extras", "lanes"), [({}, 8), ({"video_mode": "single"}, 1), ({"grid_limit": 3}, 3), ({"video_mode": "off"}, 0)]
 )
