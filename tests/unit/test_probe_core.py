@@ -10,6 +10,7 @@ from tests.helpers.probe_scripts import episodes, events, points
 from mosaic.contracts.console import ConsoleReader
 from mosaic.contracts.events import KINDS
 from mosaic.contracts.folder import RunFolder
+from mosaic.journal import Journal
 from mosaic.probe.inside import core
 from mosaic.probe.inside.core import CONSOLE, WANDB, WRITER, Probe
 
@@ -117,7 +118,7 @@ def test_the_console_counts_where_nobody_else_does(run: RunFolder) -> None:
 
 def test_processes_of_one_run_agree_on_the_source_of_episodes(run: RunFolder, clock: list[float]) -> None:
     parent, child = Probe(), Probe()
-    child._journal = core.Journal(run.path / "journal.77.jsonl")
+    child._journal = Journal(run.path / "journal.77.jsonl")
     child.is_child = True
     child.cells = 2
     child.steps = 10
