@@ -61,6 +61,16 @@ def test_the_mode_is_restored_when_drawing_fails() -> None:
     assert env.render_mode is None
 
 
+def test_an_old_environment_is_told_its_mode_at_every_call() -> None:
+    class Old:
+        metadata = {"render.modes": ["rgb_array"]}
+
+        def render(self, mode: str = "human") -> Any:
+            return np.full((2, 2, 3), 9, np.uint8) if mode == "rgb_array" else None
+
+    assert (Painter(Old()).paint() == 9).all()
+
+
 def test_the_newest_of_a_list_of_frames_is_taken() -> None:
     env = Canvas()
     env.answer = [np.zeros((4, 4, 3), np.uint8), np.ones((4, 4, 3), np.uint8)]

@@ -11,7 +11,6 @@ from .place import Path, lane_indices
 from .reader import CONNECTED, UNAVAILABLE, WAITING, LaneReader
 
 LIST_S = 0.5
-Tell = Callable[..., None]
 
 
 class LaneView:
@@ -24,7 +23,7 @@ class LaneView:
         *,
         rate_hz: float | None = None,
         budget: float | None = None,
-        tell: Tell | None = None,
+        tell: Callable[..., None] | None = None,
     ) -> None:
         self.frames: dict[int, Frame | None] = {}
         """The newest of each environment; none before the first."""
