@@ -11,6 +11,8 @@ from .place import Path, lane_indices
 from .reader import CONNECTED, UNAVAILABLE, WAITING, LaneReader
 
 LIST_S = 0.5
+FIRST_LIST_S = 0.05
+"""While there is nothing to see yet."""
 
 
 class LaneView:
@@ -39,8 +41,8 @@ class LaneView:
         """Whether there is a new frame."""
         now = time.monotonic()
         if now >= self._list_at:
-            self._list_at = now + LIST_S
             self._list()
+            self._list_at = now + (LIST_S if self._readers else FIRST_LIST_S)
         has_news = False
         for index, reader in self._readers.items():
             frame = reader.newest()

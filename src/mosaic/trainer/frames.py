@@ -26,6 +26,7 @@ TICK_S = 0.005
 _LEVELS = ((80, 1.0), (65, 1.0), (50, 0.75), (35, 0.5), (25, 0.35))
 """JPEG quality and share of the side, from a fast connection to a slow one."""
 _PATIENCE = 20
+_WEIGHT = 0.3
 
 
 class Wish(NamedTuple):
@@ -53,6 +54,7 @@ class Throttle:
         self._interval_s = interval_s
         self._level = 0
         self._quick = 0
+        self._mean_s = 0.0
 
     @property
     def quality(self) -> int:
@@ -63,9 +65,11 @@ class Throttle:
         return _LEVELS[self._level][1]
 
     def note(self, sent_s: float) -> None:
-        """One frame that waited longer than a frame lasts makes the next ones smaller; many quick ones, larger."""
-        if sent_s > self._interval_s:
+        """Frames that wait longer than a frame lasts make the next ones smaller; many quick ones, larger."""
+        self._mean_s += _WEIGHT * (sent_s - self._mean_s)
+        if self._mean_s > self._interval_s:
             self._level = min(self._level + 1, len(_LEVELS) - 1)
+            self._mean_s = 0.0
             self._quick = 0
         elif sent_s < self._interval_s / 4:
             self._quick += 1
