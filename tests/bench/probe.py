@@ -101,15 +101,18 @@ def measure(args: argparse.Namespace, place: Path) -> None:
     with connect(Workspace(place / "var")) as trainer:
         try:
             for turn in range(args.rounds):
-                base: dict[int, dict[str, float]] = {}
-                for mode in args.modes if turn % 2 == 0 else reversed(args.modes):
-                    count = ENVIRONMENTS[mode]
-                    argv = [*command, "--num-envs", str(count)]
-                    if count not in base:
-                        base[count] = bare(argv, cwd)
-                    ours = as_run(trainer, argv, cwd, VIEWERS[mode], mode.startswith("grid"))
-                    ratios[mode].append(_speed(ours, "cpu_s") / _speed(base[count], "cpu_s"))
-                    walls[mode].append(_speed(ours, "wall_s") / _speed(base[count], "wall_s"))
+                for mode in args.modes:
+                    argv = [*command, "--num-envs", str(ENVIRONMENTS[mode])]
+                    measured = {}
+                    # Side by side, and each of the two first in turn: the machine is not always equally busy.
+                    for is_bare in (True, False) if turn % 2 == 0 else (False, True):
+                        measured[is_bare] = (
+                            bare(argv, cwd)
+                            if is_bare
+                            else as_run(trainer, argv, cwd, VIEWERS[mode], mode.startswith("grid"))
+                        )
+                    for clock, found in (("cpu_s", ratios), ("wall_s", walls)):
+                        found[mode].append(_speed(measured[False], clock) / _speed(measured[True], clock))
                     print(f"{turn + 1}/{args.rounds} {mode}: {ratios[mode][-1]:.3f}", file=sys.stderr, flush=True)
         finally:
             trainer.stop_daemon(cancel_runs=True)
