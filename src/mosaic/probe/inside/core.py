@@ -69,7 +69,7 @@ class Probe:
         self._episode_source: str | None = None
         self._episodes = 0
         self._half: dict[str, Any] = {}
-        self._finished: Any = deque(maxlen=256)
+        self._finished: Any = deque(maxlen=64)
         self._script_step: int | None = None
         self._progress_at = 0.0
         self._told: tuple[float, int] = (_monotonic(), 0)
@@ -94,6 +94,11 @@ class Probe:
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             util.Finalize(None, self.close, exitpriority=100)
+
+    @property
+    def has_better_than_lines(self) -> bool:
+        """Whether what a line of the console could tell is told by somebody else."""
+        return self._episode_source in ("script", "probe")
 
     # --- taking in: as cheap as can be
 
