@@ -15,7 +15,7 @@ from PIL import Image
 from mosaic.cli import terminal
 from mosaic.cli.watch import Pace, changed, film_size, told
 from mosaic.fastlane import LaneWriter, lanes_folder
-from mosaic.trainer.frames import Message, Throttle, Wish, relay
+from mosaic.trainer.frames import IN_FLIGHT, Message, Throttle, Wish, relay
 
 
 @pytest.fixture
@@ -38,8 +38,15 @@ class Stage:
         self.now = 0.0
         self.is_open = True
         self.ending = ""
+        self.seen = 0
         self.messages: Iterator[Message] = relay(
-            folder, wish, lambda: self.is_open, lambda: self.ending, lambda: self.now, self._sleep
+            folder,
+            wish,
+            lambda: self.is_open,
+            lambda: self.ending,
+            lambda: self.seen,
+            lambda: self.now,
+            self._sleep,
         )
 
     def _sleep(self, seconds: float) -> None:
@@ -98,8 +105,9 @@ def test_the_end_of_the_run_ends_the_stream(folder: str) -> None:
 
 
 def test_a_slow_connection_gets_less_and_a_quick_one_more() -> None:
-    throttle = Throttle(1 / 30)
+    throttle = Throttle()
     best = (throttle.quality, throttle.share)
+    throttle.note(0.001)
     for _ in range(10):
         throttle.note(0.5)
     assert throttle.quality < 40
@@ -107,6 +115,29 @@ def test_a_slow_connection_gets_less_and_a_quick_one_more() -> None:
     for _ in range(200):
         throttle.note(0.001)
     assert (throttle.quality, throttle.share) == best
+
+
+def test_distance_alone_makes_no_picture_smaller() -> None:
+    throttle = Throttle()
+    for _ in range(100):
+        throttle.note(0.3)
+    assert throttle.quality == 80
+
+
+def test_a_viewer_that_does_not_look_is_sent_no_heap_of_old_pictures(folder: str) -> None:
+    lane = LaneWriter(folder, 0)
+    stage = Stage(folder)
+    kinds = []
+    for value in range(1, 12):
+        publish(lane, value)
+        kinds.append(bool(stage.next().image))
+        stage.now += 1
+    stage.seen = IN_FLIGHT
+    publish(lane, 250)
+    newest = stage.next()
+    lane.close()
+    assert kinds == [True] * IN_FLIGHT + [False] * (11 - IN_FLIGHT)
+    assert np.asarray(Image.open(io.BytesIO(newest.image))).mean() > 240
 
 
 # --- the terminal
