@@ -195,12 +195,11 @@ def test_sixels_can_be_read_back() -> None:
         elif move:
             row, column = row + 6 * (move == "-"), 0
         else:
-            for _ in range(int(times or 1)):
-                bits = ord(repeated or single) - 63
-                for bit in range(6):
-                    if bits >> bit & 1:
-                        read[row + bit, column] = palette[colour]
-                column += 1
+            span, bits = int(times or 1), ord(repeated or single) - 63
+            for bit in range(6):
+                if bits >> bit & 1:
+                    read[row + bit, column : column + span] = palette[colour]
+            column += span
     assert (read[:14] == picture).all()
 
 
