@@ -298,6 +298,7 @@ RUBBISH: dict[str, Callable[[bytearray], object]] = {
     "another beginning": lambda data: data.__setitem__(slice(0, 8), b"NOTALANE"),
     "another version": lambda data: struct.pack_into("=Q", data, 8, 99),
     "a width that does not fit": lambda data: struct.pack_into("=Q", data, 16, 7),
+    "a bit that fell over": lambda data: struct.pack_into("=Q", data, 64, 77),
     "zeros": lambda data: data.__setitem__(slice(0, 4096), bytes(4096)),
 }
 

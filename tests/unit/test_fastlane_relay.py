@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,29 @@ def test_sixels_say_size_colours_and_repeat_themselves_briefly() -> None:
     picture = np.zeros((6, 10, 3), np.uint8)
     picture[:, :, 0] = 255
     assert terminal.sixels(picture) == '\x1bP0;1q"1;1;10;6#180;2;100;0;0#180!10~-\x1b\\'
+
+
+def test_sixels_can_be_read_back() -> None:
+    picture = np.random.default_rng(1).integers(0, 6, (14, 9, 3), np.uint8) * 51
+    body = terminal.sixels(picture).partition('"1;1;9;14')[2].removesuffix("\x1b\\")
+    read = np.zeros((18, 9, 3), np.uint8)
+    palette: dict[int, list[int]] = {}
+    colour, row, column = 0, 0, 0
+    for token in re.finditer(r"#(\d+)(?:;2;(\d+);(\d+);(\d+))?|!(\d+)([?-~])|([-$])|([?-~])", body):
+        chosen, red, green, blue, times, repeated, move, single = token.groups()
+        if chosen and red is not None:
+            palette[int(chosen)] = [round(int(part) * 2.55) for part in (red, green, blue)]
+        elif chosen:
+            colour = int(chosen)
+        elif move:
+            row, column = row + 6 * (move == "-"), 0
+        else:
+            span, bits = int(times or 1), ord(repeated or single) - 63
+            for bit in range(6):
+                if bits >> bit & 1:
+                    read[row + bit, column : column + span] = palette[colour]
+            column += span
+    assert (read[:14] == picture).all()
 
 
 def test_kitty_is_sent_in_parts() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 
@@ -14,7 +16,7 @@ def test_each_environment_that_ended_has_an_info_of_its_own() -> None:
         autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
     )
     envs.reset(seed=1)
-    infos: dict[str, object] = {}
+    infos: dict[str, Any] = {}
     while "final_info" not in infos:
         infos = envs.step(np.zeros(3, dtype=int))[4]
     envs.close()

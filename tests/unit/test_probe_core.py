@@ -142,6 +142,15 @@ def test_children_number_their_episodes_by_the_clock(run: RunFolder, clock: list
     assert events(run, "progress") == []
 
 
+def test_processes_side_by_side_give_no_number_twice(run: RunFolder, clock: list[float]) -> None:
+    for pid in (1, 2):
+        probe = Probe()
+        probe._journal = Journal(run.path / f"journal.{pid}.jsonl")
+        probe.episode(0, 9.0, 9)
+        probe.close()
+    assert [row[0] for row in episodes(run)] == [1, 1_000_000_000]
+
+
 def test_progress_names_the_scripts_own_step_and_total(run: RunFolder, clock: list[float]) -> None:
     probe = Probe()
     probe.has_environments = True
