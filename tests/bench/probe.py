@@ -2,7 +2,7 @@
 
 The same PPO script bare, under `mosaic run` without a viewer, with one viewer of one environment, and with one and five
 viewers of a grid of eight. Interleaved; each round gives a ratio against the bare script of that round: of the CPU
-seconds for a training iteration, as the mean of the middle half of all, so that other work on the machine counts little.
+seconds of a training iteration, as the mean of the middle half of all, so that other work hardly counts.
 """
 
 from __future__ import annotations
