@@ -85,8 +85,9 @@ def main() -> None:
     step, began, cpu = 0, time.perf_counter(), time.process_time()
     observation = torch.as_tensor(envs.reset(seed=args.seed)[0], dtype=torch.float32)
     done = torch.zeros(args.num_envs)
+    spent = []
     while step < args.total_timesteps:
-        rows = []
+        rows, before_it = [], time.process_time()
         for _ in range(args.num_steps):
             step += args.num_envs
             with torch.no_grad():
@@ -131,7 +132,9 @@ def main() -> None:
         for name, loss in (("policy_loss", policy_loss), ("value_loss", value_loss), ("entropy", entropy)):
             writer.add_scalar(f"losses/{name}", loss.item(), step)
         writer.add_scalar("charts/SPS", step / (time.perf_counter() - began), step)
+        spent.append(round(time.process_time() - before_it, 6))
     took = {"steps": step, "wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
+    took["iterations_cpu_s"] = spent
     print("took", json.dumps(took), flush=True)
     if args.save:
         torch.save(agent.state_dict(), args.save)

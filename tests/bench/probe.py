@@ -1,8 +1,8 @@
 """What it costs a script to be a run: `python tests/bench/probe.py [--env-id ALE/Breakout-v5 --python PYTHON]`.
 
 The same PPO script bare, under `mosaic run` without a viewer, with one viewer of one environment, and with one and five
-viewers of a grid of eight. Interleaved; each round gives a ratio of CPU seconds in the training loop against the bare
-script of that round, so that other work on the machine counts little.
+viewers of a grid of eight. Interleaved; each round gives a ratio against the bare script of that round: of the CPU
+seconds of a training iteration, as the mean of the middle half of all, so that other work hardly counts.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ def view(folder: str, is_grid: bool) -> None:
         time.sleep(1 / RATE_HZ)
 
 
-def took(text: str) -> dict[str, float]:
+Took = dict[str, Any]
+
+
+def took(text: str) -> Took:
     lines = [line for line in text.splitlines() if line.startswith("took ")]
     if not lines:
         raise SystemExit(f"The script did not reach its end:\n{text[-2000:]}")
-    found: dict[str, float] = json.loads(lines[-1].removeprefix("took "))
+    found: Took = json.loads(lines[-1].removeprefix("took "))
     return found
 
 
@@ -52,13 +55,13 @@ def caller() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "SDL_VIDEODRIVER": "dummy"}
 
 
-def bare(argv: list[str], cwd: Path) -> dict[str, float]:
+def bare(argv: list[str], cwd: Path) -> Took:
     with open(cwd / "out", "w") as output, open(cwd / "err", "w") as errors:
         subprocess.run(argv, cwd=cwd, env=caller(), stdout=output, stderr=errors, check=True)
     return took((cwd / "out").read_text())
 
 
-def as_run(trainer: Trainer, argv: list[str], cwd: Path, viewers: int, is_grid: bool) -> dict[str, float]:
+def as_run(trainer: Trainer, argv: list[str], cwd: Path, viewers: int, is_grid: bool) -> Took:
     config = {"argv": argv, "cwd": str(cwd)}
     payload = {"metadata": {"worker": {"id": "script", "config": config}}, "artifacts": {}}
     view = trainer.submit(payload, caller())
@@ -111,8 +114,8 @@ def measure(args: argparse.Namespace, place: Path) -> None:
                             if is_bare
                             else as_run(trainer, argv, cwd, VIEWERS[mode], mode.startswith("grid"))
                         )
-                    for clock, found in (("cpu_s", ratios), ("wall_s", walls)):
-                        found[mode].append(_speed(measured[False], clock) / _speed(measured[True], clock))
+                    ratios[mode].append(_iteration_s(measured[True]) / _iteration_s(measured[False]))
+                    walls[mode].append(measured[True]["wall_s"] / measured[False]["wall_s"])
                     print(f"{turn + 1}/{args.rounds} {mode}: {ratios[mode][-1]:.3f}", file=sys.stderr, flush=True)
         finally:
             trainer.stop_daemon(cancel_runs=True)
@@ -122,8 +125,9 @@ def measure(args: argparse.Namespace, place: Path) -> None:
         print(f"| {mode} | {_spread(ratios[mode])} | {_spread(walls[mode])} | {AIMS[mode]:.2f} |")
 
 
-def _speed(measured: dict[str, Any], clock: str) -> float:
-    return float(measured["steps"] / measured[clock])
+def _iteration_s(measured: Took) -> float:
+    spent = sorted(measured["iterations_cpu_s"])
+    return statistics.fmean(spent[len(spent) // 4 : -(len(spent) // 4) or None])
 
 
 def _spread(values: list[float]) -> str:

@@ -26,6 +26,15 @@ from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.fastlane import LaneReader, lanes_folder
 
+ENVPOOL = """
+    import numpy as np
+    class Pool:
+        num_envs, step_count = 3, 0
+        def step(self, actions):
+            self.step_count += 1
+            return np.zeros(3), np.full(3, 2.0), np.full(3, self.step_count % 5 == 0), {}
+    def make(name, num_envs): return Pool()
+"""
 ENDLESS = """
     import time, gymnasium as gym
     env = gym.make("CartPole-v1")
@@ -324,6 +333,29 @@ def test_vector_environments_of_every_kind_are_counted_once(trainer: Trainer, fo
     rows = episodes(run)
     assert [sum(row[1] in pair for row in rows) for pair in ((0, 1), (2, 3), (4, 5))] == counted
     assert all(row[4] == row[5] for row in rows)
+
+
+def test_environments_that_cannot_be_drawn_say_so_and_are_counted(trainer: Trainer, folder: Path) -> None:
+    written(folder / "envpool", "from envpool.registration import make\n", "__init__.py")
+    written(folder / "envpool", ENVPOOL, "registration.py")
+    code = """
+        import envpool, os, time
+        envs = envpool.make("Count", num_envs=3)
+        for _ in range(10):
+            envs.step(None)
+        while not os.path.exists("seen"):
+            time.sleep(0.01)
+    """
+    run_id = start_script(trainer, folder, code)
+    running(trainer, run_id)
+    reader = LaneReader(lanes_folder(trainer.get(run_id)["run_dir"]), 0)
+    wait_for(lambda: reader.newest() is None and reader.state == "unavailable", "the reason")
+    assert "no picture" in reader.reason
+    reader.close()
+    (folder / "seen").touch()
+    view = ended(trainer, run_id)
+    assert (view["outcome"], view["episodes"], view["global_step"]) == ("succeeded", 6, 30)
+    assert [row["return"] for row in trainer.episodes(run_id)] == [10.0] * 6
 
 
 def test_frames_come_when_somebody_looks_and_only_then(trainer: Trainer, folder: Path) -> None:

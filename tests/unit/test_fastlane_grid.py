@@ -106,7 +106,17 @@ def test_what_sets_the_drawing_up_does_not_slow_what_follows() -> None:
     assert pace.interval_s == 1 / 30
     drawn(pace, 0.0004)
     pace.note(5.0)
-    assert pace.interval_s < 0.1
+    assert pace.interval_s < 0.5
+    drawn(pace, 0.0004)
+    assert pace.interval_s == pytest.approx(1 / 30, rel=0.1)
+
+
+def test_what_the_scheduler_takes_away_now_and_then_counts() -> None:
+    pace = drawn(Pace(), 0.0004)
+    for _ in range(30):
+        drawn(pace, 0.0004, 9)
+        pace.note(0.01)
+    assert pace.is_limited
 
 
 @pytest.mark.parametrize(

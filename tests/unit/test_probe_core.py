@@ -162,13 +162,42 @@ def test_progress_names_the_scripts_own_step_and_total(run: RunFolder, clock: li
     assert told == [(100, 1000), (640, 1000)]
 
 
-def test_a_disk_that_is_full_stops_nothing(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_stops_nothing_and_loses_nothing(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
     probe = Probe()
 
     def full(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(probe, "_write", full)
-    probe.scalar(WRITER, "losses/x", 1.0, 1)
-    probe.event("warning", text="x", code="y")
+    with monkeypatch.context() as patch:
+        patch.setattr(probe, "_write", full)
+        probe.scalar(WRITER, "losses/x", 1.0, 1)
+        probe.scalar(WRITER, "charts/episodic_return", 2.0, 1)
+        probe.event("warning", text="x", code="y")
+        clock[0] += 10
+        probe.flush(clock[0])
+        clock[0] += 10
+        probe.flush(clock[0])
     probe.close()
+    assert [point[2] for point in points(run)["losses/x"]] == [1.0]
+    assert [(row[0], row[4]) for row in episodes(run)] == [(1, 2.0)]
+
+
+def test_a_signal_in_the_middle_of_a_flush_neither_blocks_nor_writes_twice(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "EVENT_PATIENCE_S", 0.01)
+    probe = Probe()
+    written = probe._write
+
+    def interrupted(kind: str, **facts: object) -> None:
+        probe.flush(0.0, is_last=True)
+        probe.event("artifact", what="checkpoint_file", path="x")
+        written(kind, **facts)
+
+    monkeypatch.setattr(probe, "_write", interrupted)
+    probe.scalar(WRITER, "losses/x", 1.0, 1)
+    probe.close()
+    assert len(points(run)["losses/x"]) == 1
+    assert events(run, "artifact") == []

@@ -7,8 +7,11 @@ BUDGET = 0.02
 RATES = (0.5, 120.0)
 BUDGETS = (0.001, 0.5)
 """What a viewer may ask for."""
+_OUTLIER_S = 0.05
 _OUTLIER = 4.0
-_WEIGHT = 0.2
+"""On a busy machine the scheduler now and then takes the processor away while a picture is drawn. That counts, or the
+mean would be too good to be true; but a single stall of the machine must not stop the pictures for long."""
+_WEIGHT = 0.1
 
 
 def bounded(value: object, bounds: tuple[float, float], default: float) -> float:
@@ -33,7 +36,8 @@ class Pace:
         elif not self._cost_s:
             self._cost_s = cost_s
         else:
-            self._cost_s += _WEIGHT * (min(cost_s, _OUTLIER * self._cost_s) - self._cost_s)
+            highest_s = max(_OUTLIER_S, _OUTLIER * self._cost_s)
+            self._cost_s += _WEIGHT * (min(cost_s, highest_s) - self._cost_s)
 
     @property
     def is_limited(self) -> bool:

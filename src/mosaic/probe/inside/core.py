@@ -30,6 +30,7 @@ HOLD_S = 5.0
 """So long our own episodes wait for a script that may log them itself."""
 CONSOLE_HOLD_S = 1.0
 LANES_OF_A_RANK = 8
+EVENT_PATIENCE_S = 1.0
 RETURN_TAG = "charts/episodic_return"
 LENGTH_TAG = "charts/episodic_length"
 HELD = 200_000
@@ -62,7 +63,7 @@ class Probe:
         self.is_child = False
         """Whether it steps environments for another process, which tells of the progress."""
         self.due_at = 0.0
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._journal: Journal | None = None
         self._points: list[tuple[int, str, int, float, float]] = []
         self._owners: dict[str, int] = {}
@@ -178,7 +179,7 @@ class Probe:
     def flush(self, now: float, is_last: bool = False) -> None:
         self.due_at = now + FLUSH_S
         if not self._lock.acquire(blocking=False):
-            return  # another thread is at it, or a signal came in the middle of it
+            return  # another thread is at it, or we are in a signal's handler, in the middle of it
         try:
             self._flush_points(is_last)
             self._flush_episodes(is_last)
@@ -186,7 +187,7 @@ class Probe:
                 self._progress(now)
                 self._write_analytics(is_last)
         except OSError:
-            self._points = self._points[-HELD:]  # a full disk is no reason to stop; it is tried again
+            pass  # a full disk is no reason to stop; what could not be written is tried again
         finally:
             self._lock.release()
 
@@ -212,7 +213,11 @@ class Probe:
             series: dict[str, list[tuple[int, float, float | None]]] = {}
             for (_, tag, step, at, _), value in zip(kept, _rounded([point[4] for point in kept])):
                 series.setdefault(tag, []).append((step, round(at, 6), value))
-            self._write("metrics", series=series)
+            try:
+                self._write("metrics", series=series)
+            except OSError:
+                self._points = (kept + self._points)[-HELD:]
+                raise
 
     def _flush_episodes(self, is_last: bool) -> None:
         if self._half and (is_last or _now() - self._half["at"] > 1.0):
@@ -233,7 +238,12 @@ class Probe:
             row[0] = self._episodes if self._is_teller else int(row[3] * 1e6)
             row[3] = round(row[3], 6)
             row[4] = 0.0 if value is None else value
-        self._write("episodes", rows=wanted)
+        try:
+            self._write("episodes", rows=wanted)
+        except OSError:
+            self._episodes -= len(wanted)
+            self._rows[source] = (wanted + self._rows[source])[-HELD:]
+            raise
 
     def _source_of_episodes(self, is_last: bool) -> str | None:
         """Whose episodes count, in all processes of the run: the first that may claim it."""
@@ -321,11 +331,14 @@ class Probe:
 
     def event(self, kind: str, **facts: Any) -> None:
         """One line, at once."""
+        if not self._lock.acquire(timeout=EVENT_PATIENCE_S):
+            return  # a signal's handler came in the middle of a flush, which goes on behind it
         try:
-            with self._lock:
-                self._write(kind, **facts)
+            self._write(kind, **facts)
         except OSError:
             pass
+        finally:
+            self._lock.release()
 
     def warn(self, text: str, code: str) -> None:
         self.event("warning", text=text, code=code)
@@ -370,7 +383,7 @@ def _flush_on_sigterm(made: Probe) -> None:
 
     def end(number: int, _: Any) -> None:
         try:
-            made.close()
+            made.flush(_monotonic(), is_last=True)
         finally:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

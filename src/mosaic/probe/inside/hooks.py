@@ -24,6 +24,7 @@ PATCHES = {
     "gym.vector.sync_vector_env": ("", "environments:patch_vector"),
     "gym.vector.async_vector_env": ("", "environments:patch_vector"),
     "gymnasium": ("compat", "compat:patch_gymnasium"),
+    "envpool.registration": ("", "vectors:patch_envpool"),
     "stable_baselines3.common.vec_env.dummy_vec_env": ("", "baselines:patch_vector"),
     "stable_baselines3.common.vec_env.subproc_vec_env": ("", "baselines:patch_vector"),
     "stable_baselines3.common.base_class": ("", "baselines:patch_algorithm"),

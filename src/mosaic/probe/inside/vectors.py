@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 from typing import Any
 
@@ -18,7 +19,7 @@ class VectorTap:
 
         picked = probe()
         self._numpy = numpy
-        self._count = int(envs.num_envs)
+        self._count = int(getattr(envs, "num_envs", None) or len(envs))
         self._first, picked.next_index = picked.next_index, picked.next_index + self._count
         self._totals = numpy.zeros(self._count)
         self._lengths = numpy.zeros(self._count, dtype=int)
@@ -33,14 +34,49 @@ class VectorTap:
         self._totals += result[1]
         self._lengths += stepping
         picked.steps += self._count
-        ended = self._numpy.logical_or(result[2], result[3])
+        ended = self._numpy.array(result[2], dtype=bool)
+        if len(result) == 5:
+            ended |= self._numpy.asarray(result[3], dtype=bool)
         if ended.any():
-            for at in self._numpy.flatnonzero(ended):
+            for at in self._numpy.flatnonzero(ended) if "metrics" in picked.parts else ():
                 picked.episode(self._first + int(at), float(self._totals[at]), int(self._lengths[at]))
             self._totals[ended] = 0.0
             self._lengths[ended] = 0
         self._ended = ended
         picked.tick()
+
+
+def patch_envpool(module: Any) -> None:
+    """envpool steps all environments in one call, and draws none of them."""
+    for name in ("make", "make_gym", "make_gymnasium"):
+        if hasattr(module, name):
+            setattr(module, name, _tapping(getattr(module, name)))
+
+
+def _tapping(original: Any) -> Any:
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        envs = original(*args, **kwargs)
+        try:
+            if id(envs) not in _taps:  # one kind of make may call another
+                tap_vector(envs)
+                tell_no_picture()
+        except Exception as error:
+            failed("environments", error)
+        return envs
+
+    return make
+
+
+def tell_no_picture() -> None:
+    """So that who watches is told, and does not wait."""
+    picked = probe()
+    if "frames" in picked.parts:
+        from mosaic.fastlane import LaneWriter, lanes_folder
+
+        lane = LaneWriter(lanes_folder(picked.run_dir), 0)
+        lane.unavailable("this environment has no picture")
+        atexit.register(lane.close)
 
 
 def tap_vector(envs: Any) -> None:
