@@ -24,6 +24,8 @@ from mosaic.fastlane import LaneReader, lane_indices, lanes_folder
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "scripts" / "ppo_cartpole.py"
 RATE_HZ = 30.0
+SETTLE_S = 10.0
+"""A new daemon's checkers warm up, which would slow the first run."""
 AIMS = {"no viewer": 0.99, "one viewer": 0.98, "grid, one viewer": 0.97, "grid, five viewers": 0.97}
 ENVIRONMENTS = {"no viewer": 4, "one viewer": 4, "grid, one viewer": 8, "grid, five viewers": 8}
 VIEWERS = {"no viewer": 0, "one viewer": 1, "grid, one viewer": 1, "grid, five viewers": 5}
@@ -103,6 +105,7 @@ def measure(args: argparse.Namespace, place: Path) -> None:
     walls: dict[str, list[float]] = {mode: [] for mode in args.modes}
     with connect(Workspace(place / "var")) as trainer:
         try:
+            time.sleep(SETTLE_S)
             for turn in range(args.rounds):
                 for mode in args.modes:
                     argv = [*command, "--num-envs", str(ENVIRONMENTS[mode])]
