@@ -1,0 +1,186 @@
+"""Every colour, margin and font of the window, stated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import qtawesome
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QIcon, QPalette
+from PySide6.QtWidgets import QApplication
+
+GAP = 8
+"""Between related things; half of it inside, twice of it between groups."""
+MARGIN = 12
+"""Inside a panel."""
+
+RUN_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a800", "#8c8c8c")
+"""Okabe and Ito's cycle, which colour-blind people can tell apart; its black would be lost on dark."""
+
+STATE_ICONS = {
+    "queued": ("mdi6.clock-outline", "muted"),
+    "starting": ("mdi6.progress-clock", "accent"),
+    "running": ("mdi6.play-circle", "accent"),
+    "paused": ("mdi6.pause-circle", "warning"),
+    "stopping": ("mdi6.stop-circle-outline", "warning"),
+    "succeeded": ("mdi6.check-circle", "good"),
+    "failed": ("mdi6.close-circle", "bad"),
+    "cancelled": ("mdi6.cancel", "muted"),
+    "rejected": ("mdi6.alert-circle", "bad"),
+    "lost": ("mdi6.help-circle", "bad"),
+}
+"""Icon and colour of each stage and outcome; the word always stands beside them."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    window: str
+    surface: str
+    raised: str
+    line: str
+    faint: str
+    text: str
+    muted: str
+    accent: str
+    good: str
+    warning: str
+    bad: str
+
+
+DARK = Tokens(
+    "#14161a", "#1b1e24", "#242830", "#333a46", "#262b34", "#e6e9ee", "#9aa4b2", "#58a6ff", "#3fb950", "#d9a441", "#f0625a"
+)
+LIGHT = Tokens(
+    "#f5f6f8", "#ffffff", "#eef0f4", "#d5dae2", "#e7eaef", "#1a1f27", "#5a6472", "#0b66d8", "#1a7f37", "#9a6700", "#c62b24"
+)
+
+_current = LIGHT
+
+
+def tokens() -> Tokens:
+    """Those of the theme in use."""
+    return _current
+
+
+def is_dark() -> bool:
+    return _current is DARK
+
+
+def run_colour(run_id: str) -> QColor:
+    """The same for a run in list, charts, HUD and compare."""
+    return QColor(RUN_COLOURS[sum(run_id.encode()) % len(RUN_COLOURS)])
+
+
+def apply(app: QApplication, wanted: str) -> None:
+    """`wanted` is light, dark or system."""
+    global _current
+    prefers_dark = QGuiApplication.styleHints().colorScheme() is Qt.ColorScheme.Dark
+    _current = DARK if wanted == "dark" or (wanted == "system" and prefers_dark) else LIGHT
+    _icon.cache_clear()
+    app.setStyle("Fusion")
+    app.setPalette(_palette(_current))
+    app.setStyleSheet(_style_sheet(_current))
+    font = app.font()
+    font.setPointSizeF(10)
+    app.setFont(font)
+
+
+def icon(name: str, colour: str = "text") -> QIcon:
+    """An icon by its QtAwesome name, in a token's colour."""
+    return _icon(name, str(getattr(_current, colour)))
+
+
+@lru_cache(maxsize=512)
+def _icon(name: str, colour: str) -> QIcon:
+    made: QIcon = qtawesome.icon(name, color=colour)
+    return made
+
+
+def state_icon(state: str) -> QIcon:
+    name, colour = STATE_ICONS.get(state, ("mdi6.help-circle", "muted"))
+    return icon(name, colour)
+
+
+def monospace() -> QFont:
+    font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
+    font.setPointSizeF(9.5)
+    return font
+
+
+def heading() -> QFont:
+    font = QApplication.font()
+    font.setPointSizeF(12)
+    font.setWeight(QFont.Weight.DemiBold)
+    return font
+
+
+def _palette(t: Tokens) -> QPalette:
+    palette = QPalette()
+    roles = {
+        QPalette.ColorRole.Window: t.window,
+        QPalette.ColorRole.WindowText: t.text,
+        QPalette.ColorRole.Base: t.surface,
+        QPalette.ColorRole.AlternateBase: t.raised,
+        QPalette.ColorRole.ToolTipBase: t.raised,
+        QPalette.ColorRole.ToolTipText: t.text,
+        QPalette.ColorRole.Text: t.text,
+        QPalette.ColorRole.Button: t.raised,
+        QPalette.ColorRole.ButtonText: t.text,
+        QPalette.ColorRole.BrightText: t.bad,
+        QPalette.ColorRole.Link: t.accent,
+        QPalette.ColorRole.Highlight: t.accent,
+        QPalette.ColorRole.HighlightedText: t.window if t is DARK else "#ffffff",
+        QPalette.ColorRole.PlaceholderText: t.muted,
+        QPalette.ColorRole.Mid: t.line,
+        QPalette.ColorRole.Midlight: t.faint,
+        QPalette.ColorRole.Dark: t.line,
+        QPalette.ColorRole.Shadow: t.line,
+        QPalette.ColorRole.Light: t.raised,
+    }
+    for role, colour in roles.items():
+        palette.setColor(role, QColor(colour))
+    for role in (QPalette.ColorRole.WindowText, QPalette.ColorRole.Text, QPalette.ColorRole.ButtonText):
+        palette.setColor(QPalette.ColorGroup.Disabled, role, QColor(t.muted))
+    return palette
+
+
+def _style_sheet(t: Tokens) -> str:
+    on_accent = t.window if t is DARK else "#ffffff"
+    return f"""
+    QToolTip {{ color: {t.text}; background: {t.raised}; border: 1px solid {t.line}; padding: 4px; }}
+    QPushButton, QToolButton {{ padding: 4px 12px; border: 1px solid {t.line}; border-radius: 4px; background: {t.raised}; }}
+    QToolButton {{ padding: 4px; }}
+    QPushButton:hover, QToolButton:hover {{ border-color: {t.accent}; }}
+    QPushButton:pressed, QToolButton:pressed, QToolButton:checked {{ background: {t.faint}; border-color: {t.accent}; }}
+    QPushButton:disabled, QToolButton:disabled {{ color: {t.muted}; border-color: {t.faint}; background: {t.window}; }}
+    QPushButton[accent="true"] {{ background: {t.accent}; color: {on_accent}; border-color: {t.accent}; font-weight: 600; }}
+    QPushButton[accent="true"]:disabled {{ background: {t.raised}; color: {t.muted}; border-color: {t.faint}; }}
+    QToolButton[flat="true"], QPushButton[flat="true"] {{ border-color: transparent; background: transparent; }}
+    QToolButton[flat="true"]:hover, QPushButton[flat="true"]:hover {{ background: {t.raised}; }}
+    QLineEdit, QSpinBox, QDoubleSpinBox, QComboBox, QPlainTextEdit, QTextEdit {{
+        background: {t.surface}; border: 1px solid {t.line}; border-radius: 4px; padding: 3px 6px; }}
+    QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus, QComboBox:focus, QPlainTextEdit:focus {{
+        border-color: {t.accent}; }}
+    QLineEdit[invalid="true"], QComboBox[invalid="true"] {{ border-color: {t.bad}; }}
+    QTabWidget::pane {{ border: 0; border-top: 1px solid {t.line}; }}
+    QTabBar::tab {{ padding: 6px 12px; border: 0; color: {t.muted}; background: transparent; }}
+    QTabBar::tab:selected {{ color: {t.text}; border-bottom: 2px solid {t.accent}; }}
+    QTabBar::tab:hover {{ color: {t.text}; }}
+    QDockWidget::title {{ padding: 4px {MARGIN}px; color: {t.muted}; background: {t.window}; }}
+    QHeaderView::section {{ padding: 4px 8px; border: 0; border-bottom: 1px solid {t.line}; background: {t.window};
+        color: {t.muted}; }}
+    QTableView, QTreeView, QListView {{ background: {t.surface}; border: 0; gridline-color: {t.faint};
+        selection-background-color: {t.raised}; selection-color: {t.text}; }}
+    QMenuBar {{ background: {t.window}; }}
+    QMenuBar::item:selected, QMenu::item:selected {{ background: {t.raised}; }}
+    QMenu {{ background: {t.surface}; border: 1px solid {t.line}; }}
+    QSplitter::handle {{ background: {t.faint}; }}
+    QStatusBar {{ color: {t.muted}; }}
+    QProgressBar {{ border: 0; border-radius: 3px; background: {t.raised}; text-align: center; max-height: 14px; }}
+    QProgressBar::chunk {{ background: {t.accent}; border-radius: 3px; }}
+    QScrollArea {{ border: 0; }}
+    QLabel[muted="true"] {{ color: {t.muted}; }}
+    QLabel[error="true"] {{ color: {t.bad}; }}
+    QFrame[banner="true"] {{ background: {t.raised}; border: 1px solid {t.warning}; border-radius: 4px; }}
+    """
