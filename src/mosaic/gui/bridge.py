@@ -78,7 +78,11 @@ class Bridge(QObject):
     # --- one-shot calls
 
     def ask(
-        self, call: Callable[[Trainer], Any], then: Then | None = None, failed: Then | None = None, owner: QObject | None = None
+        self,
+        call: Callable[[Trainer], Any],
+        then: Then | None = None,
+        failed: Then | None = None,
+        owner: QObject | None = None,
     ) -> None:
         """Runs `call(trainer)` elsewhere; `then(result)` or `failed(error)` follow in the GUI thread.
 
@@ -87,7 +91,11 @@ class Bridge(QObject):
         self.work(lambda: call(self._connection()), then, failed, owner)
 
     def work(
-        self, call: Callable[[], Any], then: Then | None = None, failed: Then | None = None, owner: QObject | None = None
+        self,
+        call: Callable[[], Any],
+        then: Then | None = None,
+        failed: Then | None = None,
+        owner: QObject | None = None,
     ) -> None:
         """The same for work that needs no daemon, such as writing a file."""
 

@@ -49,10 +49,30 @@ class Tokens:
 
 
 DARK = Tokens(
-    "#14161a", "#1b1e24", "#242830", "#333a46", "#262b34", "#e6e9ee", "#9aa4b2", "#58a6ff", "#3fb950", "#d9a441", "#f0625a"
+    "#14161a",
+    "#1b1e24",
+    "#242830",
+    "#333a46",
+    "#262b34",
+    "#e6e9ee",
+    "#9aa4b2",
+    "#58a6ff",
+    "#3fb950",
+    "#d9a441",
+    "#f0625a",
 )
 LIGHT = Tokens(
-    "#f5f6f8", "#ffffff", "#eef0f4", "#d5dae2", "#e7eaef", "#1a1f27", "#5a6472", "#0b66d8", "#1a7f37", "#9a6700", "#c62b24"
+    "#f5f6f8",
+    "#ffffff",
+    "#eef0f4",
+    "#d5dae2",
+    "#e7eaef",
+    "#1a1f27",
+    "#5a6472",
+    "#0b66d8",
+    "#1a7f37",
+    "#9a6700",
+    "#c62b24",
 )
 
 _current = LIGHT
@@ -149,12 +169,14 @@ def _style_sheet(t: Tokens) -> str:
     on_accent = t.window if t is DARK else "#ffffff"
     return f"""
     QToolTip {{ color: {t.text}; background: {t.raised}; border: 1px solid {t.line}; padding: 4px; }}
-    QPushButton, QToolButton {{ padding: 4px 12px; border: 1px solid {t.line}; border-radius: 4px; background: {t.raised}; }}
+    QPushButton, QToolButton {{ padding: 4px 12px; border: 1px solid {t.line}; border-radius: 4px;
+        background: {t.raised}; }}
     QToolButton {{ padding: 4px; }}
     QPushButton:hover, QToolButton:hover {{ border-color: {t.accent}; }}
     QPushButton:pressed, QToolButton:pressed, QToolButton:checked {{ background: {t.faint}; border-color: {t.accent}; }}
     QPushButton:disabled, QToolButton:disabled {{ color: {t.muted}; border-color: {t.faint}; background: {t.window}; }}
-    QPushButton[accent="true"] {{ background: {t.accent}; color: {on_accent}; border-color: {t.accent}; font-weight: 600; }}
+    QPushButton[accent="true"] {{ background: {t.accent}; color: {on_accent}; border-color: {t.accent};
+        font-weight: 600; }}
     QPushButton[accent="true"]:disabled {{ background: {t.raised}; color: {t.muted}; border-color: {t.faint}; }}
     QToolButton[flat="true"], QPushButton[flat="true"] {{ border-color: transparent; background: transparent; }}
     QToolButton[flat="true"]:hover, QPushButton[flat="true"]:hover {{ background: {t.raised}; }}

@@ -1,0 +1,94 @@
+"""What panels and actions are handed: the data, the ways to ask for more, and where they would like to go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from PySide6.QtCore import QObject, Signal
+
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.bridge import Bridge
+from mosaic.gui.models.events import Events
+from mosaic.gui.models.notes import Notes
+from mosaic.gui.models.runs import Runs
+from mosaic.gui.models.series import Series
+from mosaic.gui.settings import Settings
+
+Json = dict[str, Any]
+
+
+class Workbench(QObject):
+    page_wanted = Signal(str)
+    """Show the page with this id: welcome, train, run, compare, settings."""
+    tab_wanted = Signal(str)
+    """Show this tab of the run page."""
+    selected = Signal(object)
+    """The run that is looked at has changed: its id, or None."""
+    marked = Signal(list)
+    """The runs that are marked in the list (several may be), newest first."""
+    form_wanted = Signal(object)
+    """Open the train form, filled from this payload; None: as it was left."""
+    said = Signal(str, str)
+    """A passing message and its kind: info, good, warning or bad."""
+    theme_changed = Signal()
+
+    def __init__(self, workspace: Workspace, bridge: Bridge, settings: Settings, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.workspace = workspace
+        self.bridge = bridge
+        self.settings = settings
+        self.runs = Runs(bridge, self)
+        self.events = Events(bridge, self)
+        self.notes = Notes(bridge, self)
+        self.status: Json = {}
+        """The daemon's, as last heard; empty while there is none."""
+        self.selection: str | None = None
+        self.marks: list[str] = []
+        self._series: dict[str, Series] = {}
+        bridge.connected.connect(self._connected)
+        bridge.polled.connect(lambda _, status: self._connected(status))
+        bridge.lost.connect(lambda _: self._connected({}))
+
+    def _connected(self, status: Json) -> None:
+        self.status = status
+
+    def select(self, run_id: str | None, tab: str | None = None) -> None:
+        """Look at this run."""
+        if run_id != self.selection:
+            self.selection = run_id
+            self.selected.emit(run_id)
+        if run_id is not None:
+            self.page_wanted.emit("run")
+            if tab is not None:
+                self.tab_wanted.emit(tab)
+
+    def mark(self, run_ids: list[str]) -> None:
+        self.marks = run_ids
+        self.marked.emit(run_ids)
+
+    def chosen(self) -> list[Json]:
+        """The views that an action is about: the marked runs, else the one that is looked at."""
+        ids = self.marks or ([self.selection] if self.selection else [])
+        return [view for view in map(self.runs.get, ids) if view is not None]
+
+    def series(self, run_id: str) -> Series:
+        """The run's points; loaded when first asked for, and kept."""
+        if run_id not in self._series:
+            if len(self._series) >= 64:
+                self._series.pop(next(iter(self._series))).deleteLater()
+            self._series[run_id] = Series(run_id, self.bridge, self)
+        return self._series[run_id]
+
+    def say(self, text: str, kind: str = "info") -> None:
+        self.said.emit(text, kind)
+
+    def tell_error(self, error: Exception) -> None:
+        """For `failed=` of the bridge."""
+        self.say(str(error), "bad")
+
+    def ask(
+        self, call: Callable[[Any], Any], then: Callable[[Any], None] | None = None, owner: QObject | None = None
+    ) -> None:
+        """`bridge.ask`, with errors shown to the user."""
+        self.bridge.ask(call, then, self.tell_error, owner)
