@@ -18,6 +18,7 @@ from tests.helpers.daemons import LiveDaemon, running_daemon
 from mosaic.client import Trainer
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 from mosaic.contracts.processes import identify, is_alive
+from mosaic.fastlane.place import LANES_VARIABLE, reap_all
 
 PATIENCE_S = 10.0
 """How long what is on its way out may take. Only a test that leaks waits so long."""
@@ -25,7 +26,11 @@ MARK_VARIABLE = "MOSAIC_TEST_SESSION"
 MARK = uuid.uuid4().hex
 """In the environment of every process that descends from this session, even of those that left our process group."""
 SHARED_MEMORY = Path("/dev/shm")
+LANES = SHARED_MEMORY / f"mosaic-test-{MARK[:12]}"
+"""Frames of this session's runs, apart from those of everybody else on this machine."""
 os.environ[MARK_VARIABLE] = MARK
+if SHARED_MEMORY.is_dir():
+    os.environ[LANES_VARIABLE] = str(LANES)
 
 
 @pytest.fixture
@@ -95,6 +100,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
         end(leaked)
     if not wait_until(lambda: not lasting_threads() - threads):
         left += [f"thread {thread.name}" for thread in lasting_threads() - threads]
+    reap_all()  # as the next daemon would; what is left then belongs to a process that lives, or is no lane
     if not wait_until(lambda: not shared_memory_files() - files):
         left += [f"shared memory {name}" for name in shared_memory_files() - files]
     assert not left, "Left behind: " + "; ".join(left)
@@ -134,7 +140,7 @@ def lasting_threads() -> set[threading.Thread]:
 
 
 def shared_memory_files() -> set[str]:
-    return {path.name for path in SHARED_MEMORY.glob("mosaic*")} if SHARED_MEMORY.is_dir() else set()
+    return {str(path) for path in (LANES, *LANES.rglob("*")) if path.exists()}
 
 
 def wait_until(is_done: Callable[[], bool]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from mosaic import __version__
 from mosaic.plugins import WorkerDescription, python_module
@@ -19,4 +20,12 @@ def describe() -> WorkerDescription:
         schemas=Path(__file__).parent / "metadata" / "cleanrl" / __version__ / "schemas.json",
         log_name="cleanrl",
         can_load_policies=True,
+        programs=("extras.cleanrl", "extras.cleanrl_python"),
+        algorithms_in=_algorithms_in,
     )
+
+
+def _algorithms_in(path: str) -> dict[str, Any]:
+    from cleanrl_worker.foreign import algorithms
+
+    return algorithms(path)

@@ -53,6 +53,10 @@ def check(assignment: Assignment, config_path: str = "<config>") -> Json:
         "threads": int(os.environ.get(THREADS_VARIABLE, "1")),
         "extras": assignment.extras.model_dump(mode="json", exclude_unset=True, exclude={"wandb_api_key"}),
     }
+    if assignment.is_foreign:
+        from cleanrl_worker.scripts import planned
+
+        return summary | planned(assignment).summary()
     if assignment.is_evaluation:
         return summary | evaluation.check(assignment)
     config, facts, env = launcher.check(assignment)

@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
+from cleanrl_worker.foreign import PREFIX
 from cleanrl_worker.registry import algorithm, module_name
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.model import Contract, explain
-from mosaic.contracts.payload import EnvId, SafeName, Text
+from mosaic.contracts.payload import EnvId, SafeName, Text, safe_name
 
 WORKER = "cleanrl"
 DEFAULT_SEED = 1
@@ -38,6 +39,15 @@ def _readable_path(value: str) -> str:
 
 InsidePath = Annotated[str, Field(max_length=500), AfterValidator(_inside)]
 AnyPath = Annotated[str, Field(max_length=4000), AfterValidator(_readable_path)]
+
+
+def _algo_name(value: str) -> str:
+    """Ours by its name; one of the user's own CleanRL as `cleanrl:name`."""
+    safe_name(value.removeprefix(PREFIX))
+    return value
+
+
+AlgoName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_algo_name)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
@@ -83,11 +93,15 @@ class ReservedExtras(Contract):
     hf_entity: Text | None = None
     algo_params: dict[str, Any] | None = None
     """The algorithm's own settings."""
+    cleanrl: AnyPath | None = None
+    """A checkout of CleanRL, or an environment with it: its scripts are the algorithms `cleanrl:NAME`."""
+    cleanrl_python: AnyPath | None = None
+    """The interpreter that runs them; else the one that lies beside them, else ours."""
 
 
 class WorkerConfig(Contract):
     run_id: SafeName | None = None
-    algo: SafeName | None = None
+    algo: AlgoName | None = None
     env_id: EnvId | None = None
     total_timesteps: Count | None = None
     """Environment steps to train for; the algorithm's own default where unset."""
@@ -114,6 +128,11 @@ class Assignment:
     @property
     def is_evaluation(self) -> bool:
         return self.extras.mode == POLICY_EVAL
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it is a script of the user's own CleanRL."""
+        return self.config.algo is not None and self.config.algo.startswith(PREFIX)
 
     @property
     def saves_model(self) -> bool:

@@ -14,12 +14,16 @@ from mosaic import __version__
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder, file_name
 from mosaic.envs import make
+from mosaic.envs.factory import render_help
 from mosaic.run import Run, last_good_checkpoint
+from mosaic.run.frames import Frames
 
 TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 CONSOLE_S = 1.0
 CAPABILITIES = ("inbox", "pause", "checkpoint", "resume")
 KEEP_CHECKPOINTS = 3
+GRID_LIMIT = 8
+"""Environments that can be watched, unless `grid_limit` says otherwise."""
 NOT_YET = {
     "capture_video": "Videos during training are not there yet: capture_video has no effect.",
     "track_wandb": "W&B tracking is not there yet: track_wandb has no effect.",
@@ -71,6 +75,15 @@ def open_run(assignment: Assignment, folder: RunFolder, **more: Any) -> ConsoleR
     )
 
 
+def live_frames(assignment: Assignment, run: Run, env_id: str) -> Frames | None:
+    """Pictures while somebody watches, as `video_mode` says; without a watcher nothing is drawn."""
+    extras = assignment.extras
+    if extras.video_mode == "off":
+        return None
+    limit = 1 if extras.video_mode == "single" else extras.grid_limit or GRID_LIMIT
+    return Frames(run.folder, limit, run.warn, render_help(env_id))
+
+
 def check(assignment: Assignment) -> tuple[Any, dict[str, Any], Any]:
     """The algorithm's config, what it says of the environment, and that environment; or why they do not fit."""
     module = algorithm(assignment.algo)
@@ -89,6 +102,11 @@ Work = Callable[[RunFolder, bool], None]
 
 def prepared(assignment: Assignment) -> Work:
     """Checks everything as a dry run does, so that what is refused is refused before a folder is touched."""
+    if assignment.is_foreign:
+        from cleanrl_worker.scripts import planned
+
+        plan = planned(assignment)
+        return lambda folder, _: plan.run(folder)
     if assignment.is_evaluation:
         from cleanrl_worker.evaluation import matched, run_evaluation
 
@@ -117,6 +135,7 @@ def train(assignment: Assignment, config: Any, folder: RunFolder, is_resume: boo
             tell_not_yet(run, assignment)
             if resumed is None:
                 run.hyperparameters(config.model_dump())
+            run.frames = live_frames(assignment, run, config.env_id)
             module.train(config, run, resumed)
             run.say()
             if assignment.saves_model:

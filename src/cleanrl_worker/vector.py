@@ -7,6 +7,7 @@ the same step (same-step autoreset), and the last observation is handed over for
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,12 +17,16 @@ import numpy.typing as npt
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from mosaic.contracts.errors import BadInput
+from mosaic.run.frames import Frames
 
 Array = npt.NDArray[Any]
 Environment = gymnasium.Env[Any, Any]
 
 RECORD_LIMIT = 100_000
 """Actions of one episode that are kept; an episode longer than this is not resumed exactly."""
+LOOK_S = {False: 0.02, True: 0.002}
+"""About how often it is asked whether a picture is due: while nobody watches, while somebody does."""
+LONGEST_STRIDE = 1024
 _PLAIN_WRAPPERS = (OrderEnforcing, PassiveEnvChecker)
 
 
@@ -40,7 +45,7 @@ class Ending(NamedTuple):
 class Environments:
     """`count` environments. One rollout is a number of `step` calls, then `finish`."""
 
-    def __init__(self, make: Callable[[], Environment], count: int, seed: int) -> None:
+    def __init__(self, make: Callable[[], Environment], count: int, seed: int, frames: Frames | None = None) -> None:
         self.seed = seed
         made = [make() for _ in range(count)]
         self.observation_space = made[0].observation_space
@@ -73,6 +78,13 @@ class Environments:
         """The state of the environment's random generator before the present episode's reset."""
         self._actions: list[list[Array] | None] = [[] for _ in made]
         """The actions since; None where they are too many."""
+        self._episodes = [0] * count
+        """The number of the present episode of each, from 1."""
+        self._taps = [] if frames is None else frames.tapped(self._envs)
+        self._look_at = 0.0 if self._taps else float("inf")
+        """When, by our clock, to ask next whether a picture is due: no step pays for more than this comparison."""
+        self._looked_s = 0.0
+        self._stride = 1
 
     def __len__(self) -> int:
         return len(self._envs)
@@ -82,6 +94,8 @@ class Environments:
         return flat_size(self.observation_space)
 
     def close(self) -> None:
+        for tap in self._taps:
+            tap.close()
         for env in self._envs:
             env.close()
 
@@ -114,7 +128,26 @@ class Environments:
             else:
                 latest[index] = observation
             into[index] = observation if flatten is None else flatten(observation)
+        if clock >= self._look_at:
+            self._show(clock)
         return endings
+
+    def _show(self, clock: int) -> None:
+        """Draws the environments whose picture is due."""
+        now = time.monotonic()
+        wanted_s = LOOK_S[any(tap.lane.is_watched for tap in self._taps)]
+        since_s, self._looked_s = now - self._looked_s, now
+        if since_s > 2 * wanted_s:
+            self._stride = max(1, int(self._stride * wanted_s / since_s))
+        elif since_s < wanted_s / 2:
+            self._stride = min(LONGEST_STRIDE, 2 * self._stride)
+        self._look_at = clock + self._stride
+        for index, tap in enumerate(self._taps):
+            if tap.is_due():
+                length = clock - self._began[index]
+                earned = self._rewards[index][self._first_reward[index] :]
+                reward = self._rewards[index][-1] if length else 0.0
+                tap.show(self._episodes[index], length, reward, self._earlier[index] + sum(earned))
 
     def _end(self, index: int, observation: Any, is_terminal: bool) -> Ending:
         earned = self._earlier[index] + float(sum(self._rewards[index][self._first_reward[index] :]))
@@ -128,6 +161,7 @@ class Environments:
         self._seeds[index] = seed
         self._before[index] = None if seed is not None else random_state(self._cores[index])
         self._latest[index], _ = self._envs[index].reset(seed=seed)
+        self._episodes[index] += 1
         self._began[index] = self._clock
         self._deadlines[index] = self._clock + self._limits[index]
         self._first_reward[index] = len(self._rewards[index])
@@ -169,6 +203,7 @@ class Environments:
                     "now": plain(random_state(self._cores[index])),
                     "length": self._clock - self._began[index],
                     "return": self._earlier[index],
+                    "episode": self._episodes[index],
                 }
             )
         return arrays, facts
@@ -183,6 +218,7 @@ class Environments:
                 self._began[index] = self._clock - fact["length"]
                 self._deadlines[index] = self._began[index] + self._limits[index]
                 self._earlier[index] = fact["return"]
+                self._episodes[index] = fact.get("episode", 1)
                 self._actions[index] = [] if actions is None else [actions]
                 self._is_fresh[index] = False
             else:

@@ -58,7 +58,7 @@ class FakeTrainer:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def submit(self, payload: Json) -> Json:
+    def submit(self, payload: Json, environment: dict[str, str] | None = None) -> Json:
         self.submitted.append(payload)
         config = payload["metadata"]["worker"]["config"]
         made = view(f"01NEW{next(self._ids):05}0000000000000000", stage="queued", seed=config.get("seed"))

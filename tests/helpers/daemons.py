@@ -32,7 +32,8 @@ def install_scripted_worker(place: Path) -> None:
 
 def environment(place: Path) -> dict[str, str]:
     install_scripted_worker(place)
-    return {**os.environ, "PYTHONPATH": str(place), "SCRIPTED_SOURCE": str(SOURCE)}
+    path = os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, "SCRIPTED_SOURCE": str(SOURCE)}
 
 
 class LiveDaemon:

@@ -203,7 +203,8 @@ def _learner(config: Config, agent: Agent) -> Learner:
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    environments = Environments(functools.partial(envs.make, config.env_id), config.num_envs, config.seed)
+    make = functools.partial(envs.make, config.env_id)
+    environments = Environments(make, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:

@@ -64,7 +64,7 @@ def evaluated(
     trained = _trained(trainer, run)
     policy = checkpoint_path(trained, checkpoint)
     payload = eval_payload(trainer.config(trained["run_id"]), str(policy), episodes, has_video, seed_override)
-    view = submit_and_follow(door, payload, episodes)
+    view = submit_and_follow(door, payload, episodes_wanted=episodes)
     if view["stage"] != "finished" or view["outcome"] != "succeeded":
         return view, None
     said = _read_summary(RunFolder(view["run_dir"]).eval_summary)

@@ -118,11 +118,13 @@ class Feed:
             self._closed.wait(POLL_S)
 
 
-def submit_and_follow(door: Door, payload: Json, episodes_wanted: int | None = None) -> Json:
+def submit_and_follow(
+    door: Door, payload: Json, environment: dict[str, str] | None = None, episodes_wanted: int | None = None
+) -> Json:
     """Starts a run and stays with it. From the submission on, a Ctrl-C is for the run."""
     trainer = door.trainer()
     with Interrupts() as interrupts:
-        return _follow(door, trainer.submit(payload), interrupts, episodes_wanted, may_cancel=True)
+        return _follow(door, trainer.submit(payload, environment), interrupts, episodes_wanted, may_cancel=True)
 
 
 def follow(door: Door, view: Json, may_cancel: bool = True) -> Json:

@@ -129,7 +129,9 @@ def title(view: Json) -> str:
         return f"evaluation of {view.get('algo')} on {view.get('env_id')}"
     if not view.get("algo"):
         return str(view.get("run_name") or view.get("worker"))
-    return f"{view['algo']} on {view.get('env_id')}, seed {view.get('seed')}"
+    place = f" on {view['env_id']}" if view.get("env_id") else ""
+    seed = f", seed {view['seed']}" if view.get("seed") is not None else ""
+    return f"{view['algo']}{place}{seed}"
 
 
 def hardware_words(hardware: Json) -> str:

@@ -29,6 +29,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Train": {
         "train": ("train:train", "Train an agent and watch it."),
+        "run": ("script:run", "Run any script of yours, unedited, with curves and live frames."),
         "check": ("train:check", "Ask the worker what it would do; nothing is started."),
         "submit": ("train:submit", "Submit a whole config from a JSON file."),
         "eval": ("evaluate:evaluate", "Evaluate a run's policy on fresh seeds."),
@@ -36,6 +37,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "runs": ("runs:runs", "List runs, newest first."),
         "show": ("show:show", "Show everything about a run."),
+        "watch": ("watch:watch", "Watch a run's environments, live."),
         "logs": ("reading:logs", "Print what a run wrote to its console."),
         "metrics": ("reading:metrics", "Print the metrics of a run."),
         "config": ("runs:config", "Print the config that made a run."),

@@ -122,8 +122,9 @@ def parse_seeds(text: str) -> list[int]:
 def group_name(algo: str, env_id: str, now: float) -> str:
     """`ppo-CartPole-v1-20260314-0927`."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    safe = "".join(char if char.isalnum() or char in "._@+-" else "_" for char in file_name(env_id))
-    return f"{algo}-{safe}-{stamp}"
+    named = f"{algo.replace(':', '-')}-{file_name(env_id)}"
+    safe = "".join(char if char.isalnum() or char in "._@+-" else "_" for char in named)
+    return f"{safe}-{stamp}"
 
 
 def eval_payload(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mosaic.contracts.errors import BadInput, unknown
@@ -109,6 +109,8 @@ class Algorithm:
     fields: tuple[Field, ...]
     said: Mapping[str, Any]
     """Its whole entry in the schema file."""
+    is_own: bool = False
+    """Whether it is a script of the user's own, which runs in the user's own environment."""
 
     def default(self, name: str) -> Any:
         return next((field.default for field in self.fields if field.name == name), None)
@@ -132,6 +134,16 @@ def algorithms() -> dict[str, Algorithm]:
         for name, said in description.algorithms().items():
             key = f"{description.id}:{name}" if name in found else name
             found[key] = _algorithm(description, name, said)
+    return found
+
+
+def algorithms_in(path: str) -> dict[str, Algorithm]:
+    """The algorithms of a folder of the user's own, such as a checkout of CleanRL."""
+    found: dict[str, Algorithm] = {}
+    for description in workers().values():
+        if description.algorithms_in is not None:
+            entries = description.algorithms_in(path)
+            found |= {name: replace(_algorithm(description, name, said), is_own=True) for name, said in entries.items()}
     return found
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -10,8 +11,9 @@ from click.core import ParameterSource
 
 from mosaic.cli.door import Command, Door, common_options
 from mosaic.cli.payloads import CORE_FIELDS, EXTRAS, Wishes, train_payload
-from mosaic.cli.schema import Algorithm, Field, algorithm, algorithms, truth
-from mosaic.contracts.errors import BadInput
+from mosaic.cli.schema import Algorithm, Field, algorithm, algorithms, algorithms_in, truth
+from mosaic.cli.script import argument
+from mosaic.contracts.errors import BadInput, unknown
 
 Json = dict[str, Any]
 Act = Callable[[Door, Algorithm, Json, str | None, bool], Any]
@@ -108,19 +110,26 @@ def run_options(is_check: bool) -> list[click.Option]:
 
 
 class AlgorithmCommand(Command):
-    """`train ppo` or `check ppo`: every setting of the algorithm, then those of the run."""
+    """`train ppo` or `check ppo`: every setting of the algorithm, then those of the run.
 
-    def __init__(self, found: Algorithm, act: Act, is_check: bool = False) -> None:
+    `own` says where an algorithm of the user's own comes from: extras, by name. It has only the flags that it states.
+    """
+
+    def __init__(
+        self, found: Algorithm, act: Act, is_check: bool = False, own: Mapping[str, str] | None = None
+    ) -> None:
         self.algorithm = found
+        self._own = dict(own or {})
         shown = {field.name: field for field in found.fields}
-        core = [shown.get(name) or _CORE[name] for name in CORE_FIELDS]
-        extra = [shown.get(field.name) or field for field in _EXTRA_FIELDS]
+        core = [shown.get(name) or _CORE[name] for name in CORE_FIELDS if own is None or name in shown]
+        extra = [shown.get(field.name) or field for field in _EXTRA_FIELDS if own is None or field.name in shown]
         rest = [field for field in found.fields if field.name not in CORE_FIELDS and field.name not in EXTRAS]
         self.settings = [*core, *rest, *extra]
         options = [
             *(setting_option(field, "What to train") for field in core),
             *(setting_option(field, field.group) for field in rest),
             *(setting_option(field, "Tracking and recording") for field in extra),
+            *(_own_options() if own is not None else ()),
         ]
         super().__init__(
             found.name,
@@ -170,8 +179,32 @@ class AlgorithmCommand(Command):
         )
         defaults = {field.name: field.default for field in self.settings}
         payload = train_payload(self.algorithm.worker.id, self.algorithm.name, given, defaults, wishes)
+        if self._own:
+            payload["metadata"]["worker"]["config"].setdefault("extras", {}).update(self._own)
         door = ctx.ensure_object(Door)
         return self._act(door, self.algorithm, payload, values["seeds"], bool(values.get("detach")))
+
+
+OWN_EXTRAS = ("cleanrl", "cleanrl_python")
+
+
+def own_extras(args: Sequence[str]) -> dict[str, str]:
+    """Where the user's own CleanRL is, if these arguments say so; paths are made absolute."""
+    found = {name: argument(args, [name]) for name in OWN_EXTRAS}
+    # Not resolved: the interpreter of a virtual environment is a link, and means another one behind it.
+    own = {name: os.path.abspath(os.path.expanduser(path)) for name, path in found.items() if path}
+    return own if "cleanrl" in own else {}
+
+
+def _own_options() -> list[click.Option]:
+    sentences = {
+        "cleanrl": "A checkout of CleanRL, or an environment with it.",
+        "cleanrl_python": "The interpreter that runs its scripts.  [default: the one beside them, else ours]",
+    }
+    return [
+        click.Option([f"--{name.replace('_', '-')}"], metavar="PATH", expose_value=False, help=sentences[name])
+        for name in OWN_EXTRAS
+    ]
 
 
 def with_plain_flags(args: Sequence[str], flags: Iterable[str]) -> list[str]:
@@ -206,6 +239,19 @@ class AlgorithmGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(algorithms())
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The flags of an algorithm of the user's own are known when its folder is."""
+        own = own_extras(args)
+        if own and args[0] in (found := algorithms_in(own["cleanrl"])):
+            return args[0], AlgorithmCommand(found[args[0]], self._act, self._is_check, own), args[1:]
+        if own and ":" in args[0]:
+            raise unknown("algorithm", args[0], found, own["cleanrl"])
+        if ":" in args[0] and not ctx.resilient_parsing and args[0] not in algorithms():
+            raise BadInput(f"{args[0]} is of a CleanRL of your own. Say where it is: --cleanrl PATH")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if ctx.resilient_parsing and cmd_name not in algorithms():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,17 @@ def files(run_dir: str) -> dict[str, str]:
         "logs": folder.logs,
     }
     found = {name: str(path) for name, path in wanted.items() if _has_content(path)}
-    models = sorted(folder.models.glob("*/*.cleanrl_model"))
-    return found | ({"model": str(models[-1])} if models else {})
+    models = [str(path) for path in sorted(folder.models.glob("*/*.cleanrl_model"))] or _saved(folder)
+    return found | ({"model": models[-1]} if models else {})
+
+
+def _saved(folder: RunFolder) -> list[str]:
+    """What a script of the user's saved by itself, wherever it put it."""
+    try:
+        listed = json.loads(folder.analytics.read_text()).get("saved_files") or []
+        return [str(entry["path"]) for entry in listed]
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return []
 
 
 def _has_content(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -21,22 +22,24 @@ Json = dict[str, Any]
 
 
 def _train(door: Door, algorithm: Algorithm, payload: Json, seeds: str | None, is_detached: bool) -> int:
+    environment = dict(os.environ) if algorithm.is_own else None
     if seeds is None:
-        return start(door, payload, is_detached)
+        return start(door, payload, is_detached, environment)
     group = payload["metadata"].get("group") or group_name(
         algorithm.name, payload["metadata"]["worker"]["config"].get("env_id", ""), time.time()
     )
-    return _start_many(door, [with_seed(payload, seed, group) for seed in parse_seeds(seeds)], group, is_detached)
+    payloads = [with_seed(payload, seed, group) for seed in parse_seeds(seeds)]
+    return _start_many(door, payloads, group, is_detached, environment)
 
 
-def start(door: Door, payload: Json, is_detached: bool) -> int:
+def start(door: Door, payload: Json, is_detached: bool, environment: dict[str, str] | None = None) -> int:
     """Submits one run and, unless detached, stays with it until its end."""
     door.announce()
     if is_detached:
-        return _submitted(door, door.trainer().submit(payload))
+        return _submitted(door, door.trainer().submit(payload, environment))
     from mosaic.cli.following import exit_code, report_end, submit_and_follow
 
-    ended = submit_and_follow(door, payload)
+    ended = submit_and_follow(door, payload, environment)
     report_end(door, ended)
     return exit_code(ended)
 
@@ -51,10 +54,12 @@ def _submitted(door: Door, view: Json) -> int:
     return 0
 
 
-def _start_many(door: Door, payloads: list[Json], group: str, is_detached: bool) -> int:
+def _start_many(
+    door: Door, payloads: list[Json], group: str, is_detached: bool, environment: dict[str, str] | None
+) -> int:
     door.announce()
     trainer = door.trainer()
-    views = [trainer.submit(payload) for payload in payloads]
+    views = [trainer.submit(payload, environment) for payload in payloads]
     output.say(f"{len(views)} runs in group {group}. List them: mosaic runs --group {group}")
     if not is_detached:
         from mosaic.cli.following import exit_code, follow_many
@@ -86,24 +91,25 @@ train = AlgorithmGroup(
 # --- check
 
 
-def _check(door: Door, _: Algorithm, payload: Json, seeds: str | None, __: bool) -> int:
+def _check(door: Door, algorithm: Algorithm, payload: Json, seeds: str | None, _: bool) -> int:
     if seeds is not None:
         parse_seeds(seeds)
-    return _verdict(door, payload)
+    return _verdict(door, payload, algorithm)
 
 
-def _verdict(door: Door, payload: Json) -> int:
-    verdict = door.trainer().check(payload)
+def _verdict(door: Door, payload: Json, algorithm: Algorithm | None = None) -> int:
+    environment = dict(os.environ) if algorithm is not None and algorithm.is_own else None
+    verdict = door.trainer().check(payload, environment)
     if door.is_json:
         output.print_json(verdict)
         return 0
     summary = verdict.get("summary") or {}
     click.echo("The worker would run this. Nothing was started.")
-    output.print_facts(verdict_rows(summary), "  ")
+    output.print_facts(verdict_rows(summary, algorithm), "  ")
     return 0
 
 
-def verdict_rows(summary: Json) -> list[tuple[str, str]]:
+def verdict_rows(summary: Json, algorithm: Algorithm | None = None) -> list[tuple[str, str]]:
     """What is worth knowing before it starts; a worker that says less gets fewer rows."""
     env = summary.get("environment") or {}
     folders = summary.get("directories") or {}
@@ -119,15 +125,15 @@ def verdict_rows(summary: Json) -> list[tuple[str, str]]:
         ("episodes", f"at most {longest:,} steps each" if longest else None),
         ("steps", f"{steps:,}" if steps else None),
         ("seed", summary.get("seed")),
-        ("changed", "\n".join(_changed_settings(summary)) or "nothing: every setting has its default"),
+        ("changed", "\n".join(_changed_settings(summary, algorithm)) or "nothing: every setting has its default"),
         ("run folder", folders.get("run")),
         ("tensorboard", summary.get("tensorboard_dir") or "off"),
     ]
     return [(name, str(value)) for name, value in rows if value is not None]
 
 
-def _changed_settings(summary: Json) -> list[str]:
-    algorithm = algorithms().get(summary.get("algo") or "")
+def _changed_settings(summary: Json, algorithm: Algorithm | None) -> list[str]:
+    algorithm = algorithm or algorithms().get(summary.get("algo") or "")
     if algorithm is None:
         return [f"{name} = {value}" for name, value in (summary.get("settings") or {}).items()]
     return [

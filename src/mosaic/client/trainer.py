@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import grpc
@@ -33,6 +33,18 @@ class Batch(NamedTuple):
     events: list[Json]
     """Journal lines with `run_id` and `source` (`journal`, `keeper`, `daemon`) beside `seq, at, kind, …`."""
     skipped: int
+
+
+class Sight(NamedTuple):
+    """What a viewer of a run's frames is told."""
+
+    state: str
+    """`connected`, `waiting` or `unavailable`."""
+    reason: str
+    image: bytes
+    """A JPEG; empty where only the state is told."""
+    hud: Json
+    """`envs`: for each, its env, episode, step, reward, return, rate_hz and pace; `rows` and `columns` of the grid."""
 
 
 class LogChunk(NamedTuple):
@@ -98,14 +110,19 @@ class Trainer:
     # --- runs
 
     @_speaking
-    def submit(self, payload: Json) -> Json:
-        """The view of the run that was made. Raises ConfigRefused and its kin before anything is made."""
-        return _view(self._ask("SubmitRun", pb.PayloadRequest(payload_json=json.dumps(payload))))
+    def submit(self, payload: Json, environment: Mapping[str, str] | None = None) -> Json:
+        """The view of the run that was made. Raises ConfigRefused and its kin before anything is made.
+
+        `environment` is for a run that starts a program of the caller's; it is never written down.
+        """
+        request = pb.PayloadRequest(payload_json=json.dumps(payload), environment=environment or {})
+        return _view(self._ask("SubmitRun", request))
 
     @_speaking
-    def check(self, payload: Json) -> Json:
+    def check(self, payload: Json, environment: Mapping[str, str] | None = None) -> Json:
         """The worker's verdict: `{"ok": true, "summary": {…}}`; a refusal raises, as `submit` would."""
-        return _json(self._ask("CheckRun", pb.PayloadRequest(payload_json=json.dumps(payload))))
+        request = pb.PayloadRequest(payload_json=json.dumps(payload), environment=environment or {})
+        return _json(self._ask("CheckRun", request))
 
     @_speaking
     def cancel(self, run: str) -> Json:
@@ -208,6 +225,15 @@ class Trainer:
         request = pb.LogRequest(run=run, is_stderr=is_stderr, offset=offset, follow=follow)
         for reply in self._ask("ReadLog", request):
             yield LogChunk(reply.data, reply.offset)
+
+    @_speaking_stream
+    def frames(
+        self, run: str, envs: Sequence[int] = (), rate_hz: float = 0, max_side: int = 0, budget: float = 0
+    ) -> Iterator[Sight]:
+        """The newest pictures of some environments, or of all as a grid, until the run ends. Slow readers get fewer."""
+        request = pb.FramesRequest(run=run, envs=envs, rate_hz=rate_hz, max_side=max_side, budget=budget)
+        for reply in self._ask("StreamFrames", request):
+            yield Sight(reply.state, reply.reason, reply.image, json.loads(reply.hud_json or "{}"))
 
     # --- workers and the daemon itself
 

@@ -71,6 +71,26 @@ class CheckpointSaved(Event):
     """Mean return of the last 100 episodes."""
 
 
+class Environment(Event):
+    """An environment was reset with a seed: what is needed to make its episodes again."""
+
+    KIND = "environment"
+    env: int
+    env_id: str | None = None
+    seed: int | str | None = None
+
+
+class Artifact(Event):
+    """A file that a script wrote by itself; it stays where it is."""
+
+    KIND = "artifact"
+    what: str
+    """`checkpoint_file`: a model or checkpoint of the script's own."""
+    path: str
+    step: int | None = None
+    size_bytes: int | None = None
+
+
 class Warned(Event):
     KIND = "warning"
     text: str
@@ -177,8 +197,8 @@ class Exited(Event):
 KINDS: dict[str, type[Event]] = {
     kind.KIND: kind
     for kind in (
-        Hello, Progress, Metrics, Episodes, CheckpointSaved, Warned, Anomaly, PausedNow, ResumedNow,
-        EvalSummaryUpdate, Finished, KeeperStarted, WorkerStarted, WorkerNotStarted, Sample,
+        Hello, Progress, Metrics, Episodes, CheckpointSaved, Environment, Artifact, Warned, Anomaly,
+        PausedNow, ResumedNow, EvalSummaryUpdate, Finished, KeeperStarted, WorkerStarted, WorkerNotStarted, Sample,
         PausedBySignal, ResumedBySignal, Escalated, Exited,
     )
 }  # fmt: skip

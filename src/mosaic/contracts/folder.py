@@ -9,6 +9,8 @@ RUN_DIR_VARIABLE = "MOSAIC_RUN_DIR"
 """Tells a worker which folder is its run."""
 INBOX_OFFSET_VARIABLE = "MOSAIC_INBOX_OFFSET"
 """Tells a worker where in the inbox its attempt begins; what stands before it was for an earlier one."""
+TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
+"""Tells a worker where its event files go."""
 WORKSPACE_VARIABLE = "MOSAIC_VAR"
 """Tells every program which workspace is meant."""
 
@@ -27,6 +29,8 @@ class Workspace:
         self.configs = self.trainer / "configs"
         self.runs = self.trainer / "runs"
         self.trash = self.trainer / "trash"
+        self.probe = self.trainer / "probe"
+        """What travels into other people's scripts, one folder a version."""
         self.logs = self.root / "logs"
         self.index = self.trainer / "index.sqlite"
         self.daemon_file = self.trainer / "daemon.json"
@@ -37,6 +41,11 @@ class Workspace:
     @classmethod
     def chosen(cls, told: str | os.PathLike[str] | None = None) -> Workspace:
         return cls(told or os.environ.get(WORKSPACE_VARIABLE) or "var")
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> Workspace:
+        """The one that a run lies in."""
+        return cls(folder.path.parents[2])
 
     def run(self, run_id: str) -> RunFolder:
         return RunFolder(self.runs / run_id)

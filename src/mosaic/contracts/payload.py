@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from mosaic.contracts.model import Contract, parsed
 
 
-def _safe_name(value: str) -> str:
+def safe_name(value: str) -> str:
     if not re.fullmatch(r"[^\W_][\w.@+-]*", value) or ".." in value:
         raise ValueError("expected letters, digits and . _ @ + - only, beginning with a letter or digit")
     return value
@@ -29,7 +29,7 @@ def _printable(value: str) -> str:
     return value
 
 
-SafeName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_safe_name)]
+SafeName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(safe_name)]
 EnvId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_safe_env_id)]
 Text = Annotated[str, Field(max_length=20_000), AfterValidator(_printable)]
 

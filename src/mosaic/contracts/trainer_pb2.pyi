@@ -68,16 +68,42 @@ Global___IdentifyReply: _TypeAlias = IdentifyReply  # noqa: Y015
 class PayloadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class EnvironmentEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     PAYLOAD_JSON_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
     payload_json: _builtins.str
+    @_builtins.property
+    def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """the caller's, for its own programs; kept in memory, never written down"""
+
     def __init__(
         self,
         *,
         payload_json: _builtins.str = ...,
+        environment: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["payload_json", b"payload_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["environment", b"environment", "payload_json", b"payload_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -577,15 +603,32 @@ class FramesRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RUN_FIELD_NUMBER: _builtins.int
+    ENVS_FIELD_NUMBER: _builtins.int
+    RATE_HZ_FIELD_NUMBER: _builtins.int
+    MAX_SIDE_FIELD_NUMBER: _builtins.int
+    BUDGET_FIELD_NUMBER: _builtins.int
     run: _builtins.str
+    rate_hz: _builtins.float
+    """of all pictures together; 0: the default, as for the rest"""
+    max_side: _builtins.int
+    budget: _builtins.float
+    """share of the training thread's time that drawing may take"""
+    @_builtins.property
+    def envs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """empty: all that can be watched, as a grid"""
+
     def __init__(
         self,
         *,
         run: _builtins.str = ...,
+        envs: _abc.Iterable[_builtins.int] | None = ...,
+        rate_hz: _builtins.float = ...,
+        max_side: _builtins.int = ...,
+        budget: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "envs", b"envs", "max_side", b"max_side", "rate_hz", b"rate_hz", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -600,8 +643,10 @@ class FrameReply(_message.Message):
     IMAGE_FIELD_NUMBER: _builtins.int
     HUD_JSON_FIELD_NUMBER: _builtins.int
     state: _builtins.str
+    """connected, waiting, unavailable"""
     reason: _builtins.str
     image: _builtins.bytes
+    """JPEG; empty where only the state is told"""
     hud_json: _builtins.str
     def __init__(
         self,

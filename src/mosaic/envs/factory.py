@@ -122,6 +122,12 @@ def family_of(env: gymnasium.Env[Any, Any]) -> str:
     return next((row.name for row in FAMILIES.values() if row.owns_entry_point(entry_point)), "other")
 
 
+def render_help(env_id: str) -> str:
+    """What to do where no picture comes of an environment; empty where nothing is known."""
+    family = prepare(env_id)
+    return family.render_help if family else ""
+
+
 def _gymnasium() -> Any:
     try:
         return importlib.import_module("gymnasium")

@@ -14,6 +14,7 @@ from types import FrameType
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.processes import identify, own_identity
 from mosaic.journal import Follower, Journal
+from mosaic.keeper.console import Console
 from mosaic.keeper.gpus import Gpus, can_see_gpus
 from mosaic.keeper.launch import Launch, LaunchMalformed, parse_launch
 from mosaic.keeper.reports import Reports, sync
@@ -71,6 +72,7 @@ class Keeper:
         self._reports = reports
         self._alarm = alarm
         self._inbox = Follower(folder.inbox, launch["inbox_offset"])
+        self._console = Console(folder, launch["log_name"]) if launch.get("reads_console") else None
         self._gpus = Gpus()
         self._main, self._stderr_begin = start_worker(launch, folder)
         self._started = time.monotonic()
@@ -97,6 +99,8 @@ class Keeper:
                 if fault != (fault := traceback.format_exc()):
                     _complain(fault)
             self._alarm.sleep(_TICK_S)
+        if self._console is not None:
+            self._console.end()
         self._reports.tell("exited", **self._ending())
 
     def _tick(self, now: float) -> None:
@@ -105,6 +109,8 @@ class Keeper:
         self._listen(now)
         self._carry_out(self._warden.due(now))
         self._reports.flush()
+        if self._console is not None:
+            self._console.look(now)
         if now >= self._sample_at:
             self._sample_at = now + next_sample_s(now - self._started)
             self._sample(now, self._read(now))

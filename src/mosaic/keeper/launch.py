@@ -22,7 +22,7 @@ class Grace(TypedDict):
     """Seconds between that SIGTERM and SIGKILL."""
 
 
-class Launch(TypedDict):
+class _Always(TypedDict):
     folder: str
     """The run folder."""
     argv: list[str]
@@ -35,6 +35,11 @@ class Launch(TypedDict):
     inbox_offset: int
     """Where this attempt begins in the inbox: what stands before it was meant for an earlier one."""
     grace_s: Grace
+
+
+class Launch(_Always, total=False):
+    reads_console: bool
+    """Whether to look for metrics in what it prints, as long as nobody writes a journal."""
 
 
 class LaunchMalformed(ValueError):
@@ -72,10 +77,11 @@ def parse_launch(data: bytes) -> Launch:
 def _expect_keys(told: Any, kind: type, what: str) -> None:
     if not isinstance(told, dict):
         raise LaunchMalformed(f"{what}: expected a JSON object, got {type(told).__name__}.")
-    expected = set(kind.__annotations__)
-    if set(told) != expected:
-        missing = ", ".join(sorted(expected - set(told))) or "nothing"
-        unknown = ", ".join(sorted(set(told) - expected)) or "nothing"
+    required: frozenset[str] = kind.__required_keys__  # type: ignore[attr-defined]
+    known = required | kind.__optional_keys__  # type: ignore[attr-defined]
+    if required - set(told) or set(told) - known:
+        missing = ", ".join(sorted(required - set(told))) or "nothing"
+        unknown = ", ".join(sorted(set(told) - known)) or "nothing"
         raise LaunchMalformed(f"{what}: missing: {missing}; unknown: {unknown}.")
 
 

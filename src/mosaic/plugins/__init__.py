@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -33,6 +34,14 @@ class WorkerDescription:
     log_name: str = ""
     """First part of its log files' names; the id where empty."""
     can_load_policies: bool = False
+    has_own_command: bool = False
+    """The command is the `argv` of the run's own config, started in its `cwd`; nothing is added to it."""
+    programs: tuple[str, ...] = ()
+    """Keys of its config that name a program, such as `argv`. They are taken only from a caller who hands over an
+    environment beside the config: a config that came from elsewhere must not choose what is run."""
+
+    algorithms_in: Callable[[str], dict[str, Any]] | None = None
+    """Reads the algorithms out of a folder of the user's, such as a checkout of CleanRL, without running anything."""
 
     @property
     def log(self) -> str:

@@ -18,6 +18,7 @@ from mosaic.contracts import commands
 from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
 from mosaic.run import checkpoints
 from mosaic.run.checkpoints import Array, Checkpoint
+from mosaic.run.frames import Frames
 from mosaic.run.inbox import Inbox, process_started_at
 from mosaic.run.log import Log
 from mosaic.run.points import as_float32
@@ -55,6 +56,9 @@ class Run:
     Call `hello` first, `update` once per training update and `finish` at the end. Log what belongs to a step before
     saving its checkpoint: a checkpoint stands behind all that was logged. A full disk never stops the training.
     """
+
+    frames: Frames | None = None
+    """Where its environments can be watched; none where pictures are switched off."""
 
     def __init__(
         self,

@@ -169,9 +169,10 @@ class Checkers:
 
 
 def _verdict_key(payload: dict[str, Any]) -> str | None:
-    """None where the verdict depends on files that may change, as an evaluation's does."""
+    """None where the verdict depends on files that may change: a policy's, or those of the user's own CleanRL."""
     config = dict(payload["metadata"]["worker"]["config"])
-    if (config.get("extras") or {}).get("policy_path"):
+    extras = config.get("extras") or {}
+    if extras.get("policy_path") or extras.get("cleanrl"):
         return None
     if isinstance(config.get("seed"), int):
         config["seed"] = 0

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from pydantic import ValidationError
 
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
 from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed
 from mosaic.contracts.files import write_json, write_text
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.model import parsed
+from mosaic.contracts.model import explain, parsed
 from mosaic.contracts.payload import Metadata, Payload
+from mosaic.contracts.script import ScriptConfig
 from mosaic.contracts.states import Outcome, RunRecord, Stage, StoryLine
 from mosaic.journal import Journal
 from mosaic.plugins import worker as worker_named
@@ -34,9 +37,10 @@ class Desk:
 
     # --- submitting
 
-    def check(self, text: str) -> dict[str, Any]:
+    def check(self, text: str, has_environment: bool = False) -> dict[str, Any]:
         """The verdict on a payload: its contract's first, then the worker's own."""
         payload = Payload.parse(_loads(text))
+        _check_programs(payload, has_environment)
         return self._verdict(payload)
 
     def _verdict(self, payload: Payload) -> dict[str, Any]:
@@ -54,11 +58,15 @@ class Desk:
         worker = worker_named(payload.metadata.worker.id)
         return self._checkers.check(worker.id, payload.to_json())
 
-    def submit(self, text: str) -> View:
+    def submit(self, text: str, environment: Mapping[str, str] | None = None) -> View:
+        """`environment` is the caller's own, for its own programs. It is kept in memory until the run is started."""
         payload = Payload.parse(_loads(text))
+        _check_programs(payload, bool(environment))
         verdict = self._verdict(payload)
         record, folder = self._make(payload, verdict.get("summary") or {})
         with self._records.lock:
+            if environment:
+                self._records.environments[record.run_id] = _without_loader(environment)
             self._records.put(record)
         self._wake()
         return self._records.view(folder.run_id)
@@ -213,6 +221,35 @@ class Desk:
 
     def _named(self, reference: str) -> RunRecord:
         return self._records.get(self._records.resolve(reference))
+
+
+def _check_programs(payload: Payload, has_environment: bool) -> None:
+    """A config that came from elsewhere does not choose which program is run."""
+    choice = payload.metadata.worker
+    worker = worker_named(choice.id)
+    for key in worker.programs:
+        if _found(choice.config, key.split(".")) is not None and not has_environment:
+            raise ConfigRefused(
+                f"LOG705 metadata.worker.config.{key}: a submitted config may not choose a program to run. "
+                "Name it on the command line: mosaic run -- python script.py, or mosaic train ALGORITHM --cleanrl PATH"
+            )
+    if worker.has_own_command:
+        try:
+            ScriptConfig.model_validate(choice.config)
+        except ValidationError as error:
+            said = explain(error, "metadata.worker.config")
+            raise ConfigRefused(f"LOG705 The config was refused: {said}") from None
+
+
+def _found(config: Any, path: list[str]) -> Any:
+    for key in path:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config
+
+
+def _without_loader(environment: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment without what would load libraries of its choice into the keeper's tree."""
+    return {name: value for name, value in environment.items() if not name.startswith("LD_")}
 
 
 def _loads(text: str) -> Any:

@@ -7,15 +7,22 @@ import os
 import subprocess
 from pathlib import Path
 
-from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
+from mosaic.contracts.errors import NotAllowed
+from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.processes import ProcessIdentity, identify
+from mosaic.contracts.script import ScriptConfig
 from mosaic.keeper.launch import Launch, keeper_command
 from mosaic.plugins import WorkerDescription
+from mosaic.probe.launch import script_environment
 
 TOKEN_VARIABLE = "MOSAIC_TOKEN"
 GRACE_S = {"stop": 8.0, "term": 4.0}
 """How long a run has to obey a stop, and then SIGTERM, before its tree is killed: 15 s in all, with room to spare."""
+
+
+FOREIGN_GRACE_S = {"stop": 0.0, "term": 10.0}
+"""A script of the user's reads no inbox: it is sent SIGTERM at once."""
 
 
 class LocalExecutor:
@@ -34,21 +41,36 @@ class LocalExecutor:
         is_resume: bool,
         gpus: tuple[int, ...],
         inbox_offset: int,
+        environment: dict[str, str] | None = None,
     ) -> ProcessIdentity:
-        """The keeper's identity. Never forks from here: gRPC does not survive it."""
-        argv = [*worker.command, "--config", str(config), "--grpc", "--grpc-target", self._address]
+        """The keeper's identity. Never forks from here: gRPC does not survive it.
+
+        `environment` is the caller's own, where it handed one over; else the run gets ours.
+        """
+        if worker.has_own_command:
+            argv, cwd, env = _own_command(folder, payload, environment)
+        else:
+            argv = [*worker.command, "--config", str(config), "--grpc", "--grpc-target", self._address]
+            argv, cwd = [*argv, "--resume"] if is_resume else argv, str(folder.path)
+            env = self._environment(folder, payload, environment)
+        if gpus:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+        # Who hands over an environment runs a program of its own, which knows nothing of us.
+        is_foreign = environment is not None
+        grace_s = FOREIGN_GRACE_S if is_foreign else GRACE_S
         launch: Launch = {
             "folder": str(folder.path),
-            "argv": [*argv, "--resume"] if is_resume else argv,
-            "cwd": str(folder.path),
-            "env": {**self._environment(folder, payload, gpus), INBOX_OFFSET_VARIABLE: str(inbox_offset)},
+            "argv": argv,
+            "cwd": cwd,
+            "env": {**env, INBOX_OFFSET_VARIABLE: str(inbox_offset)},
             "log_name": worker.log,
             "limits": {
                 "seconds": payload.schedule.max_duration_seconds,
                 "memory_mb": payload.resources.memory_mb,
             },
             "inbox_offset": inbox_offset,
-            "grace_s": {"stop": GRACE_S["stop"], "term": GRACE_S["term"]},
+            "grace_s": {"stop": grace_s["stop"], "term": grace_s["term"]},
+            "reads_console": is_foreign,
         }
         folder.logs.mkdir(parents=True, exist_ok=True)
         with open(folder.logs / "keeper.log", "ab") as output:
@@ -67,10 +89,10 @@ class LocalExecutor:
             stdin.write(json.dumps(launch).encode())
         return identity
 
-    def _environment(self, folder: RunFolder, payload: Payload, gpus: tuple[int, ...]) -> dict[str, str]:
+    def _environment(self, folder: RunFolder, payload: Payload, caller: dict[str, str] | None) -> dict[str, str]:
         threads = str(payload.resources.cpus or 1)
-        environment = {
-            **os.environ,
+        return {
+            **(os.environ if caller is None else caller),
             # All cores for one run is a trap: beside another one, spinning barriers slow both a hundredfold.
             "OMP_NUM_THREADS": threads,
             "OPENBLAS_NUM_THREADS": threads,
@@ -79,10 +101,28 @@ class LocalExecutor:
             RUN_DIR_VARIABLE: str(folder.path),
             TOKEN_VARIABLE: self._token,
         }
-        if gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-        return environment
 
     def reap(self) -> None:
         """Collects the keepers that have ended, so that they leave no zombie."""
         self._children = [child for child in self._children if child.poll() is None]
+
+
+def _own_command(
+    folder: RunFolder, payload: Payload, environment: dict[str, str] | None
+) -> tuple[list[str], str, dict[str, str]]:
+    """Command, folder and environment of a run that is a script of the caller's."""
+    if environment is None:
+        raise NotAllowed(
+            "The trainer was restarted while this run waited, and the environment that it was submitted with is kept "
+            "in memory only. Submit it again: mosaic run -- COMMAND"
+        )
+    config = ScriptConfig.model_validate(payload.metadata.worker.config)
+    env = script_environment(
+        environment,
+        folder,
+        Workspace.of(folder).probe,
+        config.probe.model_dump(),
+        total_timesteps=config.total_timesteps,
+        threads=payload.resources.cpus or 1,
+    )
+    return list(config.argv), config.cwd, env

@@ -48,6 +48,14 @@ class Greeted(Happening):
 
 
 @dataclass(frozen=True)
+class EnvironmentTold(Happening):
+    """A script said which environment it made, and with which seed."""
+
+    env_id: str | None
+    seed: int | None
+
+
+@dataclass(frozen=True)
 class Paused(Happening):
     pass
 
@@ -147,6 +155,14 @@ def _greet(record: RunRecord, happening: Greeted) -> RunRecord:
         else f"It goes on from step {happening.resumed_from:,}."
     )
     return _told(record, happening.at, Stage.RUNNING, said, capabilities=happening.capabilities)
+
+
+def _tell_environment(record: RunRecord, happening: EnvironmentTold) -> RunRecord:
+    """What the config said stands."""
+    changes: dict[str, Any] = {"env_id": record.env_id or happening.env_id}
+    if record.seed is None and happening.seed is not None:
+        changes["seed"] = happening.seed
+    return record.model_copy(update=changes)
 
 
 def _pause(record: RunRecord, happening: Paused) -> RunRecord:
@@ -283,6 +299,7 @@ _TABLE: dict[tuple[Stage, type[Happening]], Callable[[RunRecord, Any], RunRecord
     **_rows(KeeperUp, _keeper_up, *_HELD),
     **_rows(WorkerUp, _worker_up, *_HELD),
     **_rows(Greeted, _greet, Stage.STARTING),
+    **_rows(EnvironmentTold, _tell_environment, *_HELD),
     **_rows(Paused, _pause, Stage.RUNNING),
     **_rows(Unpaused, _unpause, Stage.PAUSED),
     **_rows(StopAsked, _cancel_queued, Stage.QUEUED),

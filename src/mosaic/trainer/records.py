@@ -36,6 +36,8 @@ class Records:
         self.changed = threading.Condition()
         """Notified when there is a new event for watchers."""
         self.active: dict[str, RunRecord] = {}
+        self.environments: dict[str, dict[str, str]] = {}
+        """What callers handed over for runs that wait. In memory only: an environment holds secrets."""
         self._last_id = 0
 
     def new_id(self) -> str:
@@ -67,6 +69,7 @@ class Records:
             self.active[record.run_id] = record
         else:
             self.active.pop(record.run_id, None)
+            self.environments.pop(record.run_id, None)
 
     def read(self, folder: RunFolder) -> RunRecord | None:
         """None where the file is missing or damaged; a damaged one is left as it is."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from mosaic.contracts.folder import RunFolder
+from mosaic.fastlane import reap_all
 from mosaic.store.ingest import ingest, sources
 from mosaic.trainer.records import Records
 
@@ -33,6 +34,9 @@ def recover(records: Records) -> None:
     if index.begun_anew:
         log.warning("index_rebuilt", said=index.begun_anew, runs=len(found))
     _empty_trash(records)
+    lanes = reap_all()
+    if lanes:
+        log.info("lanes_reaped", count=lanes)
 
 
 def _take_in(records: Records, path: Path, known: dict[str, int]) -> bool:

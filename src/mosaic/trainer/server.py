@@ -17,12 +17,14 @@ from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.secrets import PROOF_KEY, proof, same
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
+from mosaic.fastlane import lanes_folder
 from mosaic.journal import Journal
 from mosaic.plugins import worker as worker_named
 from mosaic.store import IndexedEvent
 from mosaic.store.ingest import sources
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.desk import Desk
+from mosaic.trainer.frames import Wish, relay
 from mosaic.trainer.importing import import_run
 from mosaic.trainer.records import Records, as_json
 
@@ -121,11 +123,11 @@ class Servicer(TrainerServicer):
 
     @_answering
     def SubmitRun(self, request: pb.PayloadRequest, context: Context) -> pb.RunReply:
-        return _view(self._desk.submit(request.payload_json))
+        return _view(self._desk.submit(request.payload_json, request.environment))
 
     @_answering
     def CheckRun(self, request: pb.PayloadRequest, context: Context) -> pb.JsonReply:
-        return pb.JsonReply(json=as_json(self._desk.check(request.payload_json)))
+        return pb.JsonReply(json=as_json(self._desk.check(request.payload_json, bool(request.environment))))
 
     @_answering
     def CancelRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
@@ -309,8 +311,21 @@ class Servicer(TrainerServicer):
 
     @_streaming
     def StreamFrames(self, request: pb.FramesRequest, context: Context) -> Iterator[pb.FrameReply]:
-        self._records.resolve(request.run)
-        yield pb.FrameReply(state="unavailable", reason="this run publishes no frames")
+        run_id = self._records.resolve(request.run)
+
+        def ending() -> str:
+            return "" if self._records.get(run_id).is_active else "the run has ended"
+
+        messages = relay(
+            lanes_folder(self._records.folder(run_id).path),
+            Wish(list(request.envs), request.rate_hz, request.max_side, request.budget),
+            is_open=lambda: context.is_active() and not self.is_closing,
+            ending=ending,
+        )
+        for message in messages:
+            yield pb.FrameReply(
+                state=message.state, reason=message.reason, image=message.image, hud_json=message.hud_json
+            )
 
     @_answering
     def AskWorker(self, request: pb.AskRequest, context: Context) -> pb.JsonReply:

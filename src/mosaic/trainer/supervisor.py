@@ -15,11 +15,12 @@ import structlog
 from pydantic import ValidationError
 
 from mosaic.contracts.errors import MosaicError
-from mosaic.contracts.events import Exited
+from mosaic.contracts.events import Exited, WorkerStarted
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.processes import ProcessIdentity, is_alive
 from mosaic.contracts.states import Attempt, Farewell, Outcome, RunRecord, Stage
+from mosaic.fastlane import lanes_folder, reap
 from mosaic.plugins import worker as worker_named
 from mosaic.store.ingest import JOURNAL, KEEPER, Body, ingest, sources
 from mosaic.trainer import lifecycle as life
@@ -33,6 +34,7 @@ TICK_S = 0.03
 """While runs are active: a tick costs a stat for each of their files."""
 REST_S = 1.0
 """While none is."""
+REAP_S = 30.0
 UNCLAIMED_S = 3.0
 """A keeper that was started before a crash says so within this time, or it never lived."""
 
@@ -47,11 +49,15 @@ class Supervisor:
         self._end = threading.Event()
         self._began = time.monotonic()
         self.is_draining = False
+        self._held: set[str] = set()
+        self._to_reap: dict[str, float] = {}
+        """Runs that have ended, and until when to look for lanes that they left in shared memory."""
         self.steps: tuple[Callable[[], None], ...] = (
             self.follow_runs,
             self.find_lost_runs,
             self.start_runs,
             self._executor.reap,
+            self.reap_lanes,
         )
 
     def wake(self) -> None:
@@ -110,24 +116,28 @@ class Supervisor:
             attempt = record.attempts[-1]
             if begin < (attempt.keeper_from if source == KEEPER else attempt.journal_from):
                 continue  # of an earlier attempt
-            happening = self._happening(record, folder, body)
-            if happening is None:
-                continue
-            changed = life.advance(record, happening)
+            changed = record
+            for happening in self._happenings(record, folder, body):
+                changed = life.advance(changed, happening)
             if changed != record:
                 self._records.put(changed)
                 if not changed.is_active:
                     self._clear_up(changed, folder)
 
-    def _happening(self, record: RunRecord, folder: RunFolder, body: Body) -> life.Happening | None:
+    def _happenings(self, record: RunRecord, folder: RunFolder, body: Body) -> list[life.Happening]:
         make = _HAPPENINGS.get(body["kind"])
         if make is None:
-            return None
+            return []
         try:
-            return make(body, str(folder.stderr_log(worker_named(record.worker).log)))
+            worker = worker_named(record.worker)
+            happenings = [make(body, str(folder.stderr_log(worker.log)))]
+            if worker.has_own_command and body["kind"] == WorkerStarted.KIND:
+                # Nobody promises a handshake: any program may be run this way.
+                happenings.append(life.Greeted(at=body["at"], capabilities=(), resumed_from=None))
         except (ValidationError, KeyError, TypeError, MosaicError) as error:
             log.warning("event_malformed", run_id=folder.run_id, kind=body["kind"], error=str(error)[:300])
-            return None
+            return []
+        return happenings
 
     def _clear_up(self, record: RunRecord, folder: RunFolder) -> None:
         """Logs that were wanted only for a failure."""
@@ -157,6 +167,21 @@ class Supervisor:
             changed = life.advance(record, happening)
             if changed != record:
                 self._records.put(changed)
+
+    # --- what they leave behind
+
+    def reap_lanes(self) -> None:
+        """A run that was killed cannot take its frames away; its last processes may still be on their way out."""
+        held = {run_id for run_id, record in list(self._records.active.items()) if record.holds_slot}
+        now = time.monotonic()
+        self._to_reap.update(dict.fromkeys(self._held - held, now + REAP_S))
+        self._held = held
+        for run_id, until in list(self._to_reap.items()):
+            folder = lanes_folder(self._records.folder(run_id).path)
+            if reap(folder):
+                log.info("lanes_reaped", run_id=run_id)
+            if run_id in held or now > until or not os.path.isdir(folder):
+                del self._to_reap[run_id]
 
     # --- starting
 
@@ -208,6 +233,7 @@ class Supervisor:
                 is_resume=attempt.is_resume,
                 gpus=attempt.gpus,
                 inbox_offset=_size(folder.inbox),
+                environment=self._records.environments.pop(record.run_id, None),
             )
         except (OSError, MosaicError, ValueError) as error:
             log.warning("run_not_started", run_id=record.run_id, error=str(error))
@@ -253,8 +279,18 @@ def _farewell(body: Body, _: str) -> life.Happening:
     return life.SaidFarewell(at=body["at"], farewell=Farewell(outcome=body["outcome"], reason=body.get("reason")))
 
 
+def _environment(body: Body, _: str) -> life.Happening:
+    env_id, seed = body.get("env_id"), body.get("seed")
+    return life.EnvironmentTold(
+        at=body["at"],
+        env_id=env_id if isinstance(env_id, str) else None,
+        seed=seed if isinstance(seed, int) else None,
+    )
+
+
 _HAPPENINGS: dict[str, Callable[[Any, str], life.Happening]] = {
     "hello": _greeted,
+    "environment": _environment,
     "paused": _paused,
     "resumed": _unpaused,
     "finished": _farewell,

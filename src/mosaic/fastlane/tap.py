@@ -1,0 +1,191 @@
+"""From an environment to a lane: draws it when somebody watches, by the cheapest way that is known."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+
+from .writer import LaneWriter
+
+NO_PICTURE = "this environment has no picture"
+_BGRX_MASKS = (0xFF0000, 0xFF00, 0xFF)
+
+
+class Unpaintable(Exception):
+    """No picture comes of this environment, and none will."""
+
+
+class Painter:
+    """Draws one environment, as it would draw itself, whatever render mode it was made with.
+
+    The mode is set for the moment of drawing only: some environments do more work at every step when they have one.
+    """
+
+    def __init__(self, env: Any) -> None:
+        # Wrappers may collect what is drawn, or draw over it: the environment itself is asked.
+        self._core = getattr(env, "unwrapped", env)
+        self._is_prepared = False
+
+    def paint(self) -> Any:
+        """Bytes [height, width, 3 or 4]; valid until the next step. Raises Unpaintable, or what the drawing raises."""
+        core = self._core
+        if not self._is_prepared:
+            self._is_prepared = True
+            _prepare(core)
+            if "pygame" not in sys.modules:
+                with _drawing(core):
+                    core.render()  # may import it, and is then cheaper from the next picture on
+        with _drawing(core) as surfaces:
+            drawn = core.render()
+        if surfaces:
+            return surface_bytes(surfaces[-1])
+        if isinstance(drawn, list):  # some older environments give all frames since the last call
+            drawn = drawn[-1] if drawn else None
+        if not isinstance(drawn, np.ndarray):
+            raise Unpaintable(NO_PICTURE)
+        return drawn
+
+
+def can_paint(env: Any) -> bool:
+    core = getattr(env, "unwrapped", env)
+    modes = (getattr(core, "metadata", None) or {}).get("render_modes") or ()
+    return callable(getattr(core, "render", None)) and "rgb_array" in modes
+
+
+@contextmanager
+def _drawing(core: Any) -> Iterator[list[Any]]:
+    """The environment in the mode that gives arrays; surfaces that it would read back are handed over instead."""
+    surfaces: list[Any] = []
+    mode = getattr(core, "render_mode", None)
+    if mode != "rgb_array":
+        core.render_mode = "rgb_array"
+    pygame = sys.modules.get("pygame")
+    module: Any = getattr(pygame, "surfarray", None)
+    read_back = getattr(module, "pixels3d", None)
+    if read_back is not None:
+        module.pixels3d = _instead(read_back, surfaces)
+    try:
+        yield surfaces
+    finally:
+        if read_back is not None:
+            module.pixels3d = read_back
+        if mode != "rgb_array":
+            core.render_mode = mode
+
+
+def _instead(read_back: Callable[[Any], Any], surfaces: list[Any]) -> Callable[[Any], Any]:
+    """Reading a surface back into an array takes three times as long as drawing it; its bytes are there already."""
+    thread = threading.get_ident()
+
+    def pixels3d(surface: Any) -> Any:
+        if threading.get_ident() != thread or surface.get_masks()[:3] != _BGRX_MASKS or surface.get_bytesize() != 4:
+            return read_back(surface)
+        surfaces.append(surface)
+        return np.zeros((1, 1, 3), np.uint8)
+
+    return pixels3d
+
+
+def surface_bytes(surface: Any) -> Any:
+    """The pixels of a 32-bit pygame surface, not copied: blue, green, red, nothing."""
+    width, height = surface.get_size()
+    rows = np.frombuffer(surface.get_buffer(), np.uint8).reshape(height, surface.get_pitch())
+    return rows[:, : width * 4].reshape(height, width, 4)
+
+
+def _prepare(core: Any) -> None:
+    if not can_paint(core):
+        raise Unpaintable(NO_PICTURE)
+    model = getattr(core, "model", None)
+    if hasattr(model, "vis") and hasattr(model, "ncam"):
+        _prepare_mujoco(core, model)
+
+
+def _prepare_mujoco(core: Any, model: Any) -> None:
+    """Without shadows and smooth edges a picture takes an eighth of the time; before the first one only."""
+    has_screen = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) or sys.platform == "darwin"
+    if not has_screen and os.environ.setdefault("MUJOCO_GL", "egl") == "glfw":
+        # It would not fail but end the process.
+        raise Unpaintable("there is no screen and MUJOCO_GL is glfw; set MUJOCO_GL=egl")
+    model.vis.quality.shadowsize = 0
+    model.vis.quality.offsamples = 0
+    renderer: Any = getattr(core, "mujoco_renderer", None)
+    config = getattr(renderer, "default_cam_config", None) or {}
+    if getattr(renderer, "camera_id", None) == -1 and "trackbodyid" not in config:
+        # Without this, what runs fast runs out of the picture. Other versions may not have it.
+        with suppress(Exception):
+            renderer.camera_id = model.camera("track").id
+
+
+class FrameTap:
+    """An environment and its lane. Its failures reach nobody but `warn`, which is told once."""
+
+    def __init__(
+        self, env: Any, lane: LaneWriter, *, advice: str = "", warn: Callable[[str], None] | None = None
+    ) -> None:
+        self.lane = lane
+        self.is_due = lane.is_due
+        self._painter = Painter(env)
+        self._advice = advice
+        self._warn = warn
+        self._episode = 1
+        self._step = 0
+        self._return = 0.0
+        if not can_paint(env):
+            lane.unavailable(NO_PICTURE)
+
+    def step(self, reward: float, done: bool) -> None:
+        """After each step of the environment, before it is reset."""
+        self._step += 1
+        self._return += reward
+        if self.is_due():
+            self.show(self._episode, self._step, reward, self._return)
+        if done:
+            self.reset()
+
+    def reset(self) -> None:
+        """Where an episode begins."""
+        if self._step:
+            self._episode += 1
+            self._step = 0
+            self._return = 0.0
+
+    def show(self, episode: int, step: int, reward: float, episodic_return: float) -> None:
+        """Draws and publishes, due or not."""
+        started = time.perf_counter()
+        try:
+            picture = self._painter.paint()
+        except Unpaintable as error:
+            self.lane.unavailable(str(error))
+            self._tell()
+            return
+        except Exception as error:  # whatever a graphics driver raises, training goes on
+            said = f"{type(error).__name__}: {error}"
+            self.lane.unavailable(" ".join(part for part in (f"no picture came ({said[:300]}).", self._advice) if part))
+            self._tell()
+            return
+        self.lane.publish(
+            picture,
+            episode=episode,
+            step=step,
+            reward=float(reward),
+            episodic_return=float(episodic_return),
+            render_s=time.perf_counter() - started,
+        )
+        if self.lane.problem is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._warn is not None:
+            warn, self._warn = self._warn, None
+            warn(f"Live frames are off: {self.lane.problem}")
+
+    def close(self) -> None:
+        self.lane.close()

@@ -1,0 +1,51 @@
+"""How many steps the script means to take, from its own arguments and their defaults."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from mosaic.probe.inside.core import probe
+from mosaic.probe.inside.hooks import failed
+
+_NAMES = ("total_timesteps", "n_timesteps", "num_timesteps", "total_steps")
+
+
+def noted(arguments: Any) -> None:
+    for name in _NAMES:
+        value = getattr(arguments, name, None)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1:
+            picked = probe()
+            if picked.total_timesteps is None:
+                picked.total_timesteps = int(value)
+            return
+
+
+def patch_argparse(module: Any) -> None:
+    original = module.ArgumentParser.parse_known_args
+
+    @functools.wraps(original)
+    def parse_known_args(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        try:
+            noted(result[0])
+        except Exception as error:
+            failed("arguments", error)
+        return result
+
+    module.ArgumentParser.parse_known_args = parse_known_args
+
+
+def patch_tyro(module: Any) -> None:
+    original = module.cli
+
+    @functools.wraps(original)
+    def cli(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        try:
+            noted(result)
+        except Exception as error:
+            failed("arguments", error)
+        return result
+
+    module.cli = cli

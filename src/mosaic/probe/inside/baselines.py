@@ -1,0 +1,59 @@
+"""Stable-Baselines3: its vector environments, its steps, and what it saves."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from mosaic.probe.inside.core import probe
+from mosaic.probe.inside.environments import patch_counting, patch_makers
+from mosaic.probe.inside.hooks import failed
+from mosaic.probe.inside.saves import saved
+
+
+def patch_vector(module: Any) -> None:
+    for name in ("DummyVecEnv", "SubprocVecEnv"):
+        kind = vars(module).get(name)
+        if kind is not None:
+            patch_makers(kind)
+            if name == "SubprocVecEnv":
+                patch_counting(kind, "step_wait")
+
+
+def patch_algorithm(module: Any) -> None:
+    kind = module.BaseAlgorithm
+    _patch_setup(kind)
+    if "checkpoints" in probe().parts:
+        _patch_save(kind)
+
+
+def _patch_setup(kind: Any) -> None:
+    original = kind._setup_learn
+
+    @functools.wraps(original)
+    def _setup_learn(self: Any, total_timesteps: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            picked = probe()
+            if picked.total_timesteps is None:
+                picked.total_timesteps = int(total_timesteps)
+        except Exception as error:
+            failed("arguments", error)
+        return original(self, total_timesteps, *args, **kwargs)
+
+    kind._setup_learn = _setup_learn
+
+
+def _patch_save(kind: Any) -> None:
+    original = kind.save
+
+    @functools.wraps(original)
+    def save(self: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, path, *args, **kwargs)
+        try:
+            if not hasattr(path, "write"):
+                saved(str(path))
+        except Exception as error:
+            failed("checkpoints", error)
+        return result
+
+    kind.save = save

@@ -1,0 +1,188 @@
+"""On gymnasium 1.x, what scripts were written for that know gymnasium 0.29. Only where it was asked for.
+
+Vector environments reset in the same step and tell of it as 0.29 did (`final_info`, `final_observation`); wrappers have
+their old names and signatures; Atari is registered. Without it such scripts run, learn from wrong transitions and never
+see an episode end.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import types
+from typing import Any
+
+from mosaic.probe.inside.core import probe
+from mosaic.probe.inside.hooks import failed
+
+_ATARI = re.compile(r"^(ALE/.*|.*(NoFrameskip|Deterministic)-v\d+)$")
+_VERSION = re.compile(r"^(.*)-v(\d+)$")
+_EPISODE_TYPES = {"r": "float32", "l": "int32", "t": "float32"}
+
+
+def patch_gymnasium(gymnasium: Any) -> None:
+    if int(gymnasium.__version__.split(".")[0]) < 1:
+        return
+    if not hasattr(gymnasium.vector, "AutoresetMode"):
+        probe().warn("The layer for old scripts needs gymnasium 1.1 or newer, or 0.29 itself.", "compat_impossible")
+        return
+    for name in ("SyncVectorEnv", "AsyncVectorEnv"):
+        _patch_vector(getattr(gymnasium.vector, name), gymnasium.vector.AutoresetMode.SAME_STEP)
+    _patch_wrappers(gymnasium.wrappers)
+    _patch_make(gymnasium)
+
+
+# --- vector environments
+
+
+def _patch_vector(kind: Any, same_step: Any) -> None:
+    made, stepped = kind.__init__, kind.step
+
+    @functools.wraps(made)
+    def __init__(self: Any, env_fns: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("autoreset_mode", same_step)
+        made(self, env_fns, *args, **kwargs)
+
+    @functools.wraps(stepped)
+    def step(self: Any, actions: Any) -> Any:
+        observations, rewards, terminations, truncations, infos = stepped(self, actions)
+        if "final_info" in infos:
+            infos = old_infos(infos, self.num_envs)
+        return observations, rewards, terminations, truncations, infos
+
+    kind.__init__ = __init__
+    kind.step = step
+
+
+def old_infos(infos: dict[str, Any], count: int) -> dict[str, Any]:
+    """Of environments that ended: their info, each a dict of its own, and their last observation."""
+    import numpy
+
+    given = infos["final_info"]
+    ended = infos["_final_info"]
+    finals = numpy.full(count, None, dtype=object)
+    for at in numpy.flatnonzero(ended):
+        final = _one_of(given, int(at))
+        if isinstance(final.get("episode"), dict):
+            # 0.29 gave arrays with one element, of the types of its counters.
+            final["episode"] = {
+                name: numpy.array([value], dtype=_EPISODE_TYPES.get(name)) for name, value in final["episode"].items()
+            }
+        finals[at] = final
+    changed = {name: value for name, value in infos.items() if name not in ("final_obs", "_final_obs")}
+    changed["final_info"] = finals
+    changed["final_observation"] = infos.get("final_obs")
+    changed["_final_observation"] = infos.get("_final_obs", ended)
+    return changed
+
+
+def _one_of(batched: dict[str, Any], at: int) -> dict[str, Any]:
+    """The info of one environment out of that of all: `key` holds the values, `_key` says who has one."""
+    found = {}
+    for name, values in batched.items():
+        if name.startswith("_") and name[1:] in batched:
+            continue
+        mask = batched.get("_" + name)
+        if mask is not None and not mask[at]:
+            continue
+        found[name] = _one_of(values, at) if isinstance(values, dict) else values[at]
+    return found
+
+
+# --- wrappers
+
+
+def _patch_wrappers(wrappers: Any) -> None:
+    _patch_function(wrappers.TransformObservation, has_space=True)
+    _patch_function(wrappers.TransformReward, has_space=False)
+    _patch_resize(wrappers.ResizeObservation)
+    _patch_statistics(wrappers.RecordEpisodeStatistics)
+
+    class FrameStack(wrappers.FrameStackObservation):  # type: ignore[misc]
+        def __init__(self, env: Any, num_stack: int, lz4_compress: bool = False) -> None:
+            super().__init__(env, num_stack)
+
+    class GrayScaleObservation(wrappers.GrayscaleObservation):  # type: ignore[misc]
+        pass
+
+    wrappers.FrameStack = FrameStack
+    wrappers.GrayScaleObservation = GrayScaleObservation
+    wrappers.normalize = types.SimpleNamespace(RunningMeanStd=wrappers.utils.RunningMeanStd)
+
+
+def _patch_function(kind: Any, has_space: bool) -> None:
+    """The function was called `f`, and the space stayed as it was."""
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, env: Any, func: Any = None, observation_space: Any = None, f: Any = None) -> None:
+        further = (observation_space,) if has_space else ()
+        original(self, env, func if func is not None else f, *further)
+
+    kind.__init__ = __init__
+
+
+def _patch_resize(kind: Any) -> None:
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, env: Any, shape: Any) -> None:
+        original(self, env, (shape, shape) if isinstance(shape, int) else tuple(shape))
+
+    kind.__init__ = __init__
+
+
+def _patch_statistics(kind: Any) -> None:
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, env: Any, *args: Any, **kwargs: Any) -> None:
+        if "deque_size" in kwargs:
+            kwargs["buffer_length"] = kwargs.pop("deque_size")
+        original(self, env, *args, **kwargs)
+
+    kind.__init__ = __init__
+
+
+# --- names
+
+
+def _patch_make(gymnasium: Any) -> None:
+    original = gymnasium.make
+
+    @functools.wraps(original)
+    def make(id: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(id, str) and _ATARI.match(id) and id not in gymnasium.registry:
+            _register_atari(gymnasium)
+        try:
+            return original(id, *args, **kwargs)
+        except gymnasium.error.Error:
+            _hint(gymnasium, str(id))
+            raise
+
+    gymnasium.make = make
+    gymnasium.envs.registration.make = make
+
+
+def _register_atari(gymnasium: Any) -> None:
+    try:
+        import ale_py
+
+        gymnasium.register_envs(ale_py)
+    except Exception as error:
+        failed("atari", error)
+
+
+def _hint(gymnasium: Any, name: str) -> None:
+    """`HalfCheetah-v2` is gone; `HalfCheetah-v5` is there."""
+    found = _VERSION.match(name)
+    if found is None:
+        return
+    known = [_VERSION.match(other) for other in gymnasium.registry]
+    versions = [int(other.group(2)) for other in known if other is not None and other.group(1) == found.group(1)]
+    if versions and max(versions) != int(found.group(2)):
+        probe().warn(
+            f"{name} cannot be made with gymnasium {gymnasium.__version__}; {found.group(1)}-v{max(versions)} can: "
+            "give it as the environment's id.",
+            "environment_renamed",
+        )

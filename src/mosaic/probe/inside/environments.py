@@ -1,0 +1,322 @@
+"""Environments as they are made: their episodes, their seeds, and a lane for their frames.
+
+Nothing is wrapped: the classes' own methods are patched, and a table by identity says which instances are ours. So an
+environment keeps its type, can be copied and pickled, and a copy of it is nobody's.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from mosaic.probe.inside.core import Probe, probe
+from mosaic.probe.inside.hooks import failed
+
+MOST_LANES = 64
+"""Further environments have no lane: nobody can look at more."""
+
+_taps: dict[int, Tap] = {}
+_patched: set[type] = set()
+_making = threading.local()
+
+
+class Tap:
+    """One environment: its running episode, and its lane."""
+
+    __slots__ = ("_probe", "_seed", "episode", "frames", "index", "is_busy", "length", "reference", "total")
+
+    def __init__(self, env: Any, index: int, cells: int) -> None:
+        self._probe = probe()
+        self._seed: Any = None
+        self.index = index
+        self.episode = 1
+        self.length = 0
+        self.total: Any = 0.0
+        self.is_busy = False
+        self.frames: Any = None
+        identity = id(env)
+        self.reference = weakref.ref(env, lambda _: _drop(identity, self))
+        if "frames" in self._probe.parts and index < MOST_LANES:
+            self.frames = frame_tap(env, index, cells, self._probe)
+
+    def stepped(self, result: tuple[Any, ...]) -> None:
+        reward = result[1]
+        self.length += 1
+        self.total += reward
+        picked = self._probe
+        picked.steps += 1
+        frames = self.frames
+        if frames is not None and frames.is_due():
+            frames.show(self.episode, self.length, reward, self.total)
+        if result[2] or (len(result) == 5 and result[3]):
+            if "metrics" in picked.parts:
+                picked.episode(self.index, self.total, self.length)
+            self.begin()
+        picked.tick()
+
+    def begin(self) -> None:
+        if self.length:
+            self.episode += 1
+        self.length = 0
+        self.total = 0.0
+
+    def tell(self, env: Any, seed: Any = None) -> None:
+        """Which environment it is, and with which seed it begins."""
+        if seed is not None and seed == self._seed:
+            return
+        self._seed = seed
+        spec = getattr(env, "spec", None)
+        self._probe.event("environment", env=self.index, env_id=getattr(spec, "id", None), seed=_plain(seed))
+
+    def close(self) -> None:
+        if self.frames is not None:
+            self.frames.close()
+            self.frames = None
+
+
+def frame_tap(env: Any, index: int, cells: int, picked: Probe) -> Any:
+    try:
+        from mosaic.fastlane import FrameTap, LaneWriter, lanes_folder
+
+        lane = LaneWriter(lanes_folder(picked.run_dir), index, cells=min(cells, MOST_LANES))
+        return FrameTap(env, lane, warn=lambda text: picked.warn(text, "frames_off"))
+    except Exception as error:  # no numpy, no room, no right to write: training goes on without frames
+        failed("frames", error)
+        return None
+
+
+def _plain(seed: Any) -> Any:
+    try:
+        return None if seed is None else int(seed)
+    except (TypeError, ValueError):
+        return str(seed)[:100]
+
+
+def _drop(identity: int, tap: Tap) -> None:
+    if _taps.get(identity) is tap:
+        del _taps[identity]
+        try:
+            tap.close()
+        except Exception as error:
+            failed("frames", error)
+
+
+# --- classes
+
+
+def tap(env: Any, index: int, cells: int = 1) -> None:
+    """Makes an environment ours. One that knows no step, or cannot be referred to, is let alone."""
+    if not hasattr(type(env), "step") or id(env) in _taps:
+        return
+    _patch_class(type(env))
+    made = _taps[id(env)] = Tap(env, index, cells)
+    made.tell(env)
+    probe().has_environments = True
+
+
+def _is_tapped(env: Any) -> bool:
+    """Whether it, or what it wraps, is ours already: it may have been made before it was asked for."""
+    while env is not None:
+        if id(env) in _taps:
+            return True
+        env = vars(env).get("env") if hasattr(env, "__dict__") else None
+    return False
+
+
+def _patch_class(kind: type) -> None:
+    if kind in _patched:
+        return
+    _patched.add(kind)
+    _patch_step(kind)
+    if hasattr(kind, "reset"):
+        _patch_reset(kind)
+    if hasattr(kind, "close"):
+        _patch_close(kind)
+
+
+def _patch_step(kind: Any) -> None:
+    original = kind.step
+
+    @functools.wraps(original)
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = _taps.get(id(self))
+        if found is None or found.is_busy:  # busy: a class of ours that calls its parent's step
+            return original(self, *args, **kwargs)
+        found.is_busy = True
+        try:
+            result = original(self, *args, **kwargs)
+        finally:
+            found.is_busy = False
+        try:
+            found.stepped(result)
+        except Exception as error:
+            _taps.pop(id(self), None)
+            failed("environments", error)
+        return result
+
+    kind.step = step
+
+
+def _patch_reset(kind: Any) -> None:
+    original = kind.reset
+
+    @functools.wraps(original)
+    def reset(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = _taps.get(id(self))
+        if found is not None:
+            found.begin()
+            if kwargs.get("seed") is not None:
+                found.tell(self, kwargs["seed"])
+        return original(self, *args, **kwargs)
+
+    kind.reset = reset
+
+
+def _patch_close(kind: Any) -> None:
+    original = kind.close
+
+    @functools.wraps(original)
+    def close(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = _taps.pop(id(self), None)
+        if found is not None:
+            try:
+                found.close()
+            except Exception as error:
+                failed("frames", error)
+        return original(self, *args, **kwargs)
+
+    kind.close = close
+
+
+# --- where they are made
+
+
+class Numbered:
+    """A function that makes the environment of one index. It travels by pickle into the process that calls it."""
+
+    def __init__(self, make: Callable[[], Any], index: int, cells: int) -> None:
+        self.make = make
+        self.index = index
+        self.cells = cells
+        self.pid = os.getpid()
+
+    def __call__(self) -> Any:
+        picked = probe()
+        if os.getpid() != self.pid:
+            picked.serve(self.cells)
+        outer = getattr(_making, "numbered", None)
+        _making.numbered, _making.count = self, 0
+        try:
+            env = self.make()
+        finally:
+            _making.numbered = outer
+        try:
+            if not _making.count and not _is_tapped(env):  # it was made without gymnasium.make
+                tap(env, self.index, self.cells)
+        except Exception as error:
+            failed("environments", error)
+        return env
+
+
+def numbered(makers: Any) -> list[Any]:
+    """The functions that a vector environment is made from, each bound to its index."""
+    made = list(makers)
+    picked = probe()
+    first, picked.next_index = picked.next_index, picked.next_index + len(made)
+    return [Numbered(make, first + at, len(made)) for at, make in enumerate(made)]
+
+
+def patch_registration(module: Any) -> None:
+    """gymnasium.make, and gym.make of old; make_vec makes its environments by them."""
+    original = module.make
+
+    @functools.wraps(original)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        env = original(*args, **kwargs)
+        try:
+            _made(env)
+        except Exception as error:
+            failed("environments", error)
+        return env
+
+    module.make = make
+    if hasattr(module, "make_vec"):
+        _patch_make_vec(module)
+
+
+def _made(env: Any) -> None:
+    of = getattr(_making, "numbered", None)
+    if of is not None:
+        _making.count += 1
+        tap(env, of.index, of.cells)
+        return
+    picked = probe()
+    index, picked.next_index = picked.next_index, picked.next_index + 1
+    tap(env, index)
+
+
+def _patch_make_vec(module: Any) -> None:
+    original = module.make_vec
+
+    @functools.wraps(original)
+    def make_vec(*args: Any, **kwargs: Any) -> Any:
+        before = probe().next_index
+        envs = original(*args, **kwargs)
+        try:
+            if probe().next_index == before:  # an environment that is a vector by itself
+                from mosaic.probe.inside.vectors import tap_vector
+
+                tap_vector(envs)
+        except Exception as error:
+            failed("environments", error)
+        return envs
+
+    module.make_vec = make_vec
+
+
+def patch_vector(module: Any) -> None:
+    """SyncVectorEnv and AsyncVectorEnv."""
+    for name in ("SyncVectorEnv", "AsyncVectorEnv"):
+        kind = vars(module).get(name)
+        if kind is not None:
+            patch_makers(kind)
+            if name == "AsyncVectorEnv":
+                patch_counting(kind, "step_wait")
+
+
+def patch_makers(kind: Any) -> None:
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, env_fns: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            made = numbered(env_fns)
+        except Exception as error:
+            failed("environments", error)
+            made = env_fns
+        original(self, made, *args, **kwargs)
+
+    kind.__init__ = __init__
+
+
+def patch_counting(kind: Any, method: str) -> None:
+    """Steps that other processes take for this one. Their episodes they tell themselves."""
+    original = getattr(kind, method)
+
+    @functools.wraps(original)
+    def step_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        try:
+            picked = probe()
+            picked.has_environments = True
+            picked.steps += int(self.num_envs)
+            picked.tick()
+        except Exception as error:
+            failed("environments", error)
+        return result
+
+    setattr(kind, method, step_wait)

@@ -1,0 +1,159 @@
+"""Waits for the modules that we know and patches each right after its import. Nothing else is imported at start."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes milliseconds to import
+    from typing import Any
+
+INSTRUCTIONS_VARIABLE = "MOSAIC_PROBE"
+RUN_DIR_VARIABLE = "MOSAIC_RUN_DIR"
+FIRST_VARIABLE = "MOSAIC_PROBE_FIRST"
+"""Says which process writes journal.jsonl; all others have a journal of their own."""
+
+# By module: the part of the probe it belongs to, and `module of ours:function`, which is given the module.
+PATCHES = {
+    "gymnasium.envs.registration": ("", "environments:patch_registration"),
+    "gymnasium.vector.sync_vector_env": ("", "environments:patch_vector"),
+    "gymnasium.vector.async_vector_env": ("", "environments:patch_vector"),
+    "gym.envs.registration": ("", "environments:patch_registration"),
+    "gym.vector.sync_vector_env": ("", "environments:patch_vector"),
+    "gym.vector.async_vector_env": ("", "environments:patch_vector"),
+    "gymnasium": ("compat", "compat:patch_gymnasium"),
+    "stable_baselines3.common.vec_env.dummy_vec_env": ("", "baselines:patch_vector"),
+    "stable_baselines3.common.vec_env.subproc_vec_env": ("", "baselines:patch_vector"),
+    "stable_baselines3.common.base_class": ("", "baselines:patch_algorithm"),
+    "torch.utils.tensorboard.writer": ("metrics", "writers:patch_writer"),
+    "tensorboardX.writer": ("metrics", "writers:patch_writer"),
+    "wandb.sdk.wandb_run": ("wandb", "trackers:patch_run"),
+    "torch.serialization": ("checkpoints", "saves:patch_torch"),
+    "argparse": ("metrics", "arguments:patch_argparse"),
+    "tyro._cli": ("metrics", "arguments:patch_tyro"),
+}
+
+
+class Instructions:
+    """What MOSAIC_PROBE says: words such as `frames=1` and `total_timesteps=500`."""
+
+    def __init__(self, text: str) -> None:
+        said = dict(word.split("=", 1) for word in text.split() if "=" in word)
+        self.parts = {name for name, value in said.items() if value == "1" and name != "total_timesteps"}
+        total = said.get("total_timesteps", "")
+        self.total_timesteps = int(total) if total.isdigit() and int(total) else None
+
+
+def install() -> None:
+    instructions = Instructions(os.environ[INSTRUCTIONS_VARIABLE])
+    if not instructions.parts:
+        return
+    _greet(os.environ[RUN_DIR_VARIABLE])
+    sys.meta_path.insert(0, Finder(instructions.parts))
+    if "console" in instructions.parts:
+        _listen()
+
+
+def _greet(run_dir: str) -> None:
+    """The handshake, of the first interpreter of the run only. Written by hand: json takes longer to import."""
+    try:
+        file = os.open(
+            os.path.join(run_dir, "journal.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644
+        )
+    except OSError:
+        return
+    try:
+        version = "Python " + ".".join(map(str, sys.version_info[:3]))
+        facts = f'"seq":1,"at":{time.time():.6f},"kind":"hello","worker":"script","version":"{version}"'
+        os.write(file, f'{{{facts},"pid":{os.getpid()},"capabilities":[],"attempt":1}}\n'.encode())
+        os.environ[FIRST_VARIABLE] = str(os.getpid())
+    finally:
+        os.close(file)
+
+
+def _listen() -> None:
+    """Looks at what is printed. An attribute of the stream itself: whoever asks for sys.stdout gets the same object."""
+    stream: Any = sys.stdout
+    if stream is None:
+        return
+    write = stream.write
+
+    def listening_write(text: str) -> Any:
+        written = write(text)
+        try:
+            if "global_step" in text or text[:2] in ("--", "| "):
+                from mosaic.probe.inside import console
+
+                console.heard(text)
+        except Exception as error:
+            failed("console", error)
+        return written
+
+    if hasattr(stream, "__dict__"):
+        stream.write = listening_write
+
+
+_failed: set[str] = set()
+
+
+def failed(part: str, error: Exception) -> None:
+    """A part that does not work says so once. The script never hears of it."""
+    if part in _failed:
+        return
+    _failed.add(part)
+    try:
+        from mosaic.probe.inside.core import probe
+
+        probe().warn(f"The probe's part {part} failed: {type(error).__name__}: {error}", "probe_failed")
+    except Exception:
+        pass
+
+
+class Finder:
+    """Stands first among the finders, and lets all others do their work."""
+
+    def __init__(self, parts: set[str]) -> None:
+        self._parts = parts
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in PATCHES:
+            return None
+        part, patch = PATCHES[name]
+        if part and part not in self._parts:
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    spec.loader = Loader(spec.loader, patch)
+                return spec
+        return None
+
+
+class Loader:
+    """The module's own loader, and behind it our patch."""
+
+    def __init__(self, loader: Any, patch: str) -> None:
+        self._loader = loader
+        self._patch = patch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        try:
+            name, _, function = self._patch.partition(":")
+            package = __name__.rpartition(".")[0]
+            getattr(__import__(package + "." + name, fromlist=[function]), function)(module)
+        except Exception as error:
+            failed(module.__name__, error)

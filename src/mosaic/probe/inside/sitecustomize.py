@@ -1,0 +1,38 @@
+"""Run by every interpreter that starts below a run: sets up the probe, then runs the sitecustomize we stand before."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing takes milliseconds to import
+    from typing import Any
+
+
+def _begin() -> None:
+    if "MOSAIC_PROBE" in os.environ and "MOSAIC_RUN_DIR" in os.environ:
+        try:
+            from mosaic.probe.inside import hooks
+
+            hooks.install()
+        except Exception as error:  # the script must run, whatever is wrong with us
+            sys.stderr.write(f"mosaic: the probe could not be set up: {error!r}\n")
+
+
+def _next() -> None:
+    # What `importlib` itself is made of, loaded already: importing importlib.util would take milliseconds.
+    bootstrap: Any
+    external: Any
+    bootstrap, external = sys.modules["_frozen_importlib"], sys.modules["_frozen_importlib_external"]
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = [entry for entry in sys.path if os.path.abspath(entry or ".") != here]
+    spec = external.PathFinder.find_spec("sitecustomize", path)
+    if spec is not None and spec.loader is not None:
+        module = bootstrap.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+_begin()
+_next()

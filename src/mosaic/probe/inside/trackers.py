@@ -1,0 +1,40 @@
+"""wandb.log. Its folders and its offline mode are set by the environment, before it is imported."""
+
+from __future__ import annotations
+
+import functools
+import numbers
+from typing import Any
+
+from mosaic.probe.inside.core import WANDB, probe
+from mosaic.probe.inside.hooks import failed
+
+_STEP_NAMES = ("global_step", "step", "_step")
+
+
+def patch_run(module: Any) -> None:
+    kind = module.Run
+    original = kind.log
+
+    @functools.wraps(original)
+    def log(self: Any, data: Any, step: Any = None, *args: Any, **kwargs: Any) -> Any:
+        counted = getattr(self, "step", None)
+        result = original(self, data, step, *args, **kwargs)
+        try:
+            _take(data, step, counted)
+        except Exception as error:
+            failed("wandb", error)
+        return result
+
+    kind.log = log
+
+
+def _take(data: Any, step: Any, counted: Any) -> None:
+    if step is None:
+        step = next((data[name] for name in _STEP_NAMES if isinstance(data.get(name), numbers.Real)), counted)
+    picked = probe()
+    for tag, value in data.items():
+        if tag in _STEP_NAMES or isinstance(value, bool):
+            continue
+        if isinstance(value, numbers.Real) or getattr(value, "shape", None) == ():
+            picked.scalar(WANDB, str(tag), value, step)

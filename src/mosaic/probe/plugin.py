@@ -1,0 +1,17 @@
+"""The worker `script`: any program of the user's, as it stands."""
+
+from __future__ import annotations
+
+from mosaic import __version__
+from mosaic.plugins import WorkerDescription
+
+
+def describe() -> WorkerDescription:
+    return WorkerDescription(
+        id="script",
+        title="A script of your own",
+        version=__version__,
+        command=(),
+        has_own_command=True,
+        programs=("argv",),
+    )
