@@ -17,9 +17,9 @@ from mosaic.cli.door import Door, command, pass_door
 from mosaic.cli.evaluate import evaluated
 from mosaic.cli.export import replacing
 from mosaic.cli.following import exit_code, report_end, submit_and_follow
-from mosaic.cli.payloads import Wishes, train_payload
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
+from mosaic.plugins.payloads import Wishes, train_payload
 
 Json = dict[str, Any]
 SETTINGS: Json = {"env_id": "CartPole-v1", "total_timesteps": 400_000, "seed": 1}

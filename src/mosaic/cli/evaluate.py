@@ -12,9 +12,9 @@ from mosaic.cli import output
 from mosaic.cli.arguments import run_argument
 from mosaic.cli.door import Door, command, pass_door
 from mosaic.cli.following import exit_code, report_end, submit_and_follow
-from mosaic.cli.payloads import eval_payload
 from mosaic.contracts.errors import BadInput, NotAllowed, RunEnded
 from mosaic.contracts.folder import RunFolder
+from mosaic.plugins.payloads import eval_payload
 
 if TYPE_CHECKING:
     from mosaic.client import Trainer

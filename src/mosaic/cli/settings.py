@@ -10,15 +10,16 @@ import click
 from click.core import ParameterSource
 
 from mosaic.cli.door import Command, Door, common_options
-from mosaic.cli.payloads import CORE_FIELDS, EXTRAS, Wishes, train_payload
-from mosaic.cli.schema import Algorithm, Field, algorithm, algorithms, algorithms_in, truth
 from mosaic.cli.script import argument
 from mosaic.contracts.errors import BadInput, unknown
+from mosaic.plugins.payloads import CORE_FIELDS, EXTRAS, Wishes, train_payload
+from mosaic.plugins.schema import Algorithm, Field, algorithm, algorithms, algorithms_in, truth
 
 Json = dict[str, Any]
 Act = Callable[[Door, Algorithm, Json, str | None, bool], Any]
 """Door, algorithm, payload, seeds as written, whether to detach."""
 
+VIDEO_MODES = ("grid", "single", "off")
 _CORE = {
     "env_id": Field("env_id", "str", help="The environment to train on."),
     "total_timesteps": Field("total_timesteps", "int", help="Environment steps to train for.", constraints={"ge": 1}),
@@ -30,6 +31,8 @@ _EXTRA_FIELDS = (
     Field("wandb_entity", "str", help="The W&B user or team."),
     Field("capture_video", "bool", False, "Record videos of the agent while it trains."),
     Field("save_model", "bool", True, "Save the trained model in CleanRL's form, too."),
+    Field("video_mode", "choice", help="Which environments can be watched.", constraints={"choices": VIDEO_MODES}),
+    Field("grid_limit", "int", help="How many environments the grid shows.", constraints={"ge": 1}),
 )
 
 
