@@ -15,9 +15,9 @@ from mosaic.cli import output
 from mosaic.cli.curve import draw_curve
 from mosaic.cli.door import Door, command, pass_door
 from mosaic.cli.evaluate import evaluated
-from mosaic.cli.export import replacing
 from mosaic.cli.following import exit_code, report_end, submit_and_follow
 from mosaic.contracts.errors import MissingExtra
+from mosaic.contracts.files import replacing
 from mosaic.contracts.folder import RunFolder
 from mosaic.plugins.payloads import Wishes, train_payload
 
