@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtWidgets import QLabel
+from PySide6.QtWidgets import QToolButton
 from tests.helpers.daemons import LiveDaemon
 from tests.helpers.gui import find, pump
 
@@ -14,12 +14,12 @@ from mosaic.gui.app import Application
 def test_the_window_is_drawn_without_a_trainer(program: Application) -> None:
     program.window.show()
     pump(program.window.isVisible, "the window")
-    assert find(program.window, "trainer", QLabel).text().startswith("trainer")
+    assert find(program.window, "trainer", QToolButton).text().startswith("trainer")
 
 
 def test_the_corner_tells_of_the_trainer(daemon: LiveDaemon, program: Application) -> None:
     program.start()
-    label = find(program.window, "trainer", QLabel)
+    label = find(program.window, "trainer", QToolButton)
     pump(lambda: "0/4 busy" in label.text(), "the corner to tell of the trainer")
 
 

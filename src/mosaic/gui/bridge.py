@@ -5,6 +5,7 @@ Nothing here blocks the window, and nothing of Qt is touched outside the GUI thr
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
@@ -15,8 +16,9 @@ from typing import Any
 from PySide6.QtCore import QObject, QTimer, Signal
 from shiboken6 import isValid
 
-from mosaic.client import Trainer, connect
-from mosaic.contracts.errors import MosaicError
+from mosaic.client import Trainer
+from mosaic.client import connect as connect_here
+from mosaic.contracts.errors import MosaicError, NoDaemon
 from mosaic.contracts.folder import Workspace
 
 Json = dict[str, Any]
@@ -42,11 +44,17 @@ class Bridge(QObject):
 
     _came = Signal(object)
 
-    def __init__(self, workspace: Workspace, parent: QObject | None = None) -> None:
-        super().__init__(parent)
+    def __init__(self, workspace: Workspace, connect: Callable[[], Trainer] | None = None) -> None:
+        """`connect`: how to reach a daemon that is not this workspace's own."""
+        super().__init__()
         self.workspace = workspace
+        self._connect = connect or functools.partial(connect_here, workspace)
         self._inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._end = threading.Event()
+        self._nudge = threading.Event()
+        """Set to try again at once."""
+        self._is_resting = False
+        """A trainer that was drained shall not be started again just because we look for it."""
         self._pool = ThreadPoolExecutor(6, thread_name_prefix="ask")
         self._trainer: Trainer | None = None
         self._lock = threading.Lock()
@@ -66,6 +74,7 @@ class Bridge(QObject):
         """Ends the threads; the daemon and its runs are not touched."""
         self._timer.stop()
         self._end.set()
+        self._nudge.set()
         with self._lock:
             trainer, self._trainer = self._trainer, None
         if trainer is not None:
@@ -74,6 +83,18 @@ class Bridge(QObject):
         for thread in (self._thread, self._poller):
             if thread.is_alive():
                 thread.join(timeout=15)
+
+    def rest(self) -> None:
+        """No trainer is started when this one has ended, until `wake`."""
+        self._is_resting = True
+
+    def wake(self) -> None:
+        self._is_resting = False
+        self._nudge.set()
+
+    @property
+    def is_resting(self) -> bool:
+        return self._is_resting
 
     # --- one-shot calls
 
@@ -123,7 +144,9 @@ class Bridge(QObject):
     def _connection(self) -> Trainer:
         with self._lock:
             if self._trainer is None:
-                self._trainer = connect(self.workspace)
+                if self._is_resting:
+                    raise NoDaemon("The trainer was drained and starts nothing more. Start it again: Tools, Trainer.")
+                self._trainer = self._connect()
             return self._trainer
 
     def _drop_connection(self) -> None:
@@ -147,6 +170,8 @@ class Bridge(QObject):
                 cursor = first.cursor
                 self._inbox.put(("listed", trainer.runs(include_archived=True)))
                 self._inbox.put(("connected", status))
+                if first.events:  # what was said while we were away
+                    self._inbox.put(("told", first.events))
                 tries = 0
                 for batch in batches:
                     if self._end.is_set():
@@ -160,7 +185,9 @@ class Bridge(QObject):
                     return
                 self._drop_connection()
                 self._inbox.put(("lost", str(error)))
-                self._end.wait(RETRY_S[min(tries, len(RETRY_S) - 1)])
+                self._nudge.wait(RETRY_S[min(tries, len(RETRY_S) - 1)])
+                if not self._end.is_set():
+                    self._nudge.clear()
                 tries += 1
 
     def _poll(self) -> None:
@@ -172,7 +199,9 @@ class Bridge(QObject):
                 continue
             try:
                 began = time.monotonic()
-                self._inbox.put(("polled", (trainer.runs(status=ACTIVE), trainer.status())))
+                status = trainer.status()
+                self._is_resting = self._is_resting or bool(status.get("is_draining"))
+                self._inbox.put(("polled", (trainer.runs(status=ACTIVE), status)))
                 self._end.wait(min(5.0, 4 * (time.monotonic() - began)))
             except MosaicError:
                 continue  # the follower tells of it

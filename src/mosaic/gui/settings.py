@@ -13,12 +13,13 @@ from mosaic.contracts.folder import Workspace
 
 
 class Settings:
-    def __init__(self, workspace: Workspace, path: Path | None = None) -> None:
+    def __init__(self, workspace: Workspace, path: Path | None = None, place: str = "") -> None:
+        """`place` stands for the workspace where that is another machine's."""
         if path is None:
             self._store = QSettings(QSettings.Format.IniFormat, QSettings.Scope.UserScope, "mosaic", "workbench")
         else:
             self._store = QSettings(str(path), QSettings.Format.IniFormat)
-        self._place = "workspace-" + hashlib.sha256(str(workspace.root).encode()).hexdigest()[:12]
+        self._place = "workspace-" + hashlib.sha256((place or str(workspace.root)).encode()).hexdigest()[:12]
 
     def get(self, name: str, default: Any = None) -> Any:
         """A value of the user's, such as the theme."""

@@ -18,6 +18,9 @@ MARGIN = 12
 RUN_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a800", "#8c8c8c")
 """Okabe and Ito's cycle, which colour-blind people can tell apart; its black would be lost on dark."""
 
+HUD_TEXT, HUD_SHADE = "#ffffff", "#000000"
+"""Over pictures, in either theme."""
+
 STATE_ICONS = {
     "queued": ("mdi6.clock-outline", "muted"),
     "starting": ("mdi6.progress-clock", "accent"),
@@ -76,6 +79,7 @@ LIGHT = Tokens(
 )
 
 _current = LIGHT
+_points = 10.0
 
 
 def tokens() -> Tokens:
@@ -92,9 +96,10 @@ def run_colour(run_id: str) -> QColor:
     return QColor(RUN_COLOURS[sum(run_id.encode()) % len(RUN_COLOURS)])
 
 
-def apply(app: QApplication, wanted: str) -> None:
-    """`wanted` is light, dark or system."""
-    global _current
+def apply(app: QApplication, wanted: str, points: float = 10.0) -> None:
+    """`wanted` is light, dark or system; `points` the size of the plain text."""
+    global _current, _points
+    _points = points
     prefers_dark = QGuiApplication.styleHints().colorScheme() is Qt.ColorScheme.Dark
     _current = DARK if wanted == "dark" or (wanted == "system" and prefers_dark) else LIGHT
     _icon.cache_clear()
@@ -102,7 +107,7 @@ def apply(app: QApplication, wanted: str) -> None:
     app.setPalette(_palette(_current))
     app.setStyleSheet(_style_sheet(_current))
     font = app.font()
-    font.setPointSizeF(10)
+    font.setPointSizeF(points)
     app.setFont(font)
 
 
@@ -124,14 +129,21 @@ def state_icon(state: str) -> QIcon:
 
 def monospace() -> QFont:
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
-    font.setPointSizeF(9.5)
+    font.setPointSizeF(_points - 0.5)
     return font
 
 
 def heading() -> QFont:
     font = QApplication.font()
-    font.setPointSizeF(12)
+    font.setPointSizeF(_points + 2)
     font.setWeight(QFont.Weight.DemiBold)
+    return font
+
+
+def small() -> QFont:
+    """For the numbers along an axis."""
+    font = QApplication.font()
+    font.setPointSizeF(_points - 2)
     return font
 
 
@@ -204,5 +216,6 @@ def _style_sheet(t: Tokens) -> str:
     QScrollArea {{ border: 0; }}
     QLabel[muted="true"] {{ color: {t.muted}; }}
     QLabel[error="true"] {{ color: {t.bad}; }}
+    QFrame[card="true"] {{ background: {t.surface}; border: 1px solid {t.line}; border-radius: 6px; }}
     QFrame[banner="true"] {{ background: {t.raised}; border: 1px solid {t.warning}; border-radius: 4px; }}
     """

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QAction, QCloseEvent, QKeySequence
 from PySide6.QtWidgets import (
     QButtonGroup,
+    QDialog,
     QDockWidget,
     QHBoxLayout,
     QMainWindow,
@@ -23,20 +24,31 @@ from mosaic.gui.tables import Action, Dock, Page
 from mosaic.gui.views.made import named
 from mosaic.gui.views.messages import Banner, Messages
 from mosaic.gui.views.trainer_state import TrainerState
-from mosaic.gui.workbench import Workbench
+from mosaic.gui.workbench import Json, Workbench
 
 AREAS = {"left": Qt.DockWidgetArea.LeftDockWidgetArea, "bottom": Qt.DockWidgetArea.BottomDockWidgetArea}
+MENUS = ("File", "Run", "View", "Tools", "Help")
+REMEMBER_MS = 3000
+"""So that a window that was killed opens as it was a moment before."""
+
+MakeDialog = Callable[["Window", Workbench], QDialog]
 
 
 class Window(QMainWindow):
     def __init__(
-        self, workbench: Workbench, pages: Sequence[Page], docks: Sequence[Dock], actions: Sequence[Action]
+        self,
+        workbench: Workbench,
+        pages: Sequence[Page],
+        docks: Sequence[Dock],
+        actions: Sequence[Action],
+        dialogs: Mapping[str, MakeDialog],
     ) -> None:
         super().__init__()
         self._workbench = workbench
-        self._table = actions
+        self._table = [*actions, *_page_actions(pages)]
+        self._page_table = pages
+        self._dialogs = dialogs
         self._actions: dict[str, QAction] = {}
-        self.setWindowTitle(f"MOSAIC – {workbench.workspace.root}")
         self.setObjectName("window")
         self.setDockOptions(QMainWindow.DockOption.AnimatedDocks | QMainWindow.DockOption.AllowTabbedDocks)
         self._pages = named(QStackedWidget(), "pages")
@@ -45,18 +57,24 @@ class Window(QMainWindow):
         self.messages = Messages(self)
         self._build_pages(pages)
         self._build_docks(docks)
-        self._build_menus(actions)
+        self._build_menus()
         self.menuBar().setCornerWidget(TrainerState(workbench), Qt.Corner.TopRightCorner)
         workbench.page_wanted.connect(self.show_page)
+        workbench.dialog_wanted.connect(self.open_dialog)
         workbench.said.connect(self.messages.show_message)
+        workbench.theme_changed.connect(self._paint_icons)
         workbench.bridge.lost.connect(self._lost)
-        workbench.bridge.connected.connect(lambda _: self.banner.hide())
+        workbench.bridge.connected.connect(self._found)
         for signal in (workbench.selected, workbench.marked, workbench.runs.changed, workbench.runs.reset):
             signal.connect(self._refresh_later)
         self._refresh = QTimer(self, singleShot=True, interval=50)
         self._refresh.timeout.connect(self.refresh_actions)
+        self._paint_icons()
         self.refresh_actions()
         self._restore()
+        self._remembered: tuple[bytes, ...] = ()
+        self._clock = QTimer(self, interval=REMEMBER_MS)
+        self._clock.timeout.connect(self.remember)
 
     # --- building
 
@@ -77,14 +95,21 @@ class Window(QMainWindow):
             if page.is_listed:
                 button = named(QToolButton(), f"nav.{page.id}")
                 button.setText(page.title)
+                button.setToolTip(f"{page.title} (Ctrl+{len(self._buttons.buttons()) + 1})")
                 button.setCheckable(True)
                 button.setProperty("flat", True)
                 button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
-                button.setIcon(theme.icon(page.icon))
                 button.clicked.connect(lambda _=False, page_id=page.id: self.show_page(page_id))
                 self._buttons.addButton(button, number)
                 row.addWidget(button)
         row.addStretch(1)
+        self._search = named(QToolButton(), "nav.palette")
+        self._search.setText("Find an action or a run")
+        self._search.setToolTip("Command palette (Ctrl+K)")
+        self._search.setProperty("flat", True)
+        self._search.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self._search.clicked.connect(lambda: self.open_dialog("palette"))
+        row.addWidget(self._search)
         column.addWidget(strip)
         column.addWidget(self.banner)
         column.addWidget(self._pages, 1)
@@ -99,25 +124,33 @@ class Window(QMainWindow):
             self._docks.append(dock)
         self.setCorner(Qt.Corner.BottomLeftCorner, AREAS["left"])
 
-    def _build_menus(self, actions: Sequence[Action]) -> None:
+    def _build_menus(self) -> None:
+        wanted = {row.menu for row in self._table}
         menus: dict[str, QMenu] = {}
-        for row in actions:
-            if row.menu not in menus:
-                menus[row.menu] = self.menuBar().addMenu(row.menu)
+        for title in (*(name for name in MENUS if name in wanted), *sorted(wanted.difference(MENUS))):
+            menus[title] = named(QMenu(title, self), f"menu.{title.lower()}")
+            menus[title].setToolTipsVisible(True)
+            self.menuBar().addMenu(menus[title])
+        keys = self._workbench.settings.get("keys", {})
+        for row in self._table:
             action = named(QAction(row.title, self), row.id)
-            if row.icon:
-                action.setIcon(theme.icon(row.icon))
-            if row.keys:
-                action.setShortcut(QKeySequence(row.keys))
-            keys = f" ({action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)})" if row.keys else ""
-            action.setToolTip((row.tip or row.title) + keys)
             action.triggered.connect(lambda _=False, run=row.run: run(self._workbench))
             menus[row.menu].addAction(action)
             self._actions[row.id] = action
-        if "View" in menus:
+            self.set_keys(row.id, keys.get(row.id, row.keys))
+        if "View" in menus and self._docks:
             menus["View"].addSeparator()
             for dock in self._docks:
                 menus["View"].addAction(dock.toggleViewAction())
+
+    def _paint_icons(self) -> None:
+        for row in self._table:
+            if row.icon:
+                self._actions[row.id].setIcon(theme.icon(row.icon))
+        for number, page in enumerate(self._page_table):
+            if (button := self._buttons.button(number)) is not None:
+                button.setIcon(theme.icon(page.icon))
+        self._search.setIcon(theme.icon("mdi6.magnify", "muted"))
 
     # --- moving
 
@@ -127,10 +160,37 @@ class Window(QMainWindow):
         button = self._buttons.button(number)
         if button is not None:
             button.setChecked(True)
+        elif (checked := self._buttons.checkedButton()) is not None:
+            self._buttons.setExclusive(False)  # else the last one stays checked
+            checked.setChecked(False)
+            self._buttons.setExclusive(True)
         self._workbench.settings.put_here("page", page_id)
+
+    @property
+    def page(self) -> str:
+        """The page that is shown."""
+        return self._page_ids[self._pages.currentIndex()]
+
+    def open_dialog(self, name: str) -> None:
+        dialog = self._dialogs[name](self, self._workbench)
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.open()
+
+    # --- actions
+
+    @property
+    def table(self) -> Sequence[Action]:
+        return self._table
 
     def action(self, action_id: str) -> QAction:
         return self._actions[action_id]
+
+    def set_keys(self, action_id: str, keys: str) -> None:
+        action = self._actions[action_id]
+        row = next(row for row in self._table if row.id == action_id)
+        action.setShortcut(QKeySequence(keys))
+        shown = action.shortcut().toString(QKeySequence.SequenceFormat.NativeText)
+        action.setToolTip((row.tip or row.title) + (f" ({shown})" if shown else ""))
 
     def _refresh_later(self, *_: object) -> None:
         if not self._refresh.isActive():
@@ -140,12 +200,25 @@ class Window(QMainWindow):
         for row in self._table:
             self._actions[row.id].setEnabled(bool(row.when(self._workbench)))
 
+    # --- the trainer
+
     def _lost(self, why: str) -> None:
-        self.banner.say("Trainer lost, reconnecting… Runs go on without it.", why)
+        if self._workbench.bridge.is_resting:
+            self.banner.say("The trainer was drained. Nothing is started until you start it again: Tools, Trainer.")
+        else:
+            self.banner.say("Trainer lost, reconnecting… Runs go on without it.", why)
+        self._refresh_later()
+
+    def _found(self, status: Json) -> None:
+        self.banner.hide()
+        where = status["address"] + ": " if self._workbench.is_remote else ""
+        self.setWindowTitle(f"MOSAIC – {where}{status['workspace']}")
+        self._refresh_later()
 
     # --- remembering
 
     def _restore(self) -> None:
+        self.setWindowTitle(f"MOSAIC – {self._workbench.workspace.root}")
         settings = self._workbench.settings
         geometry, state = settings.layout("geometry"), settings.layout("window")
         if geometry is not None:
@@ -155,14 +228,35 @@ class Window(QMainWindow):
         if state is not None:
             self.restoreState(state)
 
+    def start_remembering(self) -> None:
+        self._clock.start()
+
     def remember(self) -> None:
+        """Writes where everything stands, if that has changed."""
         settings = self._workbench.settings
-        settings.put_layout("geometry", self.saveGeometry())
-        settings.put_layout("window", self.saveState())
+        geometry, state = self.saveGeometry(), self.saveState()
+        now = (bytes(geometry.data()), bytes(state.data()), str(self._workbench.selection).encode())
+        if now == self._remembered:
+            return
+        self._remembered = now
+        settings.put_layout("geometry", geometry)
+        settings.put_layout("window", state)
         settings.put_here("selection", self._workbench.selection)
         settings.flush()
 
     def closeEvent(self, event: QCloseEvent) -> None:
         """Closing the window never touches a run."""
+        self._clock.stop()
         self.remember()
         super().closeEvent(event)
+
+
+def _page_actions(pages: Sequence[Page]) -> list[Action]:
+    def go(page_id: str) -> Callable[[Workbench], None]:
+        return lambda workbench: workbench.page_wanted.emit(page_id)
+
+    listed = [page for page in pages if page.is_listed]
+    return [
+        Action(f"go.{page.id}", page.title, "View", go(page.id), f"Ctrl+{number}", page.icon)
+        for number, page in enumerate(listed, 1)
+    ]

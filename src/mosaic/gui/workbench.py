@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QApplication
 
 from mosaic.contracts.folder import Workspace
+from mosaic.gui import theme
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.events import Events
 from mosaic.gui.models.notes import Notes
@@ -20,7 +22,7 @@ Json = dict[str, Any]
 
 class Workbench(QObject):
     page_wanted = Signal(str)
-    """Show the page with this id: welcome, train, run, compare, settings."""
+    """Show the page with this id: welcome, train, run, compare, trainer, settings."""
     tab_wanted = Signal(str)
     """Show this tab of the run page."""
     selected = Signal(object)
@@ -31,7 +33,10 @@ class Workbench(QObject):
     """Open the train form, filled from this payload; None: as it was left."""
     said = Signal(str, str)
     """A passing message and its kind: info, good, warning or bad."""
+    dialog_wanted = Signal(str)
+    """Open this dialog: palette, help, shortcuts, about."""
     theme_changed = Signal()
+    """Colours or sizes are others now: whoever paints by hand paints again."""
 
     def __init__(self, workspace: Workspace, bridge: Bridge, settings: Settings, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -45,6 +50,8 @@ class Workbench(QObject):
         """The daemon's, as last heard; empty while there is none."""
         self.selection: str | None = None
         self.marks: list[str] = []
+        self.is_remote = False
+        """Whether the trainer is another machine's: its folders and its frames' memory cannot be reached from here."""
         self._series: dict[str, Series] = {}
         bridge.connected.connect(self._connected)
         bridge.polled.connect(lambda _, status: self._connected(status))
@@ -79,6 +86,13 @@ class Workbench(QObject):
                 self._series.pop(next(iter(self._series))).deleteLater()
             self._series[run_id] = Series(run_id, self.bridge, self)
         return self._series[run_id]
+
+    def restyle(self) -> None:
+        """Applies the theme and the size of the text that are in the settings."""
+        app = QApplication.instance()
+        assert isinstance(app, QApplication)
+        theme.apply(app, self.settings.get("theme", "system"), self.settings.get("font_pt", 10.0))
+        self.theme_changed.emit()
 
     def say(self, text: str, kind: str = "info") -> None:
         self.said.emit(text, kind)

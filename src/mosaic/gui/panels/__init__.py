@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from mosaic.gui.panels.fastlane import FastLane
 from mosaic.gui.panels.run_page import RunPage
+from mosaic.gui.panels.settings import SettingsPage
+from mosaic.gui.panels.trainer import TrainerPage
+from mosaic.gui.panels.welcome import Welcome
 from mosaic.gui.tables import Dock, Page, RunTab
 
-RUN_TABS: tuple[RunTab, ...] = ()
+RUN_TABS: tuple[RunTab, ...] = (RunTab("fastlane", "FastLane", FastLane),)
 
 PAGES: tuple[Page, ...] = (
+    Page("welcome", "Welcome", "mdi6.hand-wave-outline", Welcome, is_listed=False),
     Page("run", "Runs", "mdi6.format-list-bulleted", lambda workbench: RunPage(workbench, RUN_TABS)),
+    Page("trainer", "Trainer", "mdi6.server", TrainerPage, is_listed=False),
+    Page("settings", "Settings", "mdi6.cog-outline", SettingsPage, is_listed=False),
 )
 
 DOCKS: tuple[Dock, ...] = ()

@@ -1,36 +1,52 @@
-"""The corner that tells whether the trainer is there and how busy it is."""
+"""The corner that tells whether the trainer is there and how busy it is; a click opens its page."""
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QToolButton
 
 from mosaic.gui import theme
-from mosaic.gui.views.made import named
 from mosaic.gui.workbench import Json, Workbench
 
 
-class TrainerState(QWidget):
+class TrainerState(QToolButton):
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, theme.MARGIN, 0)
-        row.setSpacing(6)
-        self._icon = QLabel()
-        self.label = named(QLabel("trainer …"), "trainer")
-        row.addWidget(self._icon)
-        row.addWidget(self.label)
+        self._workbench = workbench
+        self._has_trainer: bool | None = None
+        self.setObjectName("trainer")
+        self.setProperty("flat", True)
+        self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self.setText("trainer: connecting…")
+        self._paint()
+        self.clicked.connect(lambda: workbench.page_wanted.emit("trainer"))
         workbench.bridge.connected.connect(self._show)
         workbench.bridge.polled.connect(lambda _, status: self._show(status))
-        workbench.bridge.lost.connect(lambda why: self._lost(why))
+        workbench.bridge.lost.connect(self._lost)
+        workbench.theme_changed.connect(self._paint)
+
+    def _paint(self) -> None:
+        name, colour = {
+            True: ("mdi6.circle", "good"),
+            False: ("mdi6.circle-outline", "bad"),
+            None: ("mdi6.circle-outline", "muted"),
+        }[self._has_trainer]
+        self.setIcon(theme.icon(name, colour))
 
     def _show(self, status: Json) -> None:
         slots = status["slots"]
-        draining = ", draining" if status.get("is_draining") else ""
-        self._icon.setPixmap(theme.icon("mdi6.circle", "good").pixmap(12, 12))
-        self.label.setText(f"trainer local  {slots['busy']}/{slots['runs']} busy  queue {slots['queued']}{draining}")
-        self.label.setToolTip(f"{status['address']}, pid {status['pid']}\n{status['workspace']}")
+        where = "remote" if self._workbench.is_remote else "local"
+        state = ", draining" if status.get("is_draining") else ""
+        self._turn(True)
+        self.setText(f"trainer: {where}, {slots['busy']}/{slots['runs']} busy, queue {slots['queued']}{state}")
+        self.setToolTip(f"{status['address']}, pid {status['pid']}\n{status['workspace']}\nClick for its queue and log")
 
     def _lost(self, why: str) -> None:
-        self._icon.setPixmap(theme.icon("mdi6.circle-outline", "bad").pixmap(12, 12))
-        self.label.setText("trainer lost")
-        self.label.setToolTip(why)
+        self._turn(False)
+        self.setText("trainer: drained" if self._workbench.bridge.is_resting else "trainer: lost")
+        self.setToolTip(why)
+
+    def _turn(self, has_trainer: bool) -> None:
+        if has_trainer is not self._has_trainer:
+            self._has_trainer = has_trainer
+            self._paint()
