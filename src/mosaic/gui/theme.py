@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import qtawesome
 from PySide6.QtCore import Qt
@@ -177,8 +178,15 @@ def _palette(t: Tokens) -> QPalette:
     return palette
 
 
+def _picture(name: str, t: Tokens) -> str:
+    """A style sheet that draws a part of a widget draws its arrow or tick too."""
+    path = Path(__file__).with_name("pictures") / f"{name}-{'dark' if t is DARK else 'light'}.svg"
+    return f'url("{path.as_posix()}")'
+
+
 def _style_sheet(t: Tokens) -> str:
     on_accent = t.window if t is DARK else "#ffffff"
+    down, up, check = (_picture(name, t) for name in ("down", "up", "check"))
     return f"""
     QToolTip {{ color: {t.text}; background: {t.raised}; border: 1px solid {t.line}; padding: 4px; }}
     QPushButton, QToolButton {{ padding: 4px 12px; border: 1px solid {t.line}; border-radius: 4px;
@@ -197,6 +205,21 @@ def _style_sheet(t: Tokens) -> str:
     QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus, QComboBox:focus, QPlainTextEdit:focus {{
         border-color: {t.accent}; }}
     QLineEdit[invalid="true"], QComboBox[invalid="true"] {{ border-color: {t.bad}; }}
+    QAbstractSpinBox QLineEdit, QComboBox QLineEdit {{ border: 0; padding: 0 2px; background: transparent; }}
+    QComboBox::drop-down {{ border: 0; width: 20px; }}
+    QComboBox::down-arrow {{ image: {down}; width: 12px; height: 12px; }}
+    QAbstractSpinBox::up-button, QAbstractSpinBox::down-button {{ border: 0; width: 18px; background: transparent; }}
+    QAbstractSpinBox::up-button:hover, QAbstractSpinBox::down-button:hover {{ background: {t.raised}; }}
+    QAbstractSpinBox::up-arrow {{ image: {up}; width: 9px; height: 9px; }}
+    QAbstractSpinBox::down-arrow {{ image: {down}; width: 9px; height: 9px; }}
+    QCheckBox::indicator, QRadioButton::indicator {{ width: 14px; height: 14px; background: {t.surface};
+        border: 1px solid {t.muted}; border-radius: 3px; }}
+    QRadioButton::indicator {{ border-radius: 8px; }}
+    QCheckBox::indicator:checked {{ background: {t.accent}; border-color: {t.accent}; image: {check}; }}
+    QRadioButton::indicator:checked {{ border: 4px solid {t.accent}; width: 8px; height: 8px; }}
+    QCheckBox::indicator:focus, QRadioButton::indicator:focus {{ border-color: {t.accent}; }}
+    QCheckBox::indicator:disabled, QRadioButton::indicator:disabled {{ border-color: {t.line};
+        background: {t.window}; }}
     QTabWidget::pane {{ border: 0; border-top: 1px solid {t.line}; }}
     QTabBar::tab {{ padding: 6px 12px; border: 0; color: {t.muted}; background: transparent; }}
     QTabBar::tab:selected {{ color: {t.text}; border-bottom: 2px solid {t.accent}; }}
@@ -206,6 +229,7 @@ def _style_sheet(t: Tokens) -> str:
         color: {t.muted}; }}
     QTableView, QTreeView, QListView {{ background: {t.surface}; border: 0; gridline-color: {t.faint};
         selection-background-color: {t.raised}; selection-color: {t.text}; }}
+    QTableWidget::item {{ padding: 0 8px; }}
     QMenuBar {{ background: {t.window}; }}
     QMenuBar::item:selected, QMenu::item:selected {{ background: {t.raised}; }}
     QMenu {{ background: {t.surface}; border: 1px solid {t.line}; }}

@@ -42,6 +42,7 @@ class TrainerPage(QWidget):
         self._heading = QLabel("Trainer")
         column.addWidget(self._heading)
         column.addWidget(muted("The program in the background that starts runs and follows them. It starts by itself."))
+        column.addSpacing(4)
         column.addLayout(self._build_facts())
         column.addLayout(self._build_buttons())
         column.addSpacing(16)

@@ -140,7 +140,7 @@ class _Rows(QStyledItemDelegate):
         icon: QIcon = index.data(Qt.ItemDataRole.DecorationRole)
         is_enabled = bool(state & QStyle.StateFlag.State_Enabled)
         mode = QIcon.Mode.Normal if is_enabled else QIcon.Mode.Disabled
-        icon.paint(painter, QRect(rect.left() + 8, rect.top(), 18, rect.height()), mode=mode)
+        icon.paint(painter, QRect(rect.left() + 10, rect.top(), 16, rect.height()), mode=mode)
         metrics = painter.fontMetrics()
         note_width = metrics.horizontalAdvance(note) + 12
         inside = rect.adjusted(36, 0, -8, 0)
