@@ -5,6 +5,7 @@ from __future__ import annotations
 from PySide6.QtWidgets import QApplication
 
 from mosaic.gui import theme
+from mosaic.gui.run_actions import RUN_ACTIONS
 from mosaic.gui.tables import Action
 from mosaic.gui.workbench import Workbench
 
@@ -33,6 +34,7 @@ ACTIONS: tuple[Action, ...] = (
         "mdi6.exit-to-app",
         tip="Close the workbench; runs go on",
     ),
+    *RUN_ACTIONS,
     Action(
         "view.theme", "Switch between light and dark", "View", _switch_theme, "Ctrl+Shift+L", "mdi6.theme-light-dark"
     ),

@@ -33,6 +33,8 @@ class Workbench(QObject):
     """Open the train form, filled from this payload; None: as it was left."""
     said = Signal(str, str)
     """A passing message and its kind: info, good, warning or bad."""
+    offered = Signal(str, str, object)
+    """A passing message with a button: the text, the button's title, and what it does."""
     dialog_wanted = Signal(str)
     """Open this dialog: palette, help, shortcuts, about."""
     theme_changed = Signal()
@@ -96,6 +98,10 @@ class Workbench(QObject):
 
     def say(self, text: str, kind: str = "info") -> None:
         self.said.emit(text, kind)
+
+    def offer(self, text: str, title: str, act: Callable[[], None]) -> None:
+        """Says something and offers a way on, or back."""
+        self.offered.emit(text, title, act)
 
     def tell_error(self, error: Exception) -> None:
         """For `failed=` of the bridge."""

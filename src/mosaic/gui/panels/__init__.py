@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mosaic.gui.panels.fastlane import FastLane
 from mosaic.gui.panels.run_page import RunPage
+from mosaic.gui.panels.runs import RunsPanel
 from mosaic.gui.panels.settings import SettingsPage
 from mosaic.gui.panels.trainer import TrainerPage
 from mosaic.gui.panels.welcome import Welcome
@@ -18,4 +19,4 @@ PAGES: tuple[Page, ...] = (
     Page("settings", "Settings", "mdi6.cog-outline", SettingsPage, is_listed=False),
 )
 
-DOCKS: tuple[Dock, ...] = ()
+DOCKS: tuple[Dock, ...] = (Dock("runs", "Runs", "left", RunsPanel),)

@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QStackedWidget, QTabWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QStackedWidget, QTabWidget, QToolButton, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
+from mosaic.gui.run_actions import GROUPS, context_menu, has_more
+from mosaic.gui.run_actions import row as action_row
+from mosaic.gui.run_verbs import CAN_STOP
 from mosaic.gui.tables import RunTab
 from mosaic.gui.views.made import named
 from mosaic.gui.views.words import run_title, state_of
 from mosaic.gui.workbench import Json, Workbench
+
+HEADER = ("run.cancel", "run.pause", "run.resume", "run.resubmit")
+"""What has a button beside the run's name."""
 
 
 class RunPage(QWidget):
@@ -34,6 +40,7 @@ class RunPage(QWidget):
         workbench.tab_wanted.connect(self.show_tab)
         workbench.runs.changed.connect(self._changed)
         workbench.runs.reset.connect(self._reset)
+        workbench.theme_changed.connect(self._paint_icons)
 
     def _run_view(self) -> QWidget:
         view = QWidget()
@@ -50,12 +57,47 @@ class RunPage(QWidget):
         self._header.addWidget(self._icon)
         self._header.addWidget(self._title)
         self._header.addWidget(self._state, 1)
+        self._buttons = {name: self._button(name) for name in HEADER}
+        self._more = named(QToolButton(), "run.more")
+        self._more.setToolTip("More that can be done with this run")
+        self._more.setProperty("flat", True)
+        self._more.clicked.connect(self._open_menu)
+        self._header.addWidget(self._more)
+        self._paint_icons()
         column.addLayout(self._header)
         self._tabs = named(QTabWidget(), "run.tabs")
         self._tabs.setDocumentMode(True)
         self._tabs.currentChanged.connect(self._tab_changed)
         column.addWidget(self._tabs, 1)
         return view
+
+    def _button(self, name: str) -> QToolButton:
+        row = action_row(name)
+        button = named(QToolButton(), f"header.{name}")
+        button.setToolTip((row.tip or row.title) + (f" ({row.keys})" if row.keys else ""))
+        button.setProperty("flat", True)
+        button.clicked.connect(lambda: row.run(self._alone()))
+        self._header.addWidget(button)
+        return button
+
+    def _alone(self) -> Workbench:
+        """The buttons beside a run's name are about that run, whatever else is marked in the list."""
+        if self._workbench.marks != [self._workbench.selection]:
+            self._workbench.mark([self._workbench.selection] if self._workbench.selection else [])
+        return self._workbench
+
+    def _open_menu(self) -> None:
+        menu = context_menu(self._alone(), GROUPS, self)
+        menu.setObjectName("run.menu")
+        menu.popup(self._more.mapToGlobal(self._more.rect().bottomLeft()))
+
+    def _paint_icons(self) -> None:
+        for name, button in self._buttons.items():
+            button.setIcon(theme.icon(action_row(name).icon))
+        self._more.setIcon(theme.icon("mdi6.dots-horizontal"))
+        view = self._workbench.runs.get(self._workbench.selection or "")
+        if view is not None:
+            self._head(view)
 
     def _show(self, run_id: str | None) -> None:
         view = self._workbench.runs.get(run_id) if run_id else None
@@ -72,6 +114,14 @@ class RunPage(QWidget):
         self._title.setToolTip(view["run_id"])
         self._state.setText(state_of(view) + (f": {view['reason']}" if view.get("reason") else ""))
         self._state.setToolTip(view.get("reason") or "")
+        stage = view["stage"]
+        is_paused = stage == "paused"
+        pause = self._buttons["run.pause"]
+        pause.setIcon(theme.icon("mdi6.play" if is_paused else "mdi6.pause"))
+        pause.setToolTip(("Let it go on" if is_paused else "Pause it") + " (Space)")
+        pause.setVisible(stage in ("running", "paused"))
+        self._buttons["run.cancel"].setVisible(stage in CAN_STOP)
+        self._buttons["run.resume"].setVisible(has_more(view))
 
     def _fit_tabs(self, view: Json) -> None:
         """Shows the tabs that this run has, each made when it is first looked at."""

@@ -16,18 +16,24 @@ Index = QModelIndex | QPersistentModelIndex
 DOT = 8
 ICON = 16
 PAD = 8
-BAR_HEIGHT = 4
+BAR_HEIGHT = 2
 
 
 class RunDelegate(QStyledItemDelegate):
     """Rows of one height; what is chosen is marked by its background alone."""
 
+    WIDTH = 2 * PAD
+    """What a cell needs beside its text."""
+
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         return QSize(0, row_height())
 
-    def initStyleOption(self, option: QStyleOptionViewItem, index: Index) -> None:
-        super().initStyleOption(option, index)
-        option.state &= ~QStyle.StateFlag.State_HasFocus  # type: ignore[attr-defined]
+    def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
+        _fill(painter, option)
+        text = str(index.data() or "")
+        align = Qt.AlignmentFlag(index.data(Qt.ItemDataRole.TextAlignmentRole) or Qt.AlignmentFlag.AlignVCenter)
+        t = theme.tokens()
+        _write(painter, option.rect.adjusted(PAD, 0, -PAD, 0), text, t.muted if text == "–" else t.text, align)
 
 
 def row_height() -> int:
@@ -38,64 +44,54 @@ class StateDelegate(RunDelegate):
     """● icon word."""
 
     WIDTH = PAD + DOT + 6 + ICON + 4 + PAD
-    """What stands beside the word."""
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         view: dict[str, Any] | None = index.data(VIEW_ROLE)
         if view is None:
             return
         _fill(painter, option)
-        rect: QRect = option.rect  # type: ignore[attr-defined]
+        rect: QRect = option.rect
         state = words.state_of(view)
         painter.save()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(theme.run_colour(view["run_id"]))
-        middle = rect.center().y() + 0.5
-        painter.drawEllipse(QRectF(rect.left() + PAD, middle - DOT / 2, DOT, DOT))
+        painter.drawEllipse(QRectF(rect.left() + PAD, rect.center().y() + 0.5 - DOT / 2, DOT, DOT))
+        painter.restore()
         left = rect.left() + PAD + DOT + 6
         theme.state_icon(state).paint(painter, QRect(left, rect.center().y() - ICON // 2 + 1, ICON, ICON))
-        room = QRect(left + ICON + 4, rect.top(), rect.right() - left - ICON - 4 - PAD // 2, rect.height())
-        painter.setPen(QColor(theme.tokens().text))
-        text = QApplication.fontMetrics().elidedText(state, Qt.TextElideMode.ElideRight, room.width())
-        painter.drawText(room, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft), text)
-        painter.restore()
+        room = rect.adjusted(left + ICON + 4 - rect.left(), 0, -4, 0)
+        _write(painter, room, state, theme.tokens().text, Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignLeft)
 
 
 class ProgressDelegate(RunDelegate):
-    """A thin bar with the percentage over it."""
-
-    WIDTH = 2 * PAD + 12
+    """The percentage, and a thin bar under it while there is a way to go."""
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         view: dict[str, Any] | None = index.data(VIEW_ROLE)
         if view is None:
             return
-        _fill(painter, option)
+        super().paint(painter, option, index)
         part = words.progress(view)
-        rect = option.rect.adjusted(PAD, 0, -PAD, 0)  # type: ignore[attr-defined]
-        t = theme.tokens()
-        painter.save()
-        if part is None:
-            painter.setPen(QColor(t.muted))
-            painter.drawText(rect, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight), "–")
-            painter.restore()
+        if part is None or part >= 1:
             return
-        text = rect.adjusted(0, 0, 0, -BAR_HEIGHT - 2)
-        painter.setPen(QColor(t.text))
-        painter.drawText(text, int(Qt.AlignmentFlag.AlignVCenter | Qt.AlignmentFlag.AlignRight), f"{100 * part:.0f}%")
-        bar = QRectF(rect.left(), rect.bottom() - BAR_HEIGHT - 2, rect.width(), BAR_HEIGHT)
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        rect: QRect = option.rect
+        t = theme.tokens()
+        bar = QRectF(rect.left() + PAD, rect.bottom() - BAR_HEIGHT - 1, rect.width() - 2 * PAD, BAR_HEIGHT)
+        painter.save()
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(t.line))
-        painter.drawRoundedRect(bar, 2, 2)
-        _, colour = theme.STATE_ICONS.get(words.state_of(view), ("", "muted"))
-        painter.setBrush(QColor(getattr(t, colour)))
+        painter.fillRect(bar, QColor(t.line))
         bar.setWidth(bar.width() * part)
-        painter.drawRoundedRect(bar, 2, 2)
+        painter.fillRect(bar, QColor(t.muted if view["stage"] == "finished" else t.accent))
         painter.restore()
 
 
+def _write(painter: QPainter, room: QRect, text: str, colour: str, align: Qt.AlignmentFlag) -> None:
+    painter.setPen(QColor(colour))
+    shown = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, room.width())
+    painter.drawText(room, int(align), shown)
+
+
 def _fill(painter: QPainter, option: QStyleOptionViewItem) -> None:
-    if option.state & QStyle.StateFlag.State_Selected:  # type: ignore[attr-defined]
-        painter.fillRect(option.rect, QColor(theme.tokens().raised))  # type: ignore[attr-defined]
+    if option.state & QStyle.StateFlag.State_Selected:
+        painter.fillRect(option.rect, QColor(theme.tokens().raised))

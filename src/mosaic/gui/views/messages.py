@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
 
 from mosaic.gui import theme
 from mosaic.gui.views.made import named
@@ -49,13 +51,32 @@ class Messages(QObject):
         self.label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         row.addWidget(self._icon)
         row.addWidget(self.label, 1)
+        self._button = named(QPushButton(), "message.button")
+        self._button.clicked.connect(self._act_on_offer)
+        self._act: Callable[[], None] | None = None
+        row.addWidget(self._button)
         self._frame.hide()
         self._timer = QTimer(self, singleShot=True)
         self._timer.timeout.connect(self._frame.hide)
         window.installEventFilter(self)
         self._frame.installEventFilter(self)
 
+    def show_offer(self, text: str, title: str, act: Callable[[], None]) -> None:
+        """A message with a button that does something about it; it stays as long as a warning."""
+        self.show_message(text, "info")
+        self._act = act
+        self._button.setText(title)
+        self._button.show()
+        self._place()
+        self._timer.start(SHOWN_MS["warning"])
+
+    def _act_on_offer(self) -> None:
+        self._frame.hide()
+        if self._act is not None:
+            self._act()
+
     def show_message(self, text: str, kind: str = "info") -> None:
+        self._button.hide()
         t = theme.tokens()
         colour = {"info": "accent", "good": "good", "warning": "warning", "bad": "bad"}[kind]
         self._frame.setStyleSheet(
