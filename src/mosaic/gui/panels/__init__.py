@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mosaic.gui.panels.analytics import Analytics
 from mosaic.gui.panels.fastlane import FastLane
 from mosaic.gui.panels.run_page import RunPage
 from mosaic.gui.panels.runs import RunsPanel
@@ -10,7 +11,10 @@ from mosaic.gui.panels.trainer import TrainerPage
 from mosaic.gui.panels.welcome import Welcome
 from mosaic.gui.tables import Dock, Page, RunTab
 
-RUN_TABS: tuple[RunTab, ...] = (RunTab("fastlane", "FastLane", FastLane),)
+RUN_TABS: tuple[RunTab, ...] = (
+    RunTab("fastlane", "FastLane", FastLane),
+    RunTab("analytics", "Analytics", Analytics),
+)
 
 PAGES: tuple[Page, ...] = (
     Page("welcome", "Welcome", "mdi6.hand-wave-outline", Welcome, is_listed=False),
