@@ -7,16 +7,20 @@ from mosaic.gui.panels.fastlane import FastLane
 from mosaic.gui.panels.run_page import RunPage
 from mosaic.gui.panels.runs import RunsPanel
 from mosaic.gui.panels.settings import SettingsPage
+from mosaic.gui.panels.tensorboard import TensorBoardTab
 from mosaic.gui.panels.trainer import TrainerPage
 from mosaic.gui.panels.welcome import Welcome
+from mosaic.gui.panels.train import TrainPage
 from mosaic.gui.tables import Dock, Page, RunTab
 
 RUN_TABS: tuple[RunTab, ...] = (
     RunTab("fastlane", "FastLane", FastLane),
     RunTab("analytics", "Analytics", Analytics),
+    RunTab("tensorboard", "TensorBoard", TensorBoardTab),
 )
 
 PAGES: tuple[Page, ...] = (
+    Page("train", "Train", "mdi6.school-outline", TrainPage),
     Page("welcome", "Welcome", "mdi6.hand-wave-outline", Welcome, is_listed=False),
     Page("run", "Runs", "mdi6.format-list-bulleted", lambda workbench: RunPage(workbench, RUN_TABS)),
     Page("trainer", "Trainer", "mdi6.server", TrainerPage, is_listed=False),

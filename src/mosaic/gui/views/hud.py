@@ -73,7 +73,7 @@ def eval_line(summary: Json) -> str:
 def placed(text: str, font: QFont, room: QRect) -> QRect:
     """Where the line stands: at the bottom, in the middle."""
     metrics = QFontMetrics(font)
-    width = min(metrics.horizontalAdvance(text) + 2 * PAD, room.width() - 2 * SOFT)
+    width = min(metrics.horizontalAdvance(text) + 2 * PAD + 2, room.width() - 2 * SOFT)
     height = metrics.height() + 8
     left = room.left() + (room.width() - width) // 2
     return QRect(left, room.bottom() - height - theme.GAP, width, height)
