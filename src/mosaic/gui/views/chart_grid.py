@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QScrollArea, QToolButton, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
 from mosaic.gui.models.feed import Feed, Points
+from mosaic.gui.models.series import RETURN_TAG
 from mosaic.gui.views.chart import REDRAW_MS, Chart
 from mosaic.gui.views.crosshair import Crosshair
 from mosaic.gui.views.made import named
@@ -28,6 +29,11 @@ def split_tag(tag: str) -> tuple[str, str]:
     """The group and the title: `losses/value_loss` is `value_loss` of `losses`."""
     group, slash, title = tag.partition("/")
     return (group, title) if slash else ("", tag)
+
+
+def _order(tag: str) -> tuple[bool, str]:
+    """The return is what everybody looks for first."""
+    return tag != RETURN_TAG, tag.lower()
 
 
 class Cell(QWidget):
@@ -116,7 +122,7 @@ class Section(QWidget):
         each = (width - (columns - 1) * theme.GAP) // columns
         top = column = 0
         shown = 0
-        for tag in sorted(self.cells):
+        for tag in sorted(self.cells, key=_order):
             cell = self.cells[tag]
             cell.setVisible(is_wanted(tag))
             if not is_wanted(tag):

@@ -49,7 +49,11 @@ class Axis(pg.AxisItem):  # type: ignore[misc]
         self.setTextPen(tokens.muted)
         self.setPen(pg.mkPen(None))
         self.setTickPen(tokens.line if theme.is_dark() else tokens.faint)
-        self.setGrid(255)
+        self.setGrid(255 if self.orientation == "left" else False)
+
+    def boundingRect(self) -> QRectF:
+        """With room for the labels at its ends, which would be left out else."""
+        return super().boundingRect().adjusted(-24, -theme.GAP, 24, theme.GAP)
 
     def set_kind(self, kind: str) -> None:
         if kind != self.kind:
@@ -193,7 +197,7 @@ class Plot(pg.GraphicsView):  # type: ignore[misc]
         self.left, self.bottom = Axis("left"), Axis("bottom")
         middle = QGraphicsWidget()
         grid = QGraphicsGridLayout(middle)
-        grid.setContentsMargins(0, 4, theme.GAP, 0)
+        grid.setContentsMargins(0, theme.GAP, 2 * theme.GAP, 0)
         grid.setSpacing(0)
         grid.addItem(self.left, 0, 0)
         grid.addItem(self.view, 0, 1)
