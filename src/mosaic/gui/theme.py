@@ -26,6 +26,7 @@ STATE_ICONS = {
     "queued": ("mdi6.clock-outline", "muted"),
     "starting": ("mdi6.progress-clock", "accent"),
     "running": ("mdi6.play-circle", "accent"),
+    "stalled": ("mdi6.timer-alert-outline", "warning"),
     "paused": ("mdi6.pause-circle", "warning"),
     "stopping": ("mdi6.stop-circle-outline", "warning"),
     "succeeded": ("mdi6.check-circle", "good"),
@@ -97,6 +98,15 @@ def run_colour(run_id: str) -> QColor:
     return QColor(RUN_COLOURS[sum(run_id.encode()) % len(RUN_COLOURS)])
 
 
+def terminal_colour(name: str) -> str:
+    """A colour that a program's output asks for, so that it can be read on our background."""
+    t = _current
+    tokens_of = {"red": t.bad, "green": t.good, "yellow": t.warning, "blue": t.accent, "black": t.muted}
+    if name in ("magenta", "cyan"):
+        return {"magenta": ("#b0478a", "#d98cb8"), "cyan": ("#00796b", "#4fc3b5")}[name][is_dark()]
+    return tokens_of.get(name, t.text)
+
+
 def apply(app: QApplication, wanted: str, points: float = 10.0) -> None:
     """`wanted` is light, dark or system; `points` the size of the plain text."""
     global _current, _points
@@ -145,6 +155,20 @@ def small() -> QFont:
     """For the numbers along an axis."""
     font = QApplication.font()
     font.setPointSizeF(_points - 2)
+    return font
+
+
+def section() -> QFont:
+    """For the heading of a group inside a panel."""
+    font = QApplication.font()
+    font.setWeight(QFont.Weight.DemiBold)
+    return font
+
+
+def note() -> QFont:
+    """For the sentence under a field."""
+    font = QApplication.font()
+    font.setPointSizeF(_points - 1)
     return font
 
 
@@ -239,6 +263,7 @@ def _style_sheet(t: Tokens) -> str:
     QProgressBar::chunk {{ background: {t.accent}; border-radius: 3px; }}
     QScrollArea {{ border: 0; }}
     QLabel[muted="true"] {{ color: {t.muted}; }}
+    QLabel[accent="true"] {{ color: {t.accent}; }}
     QLabel[error="true"] {{ color: {t.bad}; }}
     QFrame[card="true"] {{ background: {t.surface}; border: 1px solid {t.line}; border-radius: 6px; }}
     QFrame[banner="true"] {{ background: {t.raised}; border: 1px solid {t.warning}; border-radius: 4px; }}

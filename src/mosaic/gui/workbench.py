@@ -15,6 +15,7 @@ from mosaic.gui.models.events import Events
 from mosaic.gui.models.notes import Notes
 from mosaic.gui.models.runs import Runs
 from mosaic.gui.models.series import Series
+from mosaic.gui.models.training import Environments, Training
 from mosaic.gui.settings import Settings
 
 Json = dict[str, Any]
@@ -38,6 +39,8 @@ class Workbench(QObject):
     dialog_wanted = Signal(str)
     """Open this dialog: palette, help, shortcuts, about."""
     theme_changed = Signal()
+    closing = Signal()
+    """The window goes: what was started for it ends now."""
     """Colours or sizes are others now: whoever paints by hand paints again."""
 
     def __init__(self, workspace: Workspace, bridge: Bridge, settings: Settings, parent: QObject | None = None) -> None:
@@ -48,6 +51,8 @@ class Workbench(QObject):
         self.runs = Runs(bridge, self)
         self.events = Events(bridge, self)
         self.notes = Notes(bridge, self)
+        self.training = Training(bridge, settings, self)
+        self.environments = Environments(bridge, self)
         self.status: Json = {}
         """The daemon's, as last heard; empty while there is none."""
         self.selection: str | None = None

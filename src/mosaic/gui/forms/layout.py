@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from mosaic.contracts.errors import BadInput
@@ -22,6 +22,8 @@ LABELS = {
     "video_mode": "Frames",
     "tensorboard": "TensorBoard",
     "run_name": "Run name",
+    "norm_adv": "Normalise advantages",
+    "torch_deterministic": "Deterministic",
 }
 _ACRONYMS = {
     "gae": "GAE",
@@ -79,31 +81,39 @@ class FormLayout:
     left: tuple[Section, ...]
     right: tuple[Section, ...]
 
-    @property
+    @cached_property
     def fields(self) -> dict[str, Field]:
         """All of them, in the order in which they are read."""
-        sections = (*self.left, *self.right)
-        return {
-            field.name: field for field in (*self.core, *(field for section in sections for field in section.fields))
-        }
+        fields = [*self.core]
+        for section in (*self.left, *self.right):
+            fields += section.fields
+        return {field.name: field for field in fields}
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, Field]:
         """Those that are settings of the algorithm or extras of its worker."""
         ours = {field.name for field in RUN_FIELDS} - set(EXTRAS)
         return {name: field for name, field in self.fields.items() if name not in ours}
 
 
+@cache
+def _known() -> tuple[Algorithm, ...]:
+    """Read once: which workers there are does not change while the window is open."""
+    return tuple(algorithms().values())
+
+
+@cache
 def offered() -> dict[str, tuple[str, ...]]:
     """Workers with algorithms to choose from, and their names."""
     found: dict[str, list[str]] = {}
-    for algorithm in algorithms().values():
+    for algorithm in _known():
         found.setdefault(algorithm.worker.id, []).append(algorithm.name)
     return {worker: tuple(names) for worker, names in found.items()}
 
 
+@cache
 def layout_of(worker: str, name: str) -> FormLayout:
-    for algorithm in algorithms().values():
+    for algorithm in _known():
         if (algorithm.worker.id, algorithm.name) == (worker, name):
             return arranged(algorithm, reserved_extras(worker))
     raise BadInput(f"The form knows no algorithm {name!r} of worker {worker!r}. Submit it with: mosaic submit")
@@ -139,7 +149,7 @@ def arranged(algorithm: Algorithm, extras: Iterable[str]) -> FormLayout:
 def label(field: Field) -> str:
     if field.name in LABELS:
         return LABELS[field.name]
-    return _capital(" ".join(_ACRONYMS.get(word, word) for word in field.name.split("_")))
+    return _capital(" ".join(filter(None, (_ACRONYMS.get(word, word) for word in field.name.split("_")))))
 
 
 def shown(value: Any) -> str:
