@@ -266,5 +266,6 @@ def _style_sheet(t: Tokens) -> str:
     QLabel[accent="true"] {{ color: {t.accent}; }}
     QLabel[error="true"] {{ color: {t.bad}; }}
     QFrame[card="true"] {{ background: {t.surface}; border: 1px solid {t.line}; border-radius: 6px; }}
+    QFrame[chip="true"] {{ background: {t.raised}; border: 0; border-radius: 4px; }}
     QFrame[banner="true"] {{ background: {t.raised}; border: 1px solid {t.warning}; border-radius: 4px; }}
     """

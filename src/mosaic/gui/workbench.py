@@ -32,6 +32,8 @@ class Workbench(QObject):
     """The runs that are marked in the list (several may be), newest first."""
     form_wanted = Signal(object)
     """Open the train form, filled from this payload; None: as it was left."""
+    compare_wanted = Signal(list)
+    """Put these runs together on the compare page."""
     said = Signal(str, str)
     """A passing message and its kind: info, good, warning or bad."""
     offered = Signal(str, str, object)

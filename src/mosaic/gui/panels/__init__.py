@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from mosaic.gui.panels.analytics import Analytics
+from mosaic.gui.panels.compare import Compare
 from mosaic.gui.panels.fastlane import FastLane
 from mosaic.gui.panels.run_page import RunPage
 from mosaic.gui.panels.runs import RunsPanel
 from mosaic.gui.panels.settings import SettingsPage
 from mosaic.gui.panels.tensorboard import TensorBoardTab
+from mosaic.gui.panels.train import TrainPage
 from mosaic.gui.panels.trainer import TrainerPage
 from mosaic.gui.panels.welcome import Welcome
-from mosaic.gui.panels.train import TrainPage
 from mosaic.gui.tables import Dock, Page, RunTab
 
 RUN_TABS: tuple[RunTab, ...] = (
@@ -23,6 +24,7 @@ PAGES: tuple[Page, ...] = (
     Page("train", "Train", "mdi6.school-outline", TrainPage),
     Page("welcome", "Welcome", "mdi6.hand-wave-outline", Welcome, is_listed=False),
     Page("run", "Runs", "mdi6.format-list-bulleted", lambda workbench: RunPage(workbench, RUN_TABS)),
+    Page("compare", "Compare", "mdi6.compare", Compare),
     Page("trainer", "Trainer", "mdi6.server", TrainerPage, is_listed=False),
     Page("settings", "Settings", "mdi6.cog-outline", SettingsPage, is_listed=False),
 )

@@ -143,7 +143,8 @@ class Section(QWidget):
 class ChartGrid(QScrollArea):
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.setObjectName(name)
+        self.setObjectName(f"{name}.grid")
+        self._name = name
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOn)
@@ -186,7 +187,7 @@ class ChartGrid(QScrollArea):
 
     def _section(self, group: str, is_last: bool) -> Section:
         if group not in self._sections:
-            section = Section(group, f"{self.objectName()}.group.{group}", self._seek)
+            section = Section(group, f"{self._name}.group.{group}", self._seek)
             ahead = [name for name in self._sections if is_last or (name < group and name != "hardware")]
             self._sections[group] = section
             self._column.insertWidget(len(ahead), section)
@@ -270,7 +271,7 @@ class ChartGrid(QScrollArea):
             return
         is_timed = cell.kind_of == self._clock_kind
         crosshair = self._clock if is_timed else self.crosshair
-        chart = Chart(split_tag(cell.tag)[1], f"{self.objectName()}.chart.{cell.tag}", crosshair)
+        chart = Chart(split_tag(cell.tag)[1], f"{self._name}.chart.{cell.tag}", crosshair)
         chart.plot.wheel_needs_ctrl = True
         chart.set_smoothing(0.0 if is_timed else self._weight)
         chart.set_log(self._is_log and not is_timed)

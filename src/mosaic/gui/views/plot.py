@@ -53,7 +53,7 @@ class Axis(pg.AxisItem):  # type: ignore[misc]
 
     def boundingRect(self) -> QRectF:
         """With room for the labels at its ends, which would be left out else."""
-        return super().boundingRect().adjusted(-24, -theme.GAP, 24, theme.GAP)
+        return QRectF(super().boundingRect()).adjusted(-24, -theme.GAP, 24, theme.GAP)
 
     def set_kind(self, kind: str) -> None:
         if kind != self.kind:
