@@ -15,11 +15,6 @@ def _switch_theme(workbench: Workbench) -> None:
     workbench.restyle()
 
 
-def compare_chosen(workbench: Workbench) -> None:
-    workbench.compare_wanted.emit([view["run_id"] for view in workbench.chosen()])
-    workbench.page_wanted.emit("compare")
-
-
 ACTIONS: tuple[Action, ...] = (
     Action(
         "app.settings",
@@ -40,16 +35,6 @@ ACTIONS: tuple[Action, ...] = (
         tip="Close the workbench; runs go on",
     ),
     *RUN_ACTIONS,
-    Action(
-        "run.compare",
-        "Compare",
-        "Run",
-        compare_chosen,
-        "Ctrl+Shift+M",
-        "mdi6.compare",
-        lambda workbench: len(workbench.chosen()) > 1,
-        "Put the marked runs together: curves, intervals, differing settings",
-    ),
     Action(
         "view.theme", "Switch between light and dark", "View", _switch_theme, "Ctrl+Shift+L", "mdi6.theme-light-dark"
     ),

@@ -53,6 +53,10 @@ def _two(workbench: Workbench) -> bool:
     return len(workbench.chosen()) == 2
 
 
+def _several(workbench: Workbench) -> bool:
+    return len(workbench.chosen()) > 1
+
+
 def _one_here(workbench: Workbench) -> bool:
     return _one(workbench) and not workbench.is_remote
 
@@ -96,6 +100,8 @@ GROUPS: tuple[tuple[Action, ...], ...] = (
                "Open the train form, filled from this run"),
         Action("run.diff", "Show differing settings", "Run", verbs.diff, "Ctrl+D", "mdi6.vector-difference", _two,
                "Mark two runs to see which settings differ"),
+        Action("run.compare", "Compare", "Run", verbs.compare, "Ctrl+Shift+M", "mdi6.compare", _several,
+               "Put the marked runs together: curves, intervals, differing settings"),
     ),
     (
         Action("run.tags", "Tags…", "Run", verbs.edit_tags, "Ctrl+T", "mdi6.tag-outline", _some),

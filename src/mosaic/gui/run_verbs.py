@@ -114,6 +114,10 @@ def diff(workbench: Workbench) -> None:
     workbench.ask(read, lambda found: _open(SettingsDiff(views, found, window)), window)
 
 
+def compare(workbench: Workbench) -> None:
+    workbench.compare_wanted.emit([view["run_id"] for view in workbench.chosen()])
+
+
 # --- labels
 
 

@@ -40,6 +40,7 @@ from mosaic.gui.workbench import Json, Workbench
 MOST_RUNS = 50
 """Fewer than the workbench keeps the points of."""
 REFRESH_MS = 1000
+DEFAULT_WEIGHT = 0.9
 KEY_TITLES = {ALONE: "each run", "algo": "algorithm", "env_id": "environment"}
 
 
@@ -55,7 +56,7 @@ class Compare(QWidget):
         self._build()
         self._timer = QTimer(self, singleShot=True, interval=REFRESH_MS)
         self._timer.timeout.connect(self._refresh_if_due)
-        workbench.compare_wanted.connect(self.show_runs)
+        workbench.compare_wanted.connect(self._wanted)
         workbench.theme_changed.connect(self._repaint_theme)
         workbench.runs.reset.connect(self._restore)
         workbench.runs.removed.connect(self._forget)
@@ -131,7 +132,7 @@ class Compare(QWidget):
         self.x_axis = self._choice("compare.x", 0, self._changed)
         for kind in ("step", "relative", "episode"):
             self.x_axis.addItem(X_KINDS[kind], kind)
-        weight = self._workbench.settings.get("compare_smoothing", 0.6)
+        weight = self._workbench.settings.get("compare_smoothing", DEFAULT_WEIGHT)
         self.smoothing = Smoothing("compare.smoothing", weight)
         self.smoothing.changed.connect(self._smooth)
         self.log = named(QCheckBox("Log y"), "compare.log")
@@ -158,6 +159,10 @@ class Compare(QWidget):
         return choice
 
     # --- which runs
+
+    def _wanted(self, run_ids: list[str]) -> None:
+        self.show_runs(run_ids)
+        self._workbench.page_wanted.emit("compare")
 
     def show_runs(self, run_ids: list[str]) -> None:
         """Compares these, in this order."""
@@ -303,6 +308,7 @@ class Compare(QWidget):
             label = group.name if len(group.run_ids) == 1 else f"{group.name} ({len(group.run_ids)} runs)"
             curve = self.chart.put_curve(group.name, label, colour, is_dashed)
             curve.replace(found.grid, group.curve.mean, group.curve.low, group.curve.high)
+        self.chart.order_curves([group.name for group in found.groups])
         self.chart.touch()
         self.results.fill(found, {name: colour for name, (colour, _) in colours.items()})
         self.better.fill(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -150,6 +150,11 @@ class Chart(QWidget):
             self.plot.view.removeItem(item)
         self._dress()
         self.touch()
+
+    def order_curves(self, keys: Sequence[str]) -> None:
+        """As they stand in the legend."""
+        self._drawn = {key: self._drawn[key] for key in keys}
+        self._dress()
 
     def curves(self) -> dict[str, Curve]:
         return {key: drawn.curve for key, drawn in self._drawn.items()}

@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QColor, QGuiApplication, QKeyEvent, QKeySequence
 from PySide6.QtWidgets import QHeaderView, QTableWidget, QTableWidgetItem
 
 from mosaic.gui.models.comparison import Comparison, words
 from mosaic.gui.views.made import named
-from mosaic.gui.views.run_chips import dot_icon
+from mosaic.gui.views.run_chips import DOT, dot_icon
 from mosaic.gui.views.words import number, run_title
 from mosaic.gui.workbench import Json
 from mosaic.statistics import Interval
@@ -28,15 +28,19 @@ class _Table(QTableWidget):
         self.setSelectionMode(QTableWidget.SelectionMode.ContiguousSelection)
         self.setShowGrid(False)
         self.setWordWrap(False)
+        self.setIconSize(QSize(DOT, DOT))
         self.verticalHeader().hide()
         self.horizontalHeader().setHighlightSections(False)
         self.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         self.horizontalHeader().setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
 
     def _begin(self, rows: int, heads: Sequence[str]) -> None:
+        """The last column is empty and takes what room is left."""
+        self.clearContents()
         self.setRowCount(rows)
-        self.setColumnCount(len(heads))
-        for column, head in enumerate(heads):
+        self.setColumnCount(len(heads) + 1)
+        self.horizontalHeader().setStretchLastSection(True)
+        for column, head in enumerate((*heads, "")):
             item = QTableWidgetItem(head)
             if column:
                 item.setTextAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
@@ -58,10 +62,10 @@ class _Table(QTableWidget):
 
     def as_text(self) -> str:
         """Tab-separated, with the heads: a spreadsheet takes it."""
-        heads = [self.horizontalHeaderItem(column) for column in range(self.columnCount())]
+        heads = [self.horizontalHeaderItem(column) for column in range(self.columnCount() - 1)]
         lines = ["\t".join(head.text() if head else "" for head in heads)]
         for row in range(self.rowCount()):
-            items = [self.item(row, column) for column in range(self.columnCount())]
+            items = [self.item(row, column) for column in range(self.columnCount() - 1)]
             lines.append("\t".join(item.text() if item else "" for item in items))
         return "\n".join(lines) + "\n"
 
@@ -109,7 +113,7 @@ class BetterTable(_Table):
     def fill(self, found: Comparison) -> None:
         names = [group.name for group in found.groups]
         if not found.better:
-            self._begin(1, ("Group runs by a setting to see how likely one group is better than another.",))
+            self._begin(0, ("Group runs by a setting to see how likely one group is better than another.",))
             return
         self._begin(len(names), ("P(row returns more than column)", *names))
         for row, one in enumerate(names):
@@ -127,7 +131,7 @@ class SettingsTable(_Table):
     def fill(self, rows: Mapping[str, Sequence[Any]], views: Sequence[Json]) -> None:
         if not rows:
             text = "All settings are the same." if len(views) > 1 else "Add a second run to see what differs."
-            self._begin(1, (text,))
+            self._begin(0, (text,))
             return
         self._begin(len(rows), ("Setting", *(run_title(view) for view in views)))
         for row, (name, values) in enumerate(rows.items()):
