@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, QPoint, Qt
 from PySide6.QtTest import QTest
@@ -46,7 +46,11 @@ def settle() -> None:
         QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
 
 
-def find(root: QObject, name: str, kind: type[Found] = QWidget) -> Found:  # type: ignore[assignment]
+@overload
+def find(root: QObject, name: str) -> QWidget: ...
+@overload
+def find(root: QObject, name: str, kind: type[Found]) -> Found: ...
+def find(root: QObject, name: str, kind: type[Any] = QWidget) -> Any:
     """The child with this object name; there must be one."""
     if root.objectName() == name and isinstance(root, kind):
         return root

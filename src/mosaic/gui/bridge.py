@@ -56,6 +56,8 @@ class Bridge(QObject):
         self._is_resting = False
         """A trainer that was drained shall not be started again just because we look for it."""
         self._pool = ThreadPoolExecutor(6, thread_name_prefix="ask")
+        self._early: list[Callable[[], None]] | None = []
+        """What was asked while the window was being made; it waits for `start`."""
         self._trainer: Trainer | None = None
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._follow, name="bridge", daemon=True)
@@ -69,6 +71,9 @@ class Bridge(QObject):
         self._thread.start()
         self._poller.start()
         self._timer.start()
+        early, self._early = self._early or [], None
+        for run in early:
+            self._pool.submit(run)
 
     def stop(self) -> None:
         """Ends the threads; the daemon and its runs are not touched."""
@@ -128,7 +133,9 @@ class Bridge(QObject):
             else:
                 self._answer(then, result, owner)
 
-        if not self._end.is_set():
+        if self._early is not None:
+            self._early.append(run)
+        elif not self._end.is_set():
             self._pool.submit(run)
 
     def _answer(self, then: Then | None, value: Any, owner: QObject | None) -> None:

@@ -58,10 +58,10 @@ class Window(QMainWindow):
         self._build_pages(pages)
         self._build_docks(docks)
         self._build_menus()
-        self.menuBar().setCornerWidget(TrainerState(workbench), Qt.Corner.TopRightCorner)
         workbench.page_wanted.connect(self.show_page)
         workbench.dialog_wanted.connect(self.open_dialog)
         workbench.said.connect(self.messages.show_message)
+        workbench.offered.connect(self.messages.show_offer)
         workbench.theme_changed.connect(self._paint_icons)
         workbench.bridge.lost.connect(self._lost)
         workbench.bridge.connected.connect(self._found)
@@ -110,6 +110,7 @@ class Window(QMainWindow):
         self._search.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self._search.clicked.connect(lambda: self.open_dialog("palette"))
         row.addWidget(self._search)
+        row.addWidget(TrainerState(self._workbench))
         column.addWidget(strip)
         column.addWidget(self.banner)
         column.addWidget(self._pages, 1)
@@ -248,6 +249,7 @@ class Window(QMainWindow):
         """Closing the window never touches a run."""
         self._clock.stop()
         self.remember()
+        self._workbench.closing.emit()
         super().closeEvent(event)
 
 
