@@ -5,6 +5,8 @@ from __future__ import annotations
 from PySide6.QtWidgets import QApplication
 
 from mosaic.gui import theme
+from mosaic.gui.forms.policy import policy_workers
+from mosaic.gui.panels.train import train_now
 from mosaic.gui.run_actions import RUN_ACTIONS
 from mosaic.gui.tables import Action
 from mosaic.gui.workbench import Workbench
@@ -16,6 +18,34 @@ def _switch_theme(workbench: Workbench) -> None:
 
 
 ACTIONS: tuple[Action, ...] = (
+    Action(
+        "agent.configure",
+        "Configure Agent…",
+        "Run",
+        lambda workbench: workbench.form_wanted.emit(None),
+        "Ctrl+N",
+        "mdi6.tune-variant",
+        tip="Choose what to train",
+    ),
+    Action(
+        "agent.train",
+        "Train Agent",
+        "Run",
+        train_now,
+        "Ctrl+Shift+Return",
+        "mdi6.play",
+        tip="Submit the last configuration at once",
+    ),
+    Action(
+        "agent.policy",
+        "Load Trained Policy…",
+        "Run",
+        lambda workbench: workbench.page_wanted.emit("policy"),
+        "Ctrl+L",
+        "mdi6.folder-open-outline",
+        lambda _: bool(policy_workers()),
+        "Evaluate what was trained",
+    ),
     Action(
         "app.settings",
         "Settings",

@@ -24,6 +24,10 @@ LABELS = {
     "run_name": "Run name",
     "norm_adv": "Normalise advantages",
     "torch_deterministic": "Deterministic",
+    "eval_batch_size": "Episodes",
+    "eval_repeat": "Repeat",
+    "eval_capture_video": "Video",
+    "seed_override": "Seed",
 }
 _ACRONYMS = {
     "gae": "GAE",

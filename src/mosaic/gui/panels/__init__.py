@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from mosaic.gui.panels.analytics import Analytics
 from mosaic.gui.panels.compare import Compare
+from mosaic.gui.panels.control import Control
 from mosaic.gui.panels.fastlane import FastLane
+from mosaic.gui.panels.policy import PolicyPage
 from mosaic.gui.panels.run_page import RunPage
 from mosaic.gui.panels.runs import RunsPanel
 from mosaic.gui.panels.settings import SettingsPage
@@ -21,12 +23,16 @@ RUN_TABS: tuple[RunTab, ...] = (
 )
 
 PAGES: tuple[Page, ...] = (
-    Page("train", "Train", "mdi6.school-outline", TrainPage),
     Page("welcome", "Welcome", "mdi6.hand-wave-outline", Welcome, is_listed=False),
+    Page("train", "Train", "mdi6.school-outline", TrainPage),
     Page("run", "Runs", "mdi6.format-list-bulleted", lambda workbench: RunPage(workbench, RUN_TABS)),
     Page("compare", "Compare", "mdi6.compare", Compare),
+    Page("policy", "Evaluate", "mdi6.folder-open-outline", PolicyPage),
     Page("trainer", "Trainer", "mdi6.server", TrainerPage, is_listed=False),
     Page("settings", "Settings", "mdi6.cog-outline", SettingsPage, is_listed=False),
 )
 
-DOCKS: tuple[Dock, ...] = (Dock("runs", "Runs", "left", RunsPanel),)
+DOCKS: tuple[Dock, ...] = (
+    Dock("control", "Control", "left", Control),
+    Dock("runs", "Runs", "left", RunsPanel),
+)

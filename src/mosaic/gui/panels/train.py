@@ -16,6 +16,7 @@ from mosaic.gui.forms.columns import Columns
 from mosaic.gui.forms.draft import blamed, command_line, payloads, summary_line, text_of
 from mosaic.gui.forms.help import HelpPanel
 from mosaic.gui.forms.layout import label
+from mosaic.gui.forms.policy import is_evaluation
 from mosaic.gui.forms.presets import Presets
 from mosaic.gui.forms.verdict import VerdictLine, accepted, noted, noted_refusal
 from mosaic.gui.models.training import PartlySubmitted
@@ -41,7 +42,7 @@ class TrainPage(QWidget):
 
     def _wanted(self, payload: Json | None) -> None:
         if payload is not None:
-            if _is_evaluation(payload):
+            if is_evaluation(payload):
                 return  # the policy form takes it
             try:
                 self._workbench.training.fill(payload)
@@ -282,11 +283,6 @@ def tell_submitted(workbench: Workbench, views: list[Json]) -> None:
     many = f"{len(views)} runs in group {views[0].get('group')}" if len(views) > 1 else "The run"
     workbench.say(f"{many} {'are' if len(views) > 1 else 'is'} submitted.", "good")
     workbench.select(views[0]["run_id"])
-
-
-def _is_evaluation(payload: Json) -> bool:
-    config = payload.get("metadata", {}).get("worker", {}).get("config", {})
-    return bool(config.get("extras", {}).get("mode") == "policy_eval")
 
 
 def train_now(workbench: Workbench) -> None:
