@@ -76,6 +76,8 @@ class Chart(QWidget):
         self.setObjectName(name or f"chart.{title}")
         self.title = title
         self.is_log = False
+        self.has_zero = False
+        """Whether zero is always in sight, as for what is measured in percent or megabytes."""
         self.x_kind = "step"
         self._weight = 0.0
         self._zoom: tuple[float, float] | None = None
@@ -243,7 +245,7 @@ class Chart(QWidget):
             drawn.show(reduced)
             inside = (reduced.x >= across[0]) & (reduced.x <= across[1])
             parts += [part[inside] for part in (reduced.low, reduced.high, reduced.smooth)]
-        up = extent(*parts)
+        up = extent(*parts, *([np.zeros(1)] if self.has_zero and not self.is_log else []))
         self.plot.view.setRange(xRange=across, yRange=stepped(*up) if up else (0.0, 1.0), padding=0)
         self._show_values()
 

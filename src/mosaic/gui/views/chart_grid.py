@@ -39,11 +39,12 @@ def _order(tag: str) -> tuple[bool, str]:
 class Cell(QWidget):
     """The place of one chart, which may not be there yet."""
 
-    def __init__(self, tag: str, points: Points, kind_of: Callable[[], str]) -> None:
+    def __init__(self, tag: str, points: Points, is_timed: bool) -> None:
         super().__init__()
         self.tag = tag
         self.points = points
-        self.kind_of = kind_of
+        self.is_timed = is_timed
+        """Its points have a time and no step."""
         self.chart: Chart | None = None
         self.is_large = False
         self._feed: Feed | None = None
@@ -59,12 +60,13 @@ class Cell(QWidget):
         chart.setGeometry(self.rect())
         chart.show()
 
-    def pull(self, colour: QColor, label: str) -> None:
+    def pull(self, kind: str, colour: QColor, label: str) -> None:
         if self.chart is None:
             return
         if self._feed is None:
             self._feed = Feed(self.points, self.tag, self.chart.put_curve("run", label, colour))
-        kind = self.kind_of()
+        if self.is_timed and kind != "wall":
+            kind = "relative"
         self.chart.set_x_kind(kind)
         if self._feed.pull(kind):
             self.chart.touch()
@@ -180,7 +182,7 @@ class ChartGrid(QScrollArea):
         for tag, (source, group, is_timed) in wanted.items():
             section = self._section(group, is_timed)
             if tag not in section.cells:
-                section.add(Cell(tag, source, self._clock_kind if is_timed else lambda: self._kind))
+                section.add(Cell(tag, source, is_timed))
             elif section.cells[tag].points is not source:
                 section.cells[tag].show_points(source)
         self.arrange()
@@ -193,15 +195,15 @@ class ChartGrid(QScrollArea):
             self._column.insertWidget(len(ahead), section)
         return self._sections[group]
 
-    def _clock_kind(self) -> str:
-        return "wall" if self._kind == "wall" else "relative"
-
     def tags(self) -> list[str]:
         return [cell.tag for cell in self._cells()]
 
     def charts(self) -> list[Chart]:
         """Those that have been made."""
         return [cell.chart for cell in self._cells() if cell.chart is not None]
+
+    def _stepped_charts(self) -> list[Chart]:
+        return [cell.chart for cell in self._cells() if cell.chart is not None and not cell.is_timed]
 
     def _cells(self) -> list[Cell]:
         return [cell for section in self._sections.values() for cell in section.cells.values()]
@@ -212,12 +214,12 @@ class ChartGrid(QScrollArea):
 
     def set_smoothing(self, weight: float) -> None:
         self._weight = weight
-        for chart in self.charts():
+        for chart in self._stepped_charts():
             chart.set_smoothing(weight)
 
     def set_log(self, is_log: bool) -> None:
         self._is_log = is_log
-        for chart in self.charts():
+        for chart in self._stepped_charts():
             chart.set_log(is_log)
 
     def set_x_kind(self, kind: str) -> None:
@@ -269,16 +271,16 @@ class ChartGrid(QScrollArea):
         if cell is None:
             self.feed()
             return
-        is_timed = cell.kind_of == self._clock_kind
-        crosshair = self._clock if is_timed else self.crosshair
+        crosshair = self._clock if cell.is_timed else self.crosshair
         chart = Chart(split_tag(cell.tag)[1], f"{self._name}.chart.{cell.tag}", crosshair)
         chart.plot.wheel_needs_ctrl = True
-        chart.set_smoothing(0.0 if is_timed else self._weight)
-        chart.set_log(self._is_log and not is_timed)
+        chart.has_zero = cell.is_timed
+        chart.set_smoothing(0.0 if cell.is_timed else self._weight)
+        chart.set_log(self._is_log and not cell.is_timed)
         chart.expand.show()
         chart.expand_wanted.connect(lambda: self._enlarge(cell))
         cell.put_chart(chart)
-        cell.pull(self._colour, self._label)
+        cell.pull(self._kind, self._colour, self._label)
         chart.redraw()
         self._making.start()
 
@@ -290,4 +292,4 @@ class ChartGrid(QScrollArea):
     def feed(self) -> None:
         if self.isVisible():
             for cell in self._seen():
-                cell.pull(self._colour, self._label)
+                cell.pull(self._kind, self._colour, self._label)

@@ -36,7 +36,8 @@ class Axis(pg.AxisItem):  # type: ignore[misc]
         super().__init__(orientation, maxTickLength=0)
         self.kind = "number"
         """Or `relative` (seconds), `wall` (seconds since the epoch) or `log` (powers of ten)."""
-        self._apart = 32 if orientation == "left" else 64
+        self._apart, self._most = (32, 8) if orientation == "left" else (64, 12)
+        """Pixels between ticks at least, and how many of them at most."""
         self.enableAutoSIPrefix(False)
         self.setStyle(autoExpandTextSpace=False, hideOverlappingLabels=False, tickTextOffset=6)
         if orientation == "left":
@@ -65,7 +66,7 @@ class Axis(pg.AxisItem):  # type: ignore[misc]
         span = maxVal - minVal
         if span <= 0 or size <= 0:
             return []
-        most = max(2.0, size / self._apart)
+        most = min(self._most, max(2.0, size / self._apart))
         if self.kind == "log":
             return _log_ticks(minVal, maxVal, most)
         spacing = round_step(span / most)

@@ -33,8 +33,8 @@ class Smoothing(QWidget):
             row.addWidget(part)
         self._timer = QTimer(self, singleShot=True, interval=100)
         self._timer.timeout.connect(lambda: self.changed.emit(self.weight))
-        self.slider.valueChanged.connect(self._moved)
         self.slider.setValue(round(weight * 100))
+        self.slider.valueChanged.connect(self._moved)
         self._number.setText(f"{self.weight:.2f}")
 
     @property
