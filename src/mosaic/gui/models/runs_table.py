@@ -101,7 +101,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("env", "Environment", _field("env_id"), _value("env_id"), "CartPole-v1"),
     Column("algo", "Algo", _algo, _algo, "ppo_"),
     Column("progress", "Done", _percent, words.progress, "100%", is_right=True, tip=_steps),
-    Column("return", "Return", _figure("episodic_return"), _value("episodic_return"), "-123.4", True, _episodes),
+    Column("return", "Return", _figure("episodic_return"), _value("episodic_return"), "-0.123", True, _episodes),
     Column("seed", "Seed", _field("seed"), _value("seed"), "123", is_right=True),
     Column("left", "Time left", _time_left, _value("seconds_left"), "12m 34s", is_right=True),
     Column("sps", "Steps/s", _figure("sps"), _value("sps"), "12.3k", is_right=True),

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from mosaic.gui.panels.analytics import Analytics
 from mosaic.gui.panels.compare import Compare
+from mosaic.gui.panels.config import ConfigTab
 from mosaic.gui.panels.control import Control
 from mosaic.gui.panels.fastlane import FastLane
+from mosaic.gui.panels.log import LogPanel
+from mosaic.gui.panels.logs import LogsTab
+from mosaic.gui.panels.notes import NotesPanel
+from mosaic.gui.panels.overview import Overview
 from mosaic.gui.panels.policy import PolicyPage
 from mosaic.gui.panels.run_page import RunPage
 from mosaic.gui.panels.runs import RunsPanel
@@ -13,13 +18,18 @@ from mosaic.gui.panels.settings import SettingsPage
 from mosaic.gui.panels.tensorboard import TensorBoardTab
 from mosaic.gui.panels.train import TrainPage
 from mosaic.gui.panels.trainer import TrainerPage
+from mosaic.gui.panels.videos import VideosTab
 from mosaic.gui.panels.welcome import Welcome
 from mosaic.gui.tables import Dock, Page, RunTab
 
 RUN_TABS: tuple[RunTab, ...] = (
+    RunTab("overview", "Overview", Overview),
     RunTab("fastlane", "FastLane", FastLane),
     RunTab("analytics", "Analytics", Analytics),
     RunTab("tensorboard", "TensorBoard", TensorBoardTab),
+    RunTab("logs", "Logs", LogsTab),
+    RunTab("config", "Config", ConfigTab),
+    RunTab("videos", "Videos", VideosTab),
 )
 
 PAGES: tuple[Page, ...] = (
@@ -35,4 +45,6 @@ PAGES: tuple[Page, ...] = (
 DOCKS: tuple[Dock, ...] = (
     Dock("control", "Control", "left", Control),
     Dock("runs", "Runs", "left", RunsPanel),
+    Dock("notes", "Notes", "bottom", NotesPanel),
+    Dock("log", "Log", "bottom", LogPanel),
 )

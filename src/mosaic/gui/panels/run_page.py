@@ -13,6 +13,7 @@ from mosaic.gui.run_actions import GROUPS, context_menu, has_more
 from mosaic.gui.run_actions import row as action_row
 from mosaic.gui.run_verbs import CAN_STOP
 from mosaic.gui.tables import RunTab
+from mosaic.gui.views.elided import Elided
 from mosaic.gui.views.made import named
 from mosaic.gui.views.words import run_title, state_of
 from mosaic.gui.workbench import Json, Workbench
@@ -49,10 +50,10 @@ class RunPage(QWidget):
         column.setSpacing(theme.GAP)
         self._header = QHBoxLayout()
         self._icon = QLabel()
-        self._title = named(QLabel(), "run.title")
+        self._title = named(Elided(), "run.title")
         self._title.setFont(theme.heading())
         self._title.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._state = named(QLabel(), "run.state")
+        self._state = named(Elided(), "run.state")
         self._state.setProperty("muted", True)
         self._header.addWidget(self._icon)
         self._header.addWidget(self._title)

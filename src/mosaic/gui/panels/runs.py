@@ -32,6 +32,8 @@ SEARCH_MS = 120
 KEYS_MS = 80
 """How long the arrow keys must rest before a run is looked at: nobody reads what flies by."""
 AGES_MS = 20_000
+ALGO_MORE = 120
+"""What a long name of an algorithm gets of the room that is left."""
 HINT = "Search: words, algo:ppo env:CartPole tag:x status:failed"
 SEARCH_TIP = (
     "Words, or algo: env: tag: status: group: seed: id: note:\n"
@@ -279,6 +281,9 @@ class RunsView(QTableView):
                 left = left - width if is_shown else 0  # what comes behind one that has no room has none either
             if is_shown and column.id != "env":
                 self.setColumnWidth(number, width)
+        if left > 0 and "algo" not in self._widths:
+            number = COLUMN_IDS.index("algo")
+            self.setColumnWidth(number, self._width(number) + min(left // 2, ALGO_MORE))
         self._is_fitting = False
 
     def _width(self, number: int) -> int:
@@ -288,7 +293,7 @@ class RunsView(QTableView):
         measure = self.fontMetrics().horizontalAdvance
         delegate = self._delegates.get(column.id)
         beside = delegate.WIDTH if delegate is not None else RunDelegate.WIDTH
-        return max(measure(column.sample) + beside, measure(column.title) + 2 * PAD)
+        return max(measure(column.sample) + beside + 2, measure(column.title) + 2 * PAD)
 
     def _open_header_menu(self, place: QPoint) -> None:
         menu = named(QMenu(self), "runs.columns")
