@@ -11,6 +11,8 @@ from pathlib import Path
 # Before Qt is loaded: Chromium's sandbox refuses to work for root and would take the window with it.
 if hasattr(os, "geteuid") and os.geteuid() == 0:
     os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
+# Chromium forks before it starts its helpers; gRPC's care for children that go on talking gRPC stumbles over that.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from PySide6.QtCore import QCoreApplication, QMessageLogContext, Qt, QTimer, QtMsgType, qInstallMessageHandler
 from PySide6.QtGui import QGuiApplication

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QSignalBlocker, Qt, QTimer
-from PySide6.QtGui import QHideEvent
 from PySide6.QtWidgets import (
     QButtonGroup,
     QComboBox,
@@ -63,6 +62,7 @@ class FastLane(QWidget):
         self.frames.came.connect(self._show_zoom)
         workbench.bridge.told.connect(self._hear)
         workbench.theme_changed.connect(self._theme)
+        workbench.closing.connect(self._close)
         self._theme()
 
     # --- building
@@ -76,20 +76,23 @@ class FastLane(QWidget):
         self._state.setMinimumWidth(40)
         bar.addWidget(self._state_icon)
         bar.addWidget(self._state, 1)
-        self._all = self._button("fastlane.grid", "mdi6.view-grid-outline", "All environments (Esc)")
-        self._one = self._button("fastlane.single", "mdi6.square-outline", "One environment (click a cell; arrow keys)")
+        self._all = self._button("fastlane.grid", "mdi6.view-grid-outline", "All environments (Esc)", True)
+        self._one = self._button(
+            "fastlane.single", "mdi6.square-outline", "One environment (click a cell; arrow keys)", True
+        )
         pair = QButtonGroup(self)
         for button in (self._all, self._one):
-            button.setCheckable(True)
             pair.addButton(button)
             bar.addWidget(button)
         self._env = named(QComboBox(), "fastlane.env")
         self._env.setToolTip("Which environment")
+        self._env.setPlaceholderText("All environments")
         self._env.activated.connect(lambda at: self.frames.look_at(int(self._env.itemData(at))))
         bar.addWidget(self._env)
         bar.addSpacing(theme.GAP)
-        self._fit = self._button("fastlane.fit", "mdi6.fit-to-page-outline", "Fit into the view (0, or a double click)")
-        self._fit.setCheckable(True)
+        self._fit = self._button(
+            "fastlane.fit", "mdi6.fit-to-page-outline", "Fit into the view (0, or a double click)", True
+        )
         self._pixels = self._button("fastlane.pixels", "mdi6.numeric-1-box-outline", "Pixel by pixel (1)")
         self._zoom = named(QLabel(), "fastlane.zoom")
         self._zoom.setProperty("muted", True)
@@ -104,6 +107,9 @@ class FastLane(QWidget):
             self._budget.addItem(title, share)
         self._budget.setToolTip("How much of the training's time drawing may take: more gives more frames a second")
         self._budget.activated.connect(lambda at: self.frames.lanes.wish(None, self._budget.itemData(at)))
+        drawing = QLabel("Drawing")
+        drawing.setProperty("muted", True)
+        bar.addWidget(drawing)
         bar.addWidget(self._budget)
         bar.addSpacing(theme.GAP)
         self._time = named(QLabel(), "fastlane.time")
@@ -122,11 +128,12 @@ class FastLane(QWidget):
         self._snapshot.clicked.connect(self._ask_for_place)
         return bar
 
-    def _button(self, name: str, icon: str, tip: str) -> QToolButton:
+    def _button(self, name: str, icon: str, tip: str, is_checkable: bool = False) -> QToolButton:
         button = named(QToolButton(), name)
         button.setToolTip(tip)
         button.setAccessibleName(tip)
-        button.setProperty("flat", True)
+        button.setProperty("flat", not is_checkable)
+        button.setCheckable(is_checkable)
         button.setProperty("icon_name", icon)
         return button
 
@@ -181,8 +188,7 @@ class FastLane(QWidget):
             self._env.clear()
             for each in known:
                 self._env.addItem(f"Environment {each}", each)
-        self._env.setCurrentIndex(known.index(env) if env in known else 0)
-        self._env.setEnabled(env is not None)
+        self._env.setCurrentIndex(known.index(env) if env in known else -1)
         for widget in (self._all, self._one, self._env):
             widget.setVisible(len(known) > 1)
 
@@ -264,6 +270,10 @@ class FastLane(QWidget):
             self._show_recording()
             self._refresh()
 
+    def _close(self) -> None:
+        self.stop_recording()
+        self.frames.rest()
+
     def _film(self) -> None:
         if self._recording is not None:
             self._recording.add(self.frames.lanes.cells)
@@ -289,11 +299,6 @@ class FastLane(QWidget):
             red = theme.tokens().bad
             self._time.setText(f'<span style="color: {red}">&#9679;</span> {minutes}:{seconds:02d}')
         if self._recording is not None and self.frames.lanes.standing.state == UNAVAILABLE:
-            self.stop_recording()
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        super().hideEvent(event)
-        if not self.window().isVisible():  # the window goes, not only the tab
             self.stop_recording()
 
 

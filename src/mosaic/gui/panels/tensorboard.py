@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from PySide6.QtCore import QSize, Qt, QTimer, QUrl
 from PySide6.QtGui import QColor, QDesktopServices, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from shiboken6 import delete
 
 from mosaic.client import Trainer
 from mosaic.contracts.errors import MissingExtra
@@ -25,11 +26,15 @@ if TYPE_CHECKING:
 
 LINGER_MS = 60_000
 """How long it stays up behind another tab."""
-RELOADING = """
+FIRST_SCRIPT = """
 if (!localStorage.getItem("_tb_global_settings.timeseries"))
-    localStorage.setItem("_tb_global_settings.timeseries", JSON.stringify({autoReload: true}));
+    localStorage.setItem("_tb_global_settings.timeseries",
+        JSON.stringify({autoReload: true, timeSeriesSettingsPaneOpened: false}));
+if (location.search.includes("darkMode=true"))
+    addEventListener("DOMContentLoaded", () => { document.documentElement.style.colorScheme = "dark"; });
 """
-"""A run that goes on is looked at: TensorBoard reads again every half minute unless the user says otherwise."""
+"""A run that goes on is looked at: read again every half minute, unless the user says otherwise. And scroll bars follow
+the theme."""
 
 
 def logdir_of(view: Json, payload: Json) -> Path:
@@ -73,6 +78,7 @@ class TensorBoardTab(QWidget):
         self._linger.timeout.connect(self.board.stop)
         self.board.changed.connect(self._follow)
         workbench.theme_changed.connect(self._theme)
+        workbench.closing.connect(self._close)
         self._theme()
 
     # --- building
@@ -153,11 +159,7 @@ class TensorBoardTab(QWidget):
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
-        if not self.window().isVisible():  # the window goes, not only the tab
-            self._linger.stop()
-            self.board.close()
-            self._drop_page()
-        elif self.board.state in (STARTING, READY):
+        if self.board.state in (STARTING, READY):
             self._linger.start()
 
     def _begin(self) -> None:
@@ -172,6 +174,8 @@ class TensorBoardTab(QWidget):
             self._say("The run's files are on another machine. The same curves are in Analytics.")
         else:
             self._say("Starting TensorBoard…", is_busy=True)
+            if self._has_web():
+                self._workbench.bridge.work(web.load)  # meanwhile, and not in this thread
 
             def ask(trainer: Trainer) -> Json:
                 return trainer.config(run_id)
@@ -257,7 +261,7 @@ class TensorBoardTab(QWidget):
         self._load()
 
     def _make_page(self) -> None:
-        view = named(web.made_view(self._is_inside, RELOADING), "tensorboard.page")
+        view = named(web.made_view(self._is_inside, FIRST_SCRIPT), "tensorboard.page")
         view.loadFinished.connect(self._loaded)
         view.page().renderProcessTerminated.connect(
             lambda status, code: self._say(f"The page has crashed ({status.name}, {code}).", can_restart=True)
@@ -290,9 +294,11 @@ class TensorBoardTab(QWidget):
             self._is_for_browser = True
             self._start()
 
-    def _drop_page(self) -> None:
-        """Chromium's processes go with it."""
+    def _close(self) -> None:
+        """The window goes, and the page first: at once, since no event may follow, and Qt's end would trip over it."""
+        self._linger.stop()
+        self.board.close()
         if self.web is not None:
-            page, self.web = self.web, None
-            self._stack.removeWidget(page)
-            page.deleteLater()
+            view, self.web = self.web, None
+            self._stack.removeWidget(view)
+            delete(view)

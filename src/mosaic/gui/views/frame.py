@@ -226,7 +226,8 @@ class FrameGrid(QWidget):
                 painter.setPen(QColor(t.accent))
                 painter.drawRect(rect.adjusted(0, 0, -1, -1))
         if self._text:
-            hud.paint(painter, self._text, hud.placed(self._text, self.font(), self.rect()))
+            place, is_over = self._text_place()
+            (hud.paint_over if is_over else hud.paint_below)(painter, self._text, place)
 
     def _paint_image(self, painter: QPainter, image: QImage, rect: QRect) -> None:
         scale = min(rect.width() / image.width(), rect.height() / image.height())
@@ -264,7 +265,16 @@ class FrameGrid(QWidget):
         if not self._text:
             return QRect()
         soft = hud.SOFT + 1
-        return hud.placed(self._text, self.font(), self.rect()).adjusted(-soft, -soft, soft, soft)
+        return self._text_place()[0].adjusted(-soft, -soft, soft, soft)
+
+    def _text_place(self) -> tuple[QRect, bool]:
+        """Below the picture where there is room, else over its bottom; and whether it is over it."""
+        seen = self._arranged.whole.translated(self._pan.toPoint()).intersected(self.rect())
+        line = hud.size_of(self._text, self.font(), self.width())
+        left = (self.width() - line.width()) // 2
+        if self.height() - seen.bottom() > line.height() + theme.GAP:
+            return QRect(QPoint(left, seen.bottom() + theme.GAP), line), False
+        return QRect(QPoint(left, seen.bottom() - line.height() - theme.GAP), line), True
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         self._arrange()

@@ -101,7 +101,7 @@ class FramesView(QWidget):
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
-        if not self.is_held or not self.window().isVisible():
+        if not self.is_held:
             self.rest()
 
     def rest(self) -> None:

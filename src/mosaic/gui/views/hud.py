@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from PySide6.QtCore import QRect, QRectF, Qt
+from PySide6.QtCore import QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter
 
 from mosaic.gui import theme
@@ -70,16 +70,17 @@ def eval_line(summary: Json) -> str:
 # --- drawn
 
 
-def placed(text: str, font: QFont, room: QRect) -> QRect:
-    """Where the line stands: at the bottom, in the middle."""
+def size_of(text: str, font: QFont, widest: int) -> QSize:
     metrics = QFontMetrics(font)
-    width = min(metrics.horizontalAdvance(text) + 2 * PAD + 2, room.width() - 2 * SOFT)
-    height = metrics.height() + 8
-    left = room.left() + (room.width() - width) // 2
-    return QRect(left, room.bottom() - height - theme.GAP, width, height)
+    return QSize(min(metrics.horizontalAdvance(text) + 2 * PAD + 2, widest - 2 * SOFT), metrics.height() + 8)
 
 
-def paint(painter: QPainter, text: str, place: QRect) -> None:
+def paint_below(painter: QPainter, text: str, place: QRect) -> None:
+    painter.setPen(QColor(theme.tokens().text))
+    _paint_line(painter, text, place)
+
+
+def paint_over(painter: QPainter, text: str, place: QRect) -> None:
     """White on a soft shadow that is dark enough to be read on any picture."""
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
@@ -90,10 +91,14 @@ def paint(painter: QPainter, text: str, place: QRect) -> None:
         painter.setBrush(shade)
         painter.drawRoundedRect(QRectF(place).adjusted(-step, -step, step, step), 6 + step, 6 + step)
     painter.setPen(QColor(theme.HUD_TEXT))
+    _paint_line(painter, text, place)
+    painter.restore()
+
+
+def _paint_line(painter: QPainter, text: str, place: QRect) -> None:
     inside = place.adjusted(PAD, 0, -PAD, 0)
     shown = QFontMetrics(painter.font()).elidedText(text, Qt.TextElideMode.ElideRight, inside.width())
     painter.drawText(inside, Qt.AlignmentFlag.AlignCenter, shown)
-    painter.restore()
 
 
 def paint_chip(painter: QPainter, text: str, place: QRect) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 def is_installed() -> bool:
     return importlib.util.find_spec("PySide6.QtWebEngineWidgets") is not None
+
+
+def load() -> None:
+    """Imports what `made_view` needs; may be called in another thread beforehand."""
+    if is_installed():
+        importlib.import_module("PySide6.QtWebEngineWidgets")
 
 
 def made_view(is_inside: Callable[[QUrl], bool], first_script: str = "") -> QWebEngineView:
