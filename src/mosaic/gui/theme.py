@@ -224,6 +224,11 @@ def _style_sheet(t: Tokens) -> str:
     QPushButton[accent="true"]:disabled {{ background: {t.raised}; color: {t.muted}; border-color: {t.faint}; }}
     QToolButton[flat="true"], QPushButton[flat="true"] {{ border-color: transparent; background: transparent; }}
     QToolButton[flat="true"]:hover, QPushButton[flat="true"]:hover {{ background: {t.raised}; }}
+    QToolButton[flat="true"]:checked {{ background: {t.raised}; border-color: {t.line}; }}
+    QToolButton[flat="true"]:checked {{ background: {t.raised}; border-color: {t.line}; }}
+    QToolButton[flat="true"]:checked {{ background: {t.raised}; border-color: {t.line}; font-weight: 600; }}
+    QToolBar {{ background: {t.window}; border: 0; border-bottom: 1px solid {t.line}; spacing: 4px;
+        padding: 3px {MARGIN}px; }}
     QLineEdit, QSpinBox, QDoubleSpinBox, QComboBox, QPlainTextEdit, QTextEdit {{
         background: {t.surface}; border: 1px solid {t.line}; border-radius: 4px; padding: 3px 6px; }}
     QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus, QComboBox:focus, QPlainTextEdit:focus {{
@@ -262,6 +267,15 @@ def _style_sheet(t: Tokens) -> str:
     QProgressBar {{ border: 0; border-radius: 3px; background: {t.raised}; text-align: center; max-height: 14px; }}
     QProgressBar::chunk {{ background: {t.accent}; border-radius: 3px; }}
     QScrollArea {{ border: 0; }}
+    QScrollBar {{ background: transparent; border: 0; }}
+    QScrollBar:vertical {{ width: 10px; }}
+    QScrollBar:horizontal {{ height: 10px; }}
+    QScrollBar::handle {{ background: {t.line}; border-radius: 3px; margin: 2px; }}
+    QScrollBar::handle:vertical {{ min-height: 28px; }}
+    QScrollBar::handle:horizontal {{ min-width: 28px; }}
+    QScrollBar::handle:hover {{ background: {t.muted}; }}
+    QScrollBar::add-line, QScrollBar::sub-line {{ width: 0; height: 0; }}
+    QScrollBar::add-page, QScrollBar::sub-page {{ background: transparent; }}
     QLabel[muted="true"] {{ color: {t.muted}; }}
     QLabel[accent="true"] {{ color: {t.accent}; }}
     QLabel[error="true"] {{ color: {t.bad}; }}

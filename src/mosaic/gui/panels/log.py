@@ -23,7 +23,7 @@ from mosaic.gui.workbench import Workbench
 
 SEARCH_MS = 150
 ALL_KINDS = "All kinds"
-SAMPLES = ("23:59:59", "ABC123", "worker_started")
+SAMPLES = ("23:59:59", "ABC123", "trainer_connected")
 
 
 class LogPanel(QWidget):

@@ -81,8 +81,8 @@ class Overview(QWidget):
         right = QSplitter(Qt.Orientation.Vertical)
         right.addWidget(self._chart)
         right.addWidget(self._with_heading("Story", self._story))
-        right.setStretchFactor(0, 3)
-        right.setStretchFactor(1, 1)
+        right.setStretchFactor(0, 1)
+        right.setSizes([400, 130])
         right.setChildrenCollapsible(False)
         both = named(QSplitter(Qt.Orientation.Horizontal), "overview.split")
         both.addWidget(_scrolling(self._facts))
@@ -179,7 +179,7 @@ class Overview(QWidget):
         percent = f"{100 * part:.0f} %" if part is not None else ""
         exact = f"{step:,} of {total:,} steps" if step is not None and total else ""
         self._tiles["steps"].say(words.number(step), " · ".join(filter(None, (of, percent))), exact)
-        self._tiles["sps"].say(words.number(view.get("sps")), "as the worker measures it")
+        self._tiles["sps"].say(words.number(view.get("sps")), tip="As the worker measures it")
         is_over = view["stage"] == "finished"
         self._tiles["time"].caption.setText("Took" if is_over else "Time left")
         ran = _took(view)
@@ -234,25 +234,24 @@ def _scrolling(widget: QWidget) -> QScrollArea:
 def facts_of(view: Json) -> list[Fact]:
     """What is known of a run, in groups; what it does not have is left out."""
     checkpoint = view.get("checkpoint_step")
+    is_train = view.get("kind") == "train"
+    asked = f"{view.get('cpus') or 1} CPU, {view.get('gpus') or 0} GPU, priority {view.get('priority') or 0}"
     rows: list[Fact | None] = [
         Fact("Run"),
         Fact("Id", words.short_id(view["run_id"]), view["run_id"]),
         _if("Name", view.get("run_name")),
-        Fact("Kind", "evaluation of a policy" if view.get("kind") == "policy_eval" else "training"),
+        Fact("Kind", "training" if is_train else "evaluation"),
         Fact("Worker", str(view["worker"])),
         _if("Group", view.get("group")),
         _if("Tags", ", ".join(view.get("tags") or ())),
-        Fact("Last checkpoint", f"step {checkpoint:,}" if checkpoint is not None else "none yet"),
+        Fact("Last checkpoint", f"step {checkpoint:,}" if checkpoint is not None else "none yet") if is_train else None,
         Fact("Attempts", str(len(view["attempts"]))) if len(view.get("attempts") or ()) > 1 else None,
+        Fact("Asked for", asked),
         Fact("Folder", view["run_dir"]),
         Fact("Times"),
         *(_time(name, view.get(key)) for name, key in _TIMES),
         Fact("Took", words.duration(_took(view))) if view.get("started_at") else None,
         *_hardware(view),
-        Fact("Asked for"),
-        Fact("CPUs", str(view.get("cpus") or 1)),
-        Fact("GPUs", str(view.get("gpus") or 0)),
-        Fact("Priority", str(view.get("priority") or 0)),
     ]
     return [row for row in rows if row is not None]
 

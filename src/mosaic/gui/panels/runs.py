@@ -107,7 +107,7 @@ class RunsPanel(QWidget):
         self.setMinimumWidth(240)
 
     def sizeHint(self) -> QSize:
-        return QSize(420, 480)
+        return QSize(440, 480)
 
     def _paint_icons(self) -> None:
         self._archived.setIcon(theme.icon("mdi6.archive-outline"))

@@ -49,6 +49,7 @@ class Facts(QWidget):
     def _build(self, facts: Sequence[Fact]) -> None:
         while (item := self._grid.takeAt(0)) is not None:
             if (widget := item.widget()) is not None:
+                widget.hide()  # it goes with the next turn of the event loop, and must not be seen until then
                 widget.deleteLater()
         self._values = []
         for row, fact in enumerate(facts):
@@ -111,6 +112,7 @@ class Story(QWidget):
     def rebuild(self) -> None:
         while (item := self._grid.takeAt(0)) is not None:
             if (widget := item.widget()) is not None:
+                widget.hide()  # it goes with the next turn of the event loop, and must not be seen until then
                 widget.deleteLater()
         for row, line in enumerate(self._lines):
             at = QLabel(moment(line["at"])[11:])

@@ -12,9 +12,8 @@ from PySide6.QtWidgets import QPlainTextEdit
 
 from mosaic.gui import theme
 
-_KEY = re.compile(r'"(?:[^"\\]|\\.)*"(?=\s*:)')
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"(?!\s*:)')
-_PLAIN = re.compile(r"(?<=[\s\[:])(-?\d[\d.eE+-]*|true|false|null)(?=[\s,\]}]|$)")
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_TOKEN = re.compile(rf"(?P<key>{_TEXT}(?=\s*:))|(?P<text>{_TEXT})|(?P<plain>-?\d[\d.eE+-]*|true|false|null)")
 
 
 class JsonHighlighter(QSyntaxHighlighter):
@@ -24,13 +23,12 @@ class JsonHighlighter(QSyntaxHighlighter):
 
     def restyle(self) -> None:
         t = theme.tokens()
-        self._rules = [(_TEXT, _format(t.good)), (_PLAIN, _format(t.warning)), (_KEY, _format(t.accent))]
+        self._styles = {"key": _format(t.accent), "text": _format(t.good), "plain": _format(t.warning)}
         self.rehighlight()
 
     def highlightBlock(self, text: str) -> None:
-        for pattern, style in self._rules:
-            for match in pattern.finditer(text):
-                self.setFormat(match.start(), match.end() - match.start(), style)
+        for match in _TOKEN.finditer(text):
+            self.setFormat(match.start(), match.end() - match.start(), self._styles[str(match.lastgroup)])
 
 
 def _format(colour: str) -> QTextCharFormat:
