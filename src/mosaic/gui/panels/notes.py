@@ -47,6 +47,7 @@ class NotesPanel(QWidget):
             field.installEventFilter(self)
         notes.changed.connect(self._changed)
         workbench.selected.connect(self._show)
+        workbench.closing.connect(self.save)
         workbench.runs.changed.connect(self._runs_changed)
         workbench.runs.reset.connect(lambda: self._show(workbench.selection))
         self._show(workbench.selection)
