@@ -120,8 +120,19 @@ class Columns(QScrollArea):
         if self._waiting:
             self._next.start()
         else:
+            self._order_tabs()
             self._show_environments()
             self.setUpdatesEnabled(True)
+
+    def _order_tabs(self) -> None:
+        """Down the left column, then down the right one, whichever was built later."""
+        before: QWidget = self._algorithm
+        for column in (self._left, self._right):
+            for widget in self._bodies[column].findChildren(QWidget):
+                is_here = widget.window() is self.window()  # the list of a combo box is a window of its own
+                if is_here and widget.focusPolicy() & Qt.FocusPolicy.TabFocus and widget.focusProxy() is None:
+                    self.setTabOrder(before, widget)
+                    before = widget
 
     def finish(self) -> None:
         """Builds what is still waiting."""
@@ -177,7 +188,7 @@ class Columns(QScrollArea):
         self.finish()
         row = self._rows[name]
         self.ensureWidgetVisible(row)
-        row.input.setFocus()
+        row.take_focus()
 
     def problems(self) -> dict[str, str]:
         draft = self._training.draft

@@ -29,23 +29,12 @@ LABELS = {
     "eval_capture_video": "Video",
     "seed_override": "Seed",
 }
-_ACRONYMS = {
-    "gae": "GAE",
-    "kl": "KL",
-    "lr": "learning rate",
-    "cuda": "CUDA",
-    "cpus": "CPUs",
-    "gpus": "GPUs",
-    "envs": "environments",
-    "coef": "coefficient",
-    "adv": "advantages",
-    "vf": "value",
-    "ent": "entropy",
-    "vloss": "value loss",
-    "norm": "norm",
-    "num": "number of",
-    "tau": "tau",
-}
+_WORDS = {
+    "gae": "GAE", "kl": "KL", "cuda": "CUDA", "cpus": "CPUs", "gpus": "GPUs",
+    "lr": "learning rate", "envs": "environments", "coef": "coefficient", "adv": "advantages", "ent": "entropy",
+    "vf": "value", "vloss": "value loss", "grad": "gradient", "num": "",
+}  # fmt: skip
+"""What the short words in names of settings stand for."""
 RUN_FIELDS = (
     Field("tensorboard", "bool", True, "Write TensorBoard event files.", group="Tracking"),
     *(field for field in EXTRA_FIELDS if field.name in ("video_mode", "grid_limit", "save_model")),
@@ -153,7 +142,7 @@ def arranged(algorithm: Algorithm, extras: Iterable[str]) -> FormLayout:
 def label(field: Field) -> str:
     if field.name in LABELS:
         return LABELS[field.name]
-    return _capital(" ".join(filter(None, (_ACRONYMS.get(word, word) for word in field.name.split("_")))))
+    return _capital(" ".join(filter(None, (_WORDS.get(word, word) for word in field.name.split("_")))))
 
 
 def shown(value: Any) -> str:

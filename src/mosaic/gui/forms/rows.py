@@ -86,6 +86,7 @@ class FieldRow(QWidget):
         self.label.setToolTip(tip(field))
         self._arrange()
         self.restyle()
+        self.show_text(shown(field.default))
 
     def _arrange(self) -> None:
         grid = QGridLayout(self)
@@ -132,6 +133,11 @@ class FieldRow(QWidget):
 
     def _tell(self, text: str) -> None:
         self.edited.emit(self.field.name, text)
+
+    def take_focus(self) -> None:
+        self.input.setFocus()
+        if isinstance(self.input, QLineEdit):
+            self.input.selectAll()
 
     # --- what it shows
 

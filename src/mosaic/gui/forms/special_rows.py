@@ -18,7 +18,7 @@ from mosaic.plugins.schema import Field
 class PlainRow(QWidget):
     """A label and an editor that is no field of the schema, in line with those that are."""
 
-    def __init__(self, text: str, editor: QWidget) -> None:
+    def __init__(self, text: str, editor: QWidget, is_wide: bool = False) -> None:
         super().__init__()
         self.label = QLabel(text)
         self.label.setBuddy(editor)
@@ -37,7 +37,7 @@ class PlainRow(QWidget):
         grid.addWidget(self.label, 0, 1)
         grid.addWidget(editor, 0, 2)
         grid.addWidget(self.said, 1, 1, 1, 3)
-        grid.setColumnStretch(3, 1)
+        grid.setColumnStretch(2 if is_wide else 3, 1)
         editor.setMinimumWidth(EDITOR_WIDTH + theme.GAP + EDITOR_WIDTH // 2)
 
     def say(self, text: str) -> None:
@@ -166,11 +166,12 @@ class SeedRow(FieldRow):
         self.show_text(text if seeds is None else seeds)
 
     def show_count(self, seeds: str | None) -> None:
-        if seeds is not None:
-            try:
-                self._hint.setText(f"{len(parse_seeds(seeds))} runs, one group")
-            except BadInput:
-                self._hint.setText("")
+        """How many runs it will be; where the seeds are wrong, the problem stands there."""
+        try:
+            count = len(parse_seeds(seeds)) if seeds is not None else 0
+        except BadInput:
+            return
+        self._said.setText(f"{count} runs in one group, one for each seed." if count else self.field.help)
 
 
 def row_for(field: Field, prefix: str) -> FieldRow:

@@ -64,9 +64,7 @@ def accepted(summary: Json) -> str:
 
 def noted(title: str, summary: Json, algorithm: Algorithm | None = None) -> str:
     """For the notes: what would run, line by line."""
-    rows = verdict_rows(summary, algorithm)
-    width = max((len(name) for name, _ in rows), default=0)
-    lines = [f"  {name:<{width}}  {value}".replace("\n", "\n" + " " * (width + 4)) for name, value in rows]
+    lines = [f"  {name}: {'; '.join(value.splitlines())}" for name, value in verdict_rows(summary, algorithm)]
     return "\n".join([f"Dry run: {title}: accepted.", *lines])
 
 

@@ -112,7 +112,6 @@ class PolicyView(QWidget):
         workbench.runs.changed.connect(self._runs_changed)
         workbench.environments.listed.connect(lambda _: self._show_environments())
         workbench.theme_changed.connect(self._restyle)
-        self._list_runs()
         self._restyle()
         self._refresh()
 
@@ -185,7 +184,7 @@ class PolicyView(QWidget):
         self._runs.setCompleter(completer)
         self._runs.activated.connect(self._run_chosen)
         completer.activated.connect(lambda text: self._run_chosen(self._runs.findText(text)))
-        return PlainRow("Run", self._runs)
+        return PlainRow("Run", self._runs, is_wide=True)
 
     def _which_row(self) -> PlainRow:
         self._which = named(calmed(QComboBox()), "policy.which")
@@ -212,7 +211,7 @@ class PolicyView(QWidget):
         row.addWidget(self._path, 1)
         row.addWidget(file_button)
         row.addWidget(folder_button)
-        return PlainRow("or its path", box)
+        return PlainRow("or its path", box, is_wide=True)
 
     def _bar(self) -> QHBoxLayout:
         row = QHBoxLayout()
@@ -400,7 +399,7 @@ class PolicyView(QWidget):
             name, said = next(iter(wrong.items()))
             row = self._rows.get(name)
             self._verdict.say(f"{label(row.field)}: {said}" if row is not None else said, "bad")
-            (row.input if row is not None else self._path).setFocus()
+            row.take_focus() if row is not None else self._path.setFocus()
             return None
         return None if self._is_busy else policy_payload(self._draft)
 
@@ -469,4 +468,5 @@ class PolicyView(QWidget):
         self._title.setFont(theme.heading())
         for row in self._rows.values():
             row.restyle()
+        self._list_runs()
         self._verdict.restyle()
