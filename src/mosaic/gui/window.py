@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import QEvent, QSize, Qt, QTimer
 from PySide6.QtGui import QAction, QCloseEvent, QKeySequence
 from PySide6.QtWidgets import (
     QButtonGroup,
     QDialog,
     QDockWidget,
-    QHBoxLayout,
     QMainWindow,
     QMenu,
+    QSizePolicy,
     QStackedWidget,
+    QToolBar,
     QToolButton,
     QVBoxLayout,
     QWidget,
@@ -21,6 +22,7 @@ from PySide6.QtWidgets import (
 
 from mosaic.gui import theme
 from mosaic.gui.tables import Action, Dock, Page
+from mosaic.gui.views.keys import is_kept
 from mosaic.gui.views.made import named
 from mosaic.gui.views.messages import Banner, Messages
 from mosaic.gui.views.trainer_state import TrainerState
@@ -79,42 +81,46 @@ class Window(QMainWindow):
     # --- building
 
     def _build_pages(self, pages: Sequence[Page]) -> None:
-        middle = QWidget()
-        column = QVBoxLayout(middle)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(0)
-        strip = QWidget()
-        row = QHBoxLayout(strip)
-        row.setContentsMargins(theme.MARGIN, 4, theme.MARGIN, 4)
-        row.setSpacing(4)
+        bar = named(QToolBar("Pages"), "bar")
+        bar.setMovable(False)
+        bar.setIconSize(QSize(16, 16))
+        bar.setContextMenuPolicy(Qt.ContextMenuPolicy.PreventContextMenu)  # it would offer to hide the bar for good
         self._buttons = QButtonGroup(self)
         for number, page in enumerate(pages):
             widget = page.make(self._workbench)
             widget.setObjectName(f"page.{page.id}")
             self._pages.addWidget(widget)
             if page.is_listed:
-                button = named(QToolButton(), f"nav.{page.id}")
-                button.setText(page.title)
+                button = self._bar_button(page.title, f"nav.{page.id}")
                 button.setToolTip(f"{page.title} (Ctrl+{len(self._buttons.buttons()) + 1})")
                 button.setCheckable(True)
-                button.setProperty("flat", True)
-                button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
                 button.clicked.connect(lambda _=False, page_id=page.id: self.show_page(page_id))
                 self._buttons.addButton(button, number)
-                row.addWidget(button)
-        row.addStretch(1)
-        self._search = named(QToolButton(), "nav.palette")
-        self._search.setText("Find an action or a run")
+                bar.addWidget(button)
+        gap = QWidget()
+        gap.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
+        bar.addWidget(gap)
+        self._search = self._bar_button("Find an action or a run", "nav.palette")
         self._search.setToolTip("Command palette (Ctrl+K)")
-        self._search.setProperty("flat", True)
-        self._search.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self._search.clicked.connect(lambda: self.open_dialog("palette"))
-        row.addWidget(self._search)
-        row.addWidget(TrainerState(self._workbench))
-        column.addWidget(strip)
+        bar.addWidget(self._search)
+        bar.addWidget(TrainerState(self._workbench))
+        self.addToolBar(bar)
+        middle = QWidget()
+        column = QVBoxLayout(middle)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
         column.addWidget(self.banner)
         column.addWidget(self._pages, 1)
         self.setCentralWidget(middle)
+
+    def _bar_button(self, text: str, name: str) -> QToolButton:
+        button = named(QToolButton(), name)
+        button.setText(text)
+        button.setProperty("flat", True)
+        button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        return button
 
     def _build_docks(self, docks: Sequence[Dock]) -> None:
         self._docks = []
@@ -244,6 +250,12 @@ class Window(QMainWindow):
         settings.put_layout("window", state)
         settings.put_here("selection", self._workbench.selection)
         settings.flush()
+
+    def event(self, event: QEvent) -> bool:
+        if is_kept(event):
+            event.accept()
+            return True
+        return super().event(event)
 
     def closeEvent(self, event: QCloseEvent) -> None:
         """Closing the window never touches a run."""

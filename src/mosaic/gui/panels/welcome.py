@@ -122,7 +122,7 @@ class Welcome(QWidget):
         start = named(make("Train now"), f"welcome.train.{example.id}")
         start.clicked.connect(lambda: self._submit(example))
         self._buttons.append(start)
-        look = named(QPushButton("Open in the form"), f"welcome.form.{example.id}")
+        look = named(QPushButton("Open form"), f"welcome.form.{example.id}")
         look.clicked.connect(lambda: self._open_form(example.payloads()[0]))
         row.addWidget(start)
         row.addWidget(look)
@@ -134,7 +134,6 @@ class Welcome(QWidget):
 
     def _open_form(self, payload: Json | None) -> None:
         self._workbench.form_wanted.emit(payload)
-        self._workbench.page_wanted.emit("train")
 
     def _submit(self, example: Example) -> None:
         def submit(trainer: Trainer) -> list[Json]:
