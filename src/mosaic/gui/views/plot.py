@@ -172,11 +172,6 @@ class _View(pg.ViewBox):  # type: ignore[misc]
         low, high = self.viewRange()[0]
         self._plot.zoomed.emit(centre - (centre - low) * factor, centre + (high - centre) * factor)
 
-    def mouseClickEvent(self, ev: Any) -> None:
-        if ev.button() == Qt.MouseButton.LeftButton and ev.double():
-            ev.accept()
-            self._plot.reset_wanted.emit()
-
 
 class Plot(pg.GraphicsView):  # type: ignore[misc]
     """Much lighter than pyqtgraph's PlotWidget, whose menus alone take longer to make than all of this."""
@@ -230,6 +225,10 @@ class Plot(pg.GraphicsView):  # type: ignore[misc]
         place = self.view.mapFromScene(self.mapToScene(ev.position().toPoint()))
         inside = self.view.rect().contains(QPointF(place))
         self.pointed.emit(self.view.mapToView(place).x() if inside else None)
+
+    def mouseDoubleClickEvent(self, ev: QMouseEvent) -> None:
+        if ev.button() == Qt.MouseButton.LeftButton:
+            self.reset_wanted.emit()
 
     def leaveEvent(self, ev: QEvent) -> None:
         super().leaveEvent(ev)
