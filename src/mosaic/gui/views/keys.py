@@ -15,5 +15,6 @@ def is_kept(event: QEvent) -> bool:
     if event.type() is not QEvent.Type.ShortcutOverride or not isinstance(event, QKeyEvent):
         return False
     widget = QApplication.focusWidget()
-    is_taker = isinstance(widget, QAbstractButton | QComboBox | QAbstractItemView)
-    return event.key() == Qt.Key.Key_Space and is_taker and widget.objectName() not in LENT
+    if not isinstance(widget, QAbstractButton | QComboBox | QAbstractItemView):
+        return False
+    return event.key() == Qt.Key.Key_Space and widget.objectName() not in LENT
