@@ -113,8 +113,14 @@ class FastLane(QWidget):
         bar.addWidget(self._budget)
         bar.addSpacing(theme.GAP)
         self._time = named(QLabel(), "fastlane.time")
+        self._time.setMinimumWidth(self.fontMetrics().horizontalAdvance("● 88:88"))
+        self._time.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        kept = self._time.sizePolicy()
+        kept.setRetainSizeWhenHidden(True)  # what stands beside it does not jump
+        self._time.setSizePolicy(kept)
         self._record = self._button("fastlane.record", "mdi6.record-circle-outline", "Record a film (MP4)")
         self._record.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self._record.setMinimumWidth(self.fontMetrics().horizontalAdvance("Record") + 48)
         self._snapshot = self._button(
             "fastlane.snapshot", "mdi6.camera-outline", "Save what is seen as a picture (PNG)"
         )
