@@ -14,6 +14,7 @@ from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Payload
 from mosaic.gui.forms.draft import (
     Draft,
+    at_field,
     blamed,
     command_line,
     from_payload,
@@ -185,11 +186,25 @@ def test_the_command_line_says_the_same(layout: FormLayout) -> None:
         ("LOG705 The worker config was refused: env_id: missing.", "env_id"),
         ("'ALE/Pong-v5' needs the Atari extra: pip install 'mosaic-rl[atari]'.", "env_id"),
         ("512 transitions cannot be cut into 7 parts (num_minibatches).", "num_minibatches"),
+        ("ppo needs a discrete action space; ALE/Pong-v5 has Box(1,).", "env_id"),
         ("The daemon is full.", None),
     ],
 )
 def test_a_refusal_is_shown_at_the_field_it_names(layout: FormLayout, refusal: str, name: str | None) -> None:
     assert blamed(refusal, layout.fields, "ALE/Pong-v5") == name
+
+
+def test_of_several_settings_the_changed_one_is_blamed() -> None:
+    refusal = "LOG705 The worker config was refused: num_envs × num_steps cannot be cut into num_minibatches parts."
+    names = ("num_envs", "num_steps", "num_minibatches")
+    assert blamed(refusal, names) == "num_envs"
+    assert blamed(refusal, names, changed=("num_minibatches",)) == "num_minibatches"
+
+
+def test_beside_its_field_a_refusal_is_short() -> None:
+    refusal = "LOG705 The worker config was refused: metadata.worker.config.extras.algo_params.gamma: too large."
+    assert at_field(refusal, "gamma") == "Too large."
+    assert at_field("No environment 'X'.", "env_id") == "No environment 'X'."
 
 
 def test_a_draft_survives_being_written_down(layout: FormLayout) -> None:

@@ -257,17 +257,26 @@ def _command_name(layout: FormLayout) -> str:
     return next(key for key, found in algorithms().items() if (found.worker.id, found.name) == wanted)
 
 
-def blamed(refusal: str, names: Iterable[str], env_id: str = "") -> str | None:
-    """The field that a worker's refusal is about, as far as it names one."""
-    known = list(names)
+def blamed(refusal: str, names: Iterable[str], env_id: str = "", changed: Iterable[str] = ()) -> str | None:
+    """The field that a worker's refusal is about, as far as it names one; of several the one that was changed."""
+    known = set(names)
     for path in re.findall(r"([\w.]+): ", refusal):
-        last = path.rsplit(".", 1)[-1]
+        last = str(path.rsplit(".", 1)[-1])
         if last in known:
-            return str(last)
-    if env_id and f"'{env_id}'" in refusal and "env_id" in known:
-        return "env_id"
-    words = re.findall(r"\w+", refusal)
-    return next((word for word in words if "_" in word and word in known), None)
+            return last
+    said = [word for word in re.findall(r"\w+", refusal) if "_" in word and word in known]
+    touched = set(changed)
+    if said:
+        return next((name for name in said if name in touched), said[0])
+    return "env_id" if env_id and env_id in refusal and "env_id" in known else None
+
+
+def at_field(refusal: str, name: str) -> str:
+    """What is left of a refusal where it stands beside the field it is about."""
+    short = re.sub(r"^LOG\d+ ", "", refusal)
+    short = re.sub(r"^The (worker )?config was refused: ", "", short)
+    short = re.sub(rf"^[\w.]*\b{re.escape(name)}: ", "", short)
+    return short[:1].upper() + short[1:]
 
 
 def summary_line(draft: Draft, layout: FormLayout) -> str:

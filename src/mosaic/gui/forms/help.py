@@ -67,7 +67,9 @@ def _calm_headings(document: QTextDocument) -> None:
         level = block.blockFormat().headingLevel()
         if level:
             looks = QTextCharFormat()
-            looks.setFont(theme.heading() if level == 1 else theme.section())
+            font = theme.heading() if level == 1 else theme.section()
+            looks.setFontPointSize(font.pointSizeF())
+            looks.setFontWeight(font.weight())
             looks.setProperty(QTextFormat.Property.FontSizeAdjustment.value, 0)
             cursor = QTextCursor(block)
             cursor.select(QTextCursor.SelectionType.BlockUnderCursor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from mosaic.contracts.errors import BadInput
@@ -55,6 +56,7 @@ def policy_workers() -> list[str]:
     return [worker.id for worker in workers().values() if worker.can_load_policies]
 
 
+@cache
 def fields_of(worker: str) -> tuple[Field, ...]:
     """Those that this worker takes."""
     known = set(reserved_extras(worker))

@@ -101,8 +101,7 @@ class FieldRow(QWidget):
         grid.addWidget(self._said, 1, 1, 1, 4)
         is_narrow = self.field.type in ("int", "float", "bool", "choice")
         grid.setColumnStretch(3 if is_narrow else 2, 1)
-        if is_narrow:
-            self._hint.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        self._hint.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
 
     def _make_editor(self) -> QWidget:
         field = self.field

@@ -107,6 +107,8 @@ class EnvironmentRow(FieldRow):
                 item.setEnabled(False)
                 item.setToolTip(one.hint)
             self._model.appendRow(item)
+        view = self._ids.view()
+        view.setMinimumWidth(view.sizeHintForColumn(0) + 2 * theme.MARGIN)
         self._names.setStringList([one.id for one in listed if one.is_installed])
         self._ids.setCurrentIndex(self._ids.findText(text))
         self._ids.setEditText(text)

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.gui import theme
-from mosaic.gui.forms.draft import blamed, is_default
+from mosaic.gui.forms.draft import at_field, blamed, is_default
 from mosaic.gui.forms.environments import EnvironmentChoice
 from mosaic.gui.forms.layout import label, shown
 from mosaic.gui.forms.policy import (
@@ -448,7 +448,7 @@ class PolicyView(QWidget):
         self._verdict.say(str(error), "bad")
         name = blamed(str(error), self._rows, self._draft.environment)
         if name is not None:
-            self._refused[name] = str(error)
+            self._refused[name] = at_field(str(error), name)
             self._refresh()
 
     def _what(self) -> str:

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QSplitter, QTool
 from mosaic.contracts.errors import BadInput
 from mosaic.gui import theme
 from mosaic.gui.forms.columns import Columns
-from mosaic.gui.forms.draft import blamed, command_line, payloads, summary_line, text_of
+from mosaic.gui.forms.draft import at_field, blamed, command_line, payloads, summary_line, text_of
 from mosaic.gui.forms.help import HelpPanel
 from mosaic.gui.forms.layout import label
 from mosaic.gui.forms.policy import is_evaluation
@@ -247,9 +247,10 @@ class TrainView(QWidget):
         if isinstance(error, PartlySubmitted):
             self._workbench.runs.update(error.views)
         fields = self._training.layout.fields
-        name = blamed(str(error), fields, text_of(self._training.draft, fields["env_id"]).strip())
+        draft = self._training.draft
+        name = blamed(str(error), fields, text_of(draft, fields["env_id"]).strip(), draft.texts)
         if name is not None:
-            self.columns.show_refusal(name, str(error))
+            self.columns.show_refusal(name, at_field(str(error), name))
 
     def _what(self) -> str:
         return summary_line(self._training.draft, self._training.layout)
