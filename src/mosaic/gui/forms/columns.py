@@ -136,6 +136,7 @@ class Columns(QScrollArea):
 
     def finish(self) -> None:
         """Builds what is still waiting."""
+        self._next.stop()
         while self._waiting:
             self._build_next()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from PySide6.QtCore import QModelIndex, QPersistentModelIndex, QRect, QRectF, QSize, Qt
-from PySide6.QtGui import QColor, QPainter
+from PySide6.QtGui import QColor, QFontMetrics, QPainter
 from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
 from mosaic.gui import theme
@@ -37,7 +37,7 @@ class RunDelegate(QStyledItemDelegate):
 
 
 def row_height() -> int:
-    return QApplication.fontMetrics().height() + 10
+    return QFontMetrics(QApplication.font()).height() + 10
 
 
 class StateDelegate(RunDelegate):
