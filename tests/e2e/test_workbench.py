@@ -102,7 +102,7 @@ def test_from_the_form_to_a_loaded_policy(program: Application) -> None:
     chosen.setCurrentIndex(chosen.findData(run_id))
     chosen.activated.emit(chosen.currentIndex())
     pump(lambda: find(program.window, "policy.algorithm", QLabel).text() == "ppo", "what the checkpoint says", 60)
-    type_text(find(program.window, "policy.eval_episodes", QLineEdit), "2")
+    type_text(find(program.window, "policy.eval_batch_size", QLineEdit), "2")
     click(find(program.window, "policy.submit"))
     pump(lambda: program.workbench.selection != run_id, "the evaluation", 60)
     evaluation = str(program.workbench.selection)

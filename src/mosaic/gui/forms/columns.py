@@ -50,7 +50,7 @@ class Columns(QScrollArea):
             self._left.addWidget(row)
         self._bodies: dict[QVBoxLayout, _Body] = {}
         self._waiting: list[tuple[_Body, Section]] = []
-        self._next = QTimer(self, singleShot=True, interval=0)
+        self._next = QTimer(self, interval=0)
         self._next.timeout.connect(self._build_next)
         self._build()
         self._worker.currentTextChanged.connect(self._worker_chosen)
@@ -96,7 +96,7 @@ class Columns(QScrollArea):
             self._waiting = [(body, section) for body, section in self._waiting if body is not old]
             for name in old.names:
                 self._rows.pop(name, None)
-            old.hide()
+            old.setParent(None)
             old.deleteLater()
         body = _Body(sections)
         for row in above:
@@ -118,11 +118,11 @@ class Columns(QScrollArea):
             made.append(row)
         body.add(section.title, made)
         if self._waiting:
-            self._next.start()
-        else:
-            self._order_tabs()
-            self._show_environments()
-            self.setUpdatesEnabled(True)
+            return
+        self._next.stop()
+        self._order_tabs()
+        self._show_environments()
+        self.setUpdatesEnabled(True)
 
     def _order_tabs(self) -> None:
         """Down the left column, then down the right one, whichever was built later."""
@@ -136,7 +136,6 @@ class Columns(QScrollArea):
 
     def finish(self) -> None:
         """Builds what is still waiting."""
-        self._next.stop()
         while self._waiting:
             self._build_next()
 
