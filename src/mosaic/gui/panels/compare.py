@@ -321,7 +321,11 @@ class Compare(QWidget):
 
 
 def _read_settings(run_ids: list[str], trainer: Any) -> dict[str, Json]:
-    return {run_id: settings_of(trainer.config(run_id)) for run_id in run_ids}
+    found = {}
+    for run_id in run_ids:
+        settings = settings_of(trainer.config(run_id))
+        found[run_id] = {name.removeprefix("metadata.worker.config."): value for name, value in settings.items()}
+    return found
 
 
 def _relist(choice: QComboBox, rows: list[tuple[str, str]], default: str) -> None:

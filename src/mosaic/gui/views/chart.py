@@ -218,7 +218,7 @@ class Chart(QWidget):
             self._timer.start()
 
     def _redraw_if_seen(self) -> None:
-        if self._is_due and not self.visibleRegion().isEmpty():
+        if self._is_due and not self.plot.viewport().visibleRegion().isEmpty():
             self.redraw()
 
     def showEvent(self, event: QShowEvent) -> None:

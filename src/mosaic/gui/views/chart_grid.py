@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from PySide6.QtCore import QRect, Qt, QTimer
+from PySide6.QtCore import QPoint, QRect, Qt, QTimer
 from PySide6.QtGui import QColor, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QScrollArea, QToolButton, QVBoxLayout, QWidget
 
@@ -259,7 +259,10 @@ class ChartGrid(QScrollArea):
     # --- making and feeding what is seen
 
     def _seen(self) -> list[Cell]:
-        return [cell for cell in self._cells() if not cell.visibleRegion().isEmpty()]
+        """By place: Qt's own visible region leaves out what a child covers, and the chart covers its cell."""
+        sight = self.viewport().rect()
+        shown = [cell for cell in self._cells() if cell.isVisible()]
+        return [cell for cell in shown if sight.intersects(QRect(cell.mapTo(self.viewport(), QPoint()), cell.size()))]
 
     def _seek(self, *_: Any) -> None:
         if self.isVisible() and not self._making.isActive():
