@@ -125,7 +125,7 @@ def test_every_field_finds_its_place_and_comes_back(layout: FormLayout) -> None:
 )
 def test_a_payload_fills_the_form_that_makes_it_again(texts: dict[str, str], seed: str) -> None:
     layout = layout_of("cleanrl", "ppo")
-    made = payloads(layout, filled(layout, **texts, seed=seed), 0.0)
+    made = payloads(layout, filled(layout, PPO, **texts, seed=seed), 0.0)
     assert payloads(layout, from_payload(made[0]), 0.0) == made
 
 

@@ -83,7 +83,7 @@ def test_an_evaluation_fills_the_form_that_makes_it_again() -> None:
 
 
 def test_runs_that_have_saved_a_checkpoint_can_be_loaded_newest_first() -> None:
-    views = [
+    views: list[dict[str, Any]] = [
         {"run_id": "1", "kind": "train", "checkpoint_step": 5, "worker": "cleanrl"},
         {"run_id": "2", "kind": "train", "checkpoint_step": None, "worker": "cleanrl"},
         {"run_id": "3", "kind": "policy_eval", "checkpoint_step": 5, "worker": "cleanrl"},

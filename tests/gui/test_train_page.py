@@ -91,10 +91,18 @@ def test_another_algorithm_keeps_what_was_written(program: Application) -> None:
     find(window, "train.algorithm", QComboBox).setCurrentText("ppo_continuous_action")
     find(window, "train.scroll", Columns).finish()
     assert program.workbench.training.draft.texts == {"gamma": "0.5"}
-    pump(lambda: len(window.findChildren(QLineEdit, "train.gamma")) == 1, "the old rows to go")
     assert find(window, "train.gamma", QLineEdit).text() == "0.5"
     assert find(window, "train.env_id", QComboBox).currentText() == "HalfCheetah-v5"
     assert "continuous" in find(window, "train.help.text", QTextBrowser).toPlainText()
+
+
+def test_resetting_all_reaches_the_field_that_is_typed_in(program: Application) -> None:
+    window = opened(program)
+    edit = find(window, "train.gamma", QLineEdit)
+    type_text(edit, "0.5")
+    click(find(window, "train.reset", QToolButton))
+    assert edit.text() == "0.99"
+    assert program.workbench.training.draft.texts == {}
 
 
 def test_several_seeds_say_how_many_runs_they_make(program: Application) -> None:

@@ -82,6 +82,8 @@ class Columns(QScrollArea):
         self._right.removeWidget(self._rest)
         self._right.addWidget(self._rest)
         self._show_choice()
+        for row in self._rows.values():  # what stayed, even where somebody types
+            row.show_text(text_of(self._training.draft, row.field))
         if self._waiting:
             self.setUpdatesEnabled(False)
             self._next.start()

@@ -264,7 +264,7 @@ def blamed(refusal: str, names: Iterable[str], env_id: str = "", changed: Iterab
         last = str(path.rsplit(".", 1)[-1])
         if last in known:
             return last
-    said = [word for word in re.findall(r"\w+", refusal) if "_" in word and word in known]
+    said: list[str] = [word for word in re.findall(r"\w+", refusal) if "_" in word and word in known]
     touched = set(changed)
     if said:
         return next((name for name in said if name in touched), said[0])
