@@ -39,7 +39,7 @@ def source(state: str, reason: str = "") -> Source:
         ({"stage": "running"}, "off", None, 0, ("unavailable", "live frames are off for this run (video_mode is off)")),
         ({"stage": "running"}, None, source("connected"), 0, ("connected", "shared memory")),
         ({"stage": "running"}, None, source("connected"), LATE_S, ("waiting", NEXT_FRAME)),
-        ({"stage": "running"}, None, source("waiting", "no frame has come yet"), 0, ("waiting", "no frame has come yet")),
+        ({"stage": "running"}, None, source("waiting", "no frame has come"), 0, ("waiting", "no frame has come")),
         ({"stage": "running"}, None, source("unavailable", "this environment has no picture"), 0,
          ("unavailable", "this environment has no picture")),
         ({"stage": "paused"}, None, source("connected"), 0, ("waiting", "the run is paused")),

@@ -73,12 +73,13 @@ class TensorBoard(QObject):
         process.readyRead.connect(lambda: self._hear(process))
         process.finished.connect(lambda code, status: self._ended(process, code, status))
         process.errorOccurred.connect(lambda error: self._broke(process, error))
-        process.started.connect(lambda: self._take_pid(process))
         self._process = process
         self._said = self.url = self.problem = ""
         self.state = STARTING
         self._patience.start()
         process.start(words[0], list(words[1:]))
+        self.pid = process.processId()
+        process.setProperty("group", self.pid)
         self.changed.emit()
 
     def stop(self) -> None:
@@ -109,10 +110,6 @@ class TensorBoard(QObject):
         self.state, self.url, self.problem, self.pid = STOPPED, "", "", 0
         return process
 
-    def _take_pid(self, process: QProcess) -> None:
-        if process is self._process:
-            self.pid = process.processId()
-
     def _hear(self, process: QProcess) -> None:
         said = bytes(process.readAll().data()).decode("utf-8", "replace")
         if process is not self._process:
@@ -125,6 +122,7 @@ class TensorBoard(QObject):
             self.changed.emit()
 
     def _ended(self, process: QProcess, code: int, status: QProcess.ExitStatus) -> None:
+        _signal(process, signal.SIGKILL)  # what is left of its children
         if process is self._process:
             how = f"exit code {code}" if status is QProcess.ExitStatus.NormalExit else f"signal {code}"
             self._process = None
@@ -154,7 +152,7 @@ class TensorBoard(QObject):
 
 def _signal(process: QProcess, number: signal.Signals) -> None:
     """To the whole group: it has a child that reads the files."""
-    pid = process.processId()
-    if pid > 0:
+    group = int(process.property("group") or 0)
+    if group > 0:
         with suppress(ProcessLookupError):
-            os.killpg(pid, number)
+            os.killpg(group, number)
