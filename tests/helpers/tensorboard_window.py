@@ -58,12 +58,12 @@ def main(workspace: str, settings: str, run_id: str, *words: str) -> int:
         pump(0.2)
         if tab.web is not None:
             tab.web.page().runJavaScript(READ, 0, lambda text: said.__setitem__(0, str(text)))
-    has_page = tab.web is not None
-    print(json.dumps({"state": tab.board.state, "problem": tab.board.problem, "pid": tab.board.pid, "text": said[0]}))
+    text, has_page = said[0], tab.web is not None
+    print(json.dumps({"state": tab.board.state, "problem": tab.board.problem, "text": text}))
     program.stop()
     if not has_page:
         return 77
-    return 0 if all(word in said[0] for word in words) else 1
+    return 0 if all(word in text for word in words) else 1
 
 
 if __name__ == "__main__":
