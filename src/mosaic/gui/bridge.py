@@ -210,7 +210,7 @@ class Bridge(QObject):
                 self._is_resting = self._is_resting or bool(status.get("is_draining"))
                 self._inbox.put(("polled", (trainer.runs(status=ACTIVE), status)))
                 self._end.wait(min(5.0, 4 * (time.monotonic() - began)))
-            except MosaicError:
+            except (MosaicError, ValueError):  # gRPC's word for a channel that was closed meanwhile
                 continue  # the follower tells of it
 
     def _drain(self) -> None:

@@ -23,7 +23,7 @@ from mosaic.gui import theme
 from mosaic.gui.models.fuzzy import ranked
 from mosaic.gui.views.made import muted, named
 from mosaic.gui.views.words import run_title, state_of
-from mosaic.gui.workbench import Workbench
+from mosaic.gui.workbench import Json, Workbench
 
 if TYPE_CHECKING:
     from mosaic.gui.window import Window
@@ -48,7 +48,9 @@ class Palette(QDialog):
         super().__init__(window, Qt.WindowType.Popup | Qt.WindowType.FramelessWindowHint)
         self.setObjectName("palette")
         self.setAccessibleName("Command palette")
-        self._entries = [*_actions(window), *_runs(workbench)]
+        self._workbench = workbench
+        self._actions = [(f"{entry.title} {entry.note}", entry) for entry in _actions(window)]
+        self._runs: list[tuple[str, Json]] | None = None
         self._search = named(QLineEdit(), "palette.search")
         self._search.setPlaceholderText("Type an action, or a run's id or environment")
         self._search.setClearButtonEnabled(True)
@@ -75,7 +77,9 @@ class Palette(QDialog):
 
     def _fill(self, query: str) -> None:
         self._list.clear()
-        for entry in ranked(query, ((f"{entry.title} {entry.note}", entry) for entry in self._entries)):
+        found: list[Entry | Json] = ranked(query, [*self._actions, *(self._all_runs() if query else ())])
+        for one in found:
+            entry = one if isinstance(one, Entry) else self._run_entry(one)
             item = QListWidgetItem(entry.icon, entry.title)
             item.setData(NOTE, entry.note)
             item.setData(ENTRY, entry)
@@ -87,6 +91,19 @@ class Palette(QDialog):
         self._nothing.setVisible(self._list.count() == 0)
         self._list.setFixedHeight(ROW_HEIGHT * min(ROWS, max(1, self._list.count())) + 4)
         self.adjustSize()
+
+    def _all_runs(self) -> list[tuple[str, Json]]:
+        """Each with the words it is found by; put together when the first letter is typed, as there may be thousands."""
+        if self._runs is None:
+            runs = self._workbench.runs
+            views = [view for view in map(runs.get, runs.ids()) if view is not None]
+            self._runs = [(_words(view), view) for view in views]
+        return self._runs
+
+    def _run_entry(self, view: Json) -> Entry:
+        state = state_of(view)
+        note = "   ".join([*view.get("tags", ())[:3], state])
+        return Entry(run_title(view), note, theme.state_icon(state), lambda: self._workbench.select(view["run_id"]))
 
     def _next_row(self, row: int, by: int) -> int:
         """The next one that can be chosen; stays where there is none."""
@@ -167,17 +184,5 @@ def _actions(window: Window) -> list[Entry]:
     return entries
 
 
-def _runs(workbench: Workbench) -> list[Entry]:
-    entries = []
-    for run_id in workbench.runs.ids():
-        view = workbench.runs.get(run_id)
-        if view is None:
-            continue
-        state = state_of(view)
-        note = "   ".join([*view.get("tags", ())[:3], state])
-
-        def go(run_id: str = run_id) -> None:
-            workbench.select(run_id)
-
-        entries.append(Entry(run_title(view), note, theme.state_icon(state), go))
-    return entries
+def _words(view: Json) -> str:
+    return " ".join((run_title(view), *view.get("tags", ()), state_of(view)))
