@@ -31,15 +31,16 @@ ACTIVE = ("queued", "starting", "running", "paused", "stopping")
 
 
 class Bridge(QObject):
-    connected = Signal(dict)
+    # `object`, not `list`: Qt would take a list apart and put it together again, a tenth of a second for a long one.
+    connected = Signal(object)
     """The daemon's status, after the first connection and after each one that replaced a lost one."""
     lost = Signal(str)
     """Why there is no daemon; it is tried again by itself."""
-    listed = Signal(list)
+    listed = Signal(object)
     """All runs, after a connection was made."""
-    polled = Signal(list, dict)
+    polled = Signal(object, object)
     """The views of the active runs, and the daemon's status, about once a second."""
-    told = Signal(list)
+    told = Signal(object)
     """New events, at most ten times a second."""
 
     _came = Signal(object)

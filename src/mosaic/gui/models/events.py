@@ -24,7 +24,7 @@ class LogLine(NamedTuple):
 
 
 class Events(QObject):
-    added = Signal(list)
+    added = Signal(object)
     """New lines, oldest first."""
 
     def __init__(self, bridge: Bridge, parent: QObject | None = None) -> None:

@@ -93,7 +93,7 @@ class Palette(QDialog):
         self.adjustSize()
 
     def _all_runs(self) -> list[tuple[str, Json]]:
-        """Each with the words it is found by; put together when the first letter is typed, as there may be thousands."""
+        """Each with the words it is found by; made when the first letter is typed: there may be thousands."""
         if self._runs is None:
             runs = self._workbench.runs
             views = [view for view in map(runs.get, runs.ids()) if view is not None]
