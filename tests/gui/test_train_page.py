@@ -85,6 +85,14 @@ def test_what_is_wrong_is_said_as_it_is_typed_and_nothing_is_submitted(program: 
     assert find(window, "train.submit", QPushButton).isEnabled()
 
 
+def test_ctrl_return_submits(program: Application) -> None:
+    window = opened(program)
+    edit = find(window, "train.gamma", QLineEdit)
+    type_text(edit, "2")
+    press(edit, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
+    assert "Gamma: Expected a number" in find(window, "train.verdict", QLabel).text()
+
+
 def test_another_algorithm_keeps_what_was_written(program: Application) -> None:
     window = opened(program)
     type_text(find(window, "train.gamma", QLineEdit), "0.5")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QComboBox, QLabel, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QBoxLayout, QComboBox, QLabel, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
 from mosaic.gui.forms.draft import problems, text_of
@@ -19,9 +19,10 @@ from mosaic.gui.models.training import Environments, Training
 from mosaic.gui.views.made import muted, named
 
 PREFIX = "train"
-STACKED_BELOW = 640
+STACKED_BELOW = 840
 """Where there is less width, the columns stand one above the other."""
 WIDEST = 760
+NARROWEST = 300
 
 
 class Columns(QScrollArea):
@@ -33,7 +34,6 @@ class Columns(QScrollArea):
         self._refused: dict[str, str] = {}
         self.setObjectName("train.scroll")
         self.setWidgetResizable(True)
-        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         body = QWidget()
         self._both = QBoxLayout(QBoxLayout.Direction.LeftToRight, body)
         self._both.setContentsMargins(0, theme.GAP, theme.MARGIN, theme.MARGIN)
@@ -64,6 +64,9 @@ class Columns(QScrollArea):
     def _column(self, stretch: int) -> QVBoxLayout:
         column = QWidget()
         column.setMaximumWidth(WIDEST)
+        column.setMinimumWidth(NARROWEST)
+        # What the rows would like would win over the stretch; what they need is NARROWEST.
+        column.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         stack = QVBoxLayout(column)
         stack.setContentsMargins(0, 0, 0, 0)
         stack.setSpacing(theme.GAP)

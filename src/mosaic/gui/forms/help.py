@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import (
-    QColor,
     QTextCharFormat,
     QTextCursor,
     QTextDocument,
@@ -78,12 +77,11 @@ def _calm_headings(document: QTextDocument) -> None:
 
 
 def _calm_table(table: QTextTable) -> None:
-    """As wide as the panel, with faint lines."""
+    """As wide as the panel, without a box."""
     looks = table.format()
     looks.setWidth(QTextLength(QTextLength.Type.PercentageLength, 100))
-    looks.setBorderBrush(QColor(theme.tokens().line))
-    looks.setBorderCollapse(True)
-    looks.setBorder(1)
+    looks.setBorder(0)
+    looks.setCellSpacing(0)
     looks.setCellPadding(4)
     table.setFormat(looks)
     small = QTextCharFormat()

@@ -21,6 +21,7 @@ from mosaic.gui.views.made import named
 from mosaic.plugins.schema import Field
 
 EDITOR_WIDTH = 150
+RESET_WIDTH = 28
 DOT = 12
 """Width of the gutter in which a changed field has its mark."""
 
@@ -65,6 +66,7 @@ class FieldRow(QWidget):
         self._hint.setProperty("muted", True)
         self._reset = named(QToolButton(), f"{prefix}.reset.{field.name}")
         self._reset.setProperty("flat", True)
+        self._reset.setFixedWidth(RESET_WIDTH)
         self._reset.setToolTip(f"Back to {told_default(field)}")
         self._reset.setAccessibleName(f"Reset {label(field)}")
         policy = self._reset.sizePolicy()
@@ -161,6 +163,7 @@ class FieldRow(QWidget):
         unit = UNITS.get(field.name, "")
         default = f"default {told_default(field)}" if is_changed else ""
         self._hint.setText(" · ".join(word for word in (unit, default) if word))
+        self._hint.setMinimumWidth(self._hint.fontMetrics().horizontalAdvance(unit))
         self._dot.setText("●" if is_changed else "")
         self._reset.setVisible(is_changed)
         if problem != self._problem:

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QCompleter, QGridLayout, QHB
 from mosaic.contracts.errors import BadInput
 from mosaic.gui import theme
 from mosaic.gui.forms.environments import ALL, EnvironmentChoice, families, family_title
-from mosaic.gui.forms.rows import DOT, EDITOR_WIDTH, FieldRow, calmed
+from mosaic.gui.forms.rows import DOT, EDITOR_WIDTH, RESET_WIDTH, FieldRow, calmed
 from mosaic.gui.views.made import named
 from mosaic.plugins.payloads import parse_seeds
 from mosaic.plugins.schema import Field
@@ -38,6 +38,8 @@ class PlainRow(QWidget):
         grid.addWidget(editor, 0, 2)
         grid.addWidget(self.said, 1, 1, 1, 3)
         grid.setColumnStretch(2 if is_wide else 3, 1)
+        if is_wide:  # ends where the editors of fields end
+            grid.setContentsMargins(0, 0, RESET_WIDTH + theme.GAP, 0)
         editor.setMinimumWidth(EDITOR_WIDTH + theme.GAP + EDITOR_WIDTH // 2)
 
     def say(self, text: str) -> None:
