@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mosaic.cli.gui import TOKEN_VARIABLE, loopback, need_a_display, read_token
+from mosaic.cli.gui import TOKEN_VARIABLE, loopback, need_a_display, open_detached, read_token
 from mosaic.contracts.errors import BadInput
 
 
@@ -57,3 +57,18 @@ def test_without_a_display_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) 
         need_a_display()
     monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
     need_a_display()
+
+
+def test_the_demo_opens_no_window_where_nobody_would_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    started: list[list[str]] = []
+    monkeypatch.setattr("subprocess.Popen", lambda command, **_: started.append(command))
+    assert not open_detached(tmp_path, "01K9")
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert not open_detached(tmp_path, "01K9")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
+    assert open_detached(tmp_path, "01K9")
+    assert started[0][-5:] == ["gui", "--var", str(tmp_path), "--run", "01K9"]

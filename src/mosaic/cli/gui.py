@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -56,6 +58,22 @@ def has_display() -> bool:
     if sys.platform == "darwin":
         return True
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"))
+
+
+def open_detached(workspace: Path, run_id: str) -> bool:
+    """Opens the workbench on a run and leaves it alone; not where there is no screen or no Qt."""
+    is_seen = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    if not is_seen or importlib.util.find_spec("PySide6") is None:
+        return False
+    code = "import sys; from mosaic.cli.main import main; sys.exit(main())"
+    subprocess.Popen(
+        [sys.executable, "-c", code, "gui", "--var", str(workspace), "--run", run_id],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return True
 
 
 def need_a_display() -> None:
