@@ -24,10 +24,11 @@ STOPPED, STARTING, READY, FAILED = "stopped", "starting", "ready", "failed"
 
 _SERVING = re.compile(r"\bat (http://127\.0\.0\.1:\d+/)")
 _FOLLOWED = """
-import os, runpy, sys, threading
+import os, runpy, threading
 
 def follow():
-    sys.stdin.buffer.read()
+    while os.read(0, 100):
+        pass
     os.killpg(0, 9)
 
 threading.Thread(target=follow, daemon=True).start()

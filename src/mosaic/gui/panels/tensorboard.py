@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -175,7 +176,7 @@ class TensorBoardTab(QWidget):
         else:
             self._say("Starting TensorBoard…", is_busy=True)
             if self._has_web():
-                self._workbench.bridge.work(web.load)  # meanwhile, and not in this thread
+                self._workbench.bridge.work(web.load, lambda _: self._prepare(), owner=self)
 
             def ask(trainer: Trainer) -> Json:
                 return trainer.config(run_id)
@@ -252,15 +253,22 @@ class TensorBoardTab(QWidget):
         if not self._has_web():
             self._say("TensorBoard is open in the browser, and stays up as long as this tab is looked at.")
             return
-        if self.web is None:
-            try:
-                self._make_page()
-            except MissingExtra as error:
-                self._say_no_web(str(error))
-                return
+        try:
+            self._make_page()
+        except MissingExtra as error:
+            self._say_no_web(str(error))
+            return
         self._load()
 
+    def _prepare(self) -> None:
+        """Chromium takes its half second while TensorBoard takes its own."""
+        if self.isVisible() and self.board.state == STARTING:
+            with suppress(MissingExtra):
+                self._make_page()
+
     def _make_page(self) -> None:
+        if self.web is not None:
+            return
         view = named(web.made_view(self._is_inside, FIRST_SCRIPT), "tensorboard.page")
         view.loadFinished.connect(self._loaded)
         view.page().renderProcessTerminated.connect(
