@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
-from mosaic.client.trainer import LogChunk
+from tests.helpers.gui import pump
+
+from mosaic.client.trainer import Batch, LogChunk
+from mosaic.gui.app import Application
 
 Json = dict[str, Any]
 
@@ -65,8 +69,21 @@ class FakeTrainer:
             "artifacts": {},
         }
 
+        self._closed = threading.Event()
+
     def close(self) -> None:
-        pass
+        self._closed.set()
+
+    def status(self) -> Json:
+        slots = {"runs": 2, "busy": 0, "queued": 0, "cpus": 2, "cpus_busy": 0, "gpus": 0, "gpus_busy": 0}
+        return {"pid": 1, "address": "127.0.0.1:1", "workspace": "/nowhere", "version": "0", "slots": slots, "runs": {}}
+
+    def runs(self, status: Any = (), include_archived: bool = False, **_: Any) -> list[Json]:
+        return [one for one in self.views.values() if not status or one["stage"] in status]
+
+    def watch(self, after: int = 0, run: str = "", kinds: Any = ()) -> Iterator[Batch]:
+        yield Batch(0, [], 0)
+        self._closed.wait(60)
 
     def get(self, run: str) -> Json:
         return self.views[run] | {"story": [{"at": 1.0, "stage": "queued", "said": "It waits."}], "attempts": []}
@@ -116,3 +133,10 @@ class FakeTrainer:
         self.asked.append(("submit", payload))
         self.views[made["run_id"]] = made
         return self.get(made["run_id"])
+
+
+def start_with(program: Application, fake: FakeTrainer) -> None:
+    """Starts the program on this trainer instead of a daemon's, and waits until the runs are listed."""
+    program.bridge._connect = lambda: fake  # type: ignore[assignment, return-value]
+    program.start()
+    pump(lambda: len(program.workbench.runs) == len(fake.views), "the runs to be listed")

@@ -53,12 +53,8 @@ def _named(views: Sequence[Json]) -> str:
 
 def cancel(workbench: Workbench) -> None:
     views = [view for view in workbench.chosen() if view["stage"] in CAN_STOP]
-    _each(
-        workbench,
-        views,
-        lambda trainer, run: trainer.cancel(run),
-        "{runs}: asked to stop, with a checkpoint if it can.",
-    )
+    said = "{runs}: stopping, with a checkpoint where it can."
+    _each(workbench, views, lambda trainer, run: trainer.cancel(run), said)
 
 
 def toggle_pause(workbench: Workbench) -> None:

@@ -37,7 +37,7 @@ class LogPanel(QWidget):
         self._table = named(QTableView(), "log.table")
         self._is_at_end = True
         self._build()
-        self._paint_icons()
+        self._restyle()
         self._list_kinds()
         self._searching = QTimer(self, singleShot=True, interval=SEARCH_MS)
         self._searching.timeout.connect(self._filter)
@@ -49,7 +49,7 @@ class LogPanel(QWidget):
         self._table.verticalScrollBar().rangeChanged.connect(lambda *_: self._stay_at_end())
         self._model.kinds_changed.connect(self._list_kinds)
         workbench.selected.connect(lambda _: self._filter())
-        workbench.theme_changed.connect(self._paint_icons)
+        workbench.theme_changed.connect(self._restyle)
 
     def _build(self) -> None:
         self._search.setPlaceholderText("Filter events")
@@ -74,7 +74,6 @@ class LogPanel(QWidget):
         rows = table.verticalHeader()
         rows.hide()
         rows.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
-        rows.setDefaultSectionSize(row_height())
         header = table.horizontalHeader()
         header.setHighlightSections(False)
         header.setStretchLastSection(True)
@@ -87,8 +86,10 @@ class LogPanel(QWidget):
         column.addLayout(row)
         column.addWidget(table, 1)
 
-    def _paint_icons(self) -> None:
+    def _restyle(self) -> None:
         self._only.setIcon(theme.icon("mdi6.filter-outline"))
+        self._table.verticalHeader().setMinimumSectionSize(row_height())
+        self._table.verticalHeader().setDefaultSectionSize(row_height())
 
     def sizeHint(self) -> QSize:
         return QSize(560, 150)

@@ -80,6 +80,7 @@ class RunsPanel(QWidget):
         workbench.selected.connect(self._follow)
         workbench.runs.reset.connect(self._connected)
         workbench.theme_changed.connect(self._paint_icons)
+        workbench.theme_changed.connect(self.table.restyle)
         self._counted(0, 0)
 
     def _build(self) -> None:
@@ -242,11 +243,18 @@ class RunsView(QTableView):
         self.setShowGrid(False)
         self.setWordWrap(False)
         self.setTabKeyNavigation(False)
-        rows = self.verticalHeader()
-        rows.hide()
-        rows.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
-        rows.setDefaultSectionSize(row_height())
-        rows.setMinimumSectionSize(row_height())
+        self.verticalHeader().hide()
+        self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+        self._set_row_height()
+
+    def _set_row_height(self) -> None:
+        self.verticalHeader().setMinimumSectionSize(row_height())
+        self.verticalHeader().setDefaultSectionSize(row_height())
+
+    def restyle(self) -> None:
+        """The text may be larger now."""
+        self._set_row_height()
+        self.fit()
 
     def use_settings(self) -> None:
         """Once there is a model: widths, order, and what the header can do."""
