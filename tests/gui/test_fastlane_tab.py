@@ -212,3 +212,16 @@ def test_a_run_without_a_picture_says_why(shown: Shown) -> None:
     assert shown.tab.frames.grid.message == "This environment has no picture."
     assert not find(shown.tab, "fastlane.record").isEnabled()
     assert not find(shown.tab, "fastlane.snapshot").isEnabled()
+
+
+def test_a_run_that_was_over_before_leads_on_and_one_that_is_resumed_is_watched(shown: Shown) -> None:
+    over = {**view_of(shown.workbench.runs.all()[0]["run_dir"]), "stage": "finished", "outcome": "succeeded"}
+    shown.workbench.runs.update([{**over, "checkpoint_step": 4096, "story": []}])
+    assert find(shown.tab, "fastlane.over").isVisible()
+    wanted: list[str] = []
+    shown.workbench.page_wanted.connect(wanted.append)
+    click(find(shown.tab, "fastlane.next"))
+    assert wanted == ["policy"]
+    shown.workbench.runs.update([{**over, "stage": "running", "outcome": None, "story": []}])
+    assert not find(shown.tab, "fastlane.over").isVisible()
+    shown.connect()

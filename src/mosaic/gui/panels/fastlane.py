@@ -13,6 +13,8 @@ from PySide6.QtWidgets import (
     QFileDialog,
     QHBoxLayout,
     QLabel,
+    QPushButton,
+    QStackedWidget,
     QToolButton,
     QVBoxLayout,
     QWidget,
@@ -23,6 +25,7 @@ from mosaic.gui import theme
 from mosaic.gui.models.lanes import CONNECTED, UNAVAILABLE
 from mosaic.gui.models.recording import Recording, save_picture
 from mosaic.gui.views import hud
+from mosaic.gui.views.empty import Empty
 from mosaic.gui.views.frames import FramesView
 from mosaic.gui.views.made import named
 from mosaic.gui.views.words import duration
@@ -48,7 +51,13 @@ class FastLane(QWidget):
         column.setContentsMargins(0, 0, 0, theme.GAP)
         column.setSpacing(theme.GAP)
         column.addLayout(self._bar())
-        column.addWidget(self.frames, 1)
+        self._next = named(QPushButton(), "fastlane.next")
+        self._next.clicked.connect(self._go_on)
+        self._over = named(Empty("", "", self._next), "fastlane.over")
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self.frames)
+        self._stack.addWidget(self._over)
+        column.addWidget(self._stack, 1)
         self._eval = named(QLabel(), "fastlane.eval")
         self._eval.setFont(theme.monospace())
         self._eval.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -61,6 +70,7 @@ class FastLane(QWidget):
         self.frames.came.connect(self._film)
         self.frames.came.connect(self._show_zoom)
         workbench.bridge.told.connect(self._hear)
+        workbench.runs.changed.connect(self._run_changed)
         workbench.theme_changed.connect(self._theme)
         workbench.closing.connect(self._close)
         self._theme()
@@ -128,7 +138,7 @@ class FastLane(QWidget):
             bar.addWidget(widget)
         self._all.clicked.connect(lambda: self.frames.look_at(None))
         self._one.clicked.connect(self._look_at_one)
-        self._fit.clicked.connect(self.frames_fit)
+        self._fit.clicked.connect(lambda: self.frames.grid.fit())
         self._pixels.clicked.connect(lambda: self.frames.grid.show_pixels())
         self._record.clicked.connect(self._record_or_stop)
         self._snapshot.clicked.connect(self._ask_for_place)
@@ -159,10 +169,32 @@ class FastLane(QWidget):
         self._run_id = run_id
         self._eval.hide()
         self.frames.show_run(run_id)
+        self._run_changed({run_id})
         self._refresh()
         view = self._workbench.runs.get(run_id)
         if view is not None and view.get("kind") == "policy_eval":
             self._workbench.bridge.ask(lambda trainer: _last_summary(trainer, run_id), self._take_summary, owner=self)
+
+    def _run_changed(self, run_ids: set[str]) -> None:
+        """A run that was over before we looked has nothing to show but a way on."""
+        view = self._workbench.runs.get(self._run_id) if self._run_id in run_ids and self._run_id else None
+        if view is None:
+            return
+        is_over = view["stage"] == "finished" and not self.frames.grid.has_picture
+        if is_over:
+            self._over.say(f"The run has ended: {view['outcome']}", "Frames are live: they are seen while it runs.")
+            self._next.setText("Evaluate its policy" if self._has_policy(view) else "Show its videos")
+        self._stack.setCurrentWidget(self._over if is_over else self.frames)
+
+    def _has_policy(self, view: Json) -> bool:
+        return view.get("kind") != "policy_eval" and view.get("checkpoint_step") is not None
+
+    def _go_on(self) -> None:
+        view = self._workbench.runs.get(self._run_id) if self._run_id else None
+        if view is not None and self._has_policy(view):
+            self._workbench.page_wanted.emit("policy")
+        else:
+            self._workbench.tab_wanted.emit("videos")
 
     def _refresh(self) -> None:
         lanes = self.frames.lanes
@@ -202,9 +234,6 @@ class FastLane(QWidget):
         cells = self.frames.lanes.cells
         if self.frames.env is None and cells:
             self.frames.look_at(cells[0].env)
-
-    def frames_fit(self) -> None:
-        self.frames.grid.fit()
 
     def _show_zoom(self) -> None:
         grid = self.frames.grid
