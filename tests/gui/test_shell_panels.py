@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QKeySequence
-from PySide6.QtWidgets import QApplication, QComboBox, QDoubleSpinBox, QKeySequenceEdit, QListWidget, QTableWidget
+from PySide6.QtWidgets import (
+    QApplication,
+    QComboBox,
+    QDoubleSpinBox,
+    QKeySequenceEdit,
+    QListWidget,
+    QSpinBox,
+    QTableWidget,
+)
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 from tests.helpers.gui import click, find, has, press, pump, settle, type_text
 
@@ -145,6 +153,16 @@ def test_the_trainer_lists_what_runs_and_what_waits(trainer: Trainer, program: A
     table.setCurrentCell(5, 1)
     press(table, Qt.Key.Key_Return)
     assert program.workbench.selection == later
+
+    program.window.show_page("trainer")
+    item = table.item(5, 3)
+    assert item is not None
+    item.setText("9")
+    pump(lambda: trainer.get(later)["priority"] == 9, "the priority")
+    pump(lambda: texts(1)[4].endswith(later[-6:]), "the other order")
+    find(program.window, "trainer.cap", QSpinBox).setValue(5)
+    pump(lambda: trainer.get(later)["stage"] != "queued", "one more at work")
+    assert trainer.get(sooner)["stage"] == "queued"
 
 
 def test_an_example_opens_in_the_form(program: Application) -> None:

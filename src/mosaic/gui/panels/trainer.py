@@ -12,6 +12,7 @@ from PySide6.QtWidgets import (
     QLabel,
     QMessageBox,
     QPushButton,
+    QSpinBox,
     QStackedWidget,
     QTableWidget,
     QTableWidgetItem,
@@ -28,6 +29,7 @@ from mosaic.gui.workbench import Json, Workbench
 
 FACTS = ("State", "Address", "Started", "Room", "Runs", "Workspace", "Log")
 COLUMNS = ("", "Run", "State", "Priority", "Waiting since")
+PRIORITY = COLUMNS.index("Priority")
 REDRAW_MS = 1000
 
 
@@ -49,7 +51,10 @@ class TrainerPage(QWidget):
         self._queue_heading = QLabel("At work and waiting")
         column.addWidget(self._queue_heading)
         column.addWidget(
-            muted("Higher priority starts first; among equals, the group with the fewest running, then who came first.")
+            muted(
+                "Higher priority starts first; among equals, the group with the fewest running, then who came first. "
+                "A waiting run's priority can be edited: click it twice, or press F2."
+            )
         )
         column.addWidget(self._build_queue(), 1)
         self._timer = QTimer(self, interval=REDRAW_MS)
@@ -83,6 +88,16 @@ class TrainerPage(QWidget):
         )
         for button in (self._drain, self._wake, self._log):
             row.addWidget(button)
+        row.addSpacing(16)
+        self._cap = named(QSpinBox(), "trainer.cap")
+        self._cap.setRange(1, 1000)
+        self._cap.setKeyboardTracking(False)
+        self._cap.setToolTip("What already works goes on, even above it. Holds until this trainer ends.")
+        self._cap.valueChanged.connect(self._set_cap)
+        label = QLabel("Runs at once")
+        label.setBuddy(self._cap)
+        row.addWidget(label)
+        row.addWidget(self._cap)
         row.addStretch(1)
         return row
 
@@ -92,7 +107,10 @@ class TrainerPage(QWidget):
         self._table.verticalHeader().hide()
         self._table.setShowGrid(False)
         self._table.setTabKeyNavigation(False)
-        self._table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self._table.setEditTriggers(
+            QAbstractItemView.EditTrigger.EditKeyPressed | QAbstractItemView.EditTrigger.SelectedClicked
+        )
+        self._table.itemChanged.connect(self._priority_edited)
         self._table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         header = self._table.horizontalHeader()
         header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft)
@@ -127,11 +145,19 @@ class TrainerPage(QWidget):
             self._facts[name].setText(text)
         is_draining = bool(status.get("is_draining"))
         self._drain.setVisible(bool(status) and not is_draining)
+        self._cap.setEnabled(bool(status))
+        if status and not self._cap.hasFocus():
+            self._cap.blockSignals(True)
+            self._cap.setValue(status["slots"]["runs"])
+            self._cap.blockSignals(False)
         self._wake.setVisible(not status and self._workbench.bridge.is_resting)
         self._log.setEnabled(not self._workbench.is_remote)
         self._fill(in_order(self._workbench.runs.all()))
 
     def _fill(self, views: list[Json]) -> None:
+        if self._table.state() is QAbstractItemView.State.EditingState:
+            return  # the rows would move under the hand that writes
+        self._table.blockSignals(True)
         self._stack.setCurrentIndex(0 if views else 1)
         self._table.setRowCount(len(views))
         self._shown = [view["run_id"] for view in views]
@@ -149,6 +175,10 @@ class TrainerPage(QWidget):
             cells = [self._put(number, place, text) for place, text in enumerate(texts)]
             cells[2].setIcon(theme.state_icon(state_of(view)))
             cells[4].setToolTip(moment(view["queued_at"]) if is_queued else "")
+            for place, cell in enumerate(cells):
+                flags = Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
+                cell.setFlags(flags | Qt.ItemFlag.ItemIsEditable if place == PRIORITY and is_queued else flags)
+        self._table.blockSignals(False)
 
     def _put(self, row: int, place: int, text: str) -> QTableWidgetItem:
         item = self._table.item(row, place)
@@ -158,6 +188,30 @@ class TrainerPage(QWidget):
         if item.text() != text:
             item.setText(text)
         return item
+
+    # --- changing
+
+    def _set_cap(self, runs: int) -> None:
+        def tell(_: Json) -> None:
+            self._workbench.say(f"Up to {runs} runs are at work at once now.")
+
+        self._workbench.ask(lambda trainer: trainer.set_cap(runs), tell, self)
+
+    def _priority_edited(self, item: QTableWidgetItem) -> None:
+        if item.column() != PRIORITY:
+            return
+        run_id = self._shown[item.row()]
+        try:
+            priority = int(item.text())
+        except ValueError:
+            self._workbench.say(f"{item.text()!r} is no priority; expected a whole number from -100 to 100.", "warning")
+            self.refresh()
+            return
+        self._workbench.ask(
+            lambda trainer: trainer.annotate(run_id, priority=priority),
+            lambda view: self._workbench.runs.update([view]),
+            self,
+        )
 
     # --- resting
 
