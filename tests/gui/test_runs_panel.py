@@ -129,10 +129,8 @@ def test_a_narrow_list_shows_the_first_columns_and_a_wide_one_all(panel: RunsPan
 def test_hidden_columns_and_the_order_are_remembered(program: Application, panel: RunsPanel) -> None:
     panel.table._want("seed", False)
     panel.table.horizontalHeader().setSortIndicator(COLUMN_IDS.index("return"), Qt.SortOrder.DescendingOrder)
-    again = RunsView(program.settings)
-    again.setModel(panel._model)
+    again = RunsView(panel._model, program.settings)
     again.resize(1400, 300)
-    again.use_settings()
     again.fit()
     assert again.isColumnHidden(COLUMN_IDS.index("seed"))
     assert again.horizontalHeader().sortIndicatorSection() == COLUMN_IDS.index("return")

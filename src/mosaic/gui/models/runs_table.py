@@ -17,14 +17,15 @@ Json = dict[str, Any]
 Index = QModelIndex | QPersistentModelIndex
 Key = tuple[Any, ...]
 
-VIEW_ROLE = Qt.ItemDataRole.UserRole
-"""The whole view of a row's run, for those who paint it."""
 RESORT_ABOVE = 64
 """So many rows at once are sorted anew rather than moved one by one."""
 _ROOT = QModelIndex()
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
-_STATES = ("running", "stalled", "paused", "stopping", "starting", "queued")
+_STATES = (
+    *("running", "stalled", "paused", "stopping", "starting", "queued"),
+    *("failed", "lost", "rejected", "cancelled", "succeeded"),
+)
 """Those first that somebody may want to do something about."""
 
 
@@ -41,9 +42,9 @@ class Column:
     tip: Callable[[Json], str] = lambda _: ""
 
 
-def _state_rank(view: Json) -> tuple[int, str]:
+def _state_rank(view: Json) -> int:
     state = words.state_of(view)
-    return (_STATES.index(state), state) if state in _STATES else (len(_STATES), state)
+    return _STATES.index(state) if state in _STATES else len(_STATES)
 
 
 def _algo(view: Json) -> str:
@@ -144,6 +145,9 @@ class RunsTable(QAbstractTableModel):
     def run_id(self, row: int) -> str:
         return self._ids[row]
 
+    def view(self, row: int) -> Json | None:
+        return self._runs.get(self._ids[row]) if row < len(self._ids) else None
+
     def row_of(self, run_id: str) -> int | None:
         key = self._place.get(run_id)
         return None if key is None else bisect_left(self._keys, key)
@@ -163,10 +167,13 @@ class RunsTable(QAbstractTableModel):
 
     def _key(self, view: Json) -> Key:
         """Unique, so that a row is found by it; newest first among equals."""
+        newness = -int.from_bytes(view["run_id"].encode(), "big")  # ids begin with their time; numbers compare fast
         value = self._sorted_by.key(view)
         if value is None:
-            return (1, 0, _Turned(view["run_id"]))
-        return (0, _Turned(value) if self._is_descending else value, _Turned(view["run_id"]))
+            return (1, 0, newness)
+        if self._is_descending:
+            value = -value if isinstance(value, int | float) else _Turned(value)
+        return (0, value, newness)
 
     def _arrange(self) -> None:
         pairs = sorted((key, run_id) for run_id, key in self._place.items())
@@ -271,11 +278,11 @@ class RunsTable(QAbstractTableModel):
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         if role == Qt.ItemDataRole.TextAlignmentRole:
             return _RIGHT if COLUMNS[index.column()].is_right else _LEFT
-        if role not in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.ToolTipRole, VIEW_ROLE):
+        if role not in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.ToolTipRole):
             return None
-        view = self._runs.get(self._ids[index.row()])
-        if view is None or role == VIEW_ROLE:
-            return view
+        view = self.view(index.row())
+        if view is None:
+            return None
         column = COLUMNS[index.column()]
         if role == Qt.ItemDataRole.DisplayRole:
             return column.text(view)

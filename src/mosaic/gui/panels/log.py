@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 
 from mosaic.gui import theme
 from mosaic.gui.models.events_table import EventsTable
-from mosaic.gui.views.delegates import RunDelegate, row_height
+from mosaic.gui.views.delegates import CellDelegate, row_height
 from mosaic.gui.views.made import named
 from mosaic.gui.workbench import Workbench
 
@@ -64,7 +64,7 @@ class LogPanel(QWidget):
         row.addWidget(self._only)
         table = self._table
         table.setModel(self._model)
-        table.setItemDelegate(RunDelegate(table))
+        table.setItemDelegate(CellDelegate(table))
         table.setShowGrid(False)
         table.setWordWrap(False)
         table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
@@ -78,7 +78,7 @@ class LogPanel(QWidget):
         header.setHighlightSections(False)
         header.setStretchLastSection(True)
         for number, sample in enumerate(SAMPLES):
-            width = self.fontMetrics().horizontalAdvance(sample) + RunDelegate.WIDTH + 4
+            width = self.fontMetrics().horizontalAdvance(sample) + CellDelegate.WIDTH + 4
             table.setColumnWidth(number, width)
         column = QVBoxLayout(self)
         column.setContentsMargins(theme.MARGIN, 4, theme.MARGIN, theme.GAP)

@@ -58,9 +58,7 @@ class RunsPanel(QWidget):
         self._archived.setCheckable(True)
         self._archived.setToolTip("Show archived runs, too")
         self._count = muted("", "runs.count")
-        self.table = named(RunsView(workbench.settings), "runs.table")
-        self.table.setModel(self._model)
-        self.table.use_settings()
+        self.table = named(RunsView(self._model, workbench.settings), "runs.table")
         self._stack = QStackedWidget()
         self._build()
         self._paint_icons()
@@ -223,14 +221,17 @@ class RunsPanel(QWidget):
 class RunsView(QTableView):
     """As many columns as there is room for, of those that the user wants."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, model: RunsTable, settings: Settings) -> None:
         super().__init__()
         self._settings = settings
         self._hidden: set[str] = set(settings.get("runs.hidden", []))
         self._widths: dict[str, int] = settings.get("runs.widths", {})
         self._is_fitting = False
-        self._delegates: dict[str, RunDelegate] = {"state": StateDelegate(self), "progress": ProgressDelegate(self)}
-        self.setItemDelegate(RunDelegate(self))
+        self._delegates: dict[str, RunDelegate] = {
+            "state": StateDelegate(model, self),
+            "progress": ProgressDelegate(model, self),
+        }
+        self.setItemDelegate(RunDelegate(model, self))
         for name, delegate in self._delegates.items():
             self.setItemDelegateForColumn(COLUMN_IDS.index(name), delegate)
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
@@ -246,6 +247,8 @@ class RunsView(QTableView):
         self.verticalHeader().hide()
         self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         self._set_row_height()
+        self.setModel(model)
+        self._use_settings()
 
     def _set_row_height(self) -> None:
         self.verticalHeader().setMinimumSectionSize(row_height())
@@ -256,8 +259,8 @@ class RunsView(QTableView):
         self._set_row_height()
         self.fit()
 
-    def use_settings(self) -> None:
-        """Once there is a model: widths, order, and what the header can do."""
+    def _use_settings(self) -> None:
+        """Widths, order, and what the header can do."""
         header = self.horizontalHeader()
         header.setHighlightSections(False)
         header.setMinimumSectionSize(32)
