@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ from mosaic.plugins.payloads import Wishes, eval_payload, train_payload, with_se
 ROOT = Path(__file__).parents[1]
 THEMES = ("light", "dark")
 SIZES = ("1366x768", "1920x1080")
-SLOW_TABS = {"tensorboard": 12.0, "videos": 2.0, "fastlane": 2.0, "analytics": 1.5}
+SLOW_TABS = {"tensorboard": 8.0, "videos": 2.0, "fastlane": 2.0, "analytics": 1.5}
 """Seconds until there is something to see; the others are there at once."""
 NATIVE = ("run.export", "run.folder", "run.open", "run.import")
 """Actions that open dialogs or programs of the system's."""
@@ -105,7 +106,7 @@ class Photographer:
             if page.id != "run":
                 yield Scene(f"page-{page.id}", partial(window.show_page, page.id))
         for row in RUN_TABS:
-            for name in ("cartpole", "running", "evaluation"):
+            for name in ("cartpole", "running", "evaluation") if row.id != "tensorboard" else ("cartpole",):
                 view = workbench.runs.get(self.runs[name])
                 if view is not None and row.when(view):
                     wait_s = SLOW_TABS.get(row.id, 0.8)
@@ -153,6 +154,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="take only those with this in their name, such as tab-fastlane")
     told = parser.parse_args()
     told.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through `finally`: the runs would go on for ever
     app = QApplication(sys.argv[:1])
     with tempfile.TemporaryDirectory(prefix="mosaic-pictures-") as place:
         workspace = Workspace(Path(place) / "var")

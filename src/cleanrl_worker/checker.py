@@ -106,6 +106,10 @@ def _algorithms(question: Json) -> Json:
     from cleanrl_worker.schema import schema
 
     found = schema()
+    if question.get("cleanrl") is not None:
+        from cleanrl_worker.foreign import algorithms as own_algorithms
+
+        found["algorithms"] |= own_algorithms(_text(question, "cleanrl"))
     return {"algorithms": sorted(found["algorithms"]), "schema": found}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ from cleanrl_worker.config import DEFAULT_SEED, Assignment
 from cleanrl_worker.inspection import find_checkpoint
 from cleanrl_worker.registry import algorithm, module_name
 from mosaic.arena import Episode, Policy, evaluate, summarise
-from mosaic.arena.evaluate import array_maker
+from mosaic.arena.evaluate import AT_ONCE, array_maker
 from mosaic.arena.video import Video
 from mosaic.contracts.errors import BadInput, ConfigRefused, MosaicError
 from mosaic.contracts.files import write_json
@@ -138,6 +140,7 @@ def run_evaluation(assignment: Assignment, match: Match, folder: RunFolder) -> N
                 eval_batch_size=assignment.eval_batch_size,
                 eval_repeat=bool(assignment.extras.eval_repeat),
             )
+            run.frames = launcher.live_frames(assignment, run, match.env_id)
             batches = _Batches(assignment, match, run)
             while batches.play() and assignment.extras.eval_repeat:
                 pass
@@ -186,7 +189,7 @@ class _Batches:
         try:
             episodes = evaluate(
                 match.policy,
-                lambda: make(match.env_id, render_mode=render_mode),
+                _maker(match.env_id, render_mode, run, self._size),
                 range(first, first + self._size),
                 on_episode=on_episode,
                 record=camera.shoot if camera else None,
@@ -219,6 +222,20 @@ class _Batches:
         run.artifact("evaluation", brief)
         run.artifact("videos", self._videos)
         run.event("eval_summary_update", summary=brief)
+
+
+def _maker(env_id: str, render_mode: str | None, run: Run, size: int) -> Callable[[], Any]:
+    """Makes one environment after the other, each to be watched as far as the run shows any."""
+    from cleanrl_worker.vector import Watched
+
+    indices = itertools.count()
+
+    def made() -> Any:
+        env = make(env_id, render_mode=render_mode)
+        tap = run.frames.tap(env, next(indices), min(AT_ONCE, size)) if run.frames else None
+        return env if tap is None else Watched(env, tap)
+
+    return made
 
 
 class _Camera:

@@ -10,7 +10,7 @@ import ast
 import json
 import operator
 import os
-import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -279,25 +279,32 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else "None" if value is None else json.dumps(value)
 
 
-def lacks(python: str) -> str | None:
-    """A sentence where the interpreter cannot run CleanRL's scripts."""
-    import subprocess
+def imports(script: Path) -> list[str]:
+    """The packages that a script cannot begin without."""
+    names = set()
+    for node in _parsed(script).body:
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return sorted(names)
 
+
+def lacks(found: Checkout, script: Path) -> str | None:
+    """A sentence where the interpreter cannot run the script."""
+    ask = "import importlib.util as u, sys; print(*(name for name in sys.argv[1:] if not u.find_spec(name)))"
+    advice = "Name another interpreter: --cleanrl-python /path/to/venv/bin/python"
     try:
         asked = subprocess.run(
-            [python, "-c", "import importlib.util as u; print(*(n for n in ('tyro', 'torch') if not u.find_spec(n)))"],
+            [found.python, "-c", ask, *imports(script)],
             capture_output=True,
             text=True,
             timeout=60,
-            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            env={**os.environ, "PYTHONPATH": str(found.root)},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{python} cannot be run: {error}."
+        return f"{found.python} cannot be run ({error}). {advice}"
     missing = asked.stdout.split()
-    if asked.returncode == 0 and not missing:
-        return None
-    what = f"lacks {' and '.join(missing)}" if missing else f"failed: {asked.stderr.strip()[-200:]}"
-    return (
-        f"The interpreter {shlex.quote(python)} {what}, which CleanRL's scripts need. "
-        "Name one that can run them: --cleanrl-python /path/to/venv/bin/python"
-    )
+    if missing:
+        return f"{found.python} lacks what {script.name} imports: {', '.join(missing)}. {advice}"
+    return f"{found.python} failed: {asked.stderr.strip()[-200:]}. {advice}" if asked.returncode else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import dataclass
@@ -11,14 +12,24 @@ from typing import Any
 from cleanrl_worker.config import Assignment
 from cleanrl_worker.foreign import FLAGS_OF_EXTRAS, PREFIX, Checkout, checked_settings, checkout, command, fields, lacks
 from mosaic.contracts.errors import ConfigRefused, MissingExtra
-from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.folder import CALLER_VARIABLE, RunFolder, Workspace
 from mosaic.contracts.script import ProbeParts
 from mosaic.probe.launch import script_environment
 
 Json = dict[str, Any]
 _CORE = ("env_id", "total_timesteps", "seed")
-_UNSENT = ("MOSAIC_TOKEN",)
+_UNSENT = ("MOSAIC_TOKEN", CALLER_VARIABLE)
 """The script is not ours: it is not told what only the daemon and its workers share."""
+_ASSIGNED = ("CUDA_VISIBLE_DEVICES",)
+"""What the daemon gave to the run counts, not what the caller had."""
+
+
+def _caller() -> dict[str, str]:
+    """The environment of whoever asked for the run; ours where the worker was started by hand."""
+    told = os.environ.get(CALLER_VARIABLE)
+    given: dict[str, str] = json.loads(told) if told else dict(os.environ)
+    ours = {name: os.environ[name] for name in _ASSIGNED if name in os.environ}
+    return {name: value for name, value in given.items() if name not in _UNSENT} | ours
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,7 @@ class Plan:
 
     def run(self, folder: RunFolder) -> None:
         """Does not return: its exit status is the script's."""
-        caller = {name: value for name, value in os.environ.items() if name not in _UNSENT}
+        caller = _caller()
         caller["PYTHONPATH"] = os.pathsep.join(filter(None, [str(self.found.root), caller.get("PYTHONPATH")]))
         env = script_environment(
             caller,
@@ -81,10 +92,14 @@ def planned(assignment: Assignment) -> Plan:
     given = {name: getattr(extras, name) for name in FLAGS_OF_EXTRAS if getattr(extras, name) is not None}
     settings = {FLAGS_OF_EXTRAS[name]: value for name, value in given.items()} | assignment.settings
     paths = {FLAGS_OF_EXTRAS[name]: f"extras.{name}" for name in given} | assignment.paths
-    core = {name: getattr(assignment.config, name) for name in _CORE}
-    settings |= {name: value for name, value in core.items() if value is not None}
+    core = {name: getattr(assignment.config, name) for name in _CORE if getattr(assignment.config, name) is not None}
+    for name, value in core.items():
+        if settings.setdefault(name, value) != value:
+            raise ConfigRefused(
+                f"LOG705 {paths[name]} is {settings[name]!r}, but {name} is {value!r}. Give one of them."
+            )
     checked = checked_settings(f"{assignment.algo} ({script})", known, settings, paths)
-    problem = lacks(found.python)
+    problem = lacks(found, script)
     if problem is not None:
         raise MissingExtra(problem)
     return Plan(found, script, known, checked)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from mosaic.contracts.errors import BadInput
+from mosaic.fastlane import FrameTap
 from mosaic.run.frames import Frames
 
 Array = npt.NDArray[Any]
@@ -250,6 +251,27 @@ class Environments:
             restore_random_state(core, fact["now"])
             return "replaying its actions led to another observation; it is not deterministic"
         return None
+
+
+class Watched(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that is played by itself, and may be watched."""
+
+    def __init__(self, env: Environment, tap: FrameTap) -> None:
+        super().__init__(env)
+        self._tap = tap
+
+    def step(self, action: Any) -> Any:
+        observation, reward, is_terminal, is_truncated, info = self.env.step(action)
+        self._tap.step(float(reward), is_terminal or is_truncated)
+        return observation, reward, is_terminal, is_truncated, info
+
+    def reset(self, **options: Any) -> Any:
+        self._tap.reset()
+        return self.env.reset(**options)
+
+    def close(self) -> None:
+        self._tap.close()
+        super().close()
 
 
 def strip(env: Environment) -> tuple[Environment, float]:

@@ -180,6 +180,13 @@ def test_a_daemon_killed_in_the_middle_is_replaced_by_the_next_command(workspace
     assert seqs == list(range(1, len(seqs) + 1))
 
 
+def test_a_check_names_the_folders_of_this_workspace_and_starts_nothing(workspace: Workspace) -> None:
+    said = mosaic(workspace, "check", "ppo", "--env-id", "CartPole-v1", "--json")
+    assert said.code == 0, said.err
+    assert str(workspace.runs) in said.out
+    assert list(workspace.runs.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -94,7 +94,7 @@ class FakeTrainer:
     def config(self, run: str) -> Json:
         return self.payload
 
-    def check(self, payload: Json) -> Json:
+    def check(self, payload: Json, environment: dict[str, str] | None = None) -> Json:
         self.submitted.append(payload)
         return {"ok": True, "summary": {"module": "m", "algo": "ppo", "settings": {"learning_rate": 0.001}}}
 

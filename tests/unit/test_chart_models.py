@@ -251,3 +251,7 @@ def test_only_settings_that_differ_are_listed() -> None:
 )
 def test_the_key_that_is_offered_first_puts_some_runs_together(settings: list[dict[str, Any]], key: str) -> None:
     assert best_key(settings) == key
+
+
+def test_rounding_errors_of_a_constant_are_no_curve() -> None:
+    assert stepped(-200.00000000000003, -200.0) == pytest.approx((-220.0, -180.0))

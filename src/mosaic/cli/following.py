@@ -119,7 +119,7 @@ class Feed:
 
 
 def submit_and_follow(
-    door: Door, payload: Json, environment: dict[str, str] | None = None, episodes_wanted: int | None = None
+    door: Door, payload: Json, episodes_wanted: int | None = None, environment: dict[str, str] | None = None
 ) -> Json:
     """Starts a run and stays with it. From the submission on, a Ctrl-C is for the run."""
     trainer = door.trainer()

@@ -75,7 +75,8 @@ def run(
 
     is_bare = "probe" in without
     parts = {part: not is_bare and part not in without for part in PARTS}
-    config = script_config(argv, os.getcwd(), os.environ, env_id_from)
+    environment = caller_environment()
+    config = script_config(argv, os.getcwd(), environment, env_id_from)
     config["probe"] = {**parts, "compat": compat and not is_bare}
     if total_timesteps is not None:
         config["total_timesteps"] = total_timesteps
@@ -91,7 +92,16 @@ def run(
         gpus=gpus,
     )
     payload = payload_around({"id": "script", "config": config}, wishes)
-    return start(door, payload, detach, dict(os.environ))
+    return start(door, payload, detach, environment)
+
+
+def caller_environment() -> dict[str, str]:
+    """This shell's, for a program of the caller's own. What is no text cannot be sent."""
+
+    def is_text(word: str) -> bool:
+        return not any("\ud800" <= char <= "\udfff" for char in word)
+
+    return {name: value for name, value in os.environ.items() if is_text(name + value)}
 
 
 def script_config(

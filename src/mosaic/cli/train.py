@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 
 from mosaic.cli import output
 from mosaic.cli.door import Command, Door, command, pass_door
+from mosaic.cli.script import caller_environment
 from mosaic.cli.settings import AlgorithmGroup
 from mosaic.contracts.errors import BadInput
 from mosaic.plugins.payloads import group_name, parse_seeds, with_seed
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 def _train(door: Door, algorithm: Algorithm, payload: Json, seeds: str | None, is_detached: bool) -> int:
-    environment = dict(os.environ) if algorithm.is_own else None
+    environment = caller_environment() if algorithm.is_own else None
     if seeds is None:
         return start(door, payload, is_detached, environment)
     group = payload["metadata"].get("group") or group_name(
@@ -40,7 +40,7 @@ def start(door: Door, payload: Json, is_detached: bool, environment: dict[str, s
         return _submitted(door, door.trainer().submit(payload, environment))
     from mosaic.cli.following import exit_code, report_end, submit_and_follow
 
-    ended = submit_and_follow(door, payload, environment)
+    ended = submit_and_follow(door, payload, environment=environment)
     report_end(door, ended)
     return exit_code(ended)
 
@@ -99,7 +99,7 @@ def _check(door: Door, algorithm: Algorithm, payload: Json, seeds: str | None, _
 
 
 def _verdict(door: Door, payload: Json, algorithm: Algorithm | None = None) -> int:
-    environment = dict(os.environ) if algorithm is not None and algorithm.is_own else None
+    environment = caller_environment() if algorithm is not None and algorithm.is_own else None
     verdict = door.trainer().check(payload, environment)
     if door.is_json:
         output.print_json(verdict)

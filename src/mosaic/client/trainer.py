@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -238,9 +239,20 @@ class Trainer:
         self, run: str, envs: Sequence[int] = (), rate_hz: float = 0, max_side: int = 0, budget: float = 0
     ) -> Iterator[Sight]:
         """The newest pictures of some environments, or of all as a grid, until the run ends. Slow readers get fewer."""
-        request = pb.FramesRequest(run=run, envs=envs, rate_hz=rate_hz, max_side=max_side, budget=budget)
-        for reply in self._ask("StreamFrames", request):
-            yield Sight(reply.state, reply.reason, reply.image, json.loads(reply.hud_json or "{}"))
+        wish = pb.FramesRequest(run=run, envs=envs, rate_hz=rate_hz, max_side=max_side, budget=budget)
+        told: queue.SimpleQueue[pb.FramesRequest | None] = queue.SimpleQueue()
+        told.put(wish)
+        call = self._ask("StreamFrames", iter(told.get, None))
+        seen = 0
+        try:
+            for reply in call:
+                yield Sight(reply.state, reply.reason, reply.image, json.loads(reply.hud_json or "{}"))
+                if reply.image:
+                    seen += 1
+                    told.put(pb.FramesRequest(seen=seen))
+        finally:
+            told.put(None)
+            call.cancel()
 
     # --- workers and the daemon itself
 

@@ -10,12 +10,12 @@ import re
 from typing import NamedTuple
 
 KNOWN = ("global_step", "episodic_return", "episodic_length", "time_elapsed", "total_timesteps", "fps", "wall_time")
-LONGEST_LINE = 1 << 16
+LONGEST_LINE = 4096
 """A line that is longer says nothing that we understand; it is passed over."""
 _NUMBER = r"-?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+|inf|nan)"
 # Values come as numbers, as arrays (`[21.]`) and as what numpy 2 prints for its scalars (`np.float32(21.0)`).
-_PAIR = re.compile(r"\b({0})\s*[=:]\s*(?:[\w.]+\()*\[*\s*({1})".format("|".join(KNOWN), _NUMBER))
-_ROW = re.compile(r"\|\s*([^|]*?)\s*\|\s*([^|]*?)\s*\|")
+_PAIR = re.compile(rf"\b({'|'.join(KNOWN)})\s*[=:][\s\[]*(?:[\w.]+\([\s\[]*)?({_NUMBER})")
+_ROW = re.compile(r"\|([^|]*)\|([^|]*)\|")
 _RULE = re.compile(r"-{5,}")
 _END = re.compile(r"[\r\n]+")
 
@@ -60,7 +60,7 @@ class ConsoleReader:
             return None
         row = _ROW.fullmatch(line.strip())
         if row is not None:
-            self._row(row.group(1), row.group(2))
+            self._row(row.group(1).strip(), row.group(2).strip())
             return None
         if self._table and _RULE.fullmatch(line.strip()):
             table, self._table, self._section = self._table, {}, ""

@@ -11,6 +11,8 @@ INBOX_OFFSET_VARIABLE = "MOSAIC_INBOX_OFFSET"
 """Tells a worker where in the inbox its attempt begins; what stands before it was for an earlier one."""
 TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 """Tells a worker where its event files go."""
+CALLER_VARIABLE = "MOSAIC_CALLER"
+"""Hands a worker the environment of whoever submitted the run, as JSON, for programs of that person's own."""
 WORKSPACE_VARIABLE = "MOSAIC_VAR"
 """Tells every program which workspace is meant."""
 

@@ -615,12 +615,14 @@ class FramesRequest(_message.Message):
     RATE_HZ_FIELD_NUMBER: _builtins.int
     MAX_SIDE_FIELD_NUMBER: _builtins.int
     BUDGET_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     rate_hz: _builtins.float
     """of all pictures together; 0: the default, as for the rest"""
     max_side: _builtins.int
     budget: _builtins.float
     """share of the training thread's time that drawing may take"""
+    seen: _builtins.int
     @_builtins.property
     def envs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """empty: all that can be watched, as a grid"""
@@ -633,10 +635,11 @@ class FramesRequest(_message.Message):
         rate_hz: _builtins.float = ...,
         max_side: _builtins.int = ...,
         budget: _builtins.float = ...,
+        seen: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "envs", b"envs", "max_side", b"max_side", "rate_hz", b"rate_hz", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget", b"budget", "envs", b"envs", "max_side", b"max_side", "rate_hz", b"rate_hz", "run", b"run", "seen", b"seen"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

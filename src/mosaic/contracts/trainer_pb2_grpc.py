@@ -134,7 +134,7 @@ class TrainerStub:
                 request_serializer=mosaic_dot_contracts_dot_trainer__pb2.TelemetryFilter.SerializeToString,
                 response_deserializer=mosaic_dot_contracts_dot_trainer__pb2.EventBatch.FromString,
                 _registered_method=True)
-        self.StreamFrames = channel.unary_stream(
+        self.StreamFrames = channel.stream_stream(
                 '/mosaic.v1.Trainer/StreamFrames',
                 request_serializer=mosaic_dot_contracts_dot_trainer__pb2.FramesRequest.SerializeToString,
                 response_deserializer=mosaic_dot_contracts_dot_trainer__pb2.FrameReply.FromString,
@@ -290,8 +290,10 @@ class TrainerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def StreamFrames(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+    def StreamFrames(self, request_iterator, context):
+        """The first request says what is wanted, each further one how many pictures were seen: without that, whatever lies
+        between would fill up with old ones.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -425,7 +427,7 @@ def add_TrainerServicer_to_server(servicer, server):
                     request_deserializer=mosaic_dot_contracts_dot_trainer__pb2.TelemetryFilter.FromString,
                     response_serializer=mosaic_dot_contracts_dot_trainer__pb2.EventBatch.SerializeToString,
             ),
-            'StreamFrames': grpc.unary_stream_rpc_method_handler(
+            'StreamFrames': grpc.stream_stream_rpc_method_handler(
                     servicer.StreamFrames,
                     request_deserializer=mosaic_dot_contracts_dot_trainer__pb2.FramesRequest.FromString,
                     response_serializer=mosaic_dot_contracts_dot_trainer__pb2.FrameReply.SerializeToString,
@@ -1002,7 +1004,7 @@ class Trainer:
             _registered_method=True)
 
     @staticmethod
-    def StreamFrames(request,
+    def StreamFrames(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -1012,8 +1014,8 @@ class Trainer:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
             '/mosaic.v1.Trainer/StreamFrames',
             mosaic_dot_contracts_dot_trainer__pb2.FramesRequest.SerializeToString,

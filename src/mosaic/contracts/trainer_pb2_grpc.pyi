@@ -62,7 +62,10 @@ class TrainerStub:
     PublishTelemetry: _grpc.StreamUnaryMultiCallable[_trainer_pb2.TelemetryRequest, _trainer_pb2.TelemetryReply]
     StreamTelemetry: _grpc.UnaryStreamMultiCallable[_trainer_pb2.TelemetryFilter, _trainer_pb2.EventBatch]
     """Steps, episodes or metrics of one run as they come."""
-    StreamFrames: _grpc.UnaryStreamMultiCallable[_trainer_pb2.FramesRequest, _trainer_pb2.FrameReply]
+    StreamFrames: _grpc.StreamStreamMultiCallable[_trainer_pb2.FramesRequest, _trainer_pb2.FrameReply]
+    """The first request says what is wanted, each further one how many pictures were seen: without that, whatever lies
+    between would fill up with old ones.
+    """
     AskWorker: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.AskRequest, _trainer_pb2.JsonReply]
     """A question to a worker's checker: algorithms, environments, checkpoint metadata."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.StatusRequest, _trainer_pb2.JsonReply]
@@ -99,7 +102,10 @@ class TrainerAsyncStub(TrainerStub):
     PublishTelemetry: _aio.StreamUnaryMultiCallable[_trainer_pb2.TelemetryRequest, _trainer_pb2.TelemetryReply]  # type: ignore[assignment]
     StreamTelemetry: _aio.UnaryStreamMultiCallable[_trainer_pb2.TelemetryFilter, _trainer_pb2.EventBatch]  # type: ignore[assignment]
     """Steps, episodes or metrics of one run as they come."""
-    StreamFrames: _aio.UnaryStreamMultiCallable[_trainer_pb2.FramesRequest, _trainer_pb2.FrameReply]  # type: ignore[assignment]
+    StreamFrames: _aio.StreamStreamMultiCallable[_trainer_pb2.FramesRequest, _trainer_pb2.FrameReply]  # type: ignore[assignment]
+    """The first request says what is wanted, each further one how many pictures were seen: without that, whatever lies
+    between would fill up with old ones.
+    """
     AskWorker: _aio.UnaryUnaryMultiCallable[_trainer_pb2.AskRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
     """A question to a worker's checker: algorithms, environments, checkpoint metadata."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_trainer_pb2.StatusRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
@@ -257,9 +263,12 @@ class TrainerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def StreamFrames(
         self,
-        request: _trainer_pb2.FramesRequest,
+        request_iterator: _MaybeAsyncIterator[_trainer_pb2.FramesRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_trainer_pb2.FrameReply], _abc.AsyncIterator[_trainer_pb2.FrameReply]]: ...
+    ) -> _typing.Union[_abc.Iterator[_trainer_pb2.FrameReply], _abc.AsyncIterator[_trainer_pb2.FrameReply]]:
+        """The first request says what is wanted, each further one how many pictures were seen: without that, whatever lies
+        between would fill up with old ones.
+        """
 
     @_abc_1.abstractmethod
     def AskWorker(

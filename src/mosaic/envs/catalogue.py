@@ -57,6 +57,8 @@ class Family:
     """Called once its packages may be imported."""
     before_pictures: Callable[[Any], None] | None = None
     """Given an environment that will be drawn."""
+    without_pictures: Mapping[str, str] = field(default_factory=dict)
+    """Set where its graphics cannot be loaded and nobody asked for pictures: it can still be trained."""
     is_later: bool = False
     """Recognised and explained, but not made by this version."""
 
@@ -125,6 +127,7 @@ _ROWS = (
         entry_points=("gymnasium.envs.mujoco",),
         # Without a screen MuJoCo aborts unless it is told before its import to draw off screen.
         variables={"MUJOCO_GL": "egl"},
+        without_pictures={"MUJOCO_GL": "disable"},
         render_settings={"HalfCheetah": {"camera_name": "track"}},  # else it runs out of the picture
         render_help=(
             "Set MUJOCO_GL=egl (or osmesa), and on Debian or Ubuntu: "

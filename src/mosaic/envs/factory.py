@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -31,7 +32,7 @@ class Listing(TypedDict):
 def make(env_id: str, *, render_mode: str | None = None, **settings: Any) -> gymnasium.Env[Any, Any]:
     """One environment, without Gymnasium's checking wrapper. `settings` go to the environment itself."""
     library = _gymnasium()
-    family = prepare(env_id, has_screen=render_mode == "human")
+    family = prepare(env_id, has_screen=render_mode == "human", needs_pictures=render_mode is not None)
     if render_mode is not None:
         settings["render_mode"] = render_mode
         name = env_id.rpartition("-v")[0]
@@ -50,7 +51,7 @@ def make(env_id: str, *, render_mode: str | None = None, **settings: Any) -> gym
     return env
 
 
-def prepare(env_id: str, *, has_screen: bool = False) -> Family | None:
+def prepare(env_id: str, *, has_screen: bool = False, needs_pictures: bool = False) -> Family | None:
     """Makes the id known to Gymnasium, or says why it cannot be; the family it belongs to, if one of ours."""
     gymnasium = _gymnasium()
     silence_warnings()
@@ -58,11 +59,11 @@ def prepare(env_id: str, *, has_screen: bool = False) -> Family | None:
     plain_id = env_id.rpartition(":")[2]
     for family in FAMILIES.values():
         if family.owns_name(plain_id) and plain_id not in gymnasium.registry:
-            _load(family, env_id, has_screen)
+            _load(family, env_id, has_screen, needs_pictures)
     spec = _find(env_id, plain_id)
     for family in FAMILIES.values():
         if spec is not None and family.owns_entry_point(spec.entry_point):
-            _load(family, env_id, has_screen)
+            _load(family, env_id, has_screen, needs_pictures)
             return family
     return None
 
@@ -75,7 +76,7 @@ def list_environments(family: str | None = None) -> list[Listing]:
         raise unknown("environment family", family, FAMILIES)
     for row in FAMILIES.values():
         if row.registers and row.is_installed and family in (None, row.name):
-            _load(row, row.sample, has_screen=False)
+            _load(row, row.sample)
     found = [listing for listing in _registered(gymnasium.registry) if family in (None, listing["family"])]
     for row in FAMILIES.values():
         if family in (None, row.name) and not row.is_installed:
@@ -148,7 +149,7 @@ def _admit_module(env_id: str) -> None:
         )
 
 
-def _load(family: Family, env_id: str, has_screen: bool) -> None:
+def _load(family: Family, env_id: str, has_screen: bool = False, needs_pictures: bool = False) -> None:
     if family.is_later:
         raise MissingExtra(f"{env_id!r} belongs to {family.title}, which this version of MOSAIC cannot make yet.")
     if not family.is_installed:
@@ -157,12 +158,21 @@ def _load(family: Family, env_id: str, has_screen: bool) -> None:
         if not (has_screen and variable == "SDL_VIDEODRIVER"):
             os.environ.setdefault(variable, value)
     try:
-        if family.registers:
-            importlib.import_module(family.registers)
-        if family.after_import is not None:
-            family.after_import()
-    except (ImportError, RuntimeError) as error:
-        raise BadInput(f"{env_id!r} cannot be made: {error}. {family.render_help}") from error
+        _import(family)
+    except (ImportError, RuntimeError, AttributeError) as error:
+        if needs_pictures or not family.without_pictures:
+            raise BadInput(f"{env_id!r} cannot be made: {error}. {family.render_help}") from error
+        os.environ.update(family.without_pictures)
+        for name in [name for name in sys.modules if name.partition(".")[0] in family.packages[1:]]:
+            del sys.modules[name]  # half of it may have been imported
+        _import(family)
+
+
+def _import(family: Family) -> None:
+    if family.registers:
+        importlib.import_module(family.registers)
+    if family.after_import is not None:
+        family.after_import()
 
 
 def _missing(env_id: str, family: Family | None, said: str = "") -> MissingExtra:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
@@ -32,6 +33,7 @@ class Painter:
         # Wrappers may collect what is drawn, or draw over it: the environment itself is asked.
         self._core = getattr(env, "unwrapped", env)
         self._is_prepared = False
+        self._options: dict[str, str] = {}
 
     def paint(self) -> Any:
         """Bytes [height, width, 3 or 4]; valid until the next step. Raises Unpaintable, or what the drawing raises."""
@@ -39,11 +41,13 @@ class Painter:
         if not self._is_prepared:
             self._is_prepared = True
             _prepare(core)
+            if _takes_mode(core.render):
+                self._options = {"mode": "rgb_array"}
             if "pygame" not in sys.modules:
                 with _drawing(core):
-                    core.render()  # may import it, and is then cheaper from the next picture on
+                    core.render(**self._options)  # may import it, and is then cheaper from the next picture on
         with _drawing(core) as surfaces:
-            drawn = core.render()
+            drawn = core.render(**self._options)
         if surfaces:
             return surface_bytes(surfaces[-1])
         if isinstance(drawn, list):  # some older environments give all frames since the last call
@@ -55,8 +59,17 @@ class Painter:
 
 def can_paint(env: Any) -> bool:
     core = getattr(env, "unwrapped", env)
-    modes = (getattr(core, "metadata", None) or {}).get("render_modes") or ()
+    known = getattr(core, "metadata", None) or {}
+    modes = known.get("render_modes") or known.get("render.modes") or ()
     return callable(getattr(core, "render", None)) and "rgb_array" in modes
+
+
+def _takes_mode(render: Any) -> bool:
+    """Before Gym 0.26 the mode was told at every call."""
+    try:
+        return "mode" in inspect.signature(render).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from .place import Path, lane_indices
 from .reader import CONNECTED, UNAVAILABLE, WAITING, LaneReader
 
 LIST_S = 0.5
-Tell = Callable[..., None]
+FIRST_LIST_S = 0.05
+"""While there is nothing to see yet."""
 
 
 class LaneView:
@@ -24,7 +25,7 @@ class LaneView:
         *,
         rate_hz: float | None = None,
         budget: float | None = None,
-        tell: Tell | None = None,
+        tell: Callable[..., None] | None = None,
     ) -> None:
         self.frames: dict[int, Frame | None] = {}
         """The newest of each environment; none before the first."""
@@ -40,8 +41,8 @@ class LaneView:
         """Whether there is a new frame."""
         now = time.monotonic()
         if now >= self._list_at:
-            self._list_at = now + LIST_S
             self._list()
+            self._list_at = now + (LIST_S if self._readers else FIRST_LIST_S)
         has_news = False
         for index, reader in self._readers.items():
             frame = reader.newest()

@@ -228,7 +228,8 @@ def _style_sheet(t: Tokens) -> str:
     QToolButton[flat="true"]:checked {{ background: {t.raised}; border-color: {t.line}; }}
     QToolButton[flat="true"]:checked {{ background: {t.raised}; border-color: {t.line}; font-weight: 600; }}
     QToolBar {{ background: {t.window}; border: 0; border-bottom: 1px solid {t.line}; spacing: 4px;
-        padding: 3px {MARGIN}px; }}
+        padding: 0 {MARGIN}px; }}
+    #palette {{ border: 1px solid {t.line}; }}
     QLineEdit, QSpinBox, QDoubleSpinBox, QComboBox, QPlainTextEdit, QTextEdit {{
         background: {t.surface}; border: 1px solid {t.line}; border-radius: 4px; padding: 3px 6px; }}
     QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus, QComboBox:focus, QPlainTextEdit:focus {{

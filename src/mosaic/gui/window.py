@@ -234,6 +234,9 @@ class Window(QMainWindow):
             self.resize(1366, 768)
         if state is not None:
             self.restoreState(state)
+        else:
+            bottom = [dock for dock in self._docks if self.dockWidgetArea(dock) is AREAS["bottom"]]
+            self.resizeDocks(bottom, [1] * len(bottom), Qt.Orientation.Vertical)  # as low as they may be
 
     def start_remembering(self) -> None:
         self._clock.start()

@@ -38,6 +38,12 @@ def script_environment(
         environment[INSTRUCTIONS_VARIABLE] = " ".join(words)
         theirs = caller.get("PYTHONPATH")
         environment["PYTHONPATH"] = os.pathsep.join([str(built(place)), *([theirs] if theirs else [])])
+    if parts.get("frames"):
+        environment.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        if not (caller.get("DISPLAY") or caller.get("WAYLAND_DISPLAY")):
+            # Without a screen, drawing must not look for one: SDL complains, and GLFW ends the process.
+            environment.setdefault("SDL_VIDEODRIVER", "dummy")
+            environment.setdefault("MUJOCO_GL", "egl")
     if parts.get("wandb"):
         environment.setdefault("WANDB_MODE", "offline")
         for name in _WANDB_FOLDERS:

@@ -20,16 +20,20 @@ class Frames:
         self._has_warned = False
 
     def tapped(self, envs: Sequence[Any]) -> list[FrameTap]:
-        shown = envs[: self._limit]
-        taps: list[FrameTap] = []
-        for index, env in enumerate(shown):
-            try:
-                lane = LaneWriter(self._folder, index, cells=len(shown))
-            except OSError as error:
-                self._tell(f"Live frames are off: no room for them in {self._folder} ({error.strerror or error}).")
-                break
-            taps.append(FrameTap(env, lane, advice=self._advice, warn=self._tell))
-        return taps
+        """Of environments that are all there: their taps, as many as are shown."""
+        taps = (self.tap(env, index, len(envs)) for index, env in enumerate(envs))
+        return [tap for tap in taps if tap is not None]
+
+    def tap(self, env: Any, index: int, count: int) -> FrameTap | None:
+        """Of one environment among `count`; none where it is not shown."""
+        if index >= self._limit:
+            return None
+        try:
+            lane = LaneWriter(self._folder, index, cells=min(count, self._limit))
+        except OSError as error:
+            self._tell(f"Live frames are off: no room for them in {self._folder} ({error.strerror or error}).")
+            return None
+        return FrameTap(env, lane, advice=self._advice, warn=self._tell)
 
     def _tell(self, sentence: str) -> None:
         if not self._has_warned:

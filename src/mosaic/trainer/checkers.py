@@ -13,12 +13,12 @@ import os
 import subprocess
 import threading
 from collections import OrderedDict
-from pathlib import Path
 from typing import IO, Any
 
 import structlog
 
 from mosaic.contracts.errors import MosaicError, error_named
+from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 from mosaic.plugins import WorkerDescription
 
 log = structlog.get_logger("mosaic.trainer.checkers")
@@ -30,9 +30,11 @@ REMEMBERED = 256
 class Checker:
     """The child of one worker. One question at a time."""
 
-    def __init__(self, worker: WorkerDescription, log_path: Path) -> None:
+    def __init__(self, worker: WorkerDescription, workspace: Workspace) -> None:
         self._worker = worker
-        self._log_path = log_path
+        self._log_path = workspace.logs / f"checker.{worker.id}.log"
+        # So that the folders that it names are those of the runs it judges.
+        self._variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", WORKSPACE_VARIABLE: str(workspace.root)}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._count = 0
@@ -92,7 +94,7 @@ class Checker:
                     stdout=subprocess.PIPE,
                     stderr=output,
                     cwd="/",
-                    env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+                    env={**os.environ, **self._variables},
                 )
             log.info("checker_started", worker=self._worker.id, pid=self._process.pid)
         return self._process
@@ -130,11 +132,9 @@ class Checker:
 class Checkers:
     """The checkers of all workers, and the verdicts they gave."""
 
-    def __init__(self, workers: dict[str, WorkerDescription], logs: Path) -> None:
+    def __init__(self, workers: dict[str, WorkerDescription], workspace: Workspace) -> None:
         self._checkers = {
-            worker.id: Checker(worker, logs / f"checker.{worker.id}.log")
-            for worker in workers.values()
-            if worker.checker is not None
+            worker.id: Checker(worker, workspace) for worker in workers.values() if worker.checker is not None
         }
         self._verdicts: OrderedDict[str, dict[str, Any]] = OrderedDict()
 

@@ -74,7 +74,7 @@ class Daemon:
         index = Index(workspace.index)
         self._records = Records(workspace, index)
         recover(self._records)
-        checkers = Checkers(workers(), workspace.logs)
+        checkers = Checkers(workers(), workspace)
         server = grpc.server(
             ThreadPoolExecutor(THREADS, thread_name_prefix="rpc"),
             interceptors=[TokenCheck(token)],
@@ -184,7 +184,7 @@ class Daemon:
 
     def _cancel_all_and_end(self) -> None:
         self._supervisor.is_draining = True
-        desk = Desk(self._records, Checkers({}, self._workspace.logs), self._slots, self._supervisor.wake)
+        desk = Desk(self._records, Checkers({}, self._workspace), self._slots, self._supervisor.wake)
         for run_id in list(self._records.active):
             try:
                 desk.cancel(run_id)

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from mosaic.contracts.errors import NotAllowed
-from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder, Workspace
+from mosaic.contracts.folder import CALLER_VARIABLE, INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.processes import ProcessIdentity, identify
 from mosaic.contracts.script import ScriptConfig
@@ -45,7 +45,7 @@ class LocalExecutor:
     ) -> ProcessIdentity:
         """The keeper's identity. Never forks from here: gRPC does not survive it.
 
-        `environment` is the caller's own, where it handed one over; else the run gets ours.
+        `environment` is the caller's own, where it handed one over: a script of the caller's runs in it.
         """
         if worker.has_own_command:
             argv, cwd, env = _own_command(folder, payload, environment)
@@ -70,7 +70,7 @@ class LocalExecutor:
             },
             "inbox_offset": inbox_offset,
             "grace_s": {"stop": grace_s["stop"], "term": grace_s["term"]},
-            "reads_console": is_foreign,
+            "reads_console": is_foreign and _reads_console(worker, payload),
         }
         folder.logs.mkdir(parents=True, exist_ok=True)
         with open(folder.logs / "keeper.log", "ab") as output:
@@ -90,9 +90,10 @@ class LocalExecutor:
         return identity
 
     def _environment(self, folder: RunFolder, payload: Payload, caller: dict[str, str] | None) -> dict[str, str]:
+        """Ours, so that nothing of the caller's gets into our own worker; the caller's goes along for its script."""
         threads = str(payload.resources.cpus or 1)
         return {
-            **(os.environ if caller is None else caller),
+            **os.environ,
             # All cores for one run is a trap: beside another one, spinning barriers slow both a hundredfold.
             "OMP_NUM_THREADS": threads,
             "OPENBLAS_NUM_THREADS": threads,
@@ -100,11 +101,18 @@ class LocalExecutor:
             "PYTHONUNBUFFERED": "1",
             RUN_DIR_VARIABLE: str(folder.path),
             TOKEN_VARIABLE: self._token,
+            **({} if caller is None else {CALLER_VARIABLE: json.dumps(caller)}),
         }
 
     def reap(self) -> None:
         """Collects the keepers that have ended, so that they leave no zombie."""
         self._children = [child for child in self._children if child.poll() is None]
+
+
+def _reads_console(worker: WorkerDescription, payload: Payload) -> bool:
+    if not worker.has_own_command:
+        return True
+    return ScriptConfig.model_validate(payload.metadata.worker.config).probe.console
 
 
 def _own_command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,12 @@ STATE_S = 2.0
 TICK_S = 0.005
 _LEVELS = ((80, 1.0), (65, 1.0), (50, 0.75), (35, 0.5), (25, 0.35))
 """JPEG quality and share of the side, from a fast connection to a slow one."""
+SLOW_S = 0.2
+"""A picture that waits so long for those before it shows that there are too many bytes."""
+IN_FLIGHT = 2
+"""Pictures on their way at once: enough for a distant viewer, few enough that what is seen is new."""
 _PATIENCE = 20
+_WEIGHT = 0.3
 
 
 class Wish(NamedTuple):
@@ -47,12 +53,14 @@ class Message:
 
 
 class Throttle:
-    """Fits quality and size to what the connection carries. Pure: it is told how long sending took."""
+    """Fits quality and size to what the connection carries. Pure: it is told how long each picture was on its way."""
 
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
+    def __init__(self) -> None:
         self._level = 0
         self._quick = 0
+        self._fastest_s = math.inf
+        """What the distance alone costs."""
+        self._waited_s = 0.0
 
     @property
     def quality(self) -> int:
@@ -62,16 +70,58 @@ class Throttle:
     def share(self) -> float:
         return _LEVELS[self._level][1]
 
-    def note(self, sent_s: float) -> None:
-        """One frame that waited longer than a frame lasts makes the next ones smaller; many quick ones, larger."""
-        if sent_s > self._interval_s:
+    def note(self, on_its_way_s: float) -> None:
+        """Pictures that have to wait make the next ones smaller; many that need not, larger."""
+        self._fastest_s = min(self._fastest_s, on_its_way_s)
+        waited_s = on_its_way_s - self._fastest_s
+        self._waited_s += _WEIGHT * (waited_s - self._waited_s)
+        if self._waited_s > SLOW_S:
             self._level = min(self._level + 1, len(_LEVELS) - 1)
+            self._waited_s = 0.0
             self._quick = 0
-        elif sent_s < self._interval_s / 4:
+        elif waited_s < SLOW_S / 2:
             self._quick += 1
             if self._quick >= _PATIENCE and self._level:
                 self._level -= 1
                 self._quick = 0
+
+
+class Seen(threading.Thread):
+    """Listens to how many pictures a viewer has seen."""
+
+    def __init__(self, counts: Iterator[int]) -> None:
+        super().__init__(name="frames-seen", daemon=True)
+        self.count = 0
+        self._counts = counts
+
+    def run(self) -> None:
+        try:
+            for count in self._counts:
+                self.count = count
+        except Exception as error:  # the viewer is gone, which the stream itself notices
+            log.debug("viewer_left", said=str(error))
+
+
+class Outgoing:
+    """Pictures that were sent and not yet seen."""
+
+    def __init__(self, throttle: Throttle) -> None:
+        self._throttle = throttle
+        self._sent_at: list[float] = []
+        self._seen = 0
+
+    def take(self, seen: int, now: float) -> None:
+        for sent_at in self._sent_at[: max(0, seen - self._seen)]:
+            self._throttle.note(now - sent_at)
+        self._sent_at = self._sent_at[max(0, seen - self._seen) :]
+        self._seen = max(self._seen, seen)
+
+    def add(self, now: float) -> None:
+        self._sent_at.append(now)
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._sent_at) < IN_FLIGHT
 
 
 def relay(
@@ -79,13 +129,18 @@ def relay(
     wish: Wish,
     is_open: Callable[[], bool],
     ending: Callable[[], str],
+    seen: Callable[[], int],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Message]:
-    """Messages for one viewer, until `is_open` says no or `ending` says why no more frames come."""
+    """Messages for one viewer, until `is_open` says no or `ending` says why no more frames come.
+
+    `seen` says how many pictures the viewer has seen: no more than a few are ever on their way.
+    """
     rate_hz = _within(wish.rate_hz, RATES, RATE_HZ)
     side = int(_within(wish.max_side, SIDES, SIDE))
-    throttle = Throttle(1 / rate_hz)
+    throttle = Throttle()
+    outgoing = Outgoing(throttle)
     view = LaneView(
         folder,
         wish.envs,
@@ -104,14 +159,14 @@ def relay(
             if why_over:
                 yield Message("unavailable", why_over)
                 return
+            outgoing.take(seen(), now)
             standing = (view.state, view.reason)
-            if is_new and now >= next_at:
+            if is_new and now >= next_at and outgoing.has_room:
                 is_new = False
                 next_at = now + 1 / rate_hz
                 message = _picture(view, side, throttle)
-                begun = clock()
+                outgoing.add(clock())
                 yield message
-                throttle.note(clock() - begun)
                 said, said_at = standing, now
             elif standing != said or now >= said_at + STATE_S:
                 yield Message(*standing)

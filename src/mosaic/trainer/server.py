@@ -24,7 +24,7 @@ from mosaic.store import IndexedEvent
 from mosaic.store.ingest import sources
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.desk import Desk
-from mosaic.trainer.frames import Wish, relay
+from mosaic.trainer.frames import Seen, Wish, relay
 from mosaic.trainer.importing import import_run
 from mosaic.trainer.records import Records, as_json
 
@@ -313,17 +313,21 @@ class Servicer(TrainerServicer):
         return pb.TelemetryReply(accepted=accepted)
 
     @_streaming
-    def StreamFrames(self, request: pb.FramesRequest, context: Context) -> Iterator[pb.FrameReply]:
-        run_id = self._records.resolve(request.run)
+    def StreamFrames(self, request: Iterator[pb.FramesRequest], context: Context) -> Iterator[pb.FrameReply]:
+        first = next(request)
+        seen = Seen(more.seen for more in request)
+        seen.start()
+        run_id = self._records.resolve(first.run)
 
         def ending() -> str:
             return "" if self._records.get(run_id).is_active else "the run has ended"
 
         messages = relay(
             lanes_folder(self._records.folder(run_id).path),
-            Wish(list(request.envs), request.rate_hz, request.max_side, request.budget),
+            Wish(list(first.envs), first.rate_hz, first.max_side, first.budget),
             is_open=lambda: context.is_active() and not self.is_closing,
             ending=ending,
+            seen=lambda: seen.count,
         )
         for message in messages:
             yield pb.FrameReply(

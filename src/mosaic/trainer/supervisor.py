@@ -15,7 +15,7 @@ import structlog
 from pydantic import ValidationError
 
 from mosaic.contracts.errors import MosaicError
-from mosaic.contracts.events import Exited, WorkerStarted
+from mosaic.contracts.events import Environment, Exited, WorkerStarted
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.processes import ProcessIdentity, is_alive
@@ -105,8 +105,8 @@ class Supervisor:
     def _follow_journals(self, folder: RunFolder) -> None:
         for name, path in sources(folder).items():
             while name != KEEPER and (lines := ingest(self._records.index, folder, name, path)):
-                if name == JOURNAL:
-                    self._apply(folder, name, lines)
+                # Further processes of a run tell what they do, but not how the run stands.
+                self._apply(folder, name, [line for line in lines if name == JOURNAL or line[0]["kind"] in _OF_ANYBODY])
 
     def _apply(self, folder: RunFolder, source: str, lines: Iterable[tuple[Body, int]]) -> None:
         for body, begin in lines:
@@ -114,7 +114,7 @@ class Supervisor:
             if record is None or not record.attempts:
                 return
             attempt = record.attempts[-1]
-            if begin < (attempt.keeper_from if source == KEEPER else attempt.journal_from):
+            if begin < {KEEPER: attempt.keeper_from, JOURNAL: attempt.journal_from}.get(source, 0):
                 continue  # of an earlier attempt
             changed = record
             for happening in self._happenings(record, folder, body):
@@ -288,6 +288,7 @@ def _environment(body: Body, _: str) -> life.Happening:
     )
 
 
+_OF_ANYBODY = (Environment.KIND,)
 _HAPPENINGS: dict[str, Callable[[Any, str], life.Happening]] = {
     "hello": _greeted,
     "environment": _environment,

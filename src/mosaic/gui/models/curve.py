@@ -174,7 +174,8 @@ def extent(*parts: Floats) -> tuple[float, float] | None:
 def stepped(low: float, high: float) -> tuple[float, float]:
     """A range a little wider, on round numbers: it changes now and then as data grows, not with every point."""
     span = high - low
-    if span <= 0 or not math.isfinite(span):
+    # Less than this is the rounding of the smoothing, not a change of the data.
+    if span <= 1e-9 * max(abs(low), abs(high)) or not math.isfinite(span):
         half = abs(low) * 0.1 or 1.0
         return low - half, high + half
     step = round_step(span / 25)

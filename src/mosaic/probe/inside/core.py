@@ -29,6 +29,7 @@ SPEED_S = 5.0
 HOLD_S = 5.0
 """So long our own episodes wait for a script that may log them itself."""
 CONSOLE_HOLD_S = 1.0
+LANES_OF_A_RANK = 8
 RETURN_TAG = "charts/episodic_return"
 LENGTH_TAG = "charts/episodic_length"
 HELD = 200_000
@@ -48,8 +49,8 @@ class Probe:
         self.total_timesteps = instructions.total_timesteps
         self.steps = 0
         """Environment steps of this process, counted by ourselves."""
-        self.next_index = 0
-        """Of the next environment."""
+        self.next_index = LANES_OF_A_RANK * int(os.environ.get("LOCAL_RANK", 0))
+        """Of the next environment. Processes that were started side by side must not take each other's."""
         self.has_writer = False
         self.has_environments = False
         self.cells = 1
@@ -67,9 +68,11 @@ class Probe:
         self._owners: dict[str, int] = {}
         self._rows: dict[str, list[list[Any]]] = {"script": [], "probe": [], "console": []}
         self._episode_source: str | None = None
+        self._is_teller = False
+        """Whether it is the process that counts the run's episodes."""
         self._episodes = 0
         self._half: dict[str, Any] = {}
-        self._finished: Any = deque(maxlen=256)
+        self._finished: Any = deque(maxlen=64)
         self._script_step: int | None = None
         self._progress_at = 0.0
         self._told: tuple[float, int] = (_monotonic(), 0)
@@ -95,6 +98,11 @@ class Probe:
         if util is not None:
             util.Finalize(None, self.close, exitpriority=100)
 
+    @property
+    def has_better_than_lines(self) -> bool:
+        """Whether what a line of the console could tell is told by somebody else."""
+        return self._episode_source in ("script", "probe")
+
     # --- taking in: as cheap as can be
 
     def scalar(self, source: int, tag: str, value: Any, step: Any) -> None:
@@ -102,8 +110,10 @@ class Probe:
             # Arrays with one element and tensors with a gradient are no floats without a complaint.
             value = float(value.item() if hasattr(value, "item") else value)
         step = 0 if step is None else int(step)
-        if source > OWN and (self._script_step is None or step > self._script_step):
-            self._script_step = step
+        if source > OWN:
+            self.has_writer = True
+            if self._script_step is None or step > self._script_step:
+                self._script_step = step
         if tag in (RETURN_TAG, LENGTH_TAG):
             self._script_episode(tag, value, step)
         else:
@@ -220,7 +230,7 @@ class Probe:
         for row, value in zip(wanted, _rounded([row[4] for row in wanted])):
             self._episodes += 1
             # Further processes cannot know each other's count: they number by the clock, so that none is lost.
-            row[0] = int(row[3] * 1e6) if self.is_child else self._episodes
+            row[0] = self._episodes if self._is_teller else int(row[3] * 1e6)
             row[3] = round(row[3], 6)
             row[4] = 0.0 if value is None else value
         self._write("episodes", rows=wanted)
@@ -235,6 +245,7 @@ class Probe:
                     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
                     os.write(file, wish.encode())
                     os.close(file)
+                    self._is_teller = not self.is_child
             except OSError:
                 pass
             try:
@@ -246,7 +257,7 @@ class Probe:
 
     def _wish(self, is_last: bool) -> str | None:
         rows = self._rows
-        if rows["script"]:
+        if rows["script"] or "return" in self._half:
             return "script"
         if rows["probe"]:
             may_wait = self.has_writer or self.is_child
@@ -322,6 +333,9 @@ class Probe:
     def close(self) -> None:
         if os.getpid() == self.pid:
             self.flush(_monotonic(), is_last=True)
+            journal, self._journal = self._journal, None
+            if journal is not None:
+                journal.close()
 
 
 def _rounded(values: list[float]) -> list[float | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 from mosaic.probe.inside.core import Probe, probe
 from mosaic.probe.inside.hooks import failed
 
+LOOK_S = 0.05
+WATCHED_LOOK_S = 0.002
 MOST_LANES = 64
 """Further environments have no lane: nobody can look at more."""
 
@@ -27,36 +30,41 @@ _making = threading.local()
 class Tap:
     """One environment: its running episode, and its lane."""
 
-    __slots__ = ("_probe", "_seed", "episode", "frames", "index", "is_busy", "length", "reference", "total")
+    __slots__ = ("_seed", "episode", "frames", "index", "kind", "length", "look_at", "probe", "reference", "total")
 
     def __init__(self, env: Any, index: int, cells: int) -> None:
-        self._probe = probe()
+        self.probe = probe()
         self._seed: Any = None
+        self.kind = type(env)
+        """Whose step is its own: one that it inherits, and calls, does not count again."""
         self.index = index
         self.episode = 1
         self.length = 0
         self.total: Any = 0.0
-        self.is_busy = False
+        self.look_at = 0.0
+        """When to look again whether a frame is due or something is to be written."""
         self.frames: Any = None
         identity = id(env)
         self.reference = weakref.ref(env, lambda _: _drop(identity, self))
-        if "frames" in self._probe.parts and index < MOST_LANES:
-            self.frames = frame_tap(env, index, cells, self._probe)
+        if "frames" in self.probe.parts and index < MOST_LANES:
+            self.frames = frame_tap(env, index, cells, self.probe)
 
-    def stepped(self, result: tuple[Any, ...]) -> None:
-        reward = result[1]
-        self.length += 1
-        self.total += reward
-        picked = self._probe
-        picked.steps += 1
-        frames = self.frames
-        if frames is not None and frames.is_due():
-            frames.show(self.episode, self.length, reward, self.total)
-        if result[2] or (len(result) == 5 and result[3]):
-            if "metrics" in picked.parts:
-                picked.episode(self.index, self.total, self.length)
-            self.begin()
-        picked.tick()
+    def look(self, now: float, reward: Any) -> None:
+        """By the clock: nothing of this happens at every step."""
+        frames, interval_s = self.frames, LOOK_S
+        if frames is not None:
+            if frames.is_due():
+                frames.show(self.episode, self.length, reward, self.total)
+            if frames.lane.is_watched:
+                interval_s = WATCHED_LOOK_S
+        self.look_at = now + interval_s
+        if now >= self.probe.due_at:
+            self.probe.flush(now)
+
+    def ended(self) -> None:
+        if "metrics" in self.probe.parts:
+            self.probe.episode(self.index, self.total, self.length)
+        self.begin()
 
     def begin(self) -> None:
         if self.length:
@@ -70,7 +78,7 @@ class Tap:
             return
         self._seed = seed
         spec = getattr(env, "spec", None)
-        self._probe.event("environment", env=self.index, env_id=getattr(spec, "id", None), seed=_plain(seed))
+        self.probe.event("environment", env=self.index, env_id=getattr(spec, "id", None), seed=_plain(seed))
 
     def close(self) -> None:
         if self.frames is not None:
@@ -139,26 +147,37 @@ def _patch_class(kind: type) -> None:
 
 
 def _patch_step(kind: Any) -> None:
+    """What is done here is done at every step of a training loop: a microsecond is a percent of a fast one."""
     original = kind.step
+    tap_of, clock = _taps.get, time.monotonic
 
-    @functools.wraps(original)
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = _taps.get(id(self))
-        if found is None or found.is_busy:  # busy: a class of ours that calls its parent's step
-            return original(self, *args, **kwargs)
-        found.is_busy = True
-        try:
-            result = original(self, *args, **kwargs)
-        finally:
-            found.is_busy = False
-        try:
-            found.stepped(result)
-        except Exception as error:
-            _taps.pop(id(self), None)
-            failed("environments", error)
+    def step(self: Any, action: Any) -> Any:
+        result = original(self, action)
+        found = tap_of(id(self))
+        if found is not None and found.kind is kind:
+            try:
+                found.probe.steps += 1
+                found.length += 1
+                found.total += result[1]
+                now = clock()
+                if now >= found.look_at:
+                    found.look(now, result[1])
+                if result[2] or (len(result) == 5 and result[3]):
+                    found.ended()
+            except Exception as error:
+                _taps.pop(id(self), None)
+                failed("environments", error)
         return result
 
-    kind.step = step
+    def any_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """For a step that takes something else than one action."""
+        if len(args) == 1 and not kwargs:
+            return step(self, args[0])
+        return original(self, *args, **kwargs)
+
+    code = getattr(original, "__code__", None)
+    is_plain = code is not None and code.co_argcount == 2 and code.co_varnames[1] == "action" and not code.co_flags & 12
+    kind.step = functools.wraps(original)(step if is_plain else any_step)
 
 
 def _patch_reset(kind: Any) -> None:

@@ -141,6 +141,8 @@ class Loader:
         self._patch = patch
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # of a copy that has none yet
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def create_module(self, spec: Any) -> Any:

@@ -1,0 +1,321 @@
+"""What live frames cost, and how old they are when they are seen.
+
+    python tests/bench/fastlane.py [writer] [age] [torn] [kills] [training] [--pairs N] [--steps N]
+
+`writer`: time of one publish of a 600 by 400 frame, and of CartPole drawn and published.
+`age`: from the moment a frame was drawn to the moment it is in a reader's image, at 60 Hz.
+`torn`: a million reads against a writer flat out; none may be torn.
+`kills`: the writer's group killed a hundred times; nothing may be left.
+`training`: steps per second of our own PPO worker without lanes, with lanes and no viewer, with one viewer of one
+environment at 30 Hz, and with one and with five viewers of eight. Rounds are interleaved and begin with another kind
+each time; a ratio is taken within a round. Two ratios are given: by the wall clock, which also counts that viewers
+take processor time on a small machine, and by the worker's own processor time, which counts what it pays itself.
+The first quarter of each run is not counted: what is imported and set up once weighs on a short run only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mosaic.fastlane import FrameTap, LaneReader, LaneView, LaneWriter, lanes_folder, reap_all
+from mosaic.fastlane.place import LANES_VARIABLE, lanes_root
+
+HEIGHT, WIDTH = 400, 600
+FACTS: dict[str, Any] = {"episode": 1, "step": 1, "reward": 1.0, "episodic_return": 1.0, "render_s": 0.0}
+WRITER = Path(__file__).parents[1] / "helpers" / "lane_writer.py"
+COLOURS = 251
+
+
+def percentiles(seconds: Sequence[float]) -> str:
+    ordered = sorted(seconds)
+    return (
+        f"p50 {ordered[len(ordered) // 2] * 1e3:.3f} ms, p99 {ordered[len(ordered) * 99 // 100] * 1e3:.3f} ms"
+        f" (n={len(ordered)})"
+    )
+
+
+def timed(call: Callable[[], object], times: int) -> list[float]:
+    taken = []
+    for _ in range(times):
+        started = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - started)
+    return taken
+
+
+def writer() -> None:
+    folder = lanes_folder("bench writer")
+    for channels, name in ((3, "RGB24"), (4, "BGRX32")):
+        lane = LaneWriter(folder, 0)
+        frame = np.random.default_rng(0).integers(0, 255, (HEIGHT, WIDTH, channels), np.uint8)
+        timed(lambda lane=lane, frame=frame: lane.publish(frame, **FACTS), 20)  # type: ignore[misc]
+        found = timed(lambda lane=lane, frame=frame: lane.publish(frame, **FACTS), 3000)  # type: ignore[misc]
+        print(f"writer   publish {name:6} {percentiles(found)}")
+        lane.close()
+    lane = LaneWriter(folder, 0)
+    found = timed(lane.is_due, 200_000)
+    print(f"writer   is_due without a viewer {statistics.median(found) * 1e9:.0f} ns")
+    from mosaic import envs
+
+    env = envs.make("CartPole-v1")
+    env.reset(seed=1)
+    tap = FrameTap(env, lane)
+    timed(lambda: tap.show(1, 1, 0.0, 0.0), 20)
+    print(f"writer   CartPole drawn and published {percentiles(timed(lambda: tap.show(1, 1, 0.0, 0.0), 1000))}")
+    lane.close()
+
+
+def age(seconds: float = 5.0) -> None:
+    """The writer draws 60 times a second; the reader repaints 60 times a second, or looks every millisecond."""
+    folder = lanes_folder("bench age")
+    child = subprocess.Popen([sys.executable, __file__, "--draw", folder, str(seconds * 2 + 4)])
+    for name, every_s in (("repainting at 60 Hz", 1 / 60), ("looking every ms", 0.001)):
+        reader = LaneReader(folder, rate_hz=60, budget=0.5)
+        ages: list[float] = []
+        while reader.newest() is None:
+            time.sleep(0.01)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            time.sleep(every_s)
+            frame = reader.newest()
+            if frame is not None:
+                ages.append(time.time() - frame.rendered_at)
+        print(f"age      {name}: {percentiles(ages)}")
+    child.terminate()
+    child.wait()
+    reap_all()
+
+
+def draw(folder: str, seconds: float) -> None:
+    lane = LaneWriter(folder, 0, rate_hz=60, budget=0.5)
+    frame = np.random.default_rng(0).integers(0, 255, (HEIGHT, WIDTH, 4), np.uint8)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if lane.is_due():
+            lane.publish(frame, **FACTS)
+        time.sleep(0.0005)
+
+
+def torn(reads: int = 1_000_000) -> None:
+    """Every read is one that finds a new frame."""
+    for side, part in ((16, reads * 9 // 10), (256, reads // 10)):
+        folder = lanes_folder("bench torn")
+        child = subprocess.Popen(
+            [sys.executable, str(WRITER), folder, "1", str(side), "600"], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        child.stdout.readline()
+        reader = LaneReader(folder)
+        taken = bad = looks = 0
+        while taken < part:
+            looks += 1
+            frame = reader.newest()
+            if frame is not None:
+                taken += 1
+                bad += not (int(frame.image.min()) == int(frame.image.max()) == frame.step % COLOURS)
+        child.kill()
+        child.wait()
+        reap_all()
+        print(
+            f"torn     {side} by {side}: {taken:,} frames taken in {looks:,} looks, {bad} of them torn; "
+            f"{reader.torn:,} torn ones were thrown away, {reader.gave_up:,} looks gave up"
+        )
+
+
+def kills(times: int = 100) -> None:
+    left = 0
+    for attempt in range(times):
+        command = [sys.executable, str(WRITER), lanes_folder(f"bench kills {attempt}"), "4", "64", "60"]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert child.stdout is not None
+        child.stdout.readline()
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        left += 4
+    reaped = reap_all()
+    gone = "nothing is left" if not os.path.exists(lanes_root()) else f"LEFT: {os.listdir(lanes_root())}"
+    print(f"kills    {times} groups killed, {left} lanes, {reaped} reaped, {gone}")
+
+
+# --- training
+
+
+class Kind(NamedTuple):
+    name: str
+    viewers: int
+    envs: Sequence[int]
+    extras: dict[str, Any]
+
+
+BARE = Kind("without lanes", 0, (), {"video_mode": "off"})
+KINDS = (
+    BARE,
+    Kind("lanes, no viewer", 0, (), {}),
+    Kind("one viewer, one environment", 1, (0,), {}),
+    Kind("one viewer, grid of 8", 1, (), {}),
+    Kind("five viewers, grid of 8", 5, (), {}),
+)
+WANTED = {"lanes, no viewer": 0.99, "one viewer, one environment": 0.98}
+WANTED_GRID = 0.97
+
+
+class Result(NamedTuple):
+    wall_sps: float
+    cpu_sps: float
+    frames: int
+
+
+def view(folder: str, envs: Sequence[int]) -> None:
+    """A viewer that repaints at 60 Hz until it is told to end."""
+    watched = LaneView(folder, envs)
+    frames = 0
+    is_over = False
+
+    def end(*_: object) -> None:
+        nonlocal is_over
+        is_over = True
+
+    signal.signal(signal.SIGTERM, end)
+    while not is_over:
+        frames += watched.look()
+        time.sleep(1 / 60)
+    print(frames)
+
+
+def trained(kind: Kind, env_id: str, steps: int, seed: int) -> Result:
+    with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as place:
+        run_dir = Path(place) / "run"
+        run_dir.mkdir()
+        algo = "ppo" if env_id == "CartPole-v1" else "ppo_continuous_action"
+        extras = {"num_envs": 8, "num_steps": 128, **kind.extras}
+        config = {"run_id": "bench", "algo": algo, "env_id": env_id, "total_timesteps": steps, "seed": seed}
+        (Path(place) / "config.json").write_text(json.dumps({**config, "extras": extras}))
+        viewers = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--view", lanes_folder(run_dir), *map(str, kind.envs)],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for _ in range(kind.viewers)
+        ]
+        environment = {**os.environ, "MOSAIC_RUN_DIR": str(run_dir), "OMP_NUM_THREADS": "1", "MOSAIC_VAR": place}
+        worker = subprocess.run(
+            [sys.executable, __file__, "--train", str(Path(place) / "config.json"), str(run_dir)],
+            env=environment, stdout=subprocess.PIPE, text=True, check=True,
+        )  # fmt: skip
+        wall_sps, cpu_sps = json.loads(worker.stdout.splitlines()[-1])
+        seen = 0
+        for viewer in viewers:
+            viewer.terminate()
+            seen += int(viewer.communicate()[0])
+        return Result(wall_sps, cpu_sps, seen)
+
+
+def train(config_path: str, run_dir: str) -> None:
+    """Trains, and prints the speed of all but the first quarter: what is imported and set up once is not counted."""
+    from cleanrl_worker import launcher
+    from cleanrl_worker.config import assigned, read
+    from mosaic.contracts.folder import RunFolder
+
+    config = read(config_path)
+    opened: list[Any] = []
+    open_run = launcher.open_run
+
+    def kept(*arguments: Any, **options: Any) -> Any:
+        opened.append(open_run(*arguments, **options))
+        return opened[0]
+
+    samples: list[tuple[float, float, int]] = []
+    is_over = threading.Event()
+
+    def sample() -> None:
+        while not is_over.wait(0.02):
+            if opened and opened[0].global_step > config["total_timesteps"] / 4:
+                samples.append((time.perf_counter(), time.process_time(), opened[0].global_step))
+
+    launcher.open_run = kept
+    thread = threading.Thread(target=sample)
+    thread.start()
+    launcher.prepared(assigned(config))(RunFolder(run_dir), False)
+    is_over.set()
+    thread.join()
+    first, last = samples[0], next(one for one in reversed(samples) if one[2] > samples[0][2])
+    steps = last[2] - first[2]
+    print(json.dumps([steps / (last[0] - first[0]), steps / (last[1] - first[1])]))
+
+
+def spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def training(env_id: str, steps: int, pairs: int) -> None:
+    print(f"training {env_id}, 8 environments, {steps:,} steps, {pairs} rounds", flush=True)
+    results: dict[str, list[Result]] = {kind.name: [] for kind in KINDS}
+    for number in range(pairs):
+        first = number % len(KINDS)
+        for kind in (*KINDS[first:], *KINDS[:first]):
+            results[kind.name].append(trained(kind, env_id, steps, number + 1))
+    bare = results[BARE.name]
+    for kind in KINDS:
+        found = results[kind.name]
+        pace = statistics.median(result.wall_sps for result in found)
+        line = f"  {kind.name:28} {pace:9,.0f} steps/s"
+        if kind is not BARE:
+            wall = [mine.wall_sps / other.wall_sps for mine, other in zip(found, bare, strict=True)]
+            cpu = [mine.cpu_sps / other.cpu_sps for mine, other in zip(found, bare, strict=True)]
+            line += f"   ratio by processor time {spread(cpu)}, by the clock {spread(wall)}"
+            line += f"; wanted {WANTED.get(kind.name, WANTED_GRID)}"
+        if kind.viewers:
+            line += f"; {statistics.median(result.frames for result in found) / kind.viewers:.0f} repaints a viewer"
+        print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", help="writer, age, torn, kills, training; all where none is named")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=600_000)
+    parser.add_argument("--env-id", default="CartPole-v1", help="or a MuJoCo environment")
+    parser.add_argument("--draw", nargs=2, metavar=("FOLDER", "SECONDS"), help=argparse.SUPPRESS)
+    parser.add_argument("--train", nargs=2, metavar=("CONFIG", "RUN_DIR"), help=argparse.SUPPRESS)
+    parser.add_argument("--view", nargs="+", metavar="FOLDER", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.draw:
+        return draw(chosen.draw[0], float(chosen.draw[1]))
+    if chosen.train:
+        return train(*chosen.train)
+    if chosen.view:
+        return view(chosen.view[0], [int(env) for env in chosen.view[1:]])
+    parts: dict[str, Callable[[], None]] = {
+        "writer": writer,
+        "age": age,
+        "torn": torn,
+        "kills": kills,
+        "training": lambda: training(chosen.env_id, chosen.steps, chosen.pairs),
+    }
+    unknown = [part for part in chosen.parts if part not in parts]
+    if unknown:
+        parser.error(f"no part {unknown[0]!r}; known: {', '.join(parts)}")
+    # Apart from other people's lanes on this machine.
+    os.environ[LANES_VARIABLE] = str(Path(lanes_root()).with_name(f"mosaic-bench-{os.getpid()}"))
+    for part in chosen.parts or parts:
+        parts[part]()
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""A process that publishes solid colours as fast as it can: `lane_writer.py FOLDER LANES SIDE [SECONDS]`.
+
+Every byte of a frame is its number, modulo 251. It says `ready` once its lanes are there, and in the end how often it
+published. Needs nothing but `mosaic.fastlane` on its path.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+
+from mosaic.fastlane import LaneWriter
+
+COLOURS = 251
+
+
+def main() -> None:
+    folder, lanes, side = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    deadline = time.monotonic() + float(sys.argv[4] if len(sys.argv) > 4 else 60)
+    writers = [LaneWriter(folder, index, cells=lanes) for index in range(lanes)]
+    frames = [np.full((side, side, 4), colour, np.uint8) for colour in range(COLOURS)]
+    number = 0
+    while time.monotonic() < deadline:
+        number += 1
+        for writer in writers:
+            writer.publish(
+                frames[number % COLOURS], episode=number, step=number, reward=1.0, episodic_return=2.0, render_s=0.0
+            )
+        if number == 1:
+            print("ready", flush=True)
+    print(number, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Lanes between real processes: flat out, killed, and tidied up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.helpers.daemons import wait_for
+from tests.helpers.lane_writer import COLOURS
+
+from mosaic.fastlane import LaneReader, lane_indices, lanes_folder, reap, reap_all
+from mosaic.fastlane.place import lanes_root
+
+WRITER = Path(__file__).parents[1] / "helpers" / "lane_writer.py"
+READS = 300_000
+READER = """
+import sys
+from mosaic.fastlane import LaneReader
+reader = LaneReader(sys.argv[1])
+while True:
+    if reader.newest() is not None:
+        print("seen", flush=True)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return lanes_folder(tmp_path / "it's a run")
+
+
+@contextmanager
+def writer(folder: str, lanes: int = 1, side: int = 64) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, str(WRITER), folder, str(lanes), str(side)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize("side", [16, 256])
+def test_no_torn_frame_is_taken_from_a_writer_flat_out(folder: str, side: int) -> None:
+    reader = LaneReader(folder)
+    taken = reads = 0
+    with writer(folder, side=side):
+        while reads < READS or taken < 100:
+            reads += 1
+            frame = reader.newest()
+            if frame is not None:
+                taken += 1
+                colour = frame.step % COLOURS
+                assert int(frame.image[0, 0, 0]) == colour
+                assert int(frame.image.min()) == int(frame.image.max()) == colour
+                assert frame.episode == frame.step
+    assert reap(folder) == 1
+
+
+def test_a_reader_that_is_killed_does_not_hold_the_writer_up(folder: str) -> None:
+    with writer(folder) as process:
+        for _ in range(3):
+            reader = subprocess.Popen([sys.executable, "-c", READER, folder], stdout=subprocess.PIPE, text=True)
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "seen\n"
+            reader.kill()
+            reader.wait()
+            reader.stdout.close()
+        own = LaneReader(folder)
+        first = wait_for(own.newest, "a frame")
+        assert wait_for(lambda: (frame := own.newest()) and frame.number > first.number, "frames to go on")
+        assert process.poll() is None
+    reap(folder)
+
+
+def test_nothing_is_left_of_writers_that_were_killed(tmp_path: Path) -> None:
+    for attempt in range(8):
+        folder = lanes_folder(tmp_path / f"run {attempt}")
+        with writer(folder, lanes=3) as process:
+            assert lane_indices(folder) == [0, 1, 2]
+            assert reap(folder) == 0
+            os.killpg(process.pid, signal.SIGKILL)
+    assert reap_all() == 24
+    assert not os.path.exists(lanes_root())
+
+
+def test_lanes_are_written_by_whoever_has_the_environment(folder: str) -> None:
+    """As with AsyncVectorEnv: each environment lives in a process of its own."""
+    code = """
+import sys, numpy, time
+from mosaic.fastlane import LaneWriter
+lane = LaneWriter(sys.argv[1], int(sys.argv[2]), cells=3)
+while True:
+    if lane.is_due():
+        lane.publish(numpy.full((4, 4, 3), int(sys.argv[2]), numpy.uint8),
+                     episode=1, step=1, reward=0.0, episodic_return=0.0, render_s=0.0)
+    time.sleep(0.001)
+"""
+    children = [subprocess.Popen([sys.executable, "-c", code, folder, str(index)]) for index in range(3)]
+    try:
+        wait_for(lambda: lane_indices(folder) == [0, 1, 2], "three lanes")
+        for index in range(3):
+            reader = LaneReader(folder, index)
+            assert (wait_for(reader.newest, "a frame").image == index).all()
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    assert reap(folder) == 3
+
+
+def test_a_forked_child_neither_writes_nor_removes_its_parents_lane(folder: str) -> None:
+    code = """
+import os, sys
+from mosaic.fastlane import LaneReader, LaneWriter
+lane = LaneWriter(sys.argv[1], 0)
+LaneReader(sys.argv[1]).newest()
+child = os.fork()
+if child == 0:
+    is_due = lane.is_due()
+    lane.close()
+    os._exit(is_due)
+status = os.waitpid(child, 0)[1]
+assert status == 0 and lane.is_due() and os.path.exists(sys.argv[1]), status
+lane.close()
+"""
+    assert subprocess.run([sys.executable, "-c", code, folder], check=False).returncode == 0

@@ -1,0 +1,93 @@
+"""A CleanRL of the user's own, as it stands, on a gymnasium that it was not written for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from tests.helpers.commands import mosaic
+from tests.helpers.daemons import ended
+from tests.helpers.probe_cleanrl import make_checkout
+from tests.helpers.probe_scripts import caller_environment, episodes, events
+
+from mosaic.client import Trainer
+from mosaic.contracts.errors import ConfigRefused, MissingExtra
+from mosaic.contracts.folder import RunFolder, Workspace
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return make_checkout(tmp_path / "their own cleanrl")
+
+
+def payload(place: Path, **extras: object) -> dict[str, object]:
+    config = {"algo": "cleanrl:walk", "seed": 2, "extras": {"cleanrl": str(place), **extras}}
+    return {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}
+
+
+def own_returns(run: RunFolder) -> list[tuple[int, float]]:
+    """What stands in the script's own event file."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    own = EventAccumulator(str(run.tensorboard), size_guidance={"scalars": 0})
+    own.Reload()
+    return [(event.step, event.value) for event in own.Scalars("charts/episodic_return")]
+
+
+def test_its_script_trains_with_the_settings_that_were_given(trainer: Trainer, place: Path) -> None:
+    given = payload(place, algo_params={"total_timesteps": 1600, "anneal": False})
+    assert trainer.check(given, caller_environment())["summary"]["settings"]["num_envs"] == 4
+    view = ended(trainer, trainer.submit(given, caller_environment())["run_id"])
+    assert view["outcome"] == "succeeded", view["reason"]
+    assert (view["algo"], view["env_id"], view["seed"]) == ("cleanrl:walk", "CartPole-v1", 2)
+    assert view["total_timesteps"] == 1600
+    run = RunFolder(view["run_dir"])
+    assert "('anneal', False)" in (run.models / "walk.flags").read_text()
+    returns = own_returns(run)
+    (told,) = trainer.metrics(view["run_id"], ["charts/episodic_return"])
+    assert list(zip(told.steps, told.values, strict=True)) == returns
+    assert view["episodes"] == len(returns) > 20
+    assert {row[1] for row in episodes(run)} == {0, 1, 2, 3}
+    assert not events(run, "warning")
+
+
+def test_a_setting_that_it_does_not_have_is_refused_before_a_run_is_made(trainer: Trainer, place: Path) -> None:
+    with pytest.raises(ConfigRefused, match="Did you mean 'num_envs'"):
+        trainer.submit(payload(place, algo_params={"num_env": 3}), caller_environment())
+    script = place / "cleanrl" / "walk.py"
+    script.write_text("import no_such_package\n" + script.read_text())
+    with pytest.raises(MissingExtra, match="no_such_package"):
+        trainer.submit(payload(place), caller_environment())
+    assert trainer.runs() == []
+
+
+def test_the_command_line_knows_its_flags(trainer: Trainer, workspace: Workspace, place: Path) -> None:
+    own = ("cleanrl:walk", "--cleanrl", str(place), "--cleanrl-python", sys.executable)
+    help_page = mosaic(workspace, "train", *own, "--help")
+    assert "--target-kl" in help_page.out
+    assert "--save-model" not in help_page.out, "only flags that exist"
+    said = mosaic(workspace, "train", *own, "--total-timesteps", "800", "--no-anneal", "--json")
+    assert said.code == 0, said.err
+    assert (said.json["outcome"], said.json["total_timesteps"]) == ("succeeded", 800)
+    assert "pppo" in mosaic(workspace, "train", "cleanrl:pppo", "--cleanrl", str(place)).err
+    assert "--cleanrl PATH" in mosaic(workspace, "train", "cleanrl:walk").err
+
+
+OLD = os.environ.get("MOSAIC_TEST_VENV_029", "")
+
+
+@pytest.mark.skipif(not OLD, reason="MOSAIC_TEST_VENV_029 names no environment with gymnasium 0.29")
+def test_the_layer_gives_the_same_episodes_as_the_gymnasium_that_it_was_written_for(
+    trainer: Trainer, place: Path
+) -> None:
+    runs = []
+    for python in (f"{OLD}/bin/python", sys.executable):
+        given = payload(place, cleanrl_python=python, algo_params={"total_timesteps": 4000})
+        runs.append(trainer.submit(given, caller_environment())["run_id"])
+    views = [ended(trainer, run_id) for run_id in runs]
+    assert [view["outcome"] for view in views] == ["succeeded", "succeeded"], views
+    old, new = (own_returns(RunFolder(view["run_dir"])) for view in views)
+    assert old == new
+    assert [view["episodes"] for view in views] == [len(old), len(new)]

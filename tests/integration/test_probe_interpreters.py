@@ -1,0 +1,117 @@
+"""The probe in every interpreter that can be found, and in environments other than ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.helpers.daemons import ended
+from tests.helpers.probe_scripts import (
+    CARTPOLE,
+    caller_environment,
+    episodes,
+    events,
+    interpreters,
+    points,
+    start_script,
+    written,
+)
+
+from mosaic.client import Trainer
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.script import ProbeParts
+from mosaic.probe.launch import script_environment
+
+OLD = os.environ.get("MOSAIC_TEST_VENV_029", "")
+BASELINES = os.environ.get("MOSAIC_TEST_VENV_SB3", "")
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "scripts"
+
+# An environment, a writer and a module of wandb, without numpy or anything else that would have to be installed.
+PLAIN = """
+    import sys
+    sys.path.insert(0, "packages")
+    import gymnasium as gym
+    from tensorboardX.writer import SummaryWriter
+    writer = SummaryWriter("runs/x")
+    env = gym.envs.registration.make("Count-v0")
+    for episode in range(5):
+        env.reset(seed=episode)
+        done = False
+        while not done:
+            _, _, done, _, _ = env.step(0)
+        writer.add_scalar("losses/x", episode / 2, env.steps)
+    print("global_step=%d, episodic_return=7" % env.steps)
+    env.close()
+"""
+REGISTRATION = """
+    class Count:
+        steps = 0
+        spec = None
+        def reset(self, seed=None): self.left = 3; return 0, {}
+        def step(self, action):
+            self.steps += 1; self.left -= 1
+            return 0, 2.0, self.left == 0, False, {}
+        def close(self): pass
+    def make(name): return Count()
+"""
+WRITER = """
+    class SummaryWriter:
+        def __init__(self, logdir=None): self.logdir = logdir
+        def add_scalar(self, tag, value, global_step=None): pass
+        def add_scalars(self, tag, values, global_step=None): pass
+"""
+
+
+def plain_packages(place: Path) -> None:
+    written(place / "gymnasium", "from gymnasium.envs import registration\n", "__init__.py")
+    written(place / "gymnasium" / "envs", "", "__init__.py")
+    written(place / "gymnasium" / "envs", REGISTRATION, "registration.py")
+    written(place / "tensorboardX", "", "__init__.py")
+    written(place / "tensorboardX", WRITER, "writer.py")
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_the_probe_works_in_every_python(python: str, tmp_path: Path) -> None:
+    folder = tmp_path / "the user's own"
+    plain_packages(folder / "packages")
+    script = written(folder, PLAIN)
+    run = RunFolder(tmp_path / "a run")
+    run.path.mkdir()
+    parts = ProbeParts().model_dump()
+    environment = script_environment(caller_environment(), run, tmp_path / "probe", parts, total_timesteps=15)
+    done = subprocess.run(
+        [python, "-W", "error", str(script)], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "global_step=15, episodic_return=7\n"
+    assert [row[4:] for row in episodes(run)] == [[6.0, 3]] * 5
+    assert [point[2] for point in points(run)["losses/x"]] == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert events(run, "progress")[-1]["global_step"] == 15
+    # Without numpy there are no frames, and that is all that may be missing.
+    assert {event["text"].split()[3] for event in events(run, "warning")} <= {"frames"}
+
+
+@pytest.mark.skipif(not OLD, reason="MOSAIC_TEST_VENV_029 names no environment with gymnasium 0.29")
+def test_a_script_of_another_environment_with_an_older_gymnasium(trainer: Trainer, tmp_path: Path) -> None:
+    run_id = start_script(trainer, tmp_path / "w", CARTPOLE.format(episodes=12), python=f"{OLD}/bin/python")
+    view = ended(trainer, run_id)
+    assert (view["outcome"], view["episodes"], view["env_id"]) == ("succeeded", 12, "CartPole-v1")
+    assert not events(RunFolder(view["run_dir"]), "warning")
+
+
+@pytest.mark.skipif(not BASELINES, reason="MOSAIC_TEST_VENV_SB3 names no environment with stable-baselines3")
+def test_stable_baselines_shows_episodes_its_table_and_what_it_saved(trainer: Trainer, tmp_path: Path) -> None:
+    code = (EXAMPLES / "sb3_cartpole.py").read_text()
+    run_id = start_script(trainer, tmp_path / "w", code, "4096", python=f"{BASELINES}/bin/python")
+    view = ended(trainer, run_id, seconds=110)
+    assert view["outcome"] == "succeeded", view["reason"]
+    run = RunFolder(view["run_dir"])
+    assert (view["global_step"], view["total_timesteps"], view["env_id"]) == (4096, 4096, "CartPole-v1")
+    assert sum(row[5] for row in episodes(run)) <= 4096
+    assert view["episodes"] > 50
+    assert [point[0] for point in points(run)["rollout/ep_rew_mean"]] == [2048, 4096]
+    (saved,) = events(run, "artifact")
+    assert saved["path"].endswith("ppo_cartpole.zip")
+    assert view["hardware"]["rss_mb"] > 0

@@ -1,0 +1,399 @@
+"""Scripts of a user's own, unedited, through the real daemon and keeper."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
+from tests.helpers.probe_scripts import (
+    CARTPOLE,
+    caller_environment,
+    episodes,
+    events,
+    points,
+    script_payload,
+    start_script,
+    written,
+)
+
+from mosaic.client import Trainer
+from mosaic.contracts.errors import ConfigRefused
+from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.fastlane import LaneReader, lanes_folder
+
+ENDLESS = """
+    import time, gymnasium as gym
+    env = gym.make("CartPole-v1")
+    env.reset(seed=1)
+    while True:
+        if any(env.step(env.action_space.sample())[2:4]):
+            env.reset()
+        time.sleep(0.0005)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "the user's own"
+
+
+def running(trainer: Trainer, run_id: str) -> None:
+    wait_for(lambda: trainer.get(run_id)["stage"] == "running", "the run to be running")
+
+
+def run_of(trainer: Trainer, run_id: str) -> RunFolder:
+    return RunFolder(trainer.get(run_id)["run_dir"])
+
+
+def test_a_script_becomes_a_run_with_episodes_seeds_and_progress(trainer: Trainer, folder: Path) -> None:
+    run_id = start_script(trainer, folder, CARTPOLE.format(episodes=30), algo="script", total_timesteps=900)
+    view = ended(trainer, run_id)
+    assert (view["outcome"], view["episodes"], view["env_id"], view["seed"]) == ("succeeded", 30, "CartPole-v1", 7)
+    assert view["total_timesteps"] == 900
+    told = list(trainer.episodes(run_id))
+    assert view["global_step"] == sum(row["length"] for row in told)
+    assert all(row["return"] == row["length"] for row in told), "CartPole pays one for each step"
+    assert not events(run_of(trainer, run_id), "warning")
+
+
+def test_the_script_runs_in_the_callers_folder_and_environment(trainer: Trainer, folder: Path) -> None:
+    code = """
+        import os, sys
+        print(os.getcwd(), os.environ["MY_SECRET"], os.environ.get("LD_PRELOAD"), os.environ["OMP_NUM_THREADS"])
+        print(os.environ["CLEANRL_TENSORBOARD_DIR"])
+        assert "MOSAIC_TOKEN" not in os.environ
+    """
+    environment = caller_environment(MY_SECRET="canary-4711", LD_PRELOAD="/nowhere.so")
+    run_id = start_script(trainer, folder, code, environment=environment)
+    view = ended(trainer, run_id)
+    assert view["outcome"] == "succeeded", view["reason"]
+    run = run_of(trainer, run_id)
+    said = run.stdout_log("script").read_text()
+    assert said == f"{folder} canary-4711 None 1\n{run.tensorboard}\n"
+
+
+def test_the_callers_environment_is_written_nowhere(trainer: Trainer, folder: Path, workspace: Workspace) -> None:
+    environment = caller_environment(MY_SECRET="canary-4711")
+    run_id = start_script(trainer, folder, "pass", environment=environment, env_names=["MY_SECRET"])
+    ended(trainer, run_id)
+    found = [path for path in workspace.root.rglob("*") if path.is_file() and b"canary-4711" in path.read_bytes()]
+    assert found == []
+
+
+def test_a_config_that_came_from_elsewhere_may_not_choose_the_program(trainer: Trainer, folder: Path) -> None:
+    payload = script_payload([sys.executable, "-c", "print('pwned')"], folder)
+    for ask in (trainer.submit, trainer.check):
+        with pytest.raises(ConfigRefused, match=r"metadata\.worker\.config\.argv.*mosaic run"):
+            ask(payload)
+    foreign = {
+        "metadata": {"worker": {"id": "cleanrl", "config": {"algo": "cleanrl:ppo", "extras": {"cleanrl": "/"}}}},
+        "artifacts": {},
+    }
+    with pytest.raises(ConfigRefused, match=r"config\.extras\.cleanrl"):
+        trainer.submit(foreign)
+    assert trainer.runs() == []
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        ({"argv": []}, "argv"),
+        ({"argv": ["a\0b"]}, "argv"),
+        ({"argv": ["true"], "cwd": "relative"}, "cwd"),
+        ({"argv": ["true"], "shell": True}, "shell"),
+        ({"argv": ["true"], "probe": {"frames": "no way"}}, "probe.frames"),
+    ],
+)
+def test_a_malformed_script_is_refused_with_its_key(
+    trainer: Trainer, folder: Path, config: dict[str, object], path: str
+) -> None:
+    payload = script_payload([], folder)
+    payload["metadata"]["worker"]["config"].update(config)
+    with pytest.raises(ConfigRefused, match=rf"metadata\.worker\.config\.{path}"):
+        trainer.submit(payload, caller_environment())
+
+
+@pytest.mark.may_log("run_not_started")
+def test_a_daemon_that_restarts_says_that_a_waiting_script_must_be_submitted_again(
+    daemon: LiveDaemon, trainer: Trainer, folder: Path
+) -> None:
+    holders = [trainer.submit(scripted(steps=10_000, dt=0.01))["run_id"] for _ in range(4)]
+    for holder in holders:
+        running(trainer, holder)
+    run_id = start_script(trainer, folder, "pass")
+    daemon.kill()
+    with daemon.start() as again:
+        again.cancel(holders[0])
+        view = ended(again, run_id)
+        assert view["outcome"] == "failed"
+        assert "Submit it again" in view["reason"]
+
+
+def test_a_failing_script_says_why(trainer: Trainer, folder: Path) -> None:
+    run_id = start_script(trainer, folder, "raise SystemExit('out of luck')")
+    view = ended(trainer, run_id)
+    assert view["outcome"] == "failed"
+    assert "out of luck" in view["reason"]
+    missing = trainer.submit(script_payload(["/no/such/program"], folder), caller_environment())
+    assert "not found" in ended(trainer, missing["run_id"])["reason"]
+
+
+def test_cancel_ends_a_script_and_keeps_what_it_had_told(trainer: Trainer, folder: Path) -> None:
+    run_id = start_script(trainer, folder, ENDLESS)
+    wait_for(lambda: trainer.get(run_id)["episodes"] > 3, "some episodes")
+    trainer.cancel(run_id)
+    view = ended(trainer, run_id)
+    assert view["outcome"] == "cancelled"
+    assert view["global_step"] > 20
+    exited = [line for line in (RunFolder(view["run_dir"]).keeper).read_text().splitlines() if "exited" in line]
+    assert f'"signal":{int(signal.SIGTERM)}' in exited[0], "it dies of the signal, as it would without us"
+
+
+def test_a_script_is_paused_by_signal(trainer: Trainer, folder: Path) -> None:
+    run_id = start_script(trainer, folder, ENDLESS)
+    wait_for(lambda: trainer.get(run_id)["episodes"] > 1, "some episodes")
+    trainer.pause(run_id)
+    wait_for(lambda: trainer.get(run_id)["stage"] == "paused", "the pause")
+    pid = trainer.get(run_id)["pid"]
+    wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "the process to stop")
+    trainer.resume(run_id)
+    wait_for(lambda: trainer.get(run_id)["stage"] == "running", "the run to go on")
+    trainer.cancel(run_id)
+    assert ended(trainer, run_id)["outcome"] == "cancelled"
+
+
+def test_a_child_that_a_script_daemonised_is_gone_after_cancel(trainer: Trainer, folder: Path) -> None:
+    code = """
+        import os, subprocess, sys, time
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import os, time\\nif os.fork(): os._exit(0)\\nos.setsid()\\n"
+             "open('child', 'w').write(str(os.getpid()))\\ntime.sleep(300)"], start_new_session=True)
+        child.wait()
+        time.sleep(300)
+    """
+    run_id = start_script(trainer, folder, code)
+    wait_for(lambda: (folder / "child").exists() and (folder / "child").read_text(), "the child")
+    child = int((folder / "child").read_text())
+    assert psutil.pid_exists(child)
+    trainer.cancel(run_id)
+    ended(trainer, run_id)
+    assert not psutil.pid_exists(child)
+
+
+def test_whatever_a_script_prints_breaks_nothing(trainer: Trainer, folder: Path) -> None:
+    code = """
+        import os, sys
+        sys.stdout.write("x" * 5_000_000)
+        sys.stdout.flush()
+        os.write(1, bytes(range(256)) * 2000)
+        for part in range(500):
+            sys.stdout.write("\\r%3d%%|%s" % (part // 5, "#" * (part // 10)))
+        sys.stdout.buffer.write(b"\\xff\\xfe\\x00\\n")
+        print()
+        print("global_step=64, episodic_return=[12.]")
+        print("| rollout/ |  |" + " " * 100_000)
+        sys.stderr.write("y" * 1_000_000)
+    """
+    run_id = start_script(trainer, folder, code)
+    view = ended(trainer, run_id)
+    assert (view["outcome"], view["global_step"], view["episodic_return"]) == ("succeeded", 64, 12.0)
+    assert sum(len(chunk.data) for chunk in trainer.log(run_id)) > 5_000_000
+
+
+def test_a_script_that_no_probe_can_enter_is_read_by_its_console(trainer: Trainer, folder: Path) -> None:
+    code = """
+        import sys
+        for step in range(1, 6):
+            print(f"global_step={step * 100}, episodic_return={step}.5, fps=200")
+        print("-----------\\n| time/ | |\\n| total_timesteps | 900 |\\n| train/ | |\\n| loss | 0.5 |\\n-----------")
+    """
+    run_id = start_script(trainer, folder, code, flags=("-I",))
+    view = ended(trainer, run_id)
+    assert (view["outcome"], view["episodes"], view["global_step"]) == ("succeeded", 5, 900)
+    assert [row["return"] for row in trainer.episodes(run_id)] == [1.5, 2.5, 3.5, 4.5, 5.5]
+    last = {series.tag: series.values[-1] for series in trainer.metrics(run_id, last_only=True)}
+    assert last["train/loss"] == 0.5
+
+
+def test_a_shell_script_is_entered_through_the_python_that_it_starts(trainer: Trainer, folder: Path) -> None:
+    written(folder, CARTPOLE.format(episodes=5), "inner.py")
+    shell = written(folder, f'{sys.executable} -c pass\nexec "{sys.executable}" inner.py\n', "go.sh")
+    view = trainer.submit(script_payload(["sh", str(shell)], folder), caller_environment())
+    assert ended(trainer, view["run_id"])["episodes"] == 5
+
+
+def test_a_module_is_run_too(trainer: Trainer, folder: Path) -> None:
+    written(folder, CARTPOLE.format(episodes=4), "mine.py")
+    view = trainer.submit(script_payload([sys.executable, "-m", "mine"], folder), caller_environment())
+    assert ended(trainer, view["run_id"])["episodes"] == 4
+
+
+def test_the_users_own_sitecustomize_still_runs(trainer: Trainer, folder: Path) -> None:
+    site = folder / "site"
+    written(site, "import builtins\nbuiltins.mine = 'yes'\n", "sitecustomize.py")
+    environment = caller_environment(PYTHONPATH=str(site))
+    run_id = start_script(trainer, folder, "print(mine)", environment=environment)
+    assert ended(trainer, run_id)["outcome"] == "succeeded"
+    assert run_of(trainer, run_id).stdout_log("script").read_text() == "yes\n"
+
+
+def test_scalars_of_a_summary_writer_go_into_the_journal_and_its_file_into_the_run(
+    trainer: Trainer, folder: Path
+) -> None:
+    code = """
+        import gymnasium as gym
+        from torch.utils.tensorboard import SummaryWriter
+        writer = SummaryWriter("runs/mine")
+        env = gym.wrappers.RecordEpisodeStatistics(gym.make("CartPole-v1"))
+        env.reset(seed=1)
+        env.action_space.seed(1)
+        for step in range(2000):
+            *_, terminated, truncated, info = env.step(env.action_space.sample())
+            if terminated or truncated:
+                writer.add_scalar("charts/episodic_return", info["episode"]["r"], step)
+                writer.add_scalar("charts/episodic_length", info["episode"]["l"], step)
+                print(f"global_step={step}, episodic_return={info['episode']['r']}")
+                env.reset()
+            if step % 100 == 0:
+                writer.add_scalar("losses/value_loss", 1 / (1 + step), step)
+        writer.close()
+        open("runs/mine/model", "w").close()
+    """
+    run_id = start_script(trainer, folder, code)
+    view = ended(trainer, run_id)
+    assert view["outcome"] == "succeeded", view["reason"]
+    run = run_of(trainer, run_id)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    own = EventAccumulator(str(run.tensorboard), size_guidance={"scalars": 0})
+    own.Reload()
+    for tag in ("charts/episodic_return", "charts/episodic_length", "losses/value_loss"):
+        expected = [(event.step, event.value) for event in own.Scalars(tag)]
+        told = [
+            pair for series in trainer.metrics(run_id, [tag]) for pair in zip(series.steps, series.values, strict=True)
+        ]
+        assert told == expected
+    assert not events(run, "warning")
+
+
+def test_the_processes_of_an_async_vector_environment_tell_their_episodes(trainer: Trainer, folder: Path) -> None:
+    code = """
+        import gymnasium as gym, numpy as np
+        envs = gym.vector.AsyncVectorEnv([lambda: gym.make("CartPole-v1") for _ in range(3)])
+        envs.reset(seed=5)
+        for _ in range(400):
+            envs.step(envs.action_space.sample())
+        envs.close()
+    """
+    run_id = start_script(trainer, folder, code)
+    view = ended(trainer, run_id)
+    assert view["outcome"] == "succeeded", view["reason"]
+    rows = episodes(run_of(trainer, run_id))
+    assert {row[1] for row in rows} == {0, 1, 2}
+    assert view["episodes"] == len(rows) > 20
+    assert view["global_step"] == 1200
+    assert {event["seed"] for event in events(run_of(trainer, run_id), "environment")} >= {5, 6, 7}
+
+
+def test_vector_environments_of_every_kind_are_counted_once(trainer: Trainer, folder: Path) -> None:
+    code = """
+        import gymnasium as gym
+        for made in (
+            gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync"),
+            gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="vector_entry_point"),
+            gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2),
+        ):
+            made.reset(seed=1)
+            made.action_space.seed(1)
+            ended = 0
+            for _ in range(300):
+                _, _, terminated, truncated, _ = made.step(made.action_space.sample())
+                ended += (terminated | truncated).sum()
+            print(ended, flush=True)
+            made.close()
+    """
+    run_id = start_script(trainer, folder, code)
+    ended(trainer, run_id)
+    run = run_of(trainer, run_id)
+    counted = [int(line) for line in run.stdout_log("script").read_text().split()]
+    rows = episodes(run)
+    assert [sum(row[1] in pair for row in rows) for pair in ((0, 1), (2, 3), (4, 5))] == counted
+    assert all(row[4] == row[5] for row in rows)
+
+
+def test_frames_come_when_somebody_looks_and_only_then(trainer: Trainer, folder: Path) -> None:
+    run_id = start_script(trainer, folder, ENDLESS)
+    running(trainer, run_id)
+    place = lanes_folder(trainer.get(run_id)["run_dir"])
+    wait_for(lambda: os.path.isdir(place) and any(name.endswith(".lane") for name in os.listdir(place)), "a lane")
+    reader = LaneReader(place, 0)
+    frame = wait_for(reader.newest, "a frame")
+    reader.close()
+    assert frame.image.shape[:2] == (400, 600)
+    assert frame.step >= 1
+    trainer.cancel(run_id)
+    ended(trainer, run_id)
+    wait_for(lambda: not os.path.exists(place), "the lane to be taken away")
+
+
+def test_what_a_script_saves_is_listed(trainer: Trainer, folder: Path) -> None:
+    run_id = start_script(trainer, folder, "import torch\ntorch.save({'a': torch.zeros(2)}, 'model.pt')\n")
+    assert ended(trainer, run_id)["outcome"] == "succeeded"
+    (saved,) = events(run_of(trainer, run_id), "artifact")
+    assert (saved["what"], saved["path"]) == ("checkpoint_file", str(folder / "model.pt"))
+
+
+def test_each_part_can_be_turned_off(trainer: Trainer, folder: Path) -> None:
+    code = CARTPOLE.format(episodes=3) + "    print('global_step=5, episodic_return=1')\n"
+    parts = dict.fromkeys(("frames", "metrics", "checkpoints", "console", "wandb"), False)
+    off = start_script(trainer, folder / "off", code, probe=parts)
+    frames = start_script(trainer, folder / "frames", code, probe={**parts, "frames": True})
+    assert ended(trainer, off)["outcome"] == ended(trainer, frames)["outcome"] == "succeeded"
+    assert not run_of(trainer, off).journal.exists()
+    assert episodes(run_of(trainer, frames)) == []
+
+
+def test_scalars_of_wandb_come_behind_those_of_a_writer(trainer: Trainer, folder: Path) -> None:
+    written(folder / "wandb", "from wandb.sdk.wandb_run import Run\ndef init(**_): return Run()\n", "__init__.py")
+    written(folder / "wandb" / "sdk", "", "__init__.py")
+    written(
+        folder / "wandb" / "sdk", "class Run:\n    step = 3\n    def log(self, data, step=None): pass\n", "wandb_run.py"
+    )
+    code = """
+        import os, wandb
+        print(os.environ["WANDB_MODE"], os.environ["WANDB_DIR"])
+        run = wandb.init()
+        run.log({"losses/x": 2.0, "text": "no number"})
+        run.log({"losses/x": 3.0, "global_step": 40})
+    """
+    run_id = start_script(trainer, folder, code)
+    assert ended(trainer, run_id)["outcome"] == "succeeded"
+    run = run_of(trainer, run_id)
+    assert [point[::2] for point in points(run)["losses/x"]] == [[3, 2.0], [40, 3.0]]
+    assert run.stdout_log("script").read_text() == f"offline {run.path}\n"
+
+
+def test_a_probe_that_fails_is_said_once_and_the_script_goes_on(trainer: Trainer, folder: Path) -> None:
+    code = """
+        import gymnasium as gym
+        class Strange(gym.Env):
+            observation_space = action_space = gym.spaces.Discrete(2)
+            def reset(self, *, seed=None, options=None): return 0, {}
+            def step(self, action): return 0, {"agent": 1.0}, {"agent": False}, {"agent": False}, {}
+        gym.register("Strange-v0", Strange)
+        env = gym.make("Strange-v0", disable_env_checker=True)
+        env.reset()
+        for _ in range(100):
+            env.step(0)
+        print("done")
+    """
+    run_id = start_script(trainer, folder, code)
+    assert ended(trainer, run_id)["outcome"] == "succeeded"
+    run = run_of(trainer, run_id)
+    assert run.stdout_log("script").read_text() == "done\n"
+    assert [event["code"] for event in events(run, "warning")] == ["probe_failed"]

@@ -1,0 +1,118 @@
+"""How often to draw, and how many pictures become one: both without a clock or a file."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mosaic.fastlane import BGRX32, RGB24, as_rgb, compose, fit, grid_shape, scaled, smoothly_scaled
+from mosaic.fastlane.pace import BUDGETS, RATES, Pace, bounded
+
+
+@pytest.mark.parametrize(
+    ("count", "shape"),
+    [
+        (1, (1, 1)),
+        (2, (1, 2)),
+        (4, (2, 2)),
+        (5, (2, 3)),
+        (6, (2, 3)),
+        (7, (2, 4)),
+        (8, (2, 4)),
+        (9, (3, 3)),
+        (16, (4, 4)),
+    ],
+)
+def test_a_wide_view_gets_a_wide_grid(count: int, shape: tuple[int, int]) -> None:
+    assert grid_shape(count) == shape
+
+
+@pytest.mark.parametrize("view", [1.5, 16 / 9, 80 / 44, 120 / 76])
+def test_eight_are_two_rows_of_four_in_any_usual_view(view: float) -> None:
+    assert grid_shape(8, view) == (2, 4)
+
+
+def test_a_tall_view_gets_a_tall_grid() -> None:
+    assert grid_shape(8, view=0.5) == (4, 2)
+    assert grid_shape(3, view=0.3) == (3, 1)
+
+
+def test_every_cell_has_its_place() -> None:
+    for count in range(1, 70):
+        shape = grid_shape(count)
+        assert shape.rows * shape.columns >= count
+        assert (shape.rows - 1) * shape.columns < count
+
+
+def test_pictures_stand_in_rows_from_the_left() -> None:
+    images = [np.full((10, 10, 3), 50 * (at + 1), np.uint8) for at in range(3)]
+    whole = compose([*images, None], grid_shape(4, 1.0, 1.0), 20, 20)
+    assert [int(whole[y, x, 0]) for y in (5, 15) for x in (5, 15)] == [50, 100, 150, 24]
+
+
+def test_a_picture_keeps_its_shape_in_its_cell() -> None:
+    whole = compose([np.full((10, 20, 3), 200, np.uint8)], grid_shape(1), 20, 20)
+    assert [int(whole[y, 10, 0]) for y in (2, 10, 17)] == [24, 200, 24]
+
+
+def test_smaller_pictures_are_means_and_larger_ones_repeat() -> None:
+    stripes = np.zeros((30, 30, 3), np.uint8)
+    stripes[:, ::3] = 240
+    assert (scaled(stripes, 10, 10) == 80).all()
+    assert scaled(stripes, 60, 90).shape == (60, 90, 3)
+    assert smoothly_scaled(stripes, 20, 40).shape == (20, 40, 3)
+    assert fit(600, 400, 80, 44) == (66, 44)
+
+
+def test_both_formats_become_red_green_blue() -> None:
+    pixel = np.array([[[1, 2, 3, 99]]], np.uint8)
+    assert as_rgb(pixel, BGRX32).tolist() == [[[3, 2, 1]]]
+    assert as_rgb(pixel[:, :, :3], RGB24).tolist() == [[[1, 2, 3]]]
+
+
+def drawn(pace: Pace, cost_s: float, times: int = 50) -> Pace:
+    for _ in range(times):
+        pace.note(cost_s)
+    return pace
+
+
+def test_cheap_pictures_come_at_the_wanted_rate() -> None:
+    pace = drawn(Pace(), 0.0004)
+    assert (pace.interval_s, pace.words) == (1 / 30, "30 Hz")
+
+
+def test_dear_pictures_come_as_often_as_the_budget_allows() -> None:
+    pace = drawn(Pace(), 0.008)
+    assert pace.interval_s == pytest.approx(0.4)
+    assert pace.words == "limited to 2 % of training time"
+    pace.budget = 0.1
+    assert pace.interval_s == pytest.approx(0.08)
+    assert pace.words == "limited to 10 % of training time"
+
+
+def test_watched_environments_share_rate_and_budget() -> None:
+    pace = drawn(Pace(), 0.0004)
+    pace.cells = 8
+    assert pace.interval_s == pytest.approx(8 / 30)
+    dear = drawn(Pace(), 0.008)
+    dear.cells = 8
+    assert dear.interval_s == pytest.approx(3.2)
+    assert dear.words == "limited to 2 % of training time, 8 share it"
+
+
+def test_what_sets_the_drawing_up_does_not_slow_what_follows() -> None:
+    pace = Pace()
+    pace.note(2.0)
+    assert pace.interval_s == 1 / 30
+    drawn(pace, 0.0004)
+    pace.note(5.0)
+    assert pace.interval_s < 0.1
+
+
+@pytest.mark.parametrize(
+    ("wish", "granted"),
+    [(60, 60.0), (1e9, RATES[1]), (-3, RATES[0]), ("60", 30.0), (None, 30.0), (True, 30.0), (float("nan"), 30.0)],
+)
+def test_wishes_are_kept_within_bounds(wish: object, granted: float) -> None:
+    assert bounded(wish, RATES, 30.0) == granted
+    assert BUDGETS[1] <= 0.5

@@ -1,0 +1,250 @@
+"""The daemon's relay and the terminal's pictures, without a daemon or a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mosaic.cli import terminal
+from mosaic.cli.watch import Pace, changed, film_size, told
+from mosaic.fastlane import LaneWriter, lanes_folder
+from mosaic.trainer.frames import IN_FLIGHT, Message, Throttle, Wish, relay
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return lanes_folder(tmp_path)
+
+
+def publish(lane: LaneWriter, value: int, height: int = 40, width: int = 60) -> None:
+    frame = np.full((height, width, 3), value, np.uint8)
+    lane.publish(frame, episode=2, step=3, reward=1.0, episodic_return=4.0, render_s=0.0)
+
+
+EVERYTHING = Wish()
+
+
+class Stage:
+    """A relay whose time passes when it sleeps and when its messages are sent."""
+
+    def __init__(self, folder: str, wish: Wish = EVERYTHING) -> None:
+        self.now = 0.0
+        self.is_open = True
+        self.ending = ""
+        self.seen = 0
+        self.messages: Iterator[Message] = relay(
+            folder,
+            wish,
+            lambda: self.is_open,
+            lambda: self.ending,
+            lambda: self.seen,
+            lambda: self.now,
+            self._sleep,
+        )
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def next(self) -> Message:
+        return next(self.messages)
+
+
+def test_a_viewer_is_told_to_wait_until_frames_come(folder: str) -> None:
+    stage = Stage(folder)
+    assert stage.next() == Message("waiting", "this run publishes no frames yet")
+    assert stage.next().state == "waiting"
+    assert stage.now >= 2.0
+    stage.is_open = False
+    assert list(stage.messages) == []
+
+
+def test_frames_come_as_jpeg_with_what_is_told_of_them(folder: str) -> None:
+    lanes = [LaneWriter(folder, index) for index in range(8)]
+    for lane in lanes:
+        publish(lane, 200)
+    message = Stage(folder).next()
+    for lane in lanes:
+        lane.close()
+    picture = np.asarray(Image.open(io.BytesIO(message.image)))
+    assert (message.state, picture.shape) == ("connected", (80, 240, 3))
+    assert abs(int(picture[20, 30, 0]) - 200) < 5
+    hud = json.loads(message.hud_json)
+    assert (hud["rows"], hud["columns"], len(hud["envs"])) == (2, 4, 8)
+    assert {key: hud["envs"][7][key] for key in ("env", "episode", "step", "reward", "return", "pace")} == {
+        "env": 7, "episode": 2, "step": 3, "reward": 1.0, "return": 4.0, "pace": "30 Hz",
+    }  # fmt: skip
+
+
+def test_only_the_newest_frame_is_sent_and_no_larger_than_wanted(folder: str) -> None:
+    lane = LaneWriter(folder, 0)
+    stage = Stage(folder, Wish(envs=[0], max_side=64))
+    for value in (10, 100, 250):
+        publish(lane, value, 100, 200)
+    first = stage.next()
+    stage.now += 1
+    publish(lane, 30, 100, 200)
+    second = stage.next()
+    lane.close()
+    shown = [np.asarray(Image.open(io.BytesIO(message.image))) for message in (first, second)]
+    assert [picture.shape for picture in shown] == [(32, 64, 3)] * 2
+    assert [round(float(picture.mean()), -1) for picture in shown] == [250, 30]
+
+
+def test_the_end_of_the_run_ends_the_stream(folder: str) -> None:
+    stage = Stage(folder)
+    stage.next()
+    stage.ending = "the run has ended"
+    assert list(stage.messages) == [Message("unavailable", "the run has ended")]
+
+
+def test_a_slow_connection_gets_less_and_a_quick_one_more() -> None:
+    throttle = Throttle()
+    best = (throttle.quality, throttle.share)
+    throttle.note(0.001)
+    for _ in range(10):
+        throttle.note(0.5)
+    assert throttle.quality < 40
+    assert throttle.share < 0.5
+    for _ in range(200):
+        throttle.note(0.001)
+    assert (throttle.quality, throttle.share) == best
+
+
+def test_distance_alone_makes_no_picture_smaller() -> None:
+    throttle = Throttle()
+    for _ in range(100):
+        throttle.note(0.3)
+    assert throttle.quality == 80
+
+
+def test_a_viewer_that_does_not_look_is_sent_no_heap_of_old_pictures(folder: str) -> None:
+    lane = LaneWriter(folder, 0)
+    stage = Stage(folder)
+    kinds = []
+    for value in range(1, 12):
+        publish(lane, value)
+        kinds.append(bool(stage.next().image))
+        stage.now += 1
+    stage.seen = IN_FLIGHT
+    publish(lane, 250)
+    newest = stage.next()
+    lane.close()
+    assert kinds == [True] * IN_FLIGHT + [False] * (11 - IN_FLIGHT)
+    assert np.asarray(Image.open(io.BytesIO(newest.image))).mean() > 240
+
+
+# --- the terminal
+
+
+def test_two_rows_of_pixels_are_one_line_of_text() -> None:
+    pair = np.array([[[1, 2, 3], [1, 2, 3]], [[4, 5, 6], [4, 5, 6]]], np.uint8)
+    assert terminal.half_blocks(pair) == "\x1b[38;2;1;2;3;48;2;4;5;6m▀▀\x1b[0m"
+
+
+def test_lines_that_stay_are_not_written_again() -> None:
+    brush = terminal.HalfBlocks()
+    room = terminal.Room(4, 3)
+    picture = np.zeros((6, 4, 3), np.uint8)
+    assert brush.paint(picture, room).count("▀") == 12
+    picture[3] = 9
+    assert brush.paint(picture, room).count("▀") == 4
+    brush.forget()
+    assert brush.paint(picture, room).count("▀") == 12
+
+
+@pytest.mark.parametrize(
+    ("answer", "brush"),
+    [
+        ("", terminal.HalfBlocks),
+        ("\x1b[?1;2c", terminal.HalfBlocks),
+        ("\x1b[?62;4;22c", terminal.Sixel),
+        ("\x1b_Gi=31;OK\x1b\\\x1b[?62;4c", terminal.Kitty),
+        ("\x1b[?4c", terminal.HalfBlocks),
+    ],
+)
+def test_the_terminal_itself_says_what_it_can_show(answer: str, brush: type[Any]) -> None:
+    assert type(terminal.brush_for(answer)) is brush
+
+
+def test_sixels_say_size_colours_and_repeat_themselves_briefly() -> None:
+    picture = np.zeros((6, 10, 3), np.uint8)
+    picture[:, :, 0] = 255
+    assert terminal.sixels(picture) == '\x1bP0;1q"1;1;10;6#180;2;100;0;0#180!10~-\x1b\\'
+
+
+def test_sixels_can_be_read_back() -> None:
+    picture = np.random.default_rng(1).integers(0, 6, (14, 9, 3), np.uint8) * 51
+    body = terminal.sixels(picture).partition('"1;1;9;14')[2].removesuffix("\x1b\\")
+    read = np.zeros((18, 9, 3), np.uint8)
+    palette: dict[int, list[int]] = {}
+    colour, row, column = 0, 0, 0
+    for token in re.finditer(r"#(\d+)(?:;2;(\d+);(\d+);(\d+))?|!(\d+)([?-~])|([-$])|([?-~])", body):
+        chosen, red, green, blue, times, repeated, move, single = token.groups()
+        if chosen and red is not None:
+            palette[int(chosen)] = [round(int(part) * 2.55) for part in (red, green, blue)]
+        elif chosen:
+            colour = int(chosen)
+        elif move:
+            row, column = row + 6 * (move == "-"), 0
+        else:
+            span, bits = int(times or 1), ord(repeated or single) - 63
+            for bit in range(6):
+                if bits >> bit & 1:
+                    read[row + bit, column : column + span] = palette[colour]
+            column += span
+    assert (read[:14] == picture).all()
+
+
+def test_kitty_is_sent_in_parts() -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (60, 60, 3), np.uint8)
+    written = terminal.Kitty().paint(noise, terminal.Room(10, 5))
+    assert "s=60,v=60,c=10,r=5,m=1;" in written
+    assert written.count("\x1b_G") > 2
+    assert "\x1b_Gm=0;" in written
+
+
+def test_keys_change_what_is_shown() -> None:
+    assert changed("g", 3, (3,)) == ()
+    assert changed("g", 3, ()) == (3,)
+    assert changed("\x1b[C", 3, (3,)) == (4,)
+    assert changed("p", 0, (0,)) is None
+    assert changed("x", 0, (0,)) is None
+
+
+class Seen:
+    def __init__(self, state: str, reason: str = "", huds: tuple[dict[str, Any], ...] = ()) -> None:
+        self.state = state
+        self.reason = reason
+        self.huds = huds
+
+
+VIEW = {"run_id": "01ABCDEFGHIJKLMNOP", "env_id": "CartPole-v1"}
+HUD = {"env": 2, "episode": 1200, "step": 7, "reward": 1.0, "return": 7.0, "pace": "30 Hz"}
+
+
+def test_the_lines_below_say_how_it_stands() -> None:
+    assert told(VIEW, Seen("unavailable", "no picture"), 0.0, True)[0] == (
+        "CartPole-v1 01ABCDEFGH  unavailable: no picture"
+    )
+    first, second = told(VIEW, Seen("connected", "", (HUD,)), 29.5, True)
+    assert first == "CartPole-v1 01ABCDEFGH  env 2  episode 1,200  step 7  reward 1  return 7"
+    assert second.startswith("29.5 frames/s (30 Hz)")
+    first, _ = told(VIEW, Seen("connected", "", (HUD, HUD)), 29.5, False)
+    assert first == "CartPole-v1 01ABCDEFGH  returns  7  7"
+
+
+def test_frames_a_second_are_counted_over_two_seconds() -> None:
+    pace = Pace()
+    for at in range(100):
+        pace.note(at / 10)
+    assert pace.rate_hz(9.9) == pytest.approx(10, abs=0.5)
+    assert film_size((2400, 800)) == (1280, 426)
+    assert film_size((600, 400)) == (600, 400)

@@ -1,0 +1,55 @@
+"""The folder that travels into scripts holds what it must, and nothing of ours beside it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from mosaic.contracts.folder import RunFolder
+from mosaic.probe.build import built
+from mosaic.probe.launch import script_environment
+from mosaic.probe.plugin import describe
+
+PARTS = {"frames": True, "metrics": True, "checkpoints": True, "console": True, "wandb": True, "compat": False}
+
+
+def test_the_folder_holds_the_probe_only(tmp_path: Path) -> None:
+    folder = built(tmp_path)
+    assert {path.name for path in folder.iterdir()} == {"sitecustomize.py", "_mosaic_probe"}
+    assert built(tmp_path) == folder
+
+
+def test_every_file_of_it_is_python_3_8_and_imports_nothing_of_ours(tmp_path: Path) -> None:
+    for path in built(tmp_path).rglob("*.py"):
+        tree = ast.parse(path.read_text(), feature_version=(3, 8))
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in names if name.split(".")[0] in ("mosaic", "pydantic", "cleanrl_worker")], path
+
+
+def test_the_environment_is_the_callers_and_the_probe_stands_before_its_path(tmp_path: Path) -> None:
+    caller = {"HOME": "/home/me", "PYTHONPATH": "/mine", "OMP_NUM_THREADS": "3"}
+    run = RunFolder(tmp_path / "run")
+    made = script_environment(caller, run, tmp_path / "probe", PARTS, total_timesteps=50)
+    assert made["HOME"] == "/home/me"
+    assert made["OMP_NUM_THREADS"] == "3"
+    assert made["OPENBLAS_NUM_THREADS"] == "1"
+    assert made["PYTHONPATH"] == f"{built(tmp_path / 'probe')}:/mine"
+    assert made["CLEANRL_TENSORBOARD_DIR"] == str(run.tensorboard)
+    assert made["WANDB_MODE"] == "offline"
+    assert "total_timesteps=50" in made["MOSAIC_PROBE"].split()
+
+
+def test_without_the_probe_the_path_stays_as_it_was(tmp_path: Path) -> None:
+    off = dict.fromkeys(PARTS, False)
+    made = script_environment({"PYTHONPATH": "/mine"}, RunFolder(tmp_path), tmp_path / "probe", off)
+    assert made["PYTHONPATH"] == "/mine"
+    assert "MOSAIC_PROBE" not in made
+    assert "WANDB_MODE" not in made
+
+
+def test_the_worker_for_scripts_takes_its_program_from_nobody_but_its_caller() -> None:
+    described = describe()
+    assert described.has_own_command
+    assert described.programs == ("argv",)

@@ -1,0 +1,129 @@
+"""The settings of a CleanRL script are known without running it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.probe_cleanrl import make_checkout
+from tests.helpers.probe_scripts import written
+
+from cleanrl_worker import foreign
+from cleanrl_worker.config import assigned
+from cleanrl_worker.scripts import planned
+from mosaic.contracts.errors import BadInput, ConfigRefused, MissingExtra, UnknownName
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return make_checkout(tmp_path / "their own")
+
+
+@pytest.fixture
+def fields(place: Path) -> dict[str, dict[str, Any]]:
+    return {field["name"]: field for field in foreign.fields(place / "cleanrl" / "walk.py")}
+
+
+def test_only_files_with_args_are_algorithms(place: Path) -> None:
+    assert list(foreign.algorithms(str(place))) == ["cleanrl:walk"]
+    assert foreign.algorithms(str(place)) == foreign.algorithms(str(place / "cleanrl"))
+
+
+def test_a_script_that_cannot_be_read_takes_no_other_away(place: Path) -> None:
+    written(place / "cleanrl", "\nclass Args:\n    x: int = (\n", "broken.py")
+    assert list(foreign.algorithms(str(place))) == ["cleanrl:walk"]
+
+
+def test_types_and_defaults_are_those_of_the_script(fields: dict[str, dict[str, Any]]) -> None:
+    assert {name: (field["type"], field["default"]) for name, field in fields.items()} == {
+        "exp_name": ("str", "walk"),
+        "seed": ("int", 1),
+        "capture_video": ("bool", False),
+        "env_id": ("str", "CartPole-v1"),
+        "total_timesteps": ("int", 2000),
+        "learning_rate": ("float", 3.0),
+        "num_envs": ("int", 4),
+        "anneal": ("bool", True),
+        "target_kl": ("float", None),
+        "limit": ("int", 5),
+        "start": ("float", -0.5),
+        "kind": ("choice", "a"),
+        "sizes": ("json", [1, 2]),
+        "when": ("float", None),
+    }
+
+
+def test_optional_means_optional_whether_it_is_said_or_not(fields: dict[str, dict[str, Any]]) -> None:
+    assert {name for name, field in fields.items() if field["is_optional"]} == {"target_kl", "limit", "start"}
+
+
+def test_help_comes_from_the_docstrings(fields: dict[str, dict[str, Any]]) -> None:
+    assert fields["seed"]["help"] == "Seed of the experiment."
+    assert "time.time()" in fields["when"]["help"]
+    assert fields["kind"]["constraints"] == {"choices": ["a", "b"]}
+
+
+def test_what_the_script_computes_itself_is_no_setting(fields: dict[str, dict[str, Any]]) -> None:
+    assert "batch_size" not in fields
+
+
+def config(place: Path, algo: str = "cleanrl:walk", **extras: Any) -> dict[str, Any]:
+    python = {"cleanrl_python": sys.executable}
+    return {"algo": algo, "seed": 3, "extras": {"cleanrl": str(place), **python, **extras}}
+
+
+def plan(place: Path, **extras: Any) -> Any:
+    return planned(assigned(config(place, **extras)))
+
+
+@pytest.fixture
+def able(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter that lacks nothing."""
+    monkeypatch.setattr("cleanrl_worker.scripts.lacks", lambda *_: None)
+
+
+@pytest.mark.usefixtures("able")
+def test_settings_become_flags_that_the_script_has(place: Path) -> None:
+    made = plan(place, algo_params={"anneal": False, "target_kl": 0.5, "limit": None}, capture_video=True)
+    assert made.argv == [
+        *(sys.executable, str(place / "cleanrl" / "walk.py")),
+        *("--seed", "3", "--capture-video", "--no-anneal", "--target-kl", "0.5", "--limit", "None"),
+    ]
+    summary = made.summary()
+    assert (summary["algo"], summary["seed"], summary["total_timesteps"]) == ("cleanrl:walk", 3, 2000)
+
+
+@pytest.mark.usefixtures("able")
+@pytest.mark.parametrize(
+    ("extras", "said"),
+    [
+        ({"algo_params": {"num_env": 2}}, r"algo_params\.num_env.*Did you mean 'num_envs'"),
+        ({"algo_params": {"num_envs": 2.5}}, r"algo_params\.num_envs: expected a whole number"),
+        ({"algo_params": {"seed": 4}}, r"algo_params\.seed is 4, but seed is 3"),
+        ({"algo_params": {"num_envs": None}}, "not none"),
+        ({"algo_params": {"kind": "c"}}, "one of a, b"),
+        ({"algo_params": {"anneal": 1}}, "true or false"),
+        ({"save_model": True}, r"extras\.save_model"),
+        ({"batch_size": 3}, r"extras\.batch_size"),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_refused_with_its_path(place: Path, extras: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigRefused, match=said):
+        plan(place, **extras)
+
+
+@pytest.mark.usefixtures("able")
+def test_what_is_not_there_is_named(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'walk'"):
+        planned(assigned(config(place, "cleanrl:wlak")))
+    with pytest.raises(BadInput, match="no folder"):
+        planned(assigned(config(tmp_path / "nowhere")))
+    with pytest.raises(ConfigRefused, match="--cleanrl PATH"):
+        planned(assigned({"algo": "cleanrl:walk"}))
+
+
+def test_an_interpreter_that_cannot_run_it_is_refused(place: Path, tmp_path: Path) -> None:
+    with pytest.raises(MissingExtra, match="cleanrl-python"):
+        plan(place, cleanrl_python=str(tmp_path / "python"))

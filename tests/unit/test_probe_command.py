@@ -1,0 +1,63 @@
+"""What `mosaic run` knows of a command before it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from mosaic.cli.script import argument, script_config, script_name
+from mosaic.cli.settings import own_extras
+from mosaic.contracts.errors import BadInput
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["python", "a/my_script.py", "--x", "1"], "my_script"),
+        (["/v/bin/python", "-m", "rl_zoo3.train", "--algo", "ppo"], "rl_zoo3.train"),
+        (["torchrun", "--nproc-per-node", "2", "train.py"], "train"),
+        (["./go.sh"], "go"),
+        (["/usr/bin/train"], "train"),
+    ],
+)
+def test_a_run_is_named_after_its_script(argv: list[str], name: str) -> None:
+    assert script_name(argv) == name
+
+
+def test_what_the_arguments_say_is_taken_over() -> None:
+    argv = ["python", "x.py", "--env_id=ALE/Pong-v5", "--total-timesteps", "1e6", "--seed", "4"]
+    config = script_config(argv, "/here", {"HOME": "/h", "LD_PRELOAD": "x"})
+    assert config == {
+        "argv": argv,
+        "cwd": "/here",
+        "env_names": ["HOME"],
+        "algo": "x",
+        "env_id": "ALE/Pong-v5",
+        "total_timesteps": 1_000_000,
+        "seed": 4,
+    }
+
+
+def test_what_cannot_be_a_number_is_left_to_the_script() -> None:
+    config = script_config(["python", "x.py", "--seed", "auto", "--total-timesteps=many"], "/here", {})
+    assert "seed" not in config
+    assert "total_timesteps" not in config
+
+
+def test_another_argument_can_name_the_environment() -> None:
+    assert script_config(["python", "x.py", "--task", "Walk-v1"], "/", {}, "--task")["env_id"] == "Walk-v1"
+    with pytest.raises(BadInput, match="--env-id-from"):
+        script_config(["python", "x.py"], "/", {}, "task")
+
+
+def test_a_flag_without_a_value_has_none() -> None:
+    assert argument(["--seed", "--other"], ["seed"]) is None
+    assert argument(["--seed"], ["seed"]) is None
+    assert argument(["--seed="], ["seed"]) == ""
+
+
+def test_a_cleanrl_of_ones_own_is_found_in_the_arguments() -> None:
+    assert own_extras(["cleanrl:ppo", "--cleanrl", "/c", "--cleanrl-python=/v/bin/python"]) == {
+        "cleanrl": "/c",
+        "cleanrl_python": "/v/bin/python",
+    }
+    assert own_extras(["ppo", "--seed", "1"]) == {}

@@ -1,0 +1,174 @@
+"""One source for each tag, and every episode once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.helpers.probe_scripts import episodes, events, points
+
+from mosaic.contracts.console import ConsoleReader
+from mosaic.contracts.events import KINDS
+from mosaic.contracts.folder import RunFolder
+from mosaic.journal import Journal
+from mosaic.probe.inside import core
+from mosaic.probe.inside.core import CONSOLE, WANDB, WRITER, Probe
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    monkeypatch.setenv("MOSAIC_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("MOSAIC_PROBE", "frames=1 metrics=1 console=1 wandb=1 total_timesteps=1000")
+    return RunFolder(tmp_path)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, in a list of one."""
+    now = [1000.0]
+    monkeypatch.setattr(core, "_now", lambda: now[0])
+    monkeypatch.setattr(core, "_monotonic", lambda: now[0])
+    return now
+
+
+def heard(probe: Probe, text: str) -> None:
+    for reading in ConsoleReader().feed(text + "\n"):
+        probe.console(reading)
+
+
+def test_scalars_reach_the_journal_as_tensorboard_stores_them(run: RunFolder) -> None:
+    probe = Probe()
+    probe.scalar(WRITER, "losses/x", 0.1, 5)
+    probe.scalar(WRITER, "losses/x", float("nan"), 6)
+    probe.close()
+    (first, second) = points(run)["losses/x"]
+    assert (first[0], round(first[2], 9)) == (5, 0.100000001)
+    assert second[2] is None
+    for event in events(run):
+        KINDS[event["kind"]].model_validate(event)
+
+
+def test_the_better_source_of_a_tag_wins(run: RunFolder, clock: list[float]) -> None:
+    probe = Probe()
+    probe.flush(clock[0])
+    for source, value in ((CONSOLE, 1.0), (WANDB, 2.0), (WRITER, 3.0)):
+        probe._points.append((source, "losses/x", 1, clock[0], value))
+        probe._points.append((source, f"only/{source}", 1, clock[0], value))
+    clock[0] += 10
+    probe.close()
+    assert [point[2] for point in points(run)["losses/x"]] == [3.0]
+    assert sorted(points(run)) == ["losses/x", "only/0", "only/2", "only/3"]
+
+
+def test_a_tag_of_the_console_waits_for_a_better_source(run: RunFolder, clock: list[float]) -> None:
+    probe = Probe()
+    probe._points.append((CONSOLE, "rollout/x", 1, clock[0], 1.0))
+    probe.flush(clock[0])
+    assert "rollout/x" not in points(run)
+    probe._points.append((WRITER, "rollout/x", 1, clock[0], 2.0))
+    probe.flush(clock[0] + 0.5)
+    probe.close()
+    assert [point[2] for point in points(run)["rollout/x"]] == [2.0]
+
+
+def test_return_and_length_that_a_script_logs_are_one_episode(run: RunFolder) -> None:
+    probe = Probe()
+    probe.episode(3, 21.0, 21)
+    probe.scalar(WRITER, "charts/episodic_return", 21.0, 100)
+    probe.scalar(WRITER, "charts/episodic_length", 21, 100)
+    probe.scalar(WRITER, "charts/episodic_return", 30.0, 200)
+    probe.close()
+    rows = [(row[0], row[1], row[2], row[4], row[5]) for row in episodes(run)]
+    assert rows == [(1, 3, 100, 21.0, 21), (2, 0, 200, 30.0, 0)]
+    assert "charts/episodic_return" not in points(run)
+
+
+def test_a_script_that_logs_its_episodes_is_the_only_one_who_counts(run: RunFolder, clock: list[float]) -> None:
+    probe = Probe()
+    probe.has_writer = True
+    probe.episode(0, 5.0, 5)
+    probe.flush(clock[0])
+    assert episodes(run) == []
+    probe.scalar(WRITER, "charts/episodic_return", 5.0, 5)
+    heard(probe, "global_step=5, episodic_return=5")
+    clock[0] += 60
+    probe.close()
+    assert len(episodes(run)) == 1
+
+
+def test_our_own_episodes_count_where_the_script_logs_none(run: RunFolder, clock: list[float]) -> None:
+    probe = Probe()
+    probe.has_writer = True
+    probe.episode(0, 5.0, 5)
+    clock[0] += core.HOLD_S + 1
+    probe.flush(clock[0])
+    assert [row[4] for row in episodes(run)] == [5.0]
+    probe.scalar(WRITER, "charts/episodic_return", 5.0, 5)
+    probe.close()
+    assert len(episodes(run)) == 1, "whoever came first stays the source"
+
+
+def test_the_console_counts_where_nobody_else_does(run: RunFolder) -> None:
+    probe = Probe()
+    heard(probe, "global_step=8, episodic_return=[4.]")
+    probe.close()
+    assert [(row[2], row[4]) for row in episodes(run)] == [(8, 4.0)]
+    assert events(run, "progress")[-1]["global_step"] == 8
+
+
+def test_processes_of_one_run_agree_on_the_source_of_episodes(run: RunFolder, clock: list[float]) -> None:
+    parent, child = Probe(), Probe()
+    child._journal = Journal(run.path / "journal.77.jsonl")
+    child.is_child = True
+    child.cells = 2
+    child.steps = 10
+    child.episode(1, 9.0, 9)
+    parent.scalar(WRITER, "charts/episodic_return", 9.0, 20)
+    parent.close()
+    clock[0] += 60
+    child.close()
+    assert len(episodes(run)) == 1
+
+
+def test_children_number_their_episodes_by_the_clock(run: RunFolder, clock: list[float]) -> None:
+    child = Probe()
+    child.is_child = True
+    child.cells = 4
+    child.steps = 10
+    child.episode(1, 9.0, 9)
+    child.close()
+    (row,) = episodes(run)
+    assert (row[0], row[2]) == (1_000_000_000, 40)
+    assert events(run, "progress") == []
+
+
+def test_processes_side_by_side_give_no_number_twice(run: RunFolder, clock: list[float]) -> None:
+    for pid in (1, 2):
+        probe = Probe()
+        probe._journal = Journal(run.path / f"journal.{pid}.jsonl")
+        probe.episode(0, 9.0, 9)
+        probe.close()
+    assert [row[0] for row in episodes(run)] == [1, 1_000_000_000]
+
+
+def test_progress_names_the_scripts_own_step_and_total(run: RunFolder, clock: list[float]) -> None:
+    probe = Probe()
+    probe.has_environments = True
+    probe.steps = 100
+    probe.flush(clock[0])
+    probe.scalar(WRITER, "losses/x", 1.0, 640)
+    probe.close()
+    told = [(event["global_step"], event["total_timesteps"]) for event in events(run, "progress")]
+    assert told == [(100, 1000), (640, 1000)]
+
+
+def test_a_disk_that_is_full_stops_nothing(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = Probe()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(probe, "_write", full)
+    probe.scalar(WRITER, "losses/x", 1.0, 1)
+    probe.event("warning", text="x", code="y")
+    probe.close()
