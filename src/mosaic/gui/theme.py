@@ -225,8 +225,8 @@ def _style_sheet(t: Tokens) -> str:
     QToolButton[flat="true"], QPushButton[flat="true"] {{ border-color: transparent; background: transparent; }}
     QToolButton[flat="true"]:hover, QPushButton[flat="true"]:hover {{ background: {t.raised}; }}
     QToolButton[flat="true"]:checked {{ background: {t.raised}; border-color: {t.line}; }}
-    QToolButton[flat="true"]:checked {{ background: {t.raised}; border-color: {t.line}; }}
-    QToolButton[flat="true"]:checked {{ background: {t.raised}; border-color: {t.line}; font-weight: 600; }}
+    QToolBar QToolButton[flat="true"]:checked {{ font-weight: 600; }}
+    QToolButton[heading="true"]:checked {{ background: transparent; border-color: transparent; }}
     QToolBar {{ background: {t.window}; border: 0; border-bottom: 1px solid {t.line}; spacing: 4px;
         padding: 0 {MARGIN}px; }}
     #palette {{ border: 1px solid {t.line}; }}
@@ -266,6 +266,8 @@ def _style_sheet(t: Tokens) -> str:
     QSplitter::handle {{ background: {t.faint}; }}
     QStatusBar {{ color: {t.muted}; }}
     QProgressBar {{ border: 0; border-radius: 3px; background: {t.raised}; text-align: center; max-height: 14px; }}
+    QProgressBar[thin="true"] {{ min-height: 4px; max-height: 4px; border-radius: 2px; }}
+    QProgressBar[thin="true"]::chunk {{ border-radius: 2px; }}
     QProgressBar::chunk {{ background: {t.accent}; border-radius: 3px; }}
     QScrollArea {{ border: 0; }}
     QScrollBar {{ background: transparent; border: 0; }}

@@ -87,6 +87,7 @@ class Section(QWidget):
         self.heading = named(QToolButton(), name)
         self.heading.setText(title)
         self.heading.setCheckable(True)
+        self.heading.setProperty("heading", True)
         self.heading.setChecked(True)
         self.heading.setProperty("flat", True)
         self.heading.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
