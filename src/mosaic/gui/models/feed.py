@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from mosaic.gui.models.curve import Curve, Floats
-from mosaic.gui.models.series import LENGTH_TAG, RETURN_TAG, Growing
+from mosaic.gui.models.series import LENGTH_TAG, RETURN_TAG, Series
 
 X_KINDS = {"step": "Step", "relative": "Relative time", "wall": "Wall time", "episode": "Episode"}
+
+
+class Rows(Protocol):
+    @property
+    def step(self) -> Floats: ...
+    @property
+    def at(self) -> Floats: ...
+    @property
+    def value(self) -> Floats: ...
+    def __len__(self) -> int: ...
 
 
 class Points(Protocol):
     """What a feed needs of a run's series, or of its hardware."""
 
-    tags: dict[str, Growing]
+    @property
+    def tags(self) -> Mapping[str, Rows]: ...
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The points of one tag as they are now, for another thread to read."""
+
+    step: Floats
+    at: Floats
+    value: Floats
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+@dataclass(frozen=True)
+class TakenPoints:
+    tags: dict[str, Taken]
+
+
+def take(series: Series) -> TakenPoints:
+    """Costs next to nothing: the arrays are views, and what is written behind their end does not matter to them."""
+    return TakenPoints({tag: Taken(rows.step, rows.at, rows.value) for tag, rows in series.tags.items()})
 
 
 class Feed:
@@ -23,7 +58,7 @@ class Feed:
         self.points = points
         self.tag = tag
         self.curve = curve
-        self._source: Growing | None = None
+        self._source: Rows | None = None
         self._kind = ""
 
     def pull(self, kind: str) -> bool:
@@ -41,7 +76,7 @@ class Feed:
         self.curve.extend(self._x(source, kind)[new], source.value[new])
         return True
 
-    def _x(self, source: Growing, kind: str) -> Floats:
+    def _x(self, source: Rows, kind: str) -> Floats:
         if kind == "wall":
             return source.at
         if kind == "relative":

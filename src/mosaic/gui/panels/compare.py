@@ -25,7 +25,7 @@ from PySide6.QtWidgets import (
 from mosaic.gui import theme
 from mosaic.gui.models.comparison import ALONE, Comparison, Entry, best_key, compare, differing, keys
 from mosaic.gui.models.curve import Curve
-from mosaic.gui.models.feed import X_KINDS, Feed
+from mosaic.gui.models.feed import X_KINDS, Feed, TakenPoints, take
 from mosaic.gui.models.series import RETURN_TAG, Series
 from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.comparison_tables import BetterTable, ResultsTable, SettingsTable
@@ -279,18 +279,16 @@ class Compare(QWidget):
             return
         self._is_due, self._is_busy = False, True
         tag, key, weight = self.tag.currentData() or RETURN_TAG, self.key.currentData() or ALONE, self.smoothing.weight
-        entries = [self._entry(run_id, series, str(tag)) for run_id, series in self._series.items()]
-        self._workbench.bridge.work(
-            lambda: compare(entries, key, weight), partial(self._show, str(tag), key), self._failed, self
-        )
+        axis = str(self.x_axis.currentData())
+        taken = [
+            (self._workbench.runs.get(run_id) or {"run_id": run_id}, self._settings_of(run_id), take(series))
+            for run_id, series in self._series.items()
+        ]
 
-    def _entry(self, run_id: str, series: Series, tag: str) -> Entry:
-        curve = Curve()
-        Feed(series, tag, curve).pull(str(self.x_axis.currentData()))
-        returns = series.tags.get(RETURN_TAG)
-        view = self._workbench.runs.get(run_id) or {"run_id": run_id}
-        values = returns.value if returns is not None else np.empty(0)
-        return Entry(run_id, run_title(view), self._settings_of(run_id), curve.x, curve.y, values)
+        def work() -> Comparison:
+            return compare([_entry(*one, str(tag), axis) for one in taken], key, weight)
+
+        self._workbench.bridge.work(work, partial(self._show, str(tag), key), self._failed, self)
 
     def _failed(self, error: Exception) -> None:
         self._is_busy = False
@@ -318,6 +316,14 @@ class Compare(QWidget):
     def _repaint_theme(self) -> None:
         self.chart.repaint_theme()
         self.chips.repaint_theme()
+
+
+def _entry(view: Json, settings: Json, points: TakenPoints, tag: str, axis: str) -> Entry:
+    curve = Curve()
+    Feed(points, tag, curve).pull(axis)
+    returns = points.tags.get(RETURN_TAG)
+    values = returns.value if returns is not None else np.empty(0)
+    return Entry(view["run_id"], run_title(view), settings, curve.x, curve.y, values)
 
 
 def _read_settings(run_ids: list[str], trainer: Any) -> dict[str, Json]:
