@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import (
     QApplication,
     QLabel,
@@ -18,7 +19,7 @@ from PySide6.QtWidgets import (
     QToolButton,
 )
 from shiboken6 import isValid
-from tests.helpers.gui import click, find, press, pump
+from tests.helpers.gui import click, find, press, pump, pump_for
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.contracts.errors import NotAllowed
@@ -98,6 +99,25 @@ def test_space_pauses_what_runs_and_lets_what_is_paused_go_on(program: Applicati
     pump(lambda: fake.asked[1:] == [("resume", PAUSED, None)], "the resume")
 
 
+def test_the_space_bar_presses_the_button_in_focus_and_pauses_only_elsewhere(
+    program: Application, fake: FakeTrainer
+) -> None:
+    program.workbench.select(ALIVE)
+    program.window.refresh_actions()
+    program.window.activateWindow()
+    box = find(program.window, "runs.archived", QToolButton)
+    box.setFocus()
+    pump(box.hasFocus, "the focus")
+    QTest.keyClick(program.window.windowHandle(), Qt.Key.Key_Space)
+    assert box.isChecked()
+    pump_for(0.05)
+    assert fake.asked == []
+    table = find(program.window, "runs.table")
+    table.setFocus()
+    QTest.keyClick(program.window.windowHandle(), Qt.Key.Key_Space)
+    pump(lambda: fake.asked == [("pause", ALIVE)], "the pause")
+
+
 def test_a_run_goes_on_with_more_steps(program: Application, fake: FakeTrainer) -> None:
     do(program, "run.resume", ENDED)
     asking = dialog("resume")
@@ -153,6 +173,14 @@ def test_tags_are_added_and_taken_by_editing_one_line(program: Application, fake
     click(find(asking, "tags.done", QPushButton))
     pump(lambda: fake.asked, "the tags")
     assert fake.asked == [("annotate", OTHER, ["better", "new"], ["old"], None, None)]
+
+
+def test_writing_a_note_goes_to_its_field(program: Application, fake: FakeTrainer) -> None:
+    program.window.activateWindow()
+    program.workbench.notes.append_scratch("a verdict")
+    do(program, "run.note", OTHER)
+    pump(lambda: find(program.window, "notes.run").hasFocus(), "the field")
+    assert program.workbench.selection == OTHER
 
 
 def test_archived_runs_go_and_come_back(program: Application, fake: FakeTrainer) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QGuiApplication
-from PySide6.QtWidgets import QApplication, QFileDialog, QMessageBox, QWidget
+from PySide6.QtWidgets import QApplication, QFileDialog, QMessageBox, QTabWidget, QWidget
 
 from mosaic.client import Trainer
 from mosaic.gui.exports import GivenUp, Task
@@ -142,9 +142,11 @@ def write_note(workbench: Workbench) -> None:
     window = _window()
     dock = window.findChild(QWidget, "dock.notes") if window else None
     field = window.findChild(QWidget, "notes.run") if window else None
-    if dock is not None and field is not None:
+    tabs = window.findChild(QTabWidget, "notes.tabs") if window else None
+    if dock is not None and field is not None and tabs is not None:
         dock.show()
         dock.raise_()
+        tabs.setCurrentWidget(field)
         field.setFocus(Qt.FocusReason.ShortcutFocusReason)
 
 

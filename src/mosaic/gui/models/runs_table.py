@@ -99,8 +99,8 @@ def _figure(name: str) -> Callable[[Json], str]:
 
 COLUMNS: tuple[Column, ...] = (
     Column("state", "State", words.state_of, _state_rank, "succeeded", tip=lambda view: str(view.get("reason") or "")),
-    Column("env", "Environment", _field("env_id"), _value("env_id"), "CartPole-v1"),
-    Column("algo", "Algo", _algo, _algo, "ppo_c"),
+    Column("env", "Environment", _field("env_id"), _value("env_id"), "CartPole-v"),
+    Column("algo", "Algo", _algo, _algo, "ppo_"),
     Column("progress", "Done", _percent, words.progress, "100%", is_right=True, tip=_steps),
     Column("return", "Return", _figure("episodic_return"), _value("episodic_return"), "-0.1234", True, _episodes),
     Column("seed", "Seed", _field("seed"), _value("seed"), "123", is_right=True),

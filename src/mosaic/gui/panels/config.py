@@ -29,6 +29,7 @@ from mosaic.gui.forms.layout import layout_of
 from mosaic.gui.views.empty import Empty
 from mosaic.gui.views.json_view import JsonView
 from mosaic.gui.views.made import named
+from mosaic.gui.views.run_dialogs import FORMS_OWN
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.plugins.payloads import flattened
 from mosaic.plugins.schema import algorithms
@@ -63,7 +64,7 @@ def changed_settings(payload: Json) -> dict[str, tuple[Any, Any]]:
     found = {}
     for name, value in flattened(payload).items():
         default = defaults.get(name, quiet.get(name))
-        if value != default:
+        if value != default and not name.startswith(FORMS_OWN):
             found[name] = (value, default)
     return found
 
@@ -85,9 +86,7 @@ class ConfigTab(QWidget):
         self._shown: Shown | None = None
         self._json = named(JsonView(), "config.json")
         self._table = named(QTableWidget(0, 3), "config.changed")
-        self._same = Empty(
-            "Nothing differs from the defaults", "Every setting is as the algorithm has it."
-        )
+        self._same = Empty("Nothing differs from the defaults", "Every setting is as the algorithm has it.")
         self._unreadable = Empty("The config cannot be read")
         self._only = named(QCheckBox("Only what differs from the defaults"), "config.only")
         self._copy_json = named(QPushButton("Copy as JSON"), "config.copy_json")

@@ -74,7 +74,7 @@ class Overview(QWidget):
         column.addLayout(tiles)
         self._bar.setRange(0, PARTS)
         self._bar.setTextVisible(False)
-        self._bar.setFixedHeight(4)
+        self._bar.setProperty("thin", True)
         column.addWidget(self._bar)
         self._chart.set_smoothing(SMOOTHING)
         self._chart.set_hint("No episode has ended yet")
@@ -171,8 +171,9 @@ class Overview(QWidget):
 
     def _show_tiles(self, view: Json) -> None:
         episodes = view.get("episodes") or 0
-        last = f"last {min(100, episodes)} of {words.number(episodes)} episodes" if episodes else "no episode yet"
-        self._tiles["return"].say(words.number(view.get("episodic_return")), last)
+        last = f"last {min(100, episodes)} episodes" if episodes else "no episode yet"
+        mean = f"Mean of the last {min(100, episodes)} of {episodes:,} episodes" if episodes else ""
+        self._tiles["return"].say(words.number(view.get("episodic_return")), last, mean)
         step, total = view.get("global_step"), view.get("total_timesteps")
         part = words.progress(view)
         of = f"of {words.number(total)}" if total else ""
@@ -250,7 +251,7 @@ def facts_of(view: Json) -> list[Fact]:
         Fact("Folder", view["run_dir"]),
         Fact("Times"),
         *(_time(name, view.get(key)) for name, key in _TIMES),
-        Fact("Took", words.duration(_took(view))) if view.get("started_at") else None,
+        Fact("Took" if view.get("finished_at") else "Runs for", words.duration(_took(view))),
         *_hardware(view),
     ]
     return [row for row in rows if row is not None]

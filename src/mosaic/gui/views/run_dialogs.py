@@ -33,13 +33,16 @@ from mosaic.plugins.schema import algorithms
 
 Json = dict[str, Any]
 MOST_STEPS = 2_000_000_000
+FORMS_OWN = "metadata.ui."
+"""What a form noted for itself; no run is different by it."""
 
 
 def settings_of(payload: Json) -> Json:
     """Every setting of a payload, those that were left at their default included. Reads the workers' schemas."""
     algorithm = algorithms().get(payload["metadata"]["worker"]["config"].get("algo", ""))
     defaults = {field.name: field.default for field in algorithm.fields} if algorithm else {}
-    return flattened(payload, {name: value for name, value in defaults.items() if value is not None})
+    given = {name: value for name, value in flattened(payload).items() if not name.startswith(FORMS_OWN)}
+    return {**{name: value for name, value in defaults.items() if value is not None}, **given}
 
 
 def _column(dialog: QDialog, title: str) -> QVBoxLayout:
