@@ -192,7 +192,10 @@ class FrameGrid(QWidget):
     def _arrange(self) -> None:
         first = next((cell.image for cell in self._cells if cell.image is not None), None)
         size = first.size() if first is not None else QSize()
-        self._arranged = arranged(len(self._cells), size, self.size(), self._scale)
+        room = self.size()
+        if self._scale is None:  # the line stands below; over the picture it is only where that is zoomed
+            room.setHeight(max(1, room.height() - hud.height_of(self.font()) - theme.GAP))
+        self._arranged = arranged(len(self._cells), size, room, self._scale)
         self._hold()
 
     def _hold(self) -> None:

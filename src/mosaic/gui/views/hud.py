@@ -71,8 +71,12 @@ def eval_line(summary: Json) -> str:
 
 
 def size_of(text: str, font: QFont, widest: int) -> QSize:
-    metrics = QFontMetrics(font)
-    return QSize(min(metrics.horizontalAdvance(text) + 2 * PAD + 2, widest - 2 * SOFT), metrics.height() + 8)
+    width = QFontMetrics(font).horizontalAdvance(text) + 2 * PAD + 2
+    return QSize(min(width, widest - 2 * SOFT), height_of(font))
+
+
+def height_of(font: QFont) -> int:
+    return QFontMetrics(font).height() + 8
 
 
 def paint_below(painter: QPainter, text: str, place: QRect) -> None:
