@@ -54,7 +54,10 @@ def drag(chart: Chart, begin: float, end: float) -> None:
 
 
 def test_the_axes_take_in_the_whole_curve(chart: Chart) -> None:
-    assert chart.plot.view.viewRange() == [[0, 1000], [0, 1000]]
+    (begin, end), (low, high) = chart.plot.view.viewRange()
+    assert (begin, end) == (0, 1000)
+    assert low == pytest.approx(0, abs=50)
+    assert high == pytest.approx(1000, abs=50)
     assert find(chart, "chart.values", QLabel).text() == "1,000"
 
 
@@ -63,8 +66,8 @@ def test_dragging_zooms_in_x_and_y_follows_what_is_seen(chart: Chart) -> None:
     (begin, end), (low, high) = chart.plot.view.viewRange()
     assert begin == pytest.approx(200, abs=10)
     assert end == pytest.approx(600, abs=10)
-    assert 100 <= low <= 200
-    assert 600 <= high <= 700
+    assert 100 <= low < 250
+    assert 550 < high <= 700
 
 
 def test_a_double_click_resets(chart: Chart) -> None:

@@ -99,6 +99,12 @@ def test_the_value_under_the_crosshair_is_the_nearest_points() -> None:
     assert Curve().value_at(0) is None
 
 
+def test_the_newest_value_is_the_last_that_is_known() -> None:
+    assert curve_of(np.arange(3.0), np.array([1.0, 2.0, np.nan])).newest() == (1.0, 2.0, 2.0)
+    assert curve_of(np.arange(1.0), np.array([np.nan])).newest() is None
+    assert Curve().newest() is None
+
+
 def test_a_logarithmic_axis_leaves_out_what_has_no_logarithm() -> None:
     reduced = logarithmic(curve_of(np.arange(3.0), np.array([-1.0, 10.0, 100.0])).reduce(0, 3, 10))
     np.testing.assert_array_equal(reduced.raw, [np.nan, 1.0, 2.0])

@@ -116,6 +116,14 @@ class Curve:
         at = left if x - xs[left] < xs[min(right, len(xs) - 1)] - x else min(right, len(xs) - 1)
         return float(xs[at]), float(self.y[at]), float(self.smooth[at])
 
+    def newest(self) -> tuple[float, float, float] | None:
+        """The last point that is not a gap, as `value_at` gives it."""
+        at = len(self) - 1
+        if at >= 0 and not math.isfinite(self.y[at]):
+            known = np.flatnonzero(np.isfinite(self.y))
+            at = int(known[-1]) if len(known) else -1
+        return None if at < 0 else (float(self.x[at]), float(self.y[at]), float(self.smooth[at]))
+
     def reduce(self, begin: float, end: float, bins: int) -> Reduced:
         """The points from `begin` to `end` and one at either side; by bins of equal width where they are too many."""
         x = self.x

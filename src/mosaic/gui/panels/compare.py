@@ -34,6 +34,7 @@ from mosaic.gui.views.made import accent_button, named
 from mosaic.gui.views.run_chips import RunChips
 from mosaic.gui.views.run_dialogs import settings_of
 from mosaic.gui.views.smoothing import Smoothing
+from mosaic.gui.views.video_pair import VideoPair
 from mosaic.gui.views.words import run_title
 from mosaic.gui.workbench import Json, Workbench
 
@@ -92,11 +93,16 @@ class Compare(QWidget):
         self.tables.addTab(self.results, "Results")
         self.tables.addTab(self.better, "Probability of improvement")
         self.tables.addTab(self.diff, "Differing settings")
+        self.videos = VideoPair(self._workbench)
+        self.tables.addTab(self.videos, "Videos")
         self._splitter = QSplitter(Qt.Orientation.Vertical)
         self._splitter.addWidget(self.chart)
         self._splitter.addWidget(self.tables)
-        self._splitter.setStretchFactor(0, 3)
-        self._splitter.setStretchFactor(1, 2)
+        self._splitter.setSizes([600, 300])
+        self._splitter.setStretchFactor(0, 2)
+        self._splitter.setStretchFactor(1, 1)
+        self.chart.setMinimumHeight(160)
+        self.tables.setMinimumHeight(110)
         self._splitter.setChildrenCollapsible(False)
         inside = QWidget()
         column = QVBoxLayout(inside)
@@ -224,6 +230,7 @@ class Compare(QWidget):
         self._stack.setCurrentIndex(1 if self._series else 0)
         self.clear.setEnabled(bool(self._series))
         self.chips.show_runs(self._views())
+        self.videos.show_runs(self._views())
         self._offer()
         self._list_tags()
         self._list_keys()

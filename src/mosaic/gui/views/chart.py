@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,8 @@ LINE_WIDTH = 1.5
 BAND_OPACITY, RAW_OPACITY = 0.18, 0.35
 CROWDED_OPACITY = 0.07
 """Of the bands of several runs, which lie over one another."""
+HEADROOM = 0.03
+"""Above and below the data, as a share of its range: a line at the very edge would be cut in half."""
 PICTURE_SCALE = 2
 """Pixels of a saved picture for one on the screen."""
 
@@ -248,7 +251,8 @@ class Chart(QWidget):
             inside = (reduced.x >= across[0]) & (reduced.x <= across[1])
             parts += [part[inside] for part in (reduced.low, reduced.high, reduced.smooth)]
         up = extent(*parts, *([np.zeros(1)] if self.has_zero and not self.is_log else []))
-        self.plot.view.setRange(xRange=across, yRange=stepped(*up) if up else (0.0, 1.0), padding=0)
+        self.plot.view.setXRange(*across, padding=0)
+        self.plot.view.setYRange(*(stepped(*up) if up else (0.0, 1.0)), padding=HEADROOM)
         self._show_values()
 
     def _whole(self, curves: list[Curve]) -> tuple[float, float]:
@@ -273,13 +277,12 @@ class Chart(QWidget):
             self._show_values()
 
     def _show_values(self) -> None:
-        """Of all curves under the crosshair; of a single one else its newest."""
+        """Of all curves: those under the crosshair, or their newest where there is none."""
         x = self.crosshair.x
         found = {}
         for key, drawn in self._drawn.items():
-            curve = drawn.curve
-            at = curve.value_at(x if x is not None else float(curve.x[-1])) if len(curve) else None
-            if at is not None:
+            at = drawn.curve.newest() if x is None else drawn.curve.value_at(x)
+            if at is not None and math.isfinite(at[2]):
                 found[key] = at
         place = "" if x is None else self.x_words(x)
         if self.legend is not None:
