@@ -140,6 +140,7 @@ def test_a_change_of_state_is_told_once(viewed: Viewed) -> None:
     viewed.lanes.rest()
     hand.publish(0, plain(RED))
     viewed.look_until(lambda: viewed.lanes.standing.state == "connected", "the frames again")
+    viewed.lanes._judge()
     assert viewed.told("fastlane_connected") == ["1 environment by shared memory"]
     hand.lanes[0].unavailable("this environment has no picture")
     viewed.look_until(lambda: viewed.told("fastlane_unavailable"), "the event")
