@@ -67,6 +67,17 @@ def test_the_list_follows_a_run_that_is_looked_at_from_elsewhere(program: Applic
     assert [one["run_id"] for one in program.workbench.chosen()] == [run_id(4)]
 
 
+def test_a_button_of_the_runs_header_is_about_that_run_and_the_list_shows_it(
+    program: Application, panel: RunsPanel
+) -> None:
+    program.workbench.select(run_id(3))
+    program.workbench.mark([run_id(2), run_id(1)])
+    assert len(panel._chosen_rows()) == 2
+    click(find(program.window, "header.run.pause", QToolButton))
+    assert program.workbench.marks == [run_id(3)]
+    assert panel._chosen_rows() == [panel._model.row_of(run_id(3))]
+
+
 def test_a_search_hides_the_rest_and_keeps_what_is_looked_at(program: Application, panel: RunsPanel) -> None:
     program.workbench.select(run_id(2))
     type_text(find(panel, "runs.search", QLineEdit), "acrobot")

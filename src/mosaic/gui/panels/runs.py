@@ -76,6 +76,7 @@ class RunsPanel(QWidget):
         self._model.modelReset.connect(self._restore)
         self._model.counted.connect(self._counted)
         workbench.selected.connect(self._follow)
+        workbench.marked.connect(self._follow_marks)
         workbench.runs.reset.connect(self._connected)
         workbench.theme_changed.connect(self._paint_icons)
         workbench.theme_changed.connect(self.table.restyle)
@@ -167,6 +168,12 @@ class RunsPanel(QWidget):
         self._select_rows([row])
         self._workbench.mark([self._model.run_id(row)])
 
+    def _follow_marks(self, run_ids: list[str]) -> None:
+        """What an action is about is what is marked here, whoever marked it."""
+        rows = sorted(row for row in map(self._model.row_of, run_ids) if row is not None)
+        if rows != self._chosen_rows():
+            self._select_rows(rows)
+
     def _restore(self) -> None:
         """The rows have been made anew: what was chosen still is, as far as it is here."""
         rows = [row for row in map(self._model.row_of, self._workbench.marks) if row is not None]
@@ -183,7 +190,7 @@ class RunsPanel(QWidget):
             selection.setCurrentIndex(self._model.index(rows[0], 0), QItemSelectionModel.SelectionFlag.NoUpdate)
         selection.select(wanted, _CHOOSE)
         selection.blockSignals(False)
-        if rows:
+        if len(rows) == 1:
             self.table.scrollTo(self._model.index(rows[0], 0))
         self.table.viewport().update()
 
