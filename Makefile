@@ -3,14 +3,18 @@ BIN := .venv/bin
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help run test setup check bench faults stubs constraints clean
+.PHONY: help run gui test setup check bench benchgui screenshots faults stubs constraints clean
 
 help:  ## This list
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name says; do printf '  make %-12s %s\n' "$$name" "$$says"; done
 
-run:  ## Set up what the demo needs, then train, evaluate and film an agent
+run:  ## Set up what the demo needs, train, evaluate and film an agent, and open the workbench on it where there is a display
 	@scripts/setup.sh run
 	@$(BIN)/mosaic demo
+
+gui:  ## Set up what the workbench needs, then open it
+	@scripts/setup.sh run
+	@$(BIN)/mosaic gui $(ARGS)
 
 test: check  ## Set up everything, then run all checks and all tests
 	$(BIN)/pytest
@@ -29,6 +33,12 @@ faults: setup  ## What happens when things are killed, torn and filled up: one l
 
 bench: setup  ## Speed against CleanRL: make bench CLEANRL=/path/to/cleanrl [CLEANRL_PYTHON=/path/to/python] [ARGS=…]
 	$(BIN)/python tests/bench/ppo_speed.py --cleanrl "$(CLEANRL)" $(if $(CLEANRL_PYTHON),--python "$(CLEANRL_PYTHON)") $(ARGS)
+
+benchgui: setup  ## How long the window stands still, how soon it is there, whether it grows: make benchgui [ARGS="--minutes 10"]
+	$(BIN)/python tests/bench/gui_responsiveness.py $(ARGS)
+
+screenshots: setup  ## Pictures of every page, tab and dialog of the workbench, with real runs, into build/screenshots
+	$(if $(shell command -v xvfb-run),xvfb-run -a -s "-screen 0 1920x1080x24") $(BIN)/python scripts/screenshots.py $(ARGS)
 
 stubs: setup  ## Generate the protobuf stubs again
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I src --python_out=src --grpc_python_out=src \

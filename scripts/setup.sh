@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes .venv beside the Makefile:  scripts/setup.sh run|test
-#   run   what the demo needs
+#   run   what the demo and the workbench need
 #   test  that, and all that `make test` needs
 # Needs Python 3.11 or newer; everything else is fetched. A second call with nothing changed returns at once.
 # Honoured: PYTHON (which interpreter), PIP_FIND_LINKS and pip's own configuration, UV_TORCH_BACKEND.
@@ -9,19 +9,45 @@ cd "$(dirname "$0")/.."
 
 what=${1:-test}
 case $what in
-    run) extras=train,mujoco,box2d ;;
-    test) extras=train,mujoco,box2d,dev ;;
+    run) extras=train,gui,mujoco,box2d ;;
+    test) extras=train,gui,mujoco,box2d,dev ;;
     *) echo "scripts/setup.sh: '$what' is unknown. Known: run, test." >&2; exit 2 ;;
 esac
 
-# One row a system library: Debian package, and the file that shows it is there where dpkg cannot tell.
-# MuJoCo's pictures without a screen come from Mesa's EGL; everything else travels in the wheels.
+# One row a system library: Debian package (or names it has had), and the file that shows it is there where dpkg cannot
+# tell. MuJoCo's pictures without a screen come from Mesa's EGL; the rest is what Qt and its web pages take from the
+# system. A desktop has all of them, a bare container none.
 system_libraries='
-libegl1           libEGL.so.1
-libgl1            libGL.so.1
-libegl-mesa0      libEGL_mesa.so.0
-libgl1-mesa-dri   -
+libegl1                    libEGL.so.1
+libgl1                     libGL.so.1
+libegl-mesa0               libEGL_mesa.so.0
+libgl1-mesa-dri            -
+libxkbcommon-x11-0         libxkbcommon-x11.so.0
+libdbus-1-3                libdbus-1.so.3
+libfontconfig1             libfontconfig.so.1
+libglib2.0-0|libglib2.0-0t64  libglib-2.0.so.0
+libxcb-cursor0             libxcb-cursor.so.0
+libxcb-icccm4              libxcb-icccm.so.4
+libxcb-image0              libxcb-image.so.0
+libxcb-keysyms1            libxcb-keysyms.so.1
+libxcb-randr0              libxcb-randr.so.0
+libxcb-render-util0        libxcb-render-util.so.0
+libxcb-shape0              libxcb-shape.so.0
+libxcb-xinerama0           libxcb-xinerama.so.0
+fonts-dejavu-core          -
+libnss3                    libnss3.so
+libxcomposite1             libXcomposite.so.1
+libxdamage1                libXdamage.so.1
+libxrandr2                 libXrandr.so.2
+libxtst6                   libXtst.so.6
+libasound2|libasound2t64   libasound.so.2
+libxkbfile1                libxkbfile.so.1
 '
+if [ "$what" = test ]; then
+    system_libraries="$system_libraries
+xvfb                       -
+"
+fi
 
 venv=.venv
 stamp=$venv/.ready-$what
@@ -36,6 +62,16 @@ refuse() { say "$*"; exit 1; }
 
 is_debian() { command -v apt-get >/dev/null 2>&1 && command -v dpkg-query >/dev/null 2>&1; }
 
+todays_names() {  # packages…; of names that changed, the one that this release knows
+    for names in "$@"; do
+        chosen=${names%%|*}
+        for name in $(echo "$names" | tr '|' ' '); do
+            if apt-cache show "$name" 2>/dev/null | grep -q '^Filename:'; then chosen=$name; fi
+        done
+        echo "$chosen"
+    done
+}
+
 apt_updated=
 apt_install() {  # packages…; fails where we may not, or cannot
     [ "$(id -u)" = 0 ] || return 1
@@ -44,7 +80,8 @@ apt_install() {  # packages…; fails where we may not, or cannot
         apt-get update -qq >/dev/null || return 1
         apt_updated=yes
     fi
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    # shellcheck disable=SC2046 # one word a package
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(todays_names "$@") >/dev/null
 }
 
 find_python() {
@@ -72,7 +109,9 @@ make_venv() {
 
 is_missing() {  # package, file
     if is_debian; then
-        [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" != installed ]
+        for name in $(echo "$1" | tr '|' ' '); do
+            [ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" != installed ] || return 1
+        done
     elif [ "$2" = - ]; then
         return 1
     else
@@ -90,11 +129,12 @@ check_system_libraries() {
     if is_debian && apt_install $missing; then
         return 0
     fi
-    say "system libraries are missing; without them MuJoCo draws no pictures (training is not touched)."
+    say "system libraries are missing; without them MuJoCo draws no pictures and the window may not open (training is not touched)."
     if is_debian; then
-        say "install them: sudo apt-get install $missing"
+        # shellcheck disable=SC2086 # one word a package
+        say "install them: sudo apt-get install $(todays_names $missing | tr '\n' ' ')"
     else
-        say "install Mesa's EGL and GL. Fedora: sudo dnf install mesa-libEGL mesa-libGL mesa-dri-drivers; Arch: sudo pacman -S mesa; elsewhere the packages that hold what Debian has in: $missing"
+        say "install Mesa's EGL and GL and what Qt needs. Fedora: sudo dnf install mesa-libEGL mesa-libGL mesa-dri-drivers libxkbcommon-x11 xcb-util-cursor xcb-util-wm xcb-util-keysyms nss; Arch: sudo pacman -S mesa libxkbcommon-x11 xcb-util-cursor nss; elsewhere the packages that hold what Debian has in: $missing"
     fi
 }
 

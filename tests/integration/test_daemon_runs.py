@@ -225,3 +225,20 @@ def test_a_draining_daemon_starts_nothing_more_and_ends_behind_its_last_run(
     assert trainer.get(running)["outcome"] == "cancelled"
     assert ended(trainer, waiting)["outcome"] == "succeeded"
     trainer.close()
+
+
+def test_the_cap_and_the_priority_of_a_waiting_run_can_be_changed(trainer: Trainer) -> None:
+    working = [trainer.submit(scripted(steps=10_000, dt=0.05))["run_id"] for _ in range(4)]
+    for run_id in working:
+        stage(trainer, run_id, "running")
+    first, second = (trainer.submit(scripted(steps=10_000, dt=0.05))["run_id"] for _ in range(2))
+    assert trainer.annotate(second, priority=7)["priority"] == 7
+    with pytest.raises(NotAllowed, match="for runs that wait"):
+        trainer.annotate(working[0], priority=7)
+    with pytest.raises(ConfigRefused, match="priority"):
+        trainer.annotate(first, priority=1000)
+    with pytest.raises(BadInput, match="from 1 to 1000"):
+        trainer.set_cap(0)
+    assert trainer.set_cap(5)["slots"]["runs"] == 5
+    stage(trainer, second, "running")
+    assert trainer.get(first)["stage"] == "queued"

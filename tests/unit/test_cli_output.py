@@ -15,10 +15,11 @@ from tests.helpers.cli_trainer import finished, view
 from mosaic.cli import output
 from mosaic.cli.curve import running_mean
 from mosaic.cli.doctor import requirements
-from mosaic.cli.export import pack, replacing
 from mosaic.cli.labels import with_remove_options
 from mosaic.cli.reading import LONGEST_LINE, last_lines, readable
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.files import replacing
+from mosaic.contracts.packing import pack
 
 
 @pytest.mark.parametrize(

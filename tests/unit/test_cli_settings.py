@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call
 
-from mosaic.cli.schema import Field
 from mosaic.cli.settings import with_plain_flags
 from mosaic.contracts.errors import BadInput
+from mosaic.plugins.schema import Field
 
 FLAGS = ("anneal-lr", "cuda")
 

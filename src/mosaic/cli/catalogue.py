@@ -8,9 +8,9 @@ import click
 
 from mosaic.cli import output
 from mosaic.cli.door import Door, command, pass_door
-from mosaic.cli.schema import Algorithm, algorithm
-from mosaic.cli.schema import algorithms as known_algorithms
 from mosaic.contracts.errors import unknown
+from mosaic.plugins.schema import Algorithm, algorithm
+from mosaic.plugins.schema import algorithms as known_algorithms
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,8 +9,8 @@ import click
 from mosaic.cli import output
 from mosaic.cli.arguments import run_argument, runs_argument
 from mosaic.cli.door import Door, command, pass_door
-from mosaic.cli.payloads import changed, parse_assignment
 from mosaic.contracts.errors import BadInput
+from mosaic.plugins.payloads import changed, parse_assignment
 
 Json = dict[str, Any]
 
@@ -94,8 +94,8 @@ def resubmit(door: Door, run: str, assignments: tuple[str, ...], follow: bool) -
 
     KEY is a setting (learning_rate, env_id, seed, …) or a dotted path in the config (schedule.priority).
     """
-    from mosaic.cli.schema import reserved_extras
     from mosaic.cli.train import start
+    from mosaic.plugins.schema import reserved_extras
 
     wanted = [parse_assignment(text) for text in assignments]
     payload = door.trainer().config(run)

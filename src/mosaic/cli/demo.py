@@ -15,11 +15,12 @@ from mosaic.cli import output
 from mosaic.cli.curve import draw_curve
 from mosaic.cli.door import Door, command, pass_door
 from mosaic.cli.evaluate import evaluated
-from mosaic.cli.export import replacing
 from mosaic.cli.following import exit_code, report_end, submit_and_follow
-from mosaic.cli.payloads import Wishes, train_payload
+from mosaic.cli.gui import open_detached
 from mosaic.contracts.errors import MissingExtra
+from mosaic.contracts.files import replacing
 from mosaic.contracts.folder import RunFolder
+from mosaic.plugins.payloads import Wishes, train_payload
 
 Json = dict[str, Any]
 SETTINGS: Json = {"env_id": "CartPole-v1", "total_timesteps": 400_000, "seed": 1}
@@ -48,6 +49,8 @@ def demo(door: Door) -> int:
         output.print_json({**view, "evaluation": summary, "made": made})
     else:
         _print(view, summary, made, time.monotonic() - began_at)
+        if open_detached(door.workspace.root, view["run_id"]):
+            click.echo("\nThe workbench opens on this run; close it whenever you like.")
     return 0
 
 
@@ -91,6 +94,7 @@ def _print(view: Json, summary: Json, made: dict[str, str | None], took_s: float
     click.echo("\nTry next:")
     commands = [
         (f"show {short}", "everything about this run"),
+        ("gui", "the workbench: train, watch and compare in a window"),
         ("train ppo --env-id Acrobot-v1", "another environment"),
         ("algorithms ppo", "what PPO is, and every setting of it"),
     ]

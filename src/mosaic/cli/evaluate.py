@@ -12,9 +12,9 @@ from mosaic.cli import output
 from mosaic.cli.arguments import run_argument
 from mosaic.cli.door import Door, command, pass_door
 from mosaic.cli.following import exit_code, report_end, submit_and_follow
-from mosaic.cli.payloads import eval_payload
 from mosaic.contracts.errors import BadInput, NotAllowed, RunEnded
 from mosaic.contracts.folder import RunFolder
+from mosaic.plugins.payloads import eval_payload
 
 if TYPE_CHECKING:
     from mosaic.client import Trainer
@@ -64,7 +64,7 @@ def evaluated(
     trained = _trained(trainer, run)
     policy = checkpoint_path(trained, checkpoint)
     payload = eval_payload(trainer.config(trained["run_id"]), str(policy), episodes, has_video, seed_override)
-    view = submit_and_follow(door, payload, episodes)
+    view = submit_and_follow(door, payload, episodes_wanted=episodes)
     if view["stage"] != "finished" or view["outcome"] != "succeeded":
         return view, None
     said = _read_summary(RunFolder(view["run_dir"]).eval_summary)

@@ -22,6 +22,7 @@ INTERRUPTED = 130
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
+        "gui": ("gui:gui", "Open the workbench: train, watch and compare runs in a window."),
         "demo": ("demo:demo", "Train an agent on CartPole, watch it learn, evaluate it."),
         "doctor": ("doctor:doctor", "Check this machine and say what to do about each problem."),
         "algorithms": ("catalogue:algorithms", "List the algorithms, or explain one and its settings."),

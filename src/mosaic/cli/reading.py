@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,7 +16,7 @@ from mosaic.cli.door import Door, command, pass_door
 from mosaic.contracts.errors import BadInput, unknown
 
 if TYPE_CHECKING:
-    from mosaic.client.trainer import Series
+    pass
 
 LONGEST_LINE = 4000
 """Characters of a line that are shown in a terminal."""
@@ -107,6 +106,8 @@ def metrics(door: Door, run: str, tags: tuple[str, ...], is_csv: bool) -> None:
     run_id = trainer.get(run)["run_id"]
     parts = trainer.metrics(run_id, tags)
     if is_csv and not door.is_json:
+        from mosaic.client.points import write_csv
+
         write_csv(parts, sys.stdout)
         return
     found: dict[str, list[tuple[int, float, float]]] = {}
@@ -128,12 +129,3 @@ def metrics(door: Door, run: str, tags: tuple[str, ...], is_csv: bool) -> None:
         course = output.sparkline([point[2] for point in points])
         table.add_row(tag, output.figure(value), f"{step:,}", f"{len(points):,}", course)
     output.console().print(table)
-
-
-def write_csv(parts: Iterable[Series], stream: Any) -> None:
-    """Numbers with all their digits."""
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(("tag", "step", "at", "value"))
-    for part in parts:
-        for step, at, value in zip(part.steps, part.at, part.values, strict=True):
-            writer.writerow((part.tag, step, repr(at), repr(value)))

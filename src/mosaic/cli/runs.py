@@ -12,7 +12,7 @@ from mosaic.cli import output
 from mosaic.cli.arguments import run_argument
 from mosaic.cli.door import Door, command, pass_door
 from mosaic.cli.live import LiveScreen, PlainScreen, Watched, plain_line
-from mosaic.cli.payloads import differences, flattened
+from mosaic.plugins.payloads import differences, flattened
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -172,7 +172,7 @@ def diff(door: Door, one: str, other: str) -> None:
 
 def settings_of(payload: Json) -> Json:
     """Every setting of a payload, those that were left at their default included."""
-    from mosaic.cli.schema import algorithms
+    from mosaic.plugins.schema import algorithms
 
     algorithm = algorithms().get(payload["metadata"]["worker"]["config"].get("algo", ""))
     defaults = {field.name: field.default for field in algorithm.fields} if algorithm else {}

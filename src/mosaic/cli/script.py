@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from mosaic.cli.door import Door, command, pass_door
-from mosaic.cli.payloads import Wishes, payload_around
 from mosaic.contracts.errors import BadInput
+from mosaic.plugins.payloads import Wishes, payload_around
 
 Json = dict[str, Any]
 PARTS = ("frames", "metrics", "checkpoints", "console", "wandb")

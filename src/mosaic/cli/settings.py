@@ -10,27 +10,14 @@ import click
 from click.core import ParameterSource
 
 from mosaic.cli.door import Command, Door, common_options
-from mosaic.cli.payloads import CORE_FIELDS, EXTRAS, Wishes, train_payload
-from mosaic.cli.schema import Algorithm, Field, algorithm, algorithms, algorithms_in, truth
 from mosaic.cli.script import argument
 from mosaic.contracts.errors import BadInput, unknown
+from mosaic.plugins.payloads import CORE_FIELDS, EXTRAS, Wishes, train_payload
+from mosaic.plugins.schema import CORE, EXTRA_FIELDS, Algorithm, Field, algorithm, algorithms, algorithms_in, truth
 
 Json = dict[str, Any]
 Act = Callable[[Door, Algorithm, Json, str | None, bool], Any]
 """Door, algorithm, payload, seeds as written, whether to detach."""
-
-_CORE = {
-    "env_id": Field("env_id", "str", help="The environment to train on."),
-    "total_timesteps": Field("total_timesteps", "int", help="Environment steps to train for.", constraints={"ge": 1}),
-    "seed": Field("seed", "int", 1, "Seed of everything random.", {"ge": 0}),
-}
-_EXTRA_FIELDS = (
-    Field("track", "bool", False, "Track the run with Weights & Biases."),
-    Field("wandb_project_name", "str", help="The W&B project."),
-    Field("wandb_entity", "str", help="The W&B user or team."),
-    Field("capture_video", "bool", False, "Record videos of the agent while it trains."),
-    Field("save_model", "bool", True, "Save the trained model in CleanRL's form, too."),
-)
 
 
 class SettingType(click.ParamType[Any]):
@@ -121,8 +108,8 @@ class AlgorithmCommand(Command):
         self.algorithm = found
         self._own = dict(own or {})
         shown = {field.name: field for field in found.fields}
-        core = [shown.get(name) or _CORE[name] for name in CORE_FIELDS if own is None or name in shown]
-        extra = [shown.get(field.name) or field for field in _EXTRA_FIELDS if own is None or field.name in shown]
+        core = [shown.get(name) or CORE[name] for name in CORE_FIELDS if own is None or name in shown]
+        extra = [shown.get(field.name) or field for field in EXTRA_FIELDS if own is None or field.name in shown]
         rest = [field for field in found.fields if field.name not in CORE_FIELDS and field.name not in EXTRAS]
         self.settings = [*core, *rest, *extra]
         options = [

@@ -16,7 +16,7 @@ from mosaic.cli.door import Door, command, pass_door
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 
 if TYPE_CHECKING:
-    from mosaic.cli.film import Film
+    from mosaic.client.film import Film
 
 Json = dict[str, Any]
 SECONDS = 10.0
@@ -194,7 +194,7 @@ def told(view: Json, sight: Any, shown_hz: float, is_single: bool) -> list[str]:
 
 
 def _save(door: Door, view: Json, sight: Any, path: Path, seconds: float, rate_hz: float) -> None:
-    from mosaic.cli.film import Film
+    from mosaic.client.film import Film
 
     film = Film(path, rate_hz)
     try:

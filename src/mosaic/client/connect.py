@@ -59,37 +59,45 @@ def connect(workspace: Workspace, may_start: bool = True) -> Trainer:
         if not may_start:
             raise NoDaemon(f"No daemon runs for {workspace.root}. Start one: mosaic daemon start")
         address = start_daemon(workspace)
-    channel = grpc.insecure_channel(address.address, options=CHANNEL_OPTIONS)
+    return _connected(address.address, address.token, f"pid {address.process['pid']}, ")
+
+
+def connect_to(address: str, token: str) -> Trainer:
+    """A connection to a daemon of another machine, whose port a tunnel brings here. Nothing is ever started."""
+    return _connected(address, token, "")
+
+
+def _connected(address: str, token: str, who: str) -> Trainer:
+    channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
     try:
-        _check_identity(channel, address)
+        _check_identity(channel, address, token, who)
     except BaseException:
         channel.close()
         raise
-    return Trainer(channel, address.token)
+    return Trainer(channel, token)
 
 
-def _check_identity(channel: grpc.Channel, address: DaemonAddress) -> None:
+def _check_identity(channel: grpc.Channel, address: str, token: str, who: str) -> None:
     nonce = secrets.token_hex(16)
     try:
         reply = TrainerStub(channel).Identify(
             pb.IdentifyRequest(nonce=nonce),
-            metadata=((PROOF_KEY, proof(address.token, "client", nonce)),),
+            metadata=((PROOF_KEY, proof(token, "client", nonce)),),
             timeout=10,
             wait_for_ready=True,
         )
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             raise NoDaemon(
-                f"The daemon (pid {address.process['pid']}, {address.address}) does not answer. "
-                "Restart it: mosaic daemon stop && mosaic daemon start"
+                f"The daemon ({who}{address}) does not answer. Restart it: mosaic daemon stop && mosaic daemon start"
             ) from None
         raise IdentityFailed(
-            f"Identity check failed: what answers on {address.address} is not this workspace's daemon "
+            f"Identity check failed: what answers on {address} is not this workspace's daemon "
             f"({error.details()}). Restart it: mosaic daemon stop && mosaic daemon start"
         ) from None
-    if not same(reply.proof, proof(address.token, "server", nonce)):
+    if not same(reply.proof, proof(token, "server", nonce)):
         raise IdentityFailed(
-            f"Identity check failed: what answers on {address.address} does not know this workspace's token. "
+            f"Identity check failed: what answers on {address} does not know this workspace's token. "
             "Nothing was sent to it. Restart the daemon: mosaic daemon stop && mosaic daemon start"
         )
 

@@ -178,9 +178,16 @@ class Trainer:
         remove_tags: Sequence[str] = (),
         notes: str | None = None,
         is_archived: bool | None = None,
+        priority: int | None = None,
     ) -> Json:
+        """`priority` is for runs that wait in the queue."""
         request = pb.AnnotateRequest(
-            run=run, add_tags=add_tags, remove_tags=remove_tags, notes=notes, is_archived=is_archived
+            run=run,
+            add_tags=add_tags,
+            remove_tags=remove_tags,
+            notes=notes,
+            is_archived=is_archived,
+            priority=priority,
         )
         return _view(self._ask("AnnotateRun", request))
 
@@ -258,6 +265,11 @@ class Trainer:
     def status(self) -> Json:
         """pid, address, started_at, version, workspace, runs by stage, slots (cap, busy, cpus, gpus), draining."""
         return _json(self._ask("GetStatus", pb.StatusRequest()))
+
+    @_speaking
+    def set_cap(self, runs: int) -> Json:
+        """How many runs may be at work at a time, until this daemon ends. Returns the status."""
+        return _json(self._ask("SetCap", pb.CapRequest(runs=runs)))
 
     @_speaking
     def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> Json:

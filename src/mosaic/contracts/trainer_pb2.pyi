@@ -261,9 +261,12 @@ class AnnotateRequest(_message.Message):
     REMOVE_TAGS_FIELD_NUMBER: _builtins.int
     NOTES_FIELD_NUMBER: _builtins.int
     IS_ARCHIVED_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     notes: _builtins.str
     is_archived: _builtins.bool
+    priority: _builtins.int
+    """of a run that waits"""
     @_builtins.property
     def add_tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -276,19 +279,24 @@ class AnnotateRequest(_message.Message):
         remove_tags: _abc.Iterable[_builtins.str] | None = ...,
         notes: _builtins.str | None = ...,
         is_archived: _builtins.bool | None = ...,
+        priority: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_is_archived", b"_is_archived", "_notes", b"_notes", "is_archived", b"is_archived", "notes", b"notes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_is_archived", b"_is_archived", "_notes", b"_notes", "_priority", b"_priority", "is_archived", b"is_archived", "notes", b"notes", "priority", b"priority"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_archived", b"_is_archived", "_notes", b"_notes", "add_tags", b"add_tags", "is_archived", b"is_archived", "notes", b"notes", "remove_tags", b"remove_tags", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_is_archived", b"_is_archived", "_notes", b"_notes", "_priority", b"_priority", "add_tags", b"add_tags", "is_archived", b"is_archived", "notes", b"notes", "priority", b"priority", "remove_tags", b"remove_tags", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__is_archived: _TypeAlias = _typing.Literal["is_archived"]  # noqa: Y015
     _WhichOneofArgType__is_archived: _TypeAlias = _typing.Literal["_is_archived", b"_is_archived"]  # noqa: Y015
     _WhichOneofReturnType__notes: _TypeAlias = _typing.Literal["notes"]  # noqa: Y015
     _WhichOneofArgType__notes: _TypeAlias = _typing.Literal["_notes", b"_notes"]  # noqa: Y015
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__is_archived) -> _WhichOneofReturnType__is_archived | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__notes) -> _WhichOneofReturnType__notes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
 
 Global___AnnotateRequest: _TypeAlias = AnnotateRequest  # noqa: Y015
 
@@ -703,6 +711,25 @@ class StatusRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StatusRequest: _TypeAlias = StatusRequest  # noqa: Y015
+
+@_typing.final
+class CapRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: _builtins.int
+    runs: _builtins.int
+    def __init__(
+        self,
+        *,
+        runs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CapRequest: _TypeAlias = CapRequest  # noqa: Y015
 
 @_typing.final
 class StopRequest(_message.Message):

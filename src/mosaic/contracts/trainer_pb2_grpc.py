@@ -149,6 +149,11 @@ class TrainerStub:
                 request_serializer=mosaic_dot_contracts_dot_trainer__pb2.StatusRequest.SerializeToString,
                 response_deserializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
                 _registered_method=True)
+        self.SetCap = channel.unary_unary(
+                '/mosaic.v1.Trainer/SetCap',
+                request_serializer=mosaic_dot_contracts_dot_trainer__pb2.CapRequest.SerializeToString,
+                response_deserializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
+                _registered_method=True)
         self.StopDaemon = channel.unary_unary(
                 '/mosaic.v1.Trainer/StopDaemon',
                 request_serializer=mosaic_dot_contracts_dot_trainer__pb2.StopRequest.SerializeToString,
@@ -306,6 +311,13 @@ class TrainerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetCap(self, request, context):
+        """How many runs may be at work at a time, until this daemon ends. Answers with the status.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StopDaemon(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -428,6 +440,11 @@ def add_TrainerServicer_to_server(servicer, server):
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
                     request_deserializer=mosaic_dot_contracts_dot_trainer__pb2.StatusRequest.FromString,
+                    response_serializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.SerializeToString,
+            ),
+            'SetCap': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetCap,
+                    request_deserializer=mosaic_dot_contracts_dot_trainer__pb2.CapRequest.FromString,
                     response_serializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.SerializeToString,
             ),
             'StopDaemon': grpc.unary_unary_rpc_method_handler(
@@ -1056,6 +1073,33 @@ class Trainer:
             target,
             '/mosaic.v1.Trainer/GetStatus',
             mosaic_dot_contracts_dot_trainer__pb2.StatusRequest.SerializeToString,
+            mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetCap(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mosaic.v1.Trainer/SetCap',
+            mosaic_dot_contracts_dot_trainer__pb2.CapRequest.SerializeToString,
             mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
             options,
             channel_credentials,

@@ -69,6 +69,8 @@ class TrainerStub:
     AskWorker: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.AskRequest, _trainer_pb2.JsonReply]
     """A question to a worker's checker: algorithms, environments, checkpoint metadata."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.StatusRequest, _trainer_pb2.JsonReply]
+    SetCap: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.CapRequest, _trainer_pb2.JsonReply]
+    """How many runs may be at work at a time, until this daemon ends. Answers with the status."""
     StopDaemon: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.StopRequest, _trainer_pb2.JsonReply]
 
 @_typing.type_check_only
@@ -107,6 +109,8 @@ class TrainerAsyncStub(TrainerStub):
     AskWorker: _aio.UnaryUnaryMultiCallable[_trainer_pb2.AskRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
     """A question to a worker's checker: algorithms, environments, checkpoint metadata."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_trainer_pb2.StatusRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
+    SetCap: _aio.UnaryUnaryMultiCallable[_trainer_pb2.CapRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
+    """How many runs may be at work at a time, until this daemon ends. Answers with the status."""
     StopDaemon: _aio.UnaryUnaryMultiCallable[_trainer_pb2.StopRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
 
 class TrainerServicer(metaclass=_abc_1.ABCMeta):
@@ -280,6 +284,14 @@ class TrainerServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.StatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.JsonReply, _abc.Awaitable[_trainer_pb2.JsonReply]]: ...
+
+    @_abc_1.abstractmethod
+    def SetCap(
+        self,
+        request: _trainer_pb2.CapRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trainer_pb2.JsonReply, _abc.Awaitable[_trainer_pb2.JsonReply]]:
+        """How many runs may be at work at a time, until this daemon ends. Answers with the status."""
 
     @_abc_1.abstractmethod
     def StopDaemon(

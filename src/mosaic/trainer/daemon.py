@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha import reflection
 
 from mosaic import __version__
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import AlreadyRunning, MosaicError, NotAllowed
+from mosaic.contracts.errors import AlreadyRunning, BadInput, MosaicError, NotAllowed
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.processes import own_identity
@@ -46,6 +46,7 @@ log = structlog.get_logger("mosaic.trainer.daemon")
 PORT = 50055
 PORTS_TRIED = 100
 IDLE_S = 600.0
+MOST_RUNS = 1000
 THREADS = 64
 """Each open watch holds one."""
 
@@ -86,7 +87,7 @@ class Daemon:
         self._address = _bound(server, self._port)
         self._supervisor = Supervisor(self._records, LocalExecutor(self._address, token), self._slots)
         desk = Desk(self._records, checkers, self._slots, self._supervisor.wake)
-        servicer = Servicer(self._records, desk, checkers, token, self.status, self.end)
+        servicer = Servicer(self._records, desk, checkers, token, self.status, self.end, self.set_cap)
         add_TrainerServicer_to_server(servicer, server)
         _add_standard_services(server)
         self._started_at = time.time()
@@ -161,6 +162,16 @@ class Daemon:
             "log": str(self._workspace.daemon_log),
         }
 
+    def set_cap(self, runs: int) -> None:
+        """How many runs may be at work at a time. What already works goes on, even above it."""
+        if not 1 <= runs <= MOST_RUNS:
+            raise BadInput(f"A cap of {runs} runs is not possible; expected a number from 1 to {MOST_RUNS}.")
+        cpus = count_cpus()
+        with self._records.lock:
+            self._slots.runs, self._slots.cpus = runs, max(cpus, runs)
+        log.info("cap_set", runs=runs)
+        self._supervisor.wake()
+
     def end(self, cancel_runs: bool, drain: bool) -> None:
         if drain:
             self._is_draining = self._supervisor.is_draining = True
@@ -225,9 +236,13 @@ def _add_standard_services(server: grpc.Server) -> None:
 
 def discovered_slots(max_runs: int | None = None) -> Slots:
     """As many runs as there are cores, unless told otherwise; a run may ask for several cores or GPUs."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cpus = count_cpus()
     runs = max_runs or cpus
     return Slots(runs=runs, cpus=max(cpus, runs), gpus=_count_gpus())
+
+
+def count_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _count_gpus() -> int:

@@ -15,7 +15,7 @@ from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed
 from mosaic.contracts.files import write_json, write_text
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import explain, parsed
-from mosaic.contracts.payload import Metadata, Payload
+from mosaic.contracts.payload import Metadata, Payload, Schedule
 from mosaic.contracts.script import ScriptConfig
 from mosaic.contracts.states import Outcome, RunRecord, Stage, StoryLine
 from mosaic.journal import Journal
@@ -183,7 +183,13 @@ class Desk:
     # --- notes, archive, trash
 
     def annotate(
-        self, reference: str, add: list[str], remove: list[str], notes: str | None, is_archived: bool | None
+        self,
+        reference: str,
+        add: list[str],
+        remove: list[str],
+        notes: str | None,
+        is_archived: bool | None,
+        priority: int | None = None,
     ) -> View:
         with self._records.lock:
             record = self._named(reference)
@@ -192,7 +198,12 @@ class Desk:
             checked = parsed(Metadata, {"worker": choice, "tags": tags, "notes": notes}, "The note was")
             if is_archived and record.is_active:
                 raise NotAllowed(f"Run {record.run_id} is {_state(record)}; archive it when it has ended.")
+            if priority is not None:
+                parsed(Schedule, {"priority": priority}, "The priority was")
+            if priority is not None and record.stage is not Stage.QUEUED:
+                raise NotAllowed(f"Run {record.run_id} is {_state(record)}; a priority is for runs that wait.")
             changes = {
+                "priority": record.priority if priority is None else priority,
                 "tags": checked.tags,
                 "notes": record.notes if notes is None else (checked.notes or None),
                 "is_archived": record.is_archived if is_archived is None else is_archived,

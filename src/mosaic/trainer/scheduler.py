@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from mosaic.contracts.states import RunRecord
 
 
-@dataclass(frozen=True)
+@dataclass
 class Slots:
+    """One for a daemon; its cap may change while it lives."""
+
     runs: int
     """How many runs may hold a slot at a time."""
     cpus: int

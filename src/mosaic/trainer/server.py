@@ -102,6 +102,7 @@ class Servicer(TrainerServicer):
         token: str,
         status: Callable[[], dict[str, Any]],
         end: Callable[[bool, bool], None],
+        set_cap: Callable[[int], None],
     ) -> None:
         self._records = records
         self._desk = desk
@@ -109,6 +110,7 @@ class Servicer(TrainerServicer):
         self._token = token
         self._status = status
         self._end = end
+        self._set_cap = set_cap
         self.calls = Calls()
         self.is_closing = False
 
@@ -176,6 +178,7 @@ class Servicer(TrainerServicer):
             list(request.remove_tags),
             request.notes if request.HasField("notes") else None,
             request.is_archived if request.HasField("is_archived") else None,
+            request.priority if request.HasField("priority") else None,
         )
         return _view(view)
 
@@ -340,6 +343,11 @@ class Servicer(TrainerServicer):
 
     @_answering
     def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.JsonReply:
+        return pb.JsonReply(json=as_json(self._status()))
+
+    @_answering
+    def SetCap(self, request: pb.CapRequest, context: Context) -> pb.JsonReply:
+        self._set_cap(request.runs)
         return pb.JsonReply(json=as_json(self._status()))
 
     @_answering

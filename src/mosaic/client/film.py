@@ -1,4 +1,4 @@
-"""Pictures into an MP4 file that every browser plays."""
+"""Pictures into an MP4 file that every browser plays; for whoever watches a run."""
 
 from __future__ import annotations
 

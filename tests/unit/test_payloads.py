@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from mosaic.cli.payloads import (
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.payload import Payload
+from mosaic.plugins.payloads import (
     Wishes,
     changed,
     differences,
@@ -18,8 +20,6 @@ from mosaic.cli.payloads import (
     train_payload,
     with_seed,
 )
-from mosaic.contracts.errors import BadInput
-from mosaic.contracts.payload import Payload
 
 DEFAULTS = {"env_id": "CartPole-v1", "total_timesteps": 500_000, "seed": 1, "learning_rate": 0.00025}
 

@@ -23,8 +23,10 @@ EXTRAS = {
     "wandb_entity": "wandb_entity",
     "capture_video": "capture_video",
     "save_model": "save_model",
+    "video_mode": "video_mode",
+    "grid_limit": "grid_limit",
 }
-"""CleanRL's flags that are the worker's business, not the algorithm's, and the extra that each becomes."""
+"""Flags that are the worker's business, not the algorithm's, and the extra that each becomes."""
 METADATA_FIELDS = ("tags", "notes", "group")
 MOST_SEEDS = 1000
 
@@ -134,8 +136,12 @@ def eval_payload(
     has_video: bool = False,
     seed_override: int | None = None,
     tags: tuple[str, ...] = (),
+    is_repeated: bool = False,
 ) -> Json:
-    """Evaluates the policy of a run, whose payload is `trained`, as a run of its own."""
+    """Evaluates the policy of a run, whose payload is `trained`, as a run of its own.
+
+    `is_repeated`: batch after batch of so many episodes, until it is stopped.
+    """
     worker = trained["metadata"]["worker"]
     config = {key: worker["config"][key] for key in ("algo", "env_id", "seed") if key in worker["config"]}
     extras: Json = {
@@ -144,8 +150,10 @@ def eval_payload(
         "eval_episodes": episodes,
         "eval_capture_video": has_video,
     }
-    _put(extras, seed_override=seed_override)
-    return payload_around({"id": worker["id"], "config": config | {"extras": extras}}, Wishes(tags=tags))
+    _put(extras, seed_override=seed_override, eval_repeat=is_repeated or None)
+    payload = payload_around({"id": worker["id"], "config": config | {"extras": extras}}, Wishes(tags=tags))
+    payload["metadata"]["ui"] = {"eval_batch_size": episodes, "eval_repeat": is_repeated}
+    return payload
 
 
 # --- changing and comparing

@@ -100,6 +100,30 @@ _READERS: dict[str, Any] = {
 }
 
 
+CORE = {
+    "env_id": Field("env_id", "str", help="The environment to train on."),
+    "total_timesteps": Field("total_timesteps", "int", help="Environment steps to train for.", constraints={"ge": 1}),
+    "seed": Field("seed", "int", 1, "Seed of everything random.", {"ge": 0}),
+}
+"""What every run has, for algorithms that say nothing of it."""
+EXTRA_FIELDS = (
+    Field("track", "bool", False, "Track the run with Weights & Biases."),
+    Field("wandb_project_name", "str", help="The W&B project."),
+    Field("wandb_entity", "str", help="The W&B user or team."),
+    Field("capture_video", "bool", False, "Record videos of the agent while it trains."),
+    Field("save_model", "bool", True, "Save the trained model in CleanRL's form, too."),
+    Field(
+        "video_mode",
+        "choice",
+        "grid",
+        "What can be watched: a grid of environments, a single one, or none.",
+        {"choices": ("grid", "single", "off")},
+    ),
+    Field("grid_limit", "int", 8, "How many environments the grid shows at most.", {"ge": 1}),
+)
+"""Settings that are the worker's business, for algorithms that say nothing of them."""
+
+
 @dataclass(frozen=True)
 class Algorithm:
     worker: WorkerDescription

@@ -1,0 +1,180 @@
+"""Pictures of every page, tab and dialog of the workbench, with real runs in it: `make screenshots`.
+
+It trains a few small agents in a temporary workspace, opens the window on them and grabs it in both themes and at both
+sizes that we promise to be readable at. Look at every one of them as a picky user would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+    # The screen of this platform is 800 by 800 unless it is told otherwise; a relative path, as a colon would end it.
+    os.environ["QT_QPA_PLATFORM"] = "offscreen:configfile=" + os.path.relpath(
+        Path(__file__).parents[1] / "tests" / "helpers" / "screen.json"
+    )
+os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
+
+from PySide6.QtGui import QPainter
+from PySide6.QtWidgets import QApplication, QDialog
+from tests.helpers.daemons import ended
+from tests.helpers.gui import close, pump, pump_for, settle
+
+from mosaic.client import Trainer, connect, read_address
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.app import Application
+from mosaic.gui.panels import PAGES, RUN_TABS
+from mosaic.plugins.payloads import Wishes, eval_payload, train_payload, with_seed
+
+ROOT = Path(__file__).parents[1]
+THEMES = ("light", "dark")
+SIZES = ("1366x768", "1920x1080")
+SLOW_TABS = {"tensorboard": 8.0, "videos": 2.0, "fastlane": 2.0, "analytics": 1.5}
+"""Seconds until there is something to see; the others are there at once."""
+NATIVE = ("run.export", "run.folder", "run.open", "run.import")
+"""Actions that open dialogs or programs of the system's."""
+
+
+def train(trainer: Trainer, algo: str, env_id: str, steps: int, **wishes: Any) -> str:
+    settings = {"env_id": env_id, "total_timesteps": steps, "seed": 1}
+    view = trainer.submit(train_payload("cleanrl", algo, settings, {}, Wishes(**wishes)))
+    return str(view["run_id"])
+
+
+def make_runs(trainer: Trainer) -> dict[str, str]:
+    """One run of each kind, by what it shows."""
+    runs = {
+        "cartpole": train(trainer, "ppo", "CartPole-v1", 150_000, tags=("baseline", "good"), notes="The first one.")
+    }
+    acrobot = train_payload("cleanrl", "ppo", {"env_id": "Acrobot-v1", "total_timesteps": 60_000}, {}, Wishes())
+    for seed in (1, 2, 3):
+        runs[f"seed{seed}"] = trainer.submit(with_seed(acrobot, seed, "acrobot"))["run_id"]
+    runs["short"] = train(trainer, "ppo", "MountainCar-v0", 20_000_000, max_seconds=4.0)
+    runs["stopped"] = train(trainer, "ppo", "CartPole-v1", 5_000_000, tags=("long",))
+    for name in ("cartpole", "seed1", "seed2", "seed3", "short"):
+        ended(trainer, runs[name], 180)
+    pump(lambda: (trainer.get(runs["stopped"])["global_step"] or 0) > 20_000, "some steps", 60)
+    trainer.cancel(runs["stopped"])
+    ended(trainer, runs["stopped"])
+    checkpoint = str(Path(trainer.get(runs["cartpole"])["run_dir"]) / "checkpoints" / "last")
+    evaluation = eval_payload(trainer.config(runs["cartpole"]), checkpoint, 10, has_video=True)
+    runs["evaluation"] = trainer.submit(evaluation)["run_id"]
+    ended(trainer, runs["evaluation"], 120)
+    runs["running"] = train(trainer, "ppo_continuous_action", "Pendulum-v1", 20_000_000, tags=("long",))
+    pump(lambda: (trainer.get(runs["running"])["global_step"] or 0) > 10_000, "some steps", 60)
+    runs["queued"] = train(trainer, "ppo", "CartPole-v1", 20_000_000, priority=2)
+    return runs
+
+
+class Scene(NamedTuple):
+    name: str
+    arrange: Callable[[], None]
+    wait_s: float = 0.8
+
+
+class Photographer:
+    def __init__(self, program: Application, runs: dict[str, str], out: Path, only: str) -> None:
+        self.program, self.runs, self.out, self.only = program, runs, out, only
+        self.count = 0
+
+    def walk(self, theme: str, size: str) -> None:
+        width, height = map(int, size.split("x"))
+        self.program.settings.put("theme", theme)
+        self.program.workbench.restyle()
+        self.program.window.resize(width, height)
+        for scene in self.scenes():
+            if self.only in scene.name:
+                scene.arrange()
+                pump_for(scene.wait_s)
+                self.take(f"{size}-{theme}-{scene.name}")
+                self.end_dialogs()
+
+    def scenes(self) -> Iterator[Scene]:
+        window, workbench = self.program.window, self.program.workbench
+        seeds = [self.runs[f"seed{seed}"] for seed in (1, 2, 3)]
+        workbench.compare_wanted.emit(seeds)
+        for page in PAGES:
+            if page.id != "run":
+                yield Scene(f"page-{page.id}", partial(window.show_page, page.id))
+        for row in RUN_TABS:
+            for name in ("cartpole", "running", "evaluation") if row.id != "tensorboard" else ("cartpole",):
+                view = workbench.runs.get(self.runs[name])
+                if view is not None and row.when(view):
+                    wait_s = SLOW_TABS.get(row.id, 0.8)
+                    yield Scene(f"tab-{row.id}-{name}", partial(workbench.select, self.runs[name], row.id), wait_s)
+        for name in ("short", "stopped", "queued"):
+            first = RUN_TABS[0].id
+            yield Scene(f"tab-{first}-{name}", partial(workbench.select, self.runs[name], first))
+        dialogs = [action.id for action in window.table if action.title.endswith("…")]
+        for action_id in ("app.palette", "help.help", "help.shortcuts", "help.about", *dialogs):
+            if not action_id.startswith(NATIVE):
+                yield Scene(f"dialog-{action_id}", partial(self.act, action_id))
+
+    def act(self, action_id: str) -> None:
+        self.program.workbench.mark([])
+        self.program.workbench.select(self.runs["cartpole"])
+        pump_for(0.2)
+        self.program.window.action(action_id).trigger()
+
+    def top_dialog(self) -> QDialog | None:
+        found = [widget for widget in QApplication.topLevelWidgets() if isinstance(widget, QDialog)]
+        shown = [dialog for dialog in found if dialog.isVisible()]
+        return shown[-1] if shown else None
+
+    def end_dialogs(self) -> None:
+        while (dialog := self.top_dialog()) is not None:
+            dialog.close()
+            settle()
+
+    def take(self, name: str) -> None:
+        window, dialog = self.program.window, self.top_dialog()
+        picture = window.grab()
+        if dialog is not None:
+            painter = QPainter(picture)
+            painter.drawPixmap(window.mapFromGlobal(dialog.mapToGlobal(dialog.rect().topLeft())), dialog.grab())
+            painter.end()
+        picture.save(str(self.out / f"{name}.png"))
+        self.count += 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "screenshots")
+    parser.add_argument("--themes", default=",".join(THEMES))
+    parser.add_argument("--sizes", default=",".join(SIZES))
+    parser.add_argument("--only", default="", help="take only those with this in their name, such as tab-fastlane")
+    told = parser.parse_args()
+    told.out.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through `finally`: the runs would go on for ever
+    app = QApplication(sys.argv[:1])
+    with tempfile.TemporaryDirectory(prefix="mosaic-pictures-") as place:
+        workspace = Workspace(Path(place) / "var")
+        with connect(workspace) as trainer:
+            try:
+                runs = make_runs(trainer)
+                program = Application(app, workspace, Path(place) / "settings.ini")
+                program.start()
+                pump(lambda: len(program.workbench.runs) == len(runs), "the runs")
+                photographer = Photographer(program, runs, told.out, told.only)
+                for theme in told.themes.split(","):
+                    for size in told.sizes.split(","):
+                        photographer.walk(theme, size)
+                close(program)
+            finally:
+                trainer.stop_daemon(cancel_runs=True)
+                pump(lambda: read_address(workspace) is None, "the trainer to end", 60)
+    print(f"{photographer.count} pictures in {told.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

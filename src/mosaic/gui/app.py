@@ -1,0 +1,120 @@
+"""Makes things and hands them over."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from pathlib import Path
+
+# Before Qt is loaded: Chromium's sandbox refuses to work for root and would take the window with it.
+if hasattr(os, "geteuid") and os.geteuid() == 0:
+    os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
+# Chromium forks before it starts its helpers; gRPC's care for children that go on talking gRPC stumbles over that.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+from PySide6.QtCore import QCoreApplication, QMessageLogContext, Qt, QTimer, QtMsgType, qInstallMessageHandler
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QApplication
+
+from mosaic.client import connect_to
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.folder import Workspace
+from mosaic.gui import theme
+from mosaic.gui.actions import ACTIONS
+from mosaic.gui.bridge import Bridge
+from mosaic.gui.panels import DOCKS, PAGES
+from mosaic.gui.settings import Settings
+from mosaic.gui.views.dialogs import DIALOGS
+from mosaic.gui.window import Window
+from mosaic.gui.workbench import Workbench
+
+# WebEngine, which is loaded when it is first needed, wants this before there is an application.
+QCoreApplication.setAttribute(Qt.ApplicationAttribute.AA_ShareOpenGLContexts)
+
+
+class Application:
+    """The whole program, ready to be shown; tests make one too."""
+
+    def __init__(
+        self,
+        app: QApplication,
+        workspace: Workspace,
+        settings_path: Path | None = None,
+        remote: tuple[str, str] | None = None,
+    ) -> None:
+        """`remote`: address and token of a trainer that is not this workspace's own."""
+        self.settings = Settings(workspace, settings_path, place=remote[0] if remote else "")
+        theme.apply(app, self.settings.get("theme", "system"), self.settings.get("font_pt", 10.0))
+        self.bridge = Bridge(workspace, functools.partial(connect_to, *remote) if remote else None)
+        self.workbench = Workbench(workspace, self.bridge, self.settings)
+        self.workbench.is_remote = remote is not None
+        self.window = Window(self.workbench, PAGES, DOCKS, ACTIONS, DIALOGS)
+        QGuiApplication.styleHints().colorSchemeChanged.connect(self._scheme_changed)
+
+    def start(self, run: str | None = None) -> None:
+        """Shows the window first; everything else comes to it. `run` is an id, the beginning of one, or `last`."""
+        page = self.settings.get_here("page", "welcome")
+        if selection := self.settings.get_here("selection"):
+            self.workbench.select(selection)
+        self.window.show_page(page if page in (row.id for row in PAGES) else "welcome")
+        self.window.show()
+        self.workbench.runs.reset.connect(self._arrive, Qt.ConnectionType.SingleShotConnection)
+        if run:
+            self.workbench.ask(
+                lambda trainer: trainer.get(run), lambda view: self.workbench.select(view["run_id"]), self.window
+            )
+        self.bridge.start()
+        self.window.start_remembering()
+
+    def _arrive(self) -> None:
+        """The runs are known: a workspace without any gets the welcome, one with some needs none."""
+        runs = self.workbench.runs
+        if len(runs) == 0 and self.window.page == "run":
+            self.window.show_page("welcome")
+        elif len(runs) > 0 and self.window.page == "welcome":
+            self.workbench.select(self.workbench.selection or runs.ids()[0])
+            self.window.show_page("run")
+
+    def _scheme_changed(self) -> None:
+        if self.settings.get("theme", "system") == "system":
+            self.workbench.restyle()
+
+    def stop(self) -> None:
+        QGuiApplication.styleHints().colorSchemeChanged.disconnect(self._scheme_changed)
+        self.window.close()
+        self.bridge.stop()
+
+
+def main(workspace: Workspace, run: str | None = None, remote: tuple[str, str] | None = None) -> int:
+    qInstallMessageHandler(_hear)
+    app = QApplication(sys.argv[:1])
+    app.setApplicationName("MOSAIC")
+    app.setWindowIcon(theme.icon("mdi6.view-grid-outline", "accent"))
+    program = Application(app, workspace, remote=remote)
+    program.start(run)
+    # Python's signal handlers run only when Python does: let it, now and then, so that Ctrl-C works.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: app.quit())
+    beat = QTimer()
+    beat.start(200)
+    beat.timeout.connect(lambda: None)
+    code = app.exec()
+    program.stop()
+    return code
+
+
+def _hear(kind: QtMsgType, _: QMessageLogContext, text: str) -> None:
+    """Qt's own words go to the terminal; where it cannot go on, it would abort with a core dump."""
+    if kind is QtMsgType.QtFatalMsg:
+        first = text.strip().splitlines()[0] if text.strip() else "no reason given"
+        print(
+            f"Qt cannot open a window: {first} Check DISPLAY or WAYLAND_DISPLAY, or use a display that nobody sees: "
+            "xvfb-run mosaic gui",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(BadInput.exit_code)
+    if kind is not QtMsgType.QtDebugMsg:
+        print(text, file=sys.stderr)

@@ -1,0 +1,168 @@
+"""Runs side by side: grouped by a setting, with the mean of each group and how sure it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mosaic.statistics import (
+    Interval,
+    Spread,
+    final_performance,
+    iqm_interval,
+    mean_interval,
+    probability_of_improvement_interval,
+    resample,
+    smoothed,
+)
+
+Json = dict[str, Any]
+Floats = npt.NDArray[np.float64]
+GRID_POINTS = 400
+ALONE = ""
+"""The key that groups nothing: every run stands for itself."""
+USUAL_KEYS = ("algo", "env_id", "group", "seed")
+NOT_SET = "not set"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run of the comparison."""
+
+    run_id: str
+    title: str
+    settings: Json
+    x: Floats
+    y: Floats
+    returns: Floats
+
+    @property
+    def task(self) -> str:
+        return str(self.settings.get("env_id") or "")
+
+
+@dataclass(frozen=True)
+class Group:
+    name: str
+    run_ids: list[str]
+    curve: Spread
+    final: Interval
+    """Mean over the runs of the mean return of their last 100 episodes, with Student's 95 % interval."""
+    iqm: Interval
+    """The interquartile mean of the same, with a bootstrap interval; scaled where `Comparison.is_scaled`."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    grid: Floats
+    groups: list[Group]
+    better: dict[tuple[str, str], Interval] = field(default_factory=dict)
+    """By the names of two groups: how likely a run of the first returns more than one of the second."""
+    is_scaled: bool = False
+    """Whether scores were scaled to 0…1 within each environment, as returns of different ones cannot be averaged."""
+
+
+def words(value: Any) -> str:
+    """A setting's value as people read it."""
+    if value is None:
+        return NOT_SET
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def differing(settings: Sequence[Json]) -> dict[str, list[Any]]:
+    """The settings that are not the same in all runs: by name, one value a run."""
+    names = sorted({name for one in settings for name in one})
+    table = {name: [one.get(name) for one in settings] for name in names}
+    return {name: row for name, row in table.items() if any(value != row[0] for value in row)}
+
+
+def keys(settings: Sequence[Json]) -> list[str]:
+    """What runs can be grouped by: the usual ones, then whatever differs between them."""
+    usual = [key for key in USUAL_KEYS if any(one.get(key) is not None for one in settings)]
+    return usual + [name for name in differing(settings) if name not in usual]
+
+
+def best_key(settings: Sequence[Json]) -> str:
+    """The usual key that tells some of these runs apart and puts some together; else none."""
+    for key in ("group", "algo", "env_id"):
+        values = {words(one.get(key)) for one in settings}
+        if 1 < len(values) < len(settings):
+            return key
+    varied = [key for key in differing(settings) if key != "seed"]
+    if not varied and len(settings) > 1:
+        return "algo"
+    return ALONE
+
+
+def compare(entries: Sequence[Entry], key: str, weight: float) -> Comparison:
+    grid = _grid(entries)
+    members: dict[str, list[Entry]] = {}
+    for entry in entries:
+        name = entry.title if key == ALONE else words(entry.settings.get(key))
+        members.setdefault(name, []).append(entry)
+    finals = {entry.run_id: final_performance(entry.returns) for entry in entries}
+    scores, is_scaled = _scaled(entries, finals)
+    strata = {name: _strata(group, scores) for name, group in members.items()}
+    groups = [
+        Group(
+            name,
+            [entry.run_id for entry in group],
+            mean_interval(np.stack([resample(e.x, smoothed(e.y, weight), grid) for e in group])),
+            _mean([finals[entry.run_id] for entry in group]),
+            iqm_interval(list(strata[name].values())) if strata[name] else _unknown(),
+        )
+        for name, group in members.items()
+    ]
+    groups.sort(key=lambda group: -group.iqm.point if np.isfinite(group.iqm.point) else np.inf)
+    better = {}
+    for one, other in permutations([group.name for group in groups], 2) if key != ALONE else ():
+        shared = [task for task in strata[one] if task in strata[other]]
+        if shared:
+            better[one, other] = probability_of_improvement_interval(
+                [strata[one][task] for task in shared], [strata[other][task] for task in shared]
+            )
+    return Comparison(grid, groups, better, is_scaled)
+
+
+def _grid(entries: Sequence[Entry]) -> Floats:
+    known = [entry.x for entry in entries if len(entry.x)]
+    if not known:
+        return np.array([0.0, 1.0])
+    begin, end = min(float(x[0]) for x in known), max(float(x[-1]) for x in known)
+    return np.linspace(begin, max(end, begin + 1), GRID_POINTS)
+
+
+def _scaled(entries: Sequence[Entry], finals: Mapping[str, float]) -> tuple[dict[str, float], bool]:
+    tasks = {entry.task for entry in entries}
+    if len(tasks) < 2:
+        return dict(finals), False
+    scores: dict[str, float] = {}
+    for task in tasks:
+        of_task = {entry.run_id: finals[entry.run_id] for entry in entries if entry.task == task}
+        known = [value for value in of_task.values() if np.isfinite(value)]
+        low, high = min(known, default=0.0), max(known, default=0.0)
+        scores |= {run_id: (value - low) / ((high - low) or 1.0) for run_id, value in of_task.items()}
+    return scores, True
+
+
+def _strata(group: Sequence[Entry], scores: Mapping[str, float]) -> dict[str, Floats]:
+    found: dict[str, list[float]] = {}
+    for entry in group:
+        if np.isfinite(scores[entry.run_id]):
+            found.setdefault(entry.task, []).append(scores[entry.run_id])
+    return {task: np.array(values) for task, values in found.items()}
+
+
+def _mean(values: Sequence[float]) -> Interval:
+    spread = mean_interval(np.array(values, np.float64).reshape(-1, 1))
+    return Interval(float(spread.mean[0]), float(spread.low[0]), float(spread.high[0]))
+
+
+def _unknown() -> Interval:
+    return Interval(float("nan"), float("nan"), float("nan"))

@@ -1,0 +1,99 @@
+"""The newest events as a table that can be filtered."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
+
+from mosaic.gui.models.events import KEPT, Events, LogLine
+from mosaic.gui.views import words
+
+Index = QModelIndex | QPersistentModelIndex
+COLUMNS = ("Time", "Run", "Kind", "What")
+LINE_ROLE = Qt.ItemDataRole.UserRole
+_ROOT = QModelIndex()
+
+
+class EventsTable(QAbstractTableModel):
+    kinds_changed = Signal()
+    """A kind that was not there before."""
+
+    def __init__(self, events: Events, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._events = events
+        self._lines: deque[LogLine] = deque()
+        self.kinds: set[str] = set()
+        self._text = ""
+        self._kind = ""
+        self._run_id = ""
+        events.added.connect(self._add)
+        self._learn(list(events.lines))
+        self.rebuild()
+
+    def filter(self, text: str = "", kind: str = "", run_id: str = "") -> None:
+        if (text.lower(), kind, run_id) != (self._text, self._kind, self._run_id):
+            self._text, self._kind, self._run_id = text.lower(), kind, run_id
+            self.rebuild()
+
+    def rebuild(self) -> None:
+        self.beginResetModel()
+        self._lines = deque(line for line in self._events.lines if self._fits(line))
+        self.endResetModel()
+
+    def line(self, row: int) -> LogLine:
+        return self._lines[row]
+
+    def _fits(self, line: LogLine) -> bool:
+        return (
+            (not self._kind or line.kind == self._kind)
+            and (not self._run_id or line.run_id == self._run_id)
+            and (not self._text or self._text in f"{line.kind} {line.run_id} {line.text}".lower())
+        )
+
+    def _learn(self, lines: list[LogLine]) -> None:
+        new = {line.kind for line in lines} - self.kinds
+        if new:
+            self.kinds |= new
+            self.kinds_changed.emit()
+
+    def _add(self, lines: list[LogLine]) -> None:
+        self._learn(lines)
+        new = [line for line in lines if self._fits(line)][-KEPT:]
+        if not new:
+            return
+        too_many = len(self._lines) + len(new) - KEPT
+        if too_many > 0:
+            self.beginRemoveRows(_ROOT, 0, too_many - 1)
+            for _ in range(too_many):
+                self._lines.popleft()
+            self.endRemoveRows()
+        first = len(self._lines)
+        self.beginInsertRows(_ROOT, first, first + len(new) - 1)
+        self._lines.extend(new)
+        self.endInsertRows()
+
+    # --- Qt's questions
+
+    def rowCount(self, parent: Index = _ROOT) -> int:
+        return 0 if parent.isValid() else len(self._lines)
+
+    def columnCount(self, parent: Index = _ROOT) -> int:
+        return 0 if parent.isValid() else len(COLUMNS)
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        line = self._lines[index.row()]
+        if role == Qt.ItemDataRole.DisplayRole:
+            shown = (words.moment(line.at)[11:], words.short_id(line.run_id), line.kind, line.text)
+            return shown[index.column()]
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return (words.moment(line.at), line.run_id, line.kind, line.text)[index.column()]
+        return line if role == LINE_ROLE else None
+
+    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.DisplayRole:
+            return COLUMNS[section]
+        if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.TextAlignmentRole:
+            return Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+        return None

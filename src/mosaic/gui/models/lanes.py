@@ -1,0 +1,366 @@
+"""What is seen of a run's environments: in shared memory where they run on this machine, else by the daemon's relay."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from PySide6.QtCore import QObject, QRect, Signal
+from PySide6.QtGui import QImage
+
+from mosaic.client import Trainer
+from mosaic.contracts.errors import MosaicError
+from mosaic.fastlane import BGRX32, Frame, LaneView, hud, lanes_folder
+from mosaic.gui.bridge import Bridge
+from mosaic.gui.models.events import Events
+from mosaic.gui.models.runs import Runs
+
+Json = dict[str, Any]
+Tell = Callable[..., None]
+
+CONNECTED = "connected"
+WAITING = "waiting"
+UNAVAILABLE = "unavailable"
+NEXT_FRAME = "waiting for the next frame…"
+LATE_S = 2.0
+"""A frame that has not been followed by another for so long is the last one for now."""
+RETRY_S = 1.0
+FARTHEST_SIDE = 1280
+"""Of a picture that the daemon sends."""
+
+
+class Cell(NamedTuple):
+    env: int
+    image: QImage | None
+    """None before the first frame."""
+    pixels: Any
+    """The bytes that `image` looks at: they live as long as the cell does."""
+    hud: Json
+    """Episode, step, reward, return, rate_hz, pace; empty before the first frame."""
+
+
+class Source(Protocol):
+    where: str
+    """How the frames come, in words."""
+    cells: list[Cell]
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    def look(self) -> set[int]:
+        """The environments with a new frame. Never waits."""
+
+    def counts(self) -> tuple[int, int]:
+        """Frames that were torn and files that were no lanes, so far."""
+
+    def close(self) -> None: ...
+
+
+# --- on this machine
+
+
+class LocalLanes:
+    where = "shared memory"
+
+    def __init__(self, run_dir: str, envs: Sequence[int], wishes: Json, tell: Tell) -> None:
+        self.cells: list[Cell] = []
+        self._view = LaneView(lanes_folder(run_dir), envs, tell=tell, **wishes)
+        self._seen: dict[int, Frame | None] = {}
+
+    @property
+    def state(self) -> str:
+        return self._view.state
+
+    @property
+    def reason(self) -> str:
+        return self._view.reason
+
+    def look(self) -> set[int]:
+        self._view.look()
+        frames = self._view.frames
+        new = {env for env, frame in frames.items() if env not in self._seen or frame is not self._seen[env]}
+        if new or len(frames) != len(self._seen):
+            kept = {cell.env: cell for cell in self.cells}
+            self._seen = dict(frames)
+            self.cells = [_cell(env, frame) if env in new else kept[env] for env, frame in sorted(frames.items())]
+        return new
+
+    def counts(self) -> tuple[int, int]:
+        return self._view.torn, self._view.invalid
+
+    def close(self) -> None:
+        self._view.close()
+
+
+def _cell(env: int, frame: Frame | None) -> Cell:
+    if frame is None:
+        return Cell(env, None, None, {})
+    return Cell(env, as_image(frame.image, frame.format), frame.image, hud(frame))
+
+
+def as_image(pixels: Any, pixel_format: str) -> QImage:
+    """An image over the same bytes. Whoever holds it must hold the pixels too."""
+    height, width, channels = pixels.shape
+    if pixel_format == BGRX32:
+        # Nobody fills the fourth byte, and Qt copies it as it is: where it is 0, a grabbed window has holes.
+        words = pixels.view(np.uint32)
+        np.bitwise_or(words, np.uint32(0xFF000000), out=words)
+        kind = QImage.Format.Format_RGB32
+    else:
+        kind = QImage.Format.Format_RGB888
+    return QImage(pixels.data, width, height, width * channels, kind)
+
+
+# --- on another machine
+
+
+class RelayedLanes:
+    """Listens in a thread of the bridge's; only the newest picture is kept."""
+
+    where = "the trainer's relay"
+
+    def __init__(self, bridge: Bridge, run_id: str, envs: Sequence[int], wishes: Json) -> None:
+        self.state = WAITING
+        self.reason = "the trainer has sent nothing yet"
+        self.cells: list[Cell] = []
+        self._bridge = bridge
+        self._run_id = run_id
+        self._envs = tuple(envs)
+        self._wishes = {name: value for name, value in wishes.items() if value is not None}
+        self._newest: list[Cell] | None = None
+        self._torn = 0
+        self._is_closed = False
+        self._is_over = False
+        self._retry_at: float | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._retry_at = None
+        self._bridge.ask(self._listen, None, self._lost)
+
+    def _listen(self, trainer: Trainer) -> None:
+        """Ends within seconds after `close`: the daemon says something every two of them."""
+        for sight in trainer.frames(self._run_id, self._envs, max_side=FARTHEST_SIDE, **self._wishes):
+            if self._is_closed:
+                return
+            if sight.image:
+                self._newest = list(cut(sight.image, sight.hud, self._envs))
+                self._torn = int(sight.hud.get("torn", 0))
+            self.state, self.reason = sight.state, sight.reason
+        self._is_over = True
+
+    def _lost(self, error: Exception) -> None:
+        self.state = WAITING if isinstance(error, MosaicError) else UNAVAILABLE
+        self.reason = str(error)
+        self._retry_at = time.monotonic() + RETRY_S
+
+    def look(self) -> set[int]:
+        if self._retry_at is not None and time.monotonic() >= self._retry_at and not self._is_closed:
+            self._begin()
+        cells, self._newest = self._newest, None
+        if cells is None:
+            return set()
+        before = {cell.env: cell.hud.get("number") for cell in self.cells}
+        self.cells = cells
+        return {cell.env for cell in cells if cell.image and before.get(cell.env) != cell.hud.get("number")}
+
+    def counts(self) -> tuple[int, int]:
+        return self._torn, 0
+
+    def close(self) -> None:
+        self._is_closed = True
+
+
+def cut(jpeg: bytes, facts: Json, envs: Sequence[int]) -> Iterator[Cell]:
+    """The cells of a grid that was sent as one picture; by default those of environment 0 and up, row by row."""
+    whole = QImage.fromData(jpeg).convertToFormat(QImage.Format.Format_RGB32)
+    rows, columns = int(facts.get("rows", 1)), int(facts.get("columns", 1))
+    width, height = whole.width(), whole.height()
+    places = {env: at for at, env in enumerate(envs)}
+    for told in facts.get("envs", []):
+        env = int(told["env"])
+        row, column = divmod(places.get(env, env), columns)
+        top, bottom = row * height // rows, (row + 1) * height // rows
+        left, right = column * width // columns, (column + 1) * width // columns
+        yield Cell(env, whole.copy(QRect(left, top, right - left, bottom - top)), None, told)
+
+
+# --- one viewer
+
+
+class Standing(NamedTuple):
+    state: str
+    text: str
+
+
+def standing(view: Json | None, video_mode: str | None, source: Source | None, late_s: float) -> Standing:
+    """How a viewer stands: what the run says counts before what its lanes say."""
+    if view is None:
+        return Standing(WAITING, "the trainer has not told of this run yet")
+    if view["stage"] == "finished":
+        return Standing(UNAVAILABLE, f"the run has ended ({view.get('outcome')})")
+    if video_mode == "off":
+        return Standing(UNAVAILABLE, "live frames are off for this run (video_mode is off)")
+    if view["stage"] in ("queued", "starting"):
+        return Standing(WAITING, f"the run is {view['stage']}")
+    if source is None:
+        return Standing(WAITING, NEXT_FRAME)
+    if source.state == UNAVAILABLE:
+        return Standing(UNAVAILABLE, source.reason)
+    if view["stage"] == "paused":
+        return Standing(WAITING, "the run is paused")
+    if source.state == WAITING:
+        return Standing(WAITING, source.reason or NEXT_FRAME)
+    return Standing(CONNECTED, source.where) if late_s < LATE_S else Standing(WAITING, NEXT_FRAME)
+
+
+class Lanes(QObject):
+    """What one viewer sees of one run. `look` often while somebody looks; `rest` when nobody does."""
+
+    changed = Signal()
+    """State, reason or counts."""
+
+    def __init__(
+        self, bridge: Bridge, runs: Runs, events: Events, is_remote: bool = False, parent: QObject | None = None
+    ) -> None:
+        """`is_remote`: the trainer is on another machine, whatever lies under its paths on this one."""
+        super().__init__(parent)
+        self._is_remote = is_remote
+        self.run_id: str | None = None
+        self.envs: tuple[int, ...] = ()
+        """Those that are watched; empty: all."""
+        self.cells: list[Cell] = []
+        self.standing = Standing(WAITING, NEXT_FRAME)
+        self.torn = 0
+        self.invalid = 0
+        self._wishes: Json = {"rate_hz": None, "budget": None}
+        self._bridge = bridge
+        self._runs = runs
+        self._events = events
+        self._source: Source | None = None
+        self._video_mode: str | None = None
+        self._frame_at = 0.0
+        self._judge_at = 0.0
+        self._arrived: deque[float] = deque(maxlen=240)
+        self._told: dict[str, str] = {}
+        """By run, the last of connected and unavailable that was told of it."""
+
+    def show(self, run_id: str) -> None:
+        if run_id == self.run_id:
+            return
+        self.rest()
+        self.run_id = run_id
+        self.envs = ()
+        self.cells = []
+        self.torn = self.invalid = 0
+        self._video_mode = None
+        self._bridge.ask(
+            lambda trainer: (run_id, trainer.config(run_id)), self._take_config, lambda _: None, owner=self
+        )
+        self._judge()
+
+    def watch(self, envs: Sequence[int]) -> None:
+        """Only these environments; none: all. The others are not drawn."""
+        if tuple(envs) != self.envs:
+            self.envs = tuple(envs)
+            self.rest()
+            self.cells = [cell for cell in self.cells if not envs or cell.env in envs]
+
+    def wish(self, rate_hz: float | None, budget: float | None) -> None:
+        """How often, and for how much of the training time; None leaves it to the run."""
+        self._wishes = {"rate_hz": rate_hz, "budget": budget}
+        self.rest()
+
+    def look(self) -> set[int]:
+        """The environments with a new frame. Never waits; costs what the new frames' copies cost."""
+        now = time.monotonic()
+        new: set[int] = set()
+        if self._source is None and self._can_watch():
+            self._source = self._opened()
+            self._frame_at = now
+        if self._source is not None:
+            before = len(self.cells)
+            new = self._source.look()
+            if self._source.cells and (new or len(self._source.cells) != before):
+                self.cells = list(self._source.cells)
+            if new:
+                self._frame_at = now
+                self._arrived.extend([now] * len(new))
+        if now >= self._judge_at or (new and self.standing.state != CONNECTED):
+            self._judge()
+        return new
+
+    def rest(self) -> None:
+        """Nobody looks: the run is told so by silence."""
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+        self._arrived.clear()
+
+    @property
+    def is_resting(self) -> bool:
+        return self._source is None
+
+    def shown_hz(self) -> float:
+        """Pictures of all environments together that came in the last two seconds, a second."""
+        now = time.monotonic()
+        while self._arrived and now - self._arrived[0] > LATE_S:
+            self._arrived.popleft()
+        return len(self._arrived) / LATE_S
+
+    def _can_watch(self) -> bool:
+        view = self._runs.get(self.run_id) if self.run_id else None
+        return view is not None and view["stage"] not in ("queued", "finished")
+
+    def _opened(self) -> Source:
+        assert self.run_id is not None
+        view = self._runs.get(self.run_id)
+        assert view is not None
+        if not self._is_remote and Path(view["run_dir"]).is_dir():
+            return LocalLanes(view["run_dir"], self.envs, self._wishes, self._tell)
+        return RelayedLanes(self._bridge, self.run_id, self.envs, self._wishes)
+
+    def _take_config(self, answer: tuple[str, Json]) -> None:
+        run_id, payload = answer
+        if run_id == self.run_id:
+            config = payload.get("metadata", {}).get("worker", {}).get("config", {})
+            extras = config.get("extras") if isinstance(config, dict) else None
+            self._video_mode = extras.get("video_mode") if isinstance(extras, dict) else None
+            self._judge()
+
+    def _judge(self) -> None:
+        """Now and then only: it may look at folders."""
+        now = time.monotonic()
+        self._judge_at = now + 0.25
+        view = self._runs.get(self.run_id) if self.run_id else None
+        if view is not None and view["stage"] == "finished":
+            self.rest()
+        found = standing(view, self._video_mode, self._source, now - self._frame_at)
+        counts = self._source.counts() if self._source is not None else (self.torn, self.invalid)
+        if found != self.standing or counts != (self.torn, self.invalid):
+            self.standing = found
+            self.torn, self.invalid = counts
+            self.changed.emit()
+        if found.state == CONNECTED:
+            count = len(self.cells)
+            self._tell_change("fastlane_connected", f"{count} environment{'s' * (count != 1)} by {found.text}")
+        elif found.state == UNAVAILABLE and (self._source is not None or self.run_id in self._told):
+            self._tell_change("fastlane_unavailable", found.text)
+
+    def _tell_change(self, event: str, text: str) -> None:
+        run_id = self.run_id or ""
+        if self._told.get(run_id) != event:
+            self._told[run_id] = event
+            self._events.add(event, text, run_id)
+
+    def _tell(self, event: str, **facts: Any) -> None:
+        """What a lane says of itself, once each; its state is told by us, which know the run's too."""
+        if event in ("fastlane_header_invalid", "fastlane_frame_read_error"):
+            self._events.add(event, ", ".join(f"{name}: {value}" for name, value in facts.items()), self.run_id or "")

@@ -1,0 +1,131 @@
+"""From the bytes of a log to lines that can be shown: whole lines, cut where endless, readable whatever they hold."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import time
+from typing import Any, NamedTuple
+
+LONGEST_LINE = 4000
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+"""What a terminal obeys: colours, moves of the cursor, titles of the window."""
+_COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
+
+
+class Span(NamedTuple):
+    """Some characters in one style."""
+
+    text: str
+    colour: str = ""
+    """A name of the eight that terminals know; empty: as usual."""
+    is_bold: bool = False
+
+
+COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+
+
+def spans(line: str) -> list[Span]:
+    """A line without control sequences; those that colour it have become styles."""
+    if "\x1b" not in line:
+        return [Span(_plain(line))]
+    found: list[Span] = []
+    colour, is_bold, at = "", False, 0
+    for match in _COLOUR.finditer(line):
+        text = _plain(line[at : match.start()])
+        if text:
+            found.append(Span(text, colour, is_bold))
+        colour, is_bold = _styled(match.group(1), colour, is_bold)
+        at = match.end()
+    rest = _plain(line[at:])
+    if rest or not found:
+        found.append(Span(rest, colour, is_bold))
+    return found
+
+
+def _styled(codes: str, colour: str, is_bold: bool) -> tuple[str, bool]:
+    numbers = [int(code) if code else 0 for code in codes.split(";")]
+    while numbers:
+        code = numbers.pop(0)
+        if code == 0:
+            colour, is_bold = "", False
+        elif code == 1:
+            is_bold = True
+        elif code == 22:
+            is_bold = False
+        elif 30 <= code <= 37 or 90 <= code <= 97:
+            colour = COLOURS[code % 10]
+        elif code == 39:
+            colour = ""
+        elif code in (38, 48):
+            # One of 256 colours (5;n), or red, green and blue (2;r;g;b): the first eight have names, others are passed.
+            kind = numbers.pop(0) if numbers else 0
+            taken, numbers = numbers[: 1 if kind == 5 else 3], numbers[1 if kind == 5 else 3 :]
+            if code == 38:
+                colour = COLOURS[taken[0] % 8] if kind == 5 and taken and taken[0] < 16 else ""
+    return colour, is_bold
+
+
+def _plain(text: str) -> str:
+    if text.isprintable():
+        return text
+    text = _SEQUENCE.sub("", text)
+    return "".join(char if char == "\t" or char.isprintable() else "�" for char in text)
+
+
+class LogText:
+    """Takes in chunks of bytes; gives the lines that are whole, and keeps what has no end yet."""
+
+    def __init__(self, is_cut: bool = False) -> None:
+        """`is_cut`: the first line begins somewhere in its middle and is passed over."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._rest = ""
+        self._is_cut = is_cut
+        self.passed = ""
+        """What was passed over: the end of a line that begins in an earlier part."""
+
+    @property
+    def rest(self) -> str:
+        """The last line, as far as it is written and as it stands there."""
+        return "" if self._is_cut else self._rest
+
+    def take(self, data: bytes, is_last: bool = False) -> list[str]:
+        *lines, rest = (self._rest + self._decoder.decode(data, is_last)).split("\n")
+        if len(rest) > 4 * LONGEST_LINE:
+            rest = rest[: 2 * LONGEST_LINE]  # an endless line: what is never shown need not be kept
+        self._rest = rest
+        if self._is_cut and lines:
+            self._is_cut = False
+            self.passed = lines.pop(0)
+        return [shown(line) for line in lines]
+
+
+def shown(line: str) -> str:
+    """What a terminal would show last: a carriage return goes back to the line's beginning."""
+    line = line.rstrip("\r")
+    if "\r" in line:
+        line = line[line.rindex("\r") + 1 :]
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} … ({len(line):,} characters)"
+
+
+def daemon_line(line: str) -> str:
+    """A line of the daemon's log, which is JSON, for people: time, level, what happened, its facts."""
+    try:
+        said: Any = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(said, dict) or "event" not in said:
+        return line
+    level = str(said.pop("level", "info")).lower()
+    at = said.pop("timestamp", said.pop("at", ""))
+    if isinstance(at, (int, float)):
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    event = said.pop("event")
+    colour = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}.get(level, "")
+    facts = " ".join(f"{name}={_fact(value)}" for name, value in said.items())
+    return f"{at}  {colour}{level:7} {event}\x1b[0m  {facts}"
+
+
+def _fact(value: Any) -> str:
+    return value if isinstance(value, str) and " " not in value else json.dumps(value, ensure_ascii=False)

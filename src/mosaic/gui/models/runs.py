@@ -1,0 +1,69 @@
+"""All runs of the workspace, as the daemon tells of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PySide6.QtCore import QObject, Signal
+
+from mosaic.gui.bridge import Bridge
+
+Json = dict[str, Any]
+
+
+class Runs(QObject):
+    reset = Signal()
+    """Everything may have changed."""
+    changed = Signal(set)
+    """The ids of runs that are new or different."""
+    removed = Signal(set)
+
+    def __init__(self, bridge: Bridge, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._views: dict[str, Json] = {}
+        bridge.listed.connect(self._list)
+        bridge.polled.connect(lambda views, _: self.update(views))
+        bridge.told.connect(self._hear)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def ids(self) -> list[str]:
+        """Newest first."""
+        return sorted(self._views, reverse=True)
+
+    def get(self, run_id: str) -> Json | None:
+        return self._views.get(run_id)
+
+    def all(self) -> list[Json]:
+        return list(self._views.values())
+
+    def update(self, views: list[Json]) -> None:
+        """Takes in views; lists lack the story and the attempts, which are kept where they were known."""
+        changed = set()
+        for view in views:
+            run_id = view["run_id"]
+            known = self._views.get(run_id, {})
+            # A poll that was under way when the run ended is older than what we know.
+            if known.get("stage") == "finished" and view["stage"] != "finished" and "story" not in view:
+                continue
+            merged = {**known, **view}
+            if merged != known:
+                self._views[run_id] = merged
+                changed.add(run_id)
+        if changed:
+            self.changed.emit(changed)
+
+    def forget(self, run_ids: set[str]) -> None:
+        for run_id in run_ids:
+            self._views.pop(run_id, None)
+        self.removed.emit(run_ids)
+
+    def _list(self, views: list[Json]) -> None:
+        self._views = {view["run_id"]: view for view in views}
+        self.reset.emit()
+
+    def _hear(self, events: list[Json]) -> None:
+        latest = {event["run_id"]: event["view"] for event in events if event["kind"] == "record" and "view" in event}
+        if latest:
+            self.update(list(latest.values()))

@@ -1,0 +1,115 @@
+"""The search line over the runs: plain words, and `algo:ppo env:CartPole tag:x status:failed group:g seed:1`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mosaic.gui.views.words import state_of
+
+Json = dict[str, Any]
+Match = Callable[[Json, str], bool]
+
+_PIECE = re.compile(r'-?(?:\w+:)?"[^"]*"?|\S+')
+"""A word, or several within quotes, with the key before them."""
+
+
+def _inside(*names: str) -> Match:
+    """The value is a part of one of these fields."""
+    return lambda view, value: any(value in str(view.get(name) or "").lower() for name in names)
+
+
+def _has_tag(view: Json, value: str) -> bool:
+    return any(tag.lower().startswith(value) for tag in view.get("tags") or ())
+
+
+def _has_status(view: Json, value: str) -> bool:
+    """A stage or an outcome, as far as it is written; `active` stands for all that have not ended."""
+    states = [str(view.get("stage")), str(view.get("outcome") or ""), state_of(view)]
+    if view.get("stage") != "finished":
+        states.append("active")
+    return any(state.startswith(value) for state in states if state)
+
+
+def _has_seed(view: Json, value: str) -> bool:
+    """One seed, or a span such as 1-5."""
+    seed = view.get("seed")
+    first, dash, last = value.partition("-")
+    if seed is None or not first.isdecimal():
+        return False
+    if dash and last.isdecimal():
+        return int(first) <= int(seed) <= int(last)
+    return str(seed) == first
+
+
+def _has_id(view: Json, value: str) -> bool:
+    run_id = str(view["run_id"]).lower()
+    return run_id.startswith(value) or run_id.endswith(value)
+
+
+KEYS: dict[str, Match] = {
+    "algo": _inside("algo", "worker"),
+    "env": _inside("env_id"),
+    "tag": _has_tag,
+    "status": _has_status,
+    "group": _inside("group"),
+    "seed": _has_seed,
+    "id": _has_id,
+    "name": _inside("run_name"),
+    "note": _inside("notes"),
+    "worker": _inside("worker"),
+    "kind": _inside("kind"),
+}
+
+
+def _anywhere(view: Json, value: str) -> bool:
+    return (
+        _inside("algo", "env_id", "group", "run_name", "notes", "worker", "run_id")(view, value)
+        or _has_tag(view, value)
+        or state_of(view).startswith(value)
+    )
+
+
+@dataclass(frozen=True)
+class Term:
+    match: Match
+    values: tuple[str, ...]
+    """One of them must fit."""
+    is_negated: bool = False
+
+    def fits(self, view: Json) -> bool:
+        return any(self.match(view, value) for value in self.values) is not self.is_negated
+
+
+@dataclass(frozen=True)
+class Query:
+    """All terms must fit; without any, every run does."""
+
+    terms: tuple[Term, ...] = ()
+
+    def fits(self, view: Json) -> bool:
+        return all(term.fits(view) for term in self.terms)
+
+
+def parse(text: str) -> Query:
+    """Reads what stands there so far: a key without its value is passed over, so that typing hides nothing.
+
+    `status:failed,lost` takes either; a minus before a term turns it round.
+    """
+    terms = []
+    for piece in _PIECE.findall(text):
+        is_negated = piece.startswith("-") and len(piece) > 1
+        word = piece.removeprefix("-") if is_negated else piece
+        key, colon, value = word.partition(":")
+        match = KEYS.get(key.lower()) if colon else None
+        if match is None:
+            match, value = _anywhere, word
+            values = [value.strip('"').lower()]
+        else:
+            values = value.strip('"').lower().split(",")
+        values = [value for value in values if value]
+        if values:
+            terms.append(Term(match, tuple(values), is_negated))
+    return Query(tuple(terms))

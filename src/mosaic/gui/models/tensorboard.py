@@ -1,0 +1,159 @@
+"""A TensorBoard of our own: started for one folder, ended with all its children, never left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from PySide6.QtCore import QObject, QProcess, QTimer, Signal
+
+PATIENCE_MS = 30_000
+GRACE_MS = 2_000
+"""For an end in order, which tidies its temporary files."""
+LAST_GRACE_MS = 500
+"""The same when the window closes and somebody waits."""
+KEPT = 4_000
+
+STOPPED, STARTING, READY, FAILED = "stopped", "starting", "ready", "failed"
+
+_SERVING = re.compile(r"\bat (http://127\.0\.0\.1:\d+/)")
+_FOLLOWED = """
+import os, runpy, threading
+
+def follow():
+    while os.read(0, 100):
+        pass
+    os.killpg(0, 9)
+
+threading.Thread(target=follow, daemon=True).start()
+runpy.run_module("tensorboard.main", run_name="__main__", alter_sys=True)
+"""
+"""Whose standard input ends when the window dies, however it dies; then it and its children go too."""
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("tensorboard") is not None
+
+
+def command(logdir: Path) -> list[str]:
+    """On a free port of this machine alone; it says which when it serves."""
+    where = ["--logdir", str(logdir), "--host", "127.0.0.1", "--port", "0"]
+    return [sys.executable, "-c", _FOLLOWED, *where]
+
+
+class TensorBoard(QObject):
+    changed = Signal()
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.state = STOPPED
+        self.url = ""
+        """While it serves."""
+        self.problem = ""
+        """Why it does not."""
+        self.pid = 0
+        self._said = ""
+        self._process: QProcess | None = None
+        self._patience = QTimer(self, singleShot=True, interval=PATIENCE_MS)
+        self._patience.timeout.connect(lambda: self._fail("TensorBoard did not start within 30 seconds."))
+
+    def start(self, words: Sequence[str]) -> None:
+        """`words`: a program and its arguments, as `command` gives them."""
+        self.stop()
+        process = QProcess(self)
+        parameters = QProcess.UnixProcessParameters()
+        parameters.flags = QProcess.UnixProcessFlag.CreateNewSession
+        process.setUnixProcessParameters(parameters)
+        process.setProcessChannelMode(QProcess.ProcessChannelMode.MergedChannels)
+        process.readyRead.connect(lambda: self._hear(process))
+        process.finished.connect(lambda code, status: self._ended(process, code, status))
+        process.errorOccurred.connect(lambda error: self._broke(process, error))
+        self._process = process
+        self._said = self.url = self.problem = ""
+        self.state = STARTING
+        self._patience.start()
+        process.start(words[0], list(words[1:]))
+        self.pid = process.processId()
+        process.setProperty("group", self.pid)
+        self.changed.emit()
+
+    def stop(self) -> None:
+        """Asks it to end, and sees to it without waiting."""
+        process = self._let_go()
+        if process is not None:
+            _signal(process, signal.SIGTERM)
+            # The timer is the process's own, and goes with it.
+            kill = QTimer(process, singleShot=True, interval=GRACE_MS)
+            kill.timeout.connect(lambda: _signal(process, signal.SIGKILL))
+            kill.start()
+            self.changed.emit()
+
+    def close(self) -> None:
+        """Ends it now: the window goes."""
+        processes = [child for child in self.children() if isinstance(child, QProcess)]
+        self._let_go()
+        for process in processes:
+            _signal(process, signal.SIGTERM)
+        for process in processes:
+            if not process.waitForFinished(LAST_GRACE_MS):
+                _signal(process, signal.SIGKILL)
+                process.waitForFinished(GRACE_MS)
+
+    def _let_go(self) -> QProcess | None:
+        process, self._process = self._process, None
+        self._patience.stop()
+        self.state, self.url, self.problem, self.pid = STOPPED, "", "", 0
+        return process
+
+    def _hear(self, process: QProcess) -> None:
+        said = bytes(process.readAll().data()).decode("utf-8", "replace")
+        if process is not self._process:
+            return
+        self._said = (self._said + said)[-KEPT:]
+        found = _SERVING.search(self._said)
+        if found and self.state == STARTING:
+            self._patience.stop()
+            self.state, self.url = READY, found.group(1)
+            self.changed.emit()
+
+    def _ended(self, process: QProcess, code: int, status: QProcess.ExitStatus) -> None:
+        _signal(process, signal.SIGKILL)  # what is left of its children
+        if process is self._process:
+            how = f"exit code {code}" if status is QProcess.ExitStatus.NormalExit else f"signal {code}"
+            self._process = None
+            self._fail(f"TensorBoard has ended unexpectedly ({how}). {self._last_words()}".strip())
+        process.deleteLater()
+
+    def _broke(self, process: QProcess, error: QProcess.ProcessError) -> None:
+        if error is QProcess.ProcessError.FailedToStart:
+            if process is self._process:
+                self._process = None
+                self._fail(f"TensorBoard cannot be started: {process.errorString()}.")
+            process.deleteLater()
+
+    def _fail(self, why: str) -> None:
+        if self._process is not None:
+            self.stop()
+        self._patience.stop()
+        self.state, self.url, self.problem, self.pid = FAILED, "", why, 0
+        self.changed.emit()
+
+    def _last_words(self) -> str:
+        lines = [line.strip() for line in self._said.splitlines() if line.strip()]
+        # What it says when all is well explains nothing.
+        told = [line for line in lines if "TensorFlow installation not found" not in line and "(Press CTRL" not in line]
+        return f"Its last words: {told[-1][:200]}" if told else ""
+
+
+def _signal(process: QProcess, number: signal.Signals) -> None:
+    """To the whole group: it has a child that reads the files."""
+    group = int(process.property("group") or 0)
+    if group > 0:
+        with suppress(ProcessLookupError):
+            os.killpg(group, number)

@@ -1,0 +1,295 @@
+"""How a run stands: its numbers, its curve, its facts and its story."""
+
+from __future__ import annotations
+
+import time
+
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QHideEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QProgressBar,
+    QPushButton,
+    QScrollArea,
+    QSplitter,
+    QVBoxLayout,
+    QWidget,
+)
+
+from mosaic.gui import theme
+from mosaic.gui.models.feed import Feed
+from mosaic.gui.models.series import RETURN_TAG, Series
+from mosaic.gui.views import words
+from mosaic.gui.views.chart import Chart
+from mosaic.gui.views.facts import Fact, Facts, Story, Tile
+from mosaic.gui.views.made import muted, named
+from mosaic.gui.workbench import Json, Workbench
+
+TICK_MS = 10_000
+"""How often ages are told anew."""
+SMOOTHING = 0.8
+TILES = (
+    ("return", "Return"),
+    ("steps", "Steps"),
+    ("sps", "Steps a second"),
+    ("time", "Time left"),
+    ("cpu", "CPU"),
+    ("memory", "Memory"),
+)
+PARTS = 1000
+
+
+class Overview(QWidget):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._run_id = ""
+        self._series: Series | None = None
+        self._feed: Feed | None = None
+        self._tiles = {name: Tile(title, f"overview.{name}") for name, title in TILES}
+        self._bar = named(QProgressBar(), "overview.progress")
+        self._why = named(QFrame(), "overview.why")
+        self._reason = named(QLabel(), "overview.reason")
+        self._facts = Facts()
+        self._story = Story()
+        self._chart = Chart("Return", "overview.chart")
+        self._build()
+        self._clock = QTimer(self, interval=TICK_MS)
+        self._clock.timeout.connect(self._refresh)
+        workbench.runs.changed.connect(self._changed)
+        workbench.runs.reset.connect(self._ask)
+        workbench.theme_changed.connect(self._restyle)
+
+    def _build(self) -> None:
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, theme.GAP)
+        column.setSpacing(theme.GAP)
+        column.addWidget(self._build_why())
+        tiles = QHBoxLayout()
+        tiles.setSpacing(2 * theme.GAP)
+        for tile in self._tiles.values():
+            tiles.addWidget(tile, 1)
+        column.addLayout(tiles)
+        self._bar.setRange(0, PARTS)
+        self._bar.setTextVisible(False)
+        self._bar.setProperty("thin", True)
+        column.addWidget(self._bar)
+        self._chart.set_smoothing(SMOOTHING)
+        self._chart.set_hint("No episode has ended yet")
+        right = QSplitter(Qt.Orientation.Vertical)
+        right.addWidget(self._chart)
+        right.addWidget(self._with_heading("Story", self._story))
+        right.setStretchFactor(0, 1)
+        right.setSizes([400, 130])
+        right.setChildrenCollapsible(False)
+        both = named(QSplitter(Qt.Orientation.Horizontal), "overview.split")
+        both.addWidget(_scrolling(self._facts))
+        both.addWidget(right)
+        both.setStretchFactor(1, 1)
+        both.setSizes([280, 700])
+        both.setChildrenCollapsible(False)
+        column.addSpacing(4)
+        column.addWidget(both, 1)
+
+    def _build_why(self) -> QFrame:
+        self._why.setProperty("banner", True)
+        row = QHBoxLayout(self._why)
+        row.setContentsMargins(theme.MARGIN, 6, theme.MARGIN, 6)
+        row.setSpacing(theme.GAP)
+        self._reason.setWordWrap(True)
+        self._reason.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        logs = named(QPushButton("Show log"), "overview.logs")
+        logs.clicked.connect(lambda: self._workbench.tab_wanted.emit("logs"))
+        row.addWidget(self._reason, 1)
+        row.addWidget(logs)
+        self._why.hide()
+        return self._why
+
+    def _with_heading(self, title: str, widget: QWidget) -> QWidget:
+        holder = QWidget()
+        column = QVBoxLayout(holder)
+        column.setContentsMargins(theme.GAP, theme.GAP, 0, 0)
+        column.setSpacing(4)
+        column.addWidget(muted(title))
+        column.addWidget(_scrolling(widget), 1)
+        return holder
+
+    # --- which run
+
+    def show_run(self, run_id: str) -> None:
+        if run_id != self._run_id:
+            self._run_id = run_id
+            self._watch(self._workbench.series(run_id))
+            self._story.show_story([])
+        self._ask()
+        self._refresh()
+
+    def _ask(self) -> None:
+        """Lists know neither story nor attempts."""
+        run_id = self._run_id
+        if run_id:
+            self._workbench.bridge.ask(
+                lambda trainer: trainer.get(run_id), lambda view: self._workbench.runs.update([view]), None, self
+            )
+
+    def _watch(self, series: Series) -> None:
+        if self._series is not None:
+            self._series.grown.disconnect(self._grown)
+            self._series.loaded.disconnect(self._draw)
+            self._chart.remove_curve("run")
+        self._series = series
+        series.grown.connect(self._grown)
+        series.loaded.connect(self._draw)
+        self._feed = Feed(series, RETURN_TAG, self._chart.put_curve("run", "Return", theme.run_colour(series.run_id)))
+        self._draw()
+
+    def _grown(self, tags: set[str]) -> None:
+        if RETURN_TAG in tags:
+            self._draw()
+
+    def _draw(self) -> None:
+        if self._feed is not None and self._feed.pull("step"):
+            self._chart.touch()
+
+    def _changed(self, run_ids: set[str]) -> None:
+        if self._run_id in run_ids and self.isVisible():
+            self._refresh()
+
+    # --- what is told
+
+    def _refresh(self) -> None:
+        view = self._workbench.runs.get(self._run_id)
+        if view is None:
+            return
+        self._show_tiles(view)
+        self._show_reason(view)
+        self._facts.show_facts(facts_of(view))
+        if "story" in view:
+            self._story.show_story(view["story"], str(view.get("outcome") or ""))
+
+    def _show_tiles(self, view: Json) -> None:
+        episodes = view.get("episodes") or 0
+        last = f"last {min(100, episodes)} episodes" if episodes else "no episode yet"
+        mean = f"Mean of the last {min(100, episodes)} of {episodes:,} episodes" if episodes else ""
+        self._tiles["return"].say(words.number(view.get("episodic_return")), last, mean)
+        step, total = view.get("global_step"), view.get("total_timesteps")
+        part = words.progress(view)
+        of = f"of {words.number(total)}" if total else ""
+        percent = f"{100 * part:.0f} %" if part is not None else ""
+        exact = f"{step:,} of {total:,} steps" if step is not None and total else ""
+        self._tiles["steps"].say(words.number(step), " · ".join(filter(None, (of, percent))), exact)
+        self._tiles["sps"].say(words.number(view.get("sps")), tip="As the worker measures it")
+        is_over = view["stage"] == "finished"
+        self._tiles["time"].caption.setText("Took" if is_over else "Time left")
+        ran = _took(view)
+        if is_over:
+            self._tiles["time"].say(words.duration(ran), f"ended {words.ago(view.get('finished_at'))}")
+        else:
+            self._tiles["time"].say(
+                words.duration(view.get("seconds_left")), f"for {words.duration(ran)} now" if ran is not None else ""
+            )
+        hardware = view.get("hardware") or {}
+        when = "at its end" if is_over else "now"
+        has_any = bool(hardware)
+        self._tiles["cpu"].say(f"{hardware['cpu_percent']:.0f} %" if has_any else "–", when if has_any else "")
+        self._tiles["memory"].say(_megabytes(hardware["rss_mb"]) if has_any else "–", when if has_any else "")
+        self._bar.setVisible(part is not None and not is_over)
+        self._bar.setValue(round(PARTS * (part or 0)))
+
+    def _show_reason(self, view: Json) -> None:
+        is_bad = view.get("outcome") in ("failed", "rejected", "lost") or view.get("is_stalled")
+        said = view.get("reason") or ("Running, but without a sign of progress for a while." if is_bad else "")
+        self._reason.setText(said)
+        self._why.setVisible(bool(is_bad and said))
+
+    def _restyle(self) -> None:
+        self._chart.repaint_theme()
+        self._story.rebuild()
+        for tile in self._tiles.values():
+            tile.value.setFont(theme.heading())
+        self._chart.touch()
+
+    # --- Qt's calls
+
+    def showEvent(self, event: QShowEvent) -> None:
+        self._clock.start()
+        self._refresh()
+        super().showEvent(event)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        self._clock.stop()
+        super().hideEvent(event)
+
+
+def _scrolling(widget: QWidget) -> QScrollArea:
+    area = QScrollArea()
+    area.setWidgetResizable(True)
+    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    area.setWidget(widget)
+    area.setMinimumWidth(200)
+    return area
+
+
+def facts_of(view: Json) -> list[Fact]:
+    """What is known of a run, in groups; what it does not have is left out."""
+    checkpoint = view.get("checkpoint_step")
+    is_train = view.get("kind") == "train"
+    asked = f"{view.get('cpus') or 1} CPU, {view.get('gpus') or 0} GPU, priority {view.get('priority') or 0}"
+    rows: list[Fact | None] = [
+        Fact("Run"),
+        Fact("Id", words.short_id(view["run_id"]), view["run_id"]),
+        _if("Name", view.get("run_name")),
+        Fact("Kind", "training" if is_train else "evaluation"),
+        Fact("Worker", str(view["worker"])),
+        _if("Group", view.get("group")),
+        _if("Tags", ", ".join(view.get("tags") or ())),
+        Fact("Last checkpoint", f"step {checkpoint:,}" if checkpoint is not None else "none yet") if is_train else None,
+        Fact("Attempts", str(len(view["attempts"]))) if len(view.get("attempts") or ()) > 1 else None,
+        Fact("Asked for", asked),
+        Fact("Folder", view["run_dir"]),
+        Fact("Times"),
+        *(_time(name, view.get(key)) for name, key in _TIMES),
+        Fact("Took" if view.get("finished_at") else "Runs for", words.duration(_took(view))),
+        *_hardware(view),
+    ]
+    return [row for row in rows if row is not None]
+
+
+_TIMES = (("Submitted", "submitted_at"), ("Started", "started_at"), ("Ended", "finished_at"))
+
+
+def _if(name: str, value: str | None) -> Fact | None:
+    return Fact(name, value) if value else None
+
+
+def _time(name: str, at: float | None) -> Fact | None:
+    return Fact(name, words.ago(at), words.moment(at)) if at else None
+
+
+def _took(view: Json) -> float | None:
+    """From its start to its end, or until now."""
+    started = view.get("started_at")
+    return None if started is None else max(0.0, (view.get("finished_at") or time.time()) - started)
+
+
+def _hardware(view: Json) -> list[Fact | None]:
+    hardware = view.get("hardware")
+    if not hardware:
+        return []
+    rows: list[Fact | None] = [
+        Fact("Hardware at its end" if view["stage"] == "finished" else "Hardware now"),
+        Fact("CPU", f"{hardware['cpu_percent']:.0f} %", "100 % is one core"),
+        Fact("Memory", _megabytes(hardware["rss_mb"])),
+        Fact("Processes", str(hardware.get("processes", "–"))),
+    ]
+    for number, gpu in enumerate(hardware.get("gpus") or ()):
+        used, total = gpu.get("memory_used_mb"), gpu.get("memory_total_mb")
+        memory = f", {_megabytes(used)} of {_megabytes(total)}" if used is not None and total else ""
+        rows.append(Fact(f"GPU {number}", f"{gpu.get('util_percent', 0):.0f} %{memory}"))
+    return rows
+
+
+def _megabytes(value: float) -> str:
+    return f"{value / 1024:.1f} GB" if value >= 1024 else f"{value:.0f} MB"

@@ -1,0 +1,212 @@
+"""What the user may set: how it looks, which keys do what; and where the workspace is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from PySide6.QtCore import Qt, QUrl
+from PySide6.QtGui import QDesktopServices, QKeySequence, QShowEvent
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QComboBox,
+    QDoubleSpinBox,
+    QFormLayout,
+    QHBoxLayout,
+    QHeaderView,
+    QKeySequenceEdit,
+    QLabel,
+    QPushButton,
+    QScrollArea,
+    QTableWidget,
+    QTableWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from mosaic.gui import theme
+from mosaic.gui.views.made import muted, named
+from mosaic.gui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from mosaic.gui.window import Window
+
+THEMES = ("system", "light", "dark")
+SMALLEST_PT, LARGEST_PT = 8.0, 16.0
+
+
+class SettingsPage(QWidget):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._headings: list[QLabel] = []
+        inside = QWidget()
+        inside.setMaximumWidth(880)
+        self._column = QVBoxLayout(inside)
+        self._column.setContentsMargins(24, 16, 24, 16)
+        self._column.setSpacing(theme.GAP)
+        self._build_workspace()
+        self._build_appearance()
+        self._build_keys()
+        scroll = QScrollArea()
+        scroll.setWidgetResizable(True)
+        scroll.setWidget(inside)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.addWidget(scroll)
+        workbench.theme_changed.connect(self._reflect)
+        self._reflect()
+
+    def _head(self, text: str) -> None:
+        heading = QLabel(text)
+        heading.setFont(theme.heading())
+        self._headings.append(heading)
+        if len(self._headings) > 1:
+            self._column.addSpacing(16)
+        self._column.addWidget(heading)
+
+    # --- workspace
+
+    def _build_workspace(self) -> None:
+        self._head("Workspace")
+        row = QHBoxLayout()
+        path = named(QLabel(str(self._workbench.workspace.root)), "settings.workspace")
+        path.setFont(theme.monospace())
+        path.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        path.setWordWrap(True)
+        row.addWidget(path, 1)
+        folder = named(QPushButton("Open folder"), "settings.open_folder")
+        folder.clicked.connect(
+            lambda: QDesktopServices.openUrl(QUrl.fromLocalFile(str(self._workbench.workspace.root)))
+        )
+        row.addWidget(folder)
+        self._column.addLayout(row)
+        self._column.addWidget(
+            muted("All runs are kept there. For another one, start the workbench with: mosaic gui --var DIR")
+        )
+
+    # --- appearance
+
+    def _build_appearance(self) -> None:
+        self._head("Appearance")
+        form = QFormLayout()
+        form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
+        form.setHorizontalSpacing(24)
+        self._theme = named(QComboBox(), "settings.theme")
+        self._theme.addItems([name.capitalize() for name in THEMES])
+        self._theme.activated.connect(self._set_theme)
+        self._points = named(QDoubleSpinBox(), "settings.font")
+        self._points.setRange(SMALLEST_PT, LARGEST_PT)
+        self._points.setSingleStep(0.5)
+        self._points.setDecimals(1)
+        self._points.setSuffix(" pt")
+        self._points.setKeyboardTracking(False)
+        self._points.valueChanged.connect(self._set_points)
+        for widget in (self._theme, self._points):
+            widget.setFixedWidth(140)
+        form.addRow("Theme", self._theme)
+        form.addRow("Size of the text", self._points)
+        self._column.addLayout(form)
+
+    def _set_theme(self, number: int) -> None:
+        self._workbench.settings.put("theme", THEMES[number])
+        self._workbench.restyle()
+
+    def _set_points(self, points: float) -> None:
+        self._workbench.settings.put("font_pt", points)
+        self._workbench.restyle()
+
+    def _reflect(self) -> None:
+        """Shows what is set, whoever set it."""
+        settings = self._workbench.settings
+        self._theme.setCurrentIndex(THEMES.index(settings.get("theme", "system")))
+        self._points.blockSignals(True)
+        self._points.setValue(settings.get("font_pt", 10.0))
+        self._points.blockSignals(False)
+        for heading in self._headings:
+            heading.setFont(theme.heading())
+
+    # --- keys
+
+    def _build_keys(self) -> None:
+        self._head("Keyboard")
+        self._keys = named(QTableWidget(0, 3), "settings.keys")
+        self._keys.setHorizontalHeaderLabels(["Action", "Menu", "Keys"])
+        self._keys.verticalHeader().hide()
+        self._keys.setShowGrid(False)
+        self._keys.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self._keys.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        self._keys.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self._keys.setMinimumHeight(260)
+        self._keys.setTabKeyNavigation(False)
+        header = self._keys.horizontalHeader()
+        header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft)
+        header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+        header.setSectionResizeMode(1, QHeaderView.ResizeMode.ResizeToContents)
+        header.setSectionResizeMode(2, QHeaderView.ResizeMode.ResizeToContents)
+        self._keys.itemSelectionChanged.connect(self._chosen)
+        self._column.addWidget(self._keys, 1)
+        row = QHBoxLayout()
+        row.addWidget(QLabel("Keys of the chosen action"))
+        self._edit = named(QKeySequenceEdit(), "settings.key")
+        self._edit.setMaximumSequenceLength(1)
+        self._edit.setClearButtonEnabled(True)
+        self._edit.setFixedWidth(160)
+        self._edit.editingFinished.connect(self._set_keys)
+        row.addWidget(self._edit)
+        self._usual = named(QPushButton("Reset"), "settings.key_reset")
+        self._usual.clicked.connect(self._reset_keys)
+        row.addWidget(self._usual)
+        row.addStretch(1)
+        self._column.addLayout(row)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        self._fill_keys()
+        super().showEvent(event)
+
+    @property
+    def _window(self) -> Window:
+        return cast("Window", self.window())
+
+    def _fill_keys(self) -> None:
+        chosen = self._keys.currentRow()
+        table = self._window.table
+        self._keys.blockSignals(True)
+        self._keys.setRowCount(len(table))
+        for number, row in enumerate(table):
+            shown = self._window.action(row.id).shortcut().toString(QKeySequence.SequenceFormat.NativeText)
+            for place, words in enumerate((row.title, row.menu, shown)):
+                self._keys.setItem(number, place, QTableWidgetItem(words))
+        self._keys.blockSignals(False)
+        self._keys.selectRow(max(0, chosen))
+        self._chosen()
+
+    def _chosen(self) -> None:
+        row = self._window.table[max(0, self._keys.currentRow())]
+        self._edit.setKeySequence(self._window.action(row.id).shortcut())
+        self._usual.setEnabled(row.id in self._workbench.settings.get("keys", {}))
+        self._usual.setToolTip(f"Back to {row.keys or 'no keys'}")
+
+    def _set_keys(self) -> None:
+        row = self._window.table[max(0, self._keys.currentRow())]
+        keys = self._edit.keySequence().toString()
+        if keys == self._window.action(row.id).shortcut().toString():
+            return
+        taken = [
+            other.title
+            for other in self._window.table
+            if other.id != row.id and keys and self._window.action(other.id).shortcut().toString() == keys
+        ]
+        if taken:
+            self._workbench.say(f"{keys} is taken by '{taken[0]}'. Choose others, or change those first.", "warning")
+            self._chosen()
+            return
+        self._workbench.settings.put("keys", {**self._workbench.settings.get("keys", {}), row.id: keys})
+        self._window.set_keys(row.id, keys)
+        self._fill_keys()
+
+    def _reset_keys(self) -> None:
+        row = self._window.table[max(0, self._keys.currentRow())]
+        own = {name: keys for name, keys in self._workbench.settings.get("keys", {}).items() if name != row.id}
+        self._workbench.settings.put("keys", own)
+        self._window.set_keys(row.id, row.keys)
+        self._fill_keys()

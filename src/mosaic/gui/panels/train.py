@@ -1,0 +1,301 @@
+"""The train page: the form, the help beside it, and what can be done with it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from PySide6.QtCore import QEvent, Qt
+from PySide6.QtGui import QGuiApplication, QHideEvent, QKeyEvent, QKeySequence, QShortcut, QShowEvent
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QSplitter, QToolButton, QVBoxLayout, QWidget
+
+from mosaic.contracts.errors import BadInput
+from mosaic.gui import theme
+from mosaic.gui.forms.columns import Columns
+from mosaic.gui.forms.draft import at_field, blamed, command_line, payloads, summary_line, text_of
+from mosaic.gui.forms.help import HelpPanel
+from mosaic.gui.forms.layout import label
+from mosaic.gui.forms.policy import is_evaluation
+from mosaic.gui.forms.presets import Presets
+from mosaic.gui.forms.verdict import VerdictLine, accepted, noted, noted_refusal
+from mosaic.gui.models.training import PartlySubmitted
+from mosaic.gui.views.empty import Empty
+from mosaic.gui.views.made import accent_button, named
+from mosaic.gui.workbench import Json, Workbench
+
+HELP_WIDTH = 380
+ROOMY = 1100
+"""Wide enough for the help to be open unless it was closed."""
+
+
+class TrainPage(QWidget):
+    """Made at once, but its form only when it is first looked at: the window opens without waiting for it."""
+
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._view: TrainView | None = None
+        self._column = QVBoxLayout(self)
+        self._column.setContentsMargins(0, 0, 0, 0)
+        workbench.form_wanted.connect(self._wanted)
+
+    def _wanted(self, payload: Json | None) -> None:
+        if payload is not None:
+            if is_evaluation(payload):
+                return  # the policy form takes it
+            try:
+                self._workbench.training.fill(payload)
+            except BadInput as error:
+                self._workbench.tell_error(error)
+                return
+        self._workbench.page_wanted.emit("train")
+
+    def showEvent(self, event: QShowEvent) -> None:
+        if self._view is None and self._column.count() == 0:
+            try:
+                self._view = TrainView(self._workbench)
+            except BadInput as error:  # nothing to train with
+                self._column.addWidget(Empty("Nothing to train with", str(error)))
+            else:
+                self._column.addWidget(self._view)
+        super().showEvent(event)
+
+
+class TrainView(QWidget):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._training = workbench.training
+        self._is_busy = False
+        self.columns = Columns(self._training, workbench.environments)
+        self.help = HelpPanel()
+        self._verdict = VerdictLine("train.verdict")
+        self._split = named(QSplitter(Qt.Orientation.Horizontal), "train.split")
+        self._split.addWidget(self.columns)
+        self._split.addWidget(self.help)
+        self._split.setStretchFactor(0, 1)
+        self._split.setCollapsible(0, False)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
+        column.setSpacing(theme.GAP)
+        column.addLayout(self._header())
+        column.addWidget(self._split, 1)
+        column.addWidget(self._verdict)
+        column.addLayout(self._bar())
+        submit = QShortcut(QKeySequence("Ctrl+Return"), self, context=Qt.ShortcutContext.WidgetWithChildrenShortcut)
+        submit.activated.connect(self.submit)
+        self._training.edited.connect(self._edited)
+        self._training.replaced.connect(self._replaced)
+        workbench.theme_changed.connect(self._restyle)
+        self._replaced()
+        self._restyle()
+
+    # --- building
+
+    def _header(self) -> QHBoxLayout:
+        row = QHBoxLayout()
+        row.setSpacing(theme.GAP)
+        self._title = QLabel("Train an agent")
+        self._title.setFont(theme.heading())
+        row.addWidget(self._title)
+        row.addStretch(1)
+        self._presets = self._tool("Presets", "train.presets", "Save this configuration by name, or load one")
+        Presets(self._presets, self._training, self._workbench)
+        self._reset = self._tool("Reset all", "train.reset", "Every setting back to its default")
+        self._reset.clicked.connect(self._training.reset)
+        self._help_button = self._tool("Help", "train.help", "What this algorithm is and how to set it (F1)")
+        self._help_button.setCheckable(True)
+        self._help_button.clicked.connect(self._choose_help)
+        for button in (self._presets, self._reset, self._help_button):
+            row.addWidget(button)
+        return row
+
+    def _tool(self, text: str, name: str, tip: str) -> QToolButton:
+        button = named(QToolButton(), name)
+        button.setText(text)
+        button.setToolTip(tip)
+        button.setProperty("flat", True)
+        button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        return button
+
+    def _bar(self) -> QHBoxLayout:
+        row = QHBoxLayout()
+        row.setSpacing(theme.GAP)
+        copy_command = named(QPushButton("Copy as CLI command"), "train.copy_cli")
+        copy_command.clicked.connect(self._copy_command)
+        copy_json = named(QPushButton("Copy as JSON"), "train.copy_json")
+        copy_json.clicked.connect(self._copy_json)
+        self._count = named(QLabel(), "train.count")
+        self._count.setProperty("muted", True)
+        self._dry = named(QPushButton("Dry run"), "train.dry_run")
+        self._dry.setToolTip("Ask the worker what it would do; nothing is started")
+        self._dry.clicked.connect(self.dry_run)
+        self._submit = accent_button("Submit", "train.submit")
+        self._submit.setToolTip("Start it (Ctrl+Return)")
+        self._submit.clicked.connect(self.submit)
+        row.addWidget(copy_command)
+        row.addWidget(copy_json)
+        row.addStretch(1)
+        for widget in (self._count, self._dry, self._submit):
+            row.addWidget(widget)
+        return row
+
+    # --- following the draft
+
+    def _edited(self) -> None:
+        self._verdict.clear()
+        self._tell_count()
+
+    def _replaced(self) -> None:
+        self._verdict.clear()
+        self.help.show_algorithm(self._training.layout.algorithm)
+        self._tell_count()
+
+    def _tell_count(self) -> None:
+        wrong = len(self.columns.problems())
+        changed = len(self._training.draft.texts)
+        if wrong:
+            said = f"{wrong} setting{'s' if wrong > 1 else ''} to correct"
+        else:
+            said = f"{changed} changed" if changed else "all defaults"
+        self._count.setText(said)
+
+    def _restyle(self) -> None:
+        self._title.setFont(theme.heading())
+        self._presets.setIcon(theme.icon("mdi6.bookmark-outline"))
+        self._reset.setIcon(theme.icon("mdi6.backup-restore"))
+        self._help_button.setIcon(theme.icon("mdi6.help-circle-outline"))
+        self.columns.restyle()
+        self.help.restyle()
+        self._verdict.restyle()
+
+    # --- help
+
+    def show_help(self, is_wanted: bool) -> None:
+        self.help.setVisible(is_wanted)
+        self._help_button.setChecked(is_wanted)
+        if is_wanted and self._split.sizes()[1] < 2:
+            self._split.setSizes([max(1, self.width() - HELP_WIDTH), HELP_WIDTH])
+
+    def _choose_help(self, is_wanted: bool) -> None:
+        self._workbench.settings.put("train_help", is_wanted)
+        self.show_help(is_wanted)
+
+    def event(self, event: QEvent) -> bool:
+        """F1 is the window's own; within the form it is about the setting that has the focus."""
+        is_override = event.type() is QEvent.Type.ShortcutOverride
+        if is_override and isinstance(event, QKeyEvent) and event.key() == Qt.Key.Key_F1:
+            event.accept()
+            return True
+        return super().event(event)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() != Qt.Key.Key_F1:
+            super().keyPressEvent(event)
+            return
+        setting = self.columns.focused_field()
+        self._choose_help(bool(setting) or self.help.isHidden())
+        self.help.go_to(setting)
+
+    # --- doing
+
+    def _is_ready(self) -> bool:
+        """Goes to the first setting that is wrong."""
+        wrong = self.columns.problems()
+        if wrong:
+            name, said = next(iter(wrong.items()))
+            self._verdict.say(f"{label(self._training.layout.fields[name])}: {said}", "bad")
+            self.columns.go_to(name)
+        return not wrong and not self._is_busy
+
+    def _set_busy(self, is_busy: bool, text: str = "") -> None:
+        self._is_busy = is_busy
+        self._dry.setEnabled(not is_busy)
+        self._submit.setEnabled(not is_busy)
+        if is_busy:
+            self._verdict.say(text, "muted")
+
+    def dry_run(self) -> None:
+        if self._is_ready():
+            self._set_busy(True, "Asking the worker…")
+            self._training.check(self._accepted, self._check_refused, self)
+
+    def _accepted(self, verdict: Json) -> None:
+        self._set_busy(False)
+        summary = verdict.get("summary") or {}
+        self._verdict.say(accepted(summary), "good")
+        self._workbench.notes.append_scratch(noted(self._what(), summary, self._training.layout.algorithm))
+
+    def _check_refused(self, error: Exception) -> None:
+        self._workbench.notes.append_scratch(noted_refusal(self._what(), error))
+        self._refused(error)
+
+    def submit(self) -> None:
+        if self._is_ready():
+            self._set_busy(True, "Submitting…")
+            self._training.submit(self._submitted, self._refused, self)
+
+    def _submitted(self, views: list[Json]) -> None:
+        self._set_busy(False)
+        self._verdict.clear()
+        tell_submitted(self._workbench, views)
+
+    def _refused(self, error: Exception) -> None:
+        self._set_busy(False)
+        self._verdict.say(str(error), "bad")
+        if isinstance(error, PartlySubmitted):
+            self._workbench.runs.update(error.views)
+        fields = self._training.layout.fields
+        draft = self._training.draft
+        name = blamed(str(error), fields, text_of(draft, fields["env_id"]).strip(), draft.texts)
+        if name is not None:
+            self.columns.show_refusal(name, at_field(str(error), name))
+
+    def _what(self) -> str:
+        return summary_line(self._training.draft, self._training.layout)
+
+    def _copy_command(self) -> None:
+        if self._is_ready():
+            QGuiApplication.clipboard().setText(command_line(self._training.layout, self._training.draft))
+            self._workbench.say("The command is in the clipboard.", "good")
+
+    def _copy_json(self) -> None:
+        if self._is_ready():
+            made: Any = payloads(self._training.layout, self._training.draft, time.time())
+            QGuiApplication.clipboard().setText(json.dumps(made[0] if len(made) == 1 else made, indent=2))
+            self._workbench.say("The config is in the clipboard.", "good")
+
+    # --- being looked at
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        is_roomy = self.window().width() >= ROOMY + HELP_WIDTH
+        self.show_help(bool(self._workbench.settings.get("train_help", is_roomy)))
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        self._training.save()
+        super().hideEvent(event)
+
+
+def tell_submitted(workbench: Workbench, views: list[Json]) -> None:
+    """Goes to the first of the new runs."""
+    workbench.runs.update(views)
+    many = f"{len(views)} runs in group {views[0].get('group')}" if len(views) > 1 else "The run"
+    workbench.say(f"{many} {'are' if len(views) > 1 else 'is'} submitted.", "good")
+    workbench.select(views[0]["run_id"])
+
+
+def train_now(workbench: Workbench) -> None:
+    """ "Train Agent": submits what the form holds, as it was left."""
+    try:
+        workbench.training.submit(
+            lambda views: tell_submitted(workbench, views), lambda error: _back_to_form(workbench, error), workbench
+        )
+    except BadInput as error:
+        _back_to_form(workbench, error)
+
+
+def _back_to_form(workbench: Workbench, error: Exception) -> None:
+    workbench.tell_error(error)
+    workbench.form_wanted.emit(None)

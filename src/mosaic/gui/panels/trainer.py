@@ -1,0 +1,264 @@
+"""The trainer: where it is, what it works on, what waits, and how to bring it to rest."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, QTimer, QUrl
+from PySide6.QtGui import QDesktopServices, QHideEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QFormLayout,
+    QHBoxLayout,
+    QHeaderView,
+    QLabel,
+    QMessageBox,
+    QPushButton,
+    QSpinBox,
+    QStackedWidget,
+    QTableWidget,
+    QTableWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from mosaic.gui import theme
+from mosaic.gui.models.queue import in_order
+from mosaic.gui.views.empty import Empty
+from mosaic.gui.views.made import muted, named
+from mosaic.gui.views.words import ago, moment, run_title, state_of
+from mosaic.gui.workbench import Json, Workbench
+
+FACTS = ("State", "Address", "Started", "Room", "Runs", "Workspace", "Log")
+COLUMNS = ("", "Run", "State", "Priority", "Waiting since")
+PRIORITY = COLUMNS.index("Priority")
+REDRAW_MS = 1000
+
+
+class TrainerPage(QWidget):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._shown: list[str] = []
+        column = QVBoxLayout(self)
+        column.setContentsMargins(24, 16, 24, 16)
+        column.setSpacing(theme.GAP)
+        self._heading = QLabel("Trainer")
+        column.addWidget(self._heading)
+        column.addWidget(muted("The program in the background that starts runs and follows them. It starts by itself."))
+        column.addSpacing(4)
+        column.addLayout(self._build_facts())
+        column.addLayout(self._build_buttons())
+        column.addSpacing(16)
+        self._queue_heading = QLabel("At work and waiting")
+        column.addWidget(self._queue_heading)
+        column.addWidget(
+            muted(
+                "Higher priority starts first; among equals, the group with the fewest running, then who came first. "
+                "A waiting run's priority can be edited: click it twice, or press F2."
+            )
+        )
+        column.addWidget(self._build_queue(), 1)
+        self._timer = QTimer(self, interval=REDRAW_MS)
+        self._timer.timeout.connect(self.refresh)
+        workbench.theme_changed.connect(self._set_fonts)
+        self._set_fonts()
+
+    def _build_facts(self) -> QFormLayout:
+        form = QFormLayout()
+        form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
+        form.setHorizontalSpacing(24)
+        self._facts: dict[str, QLabel] = {}
+        for name in FACTS:
+            label = named(QLabel("–"), f"trainer.{name.lower()}")
+            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+            label.setWordWrap(True)
+            form.addRow(muted(name), label)
+            self._facts[name] = label
+        return form
+
+    def _build_buttons(self) -> QHBoxLayout:
+        row = QHBoxLayout()
+        self._drain = named(QPushButton("Drain…"), "trainer.drain")
+        self._drain.setToolTip("Start nothing more and end behind the last run")
+        self._drain.clicked.connect(self._ask_to_drain)
+        self._wake = named(QPushButton("Start it again"), "trainer.wake")
+        self._wake.clicked.connect(self._workbench.bridge.wake)
+        self._log = named(QPushButton("Open its log"), "trainer.open_log")
+        self._log.clicked.connect(
+            lambda: QDesktopServices.openUrl(QUrl.fromLocalFile(str(self._workbench.workspace.daemon_log)))
+        )
+        for button in (self._drain, self._wake, self._log):
+            row.addWidget(button)
+        row.addSpacing(16)
+        self._cap = named(QSpinBox(), "trainer.cap")
+        self._cap.setRange(1, 1000)
+        self._cap.setKeyboardTracking(False)
+        self._cap.setToolTip("What already works goes on, even above it. Holds until this trainer ends.")
+        self._cap.valueChanged.connect(self._set_cap)
+        label = QLabel("Runs at once")
+        label.setBuddy(self._cap)
+        row.addWidget(label)
+        row.addWidget(self._cap)
+        row.addStretch(1)
+        return row
+
+    def _build_queue(self) -> QStackedWidget:
+        self._table = named(QTableWidget(0, len(COLUMNS)), "trainer.queue")
+        self._table.setHorizontalHeaderLabels(COLUMNS)
+        self._table.verticalHeader().hide()
+        self._table.setShowGrid(False)
+        self._table.setTabKeyNavigation(False)
+        self._table.setEditTriggers(
+            QAbstractItemView.EditTrigger.EditKeyPressed | QAbstractItemView.EditTrigger.SelectedClicked
+        )
+        self._table.itemChanged.connect(self._priority_edited)
+        self._table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        header = self._table.horizontalHeader()
+        header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft)
+        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        header.setSectionResizeMode(1, QHeaderView.ResizeMode.Stretch)
+        self._table.activated.connect(lambda index: self._workbench.select(self._shown[index.row()]))
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self._table)
+        self._stack.addWidget(Empty("Nothing runs and nothing waits", "Start a run with Ctrl+N."))
+        return self._stack
+
+    def _set_fonts(self) -> None:
+        for label in (self._heading, self._queue_heading):
+            label.setFont(theme.heading())
+        for name in ("Address", "Workspace", "Log"):
+            self._facts[name].setFont(theme.monospace())
+
+    # --- showing
+
+    def showEvent(self, event: QShowEvent) -> None:
+        self.refresh()
+        self._timer.start()
+        super().showEvent(event)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        self._timer.stop()
+        super().hideEvent(event)
+
+    def refresh(self) -> None:
+        status = self._workbench.status
+        for name, text in _facts(status, self._workbench).items():
+            self._facts[name].setText(text)
+        is_draining = bool(status.get("is_draining"))
+        self._drain.setVisible(bool(status) and not is_draining)
+        self._cap.setEnabled(bool(status))
+        if status and not self._cap.hasFocus():
+            self._cap.blockSignals(True)
+            self._cap.setValue(status["slots"]["runs"])
+            self._cap.blockSignals(False)
+        self._wake.setVisible(not status and self._workbench.bridge.is_resting)
+        self._log.setEnabled(not self._workbench.is_remote)
+        self._fill(in_order(self._workbench.runs.all()))
+
+    def _fill(self, views: list[Json]) -> None:
+        if self._table.state() is QAbstractItemView.State.EditingState:
+            return  # the rows would move under the hand that writes
+        self._table.blockSignals(True)
+        self._stack.setCurrentIndex(0 if views else 1)
+        self._table.setRowCount(len(views))
+        self._shown = [view["run_id"] for view in views]
+        waiting = 0
+        for number, view in enumerate(views):
+            is_queued = view["stage"] == "queued"
+            waiting += is_queued
+            texts = (
+                f"{waiting}." if is_queued else "",
+                run_title(view),
+                state_of(view),
+                str(view["priority"]),
+                ago(view["queued_at"]) if is_queued else "",
+            )
+            cells = [self._put(number, place, text) for place, text in enumerate(texts)]
+            cells[2].setIcon(theme.state_icon(state_of(view)))
+            cells[4].setToolTip(moment(view["queued_at"]) if is_queued else "")
+            for place, cell in enumerate(cells):
+                flags = Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
+                cell.setFlags(flags | Qt.ItemFlag.ItemIsEditable if place == PRIORITY and is_queued else flags)
+        self._table.blockSignals(False)
+
+    def _put(self, row: int, place: int, text: str) -> QTableWidgetItem:
+        item = self._table.item(row, place)
+        if item is None:
+            item = QTableWidgetItem()
+            self._table.setItem(row, place, item)
+        if item.text() != text:
+            item.setText(text)
+        return item
+
+    # --- changing
+
+    def _set_cap(self, runs: int) -> None:
+        def tell(_: Json) -> None:
+            self._workbench.say(f"Up to {runs} runs are at work at once now.")
+
+        self._workbench.ask(lambda trainer: trainer.set_cap(runs), tell, self)
+
+    def _priority_edited(self, item: QTableWidgetItem) -> None:
+        if item.column() != PRIORITY:
+            return
+        run_id = self._shown[item.row()]
+        try:
+            priority = int(item.text())
+        except ValueError:
+            self._workbench.say(f"{item.text()!r} is no priority; expected a whole number from -100 to 100.", "warning")
+            self.refresh()
+            return
+        self._workbench.ask(
+            lambda trainer: trainer.annotate(run_id, priority=priority),
+            lambda view: self._workbench.runs.update([view]),
+            self,
+        )
+
+    # --- resting
+
+    def _ask_to_drain(self) -> None:
+        slots = self._workbench.status.get("slots", {})
+        question = named(QMessageBox(self), "trainer.drain.question")
+        question.setIcon(QMessageBox.Icon.Question)
+        question.setWindowTitle("Drain the trainer")
+        question.setText("Start nothing more, and end the trainer behind its last run?")
+        question.setInformativeText(
+            f"{slots.get('busy', 0)} at work will be done first. {slots.get('queued', 0)} in the queue stay there "
+            "until a trainer is started again."
+        )
+        yes = question.addButton("Drain", QMessageBox.ButtonRole.AcceptRole)
+        question.addButton(QMessageBox.StandardButton.Cancel)
+        question.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        question.buttonClicked.connect(lambda button: self.drain() if button is yes else None)
+        question.open()
+
+    def drain(self) -> None:
+        self._workbench.bridge.rest()
+        self._workbench.ask(
+            lambda trainer: trainer.stop_daemon(drain=True),
+            lambda _: self._workbench.say("The trainer starts nothing more and ends behind its last run."),
+            self,
+        )
+
+
+def _facts(status: Json, workbench: Workbench) -> dict[str, str]:
+    log = str(workbench.workspace.daemon_log)
+    if not status:
+        resting = workbench.bridge.is_resting
+        return {
+            **dict.fromkeys(FACTS, "–"),
+            "State": "drained; it is not started by itself" if resting else "not connected; trying again",
+            "Workspace": str(workbench.workspace.root),
+            "Log": log,
+        }
+    slots = status["slots"]
+    runs = ", ".join(f"{number} {stage}" for stage, number in status.get("runs", {}).items() if number)
+    room = f"{slots['busy']} of {slots['runs']} at once; {slots['queued']} waiting; {slots['cpus']} CPUs"
+    return {
+        "State": "draining: nothing more is started" if status.get("is_draining") else "connected",
+        "Address": f"{status['address']}, pid {status['pid']}, version {status['version']}",
+        "Started": f"{ago(status['started_at'])} ({moment(status['started_at'])})",
+        "Room": room + (f", {slots['gpus']} GPUs" if slots["gpus"] else ""),
+        "Runs": runs or "none yet",
+        "Workspace": status["workspace"],
+        "Log": status.get("log", log),
+    }

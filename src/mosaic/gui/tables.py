@@ -1,0 +1,63 @@
+"""The rows that the window is made of: panels and actions are data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from PySide6.QtWidgets import QWidget
+
+from mosaic.gui.workbench import Json, Workbench
+
+
+def _always(_: Workbench) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing that can be done: in the menu, in the palette, by its keys."""
+
+    id: str
+    title: str
+    menu: str
+    run: Callable[[Workbench], None]
+    keys: str = ""
+    icon: str = ""
+    when: Callable[[Workbench], bool] = _always
+    """Whether it can be done now."""
+    tip: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole view in the middle of the window."""
+
+    id: str
+    title: str
+    icon: str
+    make: Callable[[Workbench], QWidget]
+    is_listed: bool = True
+    """Whether it has a button at the left."""
+
+
+@dataclass(frozen=True)
+class RunTab:
+    """A tab of the run page. Its widget has `show_run(run_id)`; it is called when the tab is looked at."""
+
+    id: str
+    title: str
+    make: Callable[[Workbench], QWidget]
+    when: Callable[[Json], bool] = lambda _: True
+    """Whether a run (its view) has it."""
+
+
+@dataclass(frozen=True)
+class Dock:
+    """A panel at the window's edge."""
+
+    id: str
+    title: str
+    area: str
+    """left or bottom."""
+    make: Callable[[Workbench], QWidget]

@@ -1,0 +1,288 @@
+"""Every colour, margin and font of the window, stated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import qtawesome
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QIcon, QPalette
+from PySide6.QtWidgets import QApplication
+
+GAP = 8
+"""Between related things; half of it inside, twice of it between groups."""
+MARGIN = 12
+"""Inside a panel."""
+
+RUN_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a800", "#8c8c8c")
+"""Okabe and Ito's cycle, which colour-blind people can tell apart; its black would be lost on dark."""
+
+HUD_TEXT, HUD_SHADE = "#ffffff", "#000000"
+"""Over pictures, in either theme."""
+
+STATE_ICONS = {
+    "queued": ("mdi6.clock-outline", "muted"),
+    "starting": ("mdi6.progress-clock", "accent"),
+    "running": ("mdi6.play-circle", "accent"),
+    "stalled": ("mdi6.timer-alert-outline", "warning"),
+    "paused": ("mdi6.pause-circle", "warning"),
+    "stopping": ("mdi6.stop-circle-outline", "warning"),
+    "succeeded": ("mdi6.check-circle", "good"),
+    "failed": ("mdi6.close-circle", "bad"),
+    "cancelled": ("mdi6.cancel", "muted"),
+    "rejected": ("mdi6.alert-circle", "bad"),
+    "lost": ("mdi6.help-circle", "bad"),
+}
+"""Icon and colour of each stage and outcome; the word always stands beside them."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    window: str
+    surface: str
+    raised: str
+    line: str
+    faint: str
+    text: str
+    muted: str
+    accent: str
+    good: str
+    warning: str
+    bad: str
+
+
+DARK = Tokens(
+    "#14161a",
+    "#1b1e24",
+    "#242830",
+    "#333a46",
+    "#262b34",
+    "#e6e9ee",
+    "#9aa4b2",
+    "#58a6ff",
+    "#3fb950",
+    "#d9a441",
+    "#f0625a",
+)
+LIGHT = Tokens(
+    "#f5f6f8",
+    "#ffffff",
+    "#eef0f4",
+    "#d5dae2",
+    "#e7eaef",
+    "#1a1f27",
+    "#5a6472",
+    "#0b66d8",
+    "#1a7f37",
+    "#9a6700",
+    "#c62b24",
+)
+
+_current = LIGHT
+_points = 10.0
+
+
+def tokens() -> Tokens:
+    """Those of the theme in use."""
+    return _current
+
+
+def is_dark() -> bool:
+    return _current is DARK
+
+
+def run_colour(run_id: str) -> QColor:
+    """The same for a run in list, charts, HUD and compare."""
+    return QColor(RUN_COLOURS[sum(run_id.encode()) % len(RUN_COLOURS)])
+
+
+def terminal_colour(name: str) -> str:
+    """A colour that a program's output asks for, so that it can be read on our background."""
+    t = _current
+    tokens_of = {"red": t.bad, "green": t.good, "yellow": t.warning, "blue": t.accent, "black": t.muted}
+    if name in ("magenta", "cyan"):
+        return {"magenta": ("#b0478a", "#d98cb8"), "cyan": ("#00796b", "#4fc3b5")}[name][is_dark()]
+    return tokens_of.get(name, t.text)
+
+
+def apply(app: QApplication, wanted: str, points: float = 10.0) -> None:
+    """`wanted` is light, dark or system; `points` the size of the plain text."""
+    global _current, _points
+    _points = points
+    prefers_dark = QGuiApplication.styleHints().colorScheme() is Qt.ColorScheme.Dark
+    _current = DARK if wanted == "dark" or (wanted == "system" and prefers_dark) else LIGHT
+    _icon.cache_clear()
+    app.setStyle("Fusion")
+    app.setPalette(_palette(_current))
+    app.setStyleSheet(_style_sheet(_current))
+    font = app.font()
+    font.setPointSizeF(points)
+    app.setFont(font)
+
+
+def icon(name: str, colour: str = "text") -> QIcon:
+    """An icon by its QtAwesome name, in a token's colour."""
+    return _icon(name, str(getattr(_current, colour)))
+
+
+@lru_cache(maxsize=512)
+def _icon(name: str, colour: str) -> QIcon:
+    made: QIcon = qtawesome.icon(name, color=colour)
+    return made
+
+
+def state_icon(state: str) -> QIcon:
+    name, colour = STATE_ICONS.get(state, ("mdi6.help-circle", "muted"))
+    return icon(name, colour)
+
+
+def monospace() -> QFont:
+    font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
+    font.setPointSizeF(_points - 0.5)
+    return font
+
+
+def heading() -> QFont:
+    font = QApplication.font()
+    font.setPointSizeF(_points + 2)
+    font.setWeight(QFont.Weight.DemiBold)
+    return font
+
+
+def small() -> QFont:
+    """For the numbers along an axis."""
+    font = QApplication.font()
+    font.setPointSizeF(_points - 2)
+    return font
+
+
+def section() -> QFont:
+    """For the heading of a group inside a panel."""
+    font = QApplication.font()
+    font.setWeight(QFont.Weight.DemiBold)
+    return font
+
+
+def note() -> QFont:
+    """For the sentence under a field."""
+    font = QApplication.font()
+    font.setPointSizeF(_points - 1)
+    return font
+
+
+def _palette(t: Tokens) -> QPalette:
+    palette = QPalette()
+    roles = {
+        QPalette.ColorRole.Window: t.window,
+        QPalette.ColorRole.WindowText: t.text,
+        QPalette.ColorRole.Base: t.surface,
+        QPalette.ColorRole.AlternateBase: t.raised,
+        QPalette.ColorRole.ToolTipBase: t.raised,
+        QPalette.ColorRole.ToolTipText: t.text,
+        QPalette.ColorRole.Text: t.text,
+        QPalette.ColorRole.Button: t.raised,
+        QPalette.ColorRole.ButtonText: t.text,
+        QPalette.ColorRole.BrightText: t.bad,
+        QPalette.ColorRole.Link: t.accent,
+        QPalette.ColorRole.Highlight: t.accent,
+        QPalette.ColorRole.HighlightedText: t.window if t is DARK else "#ffffff",
+        QPalette.ColorRole.PlaceholderText: t.muted,
+        QPalette.ColorRole.Mid: t.line,
+        QPalette.ColorRole.Midlight: t.faint,
+        QPalette.ColorRole.Dark: t.line,
+        QPalette.ColorRole.Shadow: t.line,
+        QPalette.ColorRole.Light: t.raised,
+    }
+    for role, colour in roles.items():
+        palette.setColor(role, QColor(colour))
+    for role in (QPalette.ColorRole.WindowText, QPalette.ColorRole.Text, QPalette.ColorRole.ButtonText):
+        palette.setColor(QPalette.ColorGroup.Disabled, role, QColor(t.muted))
+    return palette
+
+
+def _picture(name: str, t: Tokens) -> str:
+    """A style sheet that draws a part of a widget draws its arrow or tick too."""
+    path = Path(__file__).with_name("pictures") / f"{name}-{'dark' if t is DARK else 'light'}.svg"
+    return f'url("{path.as_posix()}")'
+
+
+def _style_sheet(t: Tokens) -> str:
+    on_accent = t.window if t is DARK else "#ffffff"
+    down, up, check = (_picture(name, t) for name in ("down", "up", "check"))
+    return f"""
+    QToolTip {{ color: {t.text}; background: {t.raised}; border: 1px solid {t.line}; padding: 4px; }}
+    QPushButton, QToolButton {{ padding: 4px 12px; border: 1px solid {t.line}; border-radius: 4px;
+        background: {t.raised}; }}
+    QToolButton {{ padding: 4px; }}
+    QPushButton:hover, QToolButton:hover {{ border-color: {t.accent}; }}
+    QPushButton:pressed, QToolButton:pressed, QToolButton:checked {{ background: {t.faint}; border-color: {t.accent}; }}
+    QPushButton:disabled, QToolButton:disabled {{ color: {t.muted}; border-color: {t.faint}; background: {t.window}; }}
+    QPushButton[accent="true"] {{ background: {t.accent}; color: {on_accent}; border-color: {t.accent};
+        font-weight: 600; }}
+    QPushButton[accent="true"]:disabled {{ background: {t.raised}; color: {t.muted}; border-color: {t.faint}; }}
+    QToolButton[flat="true"], QPushButton[flat="true"] {{ border-color: transparent; background: transparent; }}
+    QToolButton[flat="true"]:hover, QPushButton[flat="true"]:hover {{ background: {t.raised}; }}
+    QToolButton[flat="true"]:checked {{ background: {t.raised}; border-color: {t.line}; }}
+    QToolBar QToolButton[flat="true"]:checked {{ font-weight: 600; }}
+    QToolButton[heading="true"]:checked {{ background: transparent; border-color: transparent; }}
+    QToolBar {{ background: {t.window}; border: 0; border-bottom: 1px solid {t.line}; spacing: 4px;
+        padding: 0 {MARGIN}px; }}
+    #palette {{ border: 1px solid {t.line}; }}
+    QLineEdit, QSpinBox, QDoubleSpinBox, QComboBox, QPlainTextEdit, QTextEdit {{
+        background: {t.surface}; border: 1px solid {t.line}; border-radius: 4px; padding: 3px 6px; }}
+    QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus, QComboBox:focus, QPlainTextEdit:focus {{
+        border-color: {t.accent}; }}
+    QLineEdit[invalid="true"], QComboBox[invalid="true"] {{ border-color: {t.bad}; }}
+    QAbstractSpinBox QLineEdit, QComboBox QLineEdit {{ border: 0; padding: 0 2px; background: transparent; }}
+    QComboBox::drop-down {{ border: 0; width: 20px; }}
+    QComboBox::down-arrow {{ image: {down}; width: 12px; height: 12px; }}
+    QAbstractSpinBox::up-button, QAbstractSpinBox::down-button {{ border: 0; width: 18px; background: transparent; }}
+    QAbstractSpinBox::up-button:hover, QAbstractSpinBox::down-button:hover {{ background: {t.raised}; }}
+    QAbstractSpinBox::up-arrow {{ image: {up}; width: 9px; height: 9px; }}
+    QAbstractSpinBox::down-arrow {{ image: {down}; width: 9px; height: 9px; }}
+    QCheckBox::indicator, QRadioButton::indicator {{ width: 14px; height: 14px; background: {t.surface};
+        border: 1px solid {t.muted}; border-radius: 3px; }}
+    QRadioButton::indicator {{ border-radius: 8px; }}
+    QCheckBox::indicator:checked {{ background: {t.accent}; border-color: {t.accent}; image: {check}; }}
+    QRadioButton::indicator:checked {{ border: 4px solid {t.accent}; width: 8px; height: 8px; }}
+    QCheckBox::indicator:focus, QRadioButton::indicator:focus {{ border-color: {t.accent}; }}
+    QCheckBox::indicator:disabled, QRadioButton::indicator:disabled {{ border-color: {t.line};
+        background: {t.window}; }}
+    QTabWidget::pane {{ border: 0; border-top: 1px solid {t.line}; }}
+    QTabBar::tab {{ padding: 6px 12px; border: 0; color: {t.muted}; background: transparent; }}
+    QTabBar::tab:selected {{ color: {t.text}; border-bottom: 2px solid {t.accent}; }}
+    QTabBar::tab:hover {{ color: {t.text}; }}
+    QDockWidget::title {{ padding: 4px {MARGIN}px; color: {t.muted}; background: {t.window}; }}
+    QHeaderView::section {{ padding: 4px 8px; border: 0; border-bottom: 1px solid {t.line}; background: {t.window};
+        color: {t.muted}; }}
+    QTableView, QTreeView, QListView {{ background: {t.surface}; border: 0; gridline-color: {t.faint};
+        selection-background-color: {t.raised}; selection-color: {t.text}; }}
+    QTableWidget::item {{ padding: 0 8px; }}
+    QMenuBar {{ background: {t.window}; }}
+    QMenuBar::item:selected, QMenu::item:selected {{ background: {t.raised}; }}
+    QMenu {{ background: {t.surface}; border: 1px solid {t.line}; }}
+    QSplitter::handle {{ background: {t.faint}; }}
+    QStatusBar {{ color: {t.muted}; }}
+    QProgressBar {{ border: 0; border-radius: 3px; background: {t.raised}; text-align: center; max-height: 14px; }}
+    QProgressBar[thin="true"] {{ min-height: 4px; max-height: 4px; border-radius: 2px; }}
+    QProgressBar[thin="true"]::chunk {{ border-radius: 2px; }}
+    QProgressBar::chunk {{ background: {t.accent}; border-radius: 3px; }}
+    QScrollArea {{ border: 0; }}
+    QScrollBar {{ background: transparent; border: 0; }}
+    QScrollBar:vertical {{ width: 10px; }}
+    QScrollBar:horizontal {{ height: 10px; }}
+    QScrollBar::handle {{ background: {t.line}; border-radius: 3px; margin: 2px; }}
+    QScrollBar::handle:vertical {{ min-height: 28px; }}
+    QScrollBar::handle:horizontal {{ min-width: 28px; }}
+    QScrollBar::handle:hover {{ background: {t.muted}; }}
+    QScrollBar::add-line, QScrollBar::sub-line {{ width: 0; height: 0; }}
+    QScrollBar::add-page, QScrollBar::sub-page {{ background: transparent; }}
+    QLabel[muted="true"] {{ color: {t.muted}; }}
+    QLabel[accent="true"] {{ color: {t.accent}; }}
+    QLabel[error="true"] {{ color: {t.bad}; }}
+    QFrame[card="true"] {{ background: {t.surface}; border: 1px solid {t.line}; border-radius: 6px; }}
+    QFrame[chip="true"] {{ background: {t.raised}; border: 0; border-radius: 4px; }}
+    QFrame[banner="true"] {{ background: {t.raised}; border: 1px solid {t.warning}; border-radius: 4px; }}
+    """

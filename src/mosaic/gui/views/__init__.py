@@ -1,0 +1,1 @@
+"""Widgets that draw and forward; they know no daemon."""

@@ -1,0 +1,373 @@
+"""One chart: title and values above, lines over faint bands, and what can be done with it in its context menu."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyqtgraph as pg
+from PySide6.QtCore import QPoint, QRect, QRectF, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import QAction, QColor, QGuiApplication, QImage, QPainter, QPaintEvent, QPalette, QShowEvent
+from PySide6.QtSvg import QSvgGenerator
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QLabel, QMenu, QSizePolicy, QToolButton, QVBoxLayout, QWidget
+
+from mosaic.gui import theme
+from mosaic.gui.models.curve import Curve, Reduced, extent, logarithmic, stepped
+from mosaic.gui.views.crosshair import Crosshair
+from mosaic.gui.views.legend import Legend
+from mosaic.gui.views.made import named
+from mosaic.gui.views.plot import Band, Plot
+from mosaic.gui.views.words import duration, moment, number
+
+REDRAW_MS = 100
+LINE_WIDTH = 1.5
+BAND_OPACITY, RAW_OPACITY = 0.18, 0.35
+CROWDED_OPACITY = 0.07
+"""Of the bands of several runs, which lie over one another."""
+HEADROOM = 0.03
+"""Above and below the data, as a share of its range: a line at the very edge would be cut in half."""
+PICTURE_SCALE = 2
+"""Pixels of a saved picture for one on the screen."""
+
+
+@dataclass
+class _Drawn:
+    """A curve and the things that show it."""
+
+    label: str
+    colour: QColor
+    dashed: bool
+    curve: Curve
+    line: Any = field(default_factory=lambda: pg.PlotCurveItem(connect="finite", antialias=True))
+    raw: Any = field(default_factory=lambda: pg.PlotCurveItem(connect="finite", antialias=True))
+    dots: Any = field(default_factory=lambda: pg.ScatterPlotItem(size=6, pen=None))
+    band: Band = field(default_factory=Band)
+
+    def paint(self, is_crowded: bool) -> None:
+        style = Qt.PenStyle.DashLine if self.dashed else Qt.PenStyle.SolidLine
+        faint, fill = QColor(self.colour), QColor(self.colour)
+        faint.setAlphaF(RAW_OPACITY)
+        fill.setAlphaF(CROWDED_OPACITY if is_crowded and not self.curve.has_band else BAND_OPACITY)
+        self.line.setPen(pg.mkPen(self.colour, width=LINE_WIDTH, style=style))
+        # Piece by piece Qt draws a line of this width many times faster than as one path; dashes need the path.
+        self.line.setSegmentedLineMode("off" if self.dashed else "on")
+        self.raw.setPen(pg.mkPen(faint, width=1))
+        self.dots.setBrush(pg.mkBrush(self.colour))
+        self.band.set_brush(pg.mkBrush(fill))
+
+    def items(self) -> tuple[Any, ...]:
+        return self.band, self.raw, self.line, self.dots
+
+    def show(self, reduced: Reduced) -> None:
+        is_smooth = self.curve.weight > 0
+        self.line.setData(reduced.x, reduced.smooth if is_smooth else reduced.raw)
+        self.raw.setData(reduced.x, reduced.raw) if is_smooth else self.raw.setData([], [])
+        self.band.set_data(reduced.x, reduced.low, reduced.high)
+        self.dots.setData(reduced.x, reduced.raw) if len(reduced.x) == 1 else self.dots.setData([], [])
+
+
+class Chart(QWidget):
+    expand_wanted = Signal()
+    """The button for more room was pressed; it is shown only where somebody listens."""
+
+    def __init__(
+        self, title: str, name: str = "", crosshair: Crosshair | None = None, has_legend: bool = False
+    ) -> None:
+        super().__init__()
+        self.setObjectName(name or f"chart.{title}")
+        self.title = title
+        self.is_log = False
+        self.has_zero = False
+        """Whether zero is always in sight, as for what is measured in percent or megabytes."""
+        self.x_kind = "step"
+        self._weight = 0.0
+        self._zoom: tuple[float, float] | None = None
+        self._is_due = False
+        self._drawn: dict[str, _Drawn] = {}
+        self.crosshair = crosshair or Crosshair(self)
+        self.plot = named(Plot(), f"{self.objectName()}.plot")
+        self.legend = Legend() if has_legend else None
+        self._build()
+        self._timer = QTimer(self, singleShot=True, interval=REDRAW_MS)
+        self._timer.timeout.connect(self._redraw_if_seen)
+        self.plot.zoomed.connect(self.zoom)
+        self.plot.reset_wanted.connect(self.reset_zoom)
+        self.plot.pointed.connect(self.crosshair.point)
+        self.plot.resized.connect(self.touch)
+        self.crosshair.moved.connect(self._show_cross)
+        self.plot.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
+        self.plot.customContextMenuRequested.connect(self._show_menu)
+
+    def _build(self) -> None:
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
+        self.setBackgroundRole(QPalette.ColorRole.Base)
+        self.setAutoFillBackground(True)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(theme.GAP, theme.GAP // 2, theme.GAP // 2, theme.GAP // 2)
+        column.setSpacing(0)
+        head = QHBoxLayout()
+        head.setSpacing(theme.GAP)
+        self._title = QLabel(self.title)
+        self._values = named(QLabel(), f"{self.objectName()}.values")
+        self._values.setProperty("muted", True)
+        self._values.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self._values.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.expand = named(QToolButton(), f"{self.objectName()}.expand")
+        self.expand.setProperty("flat", True)
+        self.expand.setCheckable(True)
+        self.expand.setIconSize(QSize(14, 14))
+        self.expand.setToolTip("Make this chart larger")
+        self.expand.clicked.connect(lambda _: self.expand_wanted.emit())
+        self.expand.hide()
+        head.addWidget(self._title)
+        head.addWidget(self._values, 1)
+        head.addWidget(self.expand)
+        column.addLayout(head)
+        middle = QHBoxLayout()
+        middle.setSpacing(theme.GAP)
+        middle.addWidget(self.plot, 1)
+        if self.legend is not None:
+            middle.addWidget(self.legend)
+        column.addLayout(middle, 1)
+        self._nothing = QLabel("No points yet", self.plot)
+        self._nothing.setProperty("muted", True)
+        self._nothing.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._nothing.setWordWrap(True)
+        self.repaint_theme()
+
+    # --- what is shown
+
+    def put_curve(self, key: str, label: str, colour: QColor, dashed: bool = False) -> Curve:
+        """The curve with this key, made or dressed anew."""
+        drawn = self._drawn.get(key)
+        if drawn is None:
+            drawn = self._drawn[key] = _Drawn(label, colour, dashed, Curve(self._weight))
+            for item in drawn.items():
+                self.plot.view.addItem(item, ignoreBounds=True)
+        drawn.label, drawn.colour, drawn.dashed = label, colour, dashed
+        self._dress()
+        return drawn.curve
+
+    def remove_curve(self, key: str) -> None:
+        for item in self._drawn.pop(key).items():
+            self.plot.view.removeItem(item)
+        self._dress()
+        self.touch()
+
+    def order_curves(self, keys: Sequence[str]) -> None:
+        """As they stand in the legend."""
+        self._drawn = {key: self._drawn[key] for key in keys}
+        self._dress()
+
+    def curves(self) -> dict[str, Curve]:
+        return {key: drawn.curve for key, drawn in self._drawn.items()}
+
+    def _dress(self) -> None:
+        for drawn in self._drawn.values():
+            drawn.paint(len(self._drawn) > 1)
+        if self.legend is not None:
+            self.legend.show_rows([(key, d.label, d.colour, d.dashed) for key, d in self._drawn.items()])
+
+    def set_title(self, title: str) -> None:
+        self.title = title
+        self._title.setText(title)
+
+    def set_hint(self, text: str) -> None:
+        """What stands in a chart without points."""
+        self._nothing.setText(text)
+
+    def set_smoothing(self, weight: float) -> None:
+        self._weight = weight
+        for drawn in self._drawn.values():
+            drawn.curve.set_weight(weight)
+        self.touch()
+
+    def set_log(self, is_log: bool) -> None:
+        self.is_log = is_log
+        self.plot.left.set_kind("log" if is_log else "number")
+        self.touch()
+
+    def set_x_kind(self, kind: str) -> None:
+        """By what the curves' x is to be read; filling them accordingly is the owner's."""
+        if kind != self.x_kind:
+            self.x_kind = kind
+            self._zoom = None
+            self.plot.bottom.set_kind(kind if kind in ("relative", "wall") else "number")
+            self.touch()
+
+    # --- looking
+
+    def zoom(self, begin: float, end: float) -> None:
+        if end > begin:
+            self._zoom = (begin, end)
+            self.redraw()
+
+    @property
+    def is_zoomed(self) -> bool:
+        return self._zoom is not None
+
+    def reset_zoom(self) -> None:
+        self._zoom = None
+        self.redraw()
+
+    # --- drawing
+
+    def touch(self) -> None:
+        """Something has changed: it is drawn soon, and only if it can be seen."""
+        self._is_due = True
+        if not self._timer.isActive() and self.isVisible():
+            self._timer.start()
+
+    def _redraw_if_seen(self) -> None:
+        if self._is_due and not self.plot.viewport().visibleRegion().isEmpty():
+            self.redraw()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self._is_due:
+            self._timer.start()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        if self._is_due and not self._timer.isActive():
+            self._timer.start()  # it has just come into sight
+
+    def redraw(self) -> None:
+        self._is_due = False
+        curves = [drawn.curve for drawn in self._drawn.values() if len(drawn.curve)]
+        self._nothing.setVisible(not curves)
+        self._nothing.setGeometry(self.plot.rect())
+        across = self._zoom or self._whole(curves)
+        bins = max(50, int(self.plot.view.width() / 2))
+        parts = []
+        for drawn in self._drawn.values():
+            reduced = drawn.curve.reduce(*across, bins)
+            reduced = logarithmic(reduced) if self.is_log else reduced
+            drawn.show(reduced)
+            inside = (reduced.x >= across[0]) & (reduced.x <= across[1])
+            parts += [part[inside] for part in (reduced.low, reduced.high, reduced.smooth)]
+        up = extent(*parts, *([np.zeros(1)] if self.has_zero and not self.is_log else []))
+        self.plot.view.setXRange(*across, padding=0)
+        self.plot.view.setYRange(*(stepped(*up) if up else (0.0, 1.0)), padding=HEADROOM)
+        self._show_values()
+
+    def _whole(self, curves: list[Curve]) -> tuple[float, float]:
+        known = extent(*(curve.x[[0, -1]] for curve in curves))
+        if known is None:
+            return 0.0, 1.0
+        if self.x_kind == "wall":
+            return known[0], max(known[1], known[0] + 1)
+        return stepped(*known)
+
+    def repaint_theme(self) -> None:
+        """Takes up the colours of the theme in use."""
+        self.plot.paint_in(theme.tokens())
+        self.expand.setIcon(theme.icon("mdi6.arrow-expand", "muted"))
+        self._dress()
+
+    # --- values
+
+    def _show_cross(self, x: float | None) -> None:
+        if self.isVisible():
+            self.plot.show_cross(x)
+            self._show_values()
+
+    def _show_values(self) -> None:
+        """Of all curves: those under the crosshair, or their newest where there is none."""
+        x = self.crosshair.x
+        found = {}
+        for key, drawn in self._drawn.items():
+            at = drawn.curve.newest() if x is None else drawn.curve.value_at(x)
+            if at is not None and math.isfinite(at[2]):
+                found[key] = at
+        place = "" if x is None else self.x_words(x)
+        if self.legend is not None:
+            self.legend.show_values({key: number(at[2]) for key, at in found.items()})
+            self._values.setText(place)
+        elif len(found) == 1:
+            (at,) = found.values()
+            raw = f" (raw {number(at[1])})" if x is not None and self._weight > 0 else ""
+            self._values.setText(f"{self.x_words(at[0]) + '   ' if x is not None else ''}{number(at[2])}{raw}")
+        else:
+            self._values.setText(place)
+
+    def x_words(self, x: float) -> str:
+        if self.x_kind == "wall":
+            return moment(x)
+        if self.x_kind == "relative":
+            return duration(x)
+        return f"{self.x_kind} {x:,.0f}"
+
+    # --- taking away
+
+    def _show_menu(self, place: QPoint) -> None:
+        menu = self.menu()
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        menu.popup(self.plot.mapToGlobal(place))
+
+    def menu(self) -> QMenu:
+        menu = QMenu(self)
+        rows = (
+            ("Reset zoom", "mdi6.magnify-remove-outline", self.reset_zoom),
+            ("Copy picture", "mdi6.content-copy", self.copy),
+            ("Save as PNG…", "mdi6.file-image-outline", lambda: self._save("png", self.save_png)),
+            ("Save as SVG…", "mdi6.svg", lambda: self._save("svg", self.save_svg)),
+            ("Save as CSV…", "mdi6.file-delimited-outline", lambda: self._save("csv", self.save_csv)),
+        )
+        for title, icon, call in rows:
+            action = QAction(theme.icon(icon), title, menu)
+            action.triggered.connect(call)
+            menu.addAction(action)
+        return menu
+
+    def _save(self, ending: str, save: Any) -> None:
+        wanted = f"{self.title.replace('/', '_')}.{ending}"
+        path, _ = QFileDialog.getSaveFileName(self, f"Save chart as {ending.upper()}", wanted, f"*.{ending}")
+        if path:
+            save(Path(path))
+
+    def picture(self) -> QImage:
+        """As on the screen, sharper."""
+        image = QImage(self.size() * PICTURE_SCALE, QImage.Format.Format_ARGB32)
+        image.setDevicePixelRatio(PICTURE_SCALE)
+        image.fill(QColor(theme.tokens().surface))
+        self.redraw()
+        self.render(image)
+        return image
+
+    def copy(self) -> None:
+        QGuiApplication.clipboard().setImage(self.picture())
+
+    def save_png(self, path: Path) -> None:
+        self.picture().save(str(path))
+
+    def save_svg(self, path: Path) -> None:
+        self.redraw()
+        generator = QSvgGenerator()
+        generator.setFileName(str(path))
+        generator.setSize(self.size())
+        generator.setViewBox(QRect(QPoint(0, 0), self.size()))
+        generator.setTitle(self.title)
+        painter = QPainter(generator)
+        painter.fillRect(self.rect(), QColor(theme.tokens().surface))
+        for part in (self._title, self._values, self.legend):
+            if part is not None:
+                part.render(painter, part.pos(), renderFlags=QWidget.RenderFlag.DrawChildren)
+        # The scene by itself: as a widget it would come as one picture of pixels.
+        self.plot.render(painter, QRectF(self.plot.geometry()), self.plot.viewport().rect())
+        painter.end()
+
+    def save_csv(self, path: Path) -> None:
+        path.write_text("\n".join(self.csv_lines()) + "\n")
+
+    def csv_lines(self) -> Iterator[str]:
+        yield f"run,tag,{self.x_kind},value,smoothed"
+        for drawn in self._drawn.values():
+            curve = drawn.curve
+            label = drawn.label.replace(",", " ")
+            for x, y, smooth in np.column_stack([curve.x, curve.y, curve.smooth]).tolist():
+                yield f"{label},{self.title},{x:.15g},{y:.9g},{smooth:.9g}"

@@ -1,0 +1,25 @@
+"""One x under the mouse, shared by all charts that lie on the same axis."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+PERIOD_MS = 33
+"""A mouse tells of its moves more often than anyone can read."""
+
+
+class Crosshair(QObject):
+    moved = Signal(object)
+    """To this x; None: gone."""
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.x: float | None = None
+        self._timer = QTimer(self, singleShot=True, interval=PERIOD_MS)
+        self._timer.timeout.connect(lambda: self.moved.emit(self.x))
+
+    def point(self, x: float | None) -> None:
+        if x != self.x:
+            self.x = x
+            if not self._timer.isActive():
+                self._timer.start()

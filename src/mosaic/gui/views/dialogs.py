@@ -1,0 +1,133 @@
+"""The small dialogs of the shell: guide, shortcuts, about."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata, resources
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import Qt, qVersion
+from PySide6.QtGui import QGuiApplication, QKeySequence
+from PySide6.QtWidgets import (
+    QApplication,
+    QDialog,
+    QDialogButtonBox,
+    QHeaderView,
+    QLabel,
+    QTableWidget,
+    QTableWidgetItem,
+    QTextBrowser,
+    QVBoxLayout,
+    QWidget,
+)
+
+import mosaic
+from mosaic.gui import theme
+from mosaic.gui.views.made import named
+from mosaic.gui.views.palette import Palette
+from mosaic.gui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from mosaic.gui.window import MakeDialog, Window
+
+FURTHER_KEYS = (
+    ("Space", "Pause or go on with the chosen run, in the list of runs"),
+    ("Arrows, Home, End", "Move in lists and tables"),
+    ("Esc", "Close what is open on top"),
+    ("Tab, Shift+Tab", "Go to the next or the previous field"),
+    ("Double click", "Reset the view of a chart"),
+)
+
+
+def _dialog(window: Window, name: str, title: str, width: int, height: int) -> tuple[QDialog, QVBoxLayout]:
+    dialog = named(QDialog(window), name)
+    dialog.setWindowTitle(title)
+    dialog.resize(min(width, window.width() - 64), min(height, window.height() - 64))
+    column = QVBoxLayout(dialog)
+    column.setContentsMargins(theme.MARGIN, theme.MARGIN, theme.MARGIN, theme.MARGIN)
+    column.setSpacing(theme.GAP)
+    return dialog, column
+
+
+def _finish(dialog: QDialog, column: QVBoxLayout) -> QDialogButtonBox:
+    buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
+    buttons.rejected.connect(dialog.reject)
+    column.addWidget(buttons)
+    return buttons
+
+
+def guide(window: Window, _: Workbench) -> QDialog:
+    """What the widget in focus says about itself; where it says nothing, the guide."""
+    said = _words_of(QApplication.focusWidget())
+    dialog, column = _dialog(window, "help", "Help", 720, 240 if said else 600)
+    text = named(QTextBrowser(), "help.text")
+    text.setOpenExternalLinks(True)
+    text.setMarkdown(said or (resources.files("mosaic.gui") / "guide.md").read_text(encoding="utf-8"))
+    column.addWidget(text, 1)
+    _finish(dialog, column)
+    return dialog
+
+
+def _words_of(widget: QWidget | None) -> str:
+    while widget is not None:
+        if widget.whatsThis():
+            return widget.whatsThis()
+        widget = widget.parentWidget()
+    return ""
+
+
+def shortcuts(window: Window, _: Workbench) -> QDialog:
+    dialog, column = _dialog(window, "shortcuts", "Keyboard shortcuts", 560, 600)
+    rows = [
+        (window.action(row.id).shortcut().toString(QKeySequence.SequenceFormat.NativeText), row.title)
+        for row in window.table
+    ]
+    rows = [row for row in rows if row[0]] + list(FURTHER_KEYS)
+    table = named(QTableWidget(len(rows), 2), "shortcuts.table")
+    table.setHorizontalHeaderLabels(["Keys", "What they do"])
+    table.verticalHeader().hide()
+    table.setShowGrid(False)
+    table.setEditTriggers(QTableWidget.EditTrigger.NoEditTriggers)
+    table.setSelectionBehavior(QTableWidget.SelectionBehavior.SelectRows)
+    for number, row in enumerate(rows):
+        for place, words in enumerate(row):
+            table.setItem(number, place, QTableWidgetItem(words))
+    table.horizontalHeader().setDefaultAlignment(Qt.AlignmentFlag.AlignLeft)
+    table.horizontalHeader().setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
+    table.horizontalHeader().setStretchLastSection(True)
+    column.addWidget(table, 1)
+    _finish(dialog, column)
+    return dialog
+
+
+def about(window: Window, workbench: Workbench) -> QDialog:
+    dialog, column = _dialog(window, "about", "About MOSAIC", 480, 300)
+    title = QLabel(f"MOSAIC {mosaic.__version__}")
+    title.setFont(theme.heading())
+    column.addWidget(title)
+    facts = "\n".join(f"{name:<12}{value}" for name, value in versions(workbench))
+    text = named(QLabel(facts), "about.facts")
+    text.setFont(theme.monospace())
+    text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    column.addWidget(text, 1)
+    buttons = _finish(dialog, column)
+    copy = buttons.addButton("Copy", QDialogButtonBox.ButtonRole.ActionRole)
+    copy.clicked.connect(lambda: QGuiApplication.clipboard().setText(f"MOSAIC {mosaic.__version__}\n{facts}"))
+    return dialog
+
+
+def versions(workbench: Workbench) -> list[tuple[str, str]]:
+    status = workbench.status
+    trainer = f"{status['version']}, pid {status['pid']}, {status['address']}" if status else "not connected"
+    return [
+        ("trainer", trainer),
+        ("workspace", str(status.get("workspace") or workbench.workspace.root)),
+        ("Python", platform.python_version()),
+        ("Qt", qVersion() or "?"),
+        *((name, metadata.version(name)) for name in ("PySide6", "pyqtgraph", "numpy", "grpcio")),
+        ("system", f"{platform.system()} {platform.release()} {platform.machine()}"),
+        ("licence", "MIT"),
+    ]
+
+
+DIALOGS: dict[str, MakeDialog] = {"palette": Palette, "help": guide, "shortcuts": shortcuts, "about": about}

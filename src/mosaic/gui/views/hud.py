@@ -1,0 +1,119 @@
+"""The line of text over the frames, and the words in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from PySide6.QtCore import QRect, QRectF, QSize, Qt
+from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter
+
+from mosaic.gui import theme
+from mosaic.gui.models.lanes import Cell
+from mosaic.gui.views.words import number
+
+Json = dict[str, Any]
+SPACE = "   "
+PAD = 10
+SOFT = 4
+"""Steps in which the shadow fades out, one pixel each."""
+
+
+def line_of(cells: Sequence[Cell], shown_hz: float, pointed: int | None = None) -> str:
+    """For one environment, how it stands; for several, their spread, or how the one stands that is pointed at."""
+    seen = [cell for cell in cells if cell.hud]
+    if not seen:
+        return ""
+    one = seen[0] if len(cells) == 1 else next((cell for cell in seen if cell.env == pointed), None)
+    parts = _one(one, len(cells) > 1) if one is not None else _several(seen, len(cells))
+    pace = (one or seen[0]).hud.get("pace", "")
+    parts.append(f"{shown_hz:.1f} frames/s ({pace})" if pace else f"{shown_hz:.1f} frames/s")
+    return SPACE.join(parts)
+
+
+def _one(cell: Cell, has_others: bool) -> list[str]:
+    told = cell.hud
+    parts = [f"environment {cell.env}"] if has_others or cell.env else []
+    return [
+        *parts,
+        f"episode {told['episode']:,}",
+        f"step {told['step']:,}",
+        f"reward {number(told['reward'])}",
+        f"return {number(told['return'])}",
+    ]
+
+
+def _several(seen: Sequence[Cell], count: int) -> list[str]:
+    returns = [float(cell.hud["return"]) for cell in seen]
+    episodes = [int(cell.hud["episode"]) for cell in seen]
+    return [
+        f"{count} environments",
+        f"episode {_spread(min(episodes), max(episodes))}",
+        f"return {_spread(min(returns), max(returns))}, mean {number(sum(returns) / len(returns))}",
+    ]
+
+
+def _spread(low: float, high: float) -> str:
+    return number(low) if low == high else f"{number(low)} to {number(high)}"
+
+
+def eval_line(summary: Json) -> str:
+    """`eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6`."""
+    figures = [f"episodes={summary['episodes']}"]
+    for name in ("avg", "min", "max"):
+        value = summary.get(f"{name}_return")
+        if value is not None:
+            figures.append(f"{name}={value:.1f}")
+    return f"eval batch {summary.get('batch', 1)} | {' '.join(figures)}"
+
+
+# --- drawn
+
+
+def size_of(text: str, font: QFont, widest: int) -> QSize:
+    width = QFontMetrics(font).horizontalAdvance(text) + 2 * PAD + 2
+    return QSize(min(width, widest - 2 * SOFT), height_of(font))
+
+
+def height_of(font: QFont) -> int:
+    return QFontMetrics(font).height() + 8
+
+
+def paint_below(painter: QPainter, text: str, place: QRect) -> None:
+    painter.setPen(QColor(theme.tokens().text))
+    _paint_line(painter, text, place)
+
+
+def paint_over(painter: QPainter, text: str, place: QRect) -> None:
+    """White on a soft shadow that is dark enough to be read on any picture."""
+    painter.save()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(Qt.PenStyle.NoPen)
+    shade = QColor(theme.HUD_SHADE)
+    for step in range(SOFT, -1, -1):
+        shade.setAlpha(150 if step == 0 else 22)
+        painter.setBrush(shade)
+        painter.drawRoundedRect(QRectF(place).adjusted(-step, -step, step, step), 6 + step, 6 + step)
+    painter.setPen(QColor(theme.HUD_TEXT))
+    _paint_line(painter, text, place)
+    painter.restore()
+
+
+def _paint_line(painter: QPainter, text: str, place: QRect) -> None:
+    inside = place.adjusted(PAD, 0, -PAD, 0)
+    shown = QFontMetrics(painter.font()).elidedText(text, Qt.TextElideMode.ElideRight, inside.width())
+    painter.drawText(inside, Qt.AlignmentFlag.AlignCenter, shown)
+
+
+def paint_chip(painter: QPainter, text: str, place: QRect) -> None:
+    """A few letters in a corner of a picture."""
+    painter.save()
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    shade = QColor(theme.HUD_SHADE)
+    shade.setAlpha(170)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(shade)
+    painter.drawRoundedRect(place, 4, 4)
+    painter.setPen(QColor(theme.HUD_TEXT))
+    painter.drawText(place, Qt.AlignmentFlag.AlignCenter, text)
+    painter.restore()

@@ -1,0 +1,241 @@
+"""The bare plot inside a chart: two axes, a faint grid, lines and bands; drag zooms in x, double click resets."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pyqtgraph as pg
+from PySide6.QtCore import QEvent, QPointF, QRectF, Qt, Signal
+from PySide6.QtGui import QMouseEvent, QPainter, QPainterPath, QWheelEvent
+from PySide6.QtWidgets import QGraphicsGridLayout, QGraphicsWidget, QWidget
+
+from mosaic.gui import theme
+from mosaic.gui.models.curve import Floats, round_step
+from mosaic.gui.views.words import duration
+
+ROUND_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+WHEEL_ZOOM = 0.8
+"""What is left of the range after one notch."""
+
+
+def tick_words(values: list[float], spacing: float) -> list[str]:
+    """Round numbers, SI-shortened, with just the digits that tell neighbours apart."""
+    largest = max((abs(value) for value in values), default=0.0)
+    if 0 < largest < 1e-3:
+        return [f"{value:.3g}" if abs(value) > spacing / 1000 else "0" for value in values]
+    scale, unit = next(((s, u) for s, u in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if largest >= 10 * s), (1.0, ""))
+    digits = max(0, math.ceil(-math.log10(spacing / scale) - 1e-6)) if spacing > 0 else 0
+    return [f"{value / scale:,.{digits}f}{unit}" if abs(value) > spacing / 1000 else "0" for value in values]
+
+
+class Axis(pg.AxisItem):  # type: ignore[misc]
+    def __init__(self, orientation: str) -> None:
+        super().__init__(orientation, maxTickLength=0)
+        self.kind = "number"
+        """Or `relative` (seconds), `wall` (seconds since the epoch) or `log` (powers of ten)."""
+        self._apart, self._most = (32, 8) if orientation == "left" else (64, 12)
+        """Pixels between ticks at least, and how many of them at most."""
+        self.enableAutoSIPrefix(False)
+        self.setStyle(autoExpandTextSpace=False, hideOverlappingLabels=False, tickTextOffset=6)
+        if orientation == "left":
+            self.setWidth(50)
+        else:
+            self.setHeight(22)
+
+    def paint_in(self, tokens: theme.Tokens) -> None:
+        self.setTickFont(theme.small())
+        self.setTextPen(tokens.muted)
+        self.setPen(pg.mkPen(None))
+        self.setTickPen(tokens.line if theme.is_dark() else tokens.faint)
+        self.setGrid(255 if self.orientation == "left" else False)
+
+    def boundingRect(self) -> QRectF:
+        """With room for the labels at its ends, which would be left out else."""
+        return QRectF(super().boundingRect()).adjusted(-24, -theme.GAP, 24, theme.GAP)
+
+    def set_kind(self, kind: str) -> None:
+        if kind != self.kind:
+            self.kind = kind
+            self.picture = None
+            self.update()
+
+    def tickValues(self, minVal: float, maxVal: float, size: float) -> list[tuple[float, Floats]]:
+        span = maxVal - minVal
+        if span <= 0 or size <= 0:
+            return []
+        most = min(self._most, max(2.0, size / self._apart))
+        if self.kind == "log":
+            return _log_ticks(minVal, maxVal, most)
+        spacing = round_step(span / most)
+        if self.kind in ("relative", "wall") and spacing >= 1:
+            days = 86400 * round_step(span / most / 86400)
+            spacing = next((float(each) for each in ROUND_SECONDS if each >= span / most), days)
+        first, last = math.ceil(minVal / spacing - 1e-6), math.floor(maxVal / spacing + 1e-6)
+        return [(spacing, np.arange(first, last + 1, dtype=np.float64) * spacing)]
+
+    def tickStrings(self, values: Floats, scale: float, spacing: float) -> list[str]:
+        if self.kind == "log":
+            return [tick_words([10**value], 10 ** math.floor(value + 1e-9))[0] for value in values]
+        if self.kind == "relative":
+            return [duration(value) if value else "0" for value in values]
+        if self.kind == "wall":
+            form = "%H:%M:%S" if spacing < 60 else "%H:%M" if spacing < 86400 else "%b %d"
+            return [time.strftime(form, time.localtime(value)) for value in values]
+        return tick_words([float(value) for value in values], spacing)
+
+
+def _log_ticks(low: float, high: float, most: float) -> list[tuple[float, Floats]]:
+    if high - low >= 1:
+        stride = max(1, math.ceil((high - low) / most))
+        return [(1.0, np.arange(math.ceil(low - 1e-6), math.floor(high + 1e-6) + 1, stride, dtype=np.float64))]
+    spacing = round_step((10**high - 10**low) / most)
+    ticks = np.arange(math.ceil(10**low / spacing), math.floor(10**high / spacing) + 1) * spacing
+    return [(1.0, np.log10(ticks[ticks > 0]).astype(np.float64))]
+
+
+class Band(pg.GraphicsObject):  # type: ignore[misc]
+    """The area between two lines; a gap where one of them has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._path = QPainterPath()
+        self._brush = pg.mkBrush(None)
+        self.setZValue(-10)
+
+    def set_brush(self, brush: Any) -> None:
+        self._brush = brush
+        self.update()
+
+    def set_data(self, x: Floats, low: Floats, high: Floats) -> None:
+        self.prepareGeometryChange()
+        self._path = QPainterPath()
+        known = np.isfinite(low) & np.isfinite(high)
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(np.int8)))
+        for begin, end in zip(edges[::2], edges[1::2], strict=True):
+            if end - begin > 1 and bool((high[begin:end] > low[begin:end]).any()):
+                around = np.concatenate([x[begin:end], x[begin:end][::-1]])
+                edge = np.concatenate([high[begin:end], low[begin:end][::-1]])
+                self._path.addPolygon(pg.functions.arrayToQPolygonF(around, edge))
+        self.update()
+
+    def boundingRect(self) -> QRectF:
+        return self._path.boundingRect()
+
+    def paint(self, painter: QPainter, *_: Any) -> None:
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
+        painter.fillPath(self._path, self._brush)
+
+
+class _View(pg.ViewBox):  # type: ignore[misc]
+    """Left drag marks a range of x, Shift or the middle button pans; everything else is the chart's."""
+
+    def __init__(self, plot: Plot) -> None:
+        super().__init__(enableMenu=False, defaultPadding=0.0)
+        self._plot = plot
+        self.disableAutoRange()
+        self._mark = pg.LinearRegionItem(movable=False)
+        self._mark.hide()
+        self.addItem(self._mark, ignoreBounds=True)
+
+    def paint_in(self, tokens: theme.Tokens) -> None:
+        colour = pg.mkColor(tokens.accent)
+        colour.setAlphaF(0.18)
+        self._mark.setBrush(pg.mkBrush(colour))
+        for line in self._mark.lines:
+            line.setPen(pg.mkPen(tokens.accent))
+
+    def mouseDragEvent(self, ev: Any, axis: int | None = None) -> None:
+        ev.accept()
+        if ev.button() == Qt.MouseButton.RightButton:
+            return
+        is_pan = ev.button() == Qt.MouseButton.MiddleButton or ev.modifiers() & Qt.KeyboardModifier.ShiftModifier
+        begin, now = self.mapToView(ev.buttonDownPos()).x(), self.mapToView(ev.pos()).x()
+        if is_pan or axis is not None:
+            moved = self.mapToView(ev.lastPos()).x() - now
+            low, high = self.viewRange()[0]
+            self._plot.zoomed.emit(low + moved, high + moved)
+        elif ev.isFinish():
+            self._mark.hide()
+            if abs(ev.pos().x() - ev.buttonDownPos().x()) > 4:
+                self._plot.zoomed.emit(min(begin, now), max(begin, now))
+        else:
+            self._mark.setRegion((begin, now))
+            self._mark.show()
+
+    def wheelEvent(self, ev: Any, axis: int | None = None) -> None:
+        ev.accept()
+        factor = WHEEL_ZOOM ** (ev.delta() / 120)
+        centre = self.mapToView(ev.pos()).x()
+        low, high = self.viewRange()[0]
+        self._plot.zoomed.emit(centre - (centre - low) * factor, centre + (high - centre) * factor)
+
+
+class Plot(pg.GraphicsView):  # type: ignore[misc]
+    """Much lighter than pyqtgraph's PlotWidget, whose menus alone take longer to make than all of this."""
+
+    zoomed = Signal(float, float)
+    """The user would like to see this range of x."""
+    reset_wanted = Signal()
+    pointed = Signal(object)
+    """The x under the mouse; None when it left."""
+    resized = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent, useOpenGL=False)
+        self.setAntialiasing(True)
+        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.wheel_needs_ctrl = False
+        """Where the page scrolls, the wheel alone is for the page."""
+        self.view = _View(self)
+        self.left, self.bottom = Axis("left"), Axis("bottom")
+        middle = QGraphicsWidget()
+        grid = QGraphicsGridLayout(middle)
+        grid.setContentsMargins(0, theme.GAP, 2 * theme.GAP, 0)
+        grid.setSpacing(0)
+        grid.addItem(self.left, 0, 0)
+        grid.addItem(self.view, 0, 1)
+        grid.addItem(self.bottom, 1, 1)
+        self.setCentralItem(middle)
+        for axis in (self.left, self.bottom):
+            axis.linkToView(self.view)
+            axis.setZValue(-1000)  # the grid lies behind the data
+        self.cross = pg.InfiniteLine(angle=90)
+        self.cross.hide()
+        self.view.addItem(self.cross, ignoreBounds=True)
+        self.view.sigResized.connect(lambda *_: self.resized.emit())
+        self.paint_in(theme.tokens())
+
+    def paint_in(self, tokens: theme.Tokens) -> None:
+        self.setBackground(tokens.surface)
+        self.left.paint_in(tokens)
+        self.bottom.paint_in(tokens)
+        self.view.paint_in(tokens)
+        self.cross.setPen(pg.mkPen(tokens.muted, width=1, style=Qt.PenStyle.DashLine))
+
+    def show_cross(self, x: float | None) -> None:
+        self.cross.setVisible(x is not None)
+        if x is not None:
+            self.cross.setValue(x)
+
+    def mouseMoveEvent(self, ev: QMouseEvent) -> None:
+        super().mouseMoveEvent(ev)
+        place = self.view.mapFromScene(self.mapToScene(ev.position().toPoint()))
+        inside = self.view.rect().contains(QPointF(place))
+        self.pointed.emit(self.view.mapToView(place).x() if inside else None)
+
+    def mouseDoubleClickEvent(self, ev: QMouseEvent) -> None:
+        if ev.button() == Qt.MouseButton.LeftButton:
+            self.reset_wanted.emit()
+
+    def leaveEvent(self, ev: QEvent) -> None:
+        super().leaveEvent(ev)
+        self.pointed.emit(None)
+
+    def wheelEvent(self, ev: QWheelEvent) -> None:
+        if self.wheel_needs_ctrl and not ev.modifiers() & Qt.KeyboardModifier.ControlModifier:
+            ev.ignore()
+            return
+        super().wheelEvent(ev)

@@ -1,0 +1,60 @@
+"""The return of one run as it grows: the chart that says whether it learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QTimer
+from PySide6.QtGui import QHideEvent, QShowEvent
+from PySide6.QtWidgets import QVBoxLayout, QWidget
+
+from mosaic.gui import theme
+from mosaic.gui.models.feed import Feed
+from mosaic.gui.models.series import RETURN_TAG
+from mosaic.gui.views.chart import REDRAW_MS, Chart
+from mosaic.gui.views.smoothing import DEFAULT
+from mosaic.gui.views.words import run_title
+from mosaic.gui.workbench import Workbench
+
+
+class ReturnChart(QWidget):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._run_id = ""
+        self._feed: Feed | None = None
+        self.chart = Chart("episodic_return", "return_chart")
+        self.chart.set_smoothing(workbench.settings.get("chart_smoothing", DEFAULT))
+        self.chart.set_hint("No episode has ended yet")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.addWidget(self.chart)
+        self._timer = QTimer(self, interval=REDRAW_MS)
+        self._timer.timeout.connect(self._pull)
+        workbench.theme_changed.connect(self.chart.repaint_theme)
+
+    def show_run(self, run_id: str) -> None:
+        if run_id != self._run_id:
+            self._run_id = run_id
+            view = self._workbench.runs.get(run_id) or {"run_id": run_id}
+            curve = self.chart.put_curve("run", run_title(view), theme.run_colour(run_id))
+            self._feed = Feed(self._workbench.series(run_id), RETURN_TAG, curve)
+            self.chart.reset_zoom()
+        self._pull()
+
+    def save_curve_png(self, path: Path) -> None:
+        self._pull()
+        self.chart.save_png(path)
+
+    def _pull(self) -> None:
+        if self._feed is not None and self._feed.pull("step"):
+            self.chart.touch()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self.chart.set_smoothing(self._workbench.settings.get("chart_smoothing", DEFAULT))
+        self._timer.start()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._timer.stop()

@@ -1,0 +1,105 @@
+"""A set of runs as small labels, each with its colour and a cross that takes it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QScrollArea, QSizePolicy, QToolButton, QWidget
+
+from mosaic.gui import theme
+from mosaic.gui.views.flow import Flow
+from mosaic.gui.views.made import named
+from mosaic.gui.views.words import run_title
+from mosaic.gui.workbench import Json
+
+ROWS_SEEN = 2
+DOT = 10
+
+
+def dot(colour: QColor) -> QPixmap:
+    pixmap = QPixmap(2 * DOT, 2 * DOT)
+    pixmap.setDevicePixelRatio(2)
+    pixmap.fill(Qt.GlobalColor.transparent)
+    painter = QPainter(pixmap)
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(Qt.PenStyle.NoPen)
+    painter.setBrush(colour)
+    painter.drawEllipse(0, 0, DOT, DOT)
+    painter.end()
+    return pixmap
+
+
+def dot_icon(colour: QColor) -> QIcon:
+    return QIcon(dot(colour))
+
+
+class Chip(QFrame):
+    removed = Signal(str)
+
+    def __init__(self, view: Json) -> None:
+        super().__init__()
+        run_id = view["run_id"]
+        named(self, f"chip.{run_id}")
+        self.setProperty("chip", True)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(theme.GAP, 2, 2, 2)
+        row.setSpacing(theme.GAP // 2)
+        colour = QLabel()
+        colour.setPixmap(dot(theme.run_colour(run_id)))
+        title = QLabel(run_title(view))
+        title.setToolTip(run_id)
+        cross = named(QToolButton(), f"chip.{run_id}.remove")
+        cross.setProperty("flat", True)
+        cross.setIcon(theme.icon("mdi6.close", "muted"))
+        cross.setIconSize(QSize(12, 12))
+        cross.setToolTip("Take this run out of the comparison")
+        cross.clicked.connect(lambda _: self.removed.emit(run_id))
+        for part in (colour, title, cross):
+            row.addWidget(part)
+
+
+class RunChips(QScrollArea):
+    """Two rows are seen, the rest scrolls."""
+
+    removed = Signal(str)
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.setObjectName(name)
+        self.setWidgetResizable(True)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self._inside = QWidget()
+        self._flow = Flow(self._inside)
+        self.setWidget(self._inside)
+        self._views: Sequence[Json] = ()
+
+    def show_runs(self, views: Sequence[Json]) -> None:
+        self._views = views
+        while (item := self._flow.takeAt(0)) is not None:
+            widget = item.widget()
+            if widget is not None:
+                widget.hide()
+                widget.deleteLater()
+        for view in views:
+            chip = Chip(view)
+            chip.removed.connect(self.removed)
+            self._flow.addWidget(chip)
+        self._fit()
+
+    def repaint_theme(self) -> None:
+        self.show_runs(self._views)
+
+    def _fit(self) -> None:
+        item = self._flow.itemAt(0)
+        if item is None:
+            self.setFixedHeight(0)
+            return
+        row = item.sizeHint().height() + self._flow.spacing()
+        self.setFixedHeight(min(ROWS_SEEN * row, self._flow.heightForWidth(self.viewport().width())) + 2)
+
+    def resizeEvent(self, event: object) -> None:
+        super().resizeEvent(event)  # type: ignore[arg-type]
+        self._fit()

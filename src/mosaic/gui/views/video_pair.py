@@ -1,0 +1,120 @@
+"""Two videos beside one another, of any of the runs that are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QPushButton, QSizePolicy, QStackedWidget, QVBoxLayout, QWidget
+
+from mosaic.gui import theme
+from mosaic.gui.models.film import VideoFile, videos_of
+from mosaic.gui.views.empty import Empty
+from mosaic.gui.views.film_view import FilmView
+from mosaic.gui.views.made import named
+from mosaic.gui.views.words import number, run_title
+from mosaic.gui.workbench import Json, Workbench
+
+Choice = tuple[str, VideoFile]
+
+
+class VideoPair(QWidget):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._views: Sequence[Json] = ()
+        self._choices: list[Choice] = []
+        self._is_due = False
+        self._films = [FilmView(workbench.bridge, f"compare.film.{side}") for side in ("left", "right")]
+        self._menus = [named(QComboBox(), f"compare.video.{side}") for side in ("left", "right")]
+        self._empty = Empty("No videos", "None of these runs has recorded one: “Capture video” makes a run do so.")
+        # Hidden behind another tab it shall not make the page taller.
+        self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Ignored)
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self._empty)
+        self._stack.addWidget(self._pair())
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, theme.GAP, 0, 0)
+        column.addWidget(self._stack)
+        for film in self._films:
+            workbench.theme_changed.connect(film.paint_icons)
+
+    def _pair(self) -> QWidget:
+        both = named(QPushButton("Play both"), "compare.play")
+        both.setToolTip("From the beginning")
+        both.clicked.connect(lambda _: self._play())
+        inside = QWidget()
+        row = QHBoxLayout(inside)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(2 * theme.GAP)
+        for side, (menu, film) in enumerate(zip(self._menus, self._films, strict=True)):
+            menu.currentIndexChanged.connect(lambda _, side=side: self._choose(side))
+            menu.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+            head = QHBoxLayout()
+            head.setSpacing(theme.GAP)
+            head.addWidget(menu, 1)
+            if side:
+                head.addWidget(both)
+            column = QVBoxLayout()
+            column.setSpacing(theme.GAP)
+            column.addLayout(head)
+            column.addWidget(film, 1)
+            row.addLayout(column, 1)
+        return inside
+
+    def show_runs(self, views: Sequence[Json]) -> None:
+        self._views = views
+        self._is_due = True
+        if self.isVisible():
+            self._look()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self._is_due:
+            self._look()
+
+    def _look(self) -> None:
+        self._is_due = False
+        views = [view for view in self._views if view.get("run_dir")]
+        if self._workbench.is_remote:
+            self._empty.say("The videos are on the trainer's machine")
+            return
+
+        def work() -> list[Choice]:
+            return [(_title(view, video), video) for view in views for video in videos_of(view["run_dir"])]
+
+        self._workbench.bridge.work(work, self._show, self._workbench.tell_error, self)
+
+    def _show(self, choices: list[Choice]) -> None:
+        if choices == self._choices:
+            return
+        self._choices = choices
+        self._stack.setCurrentIndex(1 if choices else 0)
+        for side, menu in enumerate(self._menus):
+            menu.blockSignals(True)
+            menu.clear()
+            menu.addItems([title for title, _ in choices])
+            menu.setCurrentIndex(min(side * self._second(), len(choices) - 1))
+            menu.blockSignals(False)
+            self._choose(side, is_playing=False)
+
+    def _second(self) -> int:
+        """The first video of another run, else the next of the same."""
+        folders = [video.path.parent for _, video in self._choices]
+        return next((number for number, folder in enumerate(folders) if folder != folders[0]), 1)
+
+    def _choose(self, side: int, is_playing: bool = True) -> None:
+        number = self._menus[side].currentIndex()
+        video = self._choices[number][1] if 0 <= number < len(self._choices) else None
+        self._films[side].show_video(video, is_playing)
+
+    def _play(self) -> None:
+        for side in (0, 1):
+            self._choose(side)
+
+
+def _title(view: Json, video: VideoFile) -> str:
+    parts = [run_title(view), video.path.stem]
+    if video.episode_return is not None:
+        parts.append(f"return {number(video.episode_return)}")
+    return " · ".join(parts)

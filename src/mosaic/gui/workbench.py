@@ -1,0 +1,121 @@
+"""What panels and actions are handed: the data, the ways to ask for more, and where they would like to go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from PySide6.QtCore import QObject, Signal
+from PySide6.QtWidgets import QApplication
+
+from mosaic.contracts.folder import Workspace
+from mosaic.gui import theme
+from mosaic.gui.bridge import Bridge
+from mosaic.gui.models.events import Events
+from mosaic.gui.models.notes import Notes
+from mosaic.gui.models.runs import Runs
+from mosaic.gui.models.series import Series
+from mosaic.gui.models.training import Environments, Training
+from mosaic.gui.settings import Settings
+
+Json = dict[str, Any]
+
+
+class Workbench(QObject):
+    page_wanted = Signal(str)
+    """Show the page with this id: welcome, train, run, compare, trainer, settings."""
+    tab_wanted = Signal(str)
+    """Show this tab of the run page."""
+    selected = Signal(object)
+    """The run that is looked at has changed: its id, or None."""
+    marked = Signal(list)
+    """The runs that are marked in the list (several may be), newest first."""
+    form_wanted = Signal(object)
+    """Open the train form, filled from this payload; None: as it was left."""
+    compare_wanted = Signal(list)
+    """Put these runs together on the compare page."""
+    said = Signal(str, str)
+    """A passing message and its kind: info, good, warning or bad."""
+    offered = Signal(str, str, object)
+    """A passing message with a button: the text, the button's title, and what it does."""
+    dialog_wanted = Signal(str)
+    """Open this dialog: palette, help, shortcuts, about."""
+    theme_changed = Signal()
+    closing = Signal()
+    """The window goes: what was started for it ends now."""
+    """Colours or sizes are others now: whoever paints by hand paints again."""
+
+    def __init__(self, workspace: Workspace, bridge: Bridge, settings: Settings, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.workspace = workspace
+        self.bridge = bridge
+        self.settings = settings
+        self.runs = Runs(bridge, self)
+        self.events = Events(bridge, self)
+        self.notes = Notes(bridge, self)
+        self.training = Training(bridge, settings, self)
+        self.environments = Environments(bridge, self)
+        self.status: Json = {}
+        """The daemon's, as last heard; empty while there is none."""
+        self.selection: str | None = None
+        self.marks: list[str] = []
+        self.is_remote = False
+        """Whether the trainer is another machine's: its folders and its frames' memory cannot be reached from here."""
+        self._series: dict[str, Series] = {}
+        bridge.connected.connect(self._connected)
+        bridge.polled.connect(lambda _, status: self._connected(status))
+        bridge.lost.connect(lambda _: self._connected({}))
+
+    def _connected(self, status: Json) -> None:
+        self.status = status
+
+    def select(self, run_id: str | None, tab: str | None = None) -> None:
+        """Look at this run."""
+        if run_id != self.selection:
+            self.selection = run_id
+            self.selected.emit(run_id)
+        if run_id is not None:
+            self.page_wanted.emit("run")
+            if tab is not None:
+                self.tab_wanted.emit(tab)
+
+    def mark(self, run_ids: list[str]) -> None:
+        self.marks = run_ids
+        self.marked.emit(run_ids)
+
+    def chosen(self) -> list[Json]:
+        """The views that an action is about: the marked runs, else the one that is looked at."""
+        ids = self.marks or ([self.selection] if self.selection else [])
+        return [view for view in map(self.runs.get, ids) if view is not None]
+
+    def series(self, run_id: str) -> Series:
+        """The run's points; loaded when first asked for, and kept."""
+        if run_id not in self._series:
+            if len(self._series) >= 64:
+                self._series.pop(next(iter(self._series))).deleteLater()
+            self._series[run_id] = Series(run_id, self.bridge, self)
+        return self._series[run_id]
+
+    def restyle(self) -> None:
+        """Applies the theme and the size of the text that are in the settings."""
+        app = QApplication.instance()
+        assert isinstance(app, QApplication)
+        theme.apply(app, self.settings.get("theme", "system"), self.settings.get("font_pt", 10.0))
+        self.theme_changed.emit()
+
+    def say(self, text: str, kind: str = "info") -> None:
+        self.said.emit(text, kind)
+
+    def offer(self, text: str, title: str, act: Callable[[], None]) -> None:
+        """Says something and offers a way on, or back."""
+        self.offered.emit(text, title, act)
+
+    def tell_error(self, error: Exception) -> None:
+        """For `failed=` of the bridge."""
+        self.say(str(error), "bad")
+
+    def ask(
+        self, call: Callable[[Any], Any], then: Callable[[Any], None] | None = None, owner: QObject | None = None
+    ) -> None:
+        """`bridge.ask`, with errors shown to the user."""
+        self.bridge.ask(call, then, self.tell_error, owner)

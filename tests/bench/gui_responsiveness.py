@@ -1,0 +1,194 @@
+"""How long the window stands still, how soon it is there, and whether its memory grows.
+
+.venv/bin/python tests/bench/gui_responsiveness.py [--runs 2000] [--streaming 5] [--minutes 1]
+
+Thousands of finished runs are in the list, a few stream curves at the pace of a fast worker (the scripted one, so that
+training does not take the processors from the window), and a user walks through the tabs. A timer that should tick
+every few milliseconds measures the longest gap between two ticks; beside it stands how much of that the window
+computed, as on a busy machine the rest was spent waiting for a processor. Wanted: no gap above 50 ms, a window within
+1.5 s, flat memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+    os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
+
+from PySide6.QtCore import QObject, Qt, QTimer
+from PySide6.QtWidgets import QApplication, QWidget
+from tests.bench.many_runs import make_runs
+from tests.helpers.daemons import LiveDaemon, scripted
+from tests.helpers.gui import close, pump, pump_for
+
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.app import Application
+
+TICK_MS = 5
+TABS = ("overview", "analytics", "fastlane", "logs", "config")
+PAGES = ("train", "compare", "trainer", "settings", "run")
+LIMIT_S = 0.050
+
+
+class Heartbeat(QObject):
+    """The gaps between ticks, by what was going on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.what = "start"
+        self.gaps: dict[str, list[tuple[float, float]]] = {}
+        self._at = time.perf_counter(), time.thread_time()
+        self._timer = QTimer(self, interval=TICK_MS)
+        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
+        self._timer.timeout.connect(self._tick)
+        self._timer.start()
+
+    def _tick(self) -> None:
+        now = time.perf_counter(), time.thread_time()
+        gap = now[0] - self._at[0] - TICK_MS / 1000, now[1] - self._at[1]
+        self.gaps.setdefault(self.what, []).append(gap)
+        self._at = now
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        before, self.what = self.what, what
+        yield
+        self.what = before
+
+    def report(self) -> float:
+        print(f"{'while':24} {'longest gap':>12} {'computing':>10} {'99.9 %':>10} {'above 50 ms':>12}")
+        for what, gaps in self.gaps.items():
+            longest, computing = max(gaps)
+            ordered = sorted(gap for gap, _ in gaps)
+            high = ordered[min(len(ordered) - 1, int(0.999 * len(ordered)))]
+            late = sum(gap > LIMIT_S for gap in ordered)
+            print(
+                f"{what:24} {longest * 1e3:9.1f} ms {computing * 1e3:7.1f} ms {high * 1e3:7.1f} ms "
+                f"{late:5} of {len(ordered)}"
+            )
+        return max(gap for gaps in self.gaps.values() for gap, _ in gaps)
+
+    def stop(self) -> None:
+        self._timer.stop()
+
+
+def resident_mb() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+FIRST_WINDOW = """
+import sys, time
+from pathlib import Path
+from PySide6.QtCore import QEvent, QObject, QTimer
+from PySide6.QtWidgets import QApplication
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.app import Application
+
+class Watch(QObject):
+    def eventFilter(self, watched, event):
+        if event.type() is QEvent.Type.Paint:
+            print(time.time(), time.process_time(), flush=True)
+            app.removeEventFilter(self)
+            QTimer.singleShot(0, app.quit)
+        return False
+
+app = QApplication([])
+watch = Watch()
+app.installEventFilter(watch)
+program = Application(app, Workspace(sys.argv[1]), Path(sys.argv[2]))
+program.start()
+app.exec()
+program.stop()
+"""
+
+
+def first_window(workspace: Workspace, settings: Path) -> tuple[float, float]:
+    """Seconds from the start of the process to the first paint, by the clock and by the processor."""
+    began = time.time()
+    command = [sys.executable, "-c", FIRST_WINDOW, str(workspace.root), str(settings)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    return float(said[0]) - began, float(said[1])
+
+
+def walk(program: Application, heart: Heartbeat, run_ids: list[str], minutes: float) -> list[tuple[float, float]]:
+    """Looks at everything, again and again; returns the memory over time."""
+    memory = []
+    ends_at = time.monotonic() + 60 * minutes
+    while time.monotonic() < ends_at:
+        for number, tab in enumerate(TABS):
+            with heart.during(f"tab {tab}"):
+                program.workbench.select(run_ids[number % len(run_ids)], tab)
+                pump_for(2.0)
+        for page in PAGES:
+            with heart.during(f"page {page}"):
+                program.window.show_page(page)
+                pump_for(1.0)
+        with heart.during("palette"):
+            program.window.open_dialog("palette")
+            pump_for(0.5)
+            for dialog in program.window.findChildren(QWidget, "palette"):
+                dialog.close()
+            pump_for(0.5)
+        gc.collect()
+        memory.append((time.monotonic(), resident_mb()))
+    return memory
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=2000)
+    parser.add_argument("--streaming", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=1.0)
+    told = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as place:
+        workspace, settings = Workspace(Path(place) / "var"), Path(place) / "settings.ini"
+        make_runs(workspace, told.runs)
+        daemon = LiveDaemon(workspace, Path(place) / "plugins", "--max-runs", str(told.streaming))
+        trainer = daemon.start()
+        starts = [first_window(workspace, settings) for _ in range(5)]
+        payload = scripted(steps=10_000_000, dt=0.05)
+        run_ids = [trainer.submit(payload)["run_id"] for _ in range(told.streaming)]
+        app = QApplication(sys.argv[:1])
+        program = Application(app, workspace, settings)
+        heart = Heartbeat()
+        program.start()
+        with heart.during("loading the list"):
+            pump(lambda: len(program.workbench.runs) == told.runs + told.streaming, "the runs", 60)
+            pump_for(2.0)
+        with heart.during("streaming, list only"):
+            pump_for(10.0)
+        memory = walk(program, heart, run_ids, told.minutes)
+        heart.stop()
+        close(program)
+        trainer.close()
+        daemon.end()
+    print(f"{told.runs} runs in the list, {told.streaming} streaming, {told.minutes:g} min")
+    clock, processor = (statistics.median(times) for times in zip(*starts, strict=True))
+    print(f"first paint: {clock:.2f} s by the clock, {processor:.2f} s by the processor (wanted: 1.5)")
+    longest = heart.report()
+    print(f"longest gap: {longest * 1e3:.1f} ms (wanted: 50)")
+    if len(memory) > 2:
+        (first_at, first_mb), (last_at, last_mb) = memory[1], memory[-1]
+        rate = (last_mb - first_mb) / max(1e-9, (last_at - first_at) / 60)
+        print(f"memory: {first_mb:.0f} MB after the second round, {last_mb:.0f} MB at the end, {rate:+.2f} MB a minute")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

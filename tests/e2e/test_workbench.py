@@ -1,0 +1,212 @@
+"""The whole workbench: the real window, trainer, keeper and worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QLineEdit, QPlainTextEdit, QTabWidget
+from tests.helpers.commands import MOSAIC
+from tests.helpers.daemons import ended, wait_for
+from tests.helpers.gui import click, find, press, pump, pump_for, type_text
+from tests.helpers.gui_fixtures import make_program, program, qapp, settings_path, the_window_is_quiet
+
+from mosaic.client import Trainer, connect
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.app import Application
+from mosaic.gui.models.series import RETURN_TAG
+from mosaic.plugins.payloads import train_payload
+
+__all__ = ["make_program", "program", "qapp", "settings_path", "the_window_is_quiet"]
+
+LONG = 50_000_000
+"""Steps that no test waits for the end of."""
+
+
+def fill(program: Application, env_id: str, steps: int) -> None:
+    """Opens the form by its keys and fills it."""
+    press(program.window, Qt.Key.Key_N, Qt.KeyboardModifier.ControlModifier)
+    pump(lambda: program.window.page == "train", "the train page")
+    environment = find(program.window, "train.env_id", QComboBox)
+    line = environment.lineEdit()
+    assert line is not None
+    type_text(line, env_id)
+    type_text(find(program.window, "train.total_timesteps", QLineEdit), str(steps))
+
+
+def submit(program: Application) -> str:
+    known = set(program.workbench.runs.ids())
+    click(find(program.window, "train.submit"))
+    new: set[str] = pump(lambda: set(program.workbench.runs.ids()) - known, "the run", 60)
+    run_id = new.pop()
+    pump(lambda: program.workbench.selection == run_id and program.window.page == "run", "its page")
+    return run_id
+
+
+def show_tab(program: Application, tab: str) -> None:
+    program.workbench.tab_wanted.emit(tab)
+    tabs = find(program.window, "run.tabs", QTabWidget)
+    pump(lambda: current_tab(tabs) == tab, f"the tab {tab}")
+
+
+def current_tab(tabs: QTabWidget) -> str:
+    widget = tabs.currentWidget()
+    return widget.objectName() if widget is not None else ""
+
+
+def view_of(program: Application, run_id: str) -> dict[str, Any]:
+    return program.workbench.runs.get(run_id) or {}
+
+
+def test_from_the_form_to_a_loaded_policy(program: Application) -> None:
+    program.start()
+    pump(lambda: program.workbench.status, "the trainer", 30)
+
+    fill(program, "CartPole-v1", LONG)
+    click(find(program.window, "train.dry_run"))
+    verdict = find(program.window, "train.verdict", QLabel)
+    pump(lambda: "CartPole-v1" in program.workbench.notes.scratch, f"the verdict, not {verdict.text()!r}", 60)
+    assert len(program.workbench.runs) == 0
+    assert "CartPole-v1" in find(program.window, "notes.scratch", QPlainTextEdit).toPlainText()
+
+    run_id = submit(program)
+    pump(lambda: view_of(program, run_id).get("stage") == "running", "the run to start", 60)
+
+    show_tab(program, "fastlane")
+    frames = find(program.window, "fastlane.frames")
+    pump(lambda: frames.lanes.cells, "frames in the FastLane tab", 60)  # type: ignore[attr-defined]
+    state = find(program.window, "fastlane.state", QLabel)
+    pump(lambda: state.text().startswith("connected"), "the tab to say so")
+
+    show_tab(program, "analytics")
+    points = program.workbench.series(run_id)
+    pump(lambda: RETURN_TAG in points.tags, "the first points")
+    before = len(points.tags[RETURN_TAG])
+    pump(lambda: len(points.tags[RETURN_TAG]) > before + 20, "the curve to grow")
+
+    pump(lambda: program.window.action("run.cancel").isEnabled(), "the action")
+    program.window.action("run.cancel").trigger()
+    pump(lambda: view_of(program, run_id).get("outcome") == "cancelled", "the run to end", 60)
+
+    program.window.action("agent.policy").trigger()
+    pump(lambda: program.window.page == "policy", "the policy page")
+    chosen = find(program.window, "policy.run", QComboBox)
+    pump(lambda: chosen.findData(run_id) >= 0, "the run among those with a checkpoint")
+    chosen.setCurrentIndex(chosen.findData(run_id))
+    chosen.activated.emit(chosen.currentIndex())
+    pump(lambda: find(program.window, "policy.algorithm", QLabel).text() == "ppo", "what the checkpoint says", 60)
+    type_text(find(program.window, "policy.eval_batch_size", QLineEdit), "2")
+    click(find(program.window, "policy.submit"))
+    pump(lambda: program.workbench.selection != run_id, "the evaluation", 60)
+    evaluation = str(program.workbench.selection)
+    pump(lambda: view_of(program, evaluation).get("outcome") == "succeeded", "the evaluation to end", 60)
+    assert find(program.window, "run.title", QLabel).text().endswith("(Eval)")
+
+
+def test_a_setting_that_is_wrong_is_told_beside_it_and_submits_nothing(program: Application) -> None:
+    program.start()
+    pump(lambda: program.workbench.status, "the trainer", 30)
+    fill(program, "CartPole-v1", LONG)
+    type_text(find(program.window, "train.learning_rate", QLineEdit), "a lot")
+    click(find(program.window, "train.submit"))
+    assert find(program.window, "train.said.learning_rate", QLabel).property("error")
+    pump_for(0.5)
+    assert len(program.workbench.runs) == 0
+
+
+def test_several_seeds_become_a_group(program: Application) -> None:
+    program.start()
+    pump(lambda: program.workbench.status, "the trainer", 30)
+    fill(program, "CartPole-v1", 1000)
+    find(program.window, "train.several", QCheckBox).setChecked(True)
+    type_text(find(program.window, "train.seed", QLineEdit), "4,7")
+    click(find(program.window, "train.submit"))
+    pump(lambda: len(program.workbench.runs) == 2, "both runs", 60)
+    views = program.workbench.runs.all()
+    assert {view["seed"] for view in views} == {4, 7}
+    assert len({view["group"] for view in views}) == 1
+    pump(lambda: all(view_of(program, run_id).get("outcome") for run_id in program.workbench.runs.ids()), "both", 60)
+
+
+def test_a_trainer_that_is_killed_comes_back_and_the_run_goes_on(program: Application) -> None:
+    program.start()
+    pump(lambda: program.workbench.status, "the trainer", 30)
+    fill(program, "CartPole-v1", LONG)
+    run_id = submit(program)
+    pump(lambda: (view_of(program, run_id).get("global_step") or 0) > 0, "the run's steps", 60)
+    first = program.workbench.status["pid"]
+    os.kill(first, signal.SIGKILL)
+    pump(program.window.banner.isVisible, "the banner")
+    pump(lambda: not program.window.banner.isVisible(), "the banner to go", 60)
+    assert program.workbench.status["pid"] != first
+    before = view_of(program, run_id)["global_step"]
+    pump(lambda: view_of(program, run_id)["global_step"] > before, "the run's further steps", 60)
+    program.window.action("run.cancel").trigger()
+    pump(lambda: view_of(program, run_id).get("outcome") == "cancelled", "the run to end", 60)
+
+
+def offscreen(tmp_path: Path) -> dict[str, str]:
+    """The environment of a window that nobody sees and that remembers apart from the user's own."""
+    platform = os.environ.get("QT_QPA_PLATFORM", "offscreen")
+    path = os.pathsep.join((os.getcwd(), os.environ.get("PYTHONPATH", "")))
+    return {**os.environ, "QT_QPA_PLATFORM": platform, "XDG_CONFIG_HOME": str(tmp_path), "PYTHONPATH": path}
+
+
+def short_run(trainer: Trainer) -> str:
+    settings = {"env_id": "CartPole-v1", "total_timesteps": 2000, "seed": 1}
+    run_id: str = trainer.submit(train_payload("cleanrl", "ppo", settings, {}))["run_id"]
+    ended(trainer, run_id)
+    return run_id
+
+
+@pytest.mark.usefixtures("live")
+def test_a_window_that_was_killed_opens_as_it_was(
+    workspace: Workspace, trainer: Trainer, settings_path: Path, tmp_path: Path, make_program: Callable[[], Application]
+) -> None:
+    first, _ = short_run(trainer), short_run(trainer)
+    script = Path(__file__).parents[1] / "helpers" / "gui_child.py"
+    command = [sys.executable, str(script), str(workspace.root), str(settings_path), first, "logs"]
+    with subprocess.Popen(command, env=offscreen(tmp_path), stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "chosen\n"
+            wait_for(lambda: settings_path.exists() and first in settings_path.read_text(), "it to remember")
+        finally:
+            child.kill()
+    again = make_program()
+    again.start()
+    pump(lambda: len(again.workbench.runs) == 2, "the runs")
+    assert again.workbench.selection == first
+    assert again.window.page == "run"
+    assert (again.window.width(), again.window.height()) == (1300, 765)
+    tabs = find(again.window, "run.tabs", QTabWidget)
+    pump(lambda: current_tab(tabs) == "logs", "the tab")
+
+
+def test_the_command_opens_the_window_and_closing_it_leaves_the_run_alone(workspace: Workspace, tmp_path: Path) -> None:
+    with connect(workspace) as trainer:
+        settings = {"env_id": "CartPole-v1", "total_timesteps": LONG, "seed": 1}
+        run_id = trainer.submit(train_payload("cleanrl", "ppo", settings, {}))["run_id"]
+        wait_for(lambda: trainer.get(run_id)["global_step"], "the run's steps")
+        remembered = tmp_path / "mosaic" / "workbench.ini"
+        command = [MOSAIC, "gui", "--var", str(workspace.root), "--run", "last"]
+        with subprocess.Popen(command, env=offscreen(tmp_path), stderr=subprocess.PIPE, text=True) as window:
+            try:
+                wait_for(lambda: remembered.exists() and run_id in remembered.read_text(), "the window")
+                window.send_signal(signal.SIGTERM)
+                _, words = window.communicate(timeout=30)
+            finally:
+                window.kill()
+        assert window.returncode == 0, words
+        assert "Traceback" not in words
+        before = trainer.get(run_id)["global_step"]
+        wait_for(lambda: trainer.get(run_id)["global_step"] > before, "the run to go on")
+        trainer.cancel(run_id)
+        assert ended(trainer, run_id)["outcome"] == "cancelled"

@@ -1,0 +1,213 @@
+"""The Analytics tab and the compare page on a real daemon: curves that grow, groups that form, sets that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication, QCheckBox, QComboBox, QLabel, QLineEdit, QTableWidget, QToolButton, QWidget
+from tests.helpers.daemons import LiveDaemon, ended, scripted
+from tests.helpers.gui import click, find, has, pump, settle, type_text
+
+from mosaic.client import Trainer
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.app import Application
+from mosaic.gui.bridge import Bridge
+from mosaic.gui.models.series import RETURN_TAG
+from mosaic.gui.panels.analytics import Analytics
+from mosaic.gui.panels.compare import Compare
+from mosaic.gui.settings import Settings
+from mosaic.gui.views.chart import Chart
+from mosaic.gui.views.chart_grid import ChartGrid
+from mosaic.gui.views.return_chart import ReturnChart
+from mosaic.gui.workbench import Workbench
+
+
+@pytest.fixture
+def workbench(qapp: QApplication, daemon: LiveDaemon, workspace: Workspace, settings_path: Path) -> Iterator[Workbench]:
+    """Connected, without a window."""
+    bridge = Bridge(workspace)
+    workbench = Workbench(workspace, bridge, Settings(workspace, settings_path))
+    bridge.start()
+    pump(lambda: workbench.status, "the trainer")
+    yield workbench
+    bridge.stop()
+    workbench.deleteLater()
+    bridge.deleteLater()
+    settle()
+
+
+@pytest.fixture
+def shown(qapp: QApplication) -> Iterator[Callable[[QWidget], QWidget]]:
+    """Shows a panel by itself, and takes it away afterwards."""
+    panels: list[QWidget] = []
+
+    def show(panel: QWidget) -> QWidget:
+        panels.append(panel)
+        panel.resize(1000, 640)
+        panel.show()
+        return panel
+
+    yield show
+    for panel in panels:
+        panel.close()
+        panel.deleteLater()
+    settle()
+
+
+def finished_run(trainer: Trainer, workbench: Workbench, **config: object) -> str:
+    run_id: str = trainer.submit(scripted(**config))["run_id"]
+    ended(trainer, run_id)
+    pump(lambda: (workbench.runs.get(run_id) or {}).get("stage") == "finished", "the window to hear of the end")
+    return run_id
+
+
+def lengths(panel: QWidget, tag: str) -> int:
+    name = f"analytics.chart.{tag}"
+    return len(find(panel, name, Chart).curves()["run"]) if has(panel, name) else 0
+
+
+def test_all_tags_of_a_run_are_drawn_in_groups(
+    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget]
+) -> None:
+    run_id = finished_run(trainer, workbench, steps=20, dt=0.05)
+    panel = Analytics(workbench)
+    shown(panel).resize(1000, 900)
+    panel.show_run(run_id)
+    pump(lambda: lengths(panel, RETURN_TAG) == 20, "the curve of the return")
+    pump(lambda: lengths(panel, "scripted/step") == 20, "the curve of the other tag")
+    assert find(panel, "analytics.group.charts", QToolButton).text() == "charts"
+    assert find(panel, "analytics.group.scripted", QToolButton).isChecked()
+    pump(lambda: lengths(panel, "hardware/CPU %"), "the hardware")
+
+
+def test_curves_grow_while_the_run_goes_on(
+    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget]
+) -> None:
+    run_id = trainer.submit(scripted(steps=100_000, dt=0.02))["run_id"]
+    pump(lambda: workbench.runs.get(run_id), "the run")
+    panel = Analytics(workbench)
+    shown(panel)
+    panel.show_run(run_id)
+    pump(lambda: lengths(panel, RETURN_TAG) > 2, "some points")
+    before = lengths(panel, RETURN_TAG)
+    pump(lambda: lengths(panel, RETURN_TAG) > before + 5, "more points")
+    trainer.cancel(run_id)
+    ended(trainer, run_id)
+
+
+def test_a_run_without_points_tells_what_it_waits_for(
+    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget]
+) -> None:
+    run_id = finished_run(trainer, workbench, reject="No.")
+    panel = Analytics(workbench)
+    shown(panel)
+    panel.show_run(run_id)
+
+    def says() -> bool:
+        return any("ended before it logged anything" in label.text() for label in panel.findChildren(QLabel))
+
+    pump(says, "the empty page")
+
+
+def test_tags_are_filtered_folded_and_read_by_another_axis(
+    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget]
+) -> None:
+    run_id = finished_run(trainer, workbench, steps=5)
+    panel = Analytics(workbench)
+    shown(panel)
+    panel.show_run(run_id)
+    pump(lambda: lengths(panel, "scripted/step") == 5, "the curves")
+    chart = find(panel, "analytics.chart.scripted/step", Chart)
+    type_text(find(panel, "analytics.filter", QLineEdit), "episodic ret")
+    assert not chart.isVisible()
+    assert find(panel, f"analytics.chart.{RETURN_TAG}", Chart).isVisible()
+    type_text(find(panel, "analytics.filter", QLineEdit), "")
+    click(find(panel, "analytics.group.scripted"))
+    assert not chart.isVisible()
+    click(find(panel, "analytics.group.scripted"))
+    axis = find(panel, "analytics.x", QComboBox)
+    axis.setCurrentIndex(axis.findData("relative"))
+    pump(lambda: chart.x_kind == "relative", "the other axis")
+    assert chart.curves()["run"].x[-1] < 60
+    find(panel, "analytics.log", QCheckBox).click()
+    assert chart.is_log
+
+
+def test_a_chart_is_made_only_when_it_comes_into_sight(
+    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget]
+) -> None:
+    run_id = finished_run(trainer, workbench, steps=3)
+    panel = Analytics(workbench)
+    shown(panel).resize(360, 300)
+    panel.show_run(run_id)
+    pump(lambda: lengths(panel, RETURN_TAG) == 3, "the first chart")
+    settle()
+    assert not has(panel, "analytics.chart.scripted/step")
+    bar = find(panel, "analytics.grid", ChartGrid).verticalScrollBar()
+    bar.setValue(bar.maximum())
+    pump(lambda: has(panel, "analytics.chart.scripted/step"), "the chart that was scrolled to")
+
+
+def test_all_points_are_written_to_a_table(
+    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget], tmp_path: Path
+) -> None:
+    run_id = finished_run(trainer, workbench, steps=3)
+    panel = Analytics(workbench)
+    panel.show_run(run_id)
+    panel.save_csv(tmp_path / "all.csv")
+    pump((tmp_path / "all.csv").exists, "the table")
+    assert len((tmp_path / "all.csv").read_text().splitlines()) == 10
+    shown(panel)
+
+
+def test_the_return_curve_is_offered_to_other_panels(
+    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget], tmp_path: Path
+) -> None:
+    run_id = finished_run(trainer, workbench, steps=7)
+    chart = ReturnChart(workbench)
+    shown(chart)
+    chart.show_run(run_id)
+    pump(lambda: len(chart.chart.curves()["run"]) == 7, "the curve")
+    chart.save_curve_png(tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 1000
+
+
+def test_marked_runs_are_compared_grouped_and_kept(trainer: Trainer, program: Application) -> None:
+    window, workbench = program.window, program.workbench
+    program.start()
+    pump(lambda: workbench.status, "the trainer")
+    runs = [
+        finished_run(trainer, workbench, steps=steps, seed=seed, rate=steps) for steps in (10, 20) for seed in (1, 2)
+    ]
+    workbench.mark(runs)
+    pump(window.action("run.compare").isEnabled, "the action")
+    window.action("run.compare").trigger()
+    assert window.page == "compare"
+    page = window.findChild(Compare)
+    assert page is not None
+    assert page.runs() == runs
+    key = find(page, "compare.key", QComboBox)
+    pump(lambda: key.findData("rate") >= 0, "the settings of the runs")
+    key.setCurrentIndex(key.findData("rate"))
+    results = find(page, "compare.results", QTableWidget)
+    pump(lambda: results.rowCount() == 2, "two groups")
+    cells = [[item.text() for column in range(3) if (item := results.item(row, column))] for row in range(2)]
+    assert cells == [["20", "2", "10.5"], ["10", "2", "5.5"]]
+    better = find(page, "compare.better", QTableWidget)
+    assert better.rowCount() == 2
+    assert list(find(page, "compare.chart", Chart).curves()) == ["20", "10"]
+    differing = find(page, "compare.settings", QTableWidget)
+    names = [item.text() for row in range(differing.rowCount()) if (item := differing.item(row, 0))]
+    assert {"rate", "seed", "steps"} <= {name.rpartition(".")[2] for name in names}
+    click(find(page, f"chip.{runs[0]}.remove"))
+    assert page.runs() == runs[1:]
+    assert program.settings.get_here("compare") == runs[1:]
+
+
+def test_a_page_without_runs_says_how_to_put_some_on_it(program: Application) -> None:
+    program.window.show()
+    program.workbench.page_wanted.emit("compare")
+    assert find(program.window, "compare.start").isVisible()
+    assert not find(program.window, "compare.start").isEnabled()

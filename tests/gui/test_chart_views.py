@@ -1,0 +1,221 @@
+"""One chart: what it draws, what the mouse does to it, and how it is taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QColor, QGuiApplication, QImage
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QLabel
+from tests.helpers.gui import find, pump, settle
+
+from mosaic.gui import theme
+from mosaic.gui.views.chart import Chart
+from mosaic.gui.views.crosshair import Crosshair
+from mosaic.gui.views.plot import Axis, tick_words
+
+BLUE, RED = QColor("#0072b2"), QColor("#d55e00")
+
+
+@pytest.fixture
+def chart(qapp: QApplication) -> Iterator[Chart]:
+    """Shown, with one curve: y is x, from 0 to 1000."""
+    chart = Chart("value_loss", "chart")
+    chart.resize(480, 300)
+    chart.put_curve("run", "a run", BLUE).extend(np.arange(0.0, 1001.0), np.arange(0.0, 1001.0))
+    chart.show()
+    chart.touch()
+    pump(lambda: chart.plot.view.viewRange()[0] == [0, 1000], "the chart to be drawn")
+    yield chart
+    chart.close()
+    chart.deleteLater()
+    settle()
+
+
+def place(chart: Chart, x: float) -> QPoint:
+    """Where on the plot's surface a value of x lies."""
+    low, high = chart.plot.view.viewRange()[1]
+    scene = chart.plot.view.mapViewToScene(QPoint(round(x), round((low + high) / 2)))
+    return QPoint(chart.plot.mapFromScene(scene))
+
+
+def drag(chart: Chart, begin: float, end: float) -> None:
+    surface, here, there = chart.plot.viewport(), place(chart, begin), place(chart, end)
+    QTest.mousePress(surface, Qt.MouseButton.LeftButton, pos=here)
+    for share in (0.2, 0.6, 1.0):
+        QTest.mouseMove(surface, here + (there - here) * share)
+        QApplication.processEvents()
+    QTest.mouseRelease(surface, Qt.MouseButton.LeftButton, pos=there)
+    QApplication.processEvents()
+
+
+def test_the_axes_take_in_the_whole_curve(chart: Chart) -> None:
+    (begin, end), (low, high) = chart.plot.view.viewRange()
+    assert (begin, end) == (0, 1000)
+    assert low == pytest.approx(0, abs=50)
+    assert high == pytest.approx(1000, abs=50)
+    assert find(chart, "chart.values", QLabel).text() == "1,000"
+
+
+def test_dragging_zooms_in_x_and_y_follows_what_is_seen(chart: Chart) -> None:
+    drag(chart, 200, 600)
+    (begin, end), (low, high) = chart.plot.view.viewRange()
+    assert begin == pytest.approx(200, abs=10)
+    assert end == pytest.approx(600, abs=10)
+    assert 100 <= low < 250
+    assert 550 < high <= 700
+
+
+def test_a_double_click_resets(chart: Chart) -> None:
+    chart.zoom(100, 200)
+    assert chart.is_zoomed
+    QTest.mouseDClick(chart.plot.viewport(), Qt.MouseButton.LeftButton, pos=place(chart, 150))
+    pump(lambda: not chart.is_zoomed, "the zoom to be reset")
+    assert chart.plot.view.viewRange()[0] == [0, 1000]
+
+
+def test_a_zoomed_chart_stays_where_it_is_while_its_curve_grows(chart: Chart) -> None:
+    chart.zoom(100, 200)
+    chart.curves()["run"].extend(np.arange(1001.0, 5000.0), np.ones(3999))
+    chart.redraw()
+    assert chart.plot.view.viewRange()[0] == [100, 200]
+
+
+def test_the_crosshair_is_shared_and_tells_the_values(qapp: QApplication) -> None:
+    cross = Crosshair()
+    charts = [Chart(name, name, cross) for name in ("one", "two")]
+    for number, chart in enumerate(charts, 1):
+        chart.put_curve("run", "a run", BLUE).extend(np.arange(11.0), number * np.arange(11.0))
+        chart.show()
+    charts[0].plot.pointed.emit(4.2)
+    pump(lambda: charts[1].plot.cross.isVisible(), "the crosshair of the other chart")
+    assert [find(chart, f"{chart.title}.values", QLabel).text() for chart in charts] == ["step 4   4", "step 4   8"]
+    charts[0].plot.pointed.emit(None)
+    pump(lambda: not charts[1].plot.cross.isVisible(), "the crosshair to go")
+    for chart in charts:
+        chart.close()
+        chart.deleteLater()
+    cross.deleteLater()
+
+
+def test_smoothing_keeps_the_raw_line_behind(chart: Chart) -> None:
+    chart.set_smoothing(0.9)
+    chart.redraw()
+    drawn = chart._drawn["run"]
+    assert len(drawn.raw.getData()[0])
+    assert drawn.line.getData()[1][5] < drawn.raw.getData()[1][5]
+    chart.set_smoothing(0.0)
+    chart.redraw()
+    assert len(drawn.raw.getData()[0]) == 0
+
+
+def test_a_million_points_are_drawn_as_some_hundred(chart: Chart) -> None:
+    chart.curves()["run"].replace(np.arange(1e6), np.random.default_rng(0).normal(size=1_000_000))
+    chart.redraw()
+    assert len(chart._drawn["run"].line.getData()[0]) < 600
+
+
+def test_a_chart_that_nobody_sees_is_not_drawn(chart: Chart, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    monkeypatch.setattr(chart, "redraw", lambda: drawn.append(1))
+    chart.hide()
+    settle()
+    drawn.clear()
+    chart.touch()
+    QTest.qWait(150)
+    assert not drawn
+    chart.show()
+    pump(lambda: drawn, "the chart to be drawn when it is seen again")
+
+
+def test_many_changes_are_drawn_once(chart: Chart, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle()
+    drawn: list[int] = []
+    monkeypatch.setattr(chart, "redraw", lambda: drawn.append(1))
+    for _ in range(100):
+        chart.touch()
+    pump(lambda: drawn, "the chart to be drawn")
+    assert len(drawn) == 1
+
+
+def test_a_chart_without_points_says_so(chart: Chart) -> None:
+    chart.set_hint("Nothing yet")
+    chart.curves()["run"].replace(np.empty(0), np.empty(0))
+    chart.redraw()
+    hints = [label for label in chart.findChildren(QLabel) if label.text() == "Nothing yet"]
+    assert hints[0].isVisible()
+
+
+def test_a_chart_is_saved_as_picture_drawing_and_table(chart: Chart, tmp_path: Path) -> None:
+    chart.save_png(tmp_path / "chart.png")
+    picture = QImage(str(tmp_path / "chart.png"))
+    assert picture.width() == 2 * chart.width()
+    assert any(picture.pixelColor(x, picture.height() // 2) != picture.pixelColor(4, 4) for x in range(picture.width()))
+    chart.save_svg(tmp_path / "chart.svg")
+    drawing = (tmp_path / "chart.svg").read_text()
+    assert "<polyline" in drawing or "<path" in drawing
+    assert "<image" not in drawing
+    chart.save_csv(tmp_path / "chart.csv")
+    lines = (tmp_path / "chart.csv").read_text().splitlines()
+    assert lines[0] == "run,tag,step,value,smoothed"
+    assert lines[3] == "a run,value_loss,2,2,2"
+    assert len(lines) == 1002
+
+
+def test_the_menu_holds_what_can_be_done_and_nothing_else(chart: Chart) -> None:
+    menu = chart.menu()
+    titles = [action.text() for action in menu.actions()]
+    assert titles == ["Reset zoom", "Copy picture", "Save as PNG…", "Save as SVG…", "Save as CSV…"]
+    next(action for action in menu.actions() if action.text() == "Copy picture").trigger()
+    assert not QGuiApplication.clipboard().image().isNull()
+    QGuiApplication.clipboard().clear()
+    menu.deleteLater()
+
+
+def test_a_chart_takes_up_the_theme(chart: Chart, qapp: QApplication) -> None:
+    theme.apply(qapp, "dark")
+    chart.repaint_theme()
+    settle()
+    image = chart.plot.grab().toImage()
+    theme.apply(qapp, "light")
+    assert image.pixelColor(2, 2).name() == theme.DARK.surface
+
+
+def test_two_curves_with_one_key_are_one(chart: Chart) -> None:
+    assert chart.put_curve("run", "another name", RED) is chart.curves()["run"]
+    chart.put_curve("other", "other", BLUE)
+    chart.remove_curve("run")
+    assert list(chart.curves()) == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("values", "spacing", "words"),
+    [
+        ([0, 20_000, 40_000], 20_000, ["0", "20k", "40k"]),
+        ([10_110, 10_120], 10, ["10.11k", "10.12k"]),
+        ([0, 0.2, 0.4], 0.2, ["0", "0.2", "0.4"]),
+        ([0.0001, 0.0002], 0.0001, ["0.0001", "0.0002"]),
+        ([-500, 0, 500], 500, ["-500", "0", "500"]),
+        ([5e6, 10e6], 5e6, ["5M", "10M"]),
+    ],
+)
+def test_ticks_are_round_and_tell_neighbours_apart(values: list[float], spacing: float, words: list[str]) -> None:
+    assert tick_words(values, spacing) == words
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "least"),
+    [("number", 0, 1000, 3), ("relative", 0, 7200, 3), ("log", -3, 2, 3), ("log", 0.1, 0.9, 2)],
+)
+def test_every_axis_has_some_ticks_inside(qapp: QApplication, kind: str, low: float, high: float, least: int) -> None:
+    axis = Axis("left")
+    axis.set_kind(kind)
+    ((spacing, ticks),) = axis.tickValues(low, high, 300)
+    assert least <= len(ticks) <= 11
+    assert low - 1e-6 <= ticks.min()
+    assert ticks.max() <= high + 1e-6
+    assert len(set(axis.tickStrings(ticks, 1, spacing))) == len(ticks)

@@ -1,0 +1,248 @@
+"""What a viewer is told of a run's frames: by shared memory, by the relay, and in which words."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from PIL import Image
+from PySide6.QtGui import QColor
+from PySide6.QtWidgets import QApplication
+from tests.helpers.gui import pump
+from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, plain, still_workbench, view_of
+
+from mosaic.client.trainer import Sight
+from mosaic.contracts.errors import NoDaemon
+from mosaic.contracts.folder import Workspace
+from mosaic.fastlane.place import lane_path
+from mosaic.gui.models.lanes import LATE_S, NEXT_FRAME, Lanes, Source, cut, standing
+from mosaic.gui.workbench import Workbench
+
+RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+
+
+def source(state: str, reason: str = "") -> Source:
+    return cast(Source, SimpleNamespace(state=state, reason=reason, where="shared memory"))
+
+
+@pytest.mark.parametrize(
+    ("view", "video_mode", "lanes", "late_s", "expected"),
+    [
+        (None, None, None, 0, ("waiting", "the trainer has not told of this run yet")),
+        ({"stage": "queued"}, None, None, 0, ("waiting", "the run is queued")),
+        ({"stage": "running"}, "off", None, 0, ("unavailable", "live frames are off for this run (video_mode is off)")),
+        ({"stage": "running"}, None, source("connected"), 0, ("connected", "shared memory")),
+        ({"stage": "running"}, None, source("connected"), LATE_S, ("waiting", NEXT_FRAME)),
+        ({"stage": "running"}, None, source("waiting", "no frame has come"), 0, ("waiting", "no frame has come")),
+        ({"stage": "running"}, None, source("unavailable", "this environment has no picture"), 0,
+         ("unavailable", "this environment has no picture")),
+        ({"stage": "paused"}, None, source("connected"), 0, ("waiting", "the run is paused")),
+        ({"stage": "finished", "outcome": "succeeded"}, None, source("connected"), 0,
+         ("unavailable", "the run has ended (succeeded)")),
+    ],
+)  # fmt: skip
+def test_what_the_run_says_counts_before_what_its_lanes_say(
+    view: Any, video_mode: str | None, lanes: Source | None, late_s: float, expected: tuple[str, str]
+) -> None:
+    assert standing(view, video_mode, lanes, late_s) == expected
+
+
+# --- a viewer
+
+
+class Viewed:
+    """One run with lanes, and one who looks."""
+
+    def __init__(self, workbench: Workbench, trainer: StillTrainer, run_dir: Path, is_remote: bool = False) -> None:
+        self.workbench = workbench
+        self.trainer = trainer
+        self.run_dir = run_dir
+        self.lanes = Lanes(workbench.bridge, workbench.runs, workbench.events, is_remote, workbench)
+        self.hands: list[HandLanes] = []
+
+    def written(self, count: int) -> HandLanes:
+        self.hands.append(HandLanes(self.run_dir, count))
+        return self.hands[-1]
+
+    def look_until(self, is_so: Callable[[], Any], what: str) -> None:
+        pump(lambda: (self.lanes.look(), is_so())[1], what)
+
+    def told(self, kind: str) -> list[str]:
+        return [line.text for line in self.workbench.events.lines if line.kind == kind]
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> StillTrainer:
+    run_dir = tmp_path / "it's a run"
+    run_dir.mkdir()
+    return StillTrainer(view_of(run_dir))
+
+
+@pytest.fixture
+def viewed(
+    qapp: QApplication, workspace: Workspace, settings_path: Path, tmp_path: Path, trainer: StillTrainer
+) -> Iterator[Viewed]:
+    with still_workbench(workspace, settings_path, trainer) as workbench:
+        made = Viewed(workbench, trainer, tmp_path / "it's a run")
+        made.lanes.show(RUN)
+        yield made
+        made.lanes.rest()
+        for hand in made.hands:
+            hand.close()
+
+
+def test_frames_come_with_their_facts_and_pixels(viewed: Viewed) -> None:
+    hand = viewed.written(2)
+    hand.publish(0, plain(RED, channels=4), step=7, episode=3, total=42.0)
+    viewed.look_until(lambda: viewed.lanes.standing.state == "connected", "the first frame")
+    first, second = viewed.lanes.cells
+    assert (first.env, first.hud["episode"], first.hud["step"], first.hud["return"]) == (0, 3, 7, 42.0)
+    assert first.image is not None
+    assert first.image.pixelColor(5, 5) == QColor(*RED)
+    assert second.image is None
+    hand.publish(1, plain(BLUE))
+    assert viewed.lanes.look() == {1}
+    assert viewed.lanes.look() == set()
+    image = viewed.lanes.cells[1].image
+    assert image is not None
+    assert image.pixelColor(5, 5) == QColor(*BLUE)
+
+
+def test_who_rests_does_not_make_the_run_draw(viewed: Viewed) -> None:
+    hand = viewed.written(1)
+    assert not hand.is_watched(0)
+    viewed.lanes.look()
+    assert hand.is_watched(0)
+    viewed.lanes.rest()
+    assert viewed.lanes.is_resting
+    viewed.lanes.show("another run")
+    viewed.lanes.look()
+    assert viewed.lanes.is_resting
+
+
+def test_only_the_environment_that_is_looked_at_is_drawn(viewed: Viewed) -> None:
+    hand = viewed.written(3)
+    viewed.lanes.watch((1,))
+    viewed.lanes.look()
+    assert [hand.is_watched(env) for env in range(3)] == [False, True, False]
+
+
+def test_a_change_of_state_is_told_once(viewed: Viewed) -> None:
+    hand = viewed.written(1)
+    hand.publish(0, plain(RED))
+    viewed.look_until(lambda: viewed.told("fastlane_connected"), "the event")
+    viewed.lanes.rest()
+    hand.publish(0, plain(RED))
+    viewed.look_until(lambda: viewed.lanes.standing.state == "connected", "the frames again")
+    viewed.lanes._judge()
+    assert viewed.told("fastlane_connected") == ["1 environment by shared memory"]
+    hand.lanes[0].unavailable("this environment has no picture")
+    viewed.look_until(lambda: viewed.told("fastlane_unavailable"), "the event")
+    assert viewed.told("fastlane_unavailable") == ["this environment has no picture"]
+    assert viewed.lanes.standing == ("unavailable", "this environment has no picture")
+
+
+def test_a_file_that_is_no_lane_is_counted_told_and_not_shown(viewed: Viewed) -> None:
+    hand = viewed.written(1)
+    Path(lane_path(hand.folder, 0)).write_bytes(b"nonsense" * 1000)
+    viewed.look_until(lambda: viewed.lanes.invalid == 1, "the count")
+    assert len(viewed.told("fastlane_header_invalid")) == 1
+    assert not any(cell.image for cell in viewed.lanes.cells)
+
+
+def test_a_run_that_has_ended_is_said_to_have_and_keeps_its_last_picture(viewed: Viewed) -> None:
+    hand = viewed.written(1)
+    hand.publish(0, plain(RED))
+    viewed.look_until(lambda: viewed.lanes.standing.state == "connected", "the first frame")
+    viewed.trainer.views[0].update(stage="finished", outcome="succeeded")
+    viewed.workbench.runs.update(viewed.trainer.views)
+    viewed.look_until(lambda: viewed.lanes.standing.state == "unavailable", "the end")
+    assert viewed.lanes.standing.text == "the run has ended (succeeded)"
+    assert viewed.lanes.is_resting
+    assert viewed.lanes.cells[0].image is not None
+
+
+def test_frames_that_are_switched_off_are_said_to_be(viewed: Viewed) -> None:
+    viewed.trainer.payload = {"metadata": {"worker": {"config": {"extras": {"video_mode": "off"}}}}}
+    viewed.lanes.show("none")
+    viewed.lanes.show(RUN)
+    viewed.look_until(lambda: "video_mode" in viewed.lanes.standing.text, "the reason")
+
+
+# --- from another machine
+
+
+def jpeg(rows: int, columns: int, colours: list[tuple[int, int, int]]) -> bytes:
+    whole = np.zeros((40 * rows, 60 * columns, 3), np.uint8)
+    for at, colour in enumerate(colours):
+        row, column = divmod(at, columns)
+        whole[40 * row : 40 * row + 40, 60 * column : 60 * column + 60] = colour
+    written = io.BytesIO()
+    Image.fromarray(whole).save(written, "JPEG", quality=95)
+    return written.getvalue()
+
+
+def facts(*envs: int, rows: int = 1, columns: int = 1) -> dict[str, Any]:
+    told = {"episode": 1, "step": 1, "reward": 1.0, "return": 1.0, "rate_hz": 5.0, "pace": "5 Hz", "number": 1}
+    return {"rows": rows, "columns": columns, "torn": 4, "envs": [{"env": env, **told} for env in envs]}
+
+
+def near(found: QColor, wanted: tuple[int, int, int]) -> bool:
+    channels = (found.red(), found.green(), found.blue())
+    return all(abs(one - other) < 30 for one, other in zip(channels, wanted, strict=True))
+
+
+def test_a_grid_that_was_sent_as_one_picture_is_cut_into_its_cells() -> None:
+    sent = jpeg(2, 2, [RED, GREEN, BLUE])
+    cells = list(cut(sent, facts(0, 2, rows=2, columns=2), ()))
+    assert [cell.env for cell in cells] == [0, 2]
+    for cell, colour in zip(cells, (RED, BLUE), strict=True):
+        assert cell.image is not None
+        assert near(cell.image.pixelColor(30, 20), colour)
+    (alone,) = cut(jpeg(1, 1, [GREEN]), facts(5), (5,))
+    assert alone.env == 5
+    assert alone.image is not None
+    assert near(alone.image.pixelColor(30, 20), GREEN)
+
+
+def test_a_trainer_on_another_machine_relays(
+    qapp: QApplication, workspace: Workspace, settings_path: Path, tmp_path: Path
+) -> None:
+    trainer = StillTrainer(view_of(tmp_path))  # the path exists here too, and means nothing
+    trainer.sights = [Sight("connected", "", jpeg(1, 2, [RED, BLUE]), facts(0, 1, columns=2))]
+    with still_workbench(workspace, settings_path, trainer) as workbench:
+        viewed = Viewed(workbench, trainer, tmp_path, is_remote=True)
+        viewed.lanes.show(RUN)
+        viewed.look_until(lambda: len(viewed.lanes.cells) == 2, "frames by the relay")
+        viewed.look_until(lambda: viewed.lanes.torn == 4, "the count of torn frames")
+        assert viewed.lanes.standing == ("connected", "the trainer's relay")
+        viewed.lanes.watch((1,))
+        viewed.look_until(lambda: trainer.asked_frames[-1] == (RUN, (1,)), "one environment")
+        viewed.lanes.rest()
+
+
+def test_a_relay_that_is_lost_is_asked_again(
+    qapp: QApplication, workspace: Workspace, settings_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mosaic.gui.models.lanes.RETRY_S", 0.01)
+    trainer = StillTrainer(view_of(tmp_path / "not here"))
+    asked: list[float] = []
+
+    def frames(run: str, envs: Any = (), **_: Any) -> Iterator[Sight]:
+        asked.append(time.monotonic())
+        if len(asked) == 1:
+            raise NoDaemon("The connection broke.")
+        yield Sight("connected", "", jpeg(1, 1, [RED]), facts(0))
+
+    monkeypatch.setattr(trainer, "frames", frames)
+    with still_workbench(workspace, settings_path, trainer) as workbench:
+        viewed = Viewed(workbench, trainer, tmp_path)
+        viewed.lanes.show(RUN)
+        viewed.look_until(lambda: viewed.lanes.cells, "frames after all")
+        viewed.lanes.rest()

@@ -1,0 +1,227 @@
+"""The FastLane tab: looks while it is seen, enlarges a cell, keeps pictures and films, tells of evaluations."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QColor, QImage
+from PySide6.QtWidgets import QApplication, QComboBox, QFileDialog, QLabel, QToolButton
+from tests.helpers.gui import click, find, press, pump, pump_for, settle
+from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, plain, still_workbench, view_of
+
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.panels.fastlane import FastLane
+from mosaic.gui.workbench import Workbench
+
+COLOURS = [(40 * index, 255 - 40 * index, 100) for index in range(4)]
+
+
+class Shown:
+    def __init__(self, workbench: Workbench, hand: HandLanes) -> None:
+        self.workbench = workbench
+        self.hand = hand
+        self.said: list[str] = []
+        workbench.said.connect(lambda text, kind: self.said.append(f"{kind}: {text}"))
+        self.tab = FastLane(workbench)
+        self.tab.resize(1000, 500)
+        self.tab.show_run(RUN)
+        self.tab.show()
+
+    def frame(self, *envs: int, step: int = 1) -> None:
+        for env in envs or range(len(self.hand.lanes)):
+            self.hand.publish(env, plain(COLOURS[env], channels=4), step=step)
+
+    @property
+    def state(self) -> str:
+        return find(self.tab, "fastlane.state", QLabel).text()
+
+    def has_step(self, step: int) -> bool:
+        return all(cell.hud.get("step") == step for cell in self.tab.frames.lanes.cells)
+
+    def connect(self) -> None:
+        self.frame()
+        pump(lambda: self.state.startswith("connected"), "the first frames")
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    place = tmp_path / "it's a run"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def shown(qapp: QApplication, workspace: Workspace, settings_path: Path, run_dir: Path) -> Iterator[Shown]:
+    hand = HandLanes(run_dir, 4)
+    with still_workbench(workspace, settings_path, StillTrainer(view_of(run_dir))) as workbench:
+        made = Shown(workbench, hand)
+        yield made
+        made.tab.close()
+        made.tab.deleteLater()
+        settle()
+    hand.close()
+
+
+def test_frames_appear_and_the_state_says_so(shown: Shown) -> None:
+    assert shown.state.startswith("waiting")
+    shown.connect()
+    grid = shown.tab.frames.grid
+    assert [cell.env for cell in grid.cells] == [0, 1, 2, 3]
+    assert shown.state == "connected by shared memory"
+    pump(lambda: grid.text.startswith("4 environments   episode 1"), "the line below them")
+    assert "frames/s" in grid.text
+
+
+def test_a_hidden_tab_does_not_make_the_run_draw(shown: Shown) -> None:
+    shown.connect()
+    shown.tab.hide()
+    assert shown.tab.frames.lanes.is_resting
+    shown.frame(step=9)
+    pump_for(0.2)
+    assert shown.tab.frames.lanes.cells[0].hud["step"] == 1
+    shown.tab.show()
+    pump(lambda: shown.tab.frames.lanes.cells[0].hud["step"] == 9, "the newest frame")
+
+
+def test_a_click_enlarges_a_cell_arrows_step_and_escape_goes_back(shown: Shown) -> None:
+    shown.connect()
+    grid, env = shown.tab.frames.grid, find(shown.tab, "fastlane.env", QComboBox)
+    assert env.currentText() == ""
+    click(grid, grid.rects()[2].center())
+    assert [cell.env for cell in grid.cells] == [2]
+    assert env.currentText() == "Environment 2"
+    assert find(shown.tab, "fastlane.single", QToolButton).isChecked()
+    press(grid, Qt.Key.Key_Left)
+    shown.frame(1, step=5)
+    pump(lambda: [cell.env for cell in grid.cells] == [1], "the environment before it")
+    assert env.currentText() == "Environment 1"
+    press(grid, Qt.Key.Key_Escape)
+    pump(lambda: len(grid.cells) == 4, "all of them")
+    assert find(shown.tab, "fastlane.grid", QToolButton).isChecked()
+
+
+def test_a_run_with_one_environment_needs_no_choice(
+    qapp: QApplication, workspace: Workspace, settings_path: Path, run_dir: Path
+) -> None:
+    hand = HandLanes(run_dir, 1)
+    with still_workbench(workspace, settings_path, StillTrainer(view_of(run_dir))) as workbench:
+        one = Shown(workbench, hand)
+        one.connect()
+        assert not find(one.tab, "fastlane.grid").isVisible()
+        assert not find(one.tab, "fastlane.env").isVisible()
+        one.tab.close()
+        one.tab.deleteLater()
+        settle()
+    hand.close()
+
+
+def test_zoom_is_told_and_fit_comes_back(shown: Shown) -> None:
+    shown.connect()
+    click(find(shown.tab, "fastlane.pixels"))
+    assert find(shown.tab, "fastlane.zoom", QLabel).text() == "100 %"
+    assert not find(shown.tab, "fastlane.fit", QToolButton).isChecked()
+    click(find(shown.tab, "fastlane.fit"))
+    assert find(shown.tab, "fastlane.fit", QToolButton).isChecked()
+    assert find(shown.tab, "fastlane.zoom", QLabel).text() != "100 %"
+
+
+def test_more_frames_may_be_asked_for(shown: Shown) -> None:
+    shown.connect()
+    budget = find(shown.tab, "fastlane.budget", QComboBox)
+    budget.setCurrentIndex(2)
+    budget.activated.emit(2)
+    beat = Path(shown.hand.folder) / "env-0000.beat"
+    pump(lambda: '"budget": 0.1' in beat.read_text(), "the wish")
+
+
+def test_a_snapshot_holds_all_cells_in_their_own_size(shown: Shown, workspace: Workspace) -> None:
+    shown.connect()
+    click(find(shown.tab, "fastlane.snapshot"))
+    dialog = find(shown.tab, "fastlane.place", QFileDialog)
+    place = Path(dialog.selectedFiles()[0])
+    assert place.parent == workspace.root / "exports" / RUN
+    dialog.accept()
+    pump(lambda: shown.said, "the message")
+    assert shown.said == [f"good: Saved {place}"]
+    saved = QImage(str(place))
+    assert (saved.width() * saved.height()) == 4 * 60 * 40
+    assert saved.pixelColor(5, 5) == QColor(*COLOURS[0])
+
+
+def test_a_film_is_recorded_while_frames_come_and_saved_on_stop(shown: Shown, workspace: Workspace) -> None:
+    av: Any = pytest.importorskip("av")
+    shown.connect()
+    click(find(shown.tab, "fastlane.record"))
+    assert find(shown.tab, "fastlane.record", QToolButton).text() == "Stop"
+    assert "0:00" in find(shown.tab, "fastlane.time", QLabel).text()
+    shown.tab.hide()  # a film goes on behind another tab
+    for step in range(2, 8):
+        shown.frame(step=step)
+        pump(functools.partial(shown.has_step, step), "the frame")
+    shown.tab.show()
+    click(find(shown.tab, "fastlane.record"))
+    pump(lambda: shown.said, "the film")
+    (film,) = (workspace.root / "exports" / RUN).glob("*.mp4")
+    assert shown.said[0].startswith("good: Saved a film of")
+    assert str(film) in shown.said[0]
+    with av.open(str(film)) as container:
+        frames = list(container.decode(video=0))
+    assert len(frames) >= 6
+    assert find(shown.tab, "fastlane.record", QToolButton).text() == "Record"
+    assert not find(shown.tab, "fastlane.time").isVisible()
+
+
+def test_a_window_that_closes_finishes_the_film(shown: Shown, workspace: Workspace) -> None:
+    pytest.importorskip("av")
+    shown.connect()
+    click(find(shown.tab, "fastlane.record"))
+    shown.workbench.closing.emit()
+    shown.workbench.bridge.stop()
+    assert list((workspace.root / "exports" / RUN).glob("*.mp4"))
+
+
+def test_an_evaluation_tells_its_batches(shown: Shown) -> None:
+    line = find(shown.tab, "fastlane.eval", QLabel)
+    assert not line.isVisible()
+    summary = {"batch": 3, "episodes": 50, "avg_return": 112.3, "min_return": 90.1, "max_return": 142.6}
+    event = {"kind": "eval_summary_update", "at": 0.0, "seq": 1, "source": "journal", "summary": summary}
+    shown.workbench.bridge.told.emit([{**event, "run_id": "another"}])
+    assert not line.isVisible()
+    shown.workbench.bridge.told.emit([{**event, "run_id": RUN}])
+    assert line.isVisible()
+    assert line.text() == "eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6"
+
+
+def test_torn_and_invalid_frames_are_counted_in_the_tooltip(shown: Shown) -> None:
+    shown.connect()
+    tip = find(shown.tab, "fastlane.state", QLabel).toolTip()
+    assert "Torn frames that were not shown: 0" in tip
+    assert "Invalid headers: 0" in tip
+
+
+def test_a_run_without_a_picture_says_why(shown: Shown) -> None:
+    for lane in shown.hand.lanes:
+        lane.unavailable("this environment has no picture")
+    pump(lambda: shown.state.startswith("unavailable"), "the reason")
+    assert shown.state == "unavailable: this environment has no picture"
+    assert shown.tab.frames.grid.message == "This environment has no picture."
+    assert not find(shown.tab, "fastlane.record").isEnabled()
+    assert not find(shown.tab, "fastlane.snapshot").isEnabled()
+
+
+def test_a_run_that_was_over_before_leads_on_and_one_that_is_resumed_is_watched(shown: Shown) -> None:
+    over = {**view_of(shown.workbench.runs.all()[0]["run_dir"]), "stage": "finished", "outcome": "succeeded"}
+    shown.workbench.runs.update([{**over, "checkpoint_step": 4096, "story": []}])
+    assert find(shown.tab, "fastlane.over").isVisible()
+    wanted: list[str] = []
+    shown.workbench.page_wanted.connect(wanted.append)
+    click(find(shown.tab, "fastlane.next"))
+    assert wanted == ["policy"]
+    shown.workbench.runs.update([{**over, "stage": "running", "outcome": None, "story": []}])
+    assert not find(shown.tab, "fastlane.over").isVisible()
+    shown.connect()

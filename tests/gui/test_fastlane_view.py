@@ -1,0 +1,246 @@
+"""Frames as they are drawn: where the cells stand, how pixels are enlarged, and what mouse and keys do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from PySide6.QtCore import QPoint, QPointF, QSize, Qt
+from PySide6.QtGui import QColor, QImage, QPaintEvent, QRegion
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QVBoxLayout, QWidget
+from tests.helpers.gui import click, press, settle
+from tests.helpers.gui_frames import plain
+
+from mosaic.fastlane import BGRX32, RGB24
+from mosaic.gui import theme
+from mosaic.gui.models.lanes import Cell, as_image
+from mosaic.gui.views.frame import GAP, FrameGrid, arranged, is_smooth
+from mosaic.gui.views.hud import eval_line, line_of
+
+RED, BLUE = (255, 0, 0), (0, 0, 255)
+
+
+def cell(env: int, picture: Any, **told: Any) -> Cell:
+    pixel_format = RGB24 if picture.shape[2] == 3 else BGRX32
+    facts = {"episode": 1, "step": 2, "reward": 1.0, "return": 3.0, "rate_hz": 30.0, "pace": "30 Hz", **told}
+    return Cell(env, as_image(picture, pixel_format), picture, facts)
+
+
+@pytest.fixture
+def grid(qapp: QApplication) -> Any:
+    view = FrameGrid()
+    view.resize(800, 400)
+    view.show()
+    yield view
+    view.close()
+    view.deleteLater()
+
+
+def seen(view: FrameGrid) -> QImage:
+    settle()
+    return view.grab().toImage()
+
+
+# --- where the cells stand
+
+
+def test_eight_cells_are_two_rows_of_four_with_a_small_gap() -> None:
+    found = arranged(8, QSize(600, 400), QSize(1200, 500))
+    rows = sorted({rect.top() for rect in found.cells})
+    columns = sorted({rect.left() for rect in found.cells})
+    assert (len(rows), len(columns)) == (2, 4)
+    assert columns[1] - columns[0] - found.cells[0].width() == GAP
+    assert rows[1] - rows[0] - found.cells[0].height() == GAP
+    assert found.cells[0].left() >= 0
+    assert found.whole.right() < 1200
+
+
+def test_the_grid_follows_the_shape_of_the_view() -> None:
+    tall = arranged(8, QSize(600, 400), QSize(400, 1200))
+    assert len({rect.left() for rect in tall.cells}) < len({rect.top() for rect in tall.cells})
+    wide = arranged(3, QSize(600, 400), QSize(1800, 400))
+    assert len({rect.top() for rect in wide.cells}) == 1
+
+
+def test_nothing_to_see_takes_no_room() -> None:
+    assert arranged(0, QSize(600, 400), QSize(800, 600)).cells == []
+    assert arranged(4, QSize(600, 400), QSize(0, 600)).cells == []
+
+
+# --- how they are drawn
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_colours_are_right_in_both_formats_and_the_rest_is_the_window(grid: FrameGrid, channels: int) -> None:
+    grid.show_cells([cell(0, plain((200, 100, 50), 60, 60, channels))])
+    picture = seen(grid)
+    assert picture.pixelColor(400, 200) == QColor(200, 100, 50)
+    assert picture.pixelColor(5, 200) == QColor(theme.tokens().window)
+
+
+def test_a_picture_whose_fourth_byte_is_zero_leaves_no_hole_in_what_is_grabbed(grid: FrameGrid) -> None:
+    around = QWidget()  # paints nothing itself: what is grabbed of it has an alpha channel
+    QVBoxLayout(around).addWidget(grid)
+    grid.show_cells([cell(0, plain((9, 9, 9), 60, 60, 4))])
+    around.resize(800, 400)
+    around.show()
+    grid.show_pixels()
+    settle()
+    assert around.grab().toImage().pixelColor(400, 200).alpha() == 255
+    grid.setParent(None)
+    around.close()
+    around.deleteLater()
+
+
+def test_a_small_pixel_world_keeps_its_squares(grid: FrameGrid) -> None:
+    world = np.zeros((2, 4, 3), np.uint8)
+    world[:, :2], world[:, 2:] = RED, BLUE
+    grid.show_cells([cell(0, world)])
+    picture = seen(grid)
+    place = grid.rects()[0]
+    found = {picture.pixelColor(x, 200).name() for x in range(place.left(), place.right() + 1)}
+    assert found == {QColor(*RED).name(), QColor(*BLUE).name()}
+
+
+def test_a_large_picture_is_smoothed(grid: FrameGrid) -> None:
+    world = np.zeros((300, 600, 3), np.uint8)
+    world[:, :300], world[:, 300:] = RED, BLUE
+    grid.show_cells([cell(0, world)])
+    picture = seen(grid)
+    assert len({picture.pixelColor(x, 200).name() for x in range(390, 410)}) > 2
+    image = QImage(600, 300, QImage.Format.Format_RGB32)
+    assert is_smooth(image, 1.5)
+    assert not is_smooth(image, 8)
+    assert is_smooth(QImage(84, 84, QImage.Format.Format_RGB32), 0.7)
+    assert not is_smooth(QImage(84, 84, QImage.Format.Format_RGB32), 3)
+
+
+def test_a_thin_line_survives_being_made_small(grid: FrameGrid) -> None:
+    world = np.full((400, 4000, 3), 255, np.uint8)
+    world[:, 1999] = 0
+    grid.show_cells([cell(0, world)])
+    picture = seen(grid)
+    middle = grid.rects()[0].center().y()
+    assert min(picture.pixelColor(x, middle).lightness() for x in range(380, 420)) < 255
+
+
+class Watched(FrameGrid):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = QRegion()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        self.drawn += event.region()
+        super().paintEvent(event)
+
+
+def test_only_the_cell_that_changed_is_drawn_again(qapp: QApplication) -> None:
+    view = Watched()
+    view.resize(800, 400)
+    cells = [cell(env, plain(RED)) for env in range(4)]
+    view.show_cells(cells)
+    view.show()
+    settle()
+    view.drawn = QRegion()
+    cells[2] = cell(2, plain(BLUE))
+    view.show_cells(cells, {2})
+    settle()
+    assert view.drawn.boundingRect() == view.rects()[2]
+    view.close()
+    view.deleteLater()
+
+
+def test_the_line_stands_below_a_picture_that_fits_and_over_one_that_is_zoomed(grid: FrameGrid) -> None:
+    grid.show_cells([cell(0, plain((200, 100, 50), 60, 60))])
+    grid.show_text("episode 1")
+    place, is_over = grid._text_place()
+    assert not is_over
+    assert place.top() > grid.rects()[0].bottom()
+    assert grid.rect().contains(place)
+    grid.zoom_by(4)
+    place, is_over = grid._text_place()
+    assert is_over
+    assert grid.rect().contains(place)
+    assert seen(grid).pixelColor(place.left() + 2, place.center().y()).lightness() < 80
+
+
+def test_without_a_picture_there_is_a_sentence(grid: FrameGrid) -> None:
+    grid.show_message("This environment has no picture.")
+    assert grid.message == "This environment has no picture."
+    grid.show_cells([cell(0, plain(RED))])
+    assert grid.message == ""
+
+
+# --- mouse and keys
+
+
+def test_a_click_chooses_a_cell_and_a_drag_does_not(grid: FrameGrid) -> None:
+    chosen: list[int] = []
+    grid.chosen.connect(chosen.append)
+    grid.show_cells([cell(env, plain(RED)) for env in (4, 5)])
+    settle()
+    click(grid, grid.rects()[1].center())
+    assert chosen == [5]
+    begin = grid.rects()[0].center()
+    QTest.mousePress(grid, Qt.MouseButton.LeftButton, pos=begin)
+    QTest.mouseMove(grid, begin + QPoint(40, 0))
+    QTest.mouseRelease(grid, Qt.MouseButton.LeftButton, pos=begin + QPoint(40, 0))
+    assert chosen == [5]
+
+
+def test_zooming_holds_the_point_under_the_mouse(grid: FrameGrid) -> None:
+    grid.show_cells([cell(0, plain(RED, 600, 400))])
+    grid.zoom_by(3)
+    at = QPointF(500, 150)
+
+    def pixel() -> QPointF:
+        rect = grid.rects()[0]
+        return QPointF((at.x() - rect.left()) / grid.scale, (at.y() - rect.top()) / grid.scale)
+
+    before = pixel()
+    grid.zoom_by(1.5, at)
+    assert abs(pixel().x() - before.x()) < 1.5
+    assert abs(pixel().y() - before.y()) < 1.5
+    assert not grid.is_fit
+    grid.fit()
+    assert grid.is_fit
+    assert grid.rect().contains(grid.rects()[0])
+
+
+def test_pixel_by_pixel_is_the_size_of_the_picture(grid: FrameGrid) -> None:
+    grid.show_cells([cell(0, plain(RED, 100, 50))])
+    press(grid, Qt.Key.Key_1)
+    assert grid.rects()[0].size() == QSize(100, 50)
+    press(grid, Qt.Key.Key_0)
+    assert grid.rects()[0].width() > 600
+
+
+def test_a_picture_larger_than_the_view_can_be_moved_to_its_edges_and_no_further(grid: FrameGrid) -> None:
+    grid.show_cells([cell(0, plain(RED, 100, 50))])
+    grid.zoom_by(2)
+    QTest.mousePress(grid, Qt.MouseButton.LeftButton, pos=QPoint(10, 10))
+    QTest.mouseMove(grid, QPoint(790, 390))
+    QTest.mouseRelease(grid, Qt.MouseButton.LeftButton, pos=QPoint(790, 390))
+    assert grid.rects()[0].topLeft() == QPoint(0, 0)
+
+
+# --- the line over them
+
+
+def test_the_line_tells_how_one_environment_stands() -> None:
+    told = line_of([cell(0, plain(RED), episode=12, step=134, reward=1.0)], 29.8)
+    assert told == "episode 12   step 134   reward 1   return 3   29.8 frames/s (30 Hz)"
+
+
+def test_the_line_tells_the_spread_of_several_and_the_one_that_is_pointed_at() -> None:
+    cells = [cell(0, plain(RED)), cell(1, plain(RED), episode=3, **{"return": 9.0}), Cell(2, None, None, {})]
+    assert line_of(cells, 10.0).startswith("3 environments   episode 1 to 3   return 3 to 9, mean 6   10.0 frames/s")
+    assert line_of(cells, 10.0, pointed=1).startswith("environment 1   episode 3   step 2")
+    assert line_of([Cell(2, None, None, {})], 0.0) == ""
+
+
+def test_the_line_of_an_evaluation() -> None:
+    summary = {"batch": 3, "episodes": 50, "avg_return": 112.31, "min_return": 90.1, "max_return": 142.6}
+    assert eval_line(summary) == "eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6"

@@ -1,0 +1,237 @@
+"""What a person fills in, judged as it is typed, and turned into payloads and back."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.payload import Payload
+from mosaic.gui.forms.draft import (
+    Draft,
+    at_field,
+    blamed,
+    command_line,
+    from_payload,
+    is_default,
+    payloads,
+    problem,
+    problems,
+    seeds_problem,
+    summary_line,
+)
+from mosaic.gui.forms.environments import choices, environment_problem, families
+from mosaic.gui.forms.layout import FormLayout, label, layout_of, offered, tip
+from mosaic.plugins.schema import Field
+
+RATE = Field("learning_rate", "float", 0.00025, "The step size.", {"gt": 0, "lt": 1})
+KL = Field("target_kl", "float", None, "", {"gt": 0}, is_optional=True)
+PPO = Draft("cleanrl", "ppo")
+
+
+@pytest.fixture(scope="module")
+def layout() -> FormLayout:
+    return layout_of("cleanrl", "ppo")
+
+
+def filled(layout: FormLayout, draft: Draft = PPO, **texts: str) -> Draft:
+    for name, text in texts.items():
+        draft = draft.with_text(layout.fields[name], text)
+    return draft
+
+
+def config_of(payload: dict[str, Any]) -> dict[str, Any]:
+    config = payload["metadata"]["worker"]["config"]
+    assert isinstance(config, dict)
+    return config
+
+
+def test_the_form_has_every_setting_of_the_algorithm_once(layout: FormLayout) -> None:
+    names = [field.name for section in (*layout.left, *layout.right) for field in section.fields]
+    names += [field.name for field in layout.core]
+    assert len(names) == len(set(names))
+    assert {field.name for field in layout.algorithm.fields} <= set(names)
+    assert [section.title for section in layout.left] == ["Run", "Compute", "Learning", "Rollout"]
+    assert "cleanrl" in offered()
+    assert "script" not in offered()
+
+
+def test_what_does_not_fit_says_what_was_expected() -> None:
+    assert problem(RATE, "0.1") == ""
+    assert problem(RATE, "3") == "Expected a number above 0 and below 1."
+    assert problem(RATE, "x") == "Expected a number above 0 and below 1."
+    assert problem(Field("n", "int", 4, constraints={"ge": 1}), "1.5").startswith("Expected a whole number")
+    assert problem(Field("n", "int", 4, constraints={"ge": 1}), "1e6") == ""
+    assert problem(Field("env_id", "str"), " ") == "Needed."
+
+
+def test_an_optional_field_may_stay_unset() -> None:
+    assert problem(KL, "") == ""
+    assert problem(KL, "-1") != ""
+    assert is_default(KL, "")
+
+
+def test_names_are_judged_as_the_contract_judges_them() -> None:
+    tags = Field("tags", "names", None, is_optional=True)
+    assert problem(tags, "a, b-1") == ""
+    assert problem(tags, "a, b c").startswith("Expected names")
+    assert problem(Field("run_name", "name", None, is_optional=True), "../x") != ""
+
+
+def test_a_field_with_its_default_again_is_not_kept(layout: FormLayout) -> None:
+    draft = filled(layout, learning_rate="0.1")
+    assert draft.texts == {"learning_rate": "0.1"}
+    assert filled(layout, draft, learning_rate="2.5e-4").texts == {}
+
+
+def test_nothing_changed_gives_only_what_every_run_says(layout: FormLayout) -> None:
+    (payload,) = payloads(layout, PPO, 0.0)
+    assert config_of(payload) == {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 500_000, "seed": 1}
+    Payload.parse(payload)
+
+
+def test_every_field_finds_its_place_and_comes_back(layout: FormLayout) -> None:
+    draft = filled(
+        layout, env_id="Acrobot-v1", total_timesteps="1e5", seed="7", learning_rate="0.1", anneal_lr="false",
+        target_kl="0.01", video_mode="single", grid_limit="4", save_model="false", keep_checkpoints="5",
+        checkpoint_every="1000", cpus="2", gpus="1", memory_mb="500", max_seconds="60", priority="-3", run_name="mine",
+        tags="a, b", group="g", notes="two\nlines", tensorboard="false", backend="torch",
+    )  # fmt: skip
+    (payload,) = payloads(layout, draft, 0.0)
+    parsed = Payload.parse(payload)
+    assert config_of(payload)["total_timesteps"] == 100_000
+    assert config_of(payload)["extras"]["algo_params"] == {
+        "learning_rate": 0.1, "anneal_lr": False, "target_kl": 0.01, "checkpoint_every": 1000, "backend": "torch",
+    }  # fmt: skip
+    assert config_of(payload)["extras"]["video_mode"] == "single"
+    assert (parsed.resources.gpus.requested, parsed.resources.gpus.mandatory) == (1, True)
+    assert (parsed.metadata.tags, parsed.metadata.notes) == (("a", "b"), "two\nlines")
+    assert not parsed.artifacts.tensorboard.enabled
+    back = from_payload(payload)
+    assert back.rest == {}
+    assert payloads(layout, back, 0.0) == [payload]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["gamma", "learning_rate", "clip_coef"]), st.floats(0.001, 0.999).map(repr), max_size=3
+    ),
+    st.integers(0, 2**31 - 1).map(str),
+)
+def test_a_payload_fills_the_form_that_makes_it_again(texts: dict[str, str], seed: str) -> None:
+    layout = layout_of("cleanrl", "ppo")
+    made = payloads(layout, filled(layout, PPO, **texts, seed=seed), 0.0)
+    assert payloads(layout, from_payload(made[0]), 0.0) == made
+
+
+def test_what_the_form_does_not_show_is_submitted_as_it_came(layout: FormLayout) -> None:
+    (payload,) = payloads(layout, PPO, 0.0)
+    config_of(payload)["extras"] = {"tensorboard_dir": "tb", "learning_rate": 0.1, "algo_params": {"novel": 3}}
+    payload["artifacts"]["persist_logs"] = False
+    draft = from_payload(payload)
+    assert draft.texts == {"learning_rate": "0.1"}
+    (again,) = payloads(layout, filled(layout, draft, gamma="0.5"), 0.0)
+    assert again["artifacts"]["persist_logs"] is False
+    assert config_of(again)["extras"] == {
+        "tensorboard_dir": "tb", "algo_params": {"novel": 3, "learning_rate": 0.1, "gamma": 0.5},
+    }  # fmt: skip
+    assert command_line(layout, draft).endswith("| mosaic submit -")
+
+
+def test_an_algorithm_that_the_form_does_not_know_is_refused() -> None:
+    with pytest.raises(BadInput, match="mosaic submit"):
+        from_payload({"metadata": {"worker": {"id": "cleanrl", "config": {"algo": "cleanrl:ppo"}}}, "artifacts": {}})
+
+
+def test_several_seeds_make_a_group(layout: FormLayout) -> None:
+    made = payloads(layout, replace(filled(layout, run_name="mine"), seeds="1-2,7"), 0.0)
+    assert [config_of(payload)["seed"] for payload in made] == [1, 2, 7]
+    assert len({payload["metadata"]["group"] for payload in made}) == 1
+    assert made[2]["run_name"] == "mine-7"
+    assert seeds_problem("1-2,7") == ""
+    assert seeds_problem("x") == "Expected seeds such as 1-5 or 1,3,7."
+    with pytest.raises(BadInput, match="seed"):
+        payloads(layout, replace(PPO, seeds="5-1"), 0.0)
+
+
+def test_problems_come_by_field(layout: FormLayout) -> None:
+    draft = filled(layout, learning_rate="3", gamma="x", total_timesteps="10")
+    assert list(problems(layout, draft)) == ["learning_rate", "gamma"]
+    with pytest.raises(BadInput, match="learning_rate"):
+        payloads(layout, draft, 0.0)
+
+
+def test_the_command_line_says_the_same(layout: FormLayout) -> None:
+    draft = filled(
+        layout, learning_rate="0.1", anneal_lr="false", tags="a,b", notes="it's mine", tensorboard="false",
+        target_kl="0.5", video_mode="off",
+    )  # fmt: skip
+    assert shlex.split(command_line(layout, draft)) == [
+        "mosaic", "train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "500000", "--seed", "1",
+        "--learning-rate", "0.1", "--no-anneal-lr", "--target-kl", "0.5", "--no-tensorboard", "--video-mode", "off",
+        "--tag", "a", "--tag", "b", "--note", "it's mine",
+    ]  # fmt: skip
+    assert "--seeds 1-3,5" in command_line(layout, replace(PPO, seeds="1-3, 5"))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "name"),
+    [
+        ("LOG705 The worker config was refused: metadata.worker.config.extras.algo_params.gamma: too large.", "gamma"),
+        ("LOG705 The worker config was refused: env_id: missing.", "env_id"),
+        ("'ALE/Pong-v5' needs the Atari extra: pip install 'mosaic-rl[atari]'.", "env_id"),
+        ("512 transitions cannot be cut into 7 parts (num_minibatches).", "num_minibatches"),
+        ("ppo needs a discrete action space; ALE/Pong-v5 has Box(1,).", "env_id"),
+        ("The daemon is full.", None),
+    ],
+)
+def test_a_refusal_is_shown_at_the_field_it_names(layout: FormLayout, refusal: str, name: str | None) -> None:
+    assert blamed(refusal, layout.fields, "ALE/Pong-v5") == name
+
+
+def test_of_several_settings_the_changed_one_is_blamed() -> None:
+    refusal = "LOG705 The worker config was refused: num_envs × num_steps cannot be cut into num_minibatches parts."
+    names = ("num_envs", "num_steps", "num_minibatches")
+    assert blamed(refusal, names) == "num_envs"
+    assert blamed(refusal, names, changed=("num_minibatches",)) == "num_minibatches"
+
+
+def test_beside_its_field_a_refusal_is_short() -> None:
+    refusal = "LOG705 The worker config was refused: metadata.worker.config.extras.algo_params.gamma: too large."
+    assert at_field(refusal, "gamma") == "Too large."
+    assert at_field("No environment 'X'.", "env_id") == "No environment 'X'."
+
+
+def test_a_draft_survives_being_written_down(layout: FormLayout) -> None:
+    draft = replace(filled(layout, gamma="0.5"), seeds="1-3", rest={"a": 1})
+    assert Draft.from_json(draft.to_json()) == draft
+    assert Draft.from_json({"worker": "x"}) is None
+    assert Draft.from_json(None) is None
+    assert summary_line(draft, layout) == "ppo · CartPole-v1 · seeds 1-3"
+
+
+def test_labels_are_words(layout: FormLayout) -> None:
+    labels = {name: label(field) for name, field in layout.fields.items()}
+    assert labels["learning_rate"] == "Learning rate"
+    assert labels["gae_lambda"] == "GAE lambda"
+    assert "_" not in "".join(labels.values())
+    assert "Default: 0.00025" in tip(layout.fields["learning_rate"])
+
+
+def test_environments_that_are_not_installed_come_last_and_say_what_to_install() -> None:
+    said = [
+        {"id": "ALE/Pong-v5", "family": "atari", "is_installed": False, "extra": "atari"},
+        {"id": "CartPole-v1", "family": "classic_control", "is_installed": True, "extra": "train"},
+        {"id": "tabular/x", "family": "functional", "is_installed": False, "extra": None},
+    ]
+    found = choices(said)
+    assert [one.id for one in found] == ["CartPole-v1", "ALE/Pong-v5", "tabular/x"]
+    assert families(found) == [("classic_control", True), ("atari", False), ("functional", False)]
+    assert environment_problem("ALE/Pong-v5", found) == "Is not installed: pip install 'mosaic-rl[atari]'"
+    assert environment_problem("tabular/x", found) == "Is not in this version."
+    assert environment_problem("Own-v0", found) == environment_problem("CartPole-v1", found) == ""

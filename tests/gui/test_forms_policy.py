@@ -1,0 +1,100 @@
+"""From a checkpoint to the payload of an evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.payload import Payload
+from mosaic.gui.forms.policy import (
+    PolicyDraft,
+    fields_of,
+    from_evaluation,
+    is_evaluation,
+    loadable,
+    policy_payload,
+    policy_problems,
+    policy_workers,
+    told,
+)
+
+FOUND = {"kind": "checkpoint", "path": "/runs/x/checkpoints/512", "algo": "ppo", "env_id": "CartPole-v1", "seed": 3}
+DRAFT = PolicyDraft("cleanrl", "/runs/x", FOUND)
+
+
+def config_of(payload: dict[str, Any]) -> dict[str, Any]:
+    config = payload["metadata"]["worker"]["config"]
+    assert isinstance(config, dict)
+    return config
+
+
+def test_only_workers_that_load_policies_are_offered() -> None:
+    assert policy_workers() == ["cleanrl"]
+    assert {"eval_batch_size", "eval_repeat", "seed_override"} <= {field.name for field in fields_of("cleanrl")}
+
+
+def test_a_checkpoint_says_what_is_evaluated_and_the_form_how() -> None:
+    draft = replace(DRAFT, texts={"eval_batch_size": "7", "eval_repeat": "true", "seed_override": "9", "tags": "a, b"})
+    payload = policy_payload(draft)
+    assert config_of(payload) == {
+        "algo": "ppo",
+        "env_id": "CartPole-v1",
+        "seed": 3,
+        "extras": {
+            "mode": "policy_eval",
+            "policy_path": "/runs/x/checkpoints/512",
+            "eval_episodes": 7,
+            "eval_capture_video": False,
+            "seed_override": 9,
+            "eval_repeat": True,
+        },
+    }
+    assert payload["metadata"]["ui"] == {"eval_batch_size": 7, "eval_repeat": True}
+    assert payload["metadata"]["tags"] == ["a", "b"]
+    Payload.parse(payload)
+
+
+def test_fifty_episodes_are_played_unless_said_otherwise() -> None:
+    payload = policy_payload(DRAFT)
+    assert config_of(payload)["extras"]["eval_episodes"] == 50
+    assert payload["metadata"]["ui"] == {"eval_batch_size": 50, "eval_repeat": False}
+
+
+def test_another_environment_takes_the_place_of_the_trained_one() -> None:
+    assert config_of(policy_payload(replace(DRAFT, env_id="CartPole-v0")))["env_id"] == "CartPole-v0"
+    assert "env_id" in policy_problems(replace(DRAFT, env_id=" "))
+
+
+def test_what_is_missing_or_wrong_is_said() -> None:
+    assert list(policy_problems(PolicyDraft("cleanrl"))) == ["path"]
+    assert list(policy_problems(replace(DRAFT, texts={"eval_batch_size": "0"}))) == ["eval_batch_size"]
+    with pytest.raises(BadInput, match="Choose a run"):
+        policy_payload(PolicyDraft("cleanrl"))
+
+
+def test_an_evaluation_fills_the_form_that_makes_it_again() -> None:
+    payload = policy_payload(replace(DRAFT, texts={"eval_batch_size": "7", "eval_capture_video": "true", "tags": "a"}))
+    assert is_evaluation(payload)
+    back = replace(from_evaluation(payload), found=FOUND)
+    assert policy_payload(back) == payload
+
+
+def test_runs_that_have_saved_a_checkpoint_can_be_loaded_newest_first() -> None:
+    views: list[dict[str, Any]] = [
+        {"run_id": "1", "kind": "train", "checkpoint_step": 5, "worker": "cleanrl"},
+        {"run_id": "2", "kind": "train", "checkpoint_step": None, "worker": "cleanrl"},
+        {"run_id": "3", "kind": "policy_eval", "checkpoint_step": 5, "worker": "cleanrl"},
+        {"run_id": "4", "kind": "train", "checkpoint_step": 5, "worker": "script"},
+        {"run_id": "5", "kind": "train", "checkpoint_step": 0, "worker": "cleanrl"},
+    ]
+    assert [view["run_id"] for view in loadable(views)] == ["5", "1"]
+
+
+def test_a_checkpoint_is_told_of_in_one_line() -> None:
+    assert told({**FOUND, "step": 39936, "run_id": "01ABCDEFGH", "score": 159.94}) == (
+        "Checkpoint of step 39,936, of run CDEFGH, with return 159.9."
+    )
+    assert told({"kind": "cleanrl_model"}) == "Model file."

@@ -1,0 +1,227 @@
+"""What can be done with the runs that are chosen, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import (
+    QApplication,
+    QLabel,
+    QLineEdit,
+    QMessageBox,
+    QPushButton,
+    QSpinBox,
+    QTableWidget,
+    QToolButton,
+)
+from shiboken6 import isValid
+from tests.helpers.gui import click, find, press, pump, pump_for
+from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
+
+from mosaic.contracts.errors import NotAllowed
+from mosaic.gui.app import Application
+from mosaic.gui.run_actions import GROUPS
+
+ENDED, OTHER, ALIVE, PAUSED, HIDDEN = (run_id(number) for number in range(1, 6))
+
+
+@pytest.fixture
+def fake(program: Application) -> FakeTrainer:
+    views = [
+        view(1),
+        view(2, outcome="failed", tags=["old"]),
+        running(3),
+        running(4, stage="paused"),
+        view(5, is_archived=True),
+    ]
+    made = FakeTrainer(views)
+    start_with(program, made)
+    return made
+
+
+def can(program: Application, *run_ids: str) -> set[str]:
+    """What can be done when these are marked."""
+    program.workbench.mark(list(run_ids))
+    rows = [row for group in GROUPS for row in group if row.when(program.workbench)]
+    return {row.id.removeprefix("run.") for row in rows}
+
+
+def do(program: Application, action_id: str, *run_ids: str) -> None:
+    program.workbench.mark(list(run_ids))
+    program.window.refresh_actions()
+    action = program.window.action(action_id)
+    assert action.isEnabled()
+    action.trigger()
+
+
+def dialog(name: str) -> Any:
+    return pump(
+        lambda: next((one for one in QApplication.topLevelWidgets() if one.objectName() == name), None),
+        f"dialog {name}",
+    )
+
+
+def test_each_action_is_there_when_it_can_be_done(program: Application, fake: FakeTrainer) -> None:
+    always = {"resubmit", "edit", "tags", "note", "folder", "config", "copy_id", "export_csv", "export_episodes"}
+    over = {"delete", "export_zip"}
+    assert can(program, ENDED) == always | over | {"resume", "archive"}
+    assert can(program, ALIVE) == always | {"cancel", "pause"}
+    assert can(program, HIDDEN) == always | over | {"resume", "unarchive"}
+    assert can(program, ENDED, OTHER) == {"resubmit", "tags", "copy_id", "diff", "compare", "archive", "delete"}
+    assert can(program, ENDED, ALIVE) == {"resubmit", "tags", "copy_id", "diff", "compare", "cancel", "pause"}
+    program.workbench.select(None)
+    assert can(program) == set()
+
+
+def test_a_remote_trainers_files_are_out_of_reach(program: Application, fake: FakeTrainer) -> None:
+    program.workbench.is_remote = True
+    assert not can(program, ENDED) & {"folder", "config", "export_zip"}
+
+
+def test_cancel_asks_nothing_and_says_what_it_does(program: Application, fake: FakeTrainer) -> None:
+    said: list[str] = []
+    program.workbench.said.connect(lambda text, _: said.append(text))
+    do(program, "run.cancel", ALIVE, ENDED)
+    pump(lambda: said, "a word about it")
+    assert fake.asked == [("cancel", ALIVE)]
+    assert "stopping" in said[0]
+    assert (program.workbench.runs.get(ALIVE) or {})["stage"] == "stopping"
+
+
+def test_space_pauses_what_runs_and_lets_what_is_paused_go_on(program: Application, fake: FakeTrainer) -> None:
+    do(program, "run.pause", ALIVE, PAUSED)
+    pump(lambda: fake.asked == [("pause", ALIVE)], "the pause")
+    do(program, "run.pause", PAUSED)
+    pump(lambda: fake.asked[1:] == [("resume", PAUSED, None)], "the resume")
+
+
+def test_the_space_bar_presses_the_button_in_focus_and_pauses_only_elsewhere(
+    program: Application, fake: FakeTrainer
+) -> None:
+    program.workbench.select(ALIVE)
+    program.window.refresh_actions()
+    program.window.activateWindow()
+    box = find(program.window, "runs.archived", QToolButton)
+    box.setFocus()
+    pump(box.hasFocus, "the focus")
+    QTest.keyClick(program.window.windowHandle(), Qt.Key.Key_Space)
+    assert box.isChecked()
+    pump_for(0.05)
+    assert fake.asked == []
+    table = find(program.window, "runs.table")
+    table.setFocus()
+    QTest.keyClick(program.window.windowHandle(), Qt.Key.Key_Space)
+    pump(lambda: fake.asked == [("pause", ALIVE)], "the pause")
+
+
+def test_a_run_goes_on_with_more_steps(program: Application, fake: FakeTrainer) -> None:
+    do(program, "run.resume", ENDED)
+    asking = dialog("resume")
+    steps = find(asking, "resume.steps", QSpinBox)
+    assert steps.value() == 2000
+    steps.setValue(5000)
+    click(find(asking, "resume.done", QPushButton))
+    pump(lambda: fake.asked == [("resume", ENDED, 5000)], "the resume")
+
+
+def test_a_run_that_failed_goes_on_to_its_own_end(program: Application, fake: FakeTrainer) -> None:
+    do(program, "run.resume", OTHER)
+    asking = dialog("resume")
+    assert find(asking, "resume.steps", QSpinBox).value() == 1001  # its checkpoint is at its last step
+    asking.reject()
+    assert fake.asked == []
+
+
+def test_resubmit_starts_the_same_config_and_looks_at_it(program: Application, fake: FakeTrainer) -> None:
+    do(program, "run.resubmit", ENDED)
+    pump(lambda: program.workbench.selection not in (None, ENDED), "the new run")
+    assert fake.asked == [("submit", fake.payload)]
+
+
+def test_edit_opens_the_form_with_the_runs_payload(program: Application, fake: FakeTrainer) -> None:
+    wanted: list[Any] = []
+    program.workbench.form_wanted.connect(wanted.append)
+    do(program, "run.edit", ENDED)
+    pump(lambda: wanted == [fake.payload], "the form")
+
+
+def test_the_difference_of_two_runs_counts_defaults(program: Application, fake: FakeTrainer) -> None:
+    payloads = {ENDED: 0.00025, OTHER: 0.5}
+
+    def config(run: str) -> Any:
+        settings = {"algo": "ppo", "env_id": "CartPole-v1", "extras": {"algo_params": {"learning_rate": payloads[run]}}}
+        return {"metadata": {"worker": {"id": "cleanrl", "config": settings}}, "artifacts": {}}
+
+    fake.config = config  # type: ignore[method-assign]
+    do(program, "run.diff", ENDED, OTHER)
+    table = find(dialog("diff"), "diff.table", QTableWidget)
+    cells = [[table.item(row, column).text() for column in range(3)] for row in range(table.rowCount())]  # type: ignore[union-attr]
+    assert cells == [["learning_rate", "0.00025", "0.5"]]
+    dialog("diff").reject()
+
+
+def test_tags_are_added_and_taken_by_editing_one_line(program: Application, fake: FakeTrainer) -> None:
+    do(program, "run.tags", OTHER)
+    asking = dialog("tags")
+    line = find(asking, "tags.line", QLineEdit)
+    assert line.text() == "old"
+    line.setText("new, better")
+    click(find(asking, "tags.done", QPushButton))
+    pump(lambda: fake.asked, "the tags")
+    assert fake.asked == [("annotate", OTHER, ["better", "new"], ["old"], None, None)]
+
+
+def test_writing_a_note_goes_to_its_field(program: Application, fake: FakeTrainer) -> None:
+    program.window.activateWindow()
+    program.workbench.notes.append_scratch("a verdict")
+    do(program, "run.note", OTHER)
+    pump(lambda: find(program.window, "notes.run").hasFocus(), "the field")
+    assert program.workbench.selection == OTHER
+
+
+def test_archived_runs_go_and_come_back(program: Application, fake: FakeTrainer) -> None:
+    do(program, "run.archive", ENDED, OTHER)
+    pump(lambda: len(fake.asked) == 2, "the archive")
+    assert {asked[-1] for asked in fake.asked} == {True}
+    do(program, "run.unarchive", HIDDEN)
+    pump(lambda: fake.asked[-1] == ("annotate", HIDDEN, [], [], None, False), "the way back")
+
+
+def test_delete_names_the_runs_and_no_is_the_default(program: Application, fake: FakeTrainer) -> None:
+    do(program, "run.delete", ENDED, OTHER)
+    question: QMessageBox = dialog("delete.question")
+    assert ENDED[-6:] in question.informativeText()
+    assert OTHER[-6:] in question.informativeText()
+    press(question, Qt.Key.Key_Return)
+    assert not isValid(question) or not question.isVisible()
+    assert len(program.workbench.runs) == 5
+
+
+def test_ids_are_copied_whole(program: Application, fake: FakeTrainer) -> None:
+    do(program, "run.copy_id", ENDED, OTHER)
+    assert QGuiApplication.clipboard().text() == f"{ENDED}\n{OTHER}"
+
+
+def test_the_header_has_the_buttons_that_fit_the_run(program: Application, fake: FakeTrainer) -> None:
+    program.workbench.select(ALIVE)
+    visible = {name: find(program.window, f"header.run.{name}", QToolButton) for name in ("cancel", "pause", "resume")}
+    assert [name for name, button in visible.items() if button.isVisible()] == ["cancel", "pause"]
+    click(visible["pause"])
+    pump(lambda: fake.asked == [("pause", ALIVE)], "the pause")
+    program.workbench.select(ENDED)
+    assert [name for name, button in visible.items() if button.isVisible()] == ["resume"]
+
+
+def test_an_error_is_shown_as_it_stands(program: Application, fake: FakeTrainer) -> None:
+    def refuse(_: str) -> Any:
+        raise NotAllowed("Run 1 has already ended: succeeded.")
+
+    fake.cancel = refuse  # type: ignore[method-assign, assignment]
+    do(program, "run.cancel", ALIVE)
+    message = program.window.messages.label
+    pump(lambda: message.text() == "Run 1 has already ended: succeeded.", "the message")
+    assert isinstance(message, QLabel)

@@ -1,0 +1,132 @@
+"""Runs in the window, with a real daemon behind it."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QWidget
+from tests.helpers.daemons import ended, scripted
+from tests.helpers.gui import click, find, pump
+
+from mosaic.client import Trainer
+from mosaic.gui.app import Application
+from mosaic.gui.exports import GivenUp, Task, export_csv, export_episodes, export_zip
+from mosaic.gui.run_verbs import write_export
+from mosaic.gui.views.log_view import LogView
+
+
+def do(program: Application, action_id: str) -> None:
+    program.window.refresh_actions()
+    assert program.window.action(action_id).isEnabled()
+    program.window.action(action_id).trigger()
+
+
+def view_of(program: Application, run_id: str) -> dict[str, Any]:
+    return program.workbench.runs.get(run_id) or {}
+
+
+def state(program: Application, run_id: str) -> Any:
+    return view_of(program, run_id).get("stage")
+
+
+def top_level(name: str) -> QWidget | None:
+    return next((one for one in QApplication.topLevelWidgets() if one.objectName() == name), None)
+
+
+def test_a_run_is_paused_goes_on_and_is_cancelled_from_the_window(trainer: Trainer, program: Application) -> None:
+    run_id = trainer.submit(scripted(steps=100_000, dt=0.01))["run_id"]
+    program.start(run_id)
+    pump(lambda: state(program, run_id) == "running", "the run")
+    do(program, "run.pause")
+    pump(lambda: state(program, run_id) == "paused", "the pause")
+    do(program, "run.pause")
+    pump(lambda: state(program, run_id) == "running", "the run to go on")
+    do(program, "run.cancel")
+    pump(lambda: state(program, run_id) == "finished", "the end")
+    assert view_of(program, run_id)["outcome"] == "cancelled"
+    assert find(program.window, "run.state", QLabel).text().startswith("cancelled")
+
+
+def test_the_overview_tells_the_story_and_the_numbers_as_they_come(trainer: Trainer, program: Application) -> None:
+    run_id = trainer.submit(scripted(steps=60, dt=0.02))["run_id"]
+    program.start(run_id)
+    steps = pump(lambda: program.window.findChild(QLabel, "overview.steps"), "the overview")
+    pump(lambda: steps.text() not in ("–", "60"), "steps on the way")
+    pump(lambda: steps.text() == "60", "all steps")
+    pump(
+        lambda: (program.workbench.runs.get(run_id) or {}).get("story", [{}])[-1].get("stage") == "finished",
+        "its story",
+    )
+
+
+def test_what_a_run_that_failed_said_is_one_click_away(trainer: Trainer, program: Application) -> None:
+    run_id = trainer.submit(scripted(exit=3, say="CUDA out of memory"))["run_id"]
+    ended(trainer, run_id)
+    program.start(run_id)
+    reason = pump(lambda: program.window.findChild(QLabel, "overview.reason"), "the overview")
+    pump(lambda: "CUDA out of memory" in reason.text() and reason.isVisible(), "the reason")
+    click(find(program.window, "overview.logs", QPushButton))
+    pump(lambda: program.window.findChild(LogView), "the log")
+    click(find(program.window, "logs.stderr"))
+    log = find(program.window, "logs.text", LogView)
+    pump(lambda: "CUDA out of memory" in log.toPlainText(), "its last words")
+    click(find(program.window, "logs.daemon"))
+    pump(lambda: "run_id" in log.toPlainText() and "CUDA" not in log.toPlainText().splitlines()[0], "the daemon's log")
+
+
+def test_a_deleted_run_comes_back_by_undo(trainer: Trainer, program: Application) -> None:
+    run_id = trainer.submit(scripted())["run_id"]
+    ended(trainer, run_id)
+    program.start(run_id)
+    pump(lambda: program.workbench.selection == run_id and view_of(program, run_id), "the run")
+    do(program, "run.delete")
+    question = pump(lambda: top_level("delete.question"), "the question")
+    click(find(question, "delete.yes", QPushButton))
+    pump(lambda: program.workbench.runs.get(run_id) is None, "the run to go")
+    assert program.workbench.selection is None
+    assert trainer.runs() == []
+    click(pump(lambda: find(program.window, "message.button", QPushButton), "the offer"))
+    pump(lambda: program.workbench.selection == run_id, "the run to come back")
+    assert [view["run_id"] for view in trainer.runs()] == [run_id]
+
+
+def test_a_note_is_saved_when_the_focus_leaves_it(trainer: Trainer, program: Application) -> None:
+    run_id = trainer.submit(scripted())["run_id"]
+    ended(trainer, run_id)
+    program.start(run_id)
+    pump(lambda: program.workbench.selection == run_id and view_of(program, run_id), "the run")
+    field: Any = find(program.window, "notes.run")
+    field.setFocus()
+    field.setPlainText("It learns from the third minute on.")
+    find(program.window, "runs.search").setFocus()
+    pump(lambda: trainer.get(run_id)["notes"] == "It learns from the third minute on.", "the note")
+
+
+def test_exports_hold_what_the_run_logged(trainer: Trainer, program: Application, tmp_path: Path) -> None:
+    run_id = trainer.submit(scripted(steps=5))["run_id"]
+    view = ended(trainer, run_id)
+    program.start(run_id)
+    pump(lambda: program.workbench.selection == run_id and view_of(program, run_id), "the run")
+    files = {name: tmp_path / f"it's {name}" for name in ("a.zip", "a.csv", "a.jsonl")}
+    for write, path in zip((export_zip, export_csv, export_episodes), files.values(), strict=True):
+        write_export(program.workbench, write, view, path)
+    pump(lambda: all(path.exists() for path in files.values()), "the files")
+    with zipfile.ZipFile(files["a.zip"]) as archive:
+        assert f"{run_id}/journal.jsonl" in archive.namelist()
+    assert "scripted/step,5," in files["a.csv"].read_text()
+    assert [json.loads(line)["return"] for line in files["a.jsonl"].read_text().splitlines()] == [1, 2, 3, 4, 5]
+    pump(lambda: not top_level("task"), "no progress window to stay")
+
+
+def test_an_export_that_is_given_up_leaves_nothing(trainer: Trainer, tmp_path: Path) -> None:
+    view = ended(trainer, trainer.submit(scripted(steps=5))["run_id"])
+    task = Task("Writing")
+    task.is_given_up = True
+    for write in (export_zip, export_csv, export_episodes):
+        with pytest.raises(GivenUp):
+            write(trainer, view, tmp_path / "x", task)
+    assert list(tmp_path.glob("*x*")) == []

@@ -1,0 +1,164 @@
+"""The list of runs in the window: what is chosen there, the window is about."""
+
+from __future__ import annotations
+
+import pytest
+from PySide6.QtCore import QItemSelectionModel, QPoint, Qt
+from PySide6.QtWidgets import QLabel, QLineEdit, QMenu, QToolButton
+from tests.helpers.gui import click, find, press, pump, pump_for, type_text
+from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
+
+from mosaic.gui.app import Application
+from mosaic.gui.models.runs_table import COLUMN_IDS
+from mosaic.gui.panels.runs import RunsPanel, RunsView
+
+
+@pytest.fixture
+def fake(program: Application) -> FakeTrainer:
+    views = [view(1, env_id="Acrobot-v1"), view(2), running(3), view(4, is_archived=True)]
+    made = FakeTrainer(views)
+    start_with(program, made)
+    return made
+
+
+@pytest.fixture
+def panel(program: Application, fake: FakeTrainer) -> RunsPanel:
+    found = program.window.findChild(RunsPanel)
+    assert found is not None
+    return found
+
+
+def place_of(panel: RunsPanel, number: int) -> QPoint:
+    row = panel._model.row_of(run_id(number))
+    assert row is not None
+    return panel.table.visualRect(panel._model.index(row, 0)).center()
+
+
+def click_run(panel: RunsPanel, number: int) -> None:
+    click(panel.table.viewport(), place_of(panel, number))
+
+
+def test_a_click_looks_at_the_run(program: Application, panel: RunsPanel) -> None:
+    click_run(panel, 1)
+    pump(lambda: program.workbench.selection == run_id(1), "the run to be looked at")
+    assert program.window.page == "run"
+    assert "Acrobot-v1" in find(program.window, "run.title", QLabel).text()
+    assert program.workbench.marks == [run_id(1)]
+
+
+def test_several_runs_are_marked_without_leaving_the_one_that_is_looked_at(
+    program: Application, panel: RunsPanel
+) -> None:
+    click_run(panel, 2)
+    pump(lambda: program.workbench.selection == run_id(2), "the first")
+    index = panel._model.index(panel._model.row_of(run_id(1)) or 0, 0)
+    wanted = QItemSelectionModel.SelectionFlag.Select | QItemSelectionModel.SelectionFlag.Rows
+    panel.table.selectionModel().select(index, wanted)
+    pump(lambda: program.workbench.marks == [run_id(2), run_id(1)], "both to be marked, newest first")
+    assert program.workbench.selection == run_id(2)
+    assert len(program.workbench.chosen()) == 2
+
+
+def test_the_list_follows_a_run_that_is_looked_at_from_elsewhere(program: Application, panel: RunsPanel) -> None:
+    program.workbench.select(run_id(2))
+    assert panel._chosen_rows() == [panel._model.row_of(run_id(2))]
+    program.workbench.select(run_id(4))  # archived: not in the list
+    assert panel._chosen_rows() == []
+    assert [one["run_id"] for one in program.workbench.chosen()] == [run_id(4)]
+
+
+def test_a_button_of_the_runs_header_is_about_that_run_and_the_list_shows_it(
+    program: Application, panel: RunsPanel
+) -> None:
+    program.workbench.select(run_id(3))
+    program.workbench.mark([run_id(2), run_id(1)])
+    assert len(panel._chosen_rows()) == 2
+    click(find(program.window, "header.run.pause", QToolButton))
+    assert program.workbench.marks == [run_id(3)]
+    assert panel._chosen_rows() == [panel._model.row_of(run_id(3))]
+
+
+def test_a_search_hides_the_rest_and_keeps_what_is_looked_at(program: Application, panel: RunsPanel) -> None:
+    program.workbench.select(run_id(2))
+    type_text(find(panel, "runs.search", QLineEdit), "acrobot")
+    pump(lambda: panel._model.rowCount() == 1, "one row")
+    assert find(panel, "runs.count", QLabel).text() == "1 of 4 runs"
+    pump_for(0.15)
+    assert program.workbench.selection == run_id(2)
+    type_text(find(panel, "runs.search", QLineEdit), "no such run")
+    pump(lambda: panel._stack.currentWidget() is panel._no_match, "the empty state")
+    click(find(panel, "runs.clear"))
+    pump(lambda: panel._model.rowCount() == 4, "all rows, the archived one too")
+    assert panel._chosen_rows() == [panel._model.row_of(run_id(2))]
+
+
+def test_archived_runs_are_behind_a_button(panel: RunsPanel) -> None:
+    assert panel._model.rowCount() == 3
+    click(find(panel, "runs.archived", QToolButton))
+    assert panel._model.rowCount() == 4
+
+
+def test_a_run_that_leaves_the_list_takes_nobody_along(program: Application, panel: RunsPanel) -> None:
+    click_run(panel, 2)
+    pump(lambda: program.workbench.selection == run_id(2), "the run")
+    program.workbench.runs.forget({run_id(2)})
+    pump_for(0.15)
+    assert program.workbench.selection == run_id(2)
+
+
+def test_the_arrow_keys_look_at_the_run_where_they_rest(program: Application, panel: RunsPanel) -> None:
+    click_run(panel, 3)
+    panel.table.setFocus()
+    press(panel.table, Qt.Key.Key_Down)
+    press(panel.table, Qt.Key.Key_Down)
+    pump(lambda: program.workbench.selection == run_id(1), "the last run")
+
+
+def test_a_workspace_without_runs_says_what_to_do(program: Application) -> None:
+    start_with(program, FakeTrainer())
+    panel = program.window.findChild(RunsPanel)
+    assert panel is not None
+    pump(lambda: panel._stack.currentWidget() is panel._none, "the empty state")
+    wanted: list[object] = []
+    program.workbench.form_wanted.connect(wanted.append)
+    click(find(panel, "runs.start"))
+    assert wanted == [None]
+
+
+def test_a_narrow_list_shows_the_first_columns_and_a_wide_one_all(panel: RunsPanel) -> None:
+    table = panel.table
+    table.setFixedWidth(260)
+    pump_for(0.02)
+    narrow = [name for number, name in enumerate(COLUMN_IDS) if not table.isColumnHidden(number)]
+    assert narrow == list(COLUMN_IDS[: len(narrow)])
+    assert 1 <= len(narrow) < 5
+    table.setFixedWidth(1400)
+    pump_for(0.02)
+    assert not any(table.isColumnHidden(number) for number in range(len(COLUMN_IDS)))
+
+
+def test_hidden_columns_and_the_order_are_remembered(program: Application, panel: RunsPanel) -> None:
+    panel.table._want("seed", False)
+    panel.table.horizontalHeader().setSortIndicator(COLUMN_IDS.index("return"), Qt.SortOrder.DescendingOrder)
+    again = RunsView(panel._model, program.settings)
+    again.resize(1400, 300)
+    again.fit()
+    assert again.isColumnHidden(COLUMN_IDS.index("seed"))
+    assert again.horizontalHeader().sortIndicatorSection() == COLUMN_IDS.index("return")
+    again.deleteLater()
+
+
+def test_the_context_menu_holds_what_can_be_done_with_the_run(program: Application, panel: RunsPanel) -> None:
+    click_run(panel, 3)
+    panel._open_menu(place_of(panel, 3))
+    menu = find(panel, "runs.menu", QMenu)
+    offered = {action.objectName() for action in menu.actions() if action.objectName()}
+    assert {"menu.run.cancel", "menu.run.pause", "menu.run.tags"} <= offered
+    assert not offered & {"menu.run.delete", "menu.run.archive", "menu.run.export_zip"}
+    menu.close()
+
+
+def test_ctrl_f_goes_to_the_search(program: Application, panel: RunsPanel) -> None:
+    program.window.activateWindow()
+    program.window.action("view.search").trigger()
+    pump(lambda: find(panel, "runs.search", QLineEdit).hasFocus(), "the search line")

@@ -1,0 +1,155 @@
+"""The runs as a table: sorted, searched, and changed row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtCore import QPersistentModelIndex, Qt
+from PySide6.QtTest import QAbstractItemModelTester, QSignalSpy
+from tests.helpers.gui_runs import run_id, running, view
+
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.bridge import Bridge
+from mosaic.gui.models.runs import Runs
+from mosaic.gui.models.runs_table import COLUMN_IDS, RESORT_ABOVE, RunsTable
+from mosaic.gui.models.search import parse
+
+DOWN, UP = Qt.SortOrder.DescendingOrder, Qt.SortOrder.AscendingOrder
+
+
+@pytest.fixture
+def bridge(tmp_path: Path) -> Iterator[Bridge]:
+    made = Bridge(Workspace(tmp_path))
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def runs(bridge: Bridge) -> Runs:
+    return Runs(bridge)
+
+
+@pytest.fixture
+def table(runs: Runs) -> RunsTable:
+    made = RunsTable(runs)
+    QAbstractItemModelTester(made, QAbstractItemModelTester.FailureReportingMode.Fatal, made)
+    return made
+
+
+def shown(table: RunsTable) -> list[int]:
+    return [int(table.run_id(row)[-5:]) for row in range(table.rowCount())]
+
+
+def text(table: RunsTable, row: int, column: str) -> Any:
+    return table.index(row, COLUMN_IDS.index(column)).data()
+
+
+def test_the_newest_run_is_first(runs: Runs, table: RunsTable) -> None:
+    runs.update([view(2), view(3), view(1)])
+    assert shown(table) == [3, 2, 1]
+
+
+def test_any_column_sorts_both_ways_and_what_is_missing_stays_last(runs: Runs, table: RunsTable) -> None:
+    runs.update([view(1, episodic_return=5.0), view(2, episodic_return=None), view(3, episodic_return=9.0)])
+    column = COLUMN_IDS.index("return")
+    table.sort(column, DOWN)
+    assert shown(table) == [3, 1, 2]
+    table.sort(column, UP)
+    assert shown(table) == [1, 3, 2]
+    for number in range(table.columnCount()):
+        table.sort(number, DOWN)
+        table.sort(number, UP)
+        assert sorted(shown(table)) == [1, 2, 3]
+
+
+def test_runs_that_need_somebody_come_first_by_state(runs: Runs, table: RunsTable) -> None:
+    runs.update([view(1), running(2), view(3, outcome="failed"), running(4, is_stalled=True)])
+    table.sort(COLUMN_IDS.index("state"), UP)
+    assert shown(table) == [2, 4, 3, 1]
+
+
+def test_a_poll_changes_cells_and_moves_no_row(runs: Runs, table: RunsTable) -> None:
+    runs.update([running(1), view(2), view(3)])
+    resets, moves, changes = QSignalSpy(table.modelReset), QSignalSpy(table.rowsMoved), QSignalSpy(table.dataChanged)
+    runs.update([running(1, global_step=200), view(2), view(3)])
+    assert (resets.count(), moves.count(), changes.count()) == (0, 0, 1)
+    assert text(table, 2, "progress") == "20%"
+
+
+def test_a_row_whose_value_passes_another_moves_alone(runs: Runs, table: RunsTable) -> None:
+    runs.update([running(number, episodic_return=float(number)) for number in (1, 2, 3)])
+    table.sort(COLUMN_IDS.index("return"), DOWN)
+    kept = QPersistentModelIndex(table.index(2, 0))
+    moves = QSignalSpy(table.rowsMoved)
+    runs.update([running(1, episodic_return=99.0)])
+    assert shown(table) == [1, 3, 2]
+    assert moves.count() == 1
+    assert kept.row() == 0
+    runs.update([running(1, episodic_return=2.5)])
+    assert shown(table) == [3, 1, 2]
+
+
+def test_many_rows_that_change_at_once_are_sorted_anew_with_their_selection(runs: Runs) -> None:
+    table = RunsTable(runs)  # without the tester, which looks at every row after every row
+    many = 3 * RESORT_ABOVE
+    runs.update([running(number, sps=float(number)) for number in range(many)])
+    table.sort(COLUMN_IDS.index("sps"), UP)
+    kept = QPersistentModelIndex(table.index(0, 0))
+    resets = QSignalSpy(table.modelReset)
+    runs.update([running(number, sps=float(-number)) for number in range(many)])
+    assert shown(table) == list(reversed(range(many)))
+    assert table.run_id(kept.row()) == run_id(0)
+    assert resets.count() == 0
+
+
+def test_a_search_shows_what_fits_and_follows_what_changes(runs: Runs, table: RunsTable) -> None:
+    runs.update([running(1), view(2), running(3)])
+    table.search(parse("status:running"), False)
+    assert shown(table) == [3, 1]
+    runs.update([view(3)])
+    assert shown(table) == [1]
+    runs.update([running(4)])
+    assert shown(table) == [4, 1]
+
+
+def test_archived_runs_are_shown_on_demand(runs: Runs, table: RunsTable) -> None:
+    runs.update([view(1), view(2, is_archived=True)])
+    assert shown(table) == [1]
+    table.search(parse(""), True)
+    assert shown(table) == [2, 1]
+
+
+def test_a_run_that_is_removed_leaves_the_table(runs: Runs, table: RunsTable) -> None:
+    runs.update([view(1), view(2), view(3)])
+    runs.forget({run_id(2)})
+    assert shown(table) == [3, 1]
+    assert table.row_of(run_id(2)) is None
+    assert table.row_of(run_id(1)) == 1
+
+
+def test_what_qt_does_to_the_current_row_meanwhile_is_marked_as_not_the_users(runs: Runs, table: RunsTable) -> None:
+    runs.update([view(1), view(2)])
+    seen: list[bool] = []
+    table.rowsRemoved.connect(lambda *_: seen.append(table.is_moving))
+    runs.forget({run_id(2)})
+    assert seen == [True]
+    assert not table.is_moving
+
+
+def test_cells_say_things_as_people_read_them(runs: Runs, table: RunsTable) -> None:
+    runs.update([running(1, sps=50_700.0, seconds_left=192.0, tags=["a", "b"], kind="policy_eval", seed=None)])
+    said = {column: text(table, 0, column) for column in COLUMN_IDS if column != "age"}
+    assert said == {
+        "state": "running",
+        "env": "CartPole-v1",
+        "algo": "ppo (eval)",
+        "progress": "10%",
+        "return": "1",
+        "seed": "–",
+        "left": "3m 12s",
+        "sps": "50.7k",
+        "tags": "a, b",
+    }

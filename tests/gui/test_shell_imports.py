@@ -1,0 +1,29 @@
+"""The window's process stays light: it never imports what trains."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPT = """
+import importlib, pkgutil, sys
+import mosaic.gui
+names = [module.name for module in pkgutil.walk_packages(mosaic.gui.__path__, "mosaic.gui.")]
+for name in names:
+    importlib.import_module(name)
+heavy = sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "gymnasium", "tensorboard", "wandb"})
+assert len(names) > 20, names
+assert not heavy, heavy
+"""
+
+
+def test_no_module_of_the_window_imports_what_trains() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_window_starts_without_the_web_engine() -> None:
+    """It costs a second of start; only the tab that shows a web page pays for it."""
+    script = "import sys, mosaic.gui.app; assert 'PySide6.QtWebEngineCore' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,163 @@
+"""The window: drawn first, filled later, remembered always."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QLabel, QMessageBox, QTextBrowser, QToolButton
+from tests.helpers.daemons import LiveDaemon, ended, scripted
+from tests.helpers.gui import click, find, has, press, pump, settle
+
+from mosaic.client import Trainer, read_address
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.app import Application
+
+
+def test_the_window_is_drawn_without_a_trainer(program: Application) -> None:
+    program.window.show()
+    pump(program.window.isVisible, "the window")
+    assert find(program.window, "trainer", QToolButton).text() == "trainer: connecting…"
+
+
+def test_the_corner_tells_of_the_trainer_and_leads_to_it(daemon: LiveDaemon, program: Application) -> None:
+    program.start()
+    corner = find(program.window, "trainer", QToolButton)
+    pump(lambda: "0/4 busy" in corner.text(), "the corner to tell of the trainer")
+    click(corner)
+    assert program.window.page == "trainer"
+    pump(lambda: find(program.window, "trainer.state", QLabel).text() == "connected", "the trainer's page")
+
+
+def test_a_workspace_without_runs_opens_with_the_welcome(daemon: LiveDaemon, program: Application) -> None:
+    program.settings.put_here("page", "run")
+    program.start()
+    pump(lambda: program.workbench.status, "the trainer")
+    pump(lambda: program.window.page == "welcome", "the welcome")
+
+
+def test_a_workspace_with_runs_opens_with_the_newest(
+    daemon: LiveDaemon, trainer: Trainer, program: Application
+) -> None:
+    run_id = trainer.submit(scripted())["run_id"]
+    ended(trainer, run_id)
+    program.start()
+    pump(lambda: program.window.page == "run", "the run's page")
+    assert program.workbench.selection == run_id
+
+
+def test_the_run_that_was_named_is_shown(daemon: LiveDaemon, trainer: Trainer, program: Application) -> None:
+    first, second = (trainer.submit(scripted())["run_id"] for _ in range(2))
+    for run_id in (first, second):
+        ended(trainer, run_id)
+    program.start(first)
+    pump(lambda: program.workbench.selection == first and program.window.page == "run", "the run that was named")
+    program.workbench.select(second)
+    pump(lambda: program.workbench.selection == second, "another choice to stay")
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_second_window_opens_where_the_first_was_left(
+    trainer: Trainer, make_program: Callable[[], Application]
+) -> None:
+    run_id = trainer.submit(scripted())["run_id"]
+    ended(trainer, run_id)
+    first = make_program()
+    first.start()
+    pump(lambda: first.workbench.selection == run_id, "the run")
+    first.window.resize(1200, 700)
+    first.window.show_page("settings")
+    first.window.remember()
+    second = make_program()
+    second.start()
+    assert (second.window.width(), second.window.height()) == (1200, 700)
+    pump(lambda: len(second.workbench.runs) == 1, "the runs")
+    assert second.window.page == "settings"
+    assert second.workbench.selection == run_id
+
+
+def test_what_changed_is_written_by_the_clock(program: Application, settings_path: Path) -> None:
+    """So that a window that is killed loses nothing: nobody calls anything here."""
+    program.window._clock.setInterval(20)
+    program.window.start_remembering()
+    program.window.resize(1111, 666)
+    program.workbench.select("some-run")
+    pump(lambda: settings_path.exists() and "some-run" in settings_path.read_text(), "the settings to be written")
+
+
+def test_a_lost_trainer_shows_a_banner_until_another_is_there(program: Application) -> None:
+    program.start()
+    pump(lambda: program.workbench.status, "the trainer")
+    assert not program.window.banner.isVisible()
+    os.kill(program.workbench.status["pid"], signal.SIGKILL)
+    pump(program.window.banner.isVisible, "the banner")
+    assert "reconnecting" in program.window.banner.label.text()
+    pump(lambda: program.workbench.status and not program.window.banner.isVisible(), "another trainer", 30)
+
+
+def test_a_drained_trainer_stays_away_until_it_is_wanted(workspace: Workspace, program: Application) -> None:
+    program.start()
+    pump(lambda: program.workbench.status, "the trainer")
+    program.window.show_page("trainer")
+    click(find(program.window, "trainer.drain"))
+    box = find(program.window, "trainer.drain.question", QMessageBox)
+    click(next(button for button in box.buttons() if button.text() == "Drain"))
+    pump(lambda: not program.workbench.status, "the trainer to end")
+    pump(lambda: "drained" in program.window.banner.label.text(), "the banner to say so")
+    pump(lambda: read_address(workspace) is None, "its process to end")
+    wake = find(program.window, "trainer.wake")
+    pump(wake.isVisible, "the way back")
+    click(wake)
+    pump(lambda: program.workbench.status and not program.window.banner.isVisible(), "another trainer", 30)
+
+
+def test_every_page_has_its_keys(program: Application) -> None:
+    program.window.show()
+    listed = [row.id for row in program.window.table if row.id.startswith("go.")]
+    assert listed
+    for action_id in reversed(listed):
+        program.window.action(action_id).trigger()
+        assert program.window.page == action_id.removeprefix("go.")
+
+
+def test_keys_and_names_are_given_once(program: Application) -> None:
+    rows = program.window.table
+    assert len({row.id for row in rows}) == len(rows)
+    keys = [program.window.action(row.id).shortcut().toString() for row in rows]
+    keys = [key for key in keys if key]
+    assert len(set(keys)) == len(keys)
+
+
+def test_every_action_is_in_a_menu_and_says_its_keys(program: Application) -> None:
+    for row in program.window.table:
+        action = program.window.action(row.id)
+        assert action.associatedObjects(), row.id
+        if row.keys:
+            assert action.shortcut().toString() in action.toolTip()
+
+
+def test_the_dialogs_of_the_help_menu_open_and_close(program: Application) -> None:
+    program.window.show()
+    for name in ("help", "shortcuts", "about"):
+        program.window.action(f"help.{name}").trigger()
+        dialog = find(program.window, name)
+        assert dialog.isVisible()
+        press(dialog, Qt.Key.Key_Escape)
+        settle()
+        assert not has(program.window, name)
+
+
+def test_help_is_about_what_is_in_focus(program: Application) -> None:
+    program.window.show()
+    program.window.show_page("settings")
+    theme = find(program.window, "settings.theme")
+    theme.setWhatsThis("Light, dark, or as the system has it.")
+    theme.setFocus()
+    pump(theme.hasFocus, "the focus")
+    program.window.action("help.help").trigger()
+    text = find(program.window, "help.text", QTextBrowser)
+    assert "as the system has it" in text.toPlainText()

@@ -1,0 +1,212 @@
+"""Config, notes, events and videos of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QCheckBox, QListWidget, QPlainTextEdit, QPushButton, QTableView, QTableWidget, QTabWidget
+from tests.helpers.gui import click, find, pump, pump_for
+from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
+
+from mosaic.arena.video import Video
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.folder import RunFolder
+from mosaic.gui.app import Application
+from mosaic.gui.models.events import KEPT, LogLine
+from mosaic.gui.models.events_table import EventsTable
+from mosaic.gui.models.film import Film, videos_of
+from mosaic.gui.panels.config import changed_settings
+from mosaic.gui.views.film_view import FilmView
+
+
+@pytest.fixture
+def fake(program: Application) -> FakeTrainer:
+    made = FakeTrainer([view(1), running(2, notes="second")])
+    start_with(program, made)
+    return made
+
+
+# --- config
+
+
+def test_only_what_differs_from_the_defaults_is_listed_with_both_values() -> None:
+    config = {
+        "algo": "ppo",
+        "env_id": "CartPole-v1",
+        "seed": 7,
+        "total_timesteps": 500_000,
+        "extras": {"algo_params": {"learning_rate": 0.001, "gamma": 0.99}, "track_wandb": False},
+    }
+    payload = {
+        "metadata": {"worker": {"id": "cleanrl", "config": config}, "tags": ["x"]},
+        "artifacts": {"tensorboard": {"enabled": True}, "wandb": {"enabled": False}},
+    }
+    found = changed_settings(payload)
+    assert found["seed"] == (7, 1)
+    assert found["learning_rate"] == (0.001, 0.00025)
+    assert found["tags"] == (["x"], None)
+    assert not {"gamma", "total_timesteps", "env_id", "artifacts.tensorboard.enabled"} & set(found)
+
+
+def test_the_config_is_shown_copied_and_opened_in_the_form(program: Application, fake: FakeTrainer) -> None:
+    fake.payload["metadata"]["worker"]["config"]["seed"] = 5
+    program.workbench.select(run_id(1), "config")
+    shown = pump(lambda: program.window.findChild(QPlainTextEdit, "config.json"), "the tab")
+    pump(lambda: shown.toPlainText(), "the config")
+    assert json.loads(shown.toPlainText()) == fake.payload
+    click(find(program.window, "config.copy_json", QPushButton))
+    assert json.loads(QGuiApplication.clipboard().text()) == fake.payload
+    click(find(program.window, "config.copy_command", QPushButton))
+    assert QGuiApplication.clipboard().text().startswith("mosaic train ppo --env-id CartPole-v1")
+    assert "--seed 5" in QGuiApplication.clipboard().text()
+    find(program.window, "config.only", QCheckBox).setChecked(True)
+    table = find(program.window, "config.changed", QTableWidget)
+    assert table.isVisible()
+    assert "seed" in [table.item(row, 0).text() for row in range(table.rowCount())]  # type: ignore[union-attr]
+    wanted: list[Any] = []
+    program.workbench.form_wanted.connect(wanted.append)
+    click(find(program.window, "config.edit", QPushButton))
+    assert wanted == [fake.payload]
+
+
+# --- notes
+
+
+def test_another_runs_note_is_shown_and_what_was_typed_is_saved_first(program: Application, fake: FakeTrainer) -> None:
+    note = find(program.window, "notes.run", QPlainTextEdit)
+    program.workbench.select(run_id(1))
+    note.setPlainText("mine")
+    program.workbench.select(run_id(2))
+    assert note.toPlainText() == "second"
+    pump(lambda: fake.asked == [("annotate", run_id(1), [], [], "mine", None)], "the note")
+
+
+def test_a_note_that_somebody_else_wrote_does_not_overwrite_what_is_typed(
+    program: Application, fake: FakeTrainer
+) -> None:
+    note = find(program.window, "notes.run", QPlainTextEdit)
+    program.workbench.select(run_id(2))
+    program.workbench.runs.update([running(2, notes="from elsewhere")])
+    assert note.toPlainText() == "from elsewhere"
+    note.setPlainText("half a sent")
+    program.workbench.runs.update([running(2, notes="again")])
+    assert note.toPlainText() == "half a sent"
+
+
+def test_the_scratch_page_takes_verdicts_and_is_remembered(
+    program: Application, fake: FakeTrainer, make_program: Callable[[], Application]
+) -> None:
+    find(program.window, "notes.scratch", QPlainTextEdit).setPlainText("todo: tune\n")
+    program.workbench.notes.append_scratch("Dry run: ok")
+    scratch = find(program.window, "notes.scratch", QPlainTextEdit)
+    assert scratch.toPlainText().startswith("todo: tune\n[")
+    assert scratch.toPlainText().endswith("Dry run: ok\n")
+    assert find(program.window, "notes.tabs", QTabWidget).currentWidget() is scratch
+    again = make_program()
+    assert find(again.window, "notes.scratch", QPlainTextEdit).toPlainText() == scratch.toPlainText()
+
+
+# --- events
+
+
+def test_events_are_filtered_by_kind_run_and_text(program: Application, fake: FakeTrainer) -> None:
+    events = program.workbench.events
+    table = EventsTable(events)
+    events._take([LogLine(1.0, run_id(1), "checkpoint", "step=5"), LogLine(2.0, run_id(2), "warning", "Slow disk")])
+
+    def shown() -> list[str]:
+        lines = [table.line(row) for row in range(table.rowCount())]
+        return [line.kind for line in lines if line.kind != "trainer_connected"]
+
+    assert shown() == ["checkpoint", "warning"]
+    table.filter(kind="warning")
+    assert shown() == ["warning"]
+    table.filter(run_id=run_id(1))
+    assert shown() == ["checkpoint"]
+    table.filter(text="slow")
+    assert shown() == ["warning"]
+    events._take([LogLine(3.0, run_id(2), "warning", "slow again"), LogLine(3.0, run_id(2), "warning", "fast")])
+    assert shown() == ["warning", "warning"]
+    table.deleteLater()
+
+
+def test_no_more_events_are_kept_than_can_be_read(program: Application, fake: FakeTrainer) -> None:
+    events = program.workbench.events
+    events._take([LogLine(float(number), "", "step", str(number)) for number in range(KEPT)])
+    events._take([LogLine(0.0, "", "step", "newest")])
+    table = find(program.window, "log.table", QTableView)
+    model = table.model()
+    assert model.rowCount() == KEPT
+    assert model.index(KEPT - 1, 3).data() == "newest"
+
+
+# --- videos
+
+
+@pytest.fixture
+def filmed(tmp_path: Path) -> RunFolder:
+    """A run with two videos of 40 and 10 frames, each frame a grey of its own, and one that is no video."""
+    folder = RunFolder(tmp_path / run_id(1))
+    for number, length in enumerate((40, 10)):
+        video = Video(folder.videos / f"episode-{number}.mp4", fps=20)
+        for frame in range(length):
+            video.add(np.full((64, 96, 3), frame * 5, np.uint8))
+        video.finish(f"e{number}", 12.5 + number, length)
+    (folder.videos / "broken.mp4").write_bytes(b"no video")
+    return folder
+
+
+def test_videos_are_listed_with_what_is_known_of_them(filmed: RunFolder) -> None:
+    found = {video.path.name: video for video in videos_of(str(filmed.path))}
+    assert set(found) == {"episode-0.mp4", "episode-1.mp4", "broken.mp4"}
+    assert (found["episode-1.mp4"].episode_return, found["episode-1.mp4"].episode_length) == (13.5, 10)
+    assert found["broken.mp4"].episode_return is None
+    assert videos_of(str(filmed.path / "nowhere")) == []
+
+
+def test_a_film_is_read_in_parts_and_from_any_place(filmed: RunFolder) -> None:
+    film = Film(filmed.videos / "episode-0.mp4")
+    first, second = film.read(24), film.read(24)
+    assert (len(first), len(second), film.read(24)) == (24, 16, [])
+    assert (film.rate_hz, first[0].width, first[0].height) == (20.0, 96, 64)
+    assert film.length_s == pytest.approx(2.0, abs=0.1)
+    greys = [picture.rgb[0] for picture in (*first, *second)]
+    assert greys == sorted(greys)
+    (middle,) = film.read(1, 1.0)
+    assert middle.at_s == pytest.approx(1.0, abs=0.026)
+    film.close()
+    with pytest.raises(BadInput, match="cannot be played"):
+        Film(filmed.videos / "broken.mp4").read(1)
+
+
+def test_a_video_plays_in_the_window_to_its_end(program: Application, filmed: RunFolder) -> None:
+    start_with(program, FakeTrainer([view(1, run_dir=str(filmed.path)), view(2)]))
+    program.workbench.select(run_id(1), "videos")
+    listed = pump(lambda: program.window.findChild(QListWidget, "videos.list"), "the tab")
+    pump(lambda: listed.count() == 3, "the videos")
+    film = find(program.window, "videos.film", FilmView)
+    names = [listed.item(row).text().split("\n")[0] for row in range(3)]
+    listed.setCurrentRow(names.index("episode-1"))
+    pump(lambda: film._film is not None and film._film.path.stem == "episode-1" and film._at_s > 0.3, "it to play")
+    pump(lambda: not film._is_playing, "its end")
+    click(find(program.window, "videos.film.play"))
+    pump(lambda: film._is_playing and 0 < film._at_s < 0.4, "it to play again")
+    listed.setCurrentRow(names.index("broken"))
+    pump(lambda: "cannot be played" in film.canvas._said, "the reason")
+    program.workbench.tab_wanted.emit("overview")
+    pump_for(0.05)
+    assert not film._clock.isActive()
+
+
+def test_a_run_without_videos_says_how_to_get_some(program: Application, fake: FakeTrainer) -> None:
+    program.workbench.select(run_id(1), "videos")
+    tab: Any = pump(lambda: program.window.findChild(QListWidget, "videos.list"), "the tab")
+    while not hasattr(tab, "_empty"):
+        tab = tab.parentWidget()
+    pump(lambda: tab._empty.title.text() == "No videos", "the empty state")

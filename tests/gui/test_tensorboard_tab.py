@@ -1,0 +1,164 @@
+"""The TensorBoard tab: what it shows while, before and after there is one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtCore import QUrl
+from PySide6.QtGui import QDesktopServices
+from PySide6.QtWidgets import QApplication, QLabel
+from tests.helpers.gui import click, find, pump, settle
+from tests.helpers.gui_frames import RUN, StillTrainer, still_workbench, view_of
+
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.models.tensorboard import READY, STOPPED
+from mosaic.gui.panels.tensorboard import TensorBoardTab, logdir_of
+from mosaic.gui.workbench import Workbench
+
+SERVES = """
+import sys, time
+print("TensorBoard 2 at http://127.0.0.1:4711/ (Press CTRL+C to quit)", file=sys.stderr, flush=True)
+time.sleep(300)
+"""
+Make = Callable[..., TensorBoardTab]
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> StillTrainer:
+    (tmp_path / "run" / "tensorboard").mkdir(parents=True)
+    return StillTrainer(view_of(tmp_path / "run"))
+
+
+@pytest.fixture
+def workbench(
+    qapp: QApplication, workspace: Workspace, settings_path: Path, trainer: StillTrainer
+) -> Iterator[Workbench]:
+    with still_workbench(workspace, settings_path, trainer) as made:
+        yield made
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What would have been opened in the user's browser."""
+    urls: list[str] = []
+    monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: urls.append(QUrl(url).toString()))
+    return urls
+
+
+@pytest.fixture
+def make(workbench: Workbench) -> Iterator[Make]:
+    """Makes the tab with a TensorBoard that only says that it serves, and no page: WebEngine has a test of its own."""
+    made: list[TensorBoardTab] = []
+
+    def command(logdir: Path) -> list[str]:
+        assert logdir.name == "tensorboard"
+        return [sys.executable, "-c", SERVES]
+
+    def tab(**changes: Any) -> TensorBoardTab:
+        facts: dict[str, Any] = {"is_installed": lambda: True, "has_web": lambda: False, **changes}
+        new = TensorBoardTab(workbench, command, **facts)
+        new.resize(800, 500)
+        new.show_run(RUN)
+        new.show()
+        made.append(new)
+        return new
+
+    yield tab
+    for new in made:
+        new.close()
+        new.board.close()
+        new._linger.stop()
+        new.deleteLater()
+    settle()
+
+
+def hint(tab: TensorBoardTab) -> str:
+    return find(tab, "tensorboard.hint", QLabel).text()
+
+
+def test_each_kind_of_run_has_its_folder(tmp_path: Path) -> None:
+    view = view_of(tmp_path)
+    assert logdir_of(view, {}) == tmp_path / "tensorboard"
+    assert logdir_of({**view, "kind": "policy_eval"}, {}) == tmp_path / "tensorboard_eval"
+    told = {"metadata": {"worker": {"config": {"extras": {"tensorboard_dir": "curves"}}}}}
+    assert logdir_of(view, told) == tmp_path / "curves"
+
+
+def test_without_tensorboard_there_is_a_hint_and_the_way_to_the_curves(make: Make, workbench: Workbench) -> None:
+    tab = make(is_installed=lambda: False)
+    assert "pip install 'mosaic-rl[train]'" in hint(tab)
+    wanted: list[str] = []
+    workbench.tab_wanted.connect(wanted.append)
+    click(find(tab, "tensorboard.analytics"))
+    assert wanted == ["analytics"]
+    assert tab.board.state == STOPPED
+
+
+def test_without_webengine_it_opens_in_the_browser(make: Make, opened: list[str]) -> None:
+    tab = make()
+    pump(lambda: "pip install 'mosaic-rl[gui]'" in hint(tab), "the hint")
+    assert tab.board.state == STOPPED
+    click(find(tab, "tensorboard.browser"))
+    pump(lambda: opened, "the browser")
+    assert opened == ["http://127.0.0.1:4711/"]
+    assert find(tab, "tensorboard.state", QLabel).text() == "ready at http://127.0.0.1:4711/"
+
+
+def test_the_files_of_another_machine_are_not_here(make: Make, workbench: Workbench) -> None:
+    workbench.is_remote = True
+    assert "another machine" in hint(make())
+
+
+def test_a_run_that_wrote_nothing_says_so(make: Make, workbench: Workbench, trainer: StillTrainer) -> None:
+    trainer.views[0].update(stage="finished", outcome="succeeded", kind="policy_eval")
+    workbench.runs.update(trainer.views)
+    tab = make()
+    pump(lambda: "written nothing for TensorBoard" in hint(tab), "the hint")
+
+
+def test_a_tensorboard_that_was_killed_can_be_restarted(make: Make, opened: list[str]) -> None:
+    tab = make()
+    pump(lambda: find(tab, "tensorboard.browser").isEnabled(), "the folder")
+    click(find(tab, "tensorboard.browser"))
+    pump(lambda: tab.board.state == READY, "TensorBoard")
+    os.killpg(tab.board.pid, signal.SIGKILL)
+    pump(lambda: "ended unexpectedly" in hint(tab), "the hint")
+    click(find(tab, "tensorboard.restart"))
+    pump(lambda: tab.board.state == READY, "the second one")
+
+
+def test_it_stops_with_the_run_that_is_looked_at_and_with_the_window(
+    make: Make, workbench: Workbench, opened: list[str]
+) -> None:
+    tab = make()
+    pump(lambda: find(tab, "tensorboard.browser").isEnabled(), "the folder")
+    click(find(tab, "tensorboard.browser"))
+    pump(lambda: tab.board.state == READY, "TensorBoard")
+    tab.show_run("another")
+    assert tab.board.state == STOPPED
+    tab.show_run(RUN)
+    pump(lambda: find(tab, "tensorboard.browser").isEnabled(), "the folder")
+    click(find(tab, "tensorboard.browser"))
+    pump(lambda: tab.board.state == READY, "TensorBoard again")
+    workbench.closing.emit()
+    assert tab.board.state == STOPPED
+
+
+def test_it_stays_up_a_while_behind_another_tab(make: Make, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    tab = make()
+    pump(lambda: find(tab, "tensorboard.browser").isEnabled(), "the folder")
+    click(find(tab, "tensorboard.browser"))
+    pump(lambda: tab.board.state == READY, "TensorBoard")
+    tab.hide()
+    assert tab.board.state == READY
+    tab.show()
+    assert tab.board.state == READY
+    tab._linger.setInterval(1)
+    tab.hide()
+    pump(lambda: tab.board.state == STOPPED, "its end")

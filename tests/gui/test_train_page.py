@@ -1,0 +1,287 @@
+"""The train form, the policy form and the control panel, as a person uses them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QInputDialog,
+    QLabel,
+    QLineEdit,
+    QMessageBox,
+    QPushButton,
+    QTextBrowser,
+    QToolButton,
+    QWidget,
+)
+from tests.helpers.daemons import LiveDaemon, ended
+from tests.helpers.gui import click, find, press, pump, type_text
+
+from mosaic.client import Trainer
+from mosaic.gui.app import Application
+from mosaic.gui.forms.columns import Columns
+from mosaic.gui.forms.environments import choices
+
+LISTED = [
+    {"id": "CartPole-v1", "family": "classic_control", "is_installed": True, "extra": "train"},
+    {"id": "Ant-v5", "family": "mujoco", "is_installed": True, "extra": "mujoco"},
+    {"id": "ALE/Pong-v5", "family": "atari", "is_installed": False, "extra": "atari"},
+]
+
+
+def opened(program: Application) -> QWidget:
+    """The window at the train form, with every row built."""
+    window = program.window
+    window.show()
+    program.workbench.form_wanted.emit(None)
+    pump(lambda: window.findChild(QWidget, "train.notes"), "the form")
+    find(window, "train.scroll", Columns).finish()
+    return window
+
+
+def state_of(window: QWidget, name: str) -> tuple[bool, str]:
+    """Whether the field is marked as changed, and what stands under it."""
+    reset = find(window, f"train.reset.{name}", QToolButton)
+    return not reset.isHidden(), find(window, f"train.said.{name}", QLabel).text()
+
+
+def test_the_form_shows_the_defaults(program: Application) -> None:
+    window = opened(program)
+    assert find(window, "train.algorithm", QComboBox).currentText() == "ppo"
+    assert find(window, "train.learning_rate", QLineEdit).text() == "0.00025"
+    assert find(window, "train.anneal_lr", QCheckBox).isChecked()
+    assert find(window, "train.target_kl", QLineEdit).text() == ""
+    assert find(window, "train.env_id", QComboBox).currentText() == "CartPole-v1"
+    assert state_of(window, "learning_rate") == (False, "The step size of Adam; 1e-4 to 1e-3 are usual.")
+    assert find(window, "train.count", QLabel).text() == "all defaults"
+
+
+def test_a_changed_field_is_marked_and_goes_back_by_a_click(program: Application) -> None:
+    window = opened(program)
+    edit = find(window, "train.learning_rate", QLineEdit)
+    type_text(edit, "0.001")
+    assert state_of(window, "learning_rate")[0]
+    assert find(window, "train.count", QLabel).text() == "1 changed"
+    click(find(window, "train.reset.learning_rate", QToolButton))
+    assert edit.text() == "0.00025"
+    assert not state_of(window, "learning_rate")[0]
+
+
+def test_what_is_wrong_is_said_as_it_is_typed_and_nothing_is_submitted(program: Application) -> None:
+    window = opened(program)
+    type_text(find(window, "train.learning_rate", QLineEdit), "3")
+    assert state_of(window, "learning_rate")[1] == "Expected a number above 0 and below 1."
+    click(find(window, "train.submit", QPushButton))
+    assert "Learning rate: Expected a number" in find(window, "train.verdict", QLabel).text()
+    assert find(window, "train.submit", QPushButton).isEnabled()
+
+
+def test_ctrl_return_submits(program: Application) -> None:
+    window = opened(program)
+    edit = find(window, "train.gamma", QLineEdit)
+    type_text(edit, "2")
+    press(edit, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
+    assert "Gamma: Expected a number" in find(window, "train.verdict", QLabel).text()
+
+
+def test_another_algorithm_keeps_what_was_written(program: Application) -> None:
+    window = opened(program)
+    type_text(find(window, "train.gamma", QLineEdit), "0.5")
+    find(window, "train.algorithm", QComboBox).setCurrentText("ppo_continuous_action")
+    find(window, "train.scroll", Columns).finish()
+    assert program.workbench.training.draft.texts == {"gamma": "0.5"}
+    assert find(window, "train.gamma", QLineEdit).text() == "0.5"
+    assert find(window, "train.env_id", QComboBox).currentText() == "HalfCheetah-v5"
+    assert "continuous" in find(window, "train.help.text", QTextBrowser).toPlainText()
+
+
+def test_resetting_all_reaches_the_field_that_is_typed_in(program: Application) -> None:
+    window = opened(program)
+    edit = find(window, "train.gamma", QLineEdit)
+    type_text(edit, "0.5")
+    click(find(window, "train.reset", QToolButton))
+    assert edit.text() == "0.99"
+    assert program.workbench.training.draft.texts == {}
+
+
+def test_several_seeds_say_how_many_runs_they_make(program: Application) -> None:
+    window = opened(program)
+    click(find(window, "train.several", QCheckBox))
+    type_text(find(window, "train.seed", QLineEdit), "1-3,7")
+    assert state_of(window, "seed")[1] == "4 runs in one group, one for each seed."
+    type_text(find(window, "train.seed", QLineEdit), "1-")
+    assert state_of(window, "seed")[1] == "Expected seeds such as 1-5 or 1,3,7."
+    click(find(window, "train.reset.seed", QToolButton))
+    assert find(window, "train.seed", QLineEdit).text() == "1"
+    assert not find(window, "train.several", QCheckBox).isChecked()
+
+
+def test_environments_that_are_not_installed_are_listed_but_cannot_be_chosen(program: Application) -> None:
+    window = opened(program)
+    environments = program.workbench.environments
+    environments._known["cleanrl"] = choices(LISTED)
+    environments.listed.emit("cleanrl")
+    ids = find(window, "train.env_id", QComboBox)
+    model: Any = ids.model()
+    assert [model.item(row).isEnabled() for row in range(model.rowCount())] == [True, True, False]
+    assert "mosaic-rl[atari]" in model.item(2).text()
+    family = find(window, "train.family", QComboBox)
+    family.setCurrentIndex(family.findData("mujoco"))
+    assert [ids.itemText(row) for row in range(ids.count())] == ["Ant-v5"]
+    assert ids.currentText() == "CartPole-v1"
+    type_text(ids, "ALE/Pong-v5")
+    assert "mosaic-rl[atari]" in state_of(window, "env_id")[1]
+
+
+def test_the_command_and_the_config_can_be_copied(program: Application) -> None:
+    window = opened(program)
+    type_text(find(window, "train.total_timesteps", QLineEdit), "1e4")
+    click(find(window, "train.copy_cli", QPushButton))
+    copied = QGuiApplication.clipboard().text()
+    assert shlex.split(copied)[:7] == [
+        *("mosaic", "train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "10000")
+    ]
+    click(find(window, "train.copy_json", QPushButton))
+    config = json.loads(QGuiApplication.clipboard().text())["metadata"]["worker"]["config"]
+    assert config["total_timesteps"] == 10_000
+
+
+def test_presets_are_saved_loaded_and_deleted(program: Application) -> None:
+    window = opened(program)
+    training = program.workbench.training
+    type_text(find(window, "train.gamma", QLineEdit), "0.5")
+    button = find(window, "train.presets", QToolButton)
+    menu = button.menu()
+    assert menu is not None
+    menu.aboutToShow.emit()
+    next(action for action in menu.actions() if action.text() == "Save as preset…").trigger()
+    dialog = pump(lambda: window.findChild(QInputDialog, "train.presets.name"), "the question for a name")
+    dialog.setTextValue("mine")
+    dialog.accept()
+    assert list(training.presets()) == ["mine"]
+    click(find(window, "train.reset", QToolButton))
+    assert training.draft.texts == {}
+    menu.aboutToShow.emit()
+    next(action for action in menu.actions() if action.text() == "mine").trigger()
+    assert training.draft.texts == {"gamma": "0.5"}
+    delete = next(action.menu() for action in menu.actions() if action.text() == "Delete")
+    assert delete is not None
+    delete.actions()[0].trigger()  # type: ignore[attr-defined]
+    box = pump(lambda: window.findChild(QMessageBox, "train.presets.delete"), "the question before deleting")
+    next(button for button in box.buttons() if button.text() == "Delete preset").click()
+    assert training.presets() == {}
+
+
+def test_the_form_is_as_it_was_left_when_the_window_opens_again(make_program: Callable[[], Application]) -> None:
+    first = opened(make_program())
+    type_text(find(first, "train.gamma", QLineEdit), "0.5")
+    first.close()
+    second = opened(make_program())
+    assert find(second, "train.gamma", QLineEdit).text() == "0.5"
+
+
+def test_f1_opens_the_help_at_the_setting_in_focus(program: Application) -> None:
+    window = opened(program)
+    text = find(window, "train.help.text", QTextBrowser)
+    edit = find(window, "train.clip_coef", QLineEdit)
+    edit.setFocus()
+    press(edit, Qt.Key.Key_F1)
+    assert text.isVisible()
+    assert text.textCursor().selectedText() == "clip_coef"
+    click(find(window, "train.help", QToolButton))
+    assert not text.isVisible()
+
+
+def test_a_payload_fills_the_form(program: Application) -> None:
+    window = opened(program)
+    config = {"algo": "ppo", "env_id": "Acrobot-v1", "seed": 4, "extras": {"algo_params": {"gamma": 0.5}}}
+    program.workbench.form_wanted.emit(
+        {"metadata": {"worker": {"id": "cleanrl", "config": config}, "ui": {"x": 1}}, "artifacts": {}}
+    )
+    assert find(window, "train.env_id", QComboBox).currentText() == "Acrobot-v1"
+    assert find(window, "train.gamma", QLineEdit).text() == "0.5"
+    assert find(window, "train.seed", QLineEdit).text() == "4"
+    assert "x" in find(window, "train.rest", QLabel).text()
+
+
+def test_what_no_form_can_show_is_said(program: Application) -> None:
+    window = opened(program)
+    said: list[str] = []
+    program.workbench.said.connect(lambda text, _: said.append(text))
+    payload = {"metadata": {"worker": {"id": "script", "config": {"argv": ["x"]}}}, "artifacts": {}}
+    program.workbench.form_wanted.emit(payload)
+    assert "mosaic submit" in said[0]
+    assert find(window, "train.algorithm", QComboBox).currentText() == "ppo"
+
+
+def test_dry_run_submit_train_again_and_evaluate(daemon: LiveDaemon, trainer: Trainer, program: Application) -> None:
+    program.start()
+    bench = program.workbench
+    window = opened(program)
+    pump(lambda: bench.environments.of("cleanrl"), "the environments")
+    verdict = find(window, "train.verdict", QLabel)
+    type_text(find(window, "train.num_minibatches", QLineEdit), "700")
+    click(find(window, "train.dry_run", QPushButton))
+    pump(lambda: "700 equal parts" in verdict.text(), "the refusal")
+    assert "700 equal parts" in state_of(window, "num_minibatches")[1]
+    assert "refused" in bench.notes.scratch
+    click(find(window, "train.reset", QToolButton))
+    type_text(find(window, "train.total_timesteps", QLineEdit), "2048")
+    click(find(window, "train.dry_run", QPushButton))
+    pump(lambda: verdict.text().startswith("This would run: observations Box(4,)"), "the verdict")
+    assert "accepted" in bench.notes.scratch
+    click(find(window, "train.submit", QPushButton))
+    first = pump(lambda: bench.selection, "the run")
+    assert bench.runs.get(first) is not None
+    ended(trainer, first)
+    click(find(window, "control.train", QPushButton))
+    second = pump(lambda: bench.selection != first and bench.selection, "the second run")
+    assert trainer.config(second) == trainer.config(first)
+    ended(trainer, second)
+    pump(lambda: (bench.runs.get(second) or {}).get("checkpoint_step"), "its checkpoint to be known")
+    _evaluate(window, program, trainer, second)
+
+
+def _evaluate(window: QWidget, program: Application, trainer: Trainer, run_id: str) -> None:
+    """The policy form finds the run that is looked at, is filled from its checkpoint, and starts an evaluation."""
+    bench = program.workbench
+    click(find(window, "control.policy", QPushButton))
+    pump(lambda: find(window, "policy.algorithm", QLabel).text() == "ppo", "the checkpoint's facts")
+    assert find(window, "policy.env_id", QComboBox).currentText() == "CartPole-v1"
+    assert not find(window, "policy.env_id", QComboBox).isEnabled()
+    click(find(window, "policy.override", QCheckBox))
+    assert find(window, "policy.env_id", QComboBox).isEnabled()
+    click(find(window, "policy.override", QCheckBox))
+    type_text(find(window, "policy.eval_batch_size", QLineEdit), "2")
+    click(find(window, "policy.submit", QPushButton))
+    evaluation = pump(lambda: bench.selection != run_id and bench.selection, "the evaluation")
+    assert ended(trainer, evaluation)["outcome"] == "succeeded"
+    payload = trainer.config(evaluation)
+    assert payload["metadata"]["ui"] == {"eval_batch_size": 2, "eval_repeat": False}
+    bench.form_wanted.emit(payload)
+    assert program.window.page == "policy"
+    pump(lambda: find(window, "policy.algorithm", QLabel).text() == "ppo", "the facts of the opened evaluation")
+    assert find(window, "policy.eval_batch_size", QLineEdit).text() == "2"
+
+
+def test_a_path_that_is_no_policy_is_refused_in_words(daemon: LiveDaemon, program: Application, tmp_path: Path) -> None:
+    program.start()
+    program.workbench.page_wanted.emit("policy")
+    window = program.window
+    type_text(find(window, "policy.path", QLineEdit), str(tmp_path))
+    pump(lambda: "neither a checkpoint nor a run folder" in find(window, "policy.said", QLabel).text(), "the refusal")
+
+
+@pytest.mark.parametrize("action", ["agent.configure", "agent.train", "agent.policy"])
+def test_the_ways_to_begin_are_actions(program: Application, action: str) -> None:
+    assert program.window.action(action).isEnabled()
+    assert program.window.action(action).shortcut().toString()

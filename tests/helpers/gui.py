@@ -1,0 +1,103 @@
+"""The window in tests: pump its events, find its widgets by name, click and type as a person would."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from PySide6.QtCore import QCoreApplication, QEvent, QObject, QPoint, Qt
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QWidget
+
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.app import Application
+
+Found = TypeVar("Found", bound=QObject)
+PATIENCE_S = 20.0
+
+
+def pump(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> Any:
+    """Runs the event loop until `condition()` holds, and returns what it gave."""
+    deadline = time.monotonic() + seconds
+    while True:
+        QApplication.processEvents()
+        if found := condition():
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"Waited {seconds:g} s for {what}.")
+        time.sleep(0.005)
+
+
+def pump_for(seconds: float) -> None:
+    """Runs the event loop for a while: for what must not happen, and for pictures."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        QApplication.processEvents()
+        time.sleep(0.005)
+
+
+def settle() -> None:
+    """Lets everything that is already waiting happen, deletions too."""
+    for _ in range(3):
+        QApplication.processEvents()
+        QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
+
+
+@overload
+def find(root: QObject, name: str) -> QWidget: ...
+@overload
+def find(root: QObject, name: str, kind: type[Found]) -> Found: ...
+def find(root: QObject, name: str, kind: type[Any] = QWidget) -> Any:
+    """The child with this object name; there must be one."""
+    if root.objectName() == name and isinstance(root, kind):
+        return root
+    found = root.findChild(kind, name)
+    if found is None:
+        near = sorted({child.objectName() for child in root.findChildren(kind) if child.objectName()})
+        raise AssertionError(f"No {kind.__name__} is named {name!r}. Known: {', '.join(near)}")
+    return found
+
+
+def has(root: QObject, name: str) -> bool:
+    return root.findChild(QObject, name) is not None
+
+
+def click(widget: QWidget, at: QPoint | None = None) -> None:
+    assert widget.isEnabled(), f"{widget.objectName()} cannot be clicked: it is disabled."
+    QTest.mouseClick(widget, Qt.MouseButton.LeftButton, pos=at or widget.rect().center())
+    QApplication.processEvents()
+
+
+def type_text(widget: QWidget, text: str) -> None:
+    """Replaces what stands in the field, key by key."""
+    widget.setFocus()
+    QTest.keyClick(widget, Qt.Key.Key_A, Qt.KeyboardModifier.ControlModifier)
+    QTest.keyClick(widget, Qt.Key.Key_Delete)
+    QTest.keyClicks(widget, text)
+    QApplication.processEvents()
+
+
+def press(widget: QWidget, key: Qt.Key, modifier: Qt.KeyboardModifier = Qt.KeyboardModifier.NoModifier) -> None:
+    QTest.keyClick(widget, key, modifier)
+    QApplication.processEvents()
+
+
+@contextmanager
+def workbench_program(app: QApplication, workspace: Workspace, settings_path: Path) -> Iterator[Application]:
+    """The whole program on a workspace, made but not started; ended and deleted afterwards."""
+    program = Application(app, workspace, settings_path)
+    try:
+        yield program
+    finally:
+        close(program)
+
+
+def close(program: Application) -> None:
+    program.stop()
+    program.window.deleteLater()
+    program.workbench.deleteLater()
+    program.bridge.deleteLater()
+    settle()

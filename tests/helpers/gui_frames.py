@@ -1,0 +1,116 @@
+"""Frames without a trainer: a stand-in for the daemon, and lanes that a test writes by hand."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from mosaic.client import Trainer
+from mosaic.client.trainer import Batch, Sight
+from mosaic.contracts.folder import Workspace
+from mosaic.fastlane import LaneWriter, lanes_folder
+from mosaic.gui.bridge import Bridge
+from mosaic.gui.settings import Settings
+from mosaic.gui.workbench import Workbench
+
+Json = dict[str, Any]
+RUN = "01TESTRUN00000000000000001"
+
+
+class StillTrainer:
+    """A daemon that says what it was told to say, and nothing by itself."""
+
+    def __init__(self, *views: Json) -> None:
+        self.views = list(views)
+        self.payload: Json = {}
+        self.sights: list[Sight] = []
+        self.asked_frames: list[tuple[str, tuple[int, ...]]] = []
+        self._over = threading.Event()
+
+    def status(self) -> Json:
+        slots = {"busy": 1, "runs": 2, "queued": 0}
+        return {"address": "nowhere", "pid": 1, "workspace": "/nowhere", "slots": slots}
+
+    def watch(self, after: int = 0, run: str = "", kinds: Sequence[str] = ()) -> Iterator[Batch]:
+        yield Batch(0, [], 0)
+        self._over.wait()
+
+    def runs(self, **_: Any) -> list[Json]:
+        return [dict(view) for view in self.views]
+
+    def config(self, run: str) -> Json:
+        return self.payload
+
+    def frames(self, run: str, envs: Sequence[int] = (), **_: Any) -> Iterator[Sight]:
+        self.asked_frames.append((run, tuple(envs)))
+        yield from self.sights
+        while not self._over.wait(0.02):
+            yield Sight("connected", "", b"", {})
+
+    def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[Any]:
+        return iter(())
+
+    def close(self) -> None:
+        self._over.set()
+
+
+def view_of(run_dir: Path | str, **changes: Any) -> Json:
+    return {
+        "run_id": RUN,
+        "run_dir": str(run_dir),
+        "stage": "running",
+        "outcome": None,
+        "kind": "train",
+        "env_id": "CartPole-v1",
+        "algo": "ppo",
+        "seed": 1,
+        **changes,
+    }
+
+
+@contextmanager
+def still_workbench(workspace: Workspace, settings_path: Path, trainer: StillTrainer) -> Iterator[Workbench]:
+    bridge = Bridge(workspace, lambda: cast(Trainer, trainer))
+    workbench = Workbench(workspace, bridge, Settings(workspace, settings_path))
+    workbench.runs.update(trainer.views)
+    bridge.start()
+    try:
+        yield workbench
+    finally:
+        workbench.closing.emit()
+        bridge.stop()
+        workbench.deleteLater()
+        bridge.deleteLater()
+
+
+class HandLanes:
+    """Lanes whose frames a test publishes when it likes."""
+
+    def __init__(self, run_dir: Path | str, count: int) -> None:
+        self.folder = lanes_folder(run_dir)
+        self.lanes = [LaneWriter(self.folder, index, cells=count) for index in range(count)]
+
+    def publish(self, env: int, picture: Any, step: int = 1, episode: int = 1, total: float = 1.0) -> None:
+        self.lanes[env].publish(picture, episode=episode, step=step, reward=1.0, episodic_return=total, render_s=0.0001)
+
+    def is_watched(self, env: int) -> bool:
+        """Whether a reader has been seen in the last seconds; looks at once."""
+        lane = self.lanes[env]
+        lane._look_at = lane._rest_until = 0.0
+        return lane.is_due()
+
+    def close(self) -> None:
+        for lane in self.lanes:
+            lane.close()
+
+
+def plain(colour: tuple[int, int, int], width: int = 60, height: int = 40, channels: int = 3) -> Any:
+    """A picture of one colour (red, green, blue), RGB or BGRX."""
+    picture = np.zeros((height, width, channels), np.uint8)
+    picture[:, :, :3] = colour if channels == 3 else colour[::-1]
+    return picture

@@ -1,0 +1,142 @@
+"""Runs for tests of the window: views as the daemon gives them, and a trainer that only remembers what it was asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from tests.helpers.gui import pump
+
+from mosaic.client.trainer import Batch, LogChunk
+from mosaic.gui.app import Application
+
+Json = dict[str, Any]
+
+
+def run_id(number: int) -> str:
+    return f"01M7F0000000000000000{number:05d}"
+
+
+def view(number: int, **facts: Any) -> Json:
+    """A run as lists tell of it; higher numbers are newer."""
+    made: Json = {
+        "run_id": run_id(number),
+        "kind": "train",
+        "stage": "finished",
+        "outcome": "succeeded",
+        "reason": None,
+        "worker": "cleanrl",
+        "run_name": None,
+        "algo": "ppo",
+        "env_id": "CartPole-v1",
+        "seed": 1,
+        "total_timesteps": 1000,
+        "group": None,
+        "tags": [],
+        "notes": None,
+        "is_archived": False,
+        "submitted_at": 1_700_000_000.0 + number,
+        "started_at": 1_700_000_001.0 + number,
+        "finished_at": 1_700_000_060.0 + number,
+        "run_dir": f"/nowhere/{run_id(number)}",
+        "global_step": 1000,
+        "sps": 500.0,
+        "episodic_return": float(number),
+        "episodes": 10,
+        "is_stalled": False,
+        "seconds_left": None,
+        "hardware": None,
+        "checkpoint_step": 1000,
+    }
+    return made | facts
+
+
+def running(number: int, **facts: Any) -> Json:
+    about: Json = {"stage": "running", "outcome": None, "finished_at": None, "global_step": 100, "seconds_left": 90.0}
+    return view(number, **(about | facts))
+
+
+class FakeTrainer:
+    """Answers from memory."""
+
+    def __init__(self, views: list[Json] | None = None) -> None:
+        self.views = {one["run_id"]: one for one in views or []}
+        self.asked: list[tuple[Any, ...]] = []
+        self.logs: dict[bool, bytes] = {False: b"", True: b""}
+        self.payload: Json = {
+            "metadata": {"worker": {"id": "cleanrl", "config": {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1}}},
+            "artifacts": {},
+        }
+
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def status(self) -> Json:
+        slots = {"runs": 2, "busy": 0, "queued": 0, "cpus": 2, "cpus_busy": 0, "gpus": 0, "gpus_busy": 0}
+        return {"pid": 1, "address": "127.0.0.1:1", "workspace": "/nowhere", "version": "0", "slots": slots, "runs": {}}
+
+    def runs(self, status: Any = (), include_archived: bool = False, **_: Any) -> list[Json]:
+        return [one for one in self.views.values() if not status or one["stage"] in status]
+
+    def watch(self, after: int = 0, run: str = "", kinds: Any = ()) -> Iterator[Batch]:
+        yield Batch(0, [], 0)
+        self._closed.wait(60)
+
+    def get(self, run: str) -> Json:
+        return self.views[run] | {"story": [{"at": 1.0, "stage": "queued", "said": "It waits."}], "attempts": []}
+
+    def config(self, run: str) -> Json:
+        return self.payload
+
+    def metrics(self, run: str, tags: Any = (), last_only: bool = False) -> Iterator[Any]:
+        return iter(())
+
+    def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
+        """In chunks of 64 KB, as the daemon gives them."""
+        data = self.logs[is_stderr]
+        at = max(0, len(data) + offset) if offset < 0 else offset
+        while at < len(data):
+            chunk = data[at : at + 65536]
+            at += len(chunk)
+            yield LogChunk(chunk, at)
+
+    def _changed(self, run: str, **facts: Any) -> Json:
+        self.views[run] = self.views[run] | facts
+        return self.get(run)
+
+    def cancel(self, run: str) -> Json:
+        self.asked.append(("cancel", run))
+        return self._changed(run, stage="stopping")
+
+    def pause(self, run: str) -> Json:
+        self.asked.append(("pause", run))
+        return self._changed(run, stage="paused")
+
+    def resume(self, run: str, total_timesteps: int | None = None) -> Json:
+        self.asked.append(("resume", run, total_timesteps))
+        return self._changed(run, stage="running", outcome=None)
+
+    def annotate(
+        self, run: str, add_tags: Any = (), remove_tags: Any = (), notes: Any = None, is_archived: Any = None
+    ) -> Json:
+        self.asked.append(("annotate", run, list(add_tags), list(remove_tags), notes, is_archived))
+        known = self.views[run]
+        tags = [tag for tag in [*known["tags"], *add_tags] if tag not in remove_tags]
+        kept = known["is_archived"] if is_archived is None else is_archived
+        return self._changed(run, tags=tags, is_archived=kept, notes=known["notes"] if notes is None else notes)
+
+    def submit(self, payload: Json, environment: Any = None) -> Json:
+        made = view(90_000 + len(self.asked), stage="queued", outcome=None)
+        self.asked.append(("submit", payload))
+        self.views[made["run_id"]] = made
+        return self.get(made["run_id"])
+
+
+def start_with(program: Application, fake: FakeTrainer) -> None:
+    """Starts the program on this trainer instead of a daemon's, and waits until the runs are listed."""
+    program.bridge._connect = lambda: fake  # type: ignore[assignment, return-value]
+    program.start()
+    pump(lambda: len(program.workbench.runs) == len(fake.views), "the runs to be listed")

@@ -1,0 +1,70 @@
+"""A window with a run's TensorBoard tab in a process of its own: prints what the page says, then ends as users do.
+
+    python tensorboard_window.py WORKSPACE SETTINGS RUN_ID WORD...
+
+Exits with 0 once all words stand in the page, 77 where WebEngine cannot start here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from PySide6.QtWidgets import QApplication
+
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.app import Application
+from mosaic.gui.panels.tensorboard import TensorBoardTab
+
+PATIENCE_S = 60.0
+READ = """
+(function () {
+    const found = [];
+    function walk(node) {
+        if (node.nodeType === Node.TEXT_NODE) { found.push(node.textContent.trim()); return; }
+        if (node.nodeName === "STYLE" || node.nodeName === "SCRIPT") return;
+        if (node.shadowRoot) walk(node.shadowRoot);
+        node.childNodes.forEach(walk);
+    }
+    if (document.body) walk(document.body);
+    return found.join("");
+})()
+"""
+"""TensorBoard is made of web components: what is seen stands in their shadow roots."""
+
+
+def main(workspace: str, settings: str, run_id: str, *words: str) -> int:
+    app = QApplication(["tensorboard-window"])
+    program = Application(app, Workspace(workspace), Path(settings))
+    program.start()
+    program.window.resize(1600, 1800)  # cards outside of the view are not made
+    deadline = time.monotonic() + PATIENCE_S
+
+    def pump(seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            app.processEvents()
+            time.sleep(0.01)
+
+    while program.workbench.runs.get(run_id) is None and time.monotonic() < deadline:
+        pump(0.05)
+    program.workbench.select(run_id, "tensorboard")
+    said: list[str] = [""]
+    tab = program.window.findChild(TensorBoardTab)
+    assert tab is not None
+    while time.monotonic() < deadline and not all(word in said[0] for word in words):
+        pump(0.2)
+        if tab.web is not None:
+            tab.web.page().runJavaScript(READ, 0, lambda text: said.__setitem__(0, str(text)))
+    text, has_page = said[0], tab.web is not None
+    print(json.dumps({"state": tab.board.state, "problem": tab.board.problem, "text": text}))
+    program.stop()
+    if not has_page:
+        return 77
+    return 0 if all(word in text for word in words) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

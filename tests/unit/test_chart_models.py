@@ -1,0 +1,263 @@
+"""Curves as numbers: reduced without losing an extreme, fed without reading twice, compared without widgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mosaic.gui.models.comparison import ALONE, Entry, best_key, compare, differing, keys
+from mosaic.gui.models.curve import Curve, Floats, extent, logarithmic, round_step, stepped
+from mosaic.gui.models.feed import Feed
+from mosaic.gui.models.hardware import tags_of
+from mosaic.gui.models.series import RETURN_TAG, Growing
+from mosaic.statistics import smoothed
+
+RANDOM = np.random.default_rng(3)
+
+
+def curve_of(x: Floats, y: Floats, weight: float = 0.0) -> Curve:
+    curve = Curve(weight)
+    curve.extend(x, y)
+    return curve
+
+
+def growing(rows: Sequence[tuple[float, float, float]]) -> Growing:
+    held = Growing()
+    held.extend(np.array(rows, np.float64).reshape(-1, 3))
+    return held
+
+
+# --- reducing
+
+
+def test_a_million_points_become_some_hundred_and_keep_their_extremes() -> None:
+    y = RANDOM.normal(size=1_000_000)
+    y[123_456], y[654_321] = 99.0, -99.0
+    reduced = curve_of(np.arange(1e6), y).reduce(0, 1e6, 400)
+    assert 300 < len(reduced.x) <= 402
+    assert reduced.high.max() == 99.0
+    assert reduced.low.min() == -99.0
+    assert abs(float(reduced.raw.mean())) < 0.1
+
+
+def test_few_points_are_drawn_as_they_are() -> None:
+    x, y = np.arange(100.0), RANDOM.normal(size=100)
+    reduced = curve_of(x, y).reduce(10, 20, 400)
+    np.testing.assert_array_equal(reduced.x, x[9:21])
+    np.testing.assert_array_equal(reduced.raw, y[9:21])
+
+
+def test_panning_does_not_move_the_bins() -> None:
+    curve = curve_of(np.arange(100_000.0), RANDOM.normal(size=100_000))
+    here, there = curve.reduce(10_000, 60_000, 200), curve.reduce(10_100, 60_100, 200)
+    shared = np.intersect1d(here.x[1:-1], there.x[1:-1])
+    assert len(shared) > 190
+
+
+def test_a_gap_in_the_points_is_a_gap_in_the_line() -> None:
+    y = np.ones(100_000)
+    y[40_000:60_000] = np.nan
+    y[70_000] = np.nan
+    reduced = curve_of(np.arange(100_000.0), y).reduce(0, 1e5, 100)
+    inside = (reduced.x > 41_000) & (reduced.x < 59_000)
+    assert np.isnan(reduced.raw[inside]).all()
+    assert np.isnan(reduced.low[inside]).all()
+    # One value that is missing among a thousand leaves no hole.
+    assert np.isfinite(reduced.raw[~inside & (reduced.x > 61_000)]).all()
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=6), st.integers(0, 2**16))
+def test_a_curve_that_grows_equals_one_that_came_whole(parts: list[int], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    x, y = np.cumsum(random.integers(0, 3, sum(parts))).astype(float), random.normal(size=sum(parts))
+    grown, begin = Curve(0.9), 0
+    for size in parts:
+        grown.extend(x[begin : begin + size], y[begin : begin + size])
+        begin += size
+    np.testing.assert_array_equal(grown.y, y)
+    np.testing.assert_allclose(grown.smooth, smoothed(y, 0.9), rtol=1e-9)
+
+
+def test_points_that_come_out_of_order_are_put_in_order() -> None:
+    curve = curve_of(np.array([1.0, 5.0]), np.array([10.0, 50.0]))
+    curve.extend(np.array([3.0, 2.0]), np.array([30.0, 20.0]))
+    np.testing.assert_array_equal(curve.x, [1, 2, 3, 5])
+    np.testing.assert_array_equal(curve.y, [10, 20, 30, 50])
+
+
+def test_the_value_under_the_crosshair_is_the_nearest_points() -> None:
+    curve = curve_of(np.array([0.0, 10.0, 20.0]), np.array([1.0, 2.0, 3.0]))
+    assert curve.value_at(12) == (10.0, 2.0, 2.0)
+    assert curve.value_at(19) == (20.0, 3.0, 3.0)
+    assert curve.value_at(25) is None
+    assert Curve().value_at(0) is None
+
+
+def test_the_newest_value_is_the_last_that_is_known() -> None:
+    assert curve_of(np.arange(3.0), np.array([1.0, 2.0, np.nan])).newest() == (1.0, 2.0, 2.0)
+    assert curve_of(np.arange(1.0), np.array([np.nan])).newest() is None
+    assert Curve().newest() is None
+
+
+def test_a_logarithmic_axis_leaves_out_what_has_no_logarithm() -> None:
+    reduced = logarithmic(curve_of(np.arange(3.0), np.array([-1.0, 10.0, 100.0])).reduce(0, 3, 10))
+    np.testing.assert_array_equal(reduced.raw, [np.nan, 1.0, 2.0])
+
+
+# --- axes
+
+
+def test_axes_grow_in_steps() -> None:
+    ranges = {stepped(0.0, float(end)) for end in np.linspace(900, 1000, 200)}
+    assert len(ranges) <= 4
+    for low, high in ranges:
+        assert low <= 0
+        assert high >= 900
+
+
+def test_a_range_of_one_value_has_room_around_it() -> None:
+    low, high = stepped(5.0, 5.0)
+    assert low < 5 < high
+    assert stepped(0.0, 0.0) == (-1.0, 1.0)
+
+
+@pytest.mark.parametrize(("least", "step"), [(0.9, 1), (1.1, 2), (3, 5), (7, 10), (0.03, 0.05), (1000, 1000)])
+def test_steps_are_round(least: float, step: float) -> None:
+    assert round_step(least) == pytest.approx(step)
+
+
+def test_the_extent_of_nothing_is_unknown() -> None:
+    assert extent(np.array([np.nan]), np.empty(0)) is None
+    assert extent(np.array([1.0, np.nan]), np.array([-2.0])) == (-2.0, 1.0)
+
+
+# --- feeding
+
+
+def points(tags: dict[str, Growing]) -> Any:
+    return SimpleNamespace(tags=tags)
+
+
+LOGGED = {
+    RETURN_TAG: [(10.0, 100.0, 1.0), (20.0, 101.0, 2.0), (20.0, 101.5, 3.0)],
+    "losses/value": [(15.0, 100.5, 7.0), (25.0, 102.0, 8.0)],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "tag", "x"),
+    [
+        ("step", RETURN_TAG, [10, 20, 20]),
+        ("wall", "losses/value", [100.5, 102]),
+        ("relative", "losses/value", [0.5, 2]),
+        ("episode", RETURN_TAG, [1, 2, 3]),
+        ("episode", "losses/value", [1, 3]),
+    ],
+)
+def test_a_feed_reads_points_by_the_chosen_axis(kind: str, tag: str, x: list[float]) -> None:
+    feed = Feed(points({name: growing(rows) for name, rows in LOGGED.items()}), tag, Curve())
+    assert feed.pull(kind)
+    np.testing.assert_allclose(feed.curve.x, x)
+    assert not feed.pull(kind)
+
+
+def test_a_feed_takes_only_what_is_new_and_notices_what_was_replaced() -> None:
+    held = points({RETURN_TAG: growing([(1.0, 1.0, 5.0)])})
+    feed = Feed(held, RETURN_TAG, Curve())
+    feed.pull("step")
+    held.tags[RETURN_TAG].extend(np.array([[2.0, 2.0, 6.0]]))
+    assert feed.pull("step")
+    np.testing.assert_array_equal(feed.curve.y, [5, 6])
+    held.tags[RETURN_TAG] = growing([(1.0, 1.0, 9.0)])
+    assert feed.pull("step")
+    np.testing.assert_array_equal(feed.curve.y, [9])
+
+
+def test_a_sample_of_the_hardware_is_a_point_for_each_thing_measured() -> None:
+    gpu = {"util_percent": 50.0, "memory_used_mb": 100.0, "memory_total_mb": 1000.0}
+    found = tags_of({"cpu_percent": 99.5, "rss_mb": 12.0, "processes": 1, "gpus": [gpu]})
+    assert found == {
+        "hardware/CPU %": 99.5,
+        "hardware/memory MB": 12.0,
+        "hardware/GPU 0 %": 50.0,
+        "hardware/GPU 0 memory MB": 100.0,
+    }
+
+
+# --- comparing
+
+
+def entry(run_id: str, level: float, env_id: str = "CartPole-v1", **settings: Any) -> Entry:
+    x = np.arange(0.0, 1000.0, 10.0)
+    y = np.full(100, level)
+    return Entry(run_id, run_id, {"env_id": env_id, "algo": "ppo", **settings}, x, y, y)
+
+
+def test_runs_are_grouped_by_a_setting_and_averaged() -> None:
+    runs = [entry("a", 1.0, rate=1), entry("b", 3.0, rate=1), entry("c", 9.0, rate=2)]
+    found = compare(runs, "rate", 0.0)
+    assert [(group.name, group.run_ids) for group in found.groups] == [("2", ["c"]), ("1", ["a", "b"])]
+    slow = found.groups[1]
+    assert slow.final.point == 2.0
+    assert slow.final.low < 2.0 < slow.final.high
+    np.testing.assert_allclose(slow.curve.mean, 2.0)
+    assert found.better["2", "1"].point == 1.0
+    assert found.better["1", "2"].point == 0.0
+    assert not found.is_scaled
+
+
+def test_runs_that_stand_alone_have_no_interval_and_are_not_weighed_against_one_another() -> None:
+    found = compare([entry("a", 1.0), entry("b", 3.0)], ALONE, 0.0)
+    assert [group.name for group in found.groups] == ["b", "a"]
+    assert np.isnan(found.groups[0].final.low)
+    assert not found.better
+
+
+def test_scores_of_different_environments_are_scaled_before_they_are_averaged() -> None:
+    runs = [
+        entry("a", 100.0, "CartPole-v1", algo="ppo"),
+        entry("b", 500.0, "CartPole-v1", algo="dqn"),
+        entry("c", -500.0, "Acrobot-v1", algo="ppo"),
+        entry("d", -80.0, "Acrobot-v1", algo="dqn"),
+    ]
+    found = compare(runs, "algo", 0.0)
+    assert found.is_scaled
+    assert [(group.name, group.iqm.point) for group in found.groups] == [("dqn", 1.0), ("ppo", 0.0)]
+
+
+def test_a_run_without_episodes_or_points_does_not_spoil_the_others() -> None:
+    empty = np.empty(0)
+    found = compare([entry("a", 4.0), Entry("b", "b", {"algo": "ppo"}, empty, empty, empty)], "algo", 0.9)
+    assert found.groups[0].final.point == 4.0
+    assert np.nanmax(found.groups[0].curve.mean) == pytest.approx(4.0)
+    nothing = compare([Entry("b", "b", {"algo": "ppo"}, empty, empty, empty)], "algo", 0.0)
+    assert np.isnan(nothing.groups[0].iqm.point)
+
+
+def test_only_settings_that_differ_are_listed() -> None:
+    settings = [{"seed": 1, "algo": "ppo", "rate": 0.1}, {"seed": 2, "algo": "ppo"}]
+    assert differing(settings) == {"rate": [0.1, None], "seed": [1, 2]}
+    assert keys(settings) == ["algo", "seed", "rate"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ([{"group": "x"}, {"group": "x"}, {"group": "y"}], "group"),
+        ([{"algo": "ppo", "seed": 1}, {"algo": "ppo", "seed": 2}], "algo"),
+        ([{"algo": "ppo"}, {"algo": "dqn"}], ALONE),
+        ([{"algo": "ppo"}], ALONE),
+    ],
+)
+def test_the_key_that_is_offered_first_puts_some_runs_together(settings: list[dict[str, Any]], key: str) -> None:
+    assert best_key(settings) == key
+
+
+def test_rounding_errors_of_a_constant_are_no_curve() -> None:
+    assert stepped(-200.00000000000003, -200.0) == pytest.approx((-220.0, -180.0))
