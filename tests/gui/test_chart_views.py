@@ -113,6 +113,16 @@ def test_smoothing_keeps_the_raw_line_behind(chart: Chart) -> None:
     assert len(drawn.raw.getData()[0]) == 0
 
 
+def test_a_chart_that_is_painted_before_its_new_axis_is_drawn_stays_whole(chart: Chart) -> None:
+    chart.set_log(True)
+    chart.set_x_kind("wall")
+    chart.grab()
+    assert chart.plot.left.kind == "number"
+    chart.redraw()
+    chart.grab()
+    assert (chart.plot.left.kind, chart.plot.bottom.kind) == ("log", "wall")
+
+
 def test_a_million_points_are_drawn_as_some_hundred(chart: Chart) -> None:
     chart.curves()["run"].replace(np.arange(1e6), np.random.default_rng(0).normal(size=1_000_000))
     chart.redraw()

@@ -87,6 +87,9 @@ def the_window_is_quiet(qapp: QApplication) -> Iterator[None]:
     before = qInstallMessageHandler(hear)
     timers, threads = set(map(id, active(QTimer))), set(map(id, active(QThread)))
     yield
+    for widget in QApplication.topLevelWidgets():  # one that stays would keep the focus from the next test's
+        widget.close()
+        widget.deleteLater()
     settle()
     gc.collect()
     settle()

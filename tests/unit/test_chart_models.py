@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mosaic.gui.models.comparison import ALONE, Entry, best_key, compare, differing, keys
+from mosaic.gui.models.comparison import ALONE, Entry, best_key, compare, differing, keys, without_common
 from mosaic.gui.models.curve import Curve, Floats, extent, logarithmic, round_step, stepped
 from mosaic.gui.models.feed import Feed
 from mosaic.gui.models.hardware import tags_of
@@ -238,6 +238,12 @@ def test_a_run_without_episodes_or_points_does_not_spoil_the_others() -> None:
     assert np.nanmax(found.groups[0].curve.mean) == pytest.approx(4.0)
     nothing = compare([Entry("b", "b", {"algo": "ppo"}, empty, empty, empty)], "algo", 0.0)
     assert np.isnan(nothing.groups[0].iqm.point)
+
+
+def test_titles_keep_only_what_tells_them_apart() -> None:
+    titles = ["CartPole-v1 · ppo · seed 1 · AAA", "CartPole-v1 · dqn · seed 1 · BBB"]
+    assert list(without_common(titles).values()) == ["ppo · AAA", "dqn · BBB"]
+    assert without_common(["one · two"]) == {"one · two": "one · two"}
 
 
 def test_only_settings_that_differ_are_listed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import sys
@@ -65,11 +66,13 @@ class Application:
             self.workbench.ask(
                 lambda trainer: trainer.get(run), lambda view: self.workbench.select(view["run_id"]), self.window
             )
+        gc.freeze()  # widgets and runs stay: going through them all at each collection would stop the window
         self.bridge.start()
         self.window.start_remembering()
 
     def _arrive(self) -> None:
         """The runs are known: a workspace without any gets the welcome, one with some needs none."""
+        gc.freeze()
         runs = self.workbench.runs
         if len(runs) == 0 and self.window.page == "run":
             self.window.show_page("welcome")

@@ -228,7 +228,7 @@ def _style_sheet(t: Tokens) -> str:
     QToolBar QToolButton[flat="true"]:checked {{ font-weight: 600; }}
     QToolButton[heading="true"]:checked {{ background: transparent; border-color: transparent; }}
     QToolBar {{ background: {t.window}; border: 0; border-bottom: 1px solid {t.line}; spacing: 4px;
-        padding: 0 {MARGIN}px; }}
+        padding: 4px; }}
     #palette {{ border: 1px solid {t.line}; }}
     QLineEdit, QSpinBox, QDoubleSpinBox, QComboBox, QPlainTextEdit, QTextEdit {{
         background: {t.surface}; border: 1px solid {t.line}; border-radius: 4px; padding: 3px 6px; }}

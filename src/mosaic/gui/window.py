@@ -163,6 +163,7 @@ class Window(QMainWindow):
 
     def show_page(self, page_id: str) -> None:
         number = self._page_ids.index(page_id)
+        self._fit_to(number)
         self._pages.setCurrentIndex(number)
         button = self._buttons.button(number)
         if button is not None:
@@ -172,6 +173,15 @@ class Window(QMainWindow):
             checked.setChecked(False)
             self._buttons.setExclusive(True)
         self._workbench.settings.put_here("page", page_id)
+
+    def _fit_to(self, number: int) -> None:
+        """Only the page that is shown may say how small the window can be."""
+        for other in range(self._pages.count()):
+            ignored, wanted = QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred
+            policy = wanted if other == number else ignored
+            page = self._pages.widget(other)
+            assert page is not None
+            page.setSizePolicy(policy, policy)
 
     @property
     def page(self) -> str:

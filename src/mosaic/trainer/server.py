@@ -205,6 +205,8 @@ class Servicer(TrainerServicer):
     def _follow(self, context: Context, after: int, run_id: str, kinds: Sequence[str]) -> Iterator[pb.EventBatch]:
         index = self._records.index
         cursor = index.last_cursor() if after < 0 else after
+        # Who asks for nothing else wants them all, such as a chart of the hardware.
+        is_thinned = not kinds or not set(kinds).issubset(REPLACEABLE)
         yield pb.EventBatch(cursor=cursor)
         while context.is_active() and not self.is_closing:
             events = index.events_after(cursor, run_id, kinds, BACKLOG)
@@ -213,7 +215,7 @@ class Servicer(TrainerServicer):
                     self._records.changed.wait(0.5)
                 continue
             kept = events
-            if len(events) == BACKLOG:
+            if is_thinned and len(events) == BACKLOG:
                 kept = [event for event in events if event.kind not in REPLACEABLE]
             for at in range(0, len(kept), BATCH):
                 part = kept[at : at + BATCH]

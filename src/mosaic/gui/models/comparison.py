@@ -68,6 +68,13 @@ class Comparison:
     """Whether scores were scaled to 0…1 within each environment, as returns of different ones cannot be averaged."""
 
 
+def without_common(titles: Sequence[str]) -> dict[str, str]:
+    """Each title without the parts that all of them have: what is left tells them apart."""
+    parts = {title: title.split(" · ") for title in titles}
+    common = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
+    return {title: " · ".join(part for part in these if part not in common) or title for title, these in parts.items()}
+
+
 def words(value: Any) -> str:
     """A setting's value as people read it."""
     if value is None:

@@ -23,7 +23,7 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.gui import theme
-from mosaic.gui.models.comparison import ALONE, Comparison, Entry, best_key, compare, differing, keys
+from mosaic.gui.models.comparison import ALONE, Comparison, Entry, best_key, compare, differing, keys, without_common
 from mosaic.gui.models.curve import Curve
 from mosaic.gui.models.feed import X_KINDS, Feed, TakenPoints, take
 from mosaic.gui.models.series import RETURN_TAG, Series
@@ -306,11 +306,12 @@ class Compare(QWidget):
         self.chart.set_title(tag)
         self.chart.set_x_kind(str(self.x_axis.currentData()))
         colours = _colours(found, key)
+        short = without_common([group.name for group in found.groups])
         for name in set(self.chart.curves()) - set(colours):
             self.chart.remove_curve(name)
         for group in found.groups:
             colour, is_dashed = colours[group.name]
-            label = group.name if len(group.run_ids) == 1 else f"{group.name} ({len(group.run_ids)} runs)"
+            label = short[group.name] if key == ALONE else f"{group.name} ({counted(len(group.run_ids))})"
             curve = self.chart.put_curve(group.name, label, colour, is_dashed)
             curve.replace(found.grid, group.curve.mean, group.curve.low, group.curve.high)
         self.chart.order_curves([group.name for group in found.groups])
@@ -339,6 +340,10 @@ def _read_settings(run_ids: list[str], trainer: Any) -> dict[str, Json]:
         settings = settings_of(trainer.config(run_id))
         found[run_id] = {name.removeprefix("metadata.worker.config."): value for name, value in settings.items()}
     return found
+
+
+def counted(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs} runs"
 
 
 def _relist(choice: QComboBox, rows: list[tuple[str, str]], default: str) -> None:

@@ -141,8 +141,6 @@ class SettingsPage(QWidget):
         header = self._keys.horizontalHeader()
         header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft)
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
-        header.setSectionResizeMode(1, QHeaderView.ResizeMode.ResizeToContents)
-        header.setSectionResizeMode(2, QHeaderView.ResizeMode.ResizeToContents)
         self._keys.itemSelectionChanged.connect(self._chosen)
         self._column.addWidget(self._keys, 1)
         row = QHBoxLayout()
@@ -176,6 +174,8 @@ class SettingsPage(QWidget):
             shown = self._window.action(row.id).shortcut().toString(QKeySequence.SequenceFormat.NativeText)
             for place, words in enumerate((row.title, row.menu, shown)):
                 self._keys.setItem(number, place, QTableWidgetItem(words))
+        for column in (1, 2):  # once, not with every cell that is filled
+            self._keys.resizeColumnToContents(column)
         self._keys.blockSignals(False)
         self._keys.selectRow(max(0, chosen))
         self._chosen()

@@ -188,7 +188,6 @@ class Chart(QWidget):
 
     def set_log(self, is_log: bool) -> None:
         self.is_log = is_log
-        self.plot.left.set_kind("log" if is_log else "number")
         self.touch()
 
     def set_x_kind(self, kind: str) -> None:
@@ -196,7 +195,6 @@ class Chart(QWidget):
         if kind != self.x_kind:
             self.x_kind = kind
             self._zoom = None
-            self.plot.bottom.set_kind(kind if kind in ("relative", "wall") else "number")
             self.touch()
 
     # --- looking
@@ -251,6 +249,9 @@ class Chart(QWidget):
             inside = (reduced.x >= across[0]) & (reduced.x <= across[1])
             parts += [part[inside] for part in (reduced.low, reduced.high, reduced.smooth)]
         up = extent(*parts, *([np.zeros(1)] if self.has_zero and not self.is_log else []))
+        # What the axes count changes with their range: a range of 500 is not one of 500 powers of ten.
+        self.plot.left.set_kind("log" if self.is_log else "number")
+        self.plot.bottom.set_kind(self.x_kind if self.x_kind in ("relative", "wall") else "number")
         self.plot.view.setXRange(*across, padding=0)
         self.plot.view.setYRange(*(stepped(*up) if up else (0.0, 1.0)), padding=HEADROOM)
         self._show_values()
@@ -297,7 +298,7 @@ class Chart(QWidget):
 
     def x_words(self, x: float) -> str:
         if self.x_kind == "wall":
-            return moment(x)
+            return moment(x).partition(" ")[2]
         if self.x_kind == "relative":
             return duration(x)
         return f"{self.x_kind} {x:,.0f}"

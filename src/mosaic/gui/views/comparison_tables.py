@@ -10,7 +10,7 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QColor, QGuiApplication, QKeyEvent, QKeySequence
 from PySide6.QtWidgets import QHeaderView, QTableWidget, QTableWidgetItem
 
-from mosaic.gui.models.comparison import Comparison, words
+from mosaic.gui.models.comparison import Comparison, without_common, words
 from mosaic.gui.views.made import named
 from mosaic.gui.views.run_chips import DOT, dot_icon
 from mosaic.gui.views.words import number, run_title
@@ -133,7 +133,9 @@ class SettingsTable(_Table):
             text = "All settings are the same." if len(views) > 1 else "Add a second run to see what differs."
             self._begin(0, (text,))
             return
-        self._begin(len(rows), ("Setting", *(run_title(view) for view in views)))
+        titles = [run_title(view) for view in views]
+        short = without_common(titles)
+        self._begin(len(rows), ("Setting", *(short[title] for title in titles)))
         for row, (name, values) in enumerate(rows.items()):
             self._put(row, 0, name)
             for column, value in enumerate(values, 1):

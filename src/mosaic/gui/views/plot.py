@@ -80,7 +80,10 @@ class Axis(pg.AxisItem):  # type: ignore[misc]
         if self.kind == "log":
             return [tick_words([10**value], 10 ** math.floor(value + 1e-9))[0] for value in values]
         if self.kind == "relative":
-            return [duration(value) if value else "0" for value in values]
+            return [
+                "0" if not value else f"{value:.0f}s" if value < 60 and spacing >= 1 else duration(value)
+                for value in values
+            ]
         if self.kind == "wall":
             form = "%H:%M:%S" if spacing < 60 else "%H:%M" if spacing < 86400 else "%b %d"
             return [time.strftime(form, time.localtime(value)) for value in values]
