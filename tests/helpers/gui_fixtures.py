@@ -106,7 +106,7 @@ def active(kind: type[QTimer] | type[QThread]) -> list[QTimer | QThread]:
     """Timers that tick, threads that run."""
     found: list[QTimer | QThread] = []
     for thing in gc.get_objects():
-        if isinstance(thing, kind) and isValid(thing):
+        if issubclass(type(thing), kind) and isValid(thing):
             is_active = thing.isActive() if isinstance(thing, QTimer) else thing.isRunning()
             found += [thing] if is_active else []
     return found
