@@ -91,6 +91,7 @@ def the_window_is_quiet(qapp: QApplication) -> Iterator[None]:
         widget.close()
         widget.deleteLater()
     settle()
+    gc.unfreeze()  # what the program put out of the collector's sight is looked at too
     gc.collect()
     settle()
     sys.excepthook = usual
