@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mosaic.gui.models import comparison
 from mosaic.gui.models.comparison import ALONE, Entry, best_key, compare, differing, keys, without_common
 from mosaic.gui.models.curve import Curve, Floats, extent, logarithmic, round_step, stepped
 from mosaic.gui.models.feed import Feed
 from mosaic.gui.models.hardware import tags_of
 from mosaic.gui.models.series import RETURN_TAG, Growing
-from mosaic.statistics import smoothed
+from mosaic.statistics import mean_interval, smoothed
 
 RANDOM = np.random.default_rng(3)
 
@@ -267,3 +268,11 @@ def test_the_key_that_is_offered_first_puts_some_runs_together(settings: list[di
 
 def test_rounding_errors_of_a_constant_are_no_curve() -> None:
     assert stepped(-200.00000000000003, -200.0) == pytest.approx((-220.0, -180.0))
+
+
+def test_a_group_is_drawn_only_where_all_of_its_runs_are() -> None:
+    spread = mean_interval(np.array([[1.0, 2.0, 3.0, 4.0], [3.0, 4.0, np.nan, np.nan]]))
+    shared = comparison._shared(spread)
+    assert shared.mean[:2].tolist() == [2.0, 3.0]
+    assert np.isnan(shared.mean[2:]).all()
+    assert np.isnan(shared.high[2:]).all()

@@ -107,6 +107,13 @@ def best_key(settings: Sequence[Json]) -> str:
     return ALONE
 
 
+def _shared(spread: Spread) -> Spread:
+    """Only where all of the group's runs have values: past the first one's end the mean would jump to other runs."""
+    is_whole = spread.runs == spread.runs.max(initial=0)
+    mean, low, high = (np.where(is_whole, part, np.nan) for part in (spread.mean, spread.low, spread.high))
+    return Spread(mean, low, high, spread.runs)
+
+
 def compare(entries: Sequence[Entry], key: str, weight: float) -> Comparison:
     grid = _grid(entries)
     members: dict[str, list[Entry]] = {}
@@ -120,7 +127,7 @@ def compare(entries: Sequence[Entry], key: str, weight: float) -> Comparison:
         Group(
             name,
             [entry.run_id for entry in group],
-            mean_interval(np.stack([resample(e.x, smoothed(e.y, weight), grid) for e in group])),
+            _shared(mean_interval(np.stack([resample(e.x, smoothed(e.y, weight), grid) for e in group]))),
             _mean([finals[entry.run_id] for entry in group]),
             iqm_interval(list(strata[name].values())) if strata[name] else _unknown(),
         )

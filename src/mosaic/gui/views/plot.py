@@ -41,7 +41,7 @@ class Axis(pg.AxisItem):  # type: ignore[misc]
         self.enableAutoSIPrefix(False)
         self.setStyle(autoExpandTextSpace=False, hideOverlappingLabels=False, tickTextOffset=6)
         if orientation == "left":
-            self.setWidth(50)
+            self.setWidth(60)
         else:
             self.setHeight(22)
 
