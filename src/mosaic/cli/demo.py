@@ -96,7 +96,6 @@ def _print(view: Json, summary: Json, made: dict[str, str | None], took_s: float
         (f"show {short}", "everything about this run"),
         ("gui", "the workbench: train, watch and compare in a window"),
         ("train ppo --env-id Acrobot-v1", "another environment"),
-        ("algorithms ppo", "what PPO is, and every setting of it"),
     ]
     output.print_facts([(f"{_program()} {words}", says) for words, says in commands], "  ")
 
