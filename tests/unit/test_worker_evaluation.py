@@ -14,11 +14,12 @@ from cleanrl_worker.config import assigned
 from cleanrl_worker.evaluation import fresh_seeds, matched
 from cleanrl_worker.launcher import ConsoleRun
 from mosaic.arena import Episode, evaluate, summarise
-from mosaic.arena.statistics import interquartile_mean, mean_interval
+from mosaic.arena.statistics import mean_interval
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
 from mosaic.contracts.folder import RunFolder
 from mosaic.envs import make
 from mosaic.run import checkpoints, last_good_checkpoint
+from mosaic.statistics import iqm
 
 
 class Pushes:
@@ -94,7 +95,7 @@ def test_the_summary_says_what_the_episodes_say() -> None:
     assert summary["episodes"] == 8
     assert summary["avg_return"] == 16
     assert (summary["median_return"], summary["min_return"], summary["max_return"]) == (4.5, 1, 100)
-    assert summary["iqm"] == interquartile_mean(np.array([3.0, 4, 5, 6, 1, 2, 7, 100])) == 4.5
+    assert summary["iqm"] == iqm(np.array([3.0, 4, 5, 6, 1, 2, 7, 100])) == 4.5
     low, high = summary["ci95"]
     assert 1 < low < 16 < high < 100
     assert mean_interval(np.array([3.0, 3, 3])) == (3, 3)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mosaic.arena.evaluate import Episode
+from mosaic.statistics import iqm
 
 _RESAMPLES = 2000
 
@@ -25,18 +26,13 @@ def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
         "min_return": float(returns.min()),
         "max_return": float(returns.max()),
         "std_return": float(returns.std()),
-        "iqm": interquartile_mean(returns),
+        "iqm": iqm(returns),
         "ci95": list(mean_interval(returns)),
         "avg_length": float(np.mean(lengths)),
         "seeds": [episode.seed for episode in episodes],
         "returns": returns.tolist(),
         "lengths": lengths,
     }
-
-
-def interquartile_mean(values: np.ndarray) -> float:
-    cut = len(values) // 4
-    return float(np.sort(values)[cut : len(values) - cut].mean())
 
 
 def mean_interval(values: np.ndarray) -> tuple[float, float]:

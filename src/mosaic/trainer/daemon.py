@@ -86,8 +86,8 @@ class Daemon:
         )
         self._address = _bound(server, self._port)
         self._supervisor = Supervisor(self._records, LocalExecutor(self._address, token), self._slots)
-        desk = Desk(self._records, checkers, self._slots, self._supervisor.wake)
-        servicer = Servicer(self._records, desk, checkers, token, self.status, self.end, self.set_cap)
+        self._desk = Desk(self._records, checkers, self._slots, self._supervisor.wake)
+        servicer = Servicer(self._records, self._desk, checkers, token, self.status, self.end, self.set_cap)
         add_TrainerServicer_to_server(servicer, server)
         _add_standard_services(server)
         self._started_at = time.time()
@@ -184,10 +184,9 @@ class Daemon:
 
     def _cancel_all_and_end(self) -> None:
         self._supervisor.is_draining = True
-        desk = Desk(self._records, Checkers({}, self._workspace), self._slots, self._supervisor.wake)
         for run_id in list(self._records.active):
             try:
-                desk.cancel(run_id)
+                self._desk.cancel(run_id)
             except NotAllowed:
                 continue  # it ended meanwhile
         while self._records.active:

@@ -27,7 +27,7 @@ from mosaic.gui.models.recording import Recording, save_picture
 from mosaic.gui.views import hud
 from mosaic.gui.views.empty import Empty
 from mosaic.gui.views.frames import FramesView
-from mosaic.gui.views.made import named
+from mosaic.gui.views.made import named, state_label
 from mosaic.gui.views.words import duration
 from mosaic.gui.workbench import Json, Workbench
 
@@ -81,9 +81,7 @@ class FastLane(QWidget):
         bar = QHBoxLayout()
         bar.setSpacing(4)
         self._state_icon = QLabel()
-        self._state = named(QLabel(), "fastlane.state")
-        self._state.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._state.setMinimumWidth(40)
+        self._state = state_label("fastlane.state")
         bar.addWidget(self._state_icon)
         bar.addWidget(self._state, 1)
         self._all = self._button("fastlane.grid", "mdi6.view-grid-outline", "All environments (Esc)", True)

@@ -19,7 +19,7 @@ from mosaic.gui import theme
 from mosaic.gui.models import tensorboard
 from mosaic.gui.models.tensorboard import FAILED, READY, STARTING, STOPPED, TensorBoard
 from mosaic.gui.views import web
-from mosaic.gui.views.made import muted, named
+from mosaic.gui.views.made import muted, named, state_label
 from mosaic.gui.workbench import Json, Workbench
 
 if TYPE_CHECKING:
@@ -88,9 +88,7 @@ class TensorBoardTab(QWidget):
         bar = QHBoxLayout()
         bar.setSpacing(4)
         self._state_icon = QLabel()
-        self._state = named(QLabel(), "tensorboard.state")
-        self._state.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._state.setMinimumWidth(40)
+        self._state = state_label("tensorboard.state")
         self._reload = named(QPushButton("Reload"), "tensorboard.reload")
         self._reload.setToolTip("Read the files again")
         self._reload.clicked.connect(self._load)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from PySide6.QtCore import QObject
+from PySide6.QtCore import QObject, Qt
 from PySide6.QtWidgets import QFrame, QLabel, QPushButton
 
 Made = TypeVar("Made", bound=QObject)
@@ -20,6 +20,14 @@ def muted(text: str, name: str = "") -> QLabel:
     label = named(QLabel(text), name)
     label.setProperty("muted", True)
     label.setWordWrap(True)
+    return label
+
+
+def state_label(name: str) -> QLabel:
+    """A line that tells how things stand: it can be copied, and gives way where room is short."""
+    label = named(QLabel(), name)
+    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    label.setMinimumWidth(40)
     return label
 
 
