@@ -133,7 +133,7 @@ def main() -> None:
             writer.add_scalar(f"losses/{name}", loss.item(), step)
         writer.add_scalar("charts/SPS", step / (time.perf_counter() - began), step)
         spent.append(round(time.process_time() - before_it, 6))
-    took = {"steps": step, "wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
+    took = {"steps": step, "began": began, "wall_s": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
     took["iterations_cpu_s"] = spent
     print("took", json.dumps(took), flush=True)
     if args.save:

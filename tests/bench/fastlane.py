@@ -1,14 +1,14 @@
 """What live frames cost, and how old they are when they are seen.
 
-    python tests/bench/fastlane.py [writer] [age] [torn] [kills] [training] [--pairs N] [--steps N]
+    python -m tests.bench.fastlane [writer] [age] [torn] [kills] [training] [--pairs N] [--steps N]
 
 `writer`: time of one publish of a 600 by 400 frame, and of CartPole drawn and published.
 `age`: from the moment a frame was drawn to the moment it is in a reader's image, at 60 Hz.
 `torn`: a million reads against a writer flat out; none may be torn.
 `kills`: the writer's group killed a hundred times; nothing may be left.
 `training`: steps per second of our own PPO worker without lanes, with lanes and no viewer, with one viewer of one
-environment at 30 Hz, and with one and with five viewers of eight. Rounds are interleaved and begin with another kind
-each time; a ratio is taken within a round. Two ratios are given: by the wall clock, which also counts that viewers
+environment at 30 Hz, and with one and with five viewers of eight. Each takes turns of a second with a worker that has
+no lanes, so that both meet the same machine. Two ratios are given: by the wall clock, which also counts that viewers
 take processor time on a small machine, and by the worker's own processor time, which counts what it pays itself.
 The first quarter of each run is not counted: what is imported and set up once weighs on a short run only.
 """
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from tests.bench.turns import take_turns, without
 
 from mosaic.fastlane import FrameTap, LaneReader, LaneView, LaneWriter, lanes_folder, reap_all
 from mosaic.fastlane.place import LANES_VARIABLE, lanes_root
@@ -82,7 +83,7 @@ def writer() -> None:
 def age(seconds: float = 5.0) -> None:
     """The writer draws 60 times a second; the reader repaints 60 times a second, or looks every millisecond."""
     folder = lanes_folder("bench age")
-    child = subprocess.Popen([sys.executable, __file__, "--draw", folder, str(seconds * 2 + 4)])
+    child = subprocess.Popen([*ITSELF, "--draw", folder, str(seconds * 2 + 4)])
     for name, every_s in (("repainting at 60 Hz", 1 / 60), ("looking every ms", 0.001)):
         reader = LaneReader(folder, rate_hz=60, budget=0.5)
         ages: list[float] = []
@@ -163,7 +164,6 @@ class Kind(NamedTuple):
 
 BARE = Kind("without lanes", 0, (), {"video_mode": "off"})
 KINDS = (
-    BARE,
     Kind("lanes, no viewer", 0, (), {}),
     Kind("one viewer, one environment", 1, (0,), {}),
     Kind("one viewer, grid of 8", 1, (), {}),
@@ -171,6 +171,10 @@ KINDS = (
 )
 WANTED = {"lanes, no viewer": 0.99, "one viewer, one environment": 0.98}
 WANTED_GRID = 0.97
+
+
+ITSELF = (sys.executable, "-m", "tests.bench.fastlane")
+PIPED: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
 
 
 class Result(NamedTuple):
@@ -196,37 +200,45 @@ def view(folder: str, envs: Sequence[int]) -> None:
     print(frames)
 
 
-def trained(kind: Kind, env_id: str, steps: int, seed: int) -> Result:
+def side_by_side(kind: Kind, env_id: str, steps: int, seed: int) -> tuple[Result, Result]:
+    """A worker without lanes and one of the given kind, by turns."""
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as place:
-        run_dir = Path(place) / "run"
-        run_dir.mkdir()
-        algo = "ppo" if env_id == "CartPole-v1" else "ppo_continuous_action"
-        extras = {"num_envs": 8, "num_steps": 128, **kind.extras}
-        config = {"run_id": "bench", "algo": algo, "env_id": env_id, "total_timesteps": steps, "seed": seed}
-        (Path(place) / "config.json").write_text(json.dumps({**config, "extras": extras}))
         viewers = [
-            subprocess.Popen(
-                [sys.executable, __file__, "--view", lanes_folder(run_dir), *map(str, kind.envs)],
-                stdout=subprocess.PIPE,
-                text=True,
-            )
+            subprocess.Popen([*ITSELF, "--view", lanes_folder(_run_dir(place, kind)), *map(str, kind.envs)], **PIPED)
             for _ in range(kind.viewers)
         ]
-        environment = {**os.environ, "MOSAIC_RUN_DIR": str(run_dir), "OMP_NUM_THREADS": "1", "MOSAIC_VAR": place}
-        worker = subprocess.run(
-            [sys.executable, __file__, "--train", str(Path(place) / "config.json"), str(run_dir)],
-            env=environment, stdout=subprocess.PIPE, text=True, check=True,
-        )  # fmt: skip
-        wall_sps, cpu_sps = json.loads(worker.stdout.splitlines()[-1])
+        bare, watched = (_started(place, one, env_id, steps, seed) for one in (BARE, kind))
+        held = take_turns(bare.pid, watched.pid)
+        said = [json.loads(worker.communicate()[0].splitlines()[-1]) for worker in (bare, watched)]
         seen = 0
         for viewer in viewers:
             viewer.terminate()
             seen += int(viewer.communicate()[0])
-        return Result(wall_sps, cpu_sps, seen)
+        first, second = (
+            Result(steps / without(held[worker.pid], began, ended), steps / cpu_s, seen)
+            for worker, (steps, began, ended, cpu_s) in zip((bare, watched), said, strict=True)
+        )
+        return first, second
+
+
+def _run_dir(place: str, kind: Kind) -> Path:
+    return Path(place) / kind.name / "run"
+
+
+def _started(place: str, kind: Kind, env_id: str, steps: int, seed: int) -> subprocess.Popen[str]:
+    run_dir = _run_dir(place, kind)
+    run_dir.mkdir(parents=True)
+    algo = "ppo" if env_id == "CartPole-v1" else "ppo_continuous_action"
+    extras = {"num_envs": 8, "num_steps": 128, **kind.extras}
+    config = {"run_id": "bench", "algo": algo, "env_id": env_id, "total_timesteps": steps, "seed": seed}
+    file = run_dir.with_name("config.json")
+    file.write_text(json.dumps({**config, "extras": extras}))
+    environment = {**os.environ, "MOSAIC_RUN_DIR": str(run_dir), "OMP_NUM_THREADS": "1", "MOSAIC_VAR": place}
+    return subprocess.Popen([*ITSELF, "--train", str(file), str(run_dir)], env=environment, **PIPED)
 
 
 def train(config_path: str, run_dir: str) -> None:
-    """Trains, and prints the speed of all but the first quarter: what is imported and set up once is not counted."""
+    """Trains, and prints the steps of all but the first quarter, when they were taken, and the processor time."""
     from cleanrl_worker import launcher
     from cleanrl_worker.config import assigned, read
     from mosaic.contracts.folder import RunFolder
@@ -254,8 +266,7 @@ def train(config_path: str, run_dir: str) -> None:
     is_over.set()
     thread.join()
     first, last = samples[0], next(one for one in reversed(samples) if one[2] > samples[0][2])
-    steps = last[2] - first[2]
-    print(json.dumps([steps / (last[0] - first[0]), steps / (last[1] - first[1])]))
+    print(json.dumps([last[2] - first[2], first[0], last[0], last[1] - first[1]]))
 
 
 def spread(values: Sequence[float]) -> str:
@@ -263,24 +274,20 @@ def spread(values: Sequence[float]) -> str:
 
 
 def training(env_id: str, steps: int, pairs: int) -> None:
-    print(f"training {env_id}, 8 environments, {steps:,} steps, {pairs} rounds", flush=True)
-    results: dict[str, list[Result]] = {kind.name: [] for kind in KINDS}
+    print(f"training {env_id}, 8 environments, {steps:,} steps, {pairs} pairs of each kind", flush=True)
+    results: dict[str, list[tuple[Result, Result]]] = {kind.name: [] for kind in KINDS}
     for number in range(pairs):
-        first = number % len(KINDS)
-        for kind in (*KINDS[first:], *KINDS[:first]):
-            results[kind.name].append(trained(kind, env_id, steps, number + 1))
-    bare = results[BARE.name]
+        for kind in KINDS:
+            results[kind.name].append(side_by_side(kind, env_id, steps, number + 1))
     for kind in KINDS:
         found = results[kind.name]
-        pace = statistics.median(result.wall_sps for result in found)
-        line = f"  {kind.name:28} {pace:9,.0f} steps/s"
-        if kind is not BARE:
-            wall = [mine.wall_sps / other.wall_sps for mine, other in zip(found, bare, strict=True)]
-            cpu = [mine.cpu_sps / other.cpu_sps for mine, other in zip(found, bare, strict=True)]
-            line += f"   ratio by processor time {spread(cpu)}, by the clock {spread(wall)}"
-            line += f"; wanted {WANTED.get(kind.name, WANTED_GRID)}"
+        pace = statistics.median(mine.wall_sps for _, mine in found)
+        cpu = [mine.cpu_sps / bare.cpu_sps for bare, mine in found]
+        wall = [mine.wall_sps / bare.wall_sps for bare, mine in found]
+        line = f"  {kind.name:28} {pace:9,.0f} steps/s   ratio by processor time {spread(cpu)}"
+        line += f", by the clock {spread(wall)}; wanted {WANTED.get(kind.name, WANTED_GRID)}"
         if kind.viewers:
-            line += f"; {statistics.median(result.frames for result in found) / kind.viewers:.0f} repaints a viewer"
+            line += f"; {statistics.median(mine.frames for _, mine in found) / kind.viewers:.0f} repaints a viewer"
         print(line, flush=True)
 
 

@@ -1,8 +1,9 @@
-"""What it costs a script to be a run: `python tests/bench/probe.py [--env-id ALE/Breakout-v5 --python PYTHON]`.
+"""What it costs a script to be a run: `python -m tests.bench.probe [--env-id ALE/Breakout-v5 --python PYTHON]`.
 
 The same PPO script bare, under `mosaic run` without a viewer, with one viewer of one environment, and with one and five
-viewers of a grid of eight. Interleaved; each round gives a ratio against the bare script of that round: of the CPU
-seconds of a training iteration, as the mean of the middle half of all, so that other work hardly counts.
+viewers of a grid of eight. The bare script and the run take turns of a second each, so that both meet the same machine.
+Each round gives two ratios against the bare script beside it: of the CPU seconds of a training iteration, as the mean
+of the middle half of all, and by the clock, less the time that the other had its turn.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from tests.bench.turns import Span, take_turns, without
 
 from mosaic.client import Trainer, connect
 from mosaic.contracts.folder import RunFolder, Workspace
@@ -28,7 +31,6 @@ SETTLE_S = 10.0
 """A new daemon's checkers warm up, which would slow the first run."""
 AIMS = {"no viewer": 0.99, "one viewer": 0.98, "grid, one viewer": 0.97, "grid, five viewers": 0.97}
 ENVIRONMENTS = {"no viewer": 4, "one viewer": 4, "grid, one viewer": 8, "grid, five viewers": 8}
-VIEWERS = {"no viewer": 0, "one viewer": 1, "grid, one viewer": 1, "grid, five viewers": 5}
 
 
 def view(folder: str, is_grid: bool) -> None:
@@ -45,11 +47,12 @@ def view(folder: str, is_grid: bool) -> None:
 Took = dict[str, Any]
 
 
-def took(text: str) -> Took:
+def took(text: str, held: list[Span]) -> Took:
     lines = [line for line in text.splitlines() if line.startswith("took ")]
     if not lines:
         raise SystemExit(f"The script did not reach its end:\n{text[-2000:]}")
     found: Took = json.loads(lines[-1].removeprefix("took "))
+    found["wall_s"] = without(held, found["began"], found["began"] + found["wall_s"])
     return found
 
 
@@ -57,27 +60,46 @@ def caller() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "SDL_VIDEODRIVER": "dummy"}
 
 
-def bare(argv: list[str], cwd: Path) -> Took:
+class Watched(NamedTuple):
+    viewers: int
+    is_grid: bool
+
+
+MODES = {
+    "no viewer": Watched(0, False),
+    "one viewer": Watched(1, False),
+    "grid, one viewer": Watched(1, True),
+    "grid, five viewers": Watched(5, True),
+}
+
+
+def side_by_side(trainer: Trainer, argv: list[str], cwd: Path, watched: Watched) -> tuple[Took, Took]:
+    """The bare script and the same as a run, by turns."""
+    payload = {"metadata": {"worker": {"id": "script", "config": {"argv": argv, "cwd": str(cwd)}}}, "artifacts": {}}
     with open(cwd / "out", "w") as output, open(cwd / "err", "w") as errors:
-        subprocess.run(argv, cwd=cwd, env=caller(), stdout=output, stderr=errors, check=True)
-    return took((cwd / "out").read_text())
-
-
-def as_run(trainer: Trainer, argv: list[str], cwd: Path, viewers: int, is_grid: bool) -> Took:
-    config = {"argv": argv, "cwd": str(cwd)}
-    payload = {"metadata": {"worker": {"id": "script", "config": config}}, "artifacts": {}}
-    view = trainer.submit(payload, caller())
+        run = trainer.submit(payload, caller())["run_id"]
+        while (view := trainer.get(run))["pid"] is None:
+            time.sleep(0.02)
+        alone = subprocess.Popen(argv, cwd=cwd, env=caller(), stdout=output, stderr=errors)
     folder = lanes_folder(view["run_dir"])
-    grid = ["--grid"] if is_grid else []
-    watching = [subprocess.Popen([sys.executable, __file__, "--view", folder, *grid]) for _ in range(viewers)]
+    grid = ["--grid"] if watched.is_grid else []
+    watching = [
+        subprocess.Popen([sys.executable, "-m", "tests.bench.probe", "--view", folder, *grid])
+        for _ in range(watched.viewers)
+    ]
     try:
-        while (view := trainer.get(view["run_id"]))["stage"] != "finished":
-            time.sleep(0.5)
+        held = take_turns(alone.pid, view["pid"])
+        alone.wait()
+        while trainer.get(run)["stage"] != "finished":
+            time.sleep(0.1)
     finally:
         for viewer in watching:
             viewer.terminate()
             viewer.wait()
-    return took(RunFolder(view["run_dir"]).stdout_log("script").read_text())
+    return (
+        took((cwd / "out").read_text(), held[alone.pid]),
+        took(RunFolder(view["run_dir"]).stdout_log("script").read_text(), held[view["pid"]]),
+    )
 
 
 def main() -> None:
@@ -109,16 +131,9 @@ def measure(args: argparse.Namespace, place: Path) -> None:
             for turn in range(args.rounds):
                 for mode in args.modes:
                     argv = [*command, "--num-envs", str(ENVIRONMENTS[mode])]
-                    measured = {}
-                    # Side by side, and each of the two first in turn: the machine is not always equally busy.
-                    for is_bare in (True, False) if turn % 2 == 0 else (False, True):
-                        measured[is_bare] = (
-                            bare(argv, cwd)
-                            if is_bare
-                            else as_run(trainer, argv, cwd, VIEWERS[mode], mode.startswith("grid"))
-                        )
-                    ratios[mode].append(_iteration_s(measured[True]) / _iteration_s(measured[False]))
-                    walls[mode].append(measured[True]["wall_s"] / measured[False]["wall_s"])
+                    alone, run = side_by_side(trainer, argv, cwd, MODES[mode])
+                    ratios[mode].append(_iteration_s(alone) / _iteration_s(run))
+                    walls[mode].append(alone["wall_s"] / run["wall_s"])
                     print(f"{turn + 1}/{args.rounds} {mode}: {ratios[mode][-1]:.3f}", file=sys.stderr, flush=True)
         finally:
             trainer.stop_daemon(cancel_runs=True)

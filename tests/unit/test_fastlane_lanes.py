@@ -182,6 +182,22 @@ def test_frames_are_due_at_the_wanted_rate(lane: LaneWriter, folder: str, clock:
     assert 28 <= published <= 31
 
 
+def test_pictures_missed_in_a_pause_are_not_made_up_for(lane: LaneWriter, folder: str, clock: Clock) -> None:
+    reader = LaneReader(folder)
+    published = 0
+    for pause_s in (0.0, 600.0):
+        clock.now += pause_s
+        published = 0
+        for _ in range(1000):
+            os.utime(beat_path(folder, 0))
+            reader.newest()
+            if lane.is_due():
+                publish(lane, solid(1), render_s=0.0001)
+                published += 1
+            clock.now += 0.001
+    assert 28 <= published <= 40
+
+
 def test_the_beat_is_looked_at_ten_times_a_second(
     lane: LaneWriter, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

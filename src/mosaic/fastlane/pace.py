@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 RATE_HZ = 30.0
-BUDGET = 0.02
+BUDGET = 0.015
 RATES = (0.5, 120.0)
 BUDGETS = (0.001, 0.5)
 """What a viewer may ask for."""
@@ -12,6 +12,9 @@ _OUTLIER = 4.0
 """On a busy machine the scheduler now and then takes the processor away while a picture is drawn. That counts, or the
 mean would be too good to be true; but a single stall of the machine must not stop the pictures for long."""
 _WEIGHT = 0.1
+_DISPLACED = 1.7
+"""Drawing empties the caches that training had filled: by tests/bench/fastlane.py a picture costs training so many times
+the time that drawing and copying it takes."""
 
 
 def bounded(value: object, bounds: tuple[float, float], default: float) -> float:
@@ -40,13 +43,17 @@ class Pace:
             self._cost_s += _WEIGHT * (min(cost_s, highest_s) - self._cost_s)
 
     @property
+    def _least_interval_s(self) -> float:
+        return _DISPLACED * self._cost_s / self.budget
+
+    @property
     def is_limited(self) -> bool:
-        return self._cost_s * self.rate_hz > self.budget
+        return self._least_interval_s * self.rate_hz > 1
 
     @property
     def interval_s(self) -> float:
         """Between two pictures of one environment."""
-        return self.cells * max(1.0 / self.rate_hz, self._cost_s / self.budget)
+        return self.cells * max(1.0 / self.rate_hz, self._least_interval_s)
 
     @property
     def words(self) -> str:

@@ -23,6 +23,8 @@ LOOK_S = 0.1
 FRESH_S = 3.0
 """A reader that was not seen for so long has gone."""
 SIBLINGS_S = 0.5
+CATCH_UP_S = 0.25
+"""Pictures that were missed for longer, as in a pause, are not made up for."""
 RETRY_S = 10.0
 MAX_SIDE = 640
 
@@ -132,8 +134,9 @@ class LaneWriter:
             self.unavailable(f"its picture cannot be shown: {error}")
         self._pace.note(render_s + time.perf_counter() - started)
         # By the plan, so that a late picture does not make all the next ones late; but never two at once.
-        interval_s = self._pace.interval_s
-        self._rest_until = max(self._rest_until + interval_s, time.monotonic() + interval_s / 2)
+        interval_s, now = self._pace.interval_s, time.monotonic()
+        self._rest_until = max(self._rest_until, now - CATCH_UP_S) + interval_s
+        self._rest_until = max(self._rest_until, now + interval_s / 2)
 
     def _publish(self, frame: Any, facts: tuple[Any, ...], render_s: float) -> None:
         if self._is_closed:
