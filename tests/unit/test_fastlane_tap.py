@@ -85,6 +85,15 @@ def test_what_gives_no_array_has_no_picture(answer: Any) -> None:
         Painter(env).paint()
 
 
+def test_gym_025_is_told_the_mode_through_a_function_that_takes_anything() -> None:
+    class Middle(Canvas):
+        def render(self, *args: Any, **options: Any) -> Any:
+            return [] if self.render_mode else self.answer if options == {"mode": "rgb_array"} else None
+
+    Middle.__module__ = "gym.envs.middle"
+    assert (Painter(Middle()).paint() == 5).all()
+
+
 def test_an_environment_that_cannot_draw_says_so_from_the_start(lane: LaneWriter, folder: str) -> None:
     env = Canvas()
     env.metadata = {"render_modes": ["ansi"]}

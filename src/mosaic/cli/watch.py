@@ -39,7 +39,7 @@ PREVIOUS = ("\x1b[D", "p", "h")
     "--budget",
     metavar="PERCENT",
     type=click.FloatRange(0.1, 50),
-    help="How much of the training time drawing may take.  [default: 2]",
+    help="How much of the training time drawing may take.  [default: 1.5]",
 )
 @click.option("--save", metavar="FILE", type=click.Path(dir_okay=False), help="Write an MP4 instead of showing it.")
 @click.option("--seconds", metavar="S", type=click.FloatRange(0.1), help=f"The film's length.  [default: {SECONDS:g}]")

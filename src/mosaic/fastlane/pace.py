@@ -13,8 +13,8 @@ _OUTLIER = 4.0
 mean would be too good to be true; but a single stall of the machine must not stop the pictures for long."""
 _WEIGHT = 0.1
 _DISPLACED = 1.7
-"""Drawing empties the caches that training had filled: by tests/bench/fastlane.py a picture costs training so many times
-the time that drawing and copying it takes."""
+"""Drawing empties the caches that training had filled: by tests/bench/fastlane.py a picture costs training so many
+times the time that drawing and copying it takes."""
 
 
 def bounded(value: object, bounds: tuple[float, float], default: float) -> float:

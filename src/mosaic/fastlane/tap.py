@@ -41,13 +41,11 @@ class Painter:
         if not self._is_prepared:
             self._is_prepared = True
             _prepare(core)
-            if _takes_mode(core.render):
+            if _takes_mode(core):
                 self._options = {"mode": "rgb_array"}
             if "pygame" not in sys.modules:
-                with _drawing(core):
-                    core.render(**self._options)  # may import it, and is then cheaper from the next picture on
-        with _drawing(core) as surfaces:
-            drawn = core.render(**self._options)
+                self._draw()  # may import it, and is then cheaper from the next picture on
+        drawn, surfaces = self._draw()
         if surfaces:
             return surface_bytes(surfaces[-1])
         if isinstance(drawn, list):  # some older environments give all frames since the last call
@@ -55,6 +53,16 @@ class Painter:
         if not isinstance(drawn, np.ndarray):
             raise Unpaintable(NO_PICTURE)
         return drawn
+
+    def _draw(self) -> tuple[Any, list[Any]]:
+        """What render gives, and the surfaces that it would have read back."""
+        surfaces: list[Any] = []
+        core = self._core
+        with _handing_over(surfaces):
+            if self._options:
+                return core.render(**self._options), surfaces
+            with _in_mode(core):
+                return core.render(), surfaces
 
 
 def can_paint(env: Any) -> bool:
@@ -64,33 +72,44 @@ def can_paint(env: Any) -> bool:
     return callable(getattr(core, "render", None)) and "rgb_array" in modes
 
 
-def _takes_mode(render: Any) -> bool:
-    """Before Gym 0.26 the mode was told at every call."""
+def _takes_mode(core: Any) -> bool:
+    """Before Gym 0.26 the mode was told at every call, at last through a function that takes anything."""
     try:
-        return "mode" in inspect.signature(render).parameters
+        taken = inspect.signature(core.render).parameters
     except (TypeError, ValueError):
         return False
+    is_of_gym = any(kind.__module__.partition(".")[0] == "gym" for kind in type(core).__mro__)
+    return "mode" in taken or (is_of_gym and any(one.kind is one.VAR_KEYWORD for one in taken.values()))
 
 
 @contextmanager
-def _drawing(core: Any) -> Iterator[list[Any]]:
-    """The environment in the mode that gives arrays; surfaces that it would read back are handed over instead."""
-    surfaces: list[Any] = []
+def _in_mode(core: Any) -> Iterator[None]:
+    """The environment in the mode that gives arrays."""
     mode = getattr(core, "render_mode", None)
-    if mode != "rgb_array":
-        core.render_mode = "rgb_array"
+    if mode == "rgb_array":
+        yield
+        return
+    core.render_mode = "rgb_array"
+    try:
+        yield
+    finally:
+        core.render_mode = mode
+
+
+@contextmanager
+def _handing_over(surfaces: list[Any]) -> Iterator[None]:
+    """Surfaces that an environment would read back are handed over instead."""
     pygame = sys.modules.get("pygame")
     module: Any = getattr(pygame, "surfarray", None)
     read_back = getattr(module, "pixels3d", None)
-    if read_back is not None:
-        module.pixels3d = _instead(read_back, surfaces)
+    if read_back is None:
+        yield
+        return
+    module.pixels3d = _instead(read_back, surfaces)
     try:
-        yield surfaces
+        yield
     finally:
-        if read_back is not None:
-            module.pixels3d = read_back
-        if mode != "rgb_array":
-            core.render_mode = mode
+        module.pixels3d = read_back
 
 
 def _instead(read_back: Callable[[Any], Any], surfaces: list[Any]) -> Callable[[Any], Any]:
