@@ -264,3 +264,22 @@ def test_a_watcher_goes_on_from_its_cursor_after_a_restart(daemon: LiveDaemon, t
     assert len(seen) == len(set(seen)) == 100
     assert json.dumps(sorted(seen)) == json.dumps(seen)
     trainer.close()
+
+
+@pytest.mark.may_log("queue_paused")
+def test_the_queue_pauses_where_three_runs_in_a_row_fail_at_once(trainer: Trainer) -> None:
+    trainer.set_cap(1)
+    runs = [trainer.submit(scripted(steps=1, exit=1))["run_id"] for _ in range(6)]
+    for run_id in runs[:3]:
+        assert ended(trainer, run_id)["outcome"] == "failed"
+    wait_for(lambda: trainer.status()["paused"], "the pause")
+    told: set[str] = set()
+    for batch in trainer.watch(kinds=["warning"]):
+        told |= {event["run_id"] for event in batch.events if event["code"] == "queue_paused"}
+        if told == set(runs[3:]):
+            break
+    assert [trainer.get(run_id)["stage"] for run_id in runs[3:]] == ["queued"] * 3
+    assert trainer.continue_queue()["paused"] is None
+    for run_id in runs[3:]:
+        assert ended(trainer, run_id)["outcome"] == "failed"
+    assert ended(trainer, trainer.submit(scripted(steps=1))["run_id"])["outcome"] == "succeeded"

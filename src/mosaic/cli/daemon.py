@@ -68,8 +68,23 @@ def status_rows(status: Json, log: str) -> list[tuple[str, str | None]]:
         ("runs", runs or "none"),
         ("busy", f"{slots.get('busy', 0)} of {slots.get('runs', '?')} slots; {machine}" if slots else None),
         ("state", "draining: no further run is started" if status.get("is_draining") else None),
+        ("paused", status.get("paused")),
         ("log", log),
     ]
+
+
+@command("continue")
+@pass_door
+def go_on(door: Door) -> None:
+    """Lets the queue go on that was paused because several runs in a row failed at once."""
+    trainer = door.trainer(may_start=False)
+    was_paused = trainer.status().get("paused") is not None
+    status = trainer.continue_queue()
+    if door.is_json:
+        output.print_json(status)
+        return
+    waiting = status["slots"]["queued"]
+    click.echo(f"The queue goes on; waiting: {waiting}." if was_paused else "The queue is not paused.")
 
 
 @command()
@@ -129,5 +144,5 @@ def run(door: Door) -> int:
     return main(["--var", str(door.workspace.root)])
 
 
-for each in (start, stop, status, run):
+for each in (start, stop, status, go_on, run):
     daemon.add_command(each)

@@ -263,13 +263,18 @@ class Trainer:
 
     @_speaking
     def status(self) -> Json:
-        """pid, address, started_at, version, workspace, runs by stage, slots (cap, busy, cpus, gpus), draining."""
+        """pid, address, started_at, version, workspace, runs by stage, slots (cap, busy, cpus, gpus), draining, paused."""
         return _json(self._ask("GetStatus", pb.StatusRequest()))
 
     @_speaking
     def set_cap(self, runs: int) -> Json:
         """How many runs may be at work at a time, until this daemon ends. Returns the status."""
         return _json(self._ask("SetCap", pb.CapRequest(runs=runs)))
+
+    @_speaking
+    def continue_queue(self) -> Json:
+        """Lets a queue go on that was paused because several runs in a row failed at once. Returns the status."""
+        return _json(self._ask("ContinueQueue", pb.StatusRequest()))
 
     @_speaking
     def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> Json:

@@ -154,6 +154,11 @@ class TrainerStub:
                 request_serializer=mosaic_dot_contracts_dot_trainer__pb2.CapRequest.SerializeToString,
                 response_deserializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
                 _registered_method=True)
+        self.ContinueQueue = channel.unary_unary(
+                '/mosaic.v1.Trainer/ContinueQueue',
+                request_serializer=mosaic_dot_contracts_dot_trainer__pb2.StatusRequest.SerializeToString,
+                response_deserializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
+                _registered_method=True)
         self.StopDaemon = channel.unary_unary(
                 '/mosaic.v1.Trainer/StopDaemon',
                 request_serializer=mosaic_dot_contracts_dot_trainer__pb2.StopRequest.SerializeToString,
@@ -318,6 +323,13 @@ class TrainerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ContinueQueue(self, request, context):
+        """Lets a queue go on that was paused because several runs in a row failed at once. Answers with the status.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def StopDaemon(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -445,6 +457,11 @@ def add_TrainerServicer_to_server(servicer, server):
             'SetCap': grpc.unary_unary_rpc_method_handler(
                     servicer.SetCap,
                     request_deserializer=mosaic_dot_contracts_dot_trainer__pb2.CapRequest.FromString,
+                    response_serializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.SerializeToString,
+            ),
+            'ContinueQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.ContinueQueue,
+                    request_deserializer=mosaic_dot_contracts_dot_trainer__pb2.StatusRequest.FromString,
                     response_serializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.SerializeToString,
             ),
             'StopDaemon': grpc.unary_unary_rpc_method_handler(
@@ -1100,6 +1117,33 @@ class Trainer:
             target,
             '/mosaic.v1.Trainer/SetCap',
             mosaic_dot_contracts_dot_trainer__pb2.CapRequest.SerializeToString,
+            mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ContinueQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mosaic.v1.Trainer/ContinueQueue',
+            mosaic_dot_contracts_dot_trainer__pb2.StatusRequest.SerializeToString,
             mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
             options,
             channel_credentials,

@@ -71,6 +71,8 @@ class TrainerStub:
     GetStatus: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.StatusRequest, _trainer_pb2.JsonReply]
     SetCap: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.CapRequest, _trainer_pb2.JsonReply]
     """How many runs may be at work at a time, until this daemon ends. Answers with the status."""
+    ContinueQueue: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.StatusRequest, _trainer_pb2.JsonReply]
+    """Lets a queue go on that was paused because several runs in a row failed at once. Answers with the status."""
     StopDaemon: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.StopRequest, _trainer_pb2.JsonReply]
 
 @_typing.type_check_only
@@ -111,6 +113,8 @@ class TrainerAsyncStub(TrainerStub):
     GetStatus: _aio.UnaryUnaryMultiCallable[_trainer_pb2.StatusRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
     SetCap: _aio.UnaryUnaryMultiCallable[_trainer_pb2.CapRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
     """How many runs may be at work at a time, until this daemon ends. Answers with the status."""
+    ContinueQueue: _aio.UnaryUnaryMultiCallable[_trainer_pb2.StatusRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
+    """Lets a queue go on that was paused because several runs in a row failed at once. Answers with the status."""
     StopDaemon: _aio.UnaryUnaryMultiCallable[_trainer_pb2.StopRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
 
 class TrainerServicer(metaclass=_abc_1.ABCMeta):
@@ -292,6 +296,14 @@ class TrainerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_trainer_pb2.JsonReply, _abc.Awaitable[_trainer_pb2.JsonReply]]:
         """How many runs may be at work at a time, until this daemon ends. Answers with the status."""
+
+    @_abc_1.abstractmethod
+    def ContinueQueue(
+        self,
+        request: _trainer_pb2.StatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_trainer_pb2.JsonReply, _abc.Awaitable[_trainer_pb2.JsonReply]]:
+        """Lets a queue go on that was paused because several runs in a row failed at once. Answers with the status."""
 
     @_abc_1.abstractmethod
     def StopDaemon(

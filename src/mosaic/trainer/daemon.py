@@ -38,7 +38,7 @@ from mosaic.trainer.executor import LocalExecutor
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.scheduler import Slots
-from mosaic.trainer.server import Servicer
+from mosaic.trainer.server import Controls, Servicer
 from mosaic.trainer.supervisor import Supervisor
 
 log = structlog.get_logger("mosaic.trainer.daemon")
@@ -87,7 +87,8 @@ class Daemon:
         self._address = _bound(server, self._port)
         self._supervisor = Supervisor(self._records, LocalExecutor(self._address, token), self._slots)
         self._desk = Desk(self._records, checkers, self._slots, self._supervisor.wake)
-        servicer = Servicer(self._records, self._desk, checkers, token, self.status, self.end, self.set_cap)
+        controls = Controls(self.status, self.end, self.set_cap, self._supervisor.continue_queue)
+        servicer = Servicer(self._records, self._desk, checkers, token, controls)
         add_TrainerServicer_to_server(servicer, server)
         _add_standard_services(server)
         self._started_at = time.time()
@@ -159,6 +160,7 @@ class Daemon:
                 "gpus": self._slots.gpus,
             },
             "is_draining": self._is_draining,
+            "paused": self._supervisor.misfires.words,
             "log": str(self._workspace.daemon_log),
         }
 

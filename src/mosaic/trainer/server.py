@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import grpc
 import structlog
@@ -93,24 +93,23 @@ class Calls:
         self.last_at = time.monotonic()
 
 
+class Controls(NamedTuple):
+    """What may be done with the daemon itself."""
+
+    status: Callable[[], dict[str, Any]]
+    end: Callable[[bool, bool], None]
+    """Its arguments: whether to cancel the runs, whether to drain."""
+    set_cap: Callable[[int], None]
+    continue_queue: Callable[[], None]
+
+
 class Servicer(TrainerServicer):
-    def __init__(
-        self,
-        records: Records,
-        desk: Desk,
-        checkers: Checkers,
-        token: str,
-        status: Callable[[], dict[str, Any]],
-        end: Callable[[bool, bool], None],
-        set_cap: Callable[[int], None],
-    ) -> None:
+    def __init__(self, records: Records, desk: Desk, checkers: Checkers, token: str, controls: Controls) -> None:
         self._records = records
         self._desk = desk
         self._checkers = checkers
         self._token = token
-        self._status = status
-        self._end = end
-        self._set_cap = set_cap
+        self._controls = controls
         self.calls = Calls()
         self.is_closing = False
 
@@ -345,17 +344,22 @@ class Servicer(TrainerServicer):
 
     @_answering
     def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.JsonReply:
-        return pb.JsonReply(json=as_json(self._status()))
+        return pb.JsonReply(json=as_json(self._controls.status()))
 
     @_answering
     def SetCap(self, request: pb.CapRequest, context: Context) -> pb.JsonReply:
-        self._set_cap(request.runs)
-        return pb.JsonReply(json=as_json(self._status()))
+        self._controls.set_cap(request.runs)
+        return pb.JsonReply(json=as_json(self._controls.status()))
+
+    @_answering
+    def ContinueQueue(self, request: pb.StatusRequest, context: Context) -> pb.JsonReply:
+        self._controls.continue_queue()
+        return pb.JsonReply(json=as_json(self._controls.status()))
 
     @_answering
     def StopDaemon(self, request: pb.StopRequest, context: Context) -> pb.JsonReply:
-        status = self._status()
-        self._end(request.cancel_runs, request.drain)
+        status = self._controls.status()
+        self._controls.end(request.cancel_runs, request.drain)
         return pb.JsonReply(json=as_json(status))
 
 

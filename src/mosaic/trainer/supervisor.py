@@ -25,6 +25,7 @@ from mosaic.plugins import worker as worker_named
 from mosaic.store.ingest import JOURNAL, KEEPER, Body, ingest, sources
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.executor import LocalExecutor
+from mosaic.trainer.misfires import Misfires
 from mosaic.trainer.records import Records
 from mosaic.trainer.scheduler import Slots, choose
 
@@ -49,6 +50,9 @@ class Supervisor:
         self._end = threading.Event()
         self._began = time.monotonic()
         self.is_draining = False
+        self.misfires = Misfires()
+        self._held_back: set[str] = set()
+        """Runs that were told why they wait."""
         self._held: set[str] = set()
         self._to_reap: dict[str, float] = {}
         """Runs that have ended, and until when to look for lanes that they left in shared memory."""
@@ -123,6 +127,7 @@ class Supervisor:
                 self._records.put(changed)
                 if not changed.is_active:
                     self._clear_up(changed, folder)
+                    self._count(changed)
 
     def _happenings(self, record: RunRecord, folder: RunFolder, body: Body) -> list[life.Happening]:
         make = _HAPPENINGS.get(body["kind"])
@@ -167,6 +172,8 @@ class Supervisor:
             changed = life.advance(record, happening)
             if changed != record:
                 self._records.put(changed)
+                if not changed.is_active:
+                    self._count(changed)
 
     # --- what they leave behind
 
@@ -191,7 +198,7 @@ class Supervisor:
         with self._records.lock:
             active = list(self._records.active.values())
             queued = [record for record in active if record.stage is Stage.QUEUED]
-            if not queued:
+            if not queued or self._holds_back(queued):
                 return
             chosen = choose(queued, [record for record in active if record.holds_slot], self._slots)
         for run_id in chosen:
@@ -199,6 +206,29 @@ class Supervisor:
                 record = self._records.active.get(run_id)
                 if record is not None and record.stage is Stage.QUEUED:
                     self._start(record)
+
+    def _count(self, record: RunRecord) -> None:
+        if self.misfires.note(record):
+            log.warning("queue_paused", run_id=record.run_id, said=self.misfires.words)
+
+    def _holds_back(self, queued: list[RunRecord]) -> bool:
+        """Whether the queue is paused; whoever waits is told once."""
+        if not self.misfires.hold(queued):
+            self._held_back.clear()
+            return False
+        news = [record.run_id for record in queued if record.run_id not in self._held_back]
+        if news:
+            self._held_back.update(news)
+            with self._records.index.transaction():
+                for run_id in news:
+                    self._records.index.announce(run_id, "warning", text=self.misfires.words, code="queue_paused")
+            self._records.tell()
+        return True
+
+    def continue_queue(self) -> None:
+        with self._records.lock:
+            self.misfires.clear()
+        self.wake()
 
     def _start(self, record: RunRecord) -> None:
         """Written down before and after: a crash between the two leaves a run that waits or a keeper that is found."""

@@ -82,11 +82,13 @@ class TrainerPage(QWidget):
         self._drain.clicked.connect(self._ask_to_drain)
         self._wake = named(QPushButton("Start it again"), "trainer.wake")
         self._wake.clicked.connect(self._workbench.bridge.wake)
+        self._go_on = named(QPushButton("Let the queue go on"), "trainer.continue")
+        self._go_on.clicked.connect(self._continue_queue)
         self._log = named(QPushButton("Open its log"), "trainer.open_log")
         self._log.clicked.connect(
             lambda: QDesktopServices.openUrl(QUrl.fromLocalFile(str(self._workbench.workspace.daemon_log)))
         )
-        for button in (self._drain, self._wake, self._log):
+        for button in (self._drain, self._wake, self._go_on, self._log):
             row.addWidget(button)
         row.addSpacing(16)
         self._cap = named(QSpinBox(), "trainer.cap")
@@ -145,6 +147,7 @@ class TrainerPage(QWidget):
             self._facts[name].setText(text)
         is_draining = bool(status.get("is_draining"))
         self._drain.setVisible(bool(status) and not is_draining)
+        self._go_on.setVisible(status.get("paused") is not None)
         self._cap.setEnabled(bool(status))
         if status and not self._cap.hasFocus():
             self._cap.blockSignals(True)
@@ -196,6 +199,11 @@ class TrainerPage(QWidget):
             self._workbench.say(f"Up to {runs} runs are at work at once now.")
 
         self._workbench.ask(lambda trainer: trainer.set_cap(runs), tell, self)
+
+    def _continue_queue(self) -> None:
+        self._workbench.ask(
+            lambda trainer: trainer.continue_queue(), lambda _: self._workbench.say("The queue goes on."), self
+        )
 
     def _priority_edited(self, item: QTableWidgetItem) -> None:
         if item.column() != PRIORITY:
@@ -253,8 +261,13 @@ def _facts(status: Json, workbench: Workbench) -> dict[str, str]:
     slots = status["slots"]
     runs = ", ".join(f"{number} {stage}" for stage, number in status.get("runs", {}).items() if number)
     room = f"{slots['busy']} of {slots['runs']} at once; {slots['queued']} waiting; {slots['cpus']} CPUs"
+    state = "connected"
+    if status.get("paused"):
+        state = "paused: the last runs failed as soon as they had started"
+    if status.get("is_draining"):
+        state = "draining: nothing more is started"
     return {
-        "State": "draining: nothing more is started" if status.get("is_draining") else "connected",
+        "State": state,
         "Address": f"{status['address']}, pid {status['pid']}, version {status['version']}",
         "Started": f"{ago(status['started_at'])} ({moment(status['started_at'])})",
         "Room": room + (f", {slots['gpus']} GPUs" if slots["gpus"] else ""),

@@ -36,7 +36,7 @@ class TrainerState(QToolButton):
     def _show(self, status: Json) -> None:
         slots = status["slots"]
         where = "remote" if self._workbench.is_remote else "local"
-        state = ", draining" if status.get("is_draining") else ""
+        state = ", draining" if status.get("is_draining") else ", paused" if status.get("paused") else ""
         self._turn(True)
         self.setText(f"trainer: {where}, {slots['busy']}/{slots['runs']} busy, queue {slots['queued']}{state}")
         self.setToolTip(f"{status['address']}, pid {status['pid']}\n{status['workspace']}\nClick for its queue and log")

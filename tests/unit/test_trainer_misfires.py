@@ -1,0 +1,67 @@
+"""A queue that waits where run after run fails at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from mosaic.contracts.states import Attempt, Outcome, RunRecord, Stage
+from mosaic.trainer.misfires import MOST, Misfires
+
+
+def ended(outcome: Outcome, seconds: float, at: float = 100.0) -> RunRecord:
+    attempt = Attempt(number=1, slot=1, started_at=at - seconds)
+    return RunRecord(
+        run_id=f"01K9{at:020.3f}".replace(".", "A"),
+        kind="train",
+        stage=Stage.FINISHED,
+        outcome=outcome,
+        worker="cleanrl",
+        submitted_at=1.0,
+        queued_at=1.0,
+        finished_at=at,
+        attempts=(attempt,),
+    )
+
+
+def waiting(queued_at: float) -> RunRecord:
+    return RunRecord(run_id="01K9Q", kind="train", stage=Stage.QUEUED, worker="c", submitted_at=1, queued_at=queued_at)
+
+
+def paused() -> Misfires:
+    misfires = Misfires()
+    assert [misfires.note(ended(Outcome.FAILED, 1, 100.0 + number)) for number in range(MOST)] == [False, False, True]
+    return misfires
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.REJECTED, Outcome.LOST])
+def test_the_third_run_that_fails_at_once_pauses_the_queue(outcome: Outcome) -> None:
+    misfires = Misfires()
+    assert [misfires.note(ended(outcome, 1)) for _ in range(4)] == [False, False, True, False]
+    assert misfires.hold([waiting(50)])
+    assert "mosaic daemon continue" in (misfires.words or "")
+
+
+@pytest.mark.parametrize("between", [ended(Outcome.SUCCEEDED, 1), ended(Outcome.FAILED, 60)])
+def test_a_run_that_works_or_fails_late_begins_the_count_anew(between: RunRecord) -> None:
+    misfires = Misfires()
+    for record in (ended(Outcome.FAILED, 1), ended(Outcome.FAILED, 1), between, ended(Outcome.FAILED, 1)):
+        assert not misfires.note(record)
+
+
+def test_a_cancelled_run_says_nothing_about_the_others() -> None:
+    misfires = Misfires()
+    ends = [Outcome.FAILED, Outcome.FAILED, Outcome.CANCELLED, Outcome.FAILED]
+    assert [misfires.note(ended(outcome, 1)) for outcome in ends] == [False, False, False, True]
+
+
+def test_what_is_submitted_behind_an_empty_queue_goes_on_by_itself() -> None:
+    misfires = paused()
+    assert not misfires.hold([waiting(200)])
+    assert misfires.words is None
+
+
+def test_behind_runs_that_wait_new_ones_wait_too_until_told_to_go_on() -> None:
+    misfires = paused()
+    assert misfires.hold([waiting(50), waiting(200)])
+    misfires.clear()
+    assert not misfires.hold([waiting(50), waiting(200)])
