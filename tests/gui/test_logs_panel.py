@@ -25,7 +25,9 @@ def fake(program: Application) -> FakeTrainer:
 @pytest.fixture
 def tab(program: Application, fake: FakeTrainer) -> LogsTab:
     program.workbench.select(run_id(2), "logs")
-    return pump(lambda: program.window.findChild(LogsTab), "the tab")  # type: ignore[no-any-return]
+    tab: LogsTab = pump(lambda: program.window.findChild(LogsTab), "the tab")
+    pump(tab.isVisible, "the tab to be filled")
+    return tab
 
 
 def text(tab: LogsTab) -> str:

@@ -52,8 +52,8 @@ def main(workspace: str, settings: str, run_id: str, *words: str) -> int:
         pump(0.05)
     program.workbench.select(run_id, "tensorboard")
     said: list[str] = [""]
-    tab = program.window.findChild(TensorBoardTab)
-    assert tab is not None
+    while (tab := program.window.findChild(TensorBoardTab)) is None:
+        pump(0.05)
     while time.monotonic() < deadline and not all(word in said[0] for word in words):
         pump(0.2)
         if tab.web is not None:

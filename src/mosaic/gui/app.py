@@ -34,6 +34,10 @@ from mosaic.gui.workbench import Workbench
 # WebEngine, which is loaded when it is first needed, wants this before there is an application.
 QCoreApplication.setAttribute(Qt.ApplicationAttribute.AA_ShareOpenGLContexts)
 
+SWITCH_S = 0.0005
+"""So long a thread that is at work keeps the window waiting, at each of its many calls of Qt's; usual is ten times as
+long."""
+
 
 class Application:
     """The whole program, ready to be shown; tests make one too."""
@@ -66,6 +70,7 @@ class Application:
             self.workbench.ask(
                 lambda trainer: trainer.get(run), lambda view: self.workbench.select(view["run_id"]), self.window
             )
+        sys.setswitchinterval(SWITCH_S)
         gc.freeze()  # widgets and runs stay: going through them all at each collection would stop the window
         self.bridge.start()
         self.window.start_remembering()

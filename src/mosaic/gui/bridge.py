@@ -66,6 +66,8 @@ class Bridge(QObject):
         self._timer = QTimer(self)
         self._timer.setInterval(DRAIN_MS)
         self._timer.timeout.connect(self._drain)
+        self._again = QTimer(self, singleShot=True, interval=0)
+        self._again.timeout.connect(self._drain)
         self._came.connect(lambda call: call())
 
     def start(self) -> None:
@@ -79,13 +81,14 @@ class Bridge(QObject):
     def stop(self) -> None:
         """Ends the threads; the daemon and its runs are not touched."""
         self._timer.stop()
+        self._again.stop()
         self._end.set()
         self._nudge.set()
         with self._lock:
             trainer, self._trainer = self._trainer, None
         if trainer is not None:
             trainer.close()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=True)  # a film or a picture that was asked for is still written
         for thread in (self._thread, self._poller):
             if thread.is_alive():
                 thread.join(timeout=15)
@@ -152,6 +155,8 @@ class Bridge(QObject):
     def _connection(self) -> Trainer:
         with self._lock:
             if self._trainer is None:
+                if self._end.is_set():
+                    raise NoDaemon("The window is closing.")
                 if self._is_resting:
                     raise NoDaemon("The trainer was drained and starts nothing more. Start it again: Tools, Trainer.")
                 self._trainer = self._connect()
@@ -215,17 +220,20 @@ class Bridge(QObject):
                 continue  # the follower tells of it
 
     def _drain(self) -> None:
+        """Events together; anything else one at a time, with a turn of the event loop between two of them."""
         events: list[Json] = []
-        while True:
-            try:
-                kind, value = self._inbox.get_nowait()
-            except queue.Empty:
-                break
+        while not self._inbox.empty():
+            kind, value = self._inbox.get_nowait()
             if kind == "told":
                 events += value
-            elif kind == "polled":
+                continue
+            if events:
+                self.told.emit(events)
+            if kind == "polled":
                 self.polled.emit(*value)
             else:
                 getattr(self, kind).emit(value)
+            self._again.start()
+            return
         if events:
             self.told.emit(events)

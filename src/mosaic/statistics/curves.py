@@ -11,6 +11,8 @@ Floats = npt.NDArray[np.float64]
 
 _BLOCK = 32
 """Points that one row of the matrix product in `_decayed` covers: larger costs arithmetic, smaller costs passes."""
+_AT_ONCE = 1 << 18
+"""Points that are averaged at once: what is made on the way then stays in the processor's cache, twice as fast."""
 _T_975 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 """Student's t for 95 %, by degrees of freedom from 1; beyond the table its expansion is exact to four digits."""
 _Z_975 = 1.959964
@@ -41,6 +43,9 @@ class Smoother:
     def extend(self, values: Floats) -> Floats:
         if self.weight <= 0 or len(values) == 0:
             return values.copy()
+        if len(values) > _AT_ONCE:
+            parts = range(0, len(values), _AT_ONCE)
+            return np.concatenate([self.extend(values[part : part + _AT_ONCE]) for part in parts])
         finite = np.isfinite(values)
         known = values if finite.all() else values[finite]
         average = self._average(known) if len(known) else known

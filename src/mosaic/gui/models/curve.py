@@ -77,6 +77,10 @@ class Curve:
 
     @property
     def smooth(self) -> Floats:
+        """Averaged when it is asked for: a chart that nobody sees costs nothing when the weight is changed."""
+        known = len(self._smooth.values)
+        if known < len(self):
+            self._smooth.extend(self._smoother.extend(self.y[known:]))
         return self._smooth.values
 
     def replace(self, x: Floats, y: Floats, low: Floats | None = None, high: Floats | None = None) -> None:
@@ -93,7 +97,6 @@ class Curve:
             x, y, low, high = whole[order], all_y[order], None, None
         self._x.extend(x)
         self._y.extend(y)
-        self._smooth.extend(self._smoother.extend(y))
         self._has_gaps = self._has_gaps or not bool(np.isfinite(y).all())
         if low is not None and high is not None:
             self.has_band = True
@@ -104,7 +107,6 @@ class Curve:
         if weight != self.weight:
             self._smoother = Smoother(weight)
             self._smooth = _Column()
-            self._smooth.extend(self._smoother.extend(self.y))
 
     def value_at(self, x: float) -> tuple[float, float, float] | None:
         """Of the point nearest to `x`: its x, its value and its smoothed value. None outside of the curve."""
@@ -136,7 +138,8 @@ class Curve:
         # Bins are multiples of their width, not parts of what is looked at: panning does not make the line flicker.
         width = (end - begin) / bins
         edges = np.arange(math.floor(begin / width), math.ceil(end / width) + 1) * width
-        starts = np.unique(np.concatenate([[first], np.clip(np.searchsorted(x, edges), first, last - 1)]))
+        starts = np.concatenate([[first], np.clip(np.searchsorted(x, edges), first, last - 1)])
+        starts = starts[np.append(True, starts[1:] > starts[:-1])]  # np.unique would load a module of its own here
         stops = np.append(starts[1:], last)
         part = slice(first, last)
         offsets = starts - first

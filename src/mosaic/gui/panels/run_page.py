@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QStackedWidget, QTabWidget, QToolButton, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
@@ -27,7 +27,13 @@ class RunPage(QWidget):
         super().__init__()
         self._workbench = workbench
         self._rows = tabs
-        self._made: dict[str, Any] = {}
+        self._holders: dict[str, QWidget] = {}
+        self._panes: dict[str, Any] = {}
+        """By tab, its widget: made when it is first looked at."""
+        self._making = QTimer(self, singleShot=True, interval=0)
+        self._making.timeout.connect(self._make_pane)
+        self._filling = QTimer(self, singleShot=True, interval=0)
+        self._filling.timeout.connect(self._tab_changed)
         self._stack = QStackedWidget()
         self._nothing = QLabel("No run is chosen. Pick one in the list, or start one with Ctrl+N.")
         self._nothing.setProperty("muted", True)
@@ -134,11 +140,11 @@ class RunPage(QWidget):
         while self._tabs.count():
             self._tabs.removeTab(0)
         for row in wanted:
-            if row.id not in self._made:
+            if row.id not in self._holders:
                 holder = named(QWidget(), row.id)
                 QVBoxLayout(holder).setContentsMargins(0, theme.GAP, 0, 0)
-                self._made[row.id] = holder
-            self._tabs.addTab(self._made[row.id], row.title)
+                self._holders[row.id] = holder
+            self._tabs.addTab(self._holders[row.id], row.title)
         self._tabs.blockSignals(False)
         self.show_tab(current)
 
@@ -156,15 +162,25 @@ class RunPage(QWidget):
         if holder is None or run_id is None:
             return
         self._workbench.settings.put_here("tab", holder.objectName())
+        pane = self._panes.get(holder.objectName())
+        if pane is None:
+            self._making.start()
+            return
         layout = holder.layout()
         assert layout is not None
         if layout.count() == 0:
+            layout.addWidget(pane)
+        pane.show_run(run_id)
+
+    def _make_pane(self) -> None:
+        """Answering the click, making the pane and filling it are turns of the event loop of their own."""
+        holder = self._tabs.currentWidget()
+        if holder is not None and holder.objectName() not in self._panes:
             row = next(row for row in self._rows if row.id == holder.objectName())
-            layout.addWidget(row.make(self._workbench))
-        item = layout.itemAt(0)
-        assert item is not None
-        widget: Any = item.widget()
-        widget.show_run(run_id)
+            pane = row.make(self._workbench)
+            pane.setParent(holder)  # not seen before it is filled
+            self._panes[row.id] = pane
+        self._filling.start()
 
     def _changed(self, run_ids: set[str]) -> None:
         run_id = self._workbench.selection

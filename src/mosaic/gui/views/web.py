@@ -31,6 +31,9 @@ def made_view(is_inside: Callable[[QUrl], bool], first_script: str = "") -> QWeb
     """A page that stays where `is_inside` says; what leads elsewhere opens in the user's browser.
 
     `first_script` runs before every page's own. Raises MissingExtra where WebEngine cannot be loaded.
+
+    The first one holds the window for 0.1 to 0.2 s: Chromium starts in one call that Qt allows in the GUI thread alone,
+    and most of it is waiting for its helpers. Call it behind a painted sign that something is under way.
     """
     try:
         from PySide6.QtWebEngineCore import QWebEngineNavigationRequest, QWebEngineNewWindowRequest, QWebEngineScript
