@@ -17,10 +17,10 @@ from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.series import RETURN_TAG
 from mosaic.gui.panels.analytics import Analytics
 from mosaic.gui.panels.compare import Compare
+from mosaic.gui.panels.overview import Overview
 from mosaic.gui.settings import Settings
 from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.chart_grid import ChartGrid
-from mosaic.gui.views.return_chart import ReturnChart
 from mosaic.gui.workbench import Workbench
 
 
@@ -162,16 +162,16 @@ def test_all_points_are_written_to_a_table(
     shown(panel)
 
 
-def test_the_return_curve_is_offered_to_other_panels(
-    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget], tmp_path: Path
+def test_the_overview_draws_the_return(
+    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget]
 ) -> None:
     run_id = finished_run(trainer, workbench, steps=7)
-    chart = ReturnChart(workbench)
-    shown(chart)
-    chart.show_run(run_id)
-    pump(lambda: len(chart.chart.curves()["run"]) == 7, "the curve")
-    chart.save_curve_png(tmp_path / "curve.png")
-    assert (tmp_path / "curve.png").stat().st_size > 1000
+    panel = Overview(workbench)
+    shown(panel)
+    panel.show_run(run_id)
+    chart = find(panel, "overview.chart", Chart)
+    pump(lambda: len(chart.curves()["run"]) == 7, "the curve")
+    assert not find(panel, "overview.frames").isVisible()
 
 
 def test_marked_runs_are_compared_grouped_and_kept(trainer: Trainer, program: Application) -> None:

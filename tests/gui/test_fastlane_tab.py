@@ -16,6 +16,8 @@ from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, plain, still_
 
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.panels.fastlane import FastLane
+from mosaic.gui.panels.overview import Overview
+from mosaic.gui.views.frames import FramesView
 from mosaic.gui.workbench import Workbench
 
 COLOURS = [(40 * index, 255 - 40 * index, 100) for index in range(4)]
@@ -225,3 +227,18 @@ def test_a_run_that_was_over_before_leads_on_and_one_that_is_resumed_is_watched(
     shown.workbench.runs.update([{**over, "stage": "running", "outcome": None, "story": []}])
     assert not find(shown.tab, "fastlane.over").isVisible()
     shown.connect()
+
+
+def test_the_overview_shows_the_frames_beside_the_curve(shown: Shown) -> None:
+    overview = Overview(shown.workbench)
+    overview.resize(1000, 500)
+    overview.show_run(RUN)
+    overview.show()
+    frames = find(overview, "overview.frames", FramesView)
+    assert frames.isVisible()
+    shown.frame(step=5)
+    pump(lambda: [cell.hud.get("step") for cell in frames.lanes.cells] == [5, 5, 5, 5], "the frames")
+    overview.hide()
+    assert frames.lanes.is_resting
+    overview.deleteLater()
+    settle()

@@ -68,6 +68,7 @@ def view_of(run_dir: Path | str, **changes: Any) -> Json:
         "kind": "train",
         "env_id": "CartPole-v1",
         "algo": "ppo",
+        "worker": "cleanrl",
         "seed": 1,
         **changes,
     }

@@ -1,4 +1,4 @@
-"""How a run stands: its numbers, its curve, its facts and its story."""
+"""How a run stands: its numbers, its frames while it runs, its curve, its facts and its story."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.gui import theme
-from mosaic.gui.models.feed import Feed
-from mosaic.gui.models.series import RETURN_TAG, Series
 from mosaic.gui.views import words
-from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.facts import Fact, Facts, Story, Tile
+from mosaic.gui.views.frames import FramesView
 from mosaic.gui.views.made import muted, named
+from mosaic.gui.views.return_chart import ReturnChart
 from mosaic.gui.workbench import Json, Workbench
 
 TICK_MS = 10_000
 """How often ages are told anew."""
-SMOOTHING = 0.8
+FRAMES_HZ = 15.0
+"""Enough for small pictures beside a curve; FastLane asks for more."""
 TILES = (
     ("return", "Return"),
     ("steps", "Steps"),
@@ -39,6 +39,8 @@ TILES = (
     ("memory", "Memory"),
 )
 PARTS = 1000
+WATCHED = ("starting", "running", "paused", "stopping")
+"""The stages in which there may be frames."""
 
 
 class Overview(QWidget):
@@ -46,15 +48,15 @@ class Overview(QWidget):
         super().__init__()
         self._workbench = workbench
         self._run_id = ""
-        self._series: Series | None = None
-        self._feed: Feed | None = None
         self._tiles = {name: Tile(title, f"overview.{name}") for name, title in TILES}
         self._bar = named(QProgressBar(), "overview.progress")
         self._why = named(QFrame(), "overview.why")
         self._reason = named(QLabel(), "overview.reason")
         self._facts = Facts()
         self._story = Story()
-        self._chart = Chart("Return", "overview.chart")
+        self._chart = ReturnChart(workbench, "overview.chart")
+        self._frames = named(FramesView(workbench), "overview.frames")
+        self._frames.lanes.wish(FRAMES_HZ, None)
         self._build()
         self._clock = QTimer(self, interval=TICK_MS)
         self._clock.timeout.connect(self._refresh)
@@ -76,8 +78,6 @@ class Overview(QWidget):
         self._bar.setTextVisible(False)
         self._bar.setProperty("thin", True)
         column.addWidget(self._bar)
-        self._chart.set_smoothing(SMOOTHING)
-        self._chart.set_hint("No episode has ended yet")
         right = QSplitter(Qt.Orientation.Vertical)
         right.addWidget(self._chart)
         right.addWidget(self._with_heading("Story", self._story))
@@ -85,10 +85,15 @@ class Overview(QWidget):
         right.setSizes([400, 130])
         right.setChildrenCollapsible(False)
         both = named(QSplitter(Qt.Orientation.Horizontal), "overview.split")
-        both.addWidget(_scrolling(self._facts))
+        left = QSplitter(Qt.Orientation.Vertical)
+        left.addWidget(self._frames)
+        left.addWidget(_scrolling(self._facts))
+        left.setSizes([220, 220])
+        left.setChildrenCollapsible(False)
+        both.addWidget(left)
         both.addWidget(right)
         both.setStretchFactor(1, 1)
-        both.setSizes([280, 700])
+        both.setSizes([320, 660])
         both.setChildrenCollapsible(False)
         column.addSpacing(4)
         column.addWidget(both, 1)
@@ -121,8 +126,9 @@ class Overview(QWidget):
     def show_run(self, run_id: str) -> None:
         if run_id != self._run_id:
             self._run_id = run_id
-            self._watch(self._workbench.series(run_id))
+            self._frames.show_run(run_id)
             self._story.show_story([])
+        self._chart.show_run(run_id)
         self._ask()
         self._refresh()
 
@@ -133,25 +139,6 @@ class Overview(QWidget):
             self._workbench.bridge.ask(
                 lambda trainer: trainer.get(run_id), lambda view: self._workbench.runs.update([view]), None, self
             )
-
-    def _watch(self, series: Series) -> None:
-        if self._series is not None:
-            self._series.grown.disconnect(self._grown)
-            self._series.loaded.disconnect(self._draw)
-            self._chart.remove_curve("run")
-        self._series = series
-        series.grown.connect(self._grown)
-        series.loaded.connect(self._draw)
-        self._feed = Feed(series, RETURN_TAG, self._chart.put_curve("run", "Return", theme.run_colour(series.run_id)))
-        self._draw()
-
-    def _grown(self, tags: set[str]) -> None:
-        if RETURN_TAG in tags:
-            self._draw()
-
-    def _draw(self) -> None:
-        if self._feed is not None and self._feed.pull("step"):
-            self._chart.touch()
 
     def _changed(self, run_ids: set[str]) -> None:
         if self._run_id in run_ids and self.isVisible():
@@ -165,6 +152,8 @@ class Overview(QWidget):
             return
         self._show_tiles(view)
         self._show_reason(view)
+        # What was seen of a run stays until another one is chosen.
+        self._frames.setVisible(view["stage"] in WATCHED or self._frames.grid.has_picture)
         self._facts.show_facts(facts_of(view))
         if "story" in view:
             self._story.show_story(view["story"], str(view.get("outcome") or ""))
@@ -205,11 +194,9 @@ class Overview(QWidget):
         self._why.setVisible(bool(is_bad and said))
 
     def _restyle(self) -> None:
-        self._chart.repaint_theme()
         self._story.rebuild()
         for tile in self._tiles.values():
             tile.value.setFont(theme.heading())
-        self._chart.touch()
 
     # --- Qt's calls
 

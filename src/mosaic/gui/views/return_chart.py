@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from PySide6.QtCore import QTimer
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QVBoxLayout, QWidget
@@ -18,12 +16,12 @@ from mosaic.gui.workbench import Workbench
 
 
 class ReturnChart(QWidget):
-    def __init__(self, workbench: Workbench) -> None:
+    def __init__(self, workbench: Workbench, name: str) -> None:
         super().__init__()
         self._workbench = workbench
         self._run_id = ""
         self._feed: Feed | None = None
-        self.chart = Chart("episodic_return", "return_chart")
+        self.chart = Chart("Return", name)
         self.chart.set_smoothing(workbench.settings.get("chart_smoothing", DEFAULT))
         self.chart.set_hint("No episode has ended yet")
         column = QVBoxLayout(self)
@@ -41,10 +39,6 @@ class ReturnChart(QWidget):
             self._feed = Feed(self._workbench.series(run_id), RETURN_TAG, curve)
             self.chart.reset_zoom()
         self._pull()
-
-    def save_curve_png(self, path: Path) -> None:
-        self._pull()
-        self.chart.save_png(path)
 
     def _pull(self) -> None:
         if self._feed is not None and self._feed.pull("step"):
