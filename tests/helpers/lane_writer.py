@@ -1,4 +1,4 @@
-"""A process that publishes solid colours as fast as it can: `lane_writer.py FOLDER LANES SIDE [SECONDS]`.
+"""A process that publishes solid colours as fast as it can: `lane_writer.py FOLDER LANES SIDE [SECONDS [RATE_HZ]]`.
 
 Every byte of a frame is its number, modulo 251. It says `ready` once its lanes are there, and in the end how often it
 published. Needs nothing but `mosaic.fastlane` on its path.
@@ -19,6 +19,7 @@ COLOURS = 251
 def main() -> None:
     folder, lanes, side = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     deadline = time.monotonic() + float(sys.argv[4] if len(sys.argv) > 4 else 60)
+    pause_s = 1 / float(sys.argv[5]) if len(sys.argv) > 5 else 0.0
     writers = [LaneWriter(folder, index, cells=lanes) for index in range(lanes)]
     frames = [np.full((side, side, 4), colour, np.uint8) for colour in range(COLOURS)]
     number = 0
@@ -30,6 +31,7 @@ def main() -> None:
             )
         if number == 1:
             print("ready", flush=True)
+        time.sleep(pause_s)
     print(number, flush=True)
 
 
