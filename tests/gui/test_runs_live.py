@@ -94,6 +94,20 @@ def test_a_deleted_run_comes_back_by_undo(trainer: Trainer, program: Application
     assert [view["run_id"] for view in trainer.runs()] == [run_id]
 
 
+def test_a_run_that_another_client_deletes_leaves_the_list(trainer: Trainer, program: Application) -> None:
+    kept, gone = (trainer.submit(scripted())["run_id"] for _ in range(2))
+    for run_id in (kept, gone):
+        ended(trainer, run_id)
+    program.start(gone)
+    pump(lambda: program.workbench.selection == gone and view_of(program, gone), "the run")
+    program.workbench.mark([gone, kept])
+    grave = trainer.delete(gone)["run_dir"]
+    pump(lambda: program.workbench.runs.ids() == [kept], "the run to go")
+    assert (program.workbench.selection, program.workbench.marks) == (None, [kept])
+    trainer.import_run(grave)
+    pump(lambda: program.workbench.runs.ids() == [gone, kept], "the run to come back")
+
+
 def test_a_note_is_saved_when_the_focus_leaves_it(trainer: Trainer, program: Application) -> None:
     run_id = trainer.submit(scripted())["run_id"]
     ended(trainer, run_id)

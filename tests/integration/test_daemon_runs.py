@@ -181,6 +181,19 @@ def test_deleting_asks_for_an_ended_run_and_can_be_undone(trainer: Trainer, work
     assert not Path(grave).exists()
 
 
+def test_watchers_are_told_of_a_deleted_run(trainer: Trainer) -> None:
+    kept, gone = (trainer.submit(scripted())["run_id"] for _ in range(2))
+    for run_id in (kept, gone):
+        ended(trainer, run_id)
+    trainer.delete(gone)
+    told = []
+    for batch in trainer.watch(0, kinds=["record", "deleted"]):  # its records have gone with it, and break nothing
+        told += [(event["run_id"], event["kind"]) for event in batch.events]
+        if (gone, "deleted") in told:
+            break
+    assert {run_id for run_id, kind in told if kind == "record"} == {kept}
+
+
 def test_logs_are_read_as_they_grow(trainer: Trainer) -> None:
     run_id = trainer.submit(scripted(steps=20, dt=0.01, say="hello there"))["run_id"]
     text = b"".join(chunk.data for chunk in trainer.log(run_id, is_stderr=True, follow=True))

@@ -208,7 +208,7 @@ class Trainer:
         """Replays everything behind the cursor `after` (-1: from now on), then streams without end.
 
         Besides the journals' events there are the daemon's own (`source` is `daemon`): kind `record`, with the
-        run's whole view under `view`, at every change of stage, outcome, tags or notes.
+        run's whole view under `view`, at every change of stage, outcome, tags or notes; kind `deleted` when it is gone.
         """
         request = pb.WatchRequest(after=after, run=run, kinds=kinds)
         for reply in self._ask("WatchRuns", request):
@@ -263,7 +263,7 @@ class Trainer:
 
     @_speaking
     def status(self) -> Json:
-        """pid, address, started_at, version, workspace, runs by stage, slots (cap, busy, cpus, gpus), draining, paused."""
+        """pid, address, started_at, version, workspace, runs by stage, slots (cap, busy, …), draining, paused."""
         return _json(self._ask("GetStatus", pb.StatusRequest()))
 
     @_speaking

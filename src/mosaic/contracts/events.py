@@ -194,6 +194,17 @@ class Exited(Event):
     """The last line of stderr that says something."""
 
 
+# --- the daemon speaks, to those who watch
+
+
+class Deleted(Event):
+    """The run is in the trash: nothing more can be asked about it."""
+
+    KIND = "deleted"
+    run_id: str
+    said: str
+
+
 KINDS: dict[str, type[Event]] = {
     kind.KIND: kind
     for kind in (

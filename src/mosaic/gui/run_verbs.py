@@ -191,8 +191,6 @@ def _delete(workbench: Workbench, run_ids: list[str]) -> None:
         return [trainer.delete(run_id) for run_id in run_ids]
 
     def then(gone: list[Json]) -> None:
-        if workbench.selection in run_ids:
-            workbench.select(None)
         workbench.runs.forget(set(run_ids))
         workbench.settings.put_here("trashed", [view["run_dir"] for view in gone])
         workbench.offer(f"{_named(gone)}: in the trash.", "Undo", lambda: bring_back(workbench))

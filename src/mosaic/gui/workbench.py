@@ -62,12 +62,21 @@ class Workbench(QObject):
         self.is_remote = False
         """Whether the trainer is another machine's: its folders and its frames' memory cannot be reached from here."""
         self._series: dict[str, Series] = {}
+        self.runs.removed.connect(self._leave)
         bridge.connected.connect(self._connected)
         bridge.polled.connect(lambda _, status: self._connected(status))
         bridge.lost.connect(lambda _: self._connected({}))
 
     def _connected(self, status: Json) -> None:
         self.status = status
+
+    def _leave(self, run_ids: set[str]) -> None:
+        """These runs are gone: whoever looked at them looks elsewhere."""
+        left = [run_id for run_id in self.marks if run_id not in run_ids]
+        if self.selection in run_ids:
+            self.select(None)
+        if left != self.marks:
+            self.mark(left)
 
     def select(self, run_id: str | None, tab: str | None = None) -> None:
         """Look at this run."""

@@ -11,12 +11,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mosaic.contracts.events import Deleted
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.store.schema import opened
 
 RETURN_TAG = "charts/episodic_return"
 LENGTH_TAG = "charts/episodic_length"
 _CHUNK = 5000
+_NO_RUN = 0
+"""Stands for the run of an event whose run is no longer there."""
 
 
 class RunFacts(NamedTuple):
@@ -118,12 +121,14 @@ class Index:
             )
 
     def forget(self, run_id: str) -> None:
+        """Nothing is left of it but an event of the daemon's own, so that watchers learn that it is gone."""
         with self.transaction():
             key = self._key(run_id)
             for table in ("source", "event", "point", "episode"):
                 self._db.execute(f"DELETE FROM {table} WHERE run=?", (key,))
             self._db.execute("DELETE FROM run WHERE id=?", (key,))
             self._keys.pop(run_id, None)
+            self._announce(_NO_RUN, Deleted.KIND, {"run_id": run_id, "said": "It was moved to the trash."})
 
     def _key(self, run_id: str) -> int:
         key = self._keys.get(run_id)
@@ -229,12 +234,14 @@ class Index:
     def announce(self, run_id: str, kind: str, **facts: Any) -> None:
         """An event of the daemon's own."""
         with self.transaction():
-            key = self._key(run_id)
-            self._db.execute(
-                "INSERT INTO event (run, source, seq, at, kind, body) SELECT ?, 'daemon', "
-                "coalesce(max(seq), 0) + 1, ?, ?, ? FROM event WHERE run=? AND source='daemon'",
-                (key, time.time(), kind, json.dumps(facts), key),
-            )
+            self._announce(self._key(run_id), kind, facts)
+
+    def _announce(self, key: int, kind: str, facts: Mapping[str, Any]) -> None:
+        self._db.execute(
+            "INSERT INTO event (run, source, seq, at, kind, body) SELECT ?, 'daemon', "
+            "coalesce(max(seq), 0) + 1, ?, ?, ? FROM event WHERE run=? AND source='daemon'",
+            (key, time.time(), kind, json.dumps(facts), key),
+        )
 
     def last_cursor(self) -> int:
         return int(self._rows("SELECT coalesce(max(id), 0) FROM event")[0][0])
@@ -248,8 +255,9 @@ class Index:
             conditions.append(f"kind IN ({','.join('?' * len(kinds))})")
             args.extend(kinds)  # type: ignore[arg-type]
         rows = self._rows(
-            "SELECT event.id, run_id, source, seq, at, kind, begin, length, body FROM event "
-            f"JOIN run ON run.id=event.run WHERE {' AND '.join(conditions)} ORDER BY event.id LIMIT ?",
+            "SELECT event.id, coalesce(run_id, json_extract(body, '$.run_id')), source, seq, at, kind, begin, length, "
+            f"body FROM event LEFT JOIN run ON run.id=event.run WHERE {' AND '.join(conditions)} "
+            "ORDER BY event.id LIMIT ?",
             (*args, limit),
         )
         return [IndexedEvent(*row) for row in rows]

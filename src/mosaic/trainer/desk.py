@@ -228,6 +228,7 @@ class Desk:
                 shutil.rmtree(grave)
             self._records.folder(record.run_id).path.rename(grave)
             self._records.index.forget(record.run_id)
+        self._records.tell()
         return {**view, "run_dir": str(grave)}
 
     def _named(self, reference: str) -> RunRecord:

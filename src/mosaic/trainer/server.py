@@ -14,7 +14,7 @@ import structlog
 
 from mosaic import __version__
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.errors import BadInput, MosaicError, UnknownName
 from mosaic.contracts.secrets import PROOF_KEY, proof, same
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
 from mosaic.fastlane import lanes_folder
@@ -228,7 +228,10 @@ class Servicer(TrainerServicer):
         if event.body is not None:
             body = {"seq": event.seq, "at": event.at, "kind": event.kind, **json.loads(event.body)}
             if event.kind == "record":
-                body["view"] = self._records.view(event.run_id)
+                try:
+                    body["view"] = self._records.view(event.run_id)
+                except UnknownName:
+                    return None
         else:
             path = sources(self._records.folder(event.run_id)).get(event.source)
             try:

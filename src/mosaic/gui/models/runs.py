@@ -6,6 +6,7 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
+from mosaic.contracts.events import Deleted
 from mosaic.gui.bridge import Bridge
 
 Json = dict[str, Any]
@@ -55,15 +56,22 @@ class Runs(QObject):
             self.changed.emit(changed)
 
     def forget(self, run_ids: set[str]) -> None:
-        for run_id in run_ids:
-            self._views.pop(run_id, None)
-        self.removed.emit(run_ids)
+        known = run_ids.intersection(self._views)
+        for run_id in known:
+            del self._views[run_id]
+        if known:
+            self.removed.emit(known)
 
     def _list(self, views: list[Json]) -> None:
         self._views = {view["run_id"]: view for view in views}
         self.reset.emit()
 
     def _hear(self, events: list[Json]) -> None:
-        latest = {event["run_id"]: event["view"] for event in events if event["kind"] == "record" and "view" in event}
-        if latest:
-            self.update(list(latest.values()))
+        latest: dict[str, Json | None] = {}
+        for event in events:
+            if event["kind"] == Deleted.KIND:
+                latest[event["run_id"]] = None
+            elif event["kind"] == "record" and "view" in event:
+                latest[event["run_id"]] = event["view"]
+        self.forget({run_id for run_id, view in latest.items() if view is None})
+        self.update([view for view in latest.values() if view is not None])
