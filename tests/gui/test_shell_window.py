@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QLabel, QMessageBox, QTextBrowser, QToolButton
+from PySide6.QtWidgets import QLabel, QMenu, QMessageBox, QTextBrowser, QToolButton
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 from tests.helpers.gui import click, find, has, press, pump, settle
 
@@ -161,3 +161,17 @@ def test_help_is_about_what_is_in_focus(program: Application) -> None:
     program.window.action("help.help").trigger()
     text = find(program.window, "help.text", QTextBrowser)
     assert "as the system has it" in text.toPlainText()
+
+
+def test_the_run_menu_is_grouped_by_what_its_rows_do(program: Application) -> None:
+    menu = find(program.window, "menu.run", QMenu)
+    groups: list[list[str]] = [[]]
+    for action in menu.actions():
+        if action.isSeparator():
+            groups.append([])
+        else:
+            groups[-1].append(action.objectName() or action.text())
+    assert [group[0] for group in groups] == ["agent.configure", "run.cancel", "run.resubmit", "run.tags", "run.folder"]
+    assert groups[-1][-1] == "Export"
+    exports = [action.objectName() for action in find(program.window, "menu.export", QMenu).actions()]
+    assert exports == ["run.export_zip", "run.export_csv", "run.export_episodes"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from PySide6.QtCore import Qt
@@ -12,7 +13,7 @@ from PySide6.QtWidgets import QMenu, QWidget
 from mosaic.gui import run_verbs as verbs
 from mosaic.gui import theme
 from mosaic.gui.exports import export_csv, export_episodes, export_zip
-from mosaic.gui.tables import Action
+from mosaic.gui.tables import INSIDE, Action
 from mosaic.gui.workbench import Json, Workbench
 
 # --- when
@@ -80,6 +81,7 @@ def _has_trash(workbench: Workbench) -> bool:
 
 # --- the rows
 
+_EXPORT = f"Run{INSIDE}Export"
 _ZIP = partial(verbs.export, write=export_zip, ending=".zip", kind="Run folder as a zip (*.zip)")
 _CSV = partial(verbs.export, write=export_csv, ending="-metrics.csv", kind="Metrics as a table (*.csv)")
 _EPISODES = partial(verbs.export, write=export_episodes, ending="-episodes.jsonl", kind="One object a line (*.jsonl)")
@@ -119,16 +121,16 @@ GROUPS: tuple[tuple[Action, ...], ...] = (
         Action("run.folder", "Open folder", "Run", verbs.open_folder, "", "mdi6.folder-open-outline", _one_here),
         Action("run.config", "Open config file", "Run", verbs.open_config, "", "mdi6.code-json", _one_here),
         Action("run.copy_id", "Copy id", "Run", verbs.copy_id, "Ctrl+Shift+C", "mdi6.content-copy", _some),
-        Action("run.export_zip", "Export as zip…", "Run", _ZIP, "", "mdi6.folder-zip-outline",
+        Action("run.export_zip", "Export as zip…", _EXPORT, _ZIP, "", "mdi6.folder-zip-outline",
                lambda workbench: _one_here(workbench) and _all_ended(workbench),
                "The whole run, for another machine; when it has ended"),
-        Action("run.export_csv", "Export metrics as CSV…", "Run", _CSV, "", "mdi6.file-delimited-outline", _one),
-        Action("run.export_episodes", "Export episodes…", "Run", _EPISODES, "", "mdi6.file-code-outline", _one,
+        Action("run.export_csv", "Export metrics as CSV…", _EXPORT, _CSV, "", "mdi6.file-delimited-outline", _one),
+        Action("run.export_episodes", "Export episodes…", _EXPORT, _EPISODES, "", "mdi6.file-code-outline", _one,
                "Every episode as one JSON object a line"),
     ),
 )  # fmt: skip
 RUN_ACTIONS: tuple[Action, ...] = (
-    *(row for group in GROUPS for row in group),
+    *(replace(row, section=number) for number, group in enumerate(GROUPS, 1) for row in group),
     Action(
         "view.search", "Search", "View", verbs.search, "Ctrl+F", "mdi6.magnify", tip="Search runs, or the log in focus"
     ),

@@ -9,6 +9,9 @@ from PySide6.QtWidgets import QWidget
 
 from mosaic.gui.workbench import Json, Workbench
 
+INSIDE = " › "
+"""Between a menu and one inside of it."""
+
 
 def _always(_: Workbench) -> bool:
     return True
@@ -21,12 +24,15 @@ class Action:
     id: str
     title: str
     menu: str
+    """Of the menu bar; `Run › Export` is a menu inside of one."""
     run: Callable[[Workbench], None]
     keys: str = ""
     icon: str = ""
     when: Callable[[Workbench], bool] = _always
     """Whether it can be done now."""
     tip: str = ""
+    section: int = 0
+    """Rows of one menu with another number stand behind a line."""
 
 
 @dataclass(frozen=True)

@@ -236,6 +236,7 @@ def _style_sheet(t: Tokens) -> str:
         border-color: {t.accent}; }}
     QLineEdit[invalid="true"], QComboBox[invalid="true"] {{ border-color: {t.bad}; }}
     QAbstractSpinBox QLineEdit, QComboBox QLineEdit {{ border: 0; padding: 0 2px; background: transparent; }}
+    QAbstractSpinBox QLineEdit {{ padding: 0 6px; }}
     QComboBox::drop-down {{ border: 0; width: 20px; }}
     QComboBox::down-arrow {{ image: {down}; width: 12px; height: 12px; }}
     QAbstractSpinBox::up-button, QAbstractSpinBox::down-button {{ border: 0; width: 18px; background: transparent; }}

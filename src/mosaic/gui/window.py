@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.gui import theme
-from mosaic.gui.tables import Action, Dock, Page
+from mosaic.gui.tables import INSIDE, Action, Dock, Page
 from mosaic.gui.views.keys import is_kept
 from mosaic.gui.views.made import named
 from mosaic.gui.views.messages import Banner, Messages
@@ -132,16 +132,23 @@ class Window(QMainWindow):
         self.setCorner(Qt.Corner.BottomLeftCorner, AREAS["left"])
 
     def _build_menus(self) -> None:
-        wanted = {row.menu for row in self._table}
+        wanted = {row.menu.partition(INSIDE)[0] for row in self._table}
         menus: dict[str, QMenu] = {}
         for title in (*(name for name in MENUS if name in wanted), *sorted(wanted.difference(MENUS))):
-            menus[title] = named(QMenu(title, self), f"menu.{title.lower()}")
-            menus[title].setToolTipsVisible(True)
+            menus[title] = self._menu(title)
             self.menuBar().addMenu(menus[title])
         keys = self._workbench.settings.get("keys", {})
+        sections: dict[str, int] = {}
         for row in self._table:
             action = named(QAction(row.title, self), row.id)
             action.triggered.connect(lambda _=False, run=row.run: run(self._workbench))
+            top, _, inside = row.menu.partition(INSIDE)
+            if sections.setdefault(top, row.section) != row.section:
+                menus[top].addSeparator()
+                sections[top] = row.section
+            if inside and row.menu not in menus:
+                menus[row.menu] = self._menu(inside)
+                menus[top].addMenu(menus[row.menu])
             menus[row.menu].addAction(action)
             self._actions[row.id] = action
             self.set_keys(row.id, keys.get(row.id, row.keys))
@@ -149,6 +156,11 @@ class Window(QMainWindow):
             menus["View"].addSeparator()
             for dock in self._docks:
                 menus["View"].addAction(dock.toggleViewAction())
+
+    def _menu(self, title: str) -> QMenu:
+        menu = named(QMenu(title, self), f"menu.{title.lower()}")
+        menu.setToolTipsVisible(True)
+        return menu
 
     def _paint_icons(self) -> None:
         for row in self._table:

@@ -16,12 +16,14 @@ from PySide6.QtWidgets import (
     QVBoxLayout,
     QWidget,
 )
+from shiboken6 import isValid
 
 from mosaic.gui import theme
-from mosaic.gui.exports import Task, export_csv
+from mosaic.gui.exports import export_csv
 from mosaic.gui.models.feed import X_KINDS
 from mosaic.gui.models.hardware import Hardware
 from mosaic.gui.models.series import Series
+from mosaic.gui.run_verbs import write_export
 from mosaic.gui.views.chart_grid import ChartGrid
 from mosaic.gui.views.empty import Empty
 from mosaic.gui.views.made import named
@@ -118,7 +120,7 @@ class Analytics(QWidget):
         self._refresh()
 
     def _leave(self) -> None:
-        if self._series is not None:
+        if self._series is not None and isValid(self._series):  # the oldest of many is let go of
             self._series.loaded.disconnect(self._refresh)
             self._series.grown.disconnect(self._grown)
         if self._hardware is not None:
@@ -168,8 +170,4 @@ class Analytics(QWidget):
 
     def save_csv(self, path: Path) -> None:
         view = self._workbench.runs.get(self._run_id) or {"run_id": self._run_id}
-        self._workbench.ask(
-            lambda trainer: export_csv(trainer, view, path, Task("Export")),
-            lambda _: self._workbench.say(f"Saved {path}", "good"),
-            self,
-        )
+        write_export(self._workbench, export_csv, view, path)
