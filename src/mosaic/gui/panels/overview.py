@@ -55,7 +55,7 @@ class Overview(QWidget):
         self._facts = Facts()
         self._story = Story()
         self._chart = ReturnChart(workbench, "overview.chart")
-        self._frames = named(FramesView(workbench), "overview.frames")
+        self._frames = named(FramesView(workbench, is_small=True), "overview.frames")
         self._frames.lanes.wish(FRAMES_HZ, None)
         self._build()
         self._clock = QTimer(self, interval=TICK_MS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QGridLayout, QLabel, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
@@ -35,6 +35,10 @@ class Facts(QWidget):
         self._grid.setColumnStretch(1, 1)
         self._names: list[str] = []
         self._values: list[QLabel] = []
+
+    def minimumSizeHint(self) -> QSize:
+        """Never lower than its lines are: it scrolls instead."""
+        return QSize(super().minimumSizeHint().width(), self.sizeHint().height())
 
     def show_facts(self, facts: Sequence[Fact]) -> None:
         names = [fact.name for fact in facts]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
-from mosaic.gui.models.lanes import CONNECTED, UNAVAILABLE, Lanes
+from mosaic.gui.models.lanes import CONNECTED, UNAVAILABLE, Cell, Lanes
 from mosaic.gui.views import hud
 from mosaic.gui.views.frame import FrameGrid
 from mosaic.gui.views.made import named
+from mosaic.gui.views.words import number
 from mosaic.gui.workbench import Workbench
 
 FAST_MS = 16
@@ -27,6 +29,17 @@ def sentence(text: str) -> str:
     return begun if not begun or begun[-1] in ".…!?)" else f"{begun}."
 
 
+def short_line(cells: Sequence[Cell]) -> str:
+    """What matters most, for one environment or several."""
+    seen = [cell.hud for cell in cells if cell.hud]
+    if not seen:
+        return ""
+    mean = sum(float(told["return"]) for told in seen) / len(seen)
+    if len(cells) > 1:
+        return hud.SPACE.join((f"{len(cells)} environments", f"mean return {number(mean)}"))
+    return hud.SPACE.join((f"episode {seen[0]['episode']:,}", f"return {number(mean)}"))
+
+
 class FramesView(QWidget):
     """`show_run(run_id)`; a click on a cell looks at it alone, Esc at all again."""
 
@@ -35,9 +48,11 @@ class FramesView(QWidget):
     came = Signal()
     """New frames are in `lanes.cells`."""
 
-    def __init__(self, workbench: Workbench) -> None:
+    def __init__(self, workbench: Workbench, is_small: bool = False) -> None:
+        """`is_small`: beside other things, with the shortest line of text."""
         super().__init__()
         self._workbench = workbench
+        self._is_small = is_small
         self.lanes = Lanes(workbench.bridge, workbench.runs, workbench.events, workbench.is_remote, self)
         self.grid = named(FrameGrid(), "frames.grid")
         self.is_held = False
@@ -137,5 +152,7 @@ class FramesView(QWidget):
         standing, cells = self.lanes.standing, self.lanes.cells
         if standing.state != CONNECTED and self.grid.has_picture:
             self.grid.show_text(sentence(standing.text))
+        elif self._is_small:
+            self.grid.show_text(short_line(cells))
         else:
             self.grid.show_text(hud.line_of(cells, self.lanes.shown_hz(), self._pointed))
