@@ -261,6 +261,9 @@ def _style_sheet(t: Tokens) -> str:
     QTableView, QTreeView, QListView {{ background: {t.surface}; border: 0; gridline-color: {t.faint};
         selection-background-color: {t.raised}; selection-color: {t.text}; }}
     QTableWidget::item {{ padding: 0 8px; }}
+    QListWidget[roomy="true"]::item {{ padding: 4px 8px; color: {t.text}; }}
+    QListWidget[roomy="true"]::item:selected {{ background: {t.raised}; }}
+    QDialogButtonBox {{ dialogbuttonbox-buttons-have-icons: 0; }}
     QMenuBar {{ background: {t.window}; }}
     QMenuBar::item:selected, QMenu::item:selected {{ background: {t.raised}; }}
     QMenu {{ background: {t.surface}; border: 1px solid {t.line}; }}

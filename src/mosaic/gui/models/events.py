@@ -48,11 +48,17 @@ class Events(QObject):
             self.added.emit(lines)
 
 
+def _fact(name: str, value: Any) -> str:
+    """`is_best`, `step=1001472`, `score=-187`: as short as can be read."""
+    if value is True:
+        return name
+    return f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+
+
 def _line(event: Json) -> LogLine:
     shown = event.get("said") or event.get("text") or event.get("reason")
     if not shown:
         hidden = ("seq", "at", "kind", "run_id", "source", "view", "process")
-        shown = ", ".join(
-            f"{name}={value}" for name, value in event.items() if name not in hidden and value is not None
-        )
+        told = ((name, value) for name, value in event.items() if name not in hidden)
+        shown = ", ".join(_fact(name, value) for name, value in told if value is not None and value is not False)
     return LogLine(event["at"], event["run_id"], event["kind"], str(shown)[:500])

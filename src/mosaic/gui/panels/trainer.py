@@ -39,7 +39,7 @@ class TrainerPage(QWidget):
         self._workbench = workbench
         self._shown: list[str] = []
         column = QVBoxLayout(self)
-        column.setContentsMargins(24, 16, 24, 16)
+        column.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
         column.setSpacing(theme.GAP)
         self._heading = QLabel("Trainer")
         column.addWidget(self._heading)

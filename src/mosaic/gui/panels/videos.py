@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from PySide6.QtCore import QSize, Qt, QTimer
 from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QListWidget, QListWidgetItem, QSplitter, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QListWidget,
+    QListWidgetItem,
+    QPushButton,
+    QSplitter,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
 
 from mosaic.gui import theme
 from mosaic.gui.models.film import VideoFile, videos_of
@@ -16,7 +24,7 @@ from mosaic.gui.workbench import Workbench
 
 LOOK_MS = 5000
 NONE = "No videos"
-NONE_TEXT = "A run records some when “Capture video” is on, in training or in an evaluation."
+NONE_TEXT = "A run records some when “Capture video” is on; an evaluation of its policy, when “Video” is."
 
 
 class VideosTab(QWidget):
@@ -27,8 +35,11 @@ class VideosTab(QWidget):
         self._videos: list[VideoFile] = []
         self._list = named(QListWidget(), "videos.list")
         self._list.setWordWrap(True)
+        self._list.setProperty("roomy", True)
         self._film = FilmView(workbench.bridge, "videos.film")
-        self._empty = Empty(NONE, NONE_TEXT)
+        self._record = named(QPushButton("Evaluate its policy"), "videos.evaluate")
+        self._record.clicked.connect(lambda: workbench.page_wanted.emit("policy"))
+        self._empty = Empty(NONE, NONE_TEXT, self._record)
         split = named(QSplitter(Qt.Orientation.Horizontal), "videos.split")
         split.addWidget(self._list)
         split.addWidget(self._film)
@@ -52,6 +63,7 @@ class VideosTab(QWidget):
             self._videos = []
             self._list.clear()
             self._film.show_video(None)
+            self._record.hide()
             self._empty.say("Looking for videos…")
             self._stack.setCurrentIndex(0)
         self._look()
@@ -75,6 +87,8 @@ class VideosTab(QWidget):
 
     def _show(self, videos: list[VideoFile]) -> None:
         if not videos:
+            view = self._workbench.runs.get(self._run_id) or {}
+            self._record.setVisible(view.get("checkpoint_step") is not None)
             self._empty.say(NONE, NONE_TEXT)
         if videos == self._videos:
             return
@@ -87,7 +101,7 @@ class VideosTab(QWidget):
         for video in videos:
             item = QListWidgetItem(_title(video))
             item.setToolTip(f"{video.path}\n{moment(video.written_at)}")
-            item.setSizeHint(QSize(0, 2 * self.fontMetrics().height() + 12))
+            item.setSizeHint(QSize(0, 2 * self.fontMetrics().height() + 16))
             self._list.addItem(item)
         paths = [video.path for video in videos]
         if kept in paths:
