@@ -29,11 +29,11 @@ if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
     os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
 
-from PySide6.QtCore import QObject, Qt, QTimer
+from PySide6.QtCore import QEventLoop, QObject, Qt, QTimer
 from PySide6.QtWidgets import QApplication, QWidget
 from tests.bench.many_runs import make_runs
 from tests.helpers.daemons import LiveDaemon, scripted
-from tests.helpers.gui import close, pump, pump_for
+from tests.helpers.gui import close, pump
 
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.fastlane import lanes_folder
@@ -95,6 +95,13 @@ class Heartbeat(QObject):
 
     def stop(self) -> None:
         self._timer.stop()
+
+
+def live_for(seconds: float) -> None:
+    """In a loop of Qt's own: without one nothing that is let go of would ever be deleted."""
+    loop = QEventLoop()
+    QTimer.singleShot(round(1000 * seconds), loop.quit)
+    loop.exec()
 
 
 def resident_mb() -> float:
@@ -168,20 +175,20 @@ def walk(program: Application, heart: Heartbeat, run_ids: list[str], minutes: fl
         for number, tab in enumerate(TABS):
             with heart.during(f"tab {tab}"):
                 program.workbench.select(run_ids[number % len(run_ids)], tab)
-                pump_for(2.0)
+                live_for(2.0)
                 if tab == "fastlane":
                     shown = program.window.findChild(FramesView, "fastlane.frames")
                     walked.frames_hz.append(shown.lanes.shown_hz() if shown is not None else 0.0)
         for page in PAGES:
             with heart.during(f"page {page}"):
                 program.window.show_page(page)
-                pump_for(1.0)
+                live_for(1.0)
         with heart.during("palette"):
             program.window.open_dialog("palette")
-            pump_for(0.5)
+            live_for(0.5)
             for dialog in program.window.findChildren(QWidget, "palette"):
                 dialog.close()
-            pump_for(0.5)
+            live_for(0.5)
         gc.collect()
         walked.memory.append((time.monotonic(), resident_mb()))
         heart.forgive()
@@ -211,9 +218,9 @@ def main() -> int:
             program.start()
             with heart.during("loading the list"):
                 pump(lambda: len(program.workbench.runs) == told.runs + told.streaming, "the runs", 60)
-                pump_for(2.0)
+                live_for(2.0)
             with heart.during("streaming, list only"):
-                pump_for(10.0)
+                live_for(10.0)
             walked = walk(program, heart, run_ids, told.minutes)
             heart.stop()
             close(program)
