@@ -25,7 +25,7 @@ if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
 os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
 
 from PySide6.QtGui import QPainter
-from PySide6.QtWidgets import QApplication, QDialog
+from PySide6.QtWidgets import QApplication, QDialog, QWidget
 from tests.helpers.daemons import ended
 from tests.helpers.gui import close, pump, pump_for, settle
 
@@ -38,7 +38,7 @@ from mosaic.plugins.payloads import Wishes, eval_payload, train_payload, with_se
 ROOT = Path(__file__).parents[1]
 THEMES = ("light", "dark")
 SIZES = ("1366x768", "1920x1080")
-SLOW_TABS = {"tensorboard": 8.0, "videos": 2.0, "fastlane": 2.0, "analytics": 1.5}
+SLOW_TABS = {"tensorboard": 4.0, "videos": 2.0, "fastlane": 2.0, "analytics": 1.5}
 """Seconds until there is something to see; the others are there at once."""
 NATIVE = ("run.export", "run.folder", "run.open", "run.import")
 """Actions that open dialogs or programs of the system's."""
@@ -94,9 +94,15 @@ class Photographer:
         for scene in self.scenes():
             if self.only in scene.name:
                 scene.arrange()
+                if "tensorboard" in scene.name:
+                    pump(self.has_page, "TensorBoard's page", 60)
                 pump_for(scene.wait_s)
                 self.take(f"{size}-{theme}-{scene.name}")
                 self.end_dialogs()
+
+    def has_page(self) -> bool:
+        page = self.program.window.findChild(QWidget, "tensorboard.page")
+        return page is not None and page.isVisible()
 
     def scenes(self) -> Iterator[Scene]:
         window, workbench = self.program.window, self.program.workbench

@@ -77,6 +77,7 @@ class Columns(QScrollArea):
     def _build(self) -> None:
         """Rows anew where another algorithm has other settings; section by section, so that nothing stands still."""
         self._refused = {}
+        is_first = not self._bodies
         layout = self._training.layout
         self._head[1].say(layout.algorithm.title)
         core = Section("", layout.core)
@@ -88,7 +89,10 @@ class Columns(QScrollArea):
         for row in self._rows.values():  # what stayed, even where somebody types
             row.show_text(text_of(self._training.draft, row.field))
         if self._waiting:
-            self.setUpdatesEnabled(False)
+            # The form as it was stays in sight while another one is built; the first one has nothing to show so far.
+            self.setUpdatesEnabled(is_first)
+            for body in self._bodies.values():
+                body.setVisible(not is_first)
             self._next.start()
         else:
             self.refresh()
@@ -127,6 +131,8 @@ class Columns(QScrollArea):
         self._next.stop()
         self._order_tabs()
         self._show_environments()
+        for body in self._bodies.values():
+            body.show()
         self.setUpdatesEnabled(True)
 
     def _order_tabs(self) -> None:
