@@ -196,7 +196,7 @@ class Plot(pg.GraphicsView):  # type: ignore[misc]
         self.left, self.bottom = Axis("left"), Axis("bottom")
         middle = QGraphicsWidget()
         grid = QGraphicsGridLayout(middle)
-        grid.setContentsMargins(0, theme.GAP, 2 * theme.GAP, 0)
+        grid.setContentsMargins(0, theme.GAP, 3 * theme.GAP, 0)
         grid.setSpacing(0)
         grid.addItem(self.left, 0, 0)
         grid.addItem(self.view, 0, 1)
