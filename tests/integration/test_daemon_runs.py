@@ -45,6 +45,7 @@ def test_the_same_config_twice_makes_two_runs(trainer: Trainer) -> None:
     assert {view["run_id"] for view in trainer.runs()} == {first, second}
 
 
+@pytest.mark.may_log("queue_paused")  # three quick ends in a row
 def test_every_end_is_told_with_its_cause(trainer: Trainer) -> None:
     expected: dict[str, tuple[dict[str, Any], str]] = {
         "exit code 3": ({"exit": 3, "say": "out of luck"}, "failed"),
