@@ -43,6 +43,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "metrics": ("reading:metrics", "Print the metrics of a run."),
         "config": ("runs:config", "Print the config that made a run."),
         "diff": ("runs:diff", "Show which settings of two runs differ."),
+        "compare": ("compare:compare", "Compare runs or groups of them: scores, how sure they are, and what differs."),
+        "leaderboard": ("leaderboard:leaderboard", "Rank all evaluated policies, for each environment."),
     },
     "Control": {
         "cancel": ("control:cancel", "Stop runs, each with a checkpoint."),

@@ -3,6 +3,7 @@
 from mosaic.statistics.curves import Smoother, Spread, mean_interval, resample, smoothed
 from mosaic.statistics.scores import (
     Interval,
+    bootstrap_mean,
     final_performance,
     iqm,
     iqm_interval,
@@ -14,6 +15,7 @@ __all__ = [
     "Interval",
     "Smoother",
     "Spread",
+    "bootstrap_mean",
     "final_performance",
     "iqm",
     "iqm_interval",

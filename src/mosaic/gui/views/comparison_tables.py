@@ -10,12 +10,12 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QColor, QGuiApplication, QKeyEvent, QKeySequence
 from PySide6.QtWidgets import QHeaderView, QTableWidget, QTableWidgetItem
 
-from mosaic.gui.models.comparison import Comparison, without_common, words
 from mosaic.gui.views.made import named
 from mosaic.gui.views.run_chips import DOT, dot_icon
 from mosaic.gui.views.words import number, run_title
 from mosaic.gui.workbench import Json
 from mosaic.statistics import Interval
+from mosaic.statistics.comparison import Comparison, without_common, words
 
 
 class _Table(QTableWidget):
