@@ -59,6 +59,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "delete": ("labels:delete", "Move finished runs to the trash."),
         "export": ("export:export", "Write a run's episodes, metrics, curve or whole folder to a file."),
         "import": ("export:import_", "Take in a run that was exported as a zip."),
+        "push": ("hub:push", "Send a run's policy to the Hugging Face Hub."),
+        "pull": ("hub:pull", "Bring a policy from the Hugging Face Hub."),
     },
     "The program itself": {
         "daemon": ("daemon:daemon", "Start, stop or look at the daemon that holds the runs."),

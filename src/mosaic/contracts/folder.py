@@ -85,6 +85,8 @@ class RunFolder:
         self.eval_videos = self.videos / f"{self.run_id}-eval"
         self.eval_summary = self.path / "eval_summary.json"
         self.models = self.path / "runs"
+        # whoever sends it to the Hugging Face Hub, or brought it from there
+        self.hub = self.path / "hub"
 
     def stdout_log(self, log_name: str) -> Path:
         return self.logs / f"{log_name}.stdout.log"

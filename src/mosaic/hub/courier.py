@@ -1,0 +1,106 @@
+"""Sends the process that talks to the Hub on its way, and tells how it fares."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mosaic.contracts.errors import MosaicError, error_named
+from mosaic.contracts.folder import RunFolder
+from mosaic.plugins import python_module
+from mosaic.secrets import VARIABLES, find_secret
+
+Json = dict[str, Any]
+TIMEOUT_S = 60.0
+"""How long the Hub may be silent."""
+QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONUNBUFFERED": "1"}
+
+
+class Progress(NamedTuple):
+    file: str
+    done_bytes: int
+    total_bytes: int
+
+
+OnProgress = Callable[[Progress], object]
+
+
+def push(
+    folder: RunFolder,
+    checkpoint: Path,
+    repo: str,
+    *,
+    evaluation: RunFolder | None = None,
+    is_private: bool = False,
+    has_video: bool = True,
+    timeout_s: float = TIMEOUT_S,
+    on_progress: OnProgress = lambda _: None,
+) -> Json:
+    """What was sent where: repo, url, commit, step, files, size_bytes, left_out."""
+    request = {
+        "do": "push",
+        "folder": str(folder.path),
+        "checkpoint": str(checkpoint),
+        "repo": repo,
+        "evaluation": None if evaluation is None else str(evaluation.path),
+        "is_private": is_private,
+        "has_video": has_video,
+    }
+    return _sent(request, timeout_s, on_progress)
+
+
+def pull(
+    repo: str,
+    into: Path,
+    revision: str | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    on_progress: OnProgress = lambda _: None,
+) -> Json:
+    """The repository's files are in `into`; its repo, url, commit, policy and size_bytes are told."""
+    request = {"do": "pull", "repo": repo, "revision": revision, "into": str(into)}
+    return _sent(request, timeout_s, on_progress)
+
+
+def environment(around: Mapping[str, str] | None = None) -> dict[str, str]:
+    """With the token, which is never an argument; without one, huggingface_hub looks where `hf auth login` put it."""
+    made = {**(os.environ if around is None else around), **QUIET}
+    token = find_secret("hf_token")
+    if token:
+        made[VARIABLES["hf_token"]] = token
+    return made
+
+
+def _sent(request: Json, timeout_s: float, on_progress: OnProgress) -> Json:
+    process = subprocess.Popen(
+        python_module("mosaic.hub.transfer"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+        text=True,
+        start_new_session=True,  # Ctrl-C is ours to answer
+    )
+    assert process.stdin and process.stdout and process.stderr
+    try:
+        with process.stdin as stdin:
+            json.dump({**request, "timeout_s": timeout_s}, stdin)
+        for line in process.stdout:
+            said = json.loads(line)
+            if said["kind"] == "progress":
+                on_progress(Progress(said["file"], said["done_bytes"], said["total_bytes"]))
+            elif said["kind"] == "failed":
+                raise error_named(said["error"])(said["sentence"])
+            else:
+                return {key: value for key, value in said.items() if key != "kind"}
+        words = process.stderr.read().strip().splitlines()
+        raise MosaicError(f"The transfer ended unexpectedly. Its last words: {words[-1][:300] if words else 'none'}")
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
