@@ -139,6 +139,18 @@ class KeeperStarted(Event):
     process: ProcessFacts
 
 
+class SidecarStarted(Event):
+    """Whoever records and uploads for the run; no part of its tree."""
+
+    KIND = "sidecar_started"
+    process: ProcessFacts
+
+
+class SidecarNotStarted(Event):
+    KIND = "sidecar_not_started"
+    reason: str
+
+
 class WorkerStarted(Event):
     KIND = "worker_started"
     process: ProcessFacts
@@ -198,7 +210,7 @@ KINDS: dict[str, type[Event]] = {
     kind.KIND: kind
     for kind in (
         Hello, Progress, Metrics, Episodes, CheckpointSaved, Environment, Artifact, Warned, Anomaly,
-        PausedNow, ResumedNow, EvalSummaryUpdate, Finished, KeeperStarted, WorkerStarted, WorkerNotStarted, Sample,
-        PausedBySignal, ResumedBySignal, Escalated, Exited,
+        PausedNow, ResumedNow, EvalSummaryUpdate, Finished, KeeperStarted, SidecarStarted, SidecarNotStarted,
+        WorkerStarted, WorkerNotStarted, Sample, PausedBySignal, ResumedBySignal, Escalated, Exited,
     )
 }  # fmt: skip
