@@ -58,7 +58,7 @@ class ReservedExtras(Contract):
     mode: Literal["train", "policy_eval"] | None = None
     """`policy_eval` plays a trained policy instead of training one."""
     policy_path: AnyPath | None = None
-    """For an evaluation: a checkpoint folder, a run folder, or the .cleanrl_model file of a run."""
+    """For an evaluation: a checkpoint folder, a run folder, or a .cleanrl_model file."""
     tensorboard_dir: InsidePath | None = None
     """Where the event files go, inside the run's folder."""
     track_wandb: bool | None = None
@@ -87,6 +87,8 @@ class ReservedExtras(Contract):
     """The same under its older name."""
     eval_repeat: bool | None = None
     """Evaluate batch after batch until stopped."""
+    eval_stochastic: bool | None = None
+    """Draw actions as in training, instead of taking the best one; each episode draws from a seed of its own."""
     save_model: bool | None = None
     """Write the .cleanrl_model file at the end; on unless said otherwise."""
     upload_model: bool | None = None
@@ -124,6 +126,8 @@ class Assignment:
     tensorboard_enabled: bool = True
     keep_checkpoints: int | None = None
     wandb_enabled: bool = False
+    cpus: int | None = None
+    """How many the run may use; unset: as many as there are."""
 
     @property
     def is_evaluation(self) -> bool:
@@ -198,6 +202,7 @@ def _unwrapped(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         "tensorboard_enabled": artifacts.tensorboard.enabled,
         "keep_checkpoints": artifacts.keep_checkpoints,
         "wandb_enabled": artifacts.wandb.enabled,
+        "cpus": payload.resources.cpus,
     }
 
 
