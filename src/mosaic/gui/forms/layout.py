@@ -26,6 +26,7 @@ LABELS = {
     "torch_deterministic": "Deterministic",
     "eval_batch_size": "Episodes",
     "eval_repeat": "Repeat",
+    "eval_stochastic": "Stochastic",
     "eval_capture_video": "Video",
     "seed_override": "Seed",
 }

@@ -37,7 +37,12 @@ STATE_ICONS = {
     "waiting": ("mdi6.timer-sand", "warning"),
     UNAVAILABLE: ("mdi6.access-point-off", "muted"),
 }
-BUDGETS = (("1.5 % of training", None), ("5 % of training", 0.05), ("10 % of training", 0.1), ("25 % of training", 0.25))
+BUDGETS = (
+    ("1.5 % of training", None),
+    ("5 % of training", 0.05),
+    ("10 % of training", 0.1),
+    ("25 % of training", 0.25),
+)
 
 
 class FastLane(QWidget):
