@@ -18,7 +18,7 @@ def model_card(policy: Description, evaluation: Json | None, repo: str, has_vide
         f"# {policy.algo} on {policy.env_id}\n",
         _opening(policy),
         _results(policy, evaluation),
-        f"![A recorded episode]({VIDEO})\n" if has_video else "",
+        f"[A recorded episode]({VIDEO})\n" if has_video else "",
         _usage(policy, repo),
         _settings(policy),
         _versions(policy),

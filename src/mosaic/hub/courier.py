@@ -85,11 +85,14 @@ def _sent(request: Json, timeout_s: float, on_progress: OnProgress) -> Json:
         text=True,
         start_new_session=True,  # Ctrl-C is ours to answer
     )
-    assert process.stdin and process.stdout and process.stderr
+    stdout, stderr = process.stdout, process.stderr
+    assert process.stdin is not None
+    assert stdout is not None
+    assert stderr is not None
     try:
         with process.stdin as stdin:
             json.dump({**request, "timeout_s": timeout_s}, stdin)
-        for line in process.stdout:
+        for line in stdout:
             said = json.loads(line)
             if said["kind"] == "progress":
                 on_progress(Progress(said["file"], said["done_bytes"], said["total_bytes"]))
@@ -97,10 +100,10 @@ def _sent(request: Json, timeout_s: float, on_progress: OnProgress) -> Json:
                 raise error_named(said["error"])(said["sentence"])
             else:
                 return {key: value for key, value in said.items() if key != "kind"}
-        words = process.stderr.read().strip().splitlines()
+        words = stderr.read().strip().splitlines()
         raise MosaicError(f"The transfer ended unexpectedly. Its last words: {words[-1][:300] if words else 'none'}")
     finally:
         process.kill()
         process.wait()
-        process.stdout.close()
-        process.stderr.close()
+        stdout.close()
+        stderr.close()

@@ -33,6 +33,12 @@ def safe_path(name: str) -> str:
     return name
 
 
+def _model_name(name: str) -> str:
+    if "/" in name or not name.endswith(MODEL_SUFFIX):
+        raise ValueError(f"expected a name that ends in {MODEL_SUFFIX}")
+    return name
+
+
 RepoPath = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(safe_path)]
 
 
@@ -57,7 +63,7 @@ class Description(Contract):
     settings: dict[str, Any] = {}
     """The algorithm's own."""
     versions: dict[str, str] = {}
-    model: RepoPath | None = None
+    model: Annotated[RepoPath, AfterValidator(_model_name)] | None = None
     """The file that users of CleanRL know."""
     files: dict[RepoPath, HashedFile]
     """Everything of the policy, except the card, which people may edit."""

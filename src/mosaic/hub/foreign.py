@@ -28,7 +28,7 @@ def described(repo: str, names: list[str], card: str) -> Description:
     if len(models) != 1:
         found = f"{len(models)} files" if models else "no file"
         raise BadInput(
-            f"The repository {repo} is neither MOSAIC's (it has no mosaic.json) nor CleanRL's ({found} *{MODEL_SUFFIX})."
+            f"The repository {repo} is neither MOSAIC's (no mosaic.json) nor CleanRL's ({found} *{MODEL_SUFFIX})."
         )
     settings = _settings(card)
     env_id = settings.get("env_id") or _env_id(card)
@@ -59,14 +59,13 @@ def _settings(card: str) -> dict[str, Any]:
 
 def _env_id(card: str) -> str | None:
     """The data set of the card's first result."""
-    import yaml  # huggingface_hub brings it
+    from huggingface_hub import ModelCard
 
-    front = card.split("---", 2)
     try:
-        said = yaml.safe_load(front[1]) if len(front) == 3 else {}
-        name = said["model-index"][0]["results"][0]["dataset"]["name"]
-    except (yaml.YAMLError, KeyError, IndexError, TypeError):
+        results = getattr(ModelCard(card, ignore_metadata_errors=True).data, "eval_results", None)
+    except (ValueError, TypeError, AttributeError):
         return None
+    name = results[0].dataset_name if results else None
     return name if isinstance(name, str) else None
 
 

@@ -40,11 +40,8 @@ def make_run(source: Path, target: RunFolder, run_id: str, pulled: Mapping[str, 
             link.symlink_to(str(policy.step))
     if policy.model is not None:
         _move(source / policy.model, target.model(f"{policy.env_id}__{policy.algo}__{policy.seed}__0", policy.algo))
-    for name, place in (
-        (VIDEO, target.videos / VIDEO),
-        (EVALUATION, target.hub / EVALUATION),
-        (CARD, target.hub / CARD),
-    ):
+    further = {VIDEO: target.videos / VIDEO, EVALUATION: target.hub / EVALUATION, CARD: target.hub / CARD}
+    for name, place in further.items():
         if (source / name).is_file() and (name == CARD or name in policy.files):
             _move(source / name, place)
     target.logs.mkdir(exist_ok=True)

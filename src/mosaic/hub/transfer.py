@@ -113,7 +113,7 @@ def _deletions(api: Any, repo_id: str, bundle: Bundle, teller: Teller) -> list[A
     from huggingface_hub import CommitOperationDelete
 
     with teller.patient():
-        there = api.list_repo_files(repo_id)
+        there = [entry.rfilename for entry in api.model_info(repo_id).siblings or ()]
     if DESCRIPTION not in there:
         return []
     ours = [name for name in there if name in (EVALUATION, VIDEO) or name.startswith("checkpoints/")]
@@ -133,9 +133,8 @@ def pull(request: Json, teller: Teller) -> Json:
         policy = _described(download.text(DESCRIPTION))
     else:
         policy = foreign.described(request["repo"], sorted(listed), download.text(CARD) if CARD in listed else "")
-    download.fetch(
-        [*policy.files, *(name for name in [CARD] if name in listed)] if policy.files else [str(policy.model)]
-    )
+    wanted = list(policy.files) or [str(policy.model)]
+    download.fetch([*wanted, CARD] if CARD in listed else wanted)
     for name, said in policy.files.items():
         check_file(download.into / name, said, name)
     return {

@@ -1,0 +1,148 @@
+"""Pushing and pulling with the real huggingface_hub, against a stand-in of the Hub on loopback."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.commands import mosaic
+from tests.helpers.hub_server import TOKEN, Hub, running_hub
+from tests.helpers.worker_runs import small, train_here
+
+from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError
+from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.hub import courier, ledger
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return train_here(RunFolder(tmp_path_factory.mktemp("it's a run") / "01TRAINED"), small())
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    with running_hub() as made:
+        for name, value in {**made.environment, "HF_HOME": str(tmp_path / "hf")}.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+def push(folder: RunFolder, repo: str = "tester/cart", **more: Any) -> dict[str, Any]:
+    return courier.push(folder, folder.checkpoint(64), repo, **more)
+
+
+def test_a_push_makes_a_repository_and_a_further_one_a_commit_of_what_is_new(hub: Hub, trained: RunFolder) -> None:
+    seen: list[courier.Progress] = []
+    done = push(trained, is_private=True, on_progress=seen.append)
+    repo = hub.repos["tester/cart"]
+    assert repo.is_private
+    assert done["url"] == f"{hub.url}/tester/cart"
+    assert done["commit"] == repo.head
+    assert {"README.md", "mosaic.json", "ppo.cleanrl_model", "checkpoints/64/weights.safetensors"} <= repo.files.keys()
+    assert repo.files["checkpoints/64/state.npz"] == (trained.checkpoint(64) / "state.npz").read_bytes()
+    assert seen[-1].done_bytes == seen[-1].total_bytes == done["size_bytes"]
+    assert [at.done_bytes for at in seen] == sorted(at.done_bytes for at in seen)
+    assert TOKEN.encode() not in b"".join(repo.files.values())
+    # What an earlier push left goes; what others put there stays; what the Hub has is not sent again.
+    repo.add({**repo.files, "checkpoints/32/state.npz": b"old", "notes.txt": b"mine"}, "by hand")
+    sent = [request for request in hub.requests if request.startswith("PUT")]
+    push(trained)
+    assert "checkpoints/32/state.npz" not in repo.files
+    assert repo.files["notes.txt"] == b"mine"
+    assert [request for request in hub.requests if request.startswith("PUT")] == sent
+
+
+@pytest.mark.parametrize(
+    ("fault", "repo", "timeout_s", "said"),
+    [
+        ({}, "elsewhere/cart", 30, "may not write to elsewhere/cart (403)"),
+        ({"/api/repos/create": 401}, "tester/cart", 30, "does not accept the token"),
+        ({"/api/repos/create": 503}, "tester/cart", 30, "problem of its own (503)"),
+        ({"/api/models/tester/cart/commit": 409}, "tester/cart", 30, "somebody else at the same time (409)"),
+        ({"/api/repos/create": "hang"}, "tester/cart", 1.5, "did not answer within 2 seconds"),
+        ({"/api/repos/create": "drop"}, "tester/cart", 30, "cannot be reached"),
+        ({}, "not a name", 30, "expected OWNER/NAME"),
+    ],
+)
+def test_a_hub_that_does_not_do_as_asked_is_told_of_in_one_sentence(
+    hub: Hub, trained: RunFolder, fault: dict[str, int | str], repo: str, timeout_s: float, said: str
+) -> None:
+    hub.faults = fault
+    with pytest.raises(MosaicError) as told:
+        push(trained, repo, timeout_s=timeout_s)
+    assert said in str(told.value)
+    assert "\n" not in str(told.value)
+    assert TOKEN not in str(told.value)
+
+
+def test_a_hub_that_cannot_be_reached_is_named(trained: RunFolder, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        nowhere = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("HF_ENDPOINT", nowhere)
+        with pytest.raises(MosaicError, match=f"{nowhere} cannot be reached"):
+            push(trained)
+
+
+def test_without_the_extra_the_sentence_says_what_to_install(
+    trained: RunFolder, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "huggingface_hub.py").write_text("raise ModuleNotFoundError(name='huggingface_hub')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(MissingExtra, match=r"mosaic-rl\[hub\]"):
+        push(trained)
+
+
+def test_a_repository_that_is_not_what_it_says_is_refused(hub: Hub, trained: RunFolder, tmp_path: Path) -> None:
+    push(trained)
+    good = hub.repos["tester/cart"].files
+    described = json.loads(good["mosaic.json"])
+    changed = {**good, "checkpoints/64/weights.safetensors": b"other"}
+    described["files"]["../../escaped"] = described["files"].pop("config.json")
+    escaping = {**good, "mosaic.json": json.dumps(described).encode()}
+    lacking = {name: content for name, content in good.items() if name != "checkpoints/64/state.npz"}
+    for number, (files, said) in enumerate(
+        [(changed, "not what mosaic.json says"), (escaping, "cannot be used"), (lacking, "lacks checkpoints/64/state")]
+    ):
+        hub.put(f"tester/bad{number}", files)
+        into = tmp_path / str(number) / "into"
+        into.mkdir(parents=True)
+        with pytest.raises(BadInput, match=said):
+            courier.pull(f"tester/bad{number}", into)
+    with pytest.raises(BadInput, match=r"\(404\)"):
+        courier.pull("tester/nothing", tmp_path)
+    assert not (tmp_path / "escaped").exists()
+
+
+def test_a_policy_that_was_pushed_is_pulled_and_plays_as_before(workspace: Workspace, hub: Hub, tmp_path: Path) -> None:
+    """The whole way, on the command line."""
+    small_run = ("--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32", "--env-id", "CartPole-v1")
+    run = mosaic(workspace, "train", "ppo", *small_run, "--json").json["run_id"]
+    before = mosaic(workspace, "eval", run, "--episodes", "5", "--video", "--json").json
+    pushed = mosaic(workspace, "push", run, "--repo", "tester/cart", "--json")
+    assert pushed.code == 0, pushed.err
+    assert {"evaluation.json", "replay.mp4"} <= set(pushed.json["files"])
+    card = hub.repos["tester/cart"].files["README.md"].decode()
+    assert f"{before['avg_return']:.2f} +/- " in card
+    said = ledger.read(workspace.run(run))
+    assert said is not None
+    assert said["commit"] == pushed.json["commit"]
+
+    pulled = mosaic(workspace, "pull", "tester/cart", "--json")
+    assert pulled.code == 0, pulled.err
+    assert pulled.json["run_id"] != run
+    assert pulled.json["checkpoint_step"] == 256
+    after = mosaic(workspace, "eval", pulled.json["run_id"], "--episodes", "5", "--json").json
+    assert after["returns"] == before["returns"]
+    out = tmp_path / "it's out"
+    made = mosaic(workspace, "pull", "tester/cart", "--revision", pushed.json["commit"], "--out", str(out))
+    assert made.code == 0, made.err
+    assert (out / "checkpoints" / "last" / "manifest.json").is_file()
+    again = mosaic(workspace, "pull", "tester/cart", "--out", str(out))
+    assert again.code == 2
+    assert "not empty" in again.err
+    assert not list(workspace.trainer.glob(".pulling-*"))
