@@ -131,6 +131,36 @@ class Finished(Event):
     global_step: int | None = None
 
 
+class Hyperparameters(Event):
+    """Every setting of the algorithm, defaults too."""
+
+    KIND = "hyperparameters"
+    values: dict[str, Any]
+
+
+# --- sidecar.jsonl: the sidecar speaks; its warnings are those of above
+
+
+class TrackingStarted(Event):
+    KIND = "tracking_started"
+    tracker: str
+    """`wandb` or `trackio`."""
+
+
+class TrackingEnded(Event):
+    KIND = "tracking_ended"
+    tracker: str
+    rows: int
+    """How many rows of scalars it was given."""
+
+
+class WandbSynced(Event):
+    """Everything of one W&B run is on its server."""
+
+    KIND = "wandb_synced"
+    url: str | None = None
+
+
 # --- keeper.jsonl: the keeper speaks
 
 
@@ -212,5 +242,6 @@ KINDS: dict[str, type[Event]] = {
         Hello, Progress, Metrics, Episodes, CheckpointSaved, Environment, Artifact, Warned, Anomaly,
         PausedNow, ResumedNow, EvalSummaryUpdate, Finished, KeeperStarted, SidecarStarted, SidecarNotStarted,
         WorkerStarted, WorkerNotStarted, Sample, PausedBySignal, ResumedBySignal, Escalated, Exited,
+        Hyperparameters, TrackingStarted, TrackingEnded, WandbSynced,
     )
 }  # fmt: skip

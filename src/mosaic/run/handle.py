@@ -182,8 +182,9 @@ class Run:
         return mean if math.isfinite(mean) else None
 
     def hyperparameters(self, values: Mapping[str, object]) -> None:
-        """A table for TensorBoard's text tab."""
+        """A table for TensorBoard's text tab, and for whoever tracks the run."""
         self._begin()
+        self.event("hyperparameters", values={name: _plain(value) for name, value in values.items()})
         rows = "".join(f"\n|{name}|{value}|" for name, value in values.items())
         self._log.text("hyperparameters", f"|param|value|\n|-|-|{rows}", int(self.global_step))
 
@@ -377,6 +378,12 @@ class Run:
             if moved.damage:
                 text = f"Checkpoint {moved.step} is damaged ({moved.damage}): passed over and kept as {moved.path}."
                 self.warn(text, "checkpoint_damaged")
+
+
+def _plain(value: object) -> object:
+    """As JSON can hold it."""
+    is_number = isinstance(value, float) and math.isfinite(value)
+    return value if is_number or value is None or isinstance(value, (str, int)) else str(value)
 
 
 def _hellos(journal: Path) -> int:
