@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from mosaic.statistics import Interval, bootstrap_mean, iqm
+from mosaic.statistics import Interval, iqm, mean_of
 
 Json = dict[str, Any]
 
@@ -32,7 +33,7 @@ class Place:
     is_deterministic: bool
     episodes: int
     mean: Interval
-    """Over the episodes of all batches, with the 95 % interval of a bootstrap; none for one episode alone."""
+    """Over the episodes of all batches, with Student's 95 % interval; none for one episode alone."""
     iqm: float
     evaluated_at: float
 
@@ -75,8 +76,13 @@ def ranked(evaluations: Iterable[Json]) -> list[Place]:
     return places
 
 
+def returns_of(evaluation: Json) -> npt.NDArray[np.float64]:
+    """Of all its batches; NaN for one that was not finite."""
+    return np.array([value for batch in evaluation["batches"] for value in batch["returns"]], np.float64)
+
+
 def _place(one: Json) -> Place:
-    returns = np.array([value for batch in one["batches"] for value in batch["returns"]], np.float64)
+    returns = returns_of(one)
     return Place(
         rank=0,
         run_id=one["run_id"],
@@ -87,7 +93,7 @@ def _place(one: Json) -> Place:
         step=one["checkpoint_step"],
         is_deterministic=one["deterministic"] is not False,
         episodes=len(returns),
-        mean=bootstrap_mean(returns),
+        mean=mean_of(returns),
         iqm=iqm(returns),
         evaluated_at=float(one["evaluated_at"]),
     )

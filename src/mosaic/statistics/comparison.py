@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mosaic.statistics.curves import Spread, mean_interval, resample, smoothed
+from mosaic.statistics.curves import Interval, Spread, mean_interval, resample, smoothed
 from mosaic.statistics.scores import (
     LAST_EPISODES,
-    Interval,
     final_performance,
     iqm_interval,
     probability_of_improvement_interval,

@@ -7,10 +7,11 @@ task, so that a task with many runs does not outweigh one with few by chance.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from mosaic.statistics.curves import Interval
 
 Floats = npt.NDArray[np.float64]
 Strata = Sequence[Floats]
@@ -19,34 +20,14 @@ LAST_EPISODES = 100
 REPETITIONS = 50_000
 PAIR_REPETITIONS = 2_000
 _CHUNK = 5_000
-_MOST_DRAWN = 1_000_000
-"""Numbers drawn at a time, so that the memory of a bootstrap does not grow with the episodes."""
 _SEED = 0
 """The same runs always give the same interval."""
-
-
-class Interval(NamedTuple):
-    point: float
-    low: float
-    high: float
 
 
 def final_performance(returns: Floats, last: int = LAST_EPISODES) -> float:
     """The mean of the last 100 episodes, or so many; NaN where there are none."""
     known = returns[np.isfinite(returns)][-last:]
     return float(known.mean()) if len(known) else float("nan")
-
-
-def bootstrap_mean(values: Floats, repetitions: int = PAIR_REPETITIONS) -> Interval:
-    """The mean of some episodes with the 95 % interval of a bootstrap. One alone has a mean and no interval."""
-    point = float(values.mean()) if len(values) else float("nan")
-    if len(values) < 2:
-        return Interval(point, float("nan"), float("nan"))
-    random = np.random.default_rng(_SEED)
-    rows = max(1, _MOST_DRAWN // len(values))
-    sizes = [min(rows, repetitions - begin) for begin in range(0, repetitions, rows)]
-    means = [values[random.integers(0, len(values), (size, len(values)))].mean(axis=1) for size in sizes]
-    return _percentiles(point, np.concatenate(means))
 
 
 def iqm(scores: Floats) -> float:

@@ -37,8 +37,6 @@ FIELDS = (
     Field("tags", "names", None, "Separated by commas.", is_optional=True),
 )
 ENVIRONMENT = Field("env_id", "str", None, "Must have the same spaces as the one it was trained on.")
-_NOT_EXTRAS = ("eval_batch_size", "eval_repeat", "eval_capture_video", "seed_override", "tags")
-"""Fields that `eval_payload` places itself."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,8 @@ def policy_payload(draft: PolicyDraft) -> Json:
             "worker": {"id": draft.worker, "config": {key: value for key, value in config.items() if value is not None}}
         }
     }
-    payload = eval_payload(
+    watched = {of.name: values[of.name] for of in fields if of.name in TELEMETRY and values[of.name] != of.default}
+    return eval_payload(
         trained,
         str(draft.found.get("path") or draft.path.strip()),
         values["eval_batch_size"],
@@ -112,11 +111,9 @@ def policy_payload(draft: PolicyDraft) -> Json:
         values.get("seed_override"),
         values["tags"] or (),
         bool(values.get("eval_repeat")),
+        is_stochastic=bool(values.get("eval_stochastic")),
+        **watched,
     )
-    payload["metadata"]["worker"]["config"]["extras"] |= {
-        of.name: values[of.name] for of in fields if of.name not in _NOT_EXTRAS and values[of.name] != of.default
-    }
-    return payload
 
 
 def with_found(draft: PolicyDraft, found: Json, telemetry: Json) -> PolicyDraft:
@@ -124,7 +121,7 @@ def with_found(draft: PolicyDraft, found: Json, telemetry: Json) -> PolicyDraft:
     env_id = None if draft.env_id == found.get("env_id") else draft.env_id
     algo = None if draft.algo == found.get("algo") else draft.algo
     if not found.get("env_id") or not found.get("algo"):
-        env_id = env_id or ""
+        env_id = env_id or str(found.get("env_id") or "")
     return replace(draft, found=found, telemetry=telemetry, env_id=env_id, algo=algo)
 
 
