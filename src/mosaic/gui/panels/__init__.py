@@ -7,6 +7,7 @@ from mosaic.gui.panels.compare import Compare
 from mosaic.gui.panels.config import ConfigTab
 from mosaic.gui.panels.control import Control
 from mosaic.gui.panels.fastlane import FastLane
+from mosaic.gui.panels.leaderboard import Leaderboard
 from mosaic.gui.panels.log import LogPanel
 from mosaic.gui.panels.logs import LogsTab
 from mosaic.gui.panels.notes import NotesPanel
@@ -38,6 +39,7 @@ PAGES: tuple[Page, ...] = (
     Page("run", "Runs", "mdi6.format-list-bulleted", lambda workbench: RunPage(workbench, RUN_TABS)),
     Page("compare", "Compare", "mdi6.compare", Compare),
     Page("policy", "Evaluate", "mdi6.folder-open-outline", PolicyPage),
+    Page("leaderboard", "Leaderboard", "mdi6.trophy-outline", Leaderboard),
     Page("trainer", "Trainer", "mdi6.server", TrainerPage, is_listed=False),
     Page("settings", "Settings", "mdi6.cog-outline", SettingsPage, is_listed=False),
 )

@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
 
 from mosaic.client import Trainer
 from mosaic.gui import theme
+from mosaic.gui.models.evaluation import SUMMARY_EVENT
 from mosaic.gui.models.lanes import CONNECTED, UNAVAILABLE
 from mosaic.gui.models.recording import Recording, save_picture
 from mosaic.gui.views import hud
@@ -31,7 +32,6 @@ from mosaic.gui.views.made import named, state_label
 from mosaic.gui.views.words import duration
 from mosaic.gui.workbench import Json, Workbench
 
-EVAL_EVENT = "eval_summary_update"
 STATE_ICONS = {
     CONNECTED: ("mdi6.access-point", "good"),
     "waiting": ("mdi6.timer-sand", "warning"),
@@ -250,7 +250,7 @@ class FastLane(QWidget):
 
     def _hear(self, events: list[Json]) -> None:
         for event in events:
-            if event["kind"] == EVAL_EVENT and event["run_id"] == self._run_id:
+            if event["kind"] == SUMMARY_EVENT and event["run_id"] == self._run_id:
                 self._take_summary((event["run_id"], event["summary"]))
 
     def _take_summary(self, answer: tuple[str, Json | None]) -> None:
@@ -341,13 +341,7 @@ class FastLane(QWidget):
 
 
 def _last_summary(trainer: Trainer, run_id: str) -> tuple[str, Json | None]:
-    """The newest that was told before we listened. How many there are is read from the points: a watch never ends."""
-    newest = 0
-    for part in trainer.metrics(run_id, ["eval/avg_return"]):
-        newest = max([newest, *(int(step) for step in part.steps)])
-    if newest:
-        for batch in trainer.watch(0, run_id, [EVAL_EVENT]):
-            for event in batch.events:
-                if int(event["summary"].get("batch", 0)) >= newest:
-                    return run_id, event["summary"]
+    """The newest that was told before we listened."""
+    for found in trainer.evaluations(run_id):
+        return run_id, found["batches"][-1]
     return run_id, None

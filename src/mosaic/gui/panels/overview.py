@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from PySide6.QtCore import Qt, QTimer
@@ -14,15 +15,18 @@ from PySide6.QtWidgets import (
     QPushButton,
     QScrollArea,
     QSplitter,
+    QStackedWidget,
     QVBoxLayout,
     QWidget,
 )
 
 from mosaic.gui import theme
+from mosaic.gui.models.evaluation import Evaluations
 from mosaic.gui.models.feed import Feed
 from mosaic.gui.models.series import RETURN_TAG, Series
 from mosaic.gui.views import words
 from mosaic.gui.views.chart import Chart
+from mosaic.gui.views.evaluation import EvaluationView
 from mosaic.gui.views.facts import Fact, Facts, Story, Tile
 from mosaic.gui.views.made import muted, named
 from mosaic.gui.workbench import Json, Workbench
@@ -55,12 +59,16 @@ class Overview(QWidget):
         self._facts = Facts()
         self._story = Story()
         self._chart = Chart("Return", "overview.chart")
+        self._evaluation = EvaluationView()
+        self._found = Evaluations(workbench.bridge, self)
+        self._picture = QStackedWidget()
         self._build()
         self._clock = QTimer(self, interval=TICK_MS)
         self._clock.timeout.connect(self._refresh)
         workbench.runs.changed.connect(self._changed)
         workbench.runs.reset.connect(self._ask)
         workbench.theme_changed.connect(self._restyle)
+        self._found.changed.connect(self._refresh)
 
     def _build(self) -> None:
         column = QVBoxLayout(self)
@@ -79,7 +87,9 @@ class Overview(QWidget):
         self._chart.set_smoothing(SMOOTHING)
         self._chart.set_hint("No episode has ended yet")
         right = QSplitter(Qt.Orientation.Vertical)
-        right.addWidget(self._chart)
+        self._picture.addWidget(self._chart)
+        self._picture.addWidget(self._evaluation)
+        right.addWidget(self._picture)
         right.addWidget(self._with_heading("Story", self._story))
         right.setStretchFactor(0, 1)
         right.setSizes([400, 130])
@@ -123,6 +133,7 @@ class Overview(QWidget):
             self._run_id = run_id
             self._watch(self._workbench.series(run_id))
             self._story.show_story([])
+        self._follow()
         self._ask()
         self._refresh()
 
@@ -133,6 +144,16 @@ class Overview(QWidget):
             self._workbench.bridge.ask(
                 lambda trainer: trainer.get(run_id), lambda view: self._workbench.runs.update([view]), None, self
             )
+
+    def _follow(self) -> None:
+        """An evaluation's own findings stand where a training run has its curve."""
+        view = self._workbench.runs.get(self._run_id)
+        is_evaluation = view is not None and view.get("kind") == "policy_eval"
+        self._picture.setCurrentWidget(self._evaluation if is_evaluation else self._chart)
+        if is_evaluation and self.isVisible():
+            self._found.follow(self._run_id)
+        else:
+            self._found.rest()
 
     def _watch(self, series: Series) -> None:
         if self._series is not None:
@@ -164,6 +185,8 @@ class Overview(QWidget):
         if view is None:
             return
         self._show_tiles(view)
+        if view.get("kind") == "policy_eval":
+            self._show_evaluation(view)
         self._show_reason(view)
         self._facts.show_facts(facts_of(view))
         if "story" in view:
@@ -179,6 +202,7 @@ class Overview(QWidget):
         of = f"of {words.number(total)}" if total else ""
         percent = f"{100 * part:.0f} %" if part is not None else ""
         exact = f"{step:,} of {total:,} steps" if step is not None and total else ""
+        self._tiles["steps"].caption.setText("Steps")
         self._tiles["steps"].say(words.number(step), " · ".join(filter(None, (of, percent))), exact)
         self._tiles["sps"].say(words.number(view.get("sps")), tip="As the worker measures it")
         is_over = view["stage"] == "finished"
@@ -198,6 +222,20 @@ class Overview(QWidget):
         self._bar.setVisible(part is not None and not is_over)
         self._bar.setValue(round(PARTS * (part or 0)))
 
+    def _show_evaluation(self, view: Json) -> None:
+        is_over = view["stage"] == "finished"
+        evaluation = self._found.found[0] if self._found.found else None
+        if evaluation is not None or self._found.is_loaded:
+            self._evaluation.show_evaluation(evaluation, theme.run_colour(self._run_id), is_over)
+        self._tiles["steps"].caption.setText("Episodes")
+        batches = evaluation["batches"] if evaluation is not None else []
+        of = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
+        self._tiles["steps"].say(words.number(view.get("episodes")), of if batches else "")
+        mean = self._evaluation.histogram.mean if evaluation is not None else None
+        if mean is not None and math.isfinite(mean.point):
+            sure = f"95 %: {words.number(mean.low)} to {words.number(mean.high)}" if math.isfinite(mean.low) else ""
+            self._tiles["return"].say(words.number(mean.point), sure, "Mean return of all its episodes")
+
     def _show_reason(self, view: Json) -> None:
         is_bad = view.get("outcome") in ("failed", "rejected", "lost") or view.get("is_stalled")
         said = view.get("reason") or ("Running, but without a sign of progress for a while." if is_bad else "")
@@ -215,11 +253,13 @@ class Overview(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         self._clock.start()
+        self._follow()
         self._refresh()
         super().showEvent(event)
 
     def hideEvent(self, event: QHideEvent) -> None:
         self._clock.stop()
+        self._found.rest()
         super().hideEvent(event)
 
 
