@@ -61,6 +61,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "import": ("export:import_", "Take in a run that was exported as a zip."),
         "push": ("hub:push", "Send a run's policy to the Hugging Face Hub."),
         "pull": ("hub:pull", "Bring a policy from the Hugging Face Hub."),
+        "wandb": ("wandb:wandb", "Weights & Biases: store the key, sync runs, find out why it cannot be reached."),
     },
     "The program itself": {
         "daemon": ("daemon:daemon", "Start, stop or look at the daemon that holds the runs."),

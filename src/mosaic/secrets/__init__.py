@@ -8,6 +8,7 @@ from mosaic.secrets.payloads import storing_secrets, without_secrets
 from mosaic.secrets.proxies import wandb_environment
 from mosaic.secrets.store import (
     VARIABLES,
+    brought_along,
     find_secret,
     forget_secret,
     keep_secret,
@@ -19,6 +20,7 @@ from mosaic.secrets.store import (
 
 __all__ = [
     "VARIABLES",
+    "brought_along",
     "find_secret",
     "forget_secret",
     "keep_secret",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from mosaic.contracts.errors import BadInput
@@ -69,15 +71,21 @@ def keep_secret(name: str, value: str) -> str:
 
     A config that brings a key of its own does not replace the one that its user has logged in with.
     """
-    value, number = value.strip(), 1
-    while True:
-        candidate = name if number == 1 else f"{name}-{number}"
-        stored = _stored(candidate)
-        if stored is None:
-            put_secret(candidate, value)
-        if stored in (None, value):
-            return reference(candidate)
-        number += 1
+    value = value.strip()
+    chosen = next(candidate for candidate in _numbered(name) if _stored(candidate) in (None, value))
+    put_secret(chosen, value)
+    return reference(chosen)
+
+
+def brought_along(name: str) -> list[str]:
+    """The names under which secrets of configs are stored beside the user's own."""
+    others = itertools.islice(_numbered(name), 1, None)
+    return list(itertools.takewhile(lambda candidate: _stored(candidate) is not None, others))
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name}-{number}" for number in itertools.count(2))
 
 
 def file_path() -> Path:
