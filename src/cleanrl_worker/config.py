@@ -71,7 +71,7 @@ class ReservedExtras(Contract):
     wandb_http_proxy: Text | None = None
     wandb_https_proxy: Text | None = None
     capture_video: bool | None = None
-    """Record videos while training."""
+    """Record videos while training: the first environment's episodes 0, 1, 8, 27, … and every thousandth."""
     eval_capture_video: bool | None = None
     """Record videos of an evaluation's first episodes."""
     video_mode: Literal["single", "grid", "off"] | None = None
@@ -90,7 +90,7 @@ class ReservedExtras(Contract):
     eval_stochastic: bool | None = None
     """Draw actions as in training, instead of taking the best one; each episode draws from a seed of its own."""
     save_model: bool | None = None
-    """Write the .cleanrl_model file at the end; on unless said otherwise."""
+    """Write the .cleanrl_model file at the end; on unless said otherwise. Said to be on: evaluate it, too."""
     upload_model: bool | None = None
     hf_entity: Text | None = None
     algo_params: dict[str, Any] | None = None
@@ -141,6 +141,11 @@ class Assignment:
     @property
     def saves_model(self) -> bool:
         return self.extras.save_model is not False
+
+    @property
+    def evaluates_model(self) -> bool:
+        """As CleanRL: whoever says that a model is to be saved gets it evaluated, and filmed where that is said."""
+        return self.extras.save_model is True or bool(self.extras.eval_capture_video)
 
     @property
     def eval_batch_size(self) -> int:

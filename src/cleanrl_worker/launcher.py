@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ KEEP_CHECKPOINTS = 3
 GRID_LIMIT = 8
 """Environments that can be watched, unless `grid_limit` says otherwise."""
 NOT_YET = {
-    "capture_video": "Videos during training are not there yet: capture_video has no effect.",
     "track_wandb": "W&B tracking is not there yet: track_wandb has no effect.",
     "upload_model": "Uploading to the Hugging Face Hub is not there yet: upload_model has no effect.",
 }
@@ -84,6 +84,29 @@ def live_frames(assignment: Assignment, run: Run, env_id: str) -> Frames | None:
     return Frames(run.folder, limit, run.warn, render_help(env_id))
 
 
+@contextlib.contextmanager
+def filmed(assignment: Assignment, run: Run) -> Iterator[None]:
+    """Where videos of the training are asked for: of the first environment, on CleanRL's schedule."""
+    if not assignment.extras.capture_video:
+        yield
+        return
+    from mosaic.arena.video import Camera, is_cubic
+
+    folder = run.folder
+
+    def tell(films: list[Path]) -> None:
+        earlier = folder.videos.glob("*.mp4") if run.attempt > 1 else ()
+        run.artifact("videos", sorted({str(path.relative_to(folder.path)) for path in (*earlier, *films)}))
+
+    camera = Camera(folder.videos, folder.run_id, is_cubic, run.warn, tell)
+    run.frames = run.frames or Frames(folder, 0, run.warn)
+    run.frames.camera = camera
+    try:
+        yield
+    finally:
+        camera.close()
+
+
 def check(assignment: Assignment) -> tuple[Any, dict[str, Any], Any]:
     """The algorithm's config, what it says of the environment, and that environment; or why they do not fit."""
     module = algorithm(assignment.algo)
@@ -136,10 +159,15 @@ def train(assignment: Assignment, config: Any, folder: RunFolder, is_resume: boo
             if resumed is None:
                 run.hyperparameters(config.model_dump())
             run.frames = live_frames(assignment, run, config.env_id)
-            module.train(config, run, resumed)
+            with filmed(assignment, run):
+                module.train(config, run, resumed)
             run.say()
             if assignment.saves_model:
                 _save_model(run, assignment.algo, config)
+            if assignment.evaluates_model and not run.stop_requested:
+                from cleanrl_worker.evaluation import evaluate_trained
+
+                evaluate_trained(assignment, run)
         except MosaicError as error:
             run.finish("rejected" if isinstance(error, BadInput) else "failed", str(error))
             raise

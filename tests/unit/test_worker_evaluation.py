@@ -13,13 +13,12 @@ from tests.helpers.worker_runs import events, small, train_here
 from cleanrl_worker.config import assigned
 from cleanrl_worker.evaluation import fresh_seeds, matched
 from cleanrl_worker.launcher import ConsoleRun
-from mosaic.arena import Episode, evaluate, summarise
-from mosaic.arena.statistics import mean_interval
+from mosaic.arena import Episode, evaluate, pooled, summarise
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
 from mosaic.contracts.folder import RunFolder
 from mosaic.envs import make
 from mosaic.run import checkpoints, last_good_checkpoint
-from mosaic.statistics import iqm
+from mosaic.statistics import iqm, mean_interval
 
 
 class Pushes:
@@ -96,10 +95,18 @@ def test_the_summary_says_what_the_episodes_say() -> None:
     assert summary["avg_return"] == 16
     assert (summary["median_return"], summary["min_return"], summary["max_return"]) == (4.5, 1, 100)
     assert summary["iqm"] == iqm(np.array([3.0, 4, 5, 6, 1, 2, 7, 100])) == 4.5
-    low, high = summary["ci95"]
-    assert 1 < low < 16 < high < 100
-    assert mean_interval(np.array([3.0, 3, 3])) == (3, 3)
+    spread = mean_interval(np.array(summary["returns"])[:, None])
+    assert summary["ci95"] == [spread.low[0], spread.high[0]], "the same interval as in a comparison of runs"
+    assert summarise(episodes[:1])["ci95"] is None, "one episode says nothing about the next"
     assert summarise([])["episodes"] == 0
+    assert pooled([summarise(episodes[:3]), summarise(episodes[3:])]) == summary
+    json.dumps(summary, allow_nan=False)
+
+
+def test_a_return_that_is_no_number_is_null_and_spoils_the_mean_visibly() -> None:
+    summary = summarise([Episode(0, 1, 5.0, 3), Episode(1, 2, float("nan"), 3)])
+    assert (summary["returns"], summary["avg_return"], summary["ci95"]) == ([5.0, None], None, None)
+    assert pooled([summary]) == summary
     json.dumps(summary, allow_nan=False)
 
 
@@ -134,7 +141,9 @@ def test_a_seed_may_be_told(trained: RunFolder, tmp_path: Path) -> None:
 
 def test_a_model_file_stands_for_its_run(trained: RunFolder) -> None:
     model = next(trained.models.glob("*/ppo.cleanrl_model"))
-    assert matched(assigned(evaluation(model))).checkpoint.path == trained.checkpoint(64)
+    found = matched(assigned(evaluation(model))).saved
+    assert found.checkpoint is not None
+    assert (found.path, found.checkpoint.path) == (model, trained.checkpoint(64))
 
 
 def test_what_does_not_go_together_is_refused_by_name(trained: RunFolder, tmp_path: Path) -> None:

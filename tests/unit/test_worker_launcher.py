@@ -65,11 +65,11 @@ def test_the_payload_says_how_many_checkpoints_stay(folder: RunFolder) -> None:
 
 
 def test_what_is_not_there_yet_is_said_once(folder: RunFolder) -> None:
-    config = small(extras={"capture_video": True, "track_wandb": True, "upload_model": False})
+    config = small(extras={"track_wandb": True, "upload_model": False})
     train_here(folder, payload(config, wandb={"enabled": True}))
     told = [event["text"] for event in events(folder, "warning") if event["code"] == "not_yet_available"]
-    assert len(told) == 2
-    assert any("capture_video" in text for text in told)
+    assert len(told) == 1
+    assert "track_wandb" in told[0]
 
 
 def test_a_resumed_run_keeps_its_name_and_goes_on(folder: RunFolder) -> None:

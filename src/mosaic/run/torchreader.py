@@ -96,7 +96,11 @@ class _Archive:
     def _followed(self, pickled: bytes) -> Any:
         stack: list[Any] = []
         memo: dict[Any, Any] = {}
-        for opcode, argument, _ in pickletools.genops(pickled):
+        opcodes = list(pickletools.genops(pickled))
+        for opcode, argument, _ in opcodes:
+            if opcode.name in ("GLOBAL", "INST"):
+                self._function(str(argument))
+        for opcode, argument, _ in opcodes:
             name = opcode.name
             if name in _CONSTANTS:
                 stack.append(_CONSTANTS[name]())
