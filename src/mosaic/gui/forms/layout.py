@@ -28,7 +28,7 @@ LABELS = {
     "eval_repeat": "Repeat",
     "eval_stochastic": "Stochastic",
     "eval_capture_video": "Video",
-    "seed_override": "Seed",
+    "seed_override": "First seed",
 }
 _WORDS = {
     "gae": "GAE", "kl": "KL", "cuda": "CUDA", "cpus": "CPUs", "gpus": "GPUs",

@@ -28,7 +28,7 @@ FIELDS = (
         "seed_override",
         "int",
         None,
-        "The first one; unset: seeds that training never uses.",
+        "Each episode takes the next; unset: seeds that training never uses.",
         {"ge": 0},
         is_optional=True,
     ),

@@ -186,7 +186,9 @@ class FastLane(QWidget):
         is_over = view["stage"] == "finished" and not self.frames.grid.has_picture
         if is_over:
             self._over.say(f"The run has ended: {view['outcome']}", "Frames are live: they are seen while it runs.")
-            self._next.setText("Evaluate its policy" if self._has_policy(view) else "Show its videos")
+            is_evaluation = view.get("kind") == "policy_eval"
+            rest = "Show its results" if is_evaluation else "Show its videos"
+            self._next.setText("Evaluate its policy" if self._has_policy(view) else rest)
         self._stack.setCurrentWidget(self._over if is_over else self.frames)
 
     def _has_policy(self, view: Json) -> bool:
@@ -197,7 +199,8 @@ class FastLane(QWidget):
         if view is not None and self._has_policy(view):
             self._workbench.page_wanted.emit("policy")
         else:
-            self._workbench.tab_wanted.emit("videos")
+            is_evaluation = view is not None and view.get("kind") == "policy_eval"
+            self._workbench.tab_wanted.emit("overview" if is_evaluation else "videos")
 
     def _refresh(self) -> None:
         lanes = self.frames.lanes

@@ -16,7 +16,7 @@ from mosaic.gui.views.run_chips import dot_icon
 from mosaic.gui.views.words import ago, moment, number, short_id
 from mosaic.gui.workbench import Workbench
 
-HEADS = ("Policy", "Rank", "Environment", "Step", "Episodes", "Mean [95 %]", "IQM", "Evaluated")
+HEADS = ("Rank", "Policy", "Environment", "Step", "Episodes", "Mean [95 %]", "IQM", "Evaluated")
 ALL = "All environments"
 WORDS = (
     "Ranked for each environment by the lower end of the 95 % interval of the mean return: a policy that was tried "
@@ -25,6 +25,8 @@ WORDS = (
 
 
 class PlacesTable(ReadTable):
+    words = (1, 2)
+
     def __init__(self) -> None:
         super().__init__("leaderboard.places")
         self.setSelectionBehavior(ReadTable.SelectionBehavior.SelectRows)
@@ -33,10 +35,10 @@ class PlacesTable(ReadTable):
     def fill(self, places: list[Place]) -> None:
         self.begin(len(places), HEADS)
         for row, place in enumerate(places):
-            self.put(row, 0, policy_words(place), place.policy_path).setIcon(
+            self.put(row, 0, str(place.rank))
+            self.put(row, 1, policy_words(place), place.policy_path).setIcon(
                 dot_icon(theme.run_colour(place.trained["run_id"] if place.trained else place.run_id))
             )
-            self.put(row, 1, str(place.rank))
             self.put(row, 2, place.env_id)
             self.put(row, 3, number(place.step), "" if place.step is None else f"{place.step:,}")
             self.put(row, 4, number(place.episodes))

@@ -18,8 +18,8 @@ from mosaic.statistics import Interval
 
 Json = dict[str, Any]
 MOST_ROWS = 200
-HEADS = ("Batch", "Episodes", "Mean [95 %]", "IQM", "Median", "Lowest", "Highest", "Deviation", "Took")
-FIGURES = ("iqm", "median_return", "min_return", "max_return", "std_return")
+HEADS = ("Batch", "Episodes", "Mean [95 %]", "IQM", "Median", "Lowest", "Highest", "Took")
+FIGURES = ("iqm", "median_return", "min_return", "max_return")
 
 
 class BatchesTable(ReadTable):
@@ -36,7 +36,9 @@ class BatchesTable(ReadTable):
             mean = batch.get("avg_return")
             self.put(row, 0, number(batch.get("batch", len(batches) - row)))
             self.put(row, 1, number(batch["episodes"]))
-            self.put(row, 2, interval_words(Interval(float("nan") if mean is None else mean, low, high)))
+            interval = Interval(float("nan") if mean is None else mean, low, high)
+            deviation = f"Standard deviation {number(batch.get('std_return'))}"
+            self.put(row, 2, interval_words(interval), deviation)
             for column, name in enumerate(FIGURES, 3):
                 self.put(row, column, number(batch.get(name)))
             self.put(row, len(HEADS) - 1, duration(batch.get("duration_s")))

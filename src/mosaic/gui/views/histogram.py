@@ -72,8 +72,10 @@ class Histogram(QWidget):
             return plot.left() + (value - low) / (high - low) * plot.width()
 
         self._draw_grid(painter, plot, int(counts.max()))
+        at, sure_from, sure_to = (x(value) for value in self.mean)
+        self._draw_interval(painter, plot, sure_from, sure_to)
         self._draw_bars(painter, plot, [(x(a), x(b)) for a, b in itertools.pairwise(edges)], counts)
-        self._draw_mean(painter, plot, *(x(value) for value in self.mean))
+        self._draw_mean(painter, plot, at)
         self._draw_numbers(painter, plot, low, high)
         painter.end()
 
@@ -99,15 +101,16 @@ class Histogram(QWidget):
             height = plot.height() * int(count) / int(counts.max())
             painter.fillRect(QRectF(left + gap, plot.bottom() - height, right - left - 2 * gap, height), fill)
 
-    def _draw_mean(self, painter: QPainter, plot: QRectF, at: float, low: float, high: float) -> None:
+    def _draw_interval(self, painter: QPainter, plot: QRectF, low: float, high: float) -> None:
+        if np.isfinite(low):
+            shade = QColor(theme.tokens().text)
+            shade.setAlpha(24)
+            painter.fillRect(QRectF(low, plot.top(), high - low, plot.height()).intersected(plot), shade)
+
+    def _draw_mean(self, painter: QPainter, plot: QRectF, at: float) -> None:
         if not np.isfinite(at):
             return
-        tokens = theme.tokens()
-        if np.isfinite(low):
-            shade = QColor(tokens.text)
-            shade.setAlpha(36)
-            painter.fillRect(QRectF(low, plot.top(), high - low, plot.height()).intersected(plot), shade)
-        painter.setPen(QPen(QColor(tokens.text), 1.5))
+        painter.setPen(QPen(QColor(theme.tokens().text), 1.5))
         painter.drawLine(round(at), round(plot.top()), round(at), round(plot.bottom()))
         said = f"mean {interval_words(self.mean)}"
         width = painter.fontMetrics().horizontalAdvance(said) + 4

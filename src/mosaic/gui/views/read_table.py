@@ -18,6 +18,9 @@ from mosaic.statistics import Interval
 class ReadTable(QTableWidget):
     """To be read and copied, not edited."""
 
+    words: tuple[int, ...] = (0,)
+    """Columns that hold words; the others hold figures and are aligned at the right."""
+
     def __init__(self, name: str) -> None:
         super().__init__()
         named(self, name)
@@ -39,14 +42,14 @@ class ReadTable(QTableWidget):
         self.horizontalHeader().setStretchLastSection(True)
         for column, head in enumerate((*heads, "")):
             item = QTableWidgetItem(head)
-            if column:
+            if column not in self.words:
                 item.setTextAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
             self.setHorizontalHeaderItem(column, item)
 
     def put(self, row: int, column: int, text: str, tip: str = "") -> QTableWidgetItem:
         item = QTableWidgetItem(text)
         item.setToolTip(tip or text)
-        if column:
+        if column not in self.words:
             item.setTextAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.setItem(row, column, item)
         return item
