@@ -45,8 +45,8 @@ def wandb() -> None:
 def login(door: Door, ctx: click.Context) -> None:
     """Stores your W&B API key.
 
-    In the system keyring, else in a file that only you can read. It is asked for at a prompt that shows nothing, or read
-    from stdin: mosaic wandb login < key.txt
+    It goes to the system keyring, else to a file that only you can read. You are asked for it at a prompt that shows
+    nothing, or give it by stdin: mosaic wandb login < key.txt
     """
     from mosaic.secrets import place_of, put_secret
 
@@ -86,7 +86,9 @@ def logout(door: Door, is_all: bool) -> None:
     if door.is_json:
         output.print_json({"forgotten": number})
         return
-    click.echo("The key is forgotten." if number == 1 else f"{number} keys are forgotten." if number else "No key was.")
+    click.echo(
+        "The key is forgotten." if number == 1 else f"{number} keys are forgotten." if number else "No key was stored."
+    )
     if place_of(KEY) == "environment":
         output.say("WANDB_API_KEY is still set in this environment.")
 
