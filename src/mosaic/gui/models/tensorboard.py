@@ -45,9 +45,9 @@ runpy.run_module("tensorboard.main", run_name="__main__", alter_sys=True)
 """
 """Whose standard input ends when the window dies, however it dies; then it and its children go too.
 
-TensorBoard names a run by the folders between the one that it is given and the files: the run's own would be called ".".
-So it is given a folder with nothing but a link that has the name we want. (`--logdir_spec` names runs, too, but takes no
-path with a comma or a colon, and reads the files far more slowly.)"""
+TensorBoard names a run by the folders between the one that it is given and the files; the run's own would be called
+".". So it is given a folder with nothing but a link that has the name we want. (`--logdir_spec` names runs, too, but
+takes no path with a comma or a colon, and reads the files far more slowly.)"""
 
 
 def is_installed() -> bool:
