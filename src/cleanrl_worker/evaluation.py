@@ -22,6 +22,7 @@ from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import Run
+from mosaic.run.pictures import show_film
 
 __all__ = ["check", "evaluate_trained", "fresh_seeds", "matched", "run_evaluation"]
 
@@ -163,7 +164,11 @@ class Batches:
     def _camera(self, number: int) -> Camera:
         folder = self._run.folder
         return Camera(
-            folder.eval_videos, f"{folder.run_id}-eval", lambda episode: episode < number + VIDEOS, self._run.warn
+            folder.eval_videos,
+            f"{folder.run_id}-eval",
+            lambda episode: episode < number + VIDEOS,
+            self._run.warn,
+            lambda films: show_film(self._run, films[-1]),
         )
 
     def _maker(self) -> Callable[[], Any]:

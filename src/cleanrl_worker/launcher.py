@@ -18,6 +18,7 @@ from mosaic.envs import make
 from mosaic.envs.factory import render_help
 from mosaic.run import Run, last_good_checkpoint
 from mosaic.run.frames import Frames
+from mosaic.run.pictures import show_film
 
 TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 CONSOLE_S = 1.0
@@ -95,6 +96,7 @@ def filmed(assignment: Assignment, run: Run) -> Iterator[None]:
     folder = run.folder
 
     def tell(films: list[Path]) -> None:
+        show_film(run, films[-1])
         earlier = folder.videos.glob("*.mp4") if run.attempt > 1 else ()
         run.artifact("videos", sorted({str(path.relative_to(folder.path)) for path in (*earlier, *films)}))
 

@@ -96,16 +96,24 @@ def test_a_film_becomes_a_small_picture_that_moves(tmp_path: Path) -> None:
     from PIL import Image, ImageSequence
 
     folder = a_folder(tmp_path)
-    film = a_film(folder.videos / "film.mp4", 60)
+    film = a_film(folder.videos / "rl-video-episode-8.mp4", 60)
     with opened(folder) as run:
         run.hello()
-        show_film(run, film, 8)
+        show_film(run, film)
         run.finish()
     [event] = accumulated(folder.tensorboard).Images("videos/episode")
     assert (event.step, event.width, event.height) == (8, WIDTH, 60)
     with Image.open(io.BytesIO(event.encoded_image_string)) as picture:
         assert picture.size == (WIDTH, 60)
         assert len(ImageSequence.all_frames(picture)) == 16  # two seconds
+
+
+def test_the_films_of_a_training_and_of_an_evaluation_are_in_the_image_tab(tmp_path: Path) -> None:
+    trained = train_here(RunFolder(tmp_path / "01RUN"), small(extras={"capture_video": True}))
+    assert [event.step for event in accumulated(trained.tensorboard).Images("videos/episode")] == [0]
+    extras = {"mode": "policy_eval", "policy_path": str(trained.path), "eval_episodes": 2, "eval_capture_video": True}
+    played = train_here(RunFolder(tmp_path / "01EVAL"), {"extras": extras})
+    assert len(accumulated(played.tensorboard_eval).Images("videos/episode")) == 2
 
 
 def test_a_long_film_is_cut_and_one_that_is_none_is_passed_over(tmp_path: Path) -> None:
@@ -115,9 +123,9 @@ def test_a_long_film_is_cut_and_one_that_is_none_is_passed_over(tmp_path: Path) 
     assert picture is not None
     with Image.open(io.BytesIO(picture.encoded)) as opened_picture:
         assert len(ImageSequence.all_frames(opened_picture)) == MOST_FRAMES
-    (tmp_path / "none.mp4").write_bytes(b"no film")
+    (tmp_path / "none-0.mp4").write_bytes(b"no film")
     with opened(a_folder(tmp_path)) as run:
         run.hello()
-        show_film(run, tmp_path / "none.mp4", 0)
+        show_film(run, tmp_path / "none-0.mp4")
         run.finish()
     assert accumulated(run.folder.tensorboard).Tags()["images"] == []

@@ -23,10 +23,11 @@ class Picture(NamedTuple):
     height: int
 
 
-def show_film(run: Run, film: Path, episode: int) -> None:
-    """Adds the film's first seconds to the run's event file. Nobody depends on it: what fails is passed over."""
+def show_film(run: Run, film: Path) -> None:
+    """Adds the first seconds of `rl-video-episode-<n>.mp4` to the run's event file. Nobody depends on it."""
     try:
         picture = small_gif(film)
+        episode = int(film.stem.rpartition("-")[2])
     except Exception:
         # Encoders fail in ways of their own, and the film itself is there.
         return
