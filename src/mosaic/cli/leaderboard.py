@@ -56,7 +56,7 @@ def leaderboard(door: Door, env_id: str) -> None:
 
 def _cells(place: Place, names: dict[str, str]) -> tuple[str, ...]:
     trained = place.trained
-    policy = names[trained["run_id"]] if trained else place.policy_path.rpartition("/")[2]
+    policy = names[trained["run_id"]] if trained else place.file
     if trained and trained["seed"] is not None:
         policy += f" seed {trained['seed']}"
     return (

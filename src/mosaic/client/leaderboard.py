@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,14 @@ class Place:
     iqm: float
     evaluated_at: float
 
+    @property
+    def file(self) -> str:
+        """For a policy of no run here: the file, or the folder that its checkpoint is of."""
+        parts = PurePath(self.policy_path).parts
+        if "checkpoints" in parts[1:]:
+            return parts[parts.index("checkpoints") - 1]
+        return parts[-1] if parts else self.policy_path
+
     def to_json(self) -> Json:
         return {
             "rank": self.rank,
@@ -64,7 +73,7 @@ def ranked(evaluations: Iterable[Json]) -> list[Place]:
     """
     newest: dict[tuple[Any, ...], Json] = {}
     for one in evaluations:
-        newest.setdefault((one["env_id"], one["policy_path"], one["deterministic"] is not False), one)
+        newest.setdefault((one["env_id"], _policy(one), one["deterministic"] is not False), one)
     ordered = sorted((_place(one) for one in newest.values()), key=lambda place: (place.env_id, *_score(place)))
     places: list[Place] = []
     for _, group in itertools.groupby(ordered, key=lambda place: place.env_id):
@@ -74,6 +83,13 @@ def ranked(evaluations: Iterable[Json]) -> list[Place]:
                 rank, score = at, _score(place)
             places.append(replace(place, rank=rank))
     return places
+
+
+def _policy(one: Json) -> tuple[Any, ...]:
+    """A checkpoint of a run here is the same by whatever path it was given; others are told apart by their paths."""
+    if one["trained"] is not None and one["checkpoint_step"] is not None:
+        return one["trained"]["run_id"], one["checkpoint_step"]
+    return (one["policy_path"],)
 
 
 def returns_of(evaluation: Json) -> npt.NDArray[np.float64]:

@@ -21,10 +21,11 @@ OF_EPISODES = ("seeds", "lengths")
 
 
 def evaluations(records: Records, run_id: str = "", env_id: str = "") -> Iterator[Json]:
-    """The newest first; without those that have played no whole batch yet, or whose summary cannot be read."""
+    """The newest first; without those that have played no whole batch yet, or whose summary cannot be read.
+
+    A training that ends with an evaluation counts as one.
+    """
     for record, _ in records.index.listing(run_id=run_id):
-        if record["kind"] != "policy_eval":
-            continue
         folder = records.folder(record["run_id"])
         summary = read_summary(folder)
         if summary is None or (env_id and summary.get("env_id") != env_id):

@@ -51,7 +51,7 @@ def policy_words(place: Place) -> str:
     """`ppo · seed 1 · ABC123`; a policy of no run here is told of by its file."""
     parts = [place.algo if place.is_deterministic else f"{place.algo} (stochastic)"]
     if place.trained is None:
-        parts.append(place.policy_path.rstrip("/").rpartition("/")[2])
+        parts.append(place.file)
     else:
         seed = place.trained.get("seed")
         parts += ([] if seed is None else [f"seed {seed}"]) + [short_id(place.trained["run_id"])]

@@ -231,6 +231,9 @@ class Overview(QWidget):
         batches = evaluation["batches"] if evaluation is not None else []
         of = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
         self._tiles["steps"].say(words.number(view.get("episodes")), of if batches else "")
+        if not is_over:  # nobody knows how long episodes take, nor when a repeated evaluation is stopped
+            self._tiles["time"].caption.setText("Runs for")
+            self._tiles["time"].say(words.duration(_took(view)))
         mean = self._evaluation.histogram.mean if evaluation is not None else None
         if mean is not None and math.isfinite(mean.point):
             sure = f"95 %: {words.number(mean.low)} to {words.number(mean.high)}" if math.isfinite(mean.low) else ""

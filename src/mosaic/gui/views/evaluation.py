@@ -18,8 +18,8 @@ from mosaic.statistics import Interval
 
 Json = dict[str, Any]
 MOST_ROWS = 200
-HEADS = ("Batch", "Episodes", "Mean [95 %]", "IQM", "Median", "Lowest", "Highest", "Took")
-FIGURES = ("iqm", "median_return", "min_return", "max_return")
+HEADS = ("Batch", "Episodes", "Mean [95 %]", "IQM", "Lowest", "Highest", "Took")
+FIGURES = ("iqm", "min_return", "max_return")
 
 
 class BatchesTable(ReadTable):
@@ -37,8 +37,8 @@ class BatchesTable(ReadTable):
             self.put(row, 0, number(batch.get("batch", len(batches) - row)))
             self.put(row, 1, number(batch["episodes"]))
             interval = Interval(float("nan") if mean is None else mean, low, high)
-            deviation = f"Standard deviation {number(batch.get('std_return'))}"
-            self.put(row, 2, interval_words(interval), deviation)
+            more = f"Median {number(batch.get('median_return'))}, standard deviation {number(batch.get('std_return'))}"
+            self.put(row, 2, interval_words(interval), more)
             for column, name in enumerate(FIGURES, 3):
                 self.put(row, column, number(batch.get(name)))
             self.put(row, len(HEADS) - 1, duration(batch.get("duration_s")))
