@@ -97,7 +97,7 @@ def read(run_folder: RunFolder | str | os.PathLike[str]) -> SyncState | None:
     known = dict(state.entries)
     state.entries = {}
     for path in wandb_folders(folder):
-        entry = known.get(path.name) or Entry(state=_unlisted_state(path))
+        entry = known.get(path.name) or Entry(state=unlisted_state(path))
         entry.size_bytes = data_size(path)
         state.entries[path.name] = entry
     if state.process is not None and not is_alive(state.process):
@@ -163,7 +163,7 @@ def claimed(state: SyncState) -> SyncState:
     return state
 
 
-def _unlisted_state(path: Path) -> str:
+def unlisted_state(path: Path) -> str:
     if not path.name.startswith("offline-"):
         return ONLINE
     return SYNCED if any(path.glob("*.wandb.synced")) else OFFLINE
@@ -177,3 +177,8 @@ def _stored(folder: RunFolder) -> SyncState | None:
         return SyncState(folder.run_id, entries, told["project"], told["entity"], told["process"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def listed(state: SyncState) -> dict[str, Any]:
+    """What a list of a run's artifacts says of it."""
+    return {"state": state.state, "url": state.url, "project": state.project, "ledger": "wandb/sync.json"}

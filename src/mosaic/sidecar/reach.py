@@ -33,16 +33,16 @@ class Trouble(NamedTuple):
     """Trying again helps nobody before the user has done something."""
     advice: str = ""
     """What the user can do, as a sentence."""
+    is_answer: bool = False
+    """W&B itself said no; otherwise nobody spoke with it."""
 
 
 NO_KEY = Trouble("No W&B API key is known", True, "Give one: mosaic wandb login.")
 _STATUS = {
-    401: Trouble("W&B does not know this API key (401)", True, "Give another one: mosaic wandb login."),
-    403: Trouble(
-        "W&B does not allow this (403)", True, "Check the key and whether it may write to this entity and project."
-    ),
-    404: Trouble("W&B does not know this project or entity (404)", True, "Check wandb_project_name and wandb_entity."),
-    429: Trouble("W&B asks to wait (429: too many requests)"),
+    401: Trouble("W&B does not know this API key (401)", True, "Give another one: mosaic wandb login.", True),
+    403: Trouble("W&B does not allow this (403)", True, "Check the key, the entity and the project.", True),
+    404: Trouble("W&B does not know this project or entity (404)", True, "Check the entity and the project.", True),
+    429: Trouble("W&B asks to wait (429: too many requests)", is_answer=True),
 }
 
 
@@ -95,8 +95,8 @@ def from_status(status: int) -> Trouble:
     if known is not None:
         return known
     if status >= 500:
-        return Trouble(f"W&B has a fault of its own ({status})")
-    return Trouble(f"W&B refused the request ({status})")
+        return Trouble(f"W&B has a fault of its own ({status})", is_answer=True)
+    return Trouble(f"W&B refused the request ({status})", is_answer=True)
 
 
 def from_error(error: object) -> Trouble:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mosaic.contracts.payload import Payload
+from mosaic.plugins import workers
 
 DEFAULT_PROJECT = "mosaic"
 MONITOR_VARIABLE = "WANDB_MONITOR_GYM"
@@ -77,6 +78,19 @@ def wishes(
     if trackio.enabled:
         for_trackio = Facts(name=name, project=trackio.project or DEFAULT_PROJECT, **common)
     return Wishes(for_wandb, for_trackio)
+
+
+def is_foreign(payload: Payload) -> bool:
+    """Whether it is a program of the user's, which tracks itself if it wants to be tracked."""
+    choice = payload.metadata.worker
+    known = workers().get(choice.id)
+    return known is not None and any(_has(choice.config, key.split(".")) for key in known.programs)
+
+
+def _has(config: Any, path: list[str]) -> bool:
+    for key in path:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config is not None
 
 
 def extras_of(payload: Payload) -> dict[str, Any]:

@@ -1,0 +1,53 @@
+"""For which runs a sidecar is started, and how. The daemon asks; the keeper starts it.
+
+No secret passes through them: the sidecar looks for the key by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.payload import Payload
+from mosaic.keeper.launch import Sidecar
+from mosaic.sidecar.upload import is_installed
+from mosaic.sidecar.wishes import wishes
+
+LOG_NAME = "sidecar"
+_UNSENT = ("MOSAIC_TOKEN",)
+
+
+def sidecar_for(
+    folder: RunFolder, payload: Payload, caller: Mapping[str, str] | None, has_wandb_probe: bool = False
+) -> Sidecar | None:
+    """None where there would be nothing for it to do.
+
+    `caller` is the environment that a program of the user's runs in. Such a program tracks itself if it wants to; where
+    the probe keeps it offline (`has_wandb_probe`) and it did not choose a WANDB_MODE, what it writes is uploaded.
+    """
+    env = {name: value for name, value in os.environ.items() if name not in _UNSENT}
+    if caller is None:
+        is_wanted = bool(wishes(payload, folder.run_id, env))
+    else:
+        is_wanted = has_wandb_probe and "WANDB_MODE" not in caller and is_installed()
+        env |= {name: value for name, value in caller.items() if name.startswith("WANDB_") or _is_proxy(name)}
+    if not is_wanted:
+        return None
+    argv = [sys.executable, "-m", "mosaic.sidecar", "go", str(folder.path)]
+    argv += ["--journal-from", str(_size(folder.journal)), "--keeper-from", str(_size(folder.keeper))]
+    argv += ["--upload-only"] if caller is not None else []
+    return {"argv": argv, "cwd": str(folder.path), "env": env, "log_name": LOG_NAME}
+
+
+def _is_proxy(name: str) -> bool:
+    return name.lower() in ("http_proxy", "https_proxy", "no_proxy")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,214 @@
+"""The sidecar's own process: record, upload, end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mosaic.contracts.files import write_json
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.payload import Payload
+from mosaic.journal import Journal
+from mosaic.sidecar import ledger
+from mosaic.sidecar.feed import Feed
+from mosaic.sidecar.ledger import SyncState
+from mosaic.sidecar.reach import Trouble
+from mosaic.sidecar.recorder import Recorder
+from mosaic.sidecar.sync import LiveUpload, kept_offline, upload_all, upload_environment
+from mosaic.sidecar.watch import Watch
+from mosaic.sidecar.wishes import Wishes, wishes
+
+LOOK_S = 1.0
+LIMIT_S = 600.0
+"""We end so long after the run, whatever is left to do."""
+LIVE_PATIENCE_S = 60.0
+"""For an upload that follows a run to come to its end when the run has."""
+PREDECESSOR_S = 30.0
+"""For the sidecar of an earlier attempt to notice that it is not wanted any more."""
+NICENESS = 19
+"""The run comes first, on every core."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    journal_from: int = 0
+    keeper_from: int = 0
+    is_upload_only: bool = False
+    """The run is a program of the user's, which tracks itself."""
+
+
+class Sidecar:
+    def __init__(self, folder: RunFolder, attempt: Attempt) -> None:
+        self._folder = folder
+        self._attempt = attempt
+        self._watch = Watch(folder, attempt.keeper_from)
+        self._feed = Feed(folder, attempt.journal_from)
+        self._journal = Journal(folder.sidecar)
+        self._has_said_trouble = False
+
+    def run(self) -> None:
+        deadline = time.monotonic() + PREDECESSOR_S
+        while True:
+            try:
+                with ledger.locked(self._folder):
+                    self._go_along()
+                    return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(LOOK_S)
+
+    def _go_along(self) -> None:
+        state = ledger.claimed(ledger.read(self._folder) or SyncState(self._folder.run_id))
+        payload = Payload.model_validate_json(self._folder.config.read_text())
+        recorder = Recorder(self._folder, self._wanted(payload), state, self._say)
+        env = self._environment(payload)
+        uploads = LiveUpload(self._folder, env, state)
+        try:
+            self._follow(recorder, uploads)
+            if not self._watch.is_superseded:  # else the next attempt's sidecar records and uploads it all
+                recorder.finish(self._feed.outcome)
+                trouble = uploads.end(LIVE_PATIENCE_S)
+                self._told(upload_all(self._folder, env, state, lambda _: None, LIMIT_S) or trouble)
+                if state.entries and not state.waiting:
+                    self._say("wandb_synced", url=state.url)
+        finally:
+            uploads.end(0.0)
+            state.process = None
+            if state.entries:
+                ledger.write(self._folder, state)
+        if state.entries and not self._watch.is_superseded:
+            list_wandb(self._folder, state)
+
+    def _wanted(self, payload: Payload) -> Wishes:
+        if self._attempt.is_upload_only:
+            return Wishes()
+        return wishes(payload, self._folder.run_id, os.environ, _began_at(self._folder) or time.time())
+
+    def _environment(self, payload: Payload) -> dict[str, str]:
+        """With the key and the proxies, of this moment: before wandb, imported into this process, adds its own."""
+        env, problems = upload_environment(self._folder, payload)
+        for problem in problems:
+            self._say("warning", text=problem, code="wandb_settings")
+        return env
+
+    def _follow(self, recorder: Recorder, uploads: LiveUpload) -> None:
+        """Until the run is over and everything that it has written is recorded."""
+        is_over = is_recording = False
+        while not is_over:
+            is_over = self._watch.is_over()
+            if is_over:
+                end_after(LIMIT_S)
+            if not is_recording and self._has_begun():
+                is_recording = True
+                recorder.start()
+            if is_recording:
+                recorder.give(self._feed.read(is_over))
+            if not is_over:
+                self._told(uploads.tick())
+                time.sleep(LOOK_S)
+
+    def _has_begun(self) -> bool:
+        """A worker that never says a word leaves nothing to record, and its own start comes before ours."""
+        try:
+            return self._folder.journal.stat().st_size > self._attempt.journal_from
+        except OSError:
+            return False
+
+    def _told(self, trouble: Trouble | None) -> None:
+        """Once: whoever reads the run's events is not told every hour that the network is still not there."""
+        if trouble is not None and not self._has_said_trouble:
+            self._has_said_trouble = True
+            self._say("warning", text=kept_offline(trouble, self._folder.run_id), code="wandb_offline")
+
+    def _say(self, kind: str, /, **facts: object) -> None:
+        with suppress(OSError):  # a full disk
+            self._journal.append(kind, **facts)
+
+
+def record(folder: RunFolder) -> None:
+    """Makes the W&B recording of a run that is over, from its beginning. Its caller holds the ledger's lock."""
+    payload = Payload.model_validate_json(folder.config.read_text())
+    feed = Feed(folder)
+    journal = Journal(folder.sidecar)
+    problems: list[str] = []
+
+    def say(kind: str, /, **facts: object) -> None:
+        journal.append(kind, **facts)
+        if kind == "warning":
+            problems.append(str(facts["text"]))
+
+    wanted = Wishes(wandb=wishes(payload, folder.run_id, os.environ, _began_at(folder)).wandb)
+    recorder = Recorder(folder, wanted, ledger.read(folder) or SyncState(folder.run_id), say)
+    recorder.start()
+    recorder.give(feed.read(is_over=True))
+    recorder.finish(feed.outcome)
+    journal.close()
+    if problems:
+        raise SystemExit(problems[-1])
+
+
+def _began_at(folder: RunFolder) -> float | None:
+    try:
+        with open(folder.journal, "rb") as file:
+            return float(json.loads(file.readline())["at"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def list_wandb(folder: RunFolder, state: SyncState) -> None:
+    """Enters it into analytics.json, whose writer has ended with the run."""
+    try:
+        body: dict[str, Any] = json.loads(folder.analytics.read_text())
+        body["wandb"] = ledger.listed(state)
+        write_json(folder.analytics, body)
+    except (OSError, ValueError, TypeError):
+        return
+
+
+def end_after(seconds: float) -> None:
+    """From now on, whatever hangs: with everything that we have started, which is in our session or in a child's."""
+
+    def end() -> None:
+        for pid in _children():
+            with suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+
+
+def _children() -> list[int]:
+    with suppress(OSError):
+        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+    return []
+
+
+def main(argv: list[str]) -> int:
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="mosaic.sidecar", description=__doc__)
+    parser.add_argument("what", choices=("go", "record"))
+    parser.add_argument("folder")
+    parser.add_argument("--journal-from", type=int, default=0)
+    parser.add_argument("--keeper-from", type=int, default=0)
+    parser.add_argument("--upload-only", action="store_true")
+    told = parser.parse_args(argv)
+    folder = RunFolder(told.folder)
+    if told.what == "record":
+        record(folder)
+        return 0
+    os.nice(NICENESS)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    Sidecar(folder, Attempt(told.journal_from, told.keeper_from, told.upload_only)).run()
+    return 0
