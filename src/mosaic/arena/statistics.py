@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mosaic.arena.evaluate import Episode
-from mosaic.statistics import iqm, mean_interval
+from mosaic.statistics import iqm, mean_of
 
 Json = dict[str, Any]
 
@@ -38,8 +38,7 @@ def summary_of(seeds: Sequence[int], returns: Sequence[float], lengths: Sequence
     if not returns:
         return {"episodes": 0, "seeds": [], "returns": [], "lengths": []}
     values = np.array(returns, np.float64)
-    spread = mean_interval(values[:, None])
-    interval = [float(spread.low[0]), float(spread.high[0])]
+    interval = list(mean_of(values)[1:])
     return {
         "episodes": len(values),
         **{
@@ -53,7 +52,7 @@ def summary_of(seeds: Sequence[int], returns: Sequence[float], lengths: Sequence
                 "iqm": iqm(values),
             }.items()
         },
-        "ci95": interval if all(map(math.isfinite, interval)) and np.isfinite(values).all() else None,
+        "ci95": interval if all(map(math.isfinite, interval)) else None,
         "avg_length": float(np.mean(lengths)),
         "seeds": list(seeds),
         "returns": [_plain(value) for value in returns],

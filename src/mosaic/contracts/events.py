@@ -116,9 +116,31 @@ class ResumedNow(Event):
     global_step: int
 
 
+class PolicyEvalStarted(Event):
+    KIND = "policy_eval_started"
+    algo: str
+    env_id: str
+    policy_path: str
+    checkpoint_step: int | None = None
+    """Unknown where the policy is a file of weights alone."""
+    eval_batch_size: int
+    eval_repeat: bool
+    tensorboard_dir: str | None = None
+
+
 class EvalSummaryUpdate(Event):
+    """A batch has been played."""
+
     KIND = "eval_summary_update"
     summary: dict[str, Any]
+    """Of this batch: `batch` (from 1), `episodes`, `avg_return`, `min_return`, `max_return`, `ci95`, …"""
+
+
+class PolicyEvalCompleted(Event):
+    KIND = "policy_eval_completed"
+    batches: int
+    episodes: int
+    """Of all batches, those of earlier attempts too."""
 
 
 class Finished(Event):
@@ -240,7 +262,8 @@ KINDS: dict[str, type[Event]] = {
     kind.KIND: kind
     for kind in (
         Hello, Progress, Metrics, Episodes, CheckpointSaved, Environment, Artifact, Warned, Anomaly,
-        PausedNow, ResumedNow, EvalSummaryUpdate, Finished, KeeperStarted, SidecarStarted, SidecarNotStarted,
+        PausedNow, ResumedNow, PolicyEvalStarted, EvalSummaryUpdate, PolicyEvalCompleted, Finished,
+        KeeperStarted, SidecarStarted, SidecarNotStarted,
         WorkerStarted, WorkerNotStarted, Sample, PausedBySignal, ResumedBySignal, Escalated, Exited,
         Hyperparameters, TrackingStarted, TrackingEnded, WandbSynced,
     )

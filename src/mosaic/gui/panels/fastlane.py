@@ -21,11 +21,11 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.client import Trainer
+from mosaic.client.evaluation import eval_line
 from mosaic.gui import theme
 from mosaic.gui.models.evaluation import SUMMARY_EVENT
 from mosaic.gui.models.lanes import CONNECTED, UNAVAILABLE
 from mosaic.gui.models.recording import Recording, save_picture
-from mosaic.gui.views import hud
 from mosaic.gui.views.empty import Empty
 from mosaic.gui.views.frames import FramesView
 from mosaic.gui.views.made import named, state_label
@@ -259,7 +259,7 @@ class FastLane(QWidget):
     def _take_summary(self, answer: tuple[str, Json | None]) -> None:
         run_id, summary = answer
         if run_id == self._run_id and summary is not None:
-            self._eval.setText(hud.eval_line(summary))
+            self._eval.setText(eval_line(summary))
             self._eval.show()
 
     # --- keeping
