@@ -72,6 +72,8 @@ def test_proxies_are_used_only_where_the_box_is_ticked(tmp_path: Path) -> None:
 def test_a_proxy_that_is_missing_or_no_address_is_said_without_its_password(tmp_path: Path) -> None:
     missing = proxies({"wandb_use_vpn_proxy": True}, tmp_path)
     assert "no proxy is named" in missing.problems[0]
+    put_secret("wandb_vpn_https_proxy", "http://mine:1")
+    assert proxies({"wandb_use_vpn_proxy": True}, tmp_path) == ("http://mine:1", "http://mine:1", [])
     wrong = proxies({"wandb_use_vpn_proxy": True, "wandb_http_proxy": "ftp://me:hunter2@x"}, tmp_path)
     assert (wrong.http, wrong.https) == (None, None)
     assert wrong.problems == ["The http proxy for W&B is no address; expected one such as http://10.0.0.1:3128."]

@@ -14,6 +14,8 @@ from mosaic.secrets.store import find_secret, is_reference, secret_behind
 FIELDS = {"http": "wandb_http_proxy", "https": "wandb_https_proxy"}
 VARIABLES = {"http": "WANDB_VPN_HTTP_PROXY", "https": "WANDB_VPN_HTTPS_PROXY"}
 """Where a workspace's `.env` names the proxies of a VPN."""
+STORED = {"http": "wandb_vpn_http_proxy", "https": "wandb_vpn_https_proxy"}
+"""What the secret store calls those of the user's own settings: an address may hold a password."""
 SWITCH = "wandb_use_vpn_proxy"
 DIRECT = ("localhost", "127.0.0.1", "::1")
 """What no proxy stands before."""
@@ -52,16 +54,17 @@ def wandb_key(extras: Mapping[str, Any]) -> str | None:
 
 
 def proxies(extras: Mapping[str, Any], root: Path) -> Proxies:
-    """Those of the config, else those of `.env`; and only where the VPN box is ticked."""
+    """Those of the config, else those of `.env`, else the user's own; and only where the VPN box is ticked."""
     told = {kind: _told(extras.get(field)) for kind, field in FIELDS.items()}
     if not extras.get(SWITCH):
         problems = [f"{FIELDS[kind]} is set but {SWITCH} is not: it has no effect." for kind in told if told[kind]]
         return Proxies(None, None, problems)
     problems = []
-    if not all(told.values()):
+    if not any(told.values()):
         values, problems = dotenv.of_workspace(root)
-        if not any(told.values()):
-            told = {kind: values.get(name) for kind, name in VARIABLES.items()}
+        told = {kind: values.get(name) for kind, name in VARIABLES.items()}
+    if not any(told.values()):
+        told = {kind: find_secret(name) for kind, name in STORED.items()}
     usable = {kind: usable_address(value) for kind, value in told.items() if value}
     for kind in [kind for kind in told if told[kind]]:
         if usable[kind] is None:

@@ -20,6 +20,7 @@ from mosaic.gui.panels.tensorboard import TensorBoardTab
 from mosaic.gui.panels.train import TrainPage
 from mosaic.gui.panels.trainer import TrainerPage
 from mosaic.gui.panels.videos import VideosTab
+from mosaic.gui.panels.wandb import WandbTab
 from mosaic.gui.panels.welcome import Welcome
 from mosaic.gui.tables import Dock, Page, RunTab
 
@@ -28,6 +29,7 @@ RUN_TABS: tuple[RunTab, ...] = (
     RunTab("fastlane", "FastLane", FastLane),
     RunTab("analytics", "Analytics", Analytics),
     RunTab("tensorboard", "TensorBoard", TensorBoardTab),
+    RunTab("wandb", "W&B", WandbTab, when=lambda view: bool(view.get("has_wandb"))),
     RunTab("logs", "Logs", LogsTab),
     RunTab("config", "Config", ConfigTab),
     RunTab("videos", "Videos", VideosTab),
