@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from PySide6.QtCore import QObject, Signal
 
+from mosaic.client.evaluation import eval_line
 from mosaic.gui.bridge import Bridge
 
 Json = dict[str, Any]
@@ -50,6 +51,8 @@ class Events(QObject):
 
 def _line(event: Json) -> LogLine:
     shown = event.get("said") or event.get("text") or event.get("reason")
+    if "episodes" in (event.get("summary") or ()):
+        shown = eval_line(event["summary"])
     if not shown:
         hidden = ("seq", "at", "kind", "run_id", "source", "view", "process")
         shown = ", ".join(
