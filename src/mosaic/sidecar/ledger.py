@@ -110,7 +110,7 @@ def read(run_folder: RunFolder | str | os.PathLike[str]) -> SyncState | None:
 
 def write(folder: RunFolder, state: SyncState) -> None:
     """By whoever holds the lock."""
-    folder.wandb.mkdir(parents=True, exist_ok=True)
+    folder.wandb.mkdir(exist_ok=True)  # not its parents: a run that was deleted is not to come back
     for entry in state.entries.values():
         entry.updated_at = entry.updated_at or time.time()
     write_json(folder.wandb_ledger, state.to_json() | {"updated_at": time.time()})
@@ -128,7 +128,7 @@ def is_busy(folder: RunFolder) -> bool:
 @contextmanager
 def locked(folder: RunFolder) -> Iterator[None]:
     """One recorder or uploader at a time; BlockingIOError where there is one. Held for as long as its process lives."""
-    folder.wandb.mkdir(parents=True, exist_ok=True)
+    folder.wandb.mkdir(exist_ok=True)
     descriptor = os.open(folder.wandb / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,34 +21,29 @@ from mosaic.sidecar.ledger import SyncState
 from mosaic.sidecar.reach import Trouble
 from mosaic.sidecar.recorder import Recorder
 from mosaic.sidecar.sync import LiveUpload, kept_offline, upload_all, upload_environment
-from mosaic.sidecar.watch import Watch
+from mosaic.sidecar.watch import LOOK_S, Watch
 from mosaic.sidecar.wishes import Wishes, wishes
 
-LOOK_S = 1.0
 LIMIT_S = 600.0
 """We end so long after the run, whatever is left to do."""
 LIVE_PATIENCE_S = 60.0
 """For an upload that follows a run to come to its end when the run has."""
 PREDECESSOR_S = 30.0
 """For the sidecar of an earlier attempt to notice that it is not wanted any more."""
-NICENESS = 19
-"""The run comes first, on every core."""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    journal_from: int = 0
-    keeper_from: int = 0
-    is_upload_only: bool = False
-    """The run is a program of the user's, which tracks itself."""
 
 
 class Sidecar:
-    def __init__(self, folder: RunFolder, attempt: Attempt) -> None:
+    """Of one attempt, which begins at `journal_from` in the journal.
+
+    `is_upload_only`: the run is a program of the user's, which tracks itself.
+    """
+
+    def __init__(self, folder: RunFolder, watch: Watch, journal_from: int, is_upload_only: bool) -> None:
         self._folder = folder
-        self._attempt = attempt
-        self._watch = Watch(folder, attempt.keeper_from)
-        self._feed = Feed(folder, attempt.journal_from)
+        self._watch = watch
+        self._journal_from = journal_from
+        self._is_upload_only = is_upload_only
+        self._feed = Feed(folder, journal_from)
         self._journal = Journal(folder.sidecar)
         self._has_said_trouble = False
 
@@ -89,7 +82,7 @@ class Sidecar:
             list_wandb(self._folder, state)
 
     def _wanted(self, payload: Payload) -> Wishes:
-        if self._attempt.is_upload_only:
+        if self._is_upload_only:
             return Wishes()
         return wishes(payload, self._folder.run_id, os.environ, _began_at(self._folder) or time.time())
 
@@ -119,7 +112,7 @@ class Sidecar:
     def _has_begun(self) -> bool:
         """A worker that never says a word leaves nothing to record, and its own start comes before ours."""
         try:
-            return self._folder.journal.stat().st_size > self._attempt.journal_from
+            return self._folder.journal.stat().st_size > self._journal_from
         except OSError:
             return False
 
@@ -192,23 +185,3 @@ def _children() -> list[int]:
     with suppress(OSError):
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     return []
-
-
-def main(argv: list[str]) -> int:
-    import argparse
-
-    parser = argparse.ArgumentParser(prog="mosaic.sidecar", description=__doc__)
-    parser.add_argument("what", choices=("go", "record"))
-    parser.add_argument("folder")
-    parser.add_argument("--journal-from", type=int, default=0)
-    parser.add_argument("--keeper-from", type=int, default=0)
-    parser.add_argument("--upload-only", action="store_true")
-    told = parser.parse_args(argv)
-    folder = RunFolder(told.folder)
-    if told.what == "record":
-        record(folder)
-        return 0
-    os.nice(NICENESS)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    Sidecar(folder, Attempt(told.journal_from, told.keeper_from, told.upload_only)).run()
-    return 0

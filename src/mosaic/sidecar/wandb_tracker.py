@@ -34,7 +34,7 @@ class WandbTracker:
         return Path(self._run.dir).parent
 
     def start(self, facts: Facts) -> None:
-        self._folder.wandb.mkdir(parents=True, exist_ok=True)
+        self._folder.wandb.mkdir(exist_ok=True)
         os.environ.update(wandb_variables(self._folder))
         timeout_s = float(os.environ.pop("WANDB_INIT_TIMEOUT", "") or INIT_TIMEOUT_S)
         os.environ.pop(MONITOR_VARIABLE, None)
@@ -46,7 +46,8 @@ class WandbTracker:
             disable_git=True,
             init_timeout=timeout_s,
             silent=True,
-            x_disable_stats=True,  # it would measure us; the keeper measures the run
+            x_disable_meta=True,  # they would tell of us, and the keeper measures the run
+            x_disable_stats=True,
             x_save_requirements=False,
             x_start_time=facts.started_at or time.time(),
             x_transaction_log_flush_interval=FLUSH_S,
