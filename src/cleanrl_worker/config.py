@@ -92,7 +92,9 @@ class ReservedExtras(Contract):
     save_model: bool | None = None
     """Write the .cleanrl_model file at the end; on unless said otherwise. Said to be on: evaluate it, too."""
     upload_model: bool | None = None
+    """Upload the policy to the Hugging Face Hub, with a model card, once training has succeeded."""
     hf_entity: Text | None = None
+    """The Hub's user or organisation that it is uploaded to; else the one that the token belongs to."""
     algo_params: dict[str, Any] | None = None
     """The algorithm's own settings."""
     cleanrl: AnyPath | None = None

@@ -28,7 +28,6 @@ GRID_LIMIT = 8
 """Environments that can be watched, unless `grid_limit` says otherwise."""
 NOT_YET = {
     "track_wandb": "W&B tracking is not there yet: track_wandb has no effect.",
-    "upload_model": "Uploading to the Hugging Face Hub is not there yet: upload_model has no effect.",
 }
 
 

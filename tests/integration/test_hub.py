@@ -15,7 +15,9 @@ from tests.helpers.worker_runs import small, train_here
 
 from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.payload import Payload
 from mosaic.hub import courier, ledger
+from mosaic.hub.after import push_trained, wished_repo
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +118,36 @@ def test_a_repository_that_is_not_what_it_says_is_refused(hub: Hub, trained: Run
     with pytest.raises(BadInput, match=r"\(404\)"):
         courier.pull("tester/nothing", tmp_path)
     assert not (tmp_path / "escaped").exists()
+
+
+def test_a_model_is_uploaded_after_training_where_cleanrl_would_put_it(hub: Hub, trained: RunFolder) -> None:
+    told: list[tuple[str, dict[str, object]]] = []
+
+    def say(kind: str, /, **facts: object) -> None:
+        told.append((kind, facts))
+
+    repo = wished_repo(a_payload(upload_model=True))
+    assert repo == "CartPole-v1-ppo-seed3"
+    assert wished_repo(a_payload(upload_model=True, hf_entity="me")) == f"me/{repo}"
+    assert wished_repo(a_payload()) is None
+    assert wished_repo(a_payload(upload_model=True, mode="policy_eval")) is None
+    push_trained(trained, repo, "stopped", say)
+    assert told == []
+    push_trained(trained, repo, "succeeded", say)
+    assert hub.repos.keys() == {"tester/CartPole-v1-ppo-seed3"}
+    assert [kind for kind, _ in told] == ["hub_pushed"]
+    hub.faults = {"/api/repos/create": 503}
+    push_trained(trained, repo, "succeeded", say)
+    assert told[-1][0] == "warning"
+    assert "mosaic push 01TRAINED --repo OWNER/CartPole-v1-ppo-seed3" in str(told[-1][1]["text"])
+    said = ledger.read(trained)
+    assert said is not None
+    assert said["state"] == "failed"
+
+
+def a_payload(**extras: object) -> Payload:
+    config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3, "extras": extras}
+    return Payload.parse({"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}})
 
 
 def test_a_policy_that_was_pushed_is_pulled_and_plays_as_before(workspace: Workspace, hub: Hub, tmp_path: Path) -> None:
