@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import IO, Any
 
 from cleanrl_worker import describe, evaluation, launcher
@@ -52,6 +53,7 @@ def check(assignment: Assignment, config_path: str = "<config>") -> Json:
         "tensorboard_dir": None if tensorboard is None else str(tensorboard),
         "threads": int(os.environ.get(THREADS_VARIABLE, "1")),
         "extras": assignment.extras.model_dump(mode="json", exclude_unset=True, exclude={"wandb_api_key"}),
+        "warnings": warnings(assignment),
     }
     if assignment.is_foreign:
         from cleanrl_worker.scripts import planned
@@ -74,6 +76,18 @@ def check(assignment: Assignment, config_path: str = "<config>") -> Json:
     }
 
 
+def warnings(assignment: Assignment) -> list[str]:
+    """What was asked for and would be left out: no reason to refuse the run."""
+    wandb = assignment.wandb_enabled or assignment.extras.track_wandb is True
+    asked = {"wandb": wandb and not assignment.is_foreign, "trackio": assignment.trackio_enabled}
+    return [
+        f"{name} is not installed: the run would train without being tracked. Install it: "
+        f"pip install 'mosaic-rl[{name}]'"
+        for name, is_asked in asked.items()
+        if is_asked and find_spec(name) is None
+    ]
+
+
 def told(summary: Json) -> str:
     """The summary for people."""
     lines = [
@@ -87,6 +101,7 @@ def told(summary: Json) -> str:
     if "policy_path" in summary:
         lines.append(f"  policy       {summary['policy_path']}, {summary['eval_batch_size']} episodes")
     lines += [f"  {name:<28} {value}" for name, value in summary["settings"].items()]
+    lines += [f"  Warning: {text}" for text in summary["warnings"]]
     return "\n".join(lines)
 
 

@@ -128,6 +128,7 @@ class Assignment:
     tensorboard_enabled: bool = True
     keep_checkpoints: int | None = None
     wandb_enabled: bool = False
+    trackio_enabled: bool = False
     cpus: int | None = None
     """How many the run may use; unset: as many as there are."""
 
@@ -209,6 +210,7 @@ def _unwrapped(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         "tensorboard_enabled": artifacts.tensorboard.enabled,
         "keep_checkpoints": artifacts.keep_checkpoints,
         "wandb_enabled": artifacts.wandb.enabled,
+        "trackio_enabled": artifacts.trackio.enabled,
         "cpus": payload.resources.cpus,
     }
 

@@ -40,7 +40,6 @@ def run_evaluation(assignment: Assignment, match: Match, folder: RunFolder) -> N
     with launcher.open_run(assignment, folder, capabilities=CAPABILITIES) as run:
         try:
             run.hello()
-            launcher.tell_not_yet(run, assignment)
             asked = _asked(assignment, folder)
             run.event("policy_eval_started", **match.facts, **asked)
             run.frames = launcher.live_frames(assignment, run, match.env_id)

@@ -26,9 +26,6 @@ CAPABILITIES = ("inbox", "pause", "checkpoint", "resume")
 KEEP_CHECKPOINTS = 3
 GRID_LIMIT = 8
 """Environments that can be watched, unless `grid_limit` says otherwise."""
-NOT_YET = {
-    "track_wandb": "W&B tracking is not there yet: track_wandb has no effect.",
-}
 
 
 class ConsoleRun(Run):
@@ -156,7 +153,6 @@ def train(assignment: Assignment, config: Any, folder: RunFolder, is_resume: boo
             run.hello(resumed)
             if is_resume and resumed is None:
                 run.warn("No checkpoint to resume from is whole: the run starts from the beginning.", "no_checkpoint")
-            tell_not_yet(run, assignment)
             if resumed is None:
                 run.hyperparameters(config.model_dump())
             run.frames = live_frames(assignment, run, config.env_id)
@@ -182,14 +178,6 @@ def reject(folder: RunFolder, sentence: str) -> None:
         if run.attempt == 1:  # a later one that begins nothing must not drop what the earlier ones did
             run.hello()
         run.finish("rejected", sentence)
-
-
-def tell_not_yet(run: Run, assignment: Assignment) -> None:
-    """What was asked for and cannot be done yet is said, never passed over."""
-    asked = {"track_wandb"} if assignment.wandb_enabled else set()
-    asked |= {name for name in NOT_YET if getattr(assignment.extras, name)}
-    for name in sorted(asked):
-        run.warn(NOT_YET[name], "not_yet_available")
 
 
 def _save_model(run: Run, algo: str, config: Any) -> None:
