@@ -21,8 +21,13 @@ EXTRAS = {
     "track": "track_wandb",
     "wandb_project_name": "wandb_project_name",
     "wandb_entity": "wandb_entity",
+    "wandb_use_vpn_proxy": "wandb_use_vpn_proxy",
+    "wandb_http_proxy": "wandb_http_proxy",
+    "wandb_https_proxy": "wandb_https_proxy",
     "capture_video": "capture_video",
     "save_model": "save_model",
+    "upload_model": "upload_model",
+    "hf_entity": "hf_entity",
     "video_mode": "video_mode",
     "grid_limit": "grid_limit",
 }
