@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.commands import mosaic
+from tests.helpers.daemons import wait_for
 from tests.helpers.hub_server import TOKEN, Hub, running_hub
 from tests.helpers.worker_runs import small, train_here
 
@@ -18,6 +19,7 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.hub import courier, ledger
 from mosaic.hub.after import push_trained, wished_repo
+from mosaic.journal import read_all
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +155,7 @@ def a_payload(**extras: object) -> Payload:
 def test_a_policy_that_was_pushed_is_pulled_and_plays_as_before(workspace: Workspace, hub: Hub, tmp_path: Path) -> None:
     """The whole way, on the command line."""
     small_run = ("--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32", "--env-id", "CartPole-v1")
-    run = mosaic(workspace, "train", "ppo", *small_run, "--json").json["run_id"]
+    run = mosaic(workspace, "train", "ppo", *small_run, "--upload-model", "--json").json["run_id"]
     before = mosaic(workspace, "eval", run, "--episodes", "5", "--video", "--json").json
     pushed = mosaic(workspace, "push", run, "--repo", "tester/cart", "--json")
     assert pushed.code == 0, pushed.err
@@ -178,3 +180,8 @@ def test_a_policy_that_was_pushed_is_pulled_and_plays_as_before(workspace: Works
     assert again.code == 2
     assert "not empty" in again.err
     assert not list(workspace.trainer.glob(".pulling-*"))
+
+    # Meanwhile the sidecar has sent it where CleanRL would.
+    wait_for(lambda: "tester/CartPole-v1-ppo-seed1" in hub.repos, "the upload after training")
+    [told] = [event for event in read_all(workspace.run(run).sidecar) if event["kind"] != "warning"]
+    assert told["url"] == f"{hub.url}/tester/CartPole-v1-ppo-seed1"

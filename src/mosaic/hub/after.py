@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, Protocol
 
 from mosaic.contracts.errors import MosaicError
+from mosaic.contracts.events import Finished
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.hub import courier, ledger
+from mosaic.journal import Follower
 
 MOST_NAME = 96
 """Characters that the Hub takes."""
@@ -39,6 +42,17 @@ def repo_name(env_id: Any, name: Any, seed: Any) -> str:
     """`CartPole-v1-ppo-seed1`, in the letters that the Hub knows."""
     text = f"{env_id}-{name}-seed{seed}" if seed is not None else f"{env_id}-{name}"
     return re.sub(r"-{2,}|\.{2,}", "-", re.sub(r"[^A-Za-z0-9._-]", "-", text))[:MOST_NAME].strip("-.")
+
+
+def last_outcome(journal: Path, begin: int) -> str | None:
+    """What the worker said at the end of the attempt that begins there in its journal."""
+    outcome = None
+    follower = Follower(journal, begin)
+    while lines := follower.read():
+        for line in lines:
+            if line.body["kind"] == Finished.KIND:
+                outcome = str(line.body.get("outcome"))
+    return outcome
 
 
 def push_trained(folder: RunFolder, repo: str, outcome: str | None, say: Says) -> None:

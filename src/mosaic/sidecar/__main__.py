@@ -19,6 +19,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--journal-from", type=int, default=0)
     parser.add_argument("--keeper-from", type=int, default=0)
     parser.add_argument("--upload-only", action="store_true")
+    parser.add_argument("--push", metavar="REPO", help="send the policy to the Hugging Face Hub at the end")
+    parser.add_argument("--push-only", action="store_true")
     told = parser.parse_args(argv)
     folder = RunFolder(told.folder)
     if told.what == "record":
@@ -32,9 +34,15 @@ def main(argv: list[str]) -> int:
     # Most scripts never touch W&B: until one does, nothing but the standard library is imported here.
     if told.upload_only and not watch.wait_for(lambda: any(folder.wandb.glob("*run-*"))):
         return 0
+    if told.push_only:
+        watch.wait_for(lambda: False)
     from mosaic.sidecar.process import Sidecar
 
-    Sidecar(folder, watch, told.journal_from, told.upload_only).run()
+    sidecar = Sidecar(folder, watch, told.journal_from, told.upload_only)
+    if told.push_only:
+        sidecar.push(told.push)
+    else:
+        sidecar.run(told.push)
     return 0
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
+from mosaic.hub.after import wished_repo
 from mosaic.keeper.launch import Sidecar
 from mosaic.sidecar.upload import is_installed
 from mosaic.sidecar.wishes import wishes
@@ -29,16 +30,19 @@ def sidecar_for(
     the probe keeps it offline (`has_wandb_probe`) and it did not choose a WANDB_MODE, what it writes is uploaded.
     """
     env = {name: value for name, value in os.environ.items() if name not in _UNSENT}
+    repo = wished_repo(payload) if caller is None else None
     if caller is None:
         is_wanted = bool(wishes(payload, folder.run_id, env))
     else:
         is_wanted = has_wandb_probe and "WANDB_MODE" not in caller and is_installed()
         env |= {name: value for name, value in caller.items() if name.startswith("WANDB_") or _is_proxy(name)}
-    if not is_wanted:
+    if not is_wanted and repo is None:
         return None
     argv = [sys.executable, "-m", "mosaic.sidecar", "go", str(folder.path)]
     argv += ["--journal-from", str(_size(folder.journal)), "--keeper-from", str(_size(folder.keeper))]
     argv += ["--upload-only"] if caller is not None else []
+    if repo is not None:
+        argv += ["--push", repo] if is_wanted else ["--push", repo, "--push-only"]
     return {"argv": argv, "cwd": str(folder.path), "env": env, "log_name": LOG_NAME}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
+from mosaic.hub.after import last_outcome, push_trained
 from mosaic.journal import Journal
 from mosaic.sidecar import ledger
 from mosaic.sidecar.feed import Feed
@@ -47,19 +48,26 @@ class Sidecar:
         self._journal = Journal(folder.sidecar)
         self._has_said_trouble = False
 
-    def run(self) -> None:
+    def run(self, repo: str | None = None) -> None:
+        """`repo`: where on the Hugging Face Hub the policy goes in the end."""
         deadline = time.monotonic() + PREDECESSOR_S
         while True:
             try:
                 with ledger.locked(self._folder):
-                    self._go_along()
+                    self._go_along(repo)
                     return
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(LOOK_S)
 
-    def _go_along(self) -> None:
+    def push(self, repo: str) -> None:
+        """Once the run is over, and only if it has succeeded."""
+        end_after(LIMIT_S)
+        if not self._watch.is_superseded:
+            push_trained(self._folder, repo, last_outcome(self._folder.journal, self._journal_from), self._say)
+
+    def _go_along(self, repo: str | None) -> None:
         state = ledger.claimed(ledger.read(self._folder) or SyncState(self._folder.run_id))
         payload = Payload.model_validate_json(self._folder.config.read_text())
         recorder = Recorder(self._folder, self._wanted(payload), state, self._say)
@@ -68,11 +76,17 @@ class Sidecar:
         try:
             self._follow(recorder, uploads)
             if not self._watch.is_superseded:  # else the next attempt's sidecar records and uploads it all
+                # At the same time: either server may take all the time that there is.
+                pushing = threading.Thread(target=self.push, args=(repo,)) if repo else None
+                if pushing:
+                    pushing.start()
                 recorder.finish(self._feed.outcome)
                 trouble = uploads.end(LIVE_PATIENCE_S)
                 self._told(upload_all(self._folder, env, state, lambda _: None, LIMIT_S) or trouble)
                 if state.entries and not state.waiting:
                     self._say("wandb_synced", url=state.url)
+                if pushing:
+                    pushing.join()
         finally:
             uploads.end(0.0)
             state.process = None
