@@ -14,6 +14,7 @@ from mosaic.cli.arguments import run_argument
 from mosaic.cli.door import Door, command, pass_door
 from mosaic.cli.live import hardware_words, title
 from mosaic.contracts.folder import RunFolder
+from mosaic.sidecar import ledger
 
 Json = dict[str, Any]
 
@@ -36,7 +37,9 @@ def show(door: Door, run: str, follow: bool) -> None:
     }
     found = files(view["run_dir"])
     if door.is_json:
-        output.print_json({**view, "files": found, "metrics": last})
+        wandb = ledger.read(view["run_dir"])
+        told = None if wandb is None else wandb.to_json()
+        output.print_json({**view, "files": found, "metrics": last, "wandb": told})
         return
     _print(view, found, last)
 
@@ -133,11 +136,17 @@ def _facts(view: Json) -> list[tuple[str, Any]]:
         ("process", f"{view['pid']}" if view.get("pid") else None),
         ("hardware", hardware),
         ("checkpoint", f"step {checkpoint:,}" if checkpoint is not None else None),
+        ("W&B", _wandb_words(view["run_dir"])),
         ("group", view.get("group")),
         ("tags", ", ".join(view.get("tags") or ()) or None),
         ("note", view.get("notes")),
         ("archived", "yes" if view.get("is_archived") else None),
     ]
+
+
+def _wandb_words(run_dir: str) -> str | None:
+    state = ledger.read(run_dir)
+    return None if state is None else ", ".join(filter(None, (state.state, state.url, state.error)))
 
 
 def _attempt(attempt: Json) -> str:
