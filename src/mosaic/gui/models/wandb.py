@@ -68,17 +68,17 @@ def progress(state: Json) -> tuple[int, int]:
 def facts(state: Json) -> list[tuple[str, str, str]]:
     """Name, value and tip of what there is to know, without what is not known."""
     records = _records(state)
+    entries = state["runs"]
+    newest = max((entry.get("updated_at") or 0.0 for entry in entries.values()), default=0.0)
     rows = [
         ("Project", state.get("project") or "", ""),
         ("Entity", state.get("entity") or "", ""),
         ("Address", state.get("url") or "", ""),
         ("Records", "" if records is None else f"{records:,}", "Rows of scalars"),
+        ("Changed", moment(newest) if newest else "", ""),
     ]
-    for name, entry in state["runs"].items():
-        told = [entry["state"], size(entry["size_bytes"])]
-        if entry.get("updated_at"):
-            told.append(moment(entry["updated_at"]))
-        rows.append((name, " · ".join(told), entry.get("error") or ""))
+    for name, entry in entries.items():
+        rows.append(("Folder", f"{name} ({entry['state']}, {size(entry['size_bytes'])})", entry.get("error") or ""))
     return [row for row in rows if row[1]]
 
 

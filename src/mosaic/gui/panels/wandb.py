@@ -77,6 +77,9 @@ class WandbTab(QWidget):
         self._state = state_label("wandb.state")
         self._sync = accent_button("Sync", "wandb.sync")
         self._sync.clicked.connect(self._start)
+        self._settings = named(QPushButton("Settings"), "wandb.settings")
+        self._settings.setToolTip("The key, the proxies, and whether W&B can be reached")
+        self._settings.clicked.connect(lambda: self._workbench.page_wanted.emit("settings"))
         self._as_page = named(QPushButton("Details"), "wandb.details")
         self._as_page.setToolTip("Show what is known here instead of W&B's page")
         self._as_page.setCheckable(True)
@@ -87,10 +90,10 @@ class WandbTab(QWidget):
         self._browser.clicked.connect(lambda: QDesktopServices.openUrl(QUrl(self._url)))
         bar.addWidget(self._icon)
         bar.addWidget(self._state, 1)
-        bar.addWidget(self._sync)
-        for button in (self._as_page, self._reload, self._browser):
+        for button in (self._settings, self._as_page, self._reload, self._browser):
             button.setProperty("flat", True)
             bar.addWidget(button)
+        bar.addWidget(self._sync)
         return bar
 
     def _details(self) -> QWidget:
@@ -118,6 +121,7 @@ class WandbTab(QWidget):
         self._reload.setIcon(theme.icon("mdi6.refresh"))
         self._browser.setIcon(theme.icon("mdi6.open-in-new"))
         self._as_page.setIcon(theme.icon("mdi6.information-outline"))
+        self._settings.setIcon(theme.icon("mdi6.cog-outline"))
         if self.web is not None:
             self.web.page().setBackgroundColor(QColor(theme.tokens().window))
         self._show()

@@ -85,6 +85,7 @@ class WandbSettings(QWidget):
 
     def _key_row(self) -> QHBoxLayout:
         row = QHBoxLayout()
+        row.setSpacing(theme.GAP)
         self._key = named(QLineEdit(), "settings.wandb.key")
         self._key.setEchoMode(QLineEdit.EchoMode.Password)
         self._key.setPlaceholderText("Paste a key here")
@@ -103,6 +104,7 @@ class WandbSettings(QWidget):
 
     def _proxy_row(self, form: QFormLayout, kind: str) -> tuple[QLineEdit, QPushButton]:
         row = QHBoxLayout()
+        row.setSpacing(theme.GAP)
         field = named(QLineEdit(), f"settings.wandb.{kind}_proxy")
         field.setFixedWidth(FIELD_WIDTH)
         store = named(QPushButton("Store"), f"settings.wandb.store_{kind}_proxy")
@@ -121,6 +123,7 @@ class WandbSettings(QWidget):
     def _probe_part(self) -> QVBoxLayout:
         part = QVBoxLayout()
         buttons = QHBoxLayout()
+        buttons.setSpacing(theme.GAP)
         self._probe = named(QPushButton("Test the connection"), "settings.wandb.probe")
         self._probe.clicked.connect(lambda: self._start({}))
         self._probe_vpn = named(QPushButton("Through the proxy"), "settings.wandb.probe_vpn")
