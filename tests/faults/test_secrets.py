@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
+from tests.helpers.commands import mosaic
+from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
+from tests.helpers.wandb_server import WandbServer
 
 from mosaic import secrets
 from mosaic.client import Trainer
@@ -128,3 +131,32 @@ def test_an_imported_run_leaves_its_key_at_the_door(
     assert folder.is_dir()
     assert leaks(workspace, trainer) == []
     assert secrets.secret_behind(extras_of(trainer, run_id)["wandb_api_key"]) == CANARY
+
+
+def test_a_tracked_run_uses_its_key_and_shows_it_nowhere(
+    workspace: Workspace, plugins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First against a server that has a fault, so that there is something to be synced; then by the command line."""
+    extras = {"wandb_api_key": CANARY, "track_wandb": True, "wandb_project_name": "p"}
+    config = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2048, "extras": extras}
+    with WandbServer(500) as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        with running_daemon(workspace, plugins) as (_, trainer):
+            payload = {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}
+            run_id = trainer.submit(payload)["run_id"]
+            assert ended(trainer, run_id)["outcome"] == "succeeded"
+
+            def failure() -> bool:
+                return any(state["process"] is None and state["state"] == "failed" for state in trainer.wandb(run_id))
+
+            wait_for(failure, "the sidecar to give up", 60)
+            assert trainer.get(run_id)["has_wandb"]
+            server.mode = "ok"
+            assert mosaic(workspace, "wandb", "probe", run_id, "--json").json["ok"]
+            (synced,) = mosaic(workspace, "wandb", "sync", "--all", "--json").json
+            assert (synced["state"], synced["error"]) == ("synced", None)
+            assert server.history(run_id)
+            (told,) = trainer.wandb(run_id)
+            assert (told["state"], told["url"]) == ("synced", synced["url"])
+            assert leaks(workspace, trainer) == []
+        assert server.keys == {"Basic " + base64.b64encode(f"api:{CANARY}".encode()).decode()}

@@ -7,18 +7,14 @@ finds by itself, so that nobody has to hand them over.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from typing import Any
 
 from mosaic.contracts.errors import MosaicError
-from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.contracts.payload import Payload
-from mosaic.secrets import wandb_environment
+from mosaic.contracts.folder import RunFolder
 from mosaic.sidecar.ledger import SyncState
-from mosaic.sidecar.sync import sync_run
-from mosaic.sidecar.wishes import extras_of
+from mosaic.sidecar.sync import sync_run, upload_environment
 
 
 def main() -> int:
@@ -26,10 +22,8 @@ def main() -> int:
     for path in json.load(sys.stdin):
         folder = RunFolder(path)
         try:
-            payload = Payload.model_validate_json(folder.config.read_text())
-            told = wandb_environment(extras_of(payload), Workspace.of(folder).root)
-            state = sync_run(folder, {**os.environ, **told.variables}, _say)
-            _say(state, is_last=True, said=told.problems)
+            environment, problems = upload_environment(folder)
+            _say(sync_run(folder, environment, _say), is_last=True, said=problems)
         except (MosaicError, OSError, ValueError) as error:
             _tell({"run_id": folder.run_id, "state": "failed", "error": str(error), "is_last": True})
     return 0
