@@ -1,7 +1,7 @@
 """A W&B server on loopback: enough GraphQL, file stream and uploads for the real client, and ways to fail.
 
-Modes: `ok`, `delay` (each answer takes a moment), `hang` (no answer), `drop` (the connection breaks in the middle of the
-upload), or an HTTP status such as 401. A server that refuses is one that is not there: `refusing_url`.
+Modes: `ok`, `delay` (each answer takes a moment), `hang` (no answer), `drop` (the connection breaks in the middle of
+the upload), or an HTTP status such as 401. A server that refuses is one that is not there: `refusing_url`.
 """
 
 from __future__ import annotations
@@ -125,9 +125,8 @@ class WandbServer:
 
     def create_manifest(self, variables: Json) -> Json:
         name = "wandb_manifest.json"
-        manifest = {"id": "manifest-1", "file": {"id": "f", "name": name, "uploadUrl": self._upload(name)}}
-        manifest["file"] |= {"displayName": name, "uploadHeaders": []}
-        return {"createArtifactManifest": {"artifactManifest": manifest}}
+        file = {"id": "f", "name": name, "displayName": name, "uploadUrl": self._upload(name), "uploadHeaders": []}
+        return {"createArtifactManifest": {"artifactManifest": {"id": "manifest-1", "file": file}}}
 
     def create_artifact_files(self, variables: Json) -> Json:
         specs = variables.get("artifactFiles") or variables["input"]["artifactFiles"]

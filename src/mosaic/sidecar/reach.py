@@ -65,7 +65,7 @@ def api_key(env: Mapping[str, str]) -> str | None:
     return found[2] if found else None
 
 
-def trouble(env: Mapping[str, str], patience_s: float = PATIENCE_S) -> Trouble | None:
+def trouble(env: Mapping[str, str]) -> Trouble | None:
     """None: W&B answers, and knows the key."""
     key = api_key(env)
     if key is None:
@@ -75,7 +75,7 @@ def trouble(env: Mapping[str, str], patience_s: float = PATIENCE_S) -> Trouble |
     headers = {"Authorization": f"Basic {credentials}", "Content-Type": "application/json"}
     try:
         request = urllib.request.Request(f"{url}/graphql", json.dumps(_QUERY).encode(), headers)
-        with _opener(env, url).open(request, timeout=patience_s) as reply:
+        with _opener(env, url).open(request, timeout=PATIENCE_S) as reply:
             told = json.loads(reply.read(_MOST_BYTES))
         if told["data"]["viewer"] is None:
             return _STATUS[401]
@@ -117,6 +117,7 @@ def from_error(error: object) -> Trouble:
 
 
 _WORDS = (
+    (r"Fatal error while uploading", "The upload to W&B broke off"),
     (r"refused", "W&B cannot be reached (refused)"),
     (r"no such host|name resolution|Name or service", "W&B cannot be reached (its name is not known)"),
     (r"x509|certificate|tls:", "W&B cannot be reached (no secure connection)"),
