@@ -71,11 +71,14 @@ def evaluate_trained(assignment: Assignment, run: Run) -> None:
 
 
 def _asked(assignment: Assignment, folder: RunFolder) -> Json:
-    tensorboard = launcher.tensorboard_folder(assignment, folder)
+    """What the run's reports repeat of what was asked for. Paths are relative where they lie in the run's folder."""
+    place = launcher.tensorboard_folder(assignment, folder)
+    if place is not None and place.is_relative_to(folder.path):
+        place = place.relative_to(folder.path)
     return {
         "eval_batch_size": assignment.eval_batch_size,
         "eval_repeat": bool(assignment.extras.eval_repeat),
-        "tensorboard_dir": None if tensorboard is None else str(tensorboard),
+        "tensorboard_dir": None if place is None else str(place),
     }
 
 

@@ -141,6 +141,23 @@ class Actor:
         np.add(out, self._head_bias, out=out)
 
 
+class FrozenActor:
+    """The actor of weights that no longer change, for any number of observations."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._actors: dict[int, Actor] = {}
+
+    def __call__(self, observations: Array) -> Array:
+        rows = len(observations)
+        if rows not in self._actors:
+            self._actors[rows] = Actor(self._network, rows)
+            self._actors[rows].refresh()
+        found = np.empty((rows, self._network.outputs), np.float32)
+        self._actors[rows](observations, found)
+        return found
+
+
 def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> Array:
     """A matrix with orthonormal rows or columns, whichever are fewer, times `gain`."""
     rows, columns = shape

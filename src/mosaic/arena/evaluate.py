@@ -218,7 +218,8 @@ class Player:
         seed = self._seeds[index]
         observation, _ = self._envs[row].reset(seed=seed)
         self._returns[row], self._lengths[row] = 0.0, 0
-        self._draws[row] = np.random.default_rng(seed)
+        if not self._deterministic:
+            self._draws[row] = np.random.default_rng(seed)
         shown = self._as_array(observation)
         if not self._observations.size:
             # Rows in which nothing is played hold something that the policy can digest.

@@ -216,9 +216,9 @@ def print_summary(summary: Json) -> None:
     rows = histogram(summary["returns"])
     if not rows:
         return
-    table = output.table("RETURN", "EPISODES", "", right=("RETURN",))
+    table = output.table("RETURN", "EPISODES", "", right=("RETURN", "EPISODES"))
     for span, bar, count in rows:
-        table.add_row(span, Text(bar, style="cyan"), str(count) if count else "")
+        table.add_row(span, str(count), Text(bar, style="cyan"))
     screen = output.console()
     screen.print()
     screen.print(table)

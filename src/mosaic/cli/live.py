@@ -168,7 +168,8 @@ class Picture:
 
     def __init__(self, watched: Watched) -> None:
         self.watched = watched
-        self.hint = "Ctrl-C stops it with a checkpoint."
+        is_evaluation = watched.view.get("kind") == "policy_eval"
+        self.hint = "Ctrl-C stops it." if is_evaluation else "Ctrl-C stops it with a checkpoint."
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
         from rich.progress_bar import ProgressBar
