@@ -63,6 +63,6 @@ def points(folder: Path) -> Points:
     found: Points = {}
     for row in rows(folder):
         for tag, value in row.items():
-            if tag not in OWN and not isinstance(value, dict):
+            if tag not in OWN and not tag.startswith("videos/"):
                 found.setdefault(tag, []).append((row["global_step"], row["_timestamp"], float(value)))
     return found

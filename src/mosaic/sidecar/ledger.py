@@ -128,8 +128,7 @@ def is_busy(folder: RunFolder) -> bool:
 @contextmanager
 def locked(folder: RunFolder) -> Iterator[None]:
     """One recorder or uploader at a time; BlockingIOError where there is one. Held for as long as its process lives."""
-    folder.wandb.mkdir(exist_ok=True)
-    descriptor = os.open(folder.wandb / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(folder.path / ".sidecar.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

@@ -223,7 +223,8 @@ def _fail(state: SyncState, names: list[str], trouble: Trouble) -> None:
 
 
 def _note(folder: RunFolder, state: SyncState, on_state: OnState) -> None:
-    ledger.write(folder, state)
+    if state.entries:
+        ledger.write(folder, state)
     on_state(state)
 
 
