@@ -16,7 +16,7 @@ from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder, file_name
 from mosaic.envs import make
 from mosaic.envs.factory import render_help
-from mosaic.run import Run, last_good_checkpoint
+from mosaic.run import Checkpoint, Run, last_good_checkpoint
 from mosaic.run.frames import Frames
 from mosaic.run.pictures import show_film
 
@@ -182,16 +182,20 @@ def reject(folder: RunFolder, sentence: str) -> None:
 
 def _save_model(run: Run, algo: str, config: Any) -> None:
     """The file that users of CleanRL know, from the checkpoint that training ended with."""
-    from mosaic.run.torchfile import save_state_dict
-
     checkpoint = last_good_checkpoint(run.folder)
     if checkpoint is None:
         run.warn("No checkpoint was saved, so no .cleanrl_model was written.", "no_model")
         return
     path = run.folder.model(_run_name(run.folder, config), algo)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_state_dict(path, algorithm(algo).state_dict_of(checkpoint))
+    write_model(checkpoint, path)
     run.artifact("model", str(path.relative_to(run.folder.path)))
+
+
+def write_model(checkpoint: Checkpoint, path: Path) -> None:
+    from mosaic.run.torchfile import save_state_dict
+
+    save_state_dict(path, algorithm(checkpoint.facts["algorithm"]).state_dict_of(checkpoint))
 
 
 def _run_name(folder: RunFolder, config: Any) -> str:

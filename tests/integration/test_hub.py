@@ -21,6 +21,17 @@ from mosaic.hub import courier, ledger
 from mosaic.hub.after import push_trained, wished_repo
 from mosaic.journal import read_all
 
+SMALL = ("--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32", "--env-id", "CartPole-v1")
+CLEANRL_CARD = """---
+model-index:
+- name: PPO
+  results:
+  - task: {type: reinforcement-learning, name: reinforcement-learning}
+    dataset: {name: CartPole-v1, type: CartPole-v1}
+    metrics: [{type: mean_reward, value: 24.00 +/- 0.00, name: mean_reward, verified: false}]
+---
+"""
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
@@ -65,11 +76,9 @@ def test_a_push_makes_a_repository_and_a_further_one_a_commit_of_what_is_new(hub
     [
         ({}, "elsewhere/cart", 30, "may not write to elsewhere/cart (403)"),
         ({"/api/repos/create": 401}, "tester/cart", 30, "does not accept the token"),
-        ({"/api/repos/create": 503}, "tester/cart", 30, "problem of its own (503)"),
         ({"/api/models/tester/cart/commit": 409}, "tester/cart", 30, "somebody else at the same time (409)"),
         ({"/api/repos/create": "hang"}, "tester/cart", 1.5, "did not answer within 2 seconds"),
         ({"/api/repos/create": "drop"}, "tester/cart", 30, "cannot be reached"),
-        ({}, "not a name", 30, "expected OWNER/NAME"),
     ],
 )
 def test_a_hub_that_does_not_do_as_asked_is_told_of_in_one_sentence(
@@ -152,36 +161,49 @@ def a_payload(**extras: object) -> Payload:
     return Payload.parse({"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}})
 
 
-def test_a_policy_that_was_pushed_is_pulled_and_plays_as_before(workspace: Workspace, hub: Hub, tmp_path: Path) -> None:
+def test_a_policy_is_pushed_pulled_and_plays_as_before(workspace: Workspace, hub: Hub, tmp_path: Path) -> None:
     """The whole way, on the command line."""
-    small_run = ("--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32", "--env-id", "CartPole-v1")
-    run = mosaic(workspace, "train", "ppo", *small_run, "--upload-model", "--json").json["run_id"]
-    before = mosaic(workspace, "eval", run, "--episodes", "5", "--video", "--json").json
+    settings = (*SMALL, "--checkpoint-every", "64", "--upload-model")
+    run = mosaic(workspace, "train", "ppo", *settings, "--json").json["run_id"]
+    played = mosaic(workspace, "eval", run, "--episodes", "3", "--seed-override", "7", "--video", "--json").json
     pushed = mosaic(workspace, "push", run, "--repo", "tester/cart", "--json")
     assert pushed.code == 0, pushed.err
     assert {"evaluation.json", "replay.mp4"} <= set(pushed.json["files"])
-    card = hub.repos["tester/cart"].files["README.md"].decode()
-    assert f"{before['avg_return']:.2f} +/- " in card
-    said = ledger.read(workspace.run(run))
-    assert said is not None
-    assert said["commit"] == pushed.json["commit"]
+    assert f"{played['avg_return']:.2f} +/- " in hub.repos["tester/cart"].files["README.md"].decode()
+    assert f"step 256 is at {hub.url}/tester/cart" in mosaic(workspace, "show", run).out
+
+    def returns_of(policy: str) -> list[float]:
+        said = mosaic(workspace, "eval", policy, "--episodes", "3", "--seed-override", "7", "--json")
+        assert said.code == 0, said.err
+        return list(said.json["returns"])
 
     pulled = mosaic(workspace, "pull", "tester/cart", "--json")
     assert pulled.code == 0, pulled.err
     assert pulled.json["run_id"] != run
     assert pulled.json["checkpoint_step"] == 256
-    after = mosaic(workspace, "eval", pulled.json["run_id"], "--episodes", "5", "--json").json
-    assert after["returns"] == before["returns"]
+    assert returns_of(pulled.json["run_id"]) == played["returns"]
     out = tmp_path / "it's out"
     made = mosaic(workspace, "pull", "tester/cart", "--revision", pushed.json["commit"], "--out", str(out))
     assert made.code == 0, made.err
     assert (out / "checkpoints" / "last" / "manifest.json").is_file()
-    again = mosaic(workspace, "pull", "tester/cart", "--out", str(out))
-    assert again.code == 2
-    assert "not empty" in again.err
-    assert not list(workspace.trainer.glob(".pulling-*"))
 
-    # Meanwhile the sidecar has sent it where CleanRL would.
-    wait_for(lambda: "tester/CartPole-v1-ppo-seed1" in hub.repos, "the upload after training")
-    [told] = [event for event in read_all(workspace.run(run).sidecar) if event["kind"] != "warning"]
-    assert told["url"] == f"{hub.url}/tester/CartPole-v1-ppo-seed1"
+    # After the run, the sidecar has sent it where CleanRL would.
+    told_in = workspace.run(run).sidecar
+    wait_for(lambda: told_in.exists() and list(read_all(told_in)), "the upload")
+    [told] = read_all(told_in)
+    assert (told["kind"], told["repo"], told["step"]) == ("hub_pushed", "tester/CartPole-v1-ppo-seed1", 256)
+
+    # An earlier checkpoint goes with a model file of its own.
+    last = hub.repos["tester/cart"].files["ppo.cleanrl_model"]
+    assert mosaic(workspace, "push", run, "--repo", "tester/earlier", "--checkpoint", "192").code == 0
+    assert hub.repos["tester/earlier"].files["ppo.cleanrl_model"] != last
+
+    # What CleanRL's own scripts uploaded comes in, too.
+    hub.put("tester/theirs", {"README.md": CLEANRL_CARD.encode(), "ppo.cleanrl_model": last, "ppo.py": b"raise"})
+    theirs = mosaic(workspace, "pull", "tester/theirs", "--json")
+    assert theirs.code == 0, theirs.err
+    assert not list(Path(theirs.json["run_dir"]).rglob("*.py"))
+    assert returns_of(theirs.json["run_id"]) == played["returns"]
+    refused = mosaic(workspace, "push", theirs.json["run_id"], "--repo", "tester/again")
+    assert (refused.code, "no checkpoint to push" in refused.err) == (2, True)
+    assert not list(workspace.trainer.glob(".pulling-*"))

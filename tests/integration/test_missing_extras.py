@@ -49,6 +49,9 @@ def warnings(folder: RunFolder) -> str:
 def test_what_needs_no_extra_works_and_what_does_names_it(workspace: Workspace) -> None:
     python(f"import importlib.util as u; assert not any(u.find_spec(name) for name in {GONE!r})")
     wishes = ("--track", "--upload-model", "--capture-video")
+    checked = good(mosaic(workspace, "check", "ppo", *SMALL, *wishes, "--json")).json
+    assert "mosaic-rl[wandb]" in json.dumps(checked)
+    assert "mosaic-rl[hub]" in json.dumps(checked)
     trained = good(mosaic(workspace, "train", "ppo", *SMALL, *wishes, "--json")).json
     assert trained["outcome"] == "succeeded"
     folder = RunFolder(trained["run_dir"])

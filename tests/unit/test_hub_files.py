@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard
 from pydantic import ValidationError
+from tests.helpers.cli_trainer import call
 from tests.helpers.worker_runs import small, train_here
 
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, UnknownName
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord
-from mosaic.hub import foreign, intake, ledger
+from mosaic.hub import courier, foreign, intake, ledger
 from mosaic.hub.bundle import Bundle, gather
 from mosaic.hub.card import model_card
 from mosaic.hub.description import Description, HashedFile, safe_path
@@ -35,8 +36,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def bundled(folder: RunFolder, **more: Any) -> Bundle:
-    settings: dict[str, Any] = {"evaluation": None, "has_video": True, **more}
-    return gather(folder, folder.checkpoint(64), "me/cart", settings["evaluation"], settings["has_video"])
+    return gather(folder, folder.checkpoint(64), "me/cart", **more)
 
 
 def an_evaluation(place: Path, **changes: Any) -> RunFolder:
@@ -245,6 +245,19 @@ def test_every_answer_of_the_hub_is_a_sentence(status: int, said: str) -> None:
         problem = explained(error, "me/cart", "http://hub", is_push=True)
     assert said in str(problem)
     assert f"({status})" in str(problem)
+
+
+@pytest.mark.parametrize("name", ["not a name", "a/b/c", "", "../x", "-x/y", "me/"])
+def test_a_name_that_is_no_repository_is_refused_before_anybody_is_asked(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="OWNER/NAME"):
+        courier.pull(name, tmp_path)
+
+
+def test_a_folder_that_is_not_empty_is_not_pulled_into(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    said = call(None, "pull", "me/cart", "--out", str(tmp_path))
+    assert said.code == 2
+    assert "not empty" in said.err
 
 
 def test_a_bug_is_not_explained_away() -> None:

@@ -15,7 +15,7 @@ from mosaic.cli import output
 from mosaic.cli.arguments import run_argument
 from mosaic.cli.door import Door, command, pass_door
 from mosaic.cli.evaluate import checkpoint_path
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -58,12 +58,15 @@ def push(door: Door, run: str, repo: str, is_private: bool, checkpoint: str, has
     view = trainer.get(run)
     folder = RunFolder(view["run_dir"])
     chosen = checkpoint_path(view, checkpoint)
-    with _bar(f"Pushing to {repo}") as on_progress:
+    if not chosen.is_dir():
+        raise NotAllowed(f"Run {output.short_id(view['run_id'])} has a model file, but no checkpoint to push.")
+    with tempfile.TemporaryDirectory() as scratch, _bar(f"Pushing to {repo}") as on_progress:
         done = courier.push(
             folder,
             chosen,
             repo,
             evaluation=_evaluation(trainer, folder, int(chosen.name)),
+            model=_model(trainer, view, folder, chosen, Path(scratch)),
             is_private=is_private,
             has_video=has_video,
             timeout_s=timeout_s,
@@ -76,6 +79,21 @@ def push(door: Door, run: str, repo: str, is_private: bool, checkpoint: str, has
     for sentence in done["left_out"]:
         output.say(sentence.replace("RUN", output.short_id(view["run_id"])))
     click.echo(f"Pushed step {done['step']:,} ({output.size(done['size_bytes'])}) to {done['url']}")
+
+
+def _model(trainer: Trainer, view: Json, folder: RunFolder, checkpoint: Path, scratch: Path) -> Path | None:
+    """The worker writes the file that users of CleanRL know of any checkpoint; a run has it of its last one only."""
+    from mosaic.hub.bundle import own_model
+    from mosaic.hub.description import MODEL_SUFFIX
+
+    if own_model(folder, checkpoint) is not None:
+        return None
+    into = scratch / f"{view['algo']}{MODEL_SUFFIX}"
+    try:
+        trainer.ask_worker(view["worker"], {"ask": "model", "path": str(checkpoint), "into": str(into)})
+    except MosaicError:
+        return None  # a worker that knows no such form; the card says what is missing
+    return into
 
 
 def _evaluation(trainer: Trainer, folder: RunFolder, step: int) -> RunFolder | None:

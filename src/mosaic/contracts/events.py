@@ -183,6 +183,17 @@ class WandbSynced(Event):
     url: str | None = None
 
 
+class HubPushed(Event):
+    """Its policy is on the Hugging Face Hub."""
+
+    KIND = "hub_pushed"
+    repo: str
+    url: str
+    commit: str
+    step: int
+    """Of the checkpoint that was sent."""
+
+
 # --- keeper.jsonl: the keeper speaks
 
 

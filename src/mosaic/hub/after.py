@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mosaic.contracts.errors import MosaicError
-from mosaic.contracts.events import Finished
+from mosaic.contracts.events import Finished, HubPushed
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.hub import courier, ledger
@@ -67,4 +67,4 @@ def push_trained(folder: RunFolder, repo: str, outcome: str | None, say: Says) -
         say("warning", text=f"The model was not uploaded. {error} {again}", code="hub_failed")
         return
     ledger.write(folder, state="pushed", **done)
-    say("hub_pushed", repo=done["repo"], url=done["url"], commit=done["commit"], step=done["step"])
+    say(HubPushed.KIND, repo=done["repo"], url=done["url"], commit=done["commit"], step=done["step"])

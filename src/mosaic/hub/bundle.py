@@ -46,15 +46,25 @@ def size_of(content: Path | bytes) -> int:
     return len(content) if isinstance(content, bytes) else content.stat().st_size
 
 
-def gather(folder: RunFolder, checkpoint: Path, repo: str, evaluation: RunFolder | None, has_video: bool) -> Bundle:
-    """Everything is checked before anything is sent: a damaged checkpoint is refused."""
+def gather(
+    folder: RunFolder,
+    checkpoint: Path,
+    repo: str,
+    evaluation: RunFolder | None = None,
+    has_video: bool = True,
+    model: Path | None = None,
+) -> Bundle:
+    """Everything is checked before anything is sent: a damaged checkpoint is refused.
+
+    `model` is the same policy as CleanRL saves it; where none is given, the run's own goes along if it is of this step.
+    """
     manifest = _checked_manifest(checkpoint)
     settings = dict(manifest["facts"].get("config") or {})
     files: dict[str, Path | bytes] = {
         f"checkpoints/{manifest['step']}/{name}": checkpoint / name for name in CHECKPOINT_FILES
     }
     left_out = []
-    model = _model_file(folder, checkpoint)
+    model = model or own_model(folder, checkpoint)
     if model is not None:
         files[model.name] = model
     else:
@@ -108,7 +118,7 @@ def _checked_manifest(checkpoint: Path) -> Json:
     return manifest
 
 
-def _model_file(folder: RunFolder, checkpoint: Path) -> Path | None:
+def own_model(folder: RunFolder, checkpoint: Path) -> Path | None:
     """It is written at the end, from the last checkpoint: it fits no other one."""
     found = sorted(folder.models.glob(f"*/*{MODEL_SUFFIX}"), key=lambda path: path.stat().st_mtime)
     is_last = folder.last_checkpoint.exists() and folder.last_checkpoint.resolve() == checkpoint.resolve()

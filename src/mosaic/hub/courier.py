@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mosaic.contracts.errors import MosaicError, error_named
+from mosaic.contracts.errors import BadInput, MosaicError, error_named
 from mosaic.contracts.folder import RunFolder
 from mosaic.plugins import python_module
 from mosaic.secrets import VARIABLES, find_secret
@@ -17,6 +18,7 @@ from mosaic.secrets import VARIABLES, find_secret
 Json = dict[str, Any]
 TIMEOUT_S = 60.0
 """How long the Hub may be silent."""
+_REPO = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*", re.ASCII)
 QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -35,6 +37,7 @@ def push(
     repo: str,
     *,
     evaluation: RunFolder | None = None,
+    model: Path | None = None,
     is_private: bool = False,
     has_video: bool = True,
     timeout_s: float = TIMEOUT_S,
@@ -47,6 +50,7 @@ def push(
         "checkpoint": str(checkpoint),
         "repo": repo,
         "evaluation": None if evaluation is None else str(evaluation.path),
+        "model": None if model is None else str(model),
         "is_private": is_private,
         "has_video": has_video,
     }
@@ -76,6 +80,8 @@ def environment(around: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _sent(request: Json, timeout_s: float, on_progress: OnProgress) -> Json:
+    if not _REPO.fullmatch(request["repo"]):
+        raise BadInput(f"{request['repo']!r} is no name of a repository; expected OWNER/NAME.")
     process = subprocess.Popen(
         python_module("mosaic.hub.transfer"),
         stdin=subprocess.PIPE,

@@ -24,4 +24,4 @@ def read(folder: RunFolder) -> dict[str, Any] | None:
         said = json.loads((folder.hub / "push.json").read_text())
     except (OSError, ValueError):
         return None
-    return said if isinstance(said, dict) else None
+    return said if isinstance(said, dict) and "state" in said else None

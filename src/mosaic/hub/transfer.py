@@ -72,7 +72,8 @@ class Teller:
 def push(request: Json, teller: Teller) -> Json:
     folder = RunFolder(request["folder"])
     evaluation = RunFolder(request["evaluation"]) if request.get("evaluation") else None
-    bundle = gather(folder, Path(request["checkpoint"]), request["repo"], evaluation, bool(request.get("has_video")))
+    model = Path(request["model"]) if request.get("model") else None
+    bundle = gather(folder, Path(request["checkpoint"]), request["repo"], evaluation, bool(request["has_video"]), model)
     from huggingface_hub import CommitOperationAdd, HfApi
 
     api = HfApi(library_name="mosaic-rl")
