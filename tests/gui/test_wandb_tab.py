@@ -228,5 +228,5 @@ def test_the_applications_proxy_is_taken_and_given_back(qapp: QApplication) -> N
 
 def test_a_run_that_is_over_is_asked_again_when_its_sidecar_speaks(workbench: Workbench, trainer: Trainer) -> None:
     workbench.runs.update([{**trainer.views[0], "has_wandb": False}])
-    workbench.bridge.told.emit([{"run_id": RUN, "source": "sidecar", "kind": "tracking_started"}])
+    workbench.bridge.told.emit([{"run_id": RUN, "at": 1.0, "source": "sidecar", "kind": "tracking_started"}])
     pump(lambda: (workbench.runs.get(RUN) or {})["has_wandb"], "the run to be asked for again")
