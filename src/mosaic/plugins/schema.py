@@ -108,9 +108,14 @@ CORE = {
 """What every run has, for algorithms that say nothing of it."""
 EXTRA_FIELDS = (
     Field("track", "bool", False, "Record the run for Weights & Biases, and upload it where W&B can be reached."),
-    Field("wandb_project_name", "str", help="The W&B project.", is_optional=True),
-    Field("wandb_entity", "str", help="The W&B user or team.", is_optional=True),
-    Field("wandb_use_vpn_proxy", "bool", False, "Reach W&B through the proxies named here, in .env or the settings."),
+    Field("wandb_project_name", "str", help="The W&B project; unset: mosaic.", is_optional=True),
+    Field("wandb_entity", "str", help="The W&B user or team; unset: your own.", is_optional=True),
+    Field(
+        "wandb_use_vpn_proxy",
+        "bool",
+        False,
+        "Reach W&B through the VPN's proxies, as the run, .env or the settings name them.",
+    ),
     Field("wandb_http_proxy", "str", help="A proxy for W&B; one with a password belongs in .env.", is_optional=True),
     Field("wandb_https_proxy", "str", help="The same for HTTPS; else the other one is used.", is_optional=True),
     Field(
