@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import os
 import shutil
@@ -133,6 +134,7 @@ def test_an_imported_run_leaves_its_key_at_the_door(
     assert secrets.secret_behind(extras_of(trainer, run_id)["wandb_api_key"]) == CANARY
 
 
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="the wandb extra is not installed")
 def test_a_tracked_run_uses_its_key_and_shows_it_nowhere(
     workspace: Workspace, plugins: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

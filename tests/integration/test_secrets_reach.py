@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import os
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ VIEWER = json.dumps({"data": {"viewer": {"username": "ada", "entity": "ada"}}})
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "PATIENCE_S", 0.3)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.31.0")
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
 
@@ -69,6 +72,17 @@ def test_a_key_that_does_not_work_is_told_from_a_server_that_does_not(
         found = seen(monkeypatch, f"http://127.0.0.1:{port}")
     assert failing(found) == ["key"]
     assert said in found["key"].found
+
+
+def test_a_package_that_is_missing_is_said_and_the_rest_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    with listening(answering("200 OK", VIEWER)) as port:
+        found = seen(monkeypatch, f"http://127.0.0.1:{port}")
+    assert failing(found) == ["package"]
+    assert "mosaic-rl[wandb]" in found["package"].todo
 
 
 def test_without_a_key_the_way_to_one_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +148,7 @@ def test_loopback_stays_direct_behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -
     assert found["proxy"].found == "none; direct"
 
 
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="the wandb extra is not installed")
 def test_its_own_process_finds_the_stored_key_and_the_vpns_proxy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
