@@ -127,6 +127,16 @@ def test_a_run_that_saved_a_model_and_no_checkpoint_is_evaluated_by_it(place: Pa
     assert trainer.config_sent["extras"]["policy_path"] == str(model)
 
 
+def test_an_evaluation_means_the_policy_that_it_evaluated(place: Path) -> None:
+    trainer = Evaluates(place, [1.0])
+    earlier = finished(view("01EARLIER", kind="policy_eval"))
+    trainer.views[earlier["run_id"]] = earlier
+    trainer.payload["metadata"]["worker"]["config"]["extras"] = {"policy_path": "/some/where", "eval_episodes": 2}
+    assert call(trainer, "eval", "01EARLIER").code == 0
+    assert trainer.config_sent["extras"]["policy_path"] == "/some/where"
+    assert trainer.config_sent["extras"]["eval_episodes"] == 50
+
+
 def test_a_repeated_evaluation_that_was_ended_by_hand_has_done_what_it_should(place: Path) -> None:
     said = call(Evaluates(place, [1.0, 2.0], "cancelled"), "eval", "last", "--repeat")
     assert (said.code, "mean return" in said.out) == (0, True)

@@ -137,12 +137,14 @@ def _chosen(trainer: Trainer, policy: str, wanted: Wanted) -> tuple[Json, str]:
         config, worker, path = _asked(trainer, Path(policy).expanduser().absolute())
     else:
         view = _trained(trainer, policy)
-        found = checkpoint_path(view, wanted.checkpoint)
-        if found.is_file():
+        found = None if view["kind"] == "policy_eval" else checkpoint_path(view, wanted.checkpoint)
+        if found is not None and found.is_file():
             config, worker, path = _asked(trainer, found)
         else:
             chosen = trainer.config(view["run_id"])["metadata"]["worker"]
-            config, worker, path = dict(chosen["config"]), chosen["id"], str(found)
+            config, worker = dict(chosen["config"]), chosen["id"]
+            # An evaluation means its own policy, once more.
+            path = config["extras"]["policy_path"] if found is None else str(found)
     config |= {key: value for key, value in (("algo", wanted.algo), ("env_id", wanted.env_id)) if value is not None}
     return {"metadata": {"worker": {"id": worker, "config": config}}}, path
 

@@ -26,6 +26,7 @@ EXTRAS = {
     "wandb_https_proxy": "wandb_https_proxy",
     "capture_video": "capture_video",
     "save_model": "save_model",
+    "eval_capture_video": "eval_capture_video",
     "upload_model": "upload_model",
     "hf_entity": "hf_entity",
     "video_mode": "video_mode",

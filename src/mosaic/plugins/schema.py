@@ -124,7 +124,13 @@ EXTRA_FIELDS = (
         False,
         "Record videos of the first environment while it trains: episodes 0, 1, 8, 27, … and every thousandth.",
     ),
-    Field("save_model", "bool", True, "Save the trained model in CleanRL's form, too."),
+    Field(
+        "save_model",
+        "bool",
+        True,
+        "Save the trained model in CleanRL's form, too; where it is asked for by name, evaluate it over ten episodes.",
+    ),
+    Field("eval_capture_video", "bool", False, "Evaluate the trained model, and record the first episodes."),
     Field("upload_model", "bool", False, "Upload the policy to the Hugging Face Hub once training has succeeded."),
     Field("hf_entity", "str", help="The Hub's user or organisation that it goes to; else yourself.", is_optional=True),
     Field(

@@ -46,7 +46,7 @@ _WANDB = ("track", "wandb_project_name", "wandb_entity", "wandb_use_vpn_proxy")
 RUN_FIELDS = (
     Field("tensorboard", "bool", True, "Write TensorBoard event files.", group="Tracking"),
     *(field for field in EXTRA_FIELDS if field.name in _WANDB),
-    *(field for field in EXTRA_FIELDS if field.name in ("video_mode", "grid_limit", "save_model")),
+    *(field for field in EXTRA_FIELDS if field.name in ("video_mode", "grid_limit", "capture_video", "save_model")),
     *(field for field in EXTRA_FIELDS if field.name in ("upload_model", "hf_entity")),
     Field("keep_checkpoints", "int", 3, "How many of the newest to keep; the best is always kept.", {"ge": 1}),
     Field("cpus", "int", 1, "CPU threads it needs.", {"ge": 1}),
@@ -62,7 +62,7 @@ RUN_FIELDS = (
 """What can be said of a run besides the settings of its algorithm."""
 _RIGHT = (
     ("Tracking", ("tensorboard", *_WANDB)),
-    ("FastLane", ("video_mode", "grid_limit")),
+    ("FastLane", ("video_mode", "grid_limit", "capture_video")),
     ("Checkpoints", ("keep_checkpoints", "checkpoint_every", "save_model", "upload_model", "hf_entity")),
     ("Resources", ("cpus", "gpus", "memory_mb")),
     ("Schedule", ("max_seconds", "priority")),
