@@ -87,9 +87,18 @@ def test_a_package_that_is_missing_is_said_and_the_rest_is_looked_at(monkeypatch
 
 def test_without_a_key_the_way_to_one_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused_port() as port:
-        found = seen(monkeypatch, f"http://127.0.0.1:{port}", key="")
+        found = seen(monkeypatch, f"http://127.0.0.1:{port}", key="", NETRC="/nowhere")
     assert failing(found) == ["TLS", "key"]
     assert "mosaic wandb login" in found["key"].todo
+
+
+def test_a_key_that_wandbs_own_login_left_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    place = tmp_path / "netrc"
+    place.write_text(f"machine 127.0.0.1 login user password {KEY}\n")
+    place.chmod(0o600)
+    with listening(answering("200 OK", VIEWER)) as port:
+        found = seen(monkeypatch, f"http://127.0.0.1:{port}", key="", NETRC=str(place))
+    assert found["key"].found == "of ada"
 
 
 def test_a_server_that_refuses_or_speaks_no_tls_fails_at_tls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def logout(door: Door, is_all: bool) -> None:
 def key_words(place: str | None) -> str:
     from mosaic.secrets.store import file_path
 
-    return "not known: mosaic wandb login" if place is None else PLACES[place].format(path=file_path())
+    return "none is stored: mosaic wandb login" if place is None else PLACES[place].format(path=file_path())
 
 
 # --- what is where

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import importlib.metadata
 import json
+import netrc
 import os
 import socket
 import ssl
@@ -218,11 +219,11 @@ class Route:
 
     @property
     def has_key(self) -> bool:
-        return bool(self._environment.get("WANDB_API_KEY", "").strip())
+        return bool(self._key())
 
     def key(self) -> str:
-        key = self._environment.get("WANDB_API_KEY", "").strip()
-        if not self.has_key:
+        key = self._key()
+        if not key:
             raise _Failed("no key", "Store yours: mosaic wandb login, or set WANDB_API_KEY.")
         status, body = self._ask_viewer(key)
         if status in (401, 403):
@@ -242,6 +243,17 @@ class Route:
             self._socket.close()
 
     # --- pieces
+
+    def _key(self) -> str:
+        """Ours, else the one that wandb's own login left, which its processes find by themselves."""
+        told = self._environment.get("WANDB_API_KEY", "").strip()
+        if told:
+            return told
+        try:
+            found = netrc.netrc(self._environment.get("NETRC")).authenticators(self._host)
+        except (OSError, netrc.NetrcParseError):
+            return ""
+        return found[2] or "" if found else ""
 
     @property
     def _host(self) -> str:

@@ -63,7 +63,7 @@ class WandbTab(QWidget):
         column.addLayout(self._bar())
         column.addWidget(self._stack, 1)
         self._clock = QTimer(self, interval=LOOK_MS)
-        self._clock.timeout.connect(self._look)
+        self._clock.timeout.connect(self._tick)
         workbench.theme_changed.connect(self._theme)
         workbench.closing.connect(self._close)
         self._theme()
@@ -146,6 +146,12 @@ class WandbTab(QWidget):
         super().hideEvent(event)
         self._clock.stop()
         self._way.take(None)
+
+    def _tick(self) -> None:
+        """Nothing changes by itself once the run is over and nobody uploads it."""
+        state = self._told
+        if state is None or not self._is_over() or state.get("process") or state["state"] == "syncing":
+            self._look()
 
     def _look(self) -> None:
         run_id = self._run_id
