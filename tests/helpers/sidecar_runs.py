@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.helpers.wandb_server import KEY
 from tests.helpers.worker_runs import small, train_here
 
@@ -47,6 +48,15 @@ def trained(root: Path) -> RunFolder:
     keeper.append("sample", cpu_percent=81.5, rss_mb=64.0, processes=1, gpus=[])
     keeper.append("exited", code=0)
     keeper.close()
+    return folder
+
+
+def recorded_run(factory: pytest.TempPathFactory) -> RunFolder:
+    """One that is recorded for W&B, made once for all tests of a session: work on a copy."""
+    root = factory.getbasetemp() / "recorded"
+    folder = RunFolder(root / "it's a workspace" / "var" / "trainer" / "runs" / RUN_ID)
+    if not root.exists():
+        record(trained(root), environment("http://127.0.0.1:1", root / "home"))
     return folder
 
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 ENTITY = "loopback"
-DELAY_S = 0.2
+DELAY_S = 0.05
 
 Json = dict[str, Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.run_folders import tensorboard_points
-from tests.helpers.sidecar_runs import RUN_ID, a_run, environment, payload, record, said, trained
+from tests.helpers.sidecar_runs import RUN_ID, a_run, environment, payload, recorded_run, said
 from tests.helpers.wandb_files import points, records
 from tests.helpers.wandb_server import KEY, WandbServer
 
@@ -28,11 +28,7 @@ Numbers = dict[str, list[tuple[int, float]]]
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """Recorded once; each test works on a copy."""
-    root = tmp_path_factory.mktemp("recorded")
-    folder = trained(root)
-    record(folder, environment("http://127.0.0.1:1", root / "home"))
-    return folder
+    return recorded_run(tmp_path_factory)
 
 
 @pytest.fixture

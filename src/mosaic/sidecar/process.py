@@ -29,8 +29,6 @@ LIMIT_S = 600.0
 """We end so long after the run, whatever is left to do."""
 LIVE_PATIENCE_S = 60.0
 """For an upload that follows a run to come to its end when the run has."""
-PREDECESSOR_S = 30.0
-"""For the sidecar of an earlier attempt to notice that it is not wanted any more."""
 
 
 class Sidecar:
@@ -50,7 +48,7 @@ class Sidecar:
 
     def run(self, repo: str | None = None) -> None:
         """`repo`: where on the Hugging Face Hub the policy goes in the end."""
-        deadline = time.monotonic() + PREDECESSOR_S
+        deadline = time.monotonic() + LIMIT_S
         while True:
             try:
                 with ledger.locked(self._folder):
@@ -81,19 +79,24 @@ class Sidecar:
                 if pushing:
                     pushing.start()
                 recorder.finish(self._feed.outcome)
-                trouble = uploads.end(LIVE_PATIENCE_S)
-                self._told(upload_all(self._folder, env, state, lambda _: None, LIMIT_S) or trouble)
+                trouble = uploads.end(LIVE_PATIENCE_S, self._is_wanted)
+                trouble = upload_all(self._folder, env, state, lambda _: None, LIMIT_S, self._is_wanted) or trouble
+                self._told(trouble if self._is_wanted() else None)
                 if state.entries and not state.waiting:
                     self._say("wandb_synced", url=state.url)
                 if pushing:
                     pushing.join()
         finally:
-            uploads.end(0.0)
+            uploads.end()
             state.process = None
             if state.entries:
                 ledger.write(self._folder, state)
-        if state.entries and not self._watch.is_superseded:
+        if state.entries and self._is_wanted():
             list_wandb(self._folder, state)
+
+    def _is_wanted(self) -> bool:
+        self._watch.is_over()  # takes in what its keeper says
+        return not self._watch.is_superseded
 
     def _wanted(self, payload: Payload) -> Wishes:
         if self._is_upload_only:

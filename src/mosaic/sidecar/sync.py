@@ -72,10 +72,19 @@ def upload_environment(folder: RunFolder, payload: Payload | None = None) -> tup
 
 
 def upload_all(
-    folder: RunFolder, env: Mapping[str, str], state: SyncState, on_state: OnState, limit_s: float
+    folder: RunFolder,
+    env: Mapping[str, str],
+    state: SyncState,
+    on_state: OnState,
+    limit_s: float,
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> Trouble | None:
-    """One after the other, until one fails. By whoever holds the ledger's lock."""
+    """One after the other, until one fails, or nobody wants it any more. By whoever holds the ledger's lock."""
     deadline = time.monotonic() + limit_s
+
+    def may_go_on() -> bool:
+        return time.monotonic() < deadline and is_wanted()
+
     found: Trouble | None = None
     try:
         names = _filled(folder, state)
@@ -84,7 +93,7 @@ def upload_all(
             if found is not None:
                 _fail(state, names, found)
         for name in names if found is None else []:
-            found = _upload(folder, env, state, name, on_state, deadline)
+            found = _upload(folder, env, state, name, on_state, may_go_on)
             if found is not None:
                 break
     finally:
@@ -94,7 +103,12 @@ def upload_all(
 
 
 def _upload(
-    folder: RunFolder, env: Mapping[str, str], state: SyncState, name: str, on_state: OnState, deadline: float
+    folder: RunFolder,
+    env: Mapping[str, str],
+    state: SyncState,
+    name: str,
+    on_state: OnState,
+    may_go_on: Callable[[], bool],
 ) -> Trouble | None:
     entry = state.entries[name]
     upload = Upload(folder, folder.wandb / name, env)
@@ -102,7 +116,7 @@ def _upload(
         entry.state, entry.error = ledger.SYNCING, None
         _note(folder, state, on_state)
         while (result := upload.poll()) is None:
-            if time.monotonic() > deadline:
+            if not may_go_on():
                 upload.end()
                 result = Result(Trouble("W&B took too long"), entry.url)
                 break
@@ -146,11 +160,11 @@ class LiveUpload:
             self._wait(found)
         return found
 
-    def end(self, patience_s: float) -> Trouble | None:
+    def end(self, patience_s: float = 0.0, is_wanted: Callable[[], bool] = lambda: True) -> Trouble | None:
         """The run is over: who follows it comes to its end by itself, or is ended."""
         deadline = time.monotonic() + patience_s
         found = None
-        while self._uploads and time.monotonic() < deadline:
+        while self._uploads and time.monotonic() < deadline and is_wanted():
             found = self._collect() or found
             time.sleep(POLL_S)
         for name, upload in self._uploads.items():
