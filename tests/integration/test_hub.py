@@ -166,7 +166,7 @@ def test_a_policy_is_pushed_pulled_and_plays_as_before(workspace: Workspace, hub
     settings = (*SMALL, "--checkpoint-every", "64", "--upload-model")
     run = mosaic(workspace, "train", "ppo", *settings, "--json").json["run_id"]
     played = mosaic(workspace, "eval", run, "--episodes", "3", "--seed-override", "7", "--video", "--json").json
-    pushed = mosaic(workspace, "push", run, "--repo", "tester/cart", "--json")
+    pushed = mosaic(workspace, "push", "last", "--repo", "tester/cart", "--json")
     assert pushed.code == 0, pushed.err
     assert {"evaluation.json", "replay.mp4"} <= set(pushed.json["files"])
     assert f"{played['avg_return']:.2f} +/- " in hub.repos["tester/cart"].files["README.md"].decode()

@@ -136,7 +136,7 @@ def _chosen(trainer: Trainer, policy: str, wanted: Wanted) -> tuple[Json, str]:
             )
         config, worker, path = _asked(trainer, Path(policy).expanduser().absolute())
     else:
-        view = _trained(trainer, policy)
+        view = trained_run(trainer, policy)
         found = None if view["kind"] == "policy_eval" else checkpoint_path(view, wanted.checkpoint)
         if found is not None and found.is_file():
             config, worker, path = _asked(trainer, found)
@@ -173,7 +173,7 @@ def _asked(trainer: Trainer, path: Path) -> tuple[Json, str, str]:
     raise refused
 
 
-def _trained(trainer: Trainer, run: str) -> Json:
+def trained_run(trainer: Trainer, run: str) -> Json:
     """Evaluations are runs, too: `last` means the last one that trained."""
     view = trainer.get(run)
     if run == "last" and view["kind"] != "train":

@@ -14,7 +14,7 @@ import click
 from mosaic.cli import output
 from mosaic.cli.arguments import run_argument
 from mosaic.cli.door import Door, command, pass_door
-from mosaic.cli.evaluate import checkpoint_path
+from mosaic.cli.evaluate import checkpoint_path, trained_run
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import RunFolder
 
@@ -55,7 +55,7 @@ def push(door: Door, run: str, repo: str, is_private: bool, checkpoint: str, has
 
     door.announce()
     trainer = door.trainer()
-    view = trainer.get(run)
+    view = trained_run(trainer, run)
     folder = RunFolder(view["run_dir"])
     chosen = checkpoint_path(view, checkpoint)
     if not chosen.is_dir():
