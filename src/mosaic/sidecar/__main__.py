@@ -8,8 +8,8 @@ import sys
 from mosaic.contracts.folder import RunFolder
 from mosaic.sidecar.watch import Watch
 
-NICENESS = 19
-"""The run comes first, on every core."""
+NICENESS = 10
+"""The run comes first on every core. Not the last place: beside others that take all of them we would never end."""
 
 
 def main(argv: list[str]) -> int:
@@ -28,7 +28,6 @@ def main(argv: list[str]) -> int:
 
         record(folder)
         return 0
-    os.nice(NICENESS)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     watch = Watch(folder, told.keeper_from)
     # Most scripts never touch W&B: until one does, nothing but the standard library is imported here.
@@ -36,6 +35,7 @@ def main(argv: list[str]) -> int:
         return 0
     if told.push_only:
         watch.wait_for(lambda: False)
+    os.nice(NICENESS)
     from mosaic.sidecar.process import Sidecar
 
     sidecar = Sidecar(folder, watch, told.journal_from, told.upload_only)

@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.hub.after import wished_repo
 from mosaic.keeper.launch import Sidecar
+from mosaic.secrets.store import file_path
+from mosaic.sidecar.reach import api_key
 from mosaic.sidecar.upload import is_installed
 from mosaic.sidecar.wishes import wishes
 
@@ -34,8 +37,8 @@ def sidecar_for(
     if caller is None:
         is_wanted = bool(wishes(payload, folder.run_id, env))
     else:
-        is_wanted = has_wandb_probe and "WANDB_MODE" not in caller and is_installed()
         env |= {name: value for name, value in caller.items() if name.startswith("WANDB_") or _is_proxy(name)}
+        is_wanted = has_wandb_probe and "WANDB_MODE" not in caller and is_installed() and _may_have_key(env)
     if not is_wanted and repo is None:
         return None
     argv = [sys.executable, "-m", "mosaic.sidecar", "go", str(folder.path)]
@@ -44,6 +47,11 @@ def sidecar_for(
     if repo is not None:
         argv += ["--push", repo] if is_wanted else ["--push", repo, "--push-only"]
     return {"argv": argv, "cwd": str(folder.path), "env": env, "log_name": LOG_NAME}
+
+
+def _may_have_key(env: Mapping[str, str]) -> bool:
+    """A quick look, so that scripts of people who do not use W&B are spared a process; the keyring is not asked."""
+    return api_key(env) is not None or file_path().exists() or find_spec("keyring") is not None
 
 
 def _is_proxy(name: str) -> bool:
