@@ -6,9 +6,10 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from mosaic.contracts.errors import BadInput, MosaicError, error_named
 from mosaic.contracts.folder import RunFolder
@@ -82,22 +83,29 @@ def environment(around: Mapping[str, str] | None = None) -> dict[str, str]:
 def _sent(request: Json, timeout_s: float, on_progress: OnProgress) -> Json:
     if not _REPO.fullmatch(request["repo"]):
         raise BadInput(f"{request['repo']!r} is no name of a repository; expected OWNER/NAME.")
-    process = subprocess.Popen(
-        python_module("mosaic.hub.transfer"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        text=True,
-        start_new_session=True,  # Ctrl-C is ours to answer
-    )
-    stdout, stderr = process.stdout, process.stderr
+    with tempfile.TemporaryFile() as words:  # not a pipe: nobody reads it while the transfer goes on
+        process = subprocess.Popen(
+            python_module("mosaic.hub.transfer"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=words,
+            env=environment(),
+            text=True,
+            start_new_session=True,  # Ctrl-C is ours to answer
+        )
+        try:
+            return _followed(process, {**request, "timeout_s": timeout_s}, on_progress, words)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _followed(process: subprocess.Popen[str], request: Json, on_progress: OnProgress, words: IO[bytes]) -> Json:
     assert process.stdin is not None
-    assert stdout is not None
-    assert stderr is not None
-    try:
-        with process.stdin as stdin:
-            json.dump({**request, "timeout_s": timeout_s}, stdin)
+    assert process.stdout is not None
+    with process.stdin as stdin:
+        json.dump(request, stdin)
+    with process.stdout as stdout:
         for line in stdout:
             said = json.loads(line)
             if said["kind"] == "progress":
@@ -106,10 +114,7 @@ def _sent(request: Json, timeout_s: float, on_progress: OnProgress) -> Json:
                 raise error_named(said["error"])(said["sentence"])
             else:
                 return {key: value for key, value in said.items() if key != "kind"}
-        words = stderr.read().strip().splitlines()
-        raise MosaicError(f"The transfer ended unexpectedly. Its last words: {words[-1][:300] if words else 'none'}")
-    finally:
-        process.kill()
-        process.wait()
-        stdout.close()
-        stderr.close()
+    process.wait()
+    words.seek(0)
+    last = words.read().decode(errors="replace").strip().splitlines()[-1:] or ["none"]
+    raise MosaicError(f"The transfer ended unexpectedly. Its last words: {last[0][:300]}")
