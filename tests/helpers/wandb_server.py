@@ -74,6 +74,8 @@ class WandbServer:
         files = body.get("files") or {}
         with self._lock:
             for name, part in files.items():
+                if not name.endswith((".json", ".jsonl")):
+                    continue  # what the program printed
                 rows = [json.loads(line) for line in part["content"]]
                 if name == "wandb-history.jsonl":
                     lines = self.lines.setdefault(run_id, {})
