@@ -8,11 +8,14 @@ Deterministic actions may be better than those of training, which are drawn; dra
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
@@ -27,6 +30,11 @@ EPISODES = 100
 TOLERANCE = 0.1
 
 
+def quietly(folder: RunFolder, config: dict[str, Any]) -> RunFolder:
+    with contextlib.redirect_stdout(io.StringIO()):
+        return train_here(folder, config)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--env-id", default="HalfCheetah-v5")
@@ -35,7 +43,7 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         config = {"algo": "ppo_continuous_action", **vars(args)}
-        folder = train_here(RunFolder(Path(place) / "trained"), config)
+        folder = quietly(RunFolder(Path(place) / "trained"), config)
         checkpoint = last_good_checkpoint(folder)
         assert checkpoint is not None
         score = checkpoint.manifest["score"]
@@ -44,7 +52,7 @@ def main() -> int:
         for name, is_stochastic in (("deterministic", False), ("drawn", True)):
             extras = {"mode": "policy_eval", "policy_path": str(folder.path), "eval_episodes": EPISODES}
             asked = {"extras": {**extras, "eval_stochastic": is_stochastic}}
-            played = train_here(RunFolder(Path(place) / name), asked)
+            played = quietly(RunFolder(Path(place) / name), asked)
             summary = json.loads(played.eval_summary.read_text())
             change = (summary["avg_return"] - score) / abs(score)
             low, high = summary["ci95"]
