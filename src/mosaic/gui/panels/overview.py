@@ -230,7 +230,9 @@ class Overview(QWidget):
         self._tiles["steps"].caption.setText("Episodes")
         batches = evaluation["batches"] if evaluation is not None else []
         of = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
-        self._tiles["steps"].say(words.number(view.get("episodes")), of if batches else "")
+        # Single episodes are told by the clock, batches when they end: either may be ahead.
+        episodes = max(view.get("episodes") or 0, sum(batch["episodes"] for batch in batches))
+        self._tiles["steps"].say(words.number(episodes), of if batches else "")
         if not is_over:  # nobody knows how long episodes take, nor when a repeated evaluation is stopped
             self._tiles["time"].caption.setText("Runs for")
             self._tiles["time"].say(words.duration(_took(view)))
