@@ -24,6 +24,7 @@ if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         Path(__file__).parents[1] / "tests" / "helpers" / "screen.json"
     )
 os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
+os.environ["WANDB_BASE_URL"] = "http://127.0.0.1:9"  # nobody is there: a picture of a run that is kept offline
 
 from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import QApplication, QDialog, QWidget
@@ -45,17 +46,16 @@ NATIVE = ("run.export", "run.folder", "run.open", "run.import")
 """Actions that open dialogs or programs of the system's."""
 
 
-def train(trainer: Trainer, algo: str, env_id: str, steps: int, **wishes: Any) -> str:
-    settings = {"env_id": env_id, "total_timesteps": steps, "seed": 1}
+def train(trainer: Trainer, algo: str, env_id: str, steps: int, track: bool = False, **wishes: Any) -> str:
+    settings = {"env_id": env_id, "total_timesteps": steps, "seed": 1} | ({"track": True} if track else {})
     view = trainer.submit(train_payload("cleanrl", algo, settings, {}, Wishes(**wishes)))
     return str(view["run_id"])
 
 
 def make_runs(trainer: Trainer) -> dict[str, str]:
     """One run of each kind, by what it shows."""
-    runs = {
-        "cartpole": train(trainer, "ppo", "CartPole-v1", 150_000, tags=("baseline", "good"), notes="The first one.")
-    }
+    tags, notes = ("baseline", "good"), "The first one."
+    runs = {"cartpole": train(trainer, "ppo", "CartPole-v1", 150_000, track=True, tags=tags, notes=notes)}
     acrobot = train_payload("cleanrl", "ppo", {"env_id": "Acrobot-v1", "total_timesteps": 60_000}, {}, Wishes())
     for seed in (1, 2, 3):
         runs[f"seed{seed}"] = trainer.submit(with_seed(acrobot, seed, "acrobot"))["run_id"]
@@ -66,10 +66,11 @@ def make_runs(trainer: Trainer) -> dict[str, str]:
     pump(lambda: (trainer.get(runs["stopped"])["global_step"] or 0) > 20_000, "some steps", 60)
     trainer.cancel(runs["stopped"])
     ended(trainer, runs["stopped"])
-    checkpoint = str(Path(trainer.get(runs["cartpole"])["run_dir"]) / "checkpoints" / "last")
-    evaluation = eval_payload(trainer.config(runs["cartpole"]), checkpoint, 10, has_video=True)
-    runs["evaluation"] = trainer.submit(evaluation)["run_id"]
-    ended(trainer, runs["evaluation"], 120)
+    for name, of, episodes in (("other", "seed1", 30), ("evaluation", "cartpole", 10)):
+        checkpoint = str(Path(trainer.get(runs[of])["run_dir"]) / "checkpoints" / "last")
+        evaluation = eval_payload(trainer.config(runs[of]), checkpoint, episodes, has_video=name == "evaluation")
+        runs[name] = trainer.submit(evaluation)["run_id"]
+        ended(trainer, runs[name], 120)
     runs["running"] = train(trainer, "ppo_continuous_action", "Pendulum-v1", 20_000_000, tags=("long",))
     pump(lambda: (trainer.get(runs["running"])["global_step"] or 0) > 10_000, "some steps", 60)
     runs["queued"] = train(trainer, "ppo", "CartPole-v1", 20_000_000, priority=2)
@@ -114,7 +115,9 @@ class Photographer:
             if page.id != "run":
                 yield Scene(f"page-{page.id}", partial(window.show_page, page.id))
         for row in RUN_TABS:
-            for name in ("cartpole", "running", "evaluation") if row.id != "tensorboard" else ("cartpole",):
+            for name in (
+                ("cartpole", "running", "evaluation") if row.id != "tensorboard" else ("cartpole", "evaluation")
+            ):
                 view = workbench.runs.get(self.runs[name])
                 if view is not None and row.when(view):
                     wait_s = SLOW_TABS.get(row.id, 0.8)

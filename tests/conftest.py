@@ -31,6 +31,15 @@ LANES = SHARED_MEMORY / f"mosaic-test-{MARK[:12]}"
 os.environ[MARK_VARIABLE] = MARK
 if SHARED_MEMORY.is_dir():
     os.environ[LANES_VARIABLE] = str(LANES)
+# The keys of whoever runs the tests are neither used nor overwritten.
+os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
+for _name in ("WANDB_API_KEY", "HF_TOKEN"):
+    os.environ.pop(_name, None)
+
+
+@pytest.fixture(autouse=True)
+def _own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "con fig"))
 
 
 @pytest.fixture

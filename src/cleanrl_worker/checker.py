@@ -12,6 +12,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import IO, Any
 
 from cleanrl_worker import describe, evaluation, launcher
@@ -23,6 +25,7 @@ from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder, Workspace
 from mosaic.envs import list_environments
 from mosaic.envs.factory import described
 from mosaic.envs.probe import probe
+from mosaic.run import load_checkpoint
 
 Json = dict[str, Any]
 THREADS_VARIABLE = "OMP_NUM_THREADS"
@@ -52,6 +55,7 @@ def check(assignment: Assignment, config_path: str = "<config>") -> Json:
         "tensorboard_dir": None if tensorboard is None else str(tensorboard),
         "threads": int(os.environ.get(THREADS_VARIABLE, "1")),
         "extras": assignment.extras.model_dump(mode="json", exclude_unset=True, exclude={"wandb_api_key"}),
+        "warnings": warnings(assignment),
     }
     if assignment.is_foreign:
         from cleanrl_worker.scripts import planned
@@ -74,6 +78,22 @@ def check(assignment: Assignment, config_path: str = "<config>") -> Json:
     }
 
 
+def warnings(assignment: Assignment) -> list[str]:
+    """What was asked for and would be left out: no reason to refuse the run."""
+    wandb = assignment.wandb_enabled or assignment.extras.track_wandb is True
+    upload = assignment.extras.upload_model is True and not assignment.is_evaluation
+    asked = {
+        ("wandb", "wandb", "being tracked"): wandb and not assignment.is_foreign,
+        ("trackio", "trackio", "being tracked"): assignment.trackio_enabled,
+        ("huggingface_hub", "hub", "its policy being uploaded"): upload and not assignment.is_foreign,
+    }
+    return [
+        f"{package} is not installed: the run would train without {what}. Install it: pip install 'mosaic-rl[{extra}]'"
+        for (package, extra, what), is_asked in asked.items()
+        if is_asked and find_spec(package) is None
+    ]
+
+
 def told(summary: Json) -> str:
     """The summary for people."""
     lines = [
@@ -87,6 +107,7 @@ def told(summary: Json) -> str:
     if "policy_path" in summary:
         lines.append(f"  policy       {summary['policy_path']}, {summary['eval_batch_size']} episodes")
     lines += [f"  {name:<28} {value}" for name, value in summary["settings"].items()]
+    lines += [f"  Warning: {text}" for text in summary["warnings"]]
     return "\n".join(lines)
 
 
@@ -117,6 +138,16 @@ def _checkpoint(question: Json) -> Json:
     return {"checkpoint": inspect(_text(question, "path"))}
 
 
+def _model(question: Json) -> Json:
+    """Writes a checkpoint's weights as the file that users of CleanRL know."""
+    into = Path(_text(question, "into"))
+    try:
+        launcher.write_model(load_checkpoint(_text(question, "path")), into)
+    except OSError as error:
+        raise BadInput(f"{into} cannot be written: {error.strerror or error}.") from None
+    return {"path": str(into)}
+
+
 def _probe(question: Json) -> Json:
     found = probe(_text(question, "family"))
     if not found["ok"]:
@@ -133,6 +164,7 @@ QUESTIONS: dict[str, Callable[[Json], Json]] = {
     "environments": _environments,
     "algorithms": _algorithms,
     "checkpoint": _checkpoint,
+    "model": _model,
     "probe": _probe,
     "ping": _ping,
 }

@@ -58,7 +58,7 @@ class ReservedExtras(Contract):
     mode: Literal["train", "policy_eval"] | None = None
     """`policy_eval` plays a trained policy instead of training one."""
     policy_path: AnyPath | None = None
-    """For an evaluation: a checkpoint folder, a run folder, or the .cleanrl_model file of a run."""
+    """For an evaluation: a checkpoint folder, a run folder, or a .cleanrl_model file."""
     tensorboard_dir: InsidePath | None = None
     """Where the event files go, inside the run's folder."""
     track_wandb: bool | None = None
@@ -71,7 +71,7 @@ class ReservedExtras(Contract):
     wandb_http_proxy: Text | None = None
     wandb_https_proxy: Text | None = None
     capture_video: bool | None = None
-    """Record videos while training."""
+    """Record videos while training: the first environment's episodes 0, 1, 8, 27, … and every thousandth."""
     eval_capture_video: bool | None = None
     """Record videos of an evaluation's first episodes."""
     video_mode: Literal["single", "grid", "off"] | None = None
@@ -87,10 +87,14 @@ class ReservedExtras(Contract):
     """The same under its older name."""
     eval_repeat: bool | None = None
     """Evaluate batch after batch until stopped."""
+    eval_stochastic: bool | None = None
+    """Draw actions as in training, instead of taking the best one; each episode draws from a seed of its own."""
     save_model: bool | None = None
-    """Write the .cleanrl_model file at the end; on unless said otherwise."""
+    """Write the .cleanrl_model file at the end; on unless said otherwise. Said to be on: evaluate it, too."""
     upload_model: bool | None = None
+    """Upload the policy to the Hugging Face Hub, with a model card, once training has succeeded."""
     hf_entity: Text | None = None
+    """The Hub's user or organisation that it is uploaded to; else the one that the token belongs to."""
     algo_params: dict[str, Any] | None = None
     """The algorithm's own settings."""
     cleanrl: AnyPath | None = None
@@ -124,6 +128,9 @@ class Assignment:
     tensorboard_enabled: bool = True
     keep_checkpoints: int | None = None
     wandb_enabled: bool = False
+    trackio_enabled: bool = False
+    cpus: int | None = None
+    """How many the run may use; unset: as many as there are."""
 
     @property
     def is_evaluation(self) -> bool:
@@ -137,6 +144,11 @@ class Assignment:
     @property
     def saves_model(self) -> bool:
         return self.extras.save_model is not False
+
+    @property
+    def evaluates_model(self) -> bool:
+        """As CleanRL: whoever says that a model is to be saved gets it evaluated, and filmed where that is said."""
+        return self.extras.save_model is True or bool(self.extras.eval_capture_video)
 
     @property
     def eval_batch_size(self) -> int:
@@ -198,6 +210,8 @@ def _unwrapped(data: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         "tensorboard_enabled": artifacts.tensorboard.enabled,
         "keep_checkpoints": artifacts.keep_checkpoints,
         "wandb_enabled": artifacts.wandb.enabled,
+        "trackio_enabled": artifacts.trackio.enabled,
+        "cpus": payload.resources.cpus,
     }
 
 

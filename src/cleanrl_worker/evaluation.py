@@ -2,127 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
+import os
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from cleanrl_worker import launcher
-from cleanrl_worker.config import DEFAULT_SEED, Assignment
-from cleanrl_worker.inspection import find_checkpoint
-from cleanrl_worker.registry import algorithm, module_name
-from mosaic.arena import Episode, Policy, evaluate, summarise
-from mosaic.arena.evaluate import AT_ONCE, array_maker
-from mosaic.arena.video import Video
-from mosaic.contracts.errors import BadInput, ConfigRefused, MosaicError
+from cleanrl_worker.config import Assignment
+from cleanrl_worker.evaluation_match import Match, check, fresh_seeds, matched
+from mosaic.arena import Episode, pooled, summarise
+from mosaic.arena.evaluate import AT_ONCE
+from mosaic.arena.video import Camera
+from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
-from mosaic.envs import make
-from mosaic.envs.factory import described
-from mosaic.run import Checkpoint, Run
+from mosaic.run import Run
+from mosaic.run.pictures import show_film
 
+__all__ = ["check", "evaluate_trained", "fresh_seeds", "matched", "run_evaluation"]
+
+Json = dict[str, Any]
 VIDEOS = 3
 """Episodes that are recorded when videos are asked for: the first ones."""
+EPISODES_AFTER_TRAINING = 10
 CAPABILITIES = ("inbox", "pause")
-
-
-@dataclass(frozen=True)
-class Match:
-    """A policy with an environment that fits it."""
-
-    checkpoint: Checkpoint
-    algo: str
-    env_id: str
-    first_seed: int
-    policy: Policy
-
-
-def fresh_seeds(training_seed: int) -> int:
-    """The first of a row of seeds far away from those that training counts up from."""
-    return 1_000_000 + training_seed * 10_000
-
-
-def matched(assignment: Assignment) -> Match:
-    """Loads the policy and refuses, naming both sides, what does not go together."""
-    if assignment.extras.policy_path is None:
-        raise ConfigRefused("LOG705 extras.policy_path: missing. An evaluation needs the folder of a checkpoint.")
-    if assignment.settings:
-        path = next(iter(assignment.paths.values()))
-        raise ConfigRefused(f"LOG705 {path}: an evaluation takes its settings from the checkpoint. Leave it out.")
-    sizes = {assignment.extras.eval_batch_size, assignment.extras.eval_episodes} - {None}
-    if len(sizes) > 1:
-        raise ConfigRefused("LOG705 extras.eval_batch_size and extras.eval_episodes differ. Give one of them.")
-    checkpoint = find_checkpoint(assignment.extras.policy_path)
-    trained = checkpoint.facts.get("config", {})
-    algo = str(checkpoint.facts.get("algorithm", ""))
-    if assignment.config.algo not in (None, algo):
-        raise BadInput(f"The checkpoint {checkpoint.path} is of {algo!r}, not of {assignment.config.algo!r}.")
-    env_id = assignment.config.env_id or trained["env_id"]
-    try:
-        policy = algorithm(algo).load_policy(checkpoint)
-    except KeyError as error:
-        raise BadInput(
-            f"The checkpoint {checkpoint.path} lacks {error.args[0]!r}; without it the policy would not act as it was "
-            "trained. Choose another checkpoint."
-        ) from error
-    _fit(checkpoint, policy, env_id, trained["env_id"])
-    override = assignment.extras.seed_override
-    first_seed = fresh_seeds(int(trained.get("seed", DEFAULT_SEED))) if override is None else override
-    return Match(checkpoint, algo, env_id, first_seed, policy)
-
-
-def _fit(checkpoint: Checkpoint, policy: Policy, env_id: str, trained_id: str) -> None:
-    import numpy as np
-
-    env = make(env_id)
-    try:
-        if env_id != trained_id:
-            trained = make(trained_id)
-            ours, theirs = _spaces(env), _spaces(trained)
-            trained.close()
-            if ours != theirs:
-                raise BadInput(
-                    f"The checkpoint {checkpoint.path} was trained on {trained_id!r} ({theirs}); "
-                    f"{env_id!r} has {ours}. Choose an environment with the same spaces."
-                )
-        observation, _ = env.reset(seed=0)
-        try:
-            actions = policy.act(array_maker(env.observation_space)(observation)[None], True, np.random.default_rng(0))
-        except (ValueError, IndexError) as error:
-            raise BadInput(f"The weights of {checkpoint.path} do not fit {env_id!r} ({error}).") from error
-        if np.shape(actions)[1:] != env.action_space.shape:
-            raise BadInput(f"The actions of {checkpoint.path} do not fit {env_id!r} ({env.action_space}).")
-    finally:
-        env.close()
-
-
-def _spaces(env: Any) -> str:
-    """What a policy depends on: shapes and counts, not bounds."""
-    return ", ".join(
-        f"{name} {type(space).__name__} {getattr(space, 'n', space.shape)}"
-        for name, space in (("observations", env.observation_space), ("actions", env.action_space))
-    )
-
-
-def check(assignment: Assignment) -> dict[str, Any]:
-    """The part of a dry run's summary that is about an evaluation."""
-    match = matched(assignment)
-    env = make(match.env_id)
-    env.close()
-    return {
-        "module": module_name(match.algo),
-        "algo": match.algo,
-        "env_id": match.env_id,
-        "seed": match.first_seed,
-        "policy_path": str(match.checkpoint.path),
-        "checkpoint_step": match.checkpoint.step,
-        "settings": match.checkpoint.facts.get("config", {}),
-        "environment": described(env),
-        "backend": match.checkpoint.facts.get("backend"),
-        "eval_batch_size": assignment.eval_batch_size,
-        "eval_repeat": bool(assignment.extras.eval_repeat),
-    }
+FIGURES = ("avg_return", "median_return", "min_return", "max_return", "std_return", "iqm")
+_LONG = ("seeds", "returns", "lengths")
 
 
 def run_evaluation(assignment: Assignment, match: Match, folder: RunFolder) -> None:
@@ -130,146 +40,195 @@ def run_evaluation(assignment: Assignment, match: Match, folder: RunFolder) -> N
     with launcher.open_run(assignment, folder, capabilities=CAPABILITIES) as run:
         try:
             run.hello()
-            launcher.tell_not_yet(run, assignment)
-            run.event(
-                "policy_eval_started",
-                algo=match.algo,
-                env_id=match.env_id,
-                policy_path=str(match.checkpoint.path),
-                checkpoint_step=match.checkpoint.step,
-                eval_batch_size=assignment.eval_batch_size,
-                eval_repeat=bool(assignment.extras.eval_repeat),
-            )
+            asked = _asked(assignment, folder)
+            run.event("policy_eval_started", **match.facts, **asked)
             run.frames = launcher.live_frames(assignment, run, match.env_id)
-            batches = _Batches(assignment, match, run)
+            batches = Batches(assignment, match, run, asked)
             while batches.play() and assignment.extras.eval_repeat:
                 pass
-            run.event("policy_eval_completed", batches=len(batches.done), episodes=batches.episodes)
+            run.event("policy_eval_completed", **asked, batches=len(batches.done), episodes=batches.episodes)
         except MosaicError as error:
             run.finish("rejected" if isinstance(error, BadInput) else "failed", str(error))
             raise
         run.finish("stopped" if run.stop_requested else "succeeded")
 
 
-class _Batches:
-    """Batch after batch, each on the next seeds."""
+def evaluate_trained(assignment: Assignment, run: Run) -> None:
+    """What CleanRL does after it has saved a model: some episodes, whose returns go to the run's own event file."""
+    extras = assignment.extras
+    wanted = extras.eval_batch_size or extras.eval_episodes or EPISODES_AFTER_TRAINING
+    path = {"mode": "policy_eval", "policy_path": str(run.folder.path), "seed_override": extras.seed_override}
+    asked = replace(
+        assignment,
+        config=assignment.config.model_copy(update={"algo": None, "env_id": None}),
+        extras=extras.model_copy(update={**path, "eval_batch_size": wanted, "eval_episodes": None}),
+        settings={},
+    )
+    try:
+        Batches(asked, matched(asked), run, _asked(asked, run.folder), is_own_run=False).play()
+    except MosaicError as error:
+        run.warn(f"The policy was trained but could not be evaluated: {error}", "eval_summary_warning")
 
-    def __init__(self, assignment: Assignment, match: Match, run: Run) -> None:
-        self.done: list[dict[str, Any]] = []
-        self.episodes = 0
+
+def _asked(assignment: Assignment, folder: RunFolder) -> Json:
+    """What the run's reports repeat of what was asked for. Paths are relative where they lie in the run's folder."""
+    place = launcher.tensorboard_folder(assignment, folder)
+    if place is not None and place.is_relative_to(folder.path):
+        place = place.relative_to(folder.path)
+    return {
+        "eval_batch_size": assignment.eval_batch_size,
+        "eval_repeat": bool(assignment.extras.eval_repeat),
+        "tensorboard_dir": None if place is None else str(place),
+    }
+
+
+class Batches:
+    """Batch after batch, each on the next seeds. Those of an earlier attempt are kept."""
+
+    def __init__(self, assignment: Assignment, match: Match, run: Run, asked: Json, is_own_run: bool = True) -> None:
         self._size = assignment.eval_batch_size
         self._captures = bool(assignment.extras.eval_capture_video)
+        self._is_stochastic = bool(assignment.extras.eval_stochastic)
+        self._processes = processes(assignment.cpus)
         self._match = match
         self._run = run
-        self._steps = 0
-        self._videos: list[str] = []
+        self._asked = asked
+        self._is_own_run = is_own_run
+        """Whether the run is the evaluation's, and not a training that ends with one."""
+        earlier = _earlier(run) if is_own_run else {}
+        self.done: list[Json] = earlier.get("batches", [])
+        self._videos: list[str] = earlier.get("videos", [])
+        self.episodes = sum(batch["episodes"] for batch in self.done)
+        self._is_first = True
+        self._steps = sum(sum(batch["lengths"]) for batch in self.done)
 
     def play(self) -> bool:
         """One batch; False when the run was asked to stop."""
         run, match = self._run, self._match
         first = match.first_seed + len(self.done) * self._size
-        camera = _Camera(run, VIDEOS) if self._captures and not self.done else None
-        render_mode = "rgb_array" if camera else None
-        steps_before = self._steps
+        number = self.episodes
+        """Of its first episode: films are counted through."""
+        camera = self._camera(number) if self._captures and self._is_first else None
+        self._is_first = False
         started = time.monotonic()
 
-        def on_step(steps: int) -> bool:
-            self._steps = steps_before + steps
-            run.update(self._steps)
-            return not run.stop_requested
+        def record(index: int, env: Any) -> None:
+            assert camera is not None
+            if index not in begun:
+                begun.add(index)
+                camera.begin(number + index, env)
+            else:
+                camera.shoot(number + index)
 
         def on_episode(episode: Episode) -> None:
-            self.episodes += 1
-            run.episode(env=0, step=self._steps, episodic_return=episode.episodic_return, length=episode.length)
-            run.scalar("eval/episodic_return", episode.episodic_return, self.episodes)
-            run.scalar("eval/episodic_length", episode.length, self.episodes)
-            if camera:
-                camera.finish(episode)
+            self._note(episode)
+            if camera is not None:
+                camera.finish(number + episode.index, episode.episodic_return, episode.length)
 
+        begun: set[int] = set()
+        steps_before = self._steps
         try:
-            episodes = evaluate(
+            episodes = match.recipe.evaluator(
                 match.policy,
-                _maker(match.env_id, render_mode, run, self._size),
+                self._maker(),
                 range(first, first + self._size),
+                not self._is_stochastic,
                 on_episode=on_episode,
-                record=camera.shoot if camera else None,
-                on_step=on_step,
+                record=record if camera else None,
+                on_step=lambda steps: self._go_on(steps_before + steps),
+                processes=self._processes,
+                make_plain=lambda: match.recipe.environment(match.env_id),
             )
         finally:
-            if camera:
-                self._videos += camera.close()
+            if camera is not None:
+                self._videos += [str(path.relative_to(run.folder.path)) for path in sorted(camera.close())]
         if episodes:
             self._write(summarise(episodes), time.monotonic() - started)
         return not run.stop_requested
 
-    def _write(self, batch: dict[str, Any], duration_s: float) -> None:
+    def _go_on(self, steps: int) -> bool:
+        self._steps = steps
+        self._run.update(steps if self._is_own_run else self._run.global_step)
+        return not self._run.stop_requested
+
+    def _note(self, episode: Episode) -> None:
+        self.episodes += 1
+        if self._is_own_run:
+            self._run.episode(
+                env=episode.seed % AT_ONCE,
+                step=self._steps,
+                episodic_return=episode.episodic_return,
+                length=episode.length,
+            )
+        self._run.scalar("eval/episodic_return", episode.episodic_return, self.episodes)
+        self._run.scalar("eval/episodic_length", episode.length, self.episodes)
+
+    def _camera(self, number: int) -> Camera:
+        folder = self._run.folder
+        return Camera(
+            folder.eval_videos,
+            f"{folder.run_id}-eval",
+            lambda episode: episode < number + VIDEOS,
+            self._run.warn,
+            lambda films: show_film(self._run, films[-1]),
+        )
+
+    def _maker(self) -> Callable[[], Any]:
+        """Makes one environment after the other, each to be watched as far as the run shows any."""
+        from cleanrl_worker.vector import Watched
+
+        run, match = self._run, self._match
+        frames = run.frames if self._is_own_run else None
+        indices = itertools.count()
+
+        def made() -> Any:
+            env = match.recipe.environment(match.env_id)
+            tap = frames.tap(env, next(indices), min(AT_ONCE, self._size)) if frames else None
+            return env if tap is None else Watched(env, tap)
+
+        return made
+
+    def _write(self, batch: Json, duration_s: float) -> None:
         batch["duration_s"] = duration_s
         batch["batch"] = len(self.done) + 1
         self.done.append(batch)
-        run, match = self._run, self._match
-        for name in ("avg_return", "median_return", "min_return", "max_return", "std_return", "iqm"):
-            run.scalar(f"eval/{name}", batch[name], batch["batch"])
-        latest = {
-            "algo": match.algo,
-            "env_id": match.env_id,
-            "policy_path": str(match.checkpoint.path),
-            "checkpoint_step": match.checkpoint.step,
-            "deterministic": True,
-            **batch,
-        }
-        write_json(run.folder.eval_summary, {**latest, "batches": self.done, "videos": self._videos})
-        brief = {key: value for key, value in latest.items() if key not in ("seeds", "returns", "lengths")}
+        run = self._run
+        for name in FIGURES:
+            if batch[name] is not None:
+                run.scalar(f"eval/{name}", batch[name], batch["batch"])
+        facts = {**self._match.facts, **self._asked, "deterministic": not self._is_stochastic}
+        whole = {**facts, **pooled(self.done), "batches": self.done, "videos": self._videos}
+        try:
+            write_json(run.folder.eval_summary, whole)
+        except OSError as error:
+            run.warn(f"The summary of the evaluation could not be written ({error}).", "eval_summary_warning")
+        brief = {key: value for key, value in {**facts, **batch}.items() if key not in _LONG}
         run.artifact("evaluation", brief)
         run.artifact("videos", self._videos)
         run.event("eval_summary_update", summary=brief)
 
 
-def _maker(env_id: str, render_mode: str | None, run: Run, size: int) -> Callable[[], Any]:
-    """Makes one environment after the other, each to be watched as far as the run shows any."""
-    from cleanrl_worker.vector import Watched
+def _earlier(run: Run) -> Json:
+    """What earlier attempts have written; a file that cannot be read is kept under another name."""
+    path = run.folder.eval_summary
+    try:
+        said = json.loads(path.read_text())
+        if all(isinstance(batch["episodes"], int) for batch in said["batches"]) and isinstance(said["videos"], list):
+            return dict(said)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    aside = path.with_name(f"{path.name}.damaged")
+    with contextlib.suppress(OSError):
+        os.replace(path, aside)
+    run.warn(f"The earlier summary cannot be read; it is kept as {aside}.", "eval_summary_warning")
+    return {}
 
-    indices = itertools.count()
 
-    def made() -> Any:
-        env = make(env_id, render_mode=render_mode)
-        tap = run.frames.tap(env, next(indices), min(AT_ONCE, size)) if run.frames else None
-        return env if tap is None else Watched(env, tap)
-
-    return made
-
-
-class _Camera:
-    """Records the first episodes of a batch. Where no picture can be had, the evaluation goes on without."""
-
-    def __init__(self, run: Run, episodes: int) -> None:
-        self._run = run
-        self._folder = run.folder
-        self._episodes = episodes
-        self._videos: dict[int, Video] = {}
-        self._finished: list[str] = []
-
-    def shoot(self, index: int, env: Any) -> None:
-        if index >= self._episodes:
-            return
-        if index not in self._videos:
-            fps = int(env.metadata.get("render_fps") or 30)
-            self._videos[index] = Video(self._folder.eval_videos / f"rl-video-episode-{index}.mp4", fps)
-        try:
-            self._videos[index].add(env.render())
-        except Exception as error:
-            # Graphics drivers, encoders and full disks fail in ways of their own; none of them spoils the returns.
-            self._episodes = 0
-            self._run.warn(f"No video of this evaluation: {error}. To see what is wrong: mosaic doctor", "no_video")
-
-    def finish(self, episode: Episode) -> None:
-        video = self._videos.pop(episode.index, None) if self._episodes else None
-        if video is not None:
-            name = f"{self._folder.run_id}-eval-{episode.index}"
-            video.finish(name, episode.episodic_return, episode.length)
-            self._finished.append(str(video.path.relative_to(self._folder.path)))
-
-    def close(self) -> list[str]:
-        """Paths of the videos that are complete, relative to the run folder."""
-        for video in self._videos.values():
-            video.abandon()
-        return sorted(self._finished)
+def processes(allowed: int | None) -> int:
+    """How many may play. Only Linux forks without harm."""
+    if sys.platform != "linux":
+        return 1
+    cores = len(os.sched_getaffinity(0))
+    return cores if allowed is None else min(allowed, cores)

@@ -1,105 +1,169 @@
-"""What a file of weights says of itself. Nothing is unpickled: a pickle is only listened to."""
+"""Saved policies as they are found: a checkpoint, a run, or a file of weights. Nothing is unpickled."""
 
 from __future__ import annotations
 
-import pickletools
-import zipfile
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mosaic.contracts.errors import BadInput, CheckpointDamaged
+import numpy as np
+
+from cleanrl_worker.foreign import PREFIX
+from cleanrl_worker.registry import ALGORITHMS
+from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import Checkpoint, last_good_checkpoint, load_checkpoint
+from mosaic.run.checkpoints import steps
+from mosaic.run.torchreader import read_weights
 
+Json = dict[str, Any]
 MODEL_SUFFIX = ".cleanrl_model"
-_WEIGHTS_ONLY = {"collections OrderedDict", "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"}
-_LARGEST_PICKLE = 64 << 20
+_CLEANRL_NAME = re.compile(r"(?P<env_id>.+)__(?P<algo>.+)__(?P<seed>\d+)__\d+")
+"""How CleanRL names the folder of a run."""
 
 
-def find_checkpoint(path: str) -> Checkpoint:
-    """The checkpoint that is meant by its own folder, by its run's folder, or by the model file of its run."""
+@dataclass(frozen=True)
+class Saved:
+    """A policy that somebody has saved, and what is known of it."""
+
+    path: Path
+    checkpoint: Checkpoint | None = None
+    """Ours, with everything that acting needs; none where there are only weights."""
+    weights: Any = None
+    """What a model file holds: a state dict, or several in a tuple or a dictionary."""
+    algo: str | None = None
+    env_id: str | None = None
+    seed: int | None = None
+    config: Json = field(default_factory=dict)
+    """The settings it was trained with, as far as they are known."""
+
+    @property
+    def step(self) -> int | None:
+        return None if self.checkpoint is None else self.checkpoint.step
+
+
+def find_policy(path: str) -> Saved:
+    """What is meant by a checkpoint's folder, by a run's folder, or by a file of weights; refused where damaged."""
     given = Path(path).expanduser()
     if (given / "manifest.json").exists():
-        return load_checkpoint(given)
-    folder = given
+        return _of_checkpoint(load_checkpoint(given))
+    if given.is_file():
+        return _of_model(given.absolute())
     if given.suffix == MODEL_SUFFIX:
-        if not given.is_file():
-            raise BadInput(f"There is no file {given}.")
-        folder = given.absolute().parent.parent.parent
-        if not (folder / "checkpoints").is_dir():
-            raise BadInput(
-                f"{given} stands alone; it is loaded from within its run's folder. Give a checkpoint folder."
+        raise BadInput(f"There is no file {given}.")
+    folder = RunFolder(given)
+    if steps(folder):
+        found = last_good_checkpoint(folder)
+        if found is None:
+            raise CheckpointDamaged(
+                f"No good checkpoint under {folder.checkpoints}. Train the run again, or resume it."
             )
-    if not (folder / "checkpoints").is_dir():
-        raise BadInput(f"{given} is neither a checkpoint nor a run folder with checkpoints.")
-    found = last_good_checkpoint(RunFolder(folder))
-    if found is None:
-        raise CheckpointDamaged(
-            f"No good checkpoint under {folder / 'checkpoints'}. Train the run again, or resume it."
-        )
-    return found
+        return _of_checkpoint(found)
+    models = sorted(folder.models.glob(f"**/*{MODEL_SUFFIX}"), key=lambda model: model.stat().st_mtime)
+    if models:
+        return _of_model(models[-1])
+    raise BadInput(f"{given} is neither a checkpoint nor a run folder with checkpoints.")
 
 
-def inspect(path: str) -> dict[str, Any]:
-    """The metadata of a checkpoint, of a run's newest one, or of a .cleanrl_model file; refused where damaged."""
-    given = Path(path).expanduser()
-    if given.suffix == MODEL_SUFFIX and given.is_file():
-        return _model(given)
-    checkpoint = find_checkpoint(path)
-    return {"kind": "checkpoint", **_facts(checkpoint), "weights": _shapes(checkpoint)}
+def _of_checkpoint(checkpoint: Checkpoint, path: Path | None = None) -> Saved:
+    config = checkpoint.facts.get("config") or {}
+    return Saved(
+        path or checkpoint.path,
+        checkpoint,
+        algo=checkpoint.facts.get("algorithm"),
+        env_id=config.get("env_id"),
+        seed=config.get("seed"),
+        config=config,
+    )
 
 
-def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
-    config = checkpoint.facts.get("config", {})
-    return {
-        "path": str(checkpoint.path),
-        "run_id": checkpoint.manifest.get("run_id"),
-        "step": checkpoint.step,
-        "saved_at": checkpoint.manifest.get("saved_at"),
-        "score": checkpoint.manifest.get("score"),
-        "versions": checkpoint.manifest.get("versions"),
-        "algo": checkpoint.facts.get("algorithm"),
-        "env_id": config.get("env_id"),
-        "seed": config.get("seed"),
-        "config": config,
+def _of_model(path: Path) -> Saved:
+    """A model file of one of our runs stands for the checkpoint that holds the same weights, and all the rest."""
+    weights = read_weights(path)
+    folder = RunFolder(path.parents[2]) if len(path.parents) > 2 else None
+    if folder is not None and isinstance(weights, dict):
+        for step in reversed(steps(folder)):
+            try:
+                checkpoint = load_checkpoint(folder.checkpoint(step))
+            except CheckpointDamaged:
+                continue
+            if _is_same(checkpoint.weights, weights):
+                return _of_checkpoint(checkpoint, path)
+    return Saved(path, None, weights, **_said_of(path, weights))
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return set(one) == set(other) and all(np.array_equal(part, other[name]) for name, part in one.items())
+
+
+def _said_of(path: Path, weights: Any) -> Json:
+    """What stands beside a model file or in it: its run's config, settings saved along, the name of its folder."""
+    named = _CLEANRL_NAME.fullmatch(path.parent.name)
+    said: Json = {} if named is None else {"env_id": named["env_id"], "algo": named["algo"], "seed": int(named["seed"])}
+    if named is not None and path.parents[1].name != "runs" and path.parents[2].name == "runs":
+        said["env_id"] = f"{path.parents[1].name}/{said['env_id']}"  # `ALE/Pong-v5` makes a folder `ALE`
+    if path.stem in ALGORITHMS or "algo" not in said:
+        said["algo"] = path.stem if path.stem in ALGORITHMS else None
+    config: Json = {}
+    if isinstance(weights, dict) and isinstance(weights.get("args"), dict):
+        config |= weights["args"]
+    for folder in (path.parent, *path.parents[1:3]):
+        config |= _worker_config(folder / "config.json")
+    for key in ("algo", "env_id", "seed"):
+        if config.get(key) is not None:
+            said[key] = config[key]
+    if isinstance(said["algo"], str):
+        said["algo"] = said["algo"].removeprefix(PREFIX)
+    return {**said, "config": config}
+
+
+def _worker_config(path: Path) -> Json:
+    """Of a payload or of a bare worker config; empty where there is none that can be read."""
+    try:
+        said = json.loads(path.read_bytes())
+        said = said["metadata"]["worker"]["config"] if "metadata" in said else said
+        extras = said.get("extras") or {}
+        known = {key: said[key] for key in ("algo", "env_id", "seed", "total_timesteps") if said.get(key) is not None}
+        return {**(extras.get("algo_params") or {}), **known}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+
+
+# --- for those who choose one
+
+
+def inspect(path: str) -> Json:
+    """The metadata of a checkpoint, of a run's newest one, or of a model file; refused where damaged."""
+    found = find_policy(path)
+    is_model = found.path.is_file()
+    said: Json = {
+        "kind": "cleanrl_model" if is_model else "checkpoint",
+        "path": str(found.path),
+        "step": found.step,
+        "algo": found.algo,
+        "env_id": found.env_id,
+        "seed": found.seed,
+        "config": found.config,
     }
+    if found.checkpoint is not None:
+        manifest = found.checkpoint.manifest
+        said |= {key: manifest.get(key) for key in ("run_id", "saved_at", "score", "versions")}
+    weights = found.checkpoint.weights if found.checkpoint is not None else flat(found.weights)
+    return said | {"weights": {name: list(array.shape) for name, array in weights.items()}}
 
 
-def _shapes(checkpoint: Checkpoint) -> dict[str, list[int]]:
-    return {name: list(array.shape) for name, array in checkpoint.weights.items()}
-
-
-def _model(path: Path) -> dict[str, Any]:
-    """Reads the names in its pickle, and refuses one that would run code."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-            if broken is not None:
-                raise CheckpointDamaged(f"{path} is damaged ({broken}: wrong checksum). Use a checkpoint of its run.")
-            member = next((info for info in archive.infolist() if info.filename.endswith("data.pkl")), None)
-            if member is None or member.file_size > _LARGEST_PICKLE:
-                raise CheckpointDamaged(f"{path} is no file that torch.save wrote. Use a checkpoint of its run.")
-            names = _names(archive.read(member), path)
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError) as error:
-        raise CheckpointDamaged(f"{path} is damaged ({error}). Use a checkpoint of its run.") from None
-    found: dict[str, Any] = {"kind": "cleanrl_model", "path": str(path), "weights": names}
-    try:
-        return {**_facts(find_checkpoint(str(path))), **found}
-    except BadInput:
-        return found | {"algo": path.stem, "env_id": None, "seed": None, "config": {}}
-
-
-def _names(pickled: bytes, path: Path) -> list[str]:
-    """The keys of the state dict, from the words of the pickle."""
-    texts: list[str] = []
-    keys: list[str] = []
-    for opcode, argument, _ in pickletools.genops(pickled):
-        if opcode.name in ("GLOBAL", "INST", "STACK_GLOBAL"):
-            said = str(argument) if opcode.name != "STACK_GLOBAL" else " ".join(texts[-2:])
-            if said not in _WEIGHTS_ONLY and not (said.startswith("torch ") and said.endswith("Storage")):
-                raise BadInput(f"{path} holds more than weights ({said!r}): loading it could run code. It is refused.")
-        elif isinstance(argument, str):
-            texts.append(argument)
-            if "." in argument and not argument.startswith("torch"):
-                keys.append(argument)
-    return list(dict.fromkeys(keys))
+def flat(weights: Any, parts: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The arrays of a model file by name. In a tuple of state dicts each has the name of its part before its own."""
+    if isinstance(weights, dict) and isinstance(weights.get("model_weights"), dict):
+        weights = weights["model_weights"]
+    if isinstance(weights, (tuple, list)) and weights and all(isinstance(part, dict) for part in weights):
+        names = parts if len(parts) == len(weights) else tuple(map(str, range(len(weights))))
+        weights = {
+            f"{name}.{key}": array for name, part in zip(names, weights, strict=True) for key, array in part.items()
+        }
+    if not isinstance(weights, dict) or not all(isinstance(array, np.ndarray) for array in weights.values()):
+        raise MosaicError("It holds no state dict.")
+    return {str(name): array for name, array in weights.items()}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder, file_name
 from mosaic.envs import make
 from mosaic.envs.factory import render_help
-from mosaic.run import Run, last_good_checkpoint
+from mosaic.run import Checkpoint, Run, last_good_checkpoint
 from mosaic.run.frames import Frames
+from mosaic.run.pictures import show_film
 
 TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 CONSOLE_S = 1.0
@@ -24,11 +26,6 @@ CAPABILITIES = ("inbox", "pause", "checkpoint", "resume")
 KEEP_CHECKPOINTS = 3
 GRID_LIMIT = 8
 """Environments that can be watched, unless `grid_limit` says otherwise."""
-NOT_YET = {
-    "capture_video": "Videos during training are not there yet: capture_video has no effect.",
-    "track_wandb": "W&B tracking is not there yet: track_wandb has no effect.",
-    "upload_model": "Uploading to the Hugging Face Hub is not there yet: upload_model has no effect.",
-}
 
 
 class ConsoleRun(Run):
@@ -84,6 +81,30 @@ def live_frames(assignment: Assignment, run: Run, env_id: str) -> Frames | None:
     return Frames(run.folder, limit, run.warn, render_help(env_id))
 
 
+@contextlib.contextmanager
+def filmed(assignment: Assignment, run: Run) -> Iterator[None]:
+    """Where videos of the training are asked for: of the first environment, on CleanRL's schedule."""
+    if not assignment.extras.capture_video:
+        yield
+        return
+    from mosaic.arena.video import Camera, is_cubic
+
+    folder = run.folder
+
+    def tell(films: list[Path]) -> None:
+        show_film(run, films[-1])
+        earlier = folder.videos.glob("*.mp4") if run.attempt > 1 else ()
+        run.artifact("videos", sorted({str(path.relative_to(folder.path)) for path in (*earlier, *films)}))
+
+    camera = Camera(folder.videos, folder.run_id, is_cubic, run.warn, tell)
+    run.frames = run.frames or Frames(folder, 0, run.warn)
+    run.frames.camera = camera
+    try:
+        yield
+    finally:
+        camera.close()
+
+
 def check(assignment: Assignment) -> tuple[Any, dict[str, Any], Any]:
     """The algorithm's config, what it says of the environment, and that environment; or why they do not fit."""
     module = algorithm(assignment.algo)
@@ -132,14 +153,18 @@ def train(assignment: Assignment, config: Any, folder: RunFolder, is_resume: boo
             run.hello(resumed)
             if is_resume and resumed is None:
                 run.warn("No checkpoint to resume from is whole: the run starts from the beginning.", "no_checkpoint")
-            tell_not_yet(run, assignment)
             if resumed is None:
                 run.hyperparameters(config.model_dump())
             run.frames = live_frames(assignment, run, config.env_id)
-            module.train(config, run, resumed)
+            with filmed(assignment, run):
+                module.train(config, run, resumed)
             run.say()
             if assignment.saves_model:
                 _save_model(run, assignment.algo, config)
+            if assignment.evaluates_model and not run.stop_requested:
+                from cleanrl_worker.evaluation import evaluate_trained
+
+                evaluate_trained(assignment, run)
         except MosaicError as error:
             run.finish("rejected" if isinstance(error, BadInput) else "failed", str(error))
             raise
@@ -155,26 +180,22 @@ def reject(folder: RunFolder, sentence: str) -> None:
         run.finish("rejected", sentence)
 
 
-def tell_not_yet(run: Run, assignment: Assignment) -> None:
-    """What was asked for and cannot be done yet is said, never passed over."""
-    asked = {"track_wandb"} if assignment.wandb_enabled else set()
-    asked |= {name for name in NOT_YET if getattr(assignment.extras, name)}
-    for name in sorted(asked):
-        run.warn(NOT_YET[name], "not_yet_available")
-
-
 def _save_model(run: Run, algo: str, config: Any) -> None:
     """The file that users of CleanRL know, from the checkpoint that training ended with."""
-    from mosaic.run.torchfile import save_state_dict
-
     checkpoint = last_good_checkpoint(run.folder)
     if checkpoint is None:
         run.warn("No checkpoint was saved, so no .cleanrl_model was written.", "no_model")
         return
     path = run.folder.model(_run_name(run.folder, config), algo)
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_state_dict(path, algorithm(algo).state_dict_of(checkpoint))
+    write_model(checkpoint, path)
     run.artifact("model", str(path.relative_to(run.folder.path)))
+
+
+def write_model(checkpoint: Checkpoint, path: Path) -> None:
+    from mosaic.run.torchfile import save_state_dict
+
+    save_state_dict(path, algorithm(checkpoint.facts["algorithm"]).state_dict_of(checkpoint))
 
 
 def _run_name(folder: RunFolder, config: Any) -> str:

@@ -72,6 +72,8 @@ class Network:
     def _named(self, views: Views) -> dict[str, Array]:
         """Views in torch's layout (a layer's weight is [out, in]) under CleanRL's names."""
         named: dict[str, Array] = {}
+        if views.log_std is not None:  # torch lists a module's own parameters before those of its parts
+            named[f"{self.actor}_logstd".replace("_mean", "")] = views.log_std.T
         last = 2 * len(self.hidden)
         for side, name in ((CRITIC, "critic"), (ACTOR, self.actor)):
             for layer, (weight, bias) in enumerate(zip(views.weights, views.biases, strict=True)):
@@ -80,8 +82,6 @@ class Network:
             head = (views.actor_weight, views.actor_bias) if side == ACTOR else (views.critic_weight, views.critic_bias)
             named[f"{name}.{last}.weight"] = head[0]
             named[f"{name}.{last}.bias"] = head[1][:, 0]
-        if views.log_std is not None:
-            named[f"{self.actor}_logstd".replace("_mean", "")] = views.log_std.T
         return named
 
     def named(self, views: Views) -> dict[str, Array]:
@@ -139,6 +139,23 @@ class Actor:
             below = hidden
         np.dot(below, self._head, out=out)
         np.add(out, self._head_bias, out=out)
+
+
+class FrozenActor:
+    """The actor of weights that no longer change, for any number of observations."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._actors: dict[int, Actor] = {}
+
+    def __call__(self, observations: Array) -> Array:
+        rows = len(observations)
+        if rows not in self._actors:
+            self._actors[rows] = Actor(self._network, rows)
+            self._actors[rows].refresh()
+        found = np.empty((rows, self._network.outputs), np.float32)
+        self._actors[rows](observations, found)
+        return found
 
 
 def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> Array:

@@ -82,6 +82,9 @@ class Environments:
         self._episodes = [0] * count
         """The number of the present episode of each, from 1."""
         self._taps = [] if frames is None else frames.tapped(self._envs)
+        self._camera = None if frames is None else frames.camera
+        self._is_filming = False
+        """Whether the present episode of the first environment is filmed."""
         self._look_at = 0.0 if self._taps else float("inf")
         """When, by our clock, to ask next whether a picture is due: no step pays for more than this comparison."""
         self._looked_s = 0.0
@@ -106,6 +109,7 @@ class Environments:
         """The first reset of each environment."""
         for index in range(len(self)):
             self._reset(index, self.seed + index)
+        self._begin_film()
 
     def observe(self, into: Array) -> None:
         """Writes the newest observations `into` the rows of an array, flattened."""
@@ -135,6 +139,11 @@ class Environments:
 
     def _show(self, clock: int) -> None:
         """Draws the environments whose picture is due."""
+        if self._camera is not None and self._is_filming:
+            if clock > self._began[0]:
+                self._camera.shoot(self._episodes[0] - 1)
+            if not self._taps:
+                return
         now = time.monotonic()
         wanted_s = LOOK_S[any(tap.lane.is_watched for tap in self._taps)]
         since_s, self._looked_s = now - self._looked_s, now
@@ -142,7 +151,7 @@ class Environments:
             self._stride = max(1, int(self._stride * wanted_s / since_s))
         elif since_s < wanted_s / 2:
             self._stride = min(LONGEST_STRIDE, 2 * self._stride)
-        self._look_at = clock + self._stride
+        self._look_at = 0.0 if self._is_filming else clock + self._stride
         for index, tap in enumerate(self._taps):
             if tap.is_due():
                 length = clock - self._began[index]
@@ -155,8 +164,25 @@ class Environments:
         # A copy: an environment may hand out the same array at every step.
         last = np.array(self._flattened(observation))
         ending = Ending(index, last, is_terminal, earned, self._clock - self._began[index])
+        if index == 0:
+            self._end_film(ending)
         self._reset(index)
+        if index == 0:
+            self._begin_film()
         return ending
+
+    def _begin_film(self) -> None:
+        if self._camera is not None:
+            self._is_filming = self._camera.begin(self._episodes[0] - 1, self._envs[0])
+            if self._is_filming:
+                self._look_at = 0.0
+
+    def _end_film(self, ending: Ending) -> None:
+        if self._camera is not None and self._is_filming:
+            self._camera.shoot(self._episodes[0] - 1)
+            self._camera.finish(self._episodes[0] - 1, ending.episodic_return, ending.length)
+            self._is_filming = False
+            self._look_at = 0.0 if self._taps else float("inf")
 
     def _reset(self, index: int, seed: int | None = None) -> None:
         self._seeds[index] = seed

@@ -88,6 +88,8 @@ def test_a_run_goes_round_through_evaluation_export_trash_and_import(workspace: 
     assert summary["min_return"] <= summary["avg_return"] <= summary["max_return"]
     again = mosaic(workspace, "eval", "last", "--episodes", "2", "--json").json
     assert (again["returns"], again["run_id"] != summary["run_id"]) == (summary["returns"], True)
+    model = next(RunFolder(view["run_dir"]).models.glob("*/ppo.cleanrl_model"))
+    assert mosaic(workspace, "eval", str(model), "--episodes", "2", "--json").json["returns"] == summary["returns"]
 
     files = {name: str(tmp_path / f"it's {name}") for name in ("--zip", "--csv", "--png", "--episodes")}
     arguments = [word for pair in files.items() for word in pair]

@@ -13,11 +13,12 @@ from PySide6.QtWidgets import QApplication
 from tests.helpers.gui import click, press, settle
 from tests.helpers.gui_frames import plain
 
+from mosaic.client.evaluation import eval_line
 from mosaic.fastlane import BGRX32, RGB24
 from mosaic.gui import theme
 from mosaic.gui.models.lanes import Cell, as_image
 from mosaic.gui.views.frame import GAP, FrameGrid, arranged, is_smooth
-from mosaic.gui.views.hud import eval_line, line_of
+from mosaic.gui.views.hud import line_of
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 

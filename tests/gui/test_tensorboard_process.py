@@ -102,7 +102,7 @@ def test_it_ends_when_the_window_is_killed(tmp_path: Path) -> None:
         "print(board.pid, flush=True)\n"
         "time.sleep(300)\n"
     )
-    words = command(tmp_path / "logs")
+    words = command(tmp_path / "logs", "a run")
     process = subprocess.Popen(
         [sys.executable, "-c", window, json.dumps(words)],
         stdout=subprocess.PIPE,

@@ -56,8 +56,9 @@ def make(workbench: Workbench) -> Iterator[Make]:
     """Makes the tab with a TensorBoard that only says that it serves, and no page: WebEngine has a test of its own."""
     made: list[TensorBoardTab] = []
 
-    def command(logdir: Path) -> list[str]:
+    def command(logdir: Path, name: str) -> list[str]:
         assert logdir.name == "tensorboard"
+        assert "CartPole-v1" in name
         return [sys.executable, "-c", SERVES]
 
     def tab(**changes: Any) -> TensorBoardTab:

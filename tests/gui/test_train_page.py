@@ -255,7 +255,7 @@ def _evaluate(window: QWidget, program: Application, trainer: Trainer, run_id: s
     """The policy form finds the run that is looked at, is filled from its checkpoint, and starts an evaluation."""
     bench = program.workbench
     click(find(window, "control.policy", QPushButton))
-    pump(lambda: find(window, "policy.algorithm", QLabel).text() == "ppo", "the checkpoint's facts")
+    pump(lambda: find(window, "policy.algorithm", QComboBox).currentText() == "ppo", "the checkpoint's facts")
     assert find(window, "policy.env_id", QComboBox).currentText() == "CartPole-v1"
     assert not find(window, "policy.env_id", QComboBox).isEnabled()
     click(find(window, "policy.override", QCheckBox))
@@ -269,7 +269,7 @@ def _evaluate(window: QWidget, program: Application, trainer: Trainer, run_id: s
     assert payload["metadata"]["ui"] == {"eval_batch_size": 2, "eval_repeat": False}
     bench.form_wanted.emit(payload)
     assert program.window.page == "policy"
-    pump(lambda: find(window, "policy.algorithm", QLabel).text() == "ppo", "the facts of the opened evaluation")
+    pump(lambda: find(window, "policy.algorithm", QComboBox).currentText() == "ppo", "the facts of the evaluation")
     assert find(window, "policy.eval_batch_size", QLineEdit).text() == "2"
 
 

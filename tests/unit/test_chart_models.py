@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mosaic.gui.models import comparison
-from mosaic.gui.models.comparison import ALONE, Entry, best_key, compare, differing, keys, without_common
 from mosaic.gui.models.curve import Curve, Floats, extent, logarithmic, round_step, stepped
 from mosaic.gui.models.feed import Feed
 from mosaic.gui.models.hardware import tags_of
 from mosaic.gui.models.series import RETURN_TAG, Growing
-from mosaic.statistics import mean_interval, smoothed
+from mosaic.statistics import comparison, mean_interval, smoothed
+from mosaic.statistics.comparison import ALONE, Entry, best_key, compare, differing, keys, without_common
 
 RANDOM = np.random.default_rng(3)
 

@@ -35,6 +35,8 @@ def test_a_good_launch_is_taken_as_it_is() -> None:
         ({"argv": ["a", 3]}, "argv"),
         ({"argv": ["nul\0"]}, "argv"),
         ({"env": {"A": 1}}, "env"),
+        ({"sidecar": {}}, "sidecar: missing: argv"),
+        ({"sidecar": {"argv": [], "cwd": "/", "env": {}, "log_name": "s"}}, "sidecar.argv"),
         ({"cwd": ""}, "cwd"),
         ({"limits": {"seconds": 1}}, "memory_mb"),
         ({"limits": {"seconds": -1, "memory_mb": None}}, "limits.seconds"),

@@ -13,6 +13,7 @@ from mosaic.statistics import (
     iqm,
     iqm_interval,
     mean_interval,
+    mean_of,
     probability_of_improvement,
     probability_of_improvement_interval,
     resample,
@@ -118,3 +119,17 @@ def test_the_probability_of_improvement_counts_pairs_and_halves_draws() -> None:
 def test_one_side_that_always_wins_is_certain() -> None:
     found = probability_of_improvement_interval([np.arange(5.0) + 10], [np.arange(4.0)])
     assert found == (1.0, 1.0, 1.0)
+
+
+def test_the_mean_of_some_numbers_is_as_sure_as_students_interval_says() -> None:
+    mean = mean_of(np.array([1.0, 2.0, 3.0]))
+    assert mean.point == 2
+    assert mean.high - 2 == pytest.approx(4.3027 / 3**0.5)
+    assert mean.low == pytest.approx(4 - mean.high)
+    assert np.isnan(mean_of(np.array([5.0]))[1:]).all()
+    assert np.isnan(mean_of(np.array([5.0, np.nan]))).all()
+    assert np.isnan(mean_of(np.empty(0))).all()
+
+
+def test_the_final_performance_takes_as_many_last_episodes_as_asked() -> None:
+    assert final_performance(np.arange(10.0), 2) == 8.5

@@ -201,3 +201,14 @@ def test_a_config_is_understood_from_a_payload_too() -> None:
     payload["metadata"]["worker"]["config"] = small()  # type: ignore[index]
     assert ask(ask="check", config=payload)["summary"]["tensorboard_dir"] is None
     assert checker.check(assigned(payload))["mode"] == "train"
+
+
+def test_tracking_that_is_not_installed_is_a_warning_that_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = {"id": "cleanrl", "config": small(extras={"track_wandb": True})}
+    asked = {"metadata": {"worker": worker}, "artifacts": {"trackio": {"enabled": True}}}
+    assert ask(ask="check", config=asked)["summary"]["warnings"] == []
+    monkeypatch.setattr(checker, "find_spec", lambda _: None)
+    warnings = ask(ask="check", config=asked)["summary"]["warnings"]
+    assert [text for text in warnings if "mosaic-rl[wandb]" in text]
+    assert [text for text in warnings if "mosaic-rl[trackio]" in text]
+    assert ask(ask="check", config=small())["summary"]["warnings"] == []

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.helpers.worker_runs import events, small, train_here
 
 from cleanrl_worker.config import assigned
 from cleanrl_worker.evaluation import fresh_seeds, matched
+from cleanrl_worker.evaluation_registry import RECIPES
 from cleanrl_worker.launcher import ConsoleRun
-from mosaic.arena import Episode, evaluate, summarise
-from mosaic.arena.statistics import mean_interval
+from cleanrl_worker.registry import ALGORITHMS, algorithm
+from mosaic.arena import Episode, evaluate, pooled, summarise
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
 from mosaic.contracts.folder import RunFolder
 from mosaic.envs import make
 from mosaic.run import checkpoints, last_good_checkpoint
-from mosaic.statistics import iqm
+from mosaic.statistics import iqm, mean_interval
 
 
 class Pushes:
@@ -61,10 +65,28 @@ def test_an_episode_is_the_one_that_a_lone_environment_would_play() -> None:
         assert alone[0].length == together[index].length
 
 
-def test_every_call_of_the_policy_has_the_same_number_of_rows() -> None:
+@pytest.mark.parametrize("seeds", [range(11), [3], [7, 15, 23]])
+def test_every_call_of_the_policy_has_the_same_number_of_rows(seeds: Sequence[int]) -> None:
     policy = Pushes()
-    evaluate(policy, lambda: make("CartPole-v1"), range(11))
+    evaluate(policy, lambda: make("CartPole-v1"), seeds)
     assert set(policy.batches) == {8}
+
+
+def test_what_a_stochastic_episode_draws_does_not_depend_on_the_others() -> None:
+    together = evaluate(Pushes(), lambda: make("CartPole-v1"), range(20), deterministic=False)
+    assert len({episode.length for episode in together}) > 3
+    for seed in (0, 7, 19):
+        alone = evaluate(Pushes(), lambda: make("CartPole-v1"), [seed], deterministic=False)
+        assert (alone[0].length, alone[0].episodic_return) == (together[seed].length, together[seed].episodic_return)
+
+
+def test_a_seed_has_the_same_return_to_the_last_bit_whatever_is_played_beside_it(tmp_path: Path) -> None:
+    config = small(algo="ppo_continuous_action", env_id="Pendulum-v1", extras={"num_minibatches": 2})
+    policy = matched(assigned(evaluation(train_here(RunFolder(tmp_path / "p"), config).path))).policy
+    together = evaluate(policy, lambda: make("Pendulum-v1"), range(100, 120))
+    for seeds in (range(103, 111), [119], [111, 103, 119]):
+        for episode in evaluate(policy, lambda: make("Pendulum-v1"), seeds):
+            assert episode.episodic_return == together[episode.seed - 100].episodic_return
 
 
 def test_an_evaluation_that_is_told_to_stop_leaves_out_what_had_not_ended() -> None:
@@ -96,10 +118,18 @@ def test_the_summary_says_what_the_episodes_say() -> None:
     assert summary["avg_return"] == 16
     assert (summary["median_return"], summary["min_return"], summary["max_return"]) == (4.5, 1, 100)
     assert summary["iqm"] == iqm(np.array([3.0, 4, 5, 6, 1, 2, 7, 100])) == 4.5
-    low, high = summary["ci95"]
-    assert 1 < low < 16 < high < 100
-    assert mean_interval(np.array([3.0, 3, 3])) == (3, 3)
+    spread = mean_interval(np.array(summary["returns"])[:, None])
+    assert summary["ci95"] == [spread.low[0], spread.high[0]], "the same interval as in a comparison of runs"
+    assert summarise(episodes[:1])["ci95"] is None, "one episode says nothing about the next"
     assert summarise([])["episodes"] == 0
+    assert pooled([summarise(episodes[:3]), summarise(episodes[3:])]) == summary
+    json.dumps(summary, allow_nan=False)
+
+
+def test_a_return_that_is_no_number_is_null_and_spoils_the_mean_visibly() -> None:
+    summary = summarise([Episode(0, 1, 5.0, 3), Episode(1, 2, float("nan"), 3)])
+    assert (summary["returns"], summary["avg_return"], summary["ci95"]) == ([5.0, None], None, None)
+    assert pooled([summary]) == summary
     json.dumps(summary, allow_nan=False)
 
 
@@ -134,7 +164,102 @@ def test_a_seed_may_be_told(trained: RunFolder, tmp_path: Path) -> None:
 
 def test_a_model_file_stands_for_its_run(trained: RunFolder) -> None:
     model = next(trained.models.glob("*/ppo.cleanrl_model"))
-    assert matched(assigned(evaluation(model))).checkpoint.path == trained.checkpoint(64)
+    found = matched(assigned(evaluation(model))).saved
+    assert found.checkpoint is not None
+    assert (found.path, found.checkpoint.path) == (model, trained.checkpoint(64))
+
+
+def test_a_run_that_has_no_checkpoint_is_evaluated_by_its_model(trained: RunFolder, tmp_path: Path) -> None:
+    by_checkpoint = train_here(RunFolder(tmp_path / "one"), evaluation(trained.path))
+    shutil.rmtree(trained.checkpoints)
+    trained.config.write_text(json.dumps(small()))
+    by_model = train_here(RunFolder(tmp_path / "other"), evaluation(trained.path))
+    summaries = [json.loads(folder.eval_summary.read_text()) for folder in (by_checkpoint, by_model)]
+    assert summaries[0]["returns"] == summaries[1]["returns"]
+    assert summaries[0]["seeds"] == summaries[1]["seeds"]
+
+
+def cleanrl_agent() -> torch.nn.Module:
+    """As CleanRL's ppo.py makes it."""
+    torch.manual_seed(1)
+    made = torch.nn.Module()
+    for name, outputs in (("critic", 1), ("actor", 2)):
+        layers = [torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh()]
+        made.add_module(name, torch.nn.Sequential(*layers, torch.nn.Linear(64, outputs)))
+    return made
+
+
+def test_a_model_that_cleanrl_saved_acts_as_its_network_does(tmp_path: Path) -> None:
+    agent = cleanrl_agent()
+    model = tmp_path / "runs" / "CartPole-v1__ppo__7__1700000000" / "ppo.cleanrl_model"
+    model.parent.mkdir(parents=True)
+    torch.save(agent.state_dict(), model)
+    match = matched(assigned(evaluation(model)))
+    assert (match.algo, match.env_id, match.first_seed) == ("ppo", "CartPole-v1", fresh_seeds(7))
+    seen = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
+    expected = agent.get_submodule("actor")(torch.from_numpy(seen)).argmax(1).numpy()
+    assert (match.policy.act(seen, True, np.random.default_rng(0)) == expected).all()
+    folder = train_here(RunFolder(tmp_path / "played"), evaluation(model))
+    assert json.loads(folder.eval_summary.read_text())["checkpoint_step"] is None
+
+
+def test_a_bare_state_dict_needs_algorithm_and_environment_to_be_named(tmp_path: Path) -> None:
+    bare = tmp_path / "weights.pt"
+    torch.save(cleanrl_agent().state_dict(), bare)
+
+    def refusal(**told: Any) -> str:
+        with pytest.raises(BadInput) as refused:
+            matched(assigned(evaluation(bare, **told)))
+        return str(refused.value)
+
+    assert "does not say its algorithm. Name it: --algo" in refusal(env_id="CartPole-v1")
+    assert "does not say its environment. Name it: --env-id" in refusal(algo="ppo")
+    assert "do not fit ppo on 'Acrobot-v1'" in refusal(algo="ppo", env_id="Acrobot-v1")
+    assert "ppo needs a discrete action space" in refusal(algo="ppo", env_id="Pendulum-v1")
+    assert "also needs the mean and variance" in refusal(algo="ppo_continuous_action", env_id="Pendulum-v1")
+    assert "No evaluation for the algorithm 'pppo'" in refusal(algo="pppo", env_id="CartPole-v1")
+    assert matched(assigned(evaluation(bare, algo="ppo", env_id="CartPole-v1"))).first_seed == fresh_seeds(1)
+    torch.save({"other.weight": torch.zeros(2)}, bare)
+    assert "lacks 'critic.0.weight'" in refusal(algo="ppo", env_id="CartPole-v1")
+    torch.save([1, 2, 3], bare)
+    assert "holds no state dict of ppo" in refusal(algo="ppo", env_id="CartPole-v1")
+
+
+def test_a_model_file_has_the_keys_of_cleanrl_in_their_order(tmp_path: Path) -> None:
+    continuous = small(algo="ppo_continuous_action", env_id="Pendulum-v1", extras={"num_minibatches": 2})
+    for name, config in (("discrete", small()), ("continuous", continuous)):
+        folder = train_here(RunFolder(tmp_path / name), config)
+        checkpoint = last_good_checkpoint(folder)
+        assert checkpoint is not None
+        shape = checkpoint.facts["shape"]
+        network = algorithm(str(config["algo"])).Agent(shape["observation_size"], shape["actions"]).module()
+        saved = torch.load(next(folder.models.glob("*/*.cleanrl_model")), weights_only=True)
+        assert list(saved) == list(network.state_dict())
+
+
+def test_a_damaged_model_file_is_refused_although_its_run_has_checkpoints(trained: RunFolder) -> None:
+    model = next(trained.models.glob("*/ppo.cleanrl_model"))
+    model.write_bytes(model.read_bytes()[:-50])
+    with pytest.raises(CheckpointDamaged, match="is damaged or no file that torch"):
+        matched(assigned(evaluation(model)))
+
+
+@pytest.mark.parametrize("algo", sorted(ALGORITHMS))
+def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(algo: str, tmp_path: Path) -> None:
+    env_id = "CartPole-v1" if "Discrete" in ALGORITHMS[algo].action_spaces else "Pendulum-v1"
+    known = algorithm(algo).Config.model_fields
+    tiny = {
+        name: value for name, value in {"num_envs": 2, "num_steps": 16, "num_minibatches": 2}.items() if name in known
+    }
+    config = {"algo": algo, "env_id": env_id, "total_timesteps": 64, "extras": tiny}
+    folder = train_here(RunFolder(tmp_path / "trained"), config)
+    assert algo in RECIPES
+    for name, changes in (("best", {}), ("drawn", {"eval_stochastic": True})):
+        played = train_here(RunFolder(tmp_path / name), evaluation(folder.path, extras=changes))
+        summary = json.loads(played.eval_summary.read_text())
+        assert (summary["algo"], summary["episodes"], summary["deterministic"]) == (algo, 3, not changes)
+    model = next(folder.models.glob("*/*.cleanrl_model"))
+    assert matched(assigned(evaluation(model))).algo == algo
 
 
 def test_what_does_not_go_together_is_refused_by_name(trained: RunFolder, tmp_path: Path) -> None:
@@ -214,6 +339,44 @@ def test_with_repeat_on_it_goes_on_with_further_seeds_until_stopped(
     assert [batch["seeds"][0] for batch in summary["batches"][:2]] == [1_030_000, 1_030_003]
     assert 2 <= len(summary["batches"]) <= 3
     assert [event["outcome"] for event in events(folder, "finished")] == ["stopped"]
+    assert summary["episodes"] == sum(batch["episodes"] for batch in summary["batches"]) == len(summary["returns"])
+    assert summary["avg_return"] == pytest.approx(np.mean(summary["returns"]))
+    assert (summary["eval_repeat"], summary["eval_batch_size"]) == (True, 3)
+
+
+def test_a_further_attempt_appends_to_what_the_earlier_one_found(trained: RunFolder, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "twice")
+    for _ in range(2):
+        train_here(folder, evaluation(trained.path))
+    summary = json.loads(folder.eval_summary.read_text())
+    assert [batch["batch"] for batch in summary["batches"]] == [1, 2]
+    assert summary["seeds"] == list(range(1_030_000, 1_030_006))
+    folder.eval_summary.write_text("{")
+    train_here(folder, evaluation(trained.path))
+    assert json.loads(folder.eval_summary.read_text())["episodes"] == 3
+    assert folder.eval_summary.with_name("eval_summary.json.damaged").read_text() == "{"
+    assert [event["code"] for event in events(folder, "warning")] == ["eval_summary_warning"]
+
+
+def test_a_model_that_was_asked_for_is_evaluated_after_training_and_filmed_only_where_that_was_said(
+    tmp_path: Path,
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    plain = train_here(RunFolder(tmp_path / "plain"), small())
+    assert not plain.eval_summary.exists()
+    saved = train_here(RunFolder(tmp_path / "saved"), small(extras={"save_model": True}))
+    summary = json.loads(saved.eval_summary.read_text())
+    assert summary["episodes"] == 10
+    assert summary["policy_path"] == str(saved.checkpoint(64))
+    assert not saved.videos.exists()
+    points = EventAccumulator(str(saved.tensorboard)).Reload().Scalars("eval/episodic_return")
+    assert len(points) == 10
+    trained_episodes = sum(len(event["rows"]) for event in events(plain, "episodes"))
+    assert sum(len(event["rows"]) for event in events(saved, "episodes")) == trained_episodes
+    assert events(saved, "finished")[0]["global_step"] == 64
+    filmed = train_here(RunFolder(tmp_path / "filmed"), small(extras={"eval_capture_video": True}))
+    assert len(list(filmed.eval_videos.glob("*.mp4"))) == 3
 
 
 def test_an_evaluation_without_a_picture_goes_on_and_says_so(

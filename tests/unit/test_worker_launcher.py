@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,11 @@ def test_the_payload_says_how_many_checkpoints_stay(folder: RunFolder) -> None:
     assert len(steps) <= 3, "the newest two and the best"
 
 
-def test_what_is_not_there_yet_is_said_once(folder: RunFolder) -> None:
-    config = small(extras={"capture_video": True, "track_wandb": True, "upload_model": False})
-    train_here(folder, payload(config, wandb={"enabled": True}))
-    told = [event["text"] for event in events(folder, "warning") if event["code"] == "not_yet_available"]
-    assert len(told) == 2
-    assert any("capture_video" in text for text in told)
+def test_a_tracked_run_does_nothing_else_in_its_worker(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # or an import of it would fail
+    train_here(folder, payload(small(extras={"track_wandb": True}), wandb={"enabled": True}, trackio={"enabled": True}))
+    assert events(folder, "warning") == []
+    assert not folder.wandb.exists()
 
 
 def test_a_resumed_run_keeps_its_name_and_goes_on(folder: RunFolder) -> None:

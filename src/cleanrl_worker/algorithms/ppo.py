@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from cleanrl_worker import kernels
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.kernels import Batch, Learner, Losses
-from cleanrl_worker.network import Actor, Network
+from cleanrl_worker.network import Actor, FrozenActor, Network
 from cleanrl_worker.vector import Environments, plain
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
@@ -349,16 +349,12 @@ class CategoricalPolicy:
     """Acts by a checkpoint's weights; needs numpy only."""
 
     def __init__(self, agent: Agent, inputs: base.Inputs, first_action: int) -> None:
-        self._agent = agent
+        self._actor = FrozenActor(agent.network)
         self._inputs = inputs
         self._first_action = first_action
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        rows = self._inputs(observations).astype(np.float32)
-        actor = Actor(self._agent.network, len(rows))
-        actor.refresh()
-        scores = np.empty((len(rows), self._agent.network.outputs), np.float32)
-        actor(rows, scores)
+        scores = self._actor(self._inputs(observations).astype(np.float32))
         if not deterministic:
             scores += rng.gumbel(size=scores.shape)
         return np.asarray(scores.argmax(1) + self._first_action)
@@ -374,5 +370,6 @@ def load_policy(checkpoint: Checkpoint) -> base.Policy:
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """What CleanRL's own script would have saved as its model."""
-    return dict(checkpoint.weights)
+    """What CleanRL's own script would have saved as its model, in the same order: a checkpoint sorts its names."""
+    shape = checkpoint.facts["shape"]
+    return {name: checkpoint.weights[name] for name in Agent(shape["observation_size"], shape["actions"]).state_dict()}

@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from cleanrl_worker import kernels
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.kernels import Batch, Learner, Losses
-from cleanrl_worker.network import Actor, Network
+from cleanrl_worker.network import Actor, FrozenActor, Network
 from cleanrl_worker.normalise import ObservationNormaliser, RewardNormaliser
 from cleanrl_worker.vector import Environments, plain
 from mosaic import envs
@@ -379,6 +379,7 @@ class GaussianPolicy:
         facts, arrays = checkpoint.facts, checkpoint.arrays
         self._agent = Agent(facts["shape"]["observation_size"], facts["shape"]["actions"])
         self._agent.load_state_dict(checkpoint.weights)
+        self._actor = FrozenActor(self._agent.network)
         self._inputs = base.Inputs(facts["inputs"])
         self._normalise = ObservationNormaliser(self._inputs.size)
         self._normalise.restore(arrays, facts["observation_count"])
@@ -386,15 +387,11 @@ class GaussianPolicy:
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
         """Means where `deterministic`, else draws; cut to the action space either way."""
-        rows = self._normalise.frozen(self._inputs(observations))
-        network = self._agent.network
-        actor = Actor(network, len(rows))
-        actor.refresh()
-        actions = np.empty((len(rows), network.outputs), np.float32)
-        actor(rows, actions)
-        if not deterministic and network.parameters.log_std is not None:
-            actions += rng.standard_normal(actions.shape) * np.exp(network.parameters.log_std.T)
-        shaped = actions.reshape(len(rows), *self._low.shape).astype(self._low.dtype)
+        actions = self._actor(self._normalise.frozen(self._inputs(observations)))
+        log_std = self._agent.network.parameters.log_std
+        if not deterministic and log_std is not None:
+            actions += rng.standard_normal(actions.shape) * np.exp(log_std.T)
+        shaped = actions.reshape(len(actions), *self._low.shape).astype(self._low.dtype)
         return np.asarray(np.minimum(np.maximum(shaped, self._low), self._high))
 
 
@@ -404,5 +401,6 @@ def load_policy(checkpoint: Checkpoint) -> base.Policy:
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """What CleanRL's own script would have saved as its model."""
-    return dict(checkpoint.weights)
+    """What CleanRL's own script would have saved as its model, in the same order: a checkpoint sorts its names."""
+    shape = checkpoint.facts["shape"]
+    return {name: checkpoint.weights[name] for name in Agent(shape["observation_size"], shape["actions"]).state_dict()}

@@ -1,6 +1,6 @@
 """Where actors meet environments. So far: a policy is evaluated."""
 
 from mosaic.arena.evaluate import Episode, Policy, evaluate
-from mosaic.arena.statistics import summarise
+from mosaic.arena.statistics import pooled, summarise
 
-__all__ = ["Episode", "Policy", "evaluate", "summarise"]
+__all__ = ["Episode", "Policy", "evaluate", "pooled", "summarise"]

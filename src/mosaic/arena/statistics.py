@@ -2,42 +2,63 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mosaic.arena.evaluate import Episode
-from mosaic.statistics import iqm
+from mosaic.statistics import iqm, mean_of
 
-_RESAMPLES = 2000
+Json = dict[str, Any]
 
 
-def summarise(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Plain JSON. `iqm` is the mean of the middle half, `ci95` the bootstrapped interval of the mean."""
-    if not episodes:
+def summarise(episodes: Sequence[Episode]) -> Json:
+    """Plain JSON. `iqm` is the mean of the middle half, `ci95` Student's 95 % interval of the mean.
+
+    One episode alone has no interval; what is not finite is null.
+    """
+    return summary_of(
+        [episode.seed for episode in episodes],
+        [episode.episodic_return for episode in episodes],
+        [episode.length for episode in episodes],
+    )
+
+
+def pooled(batches: Sequence[Json]) -> Json:
+    """The same over the episodes of several summaries."""
+    seeds, returns, lengths = (
+        [one for batch in batches for one in batch[key]] for key in ("seeds", "returns", "lengths")
+    )
+    return summary_of(seeds, [math.nan if value is None else value for value in returns], lengths)
+
+
+def summary_of(seeds: Sequence[int], returns: Sequence[float], lengths: Sequence[int]) -> Json:
+    if not returns:
         return {"episodes": 0, "seeds": [], "returns": [], "lengths": []}
-    returns = np.array([episode.episodic_return for episode in episodes])
-    lengths = [episode.length for episode in episodes]
+    values = np.array(returns, np.float64)
+    interval = list(mean_of(values)[1:])
     return {
-        "episodes": len(episodes),
-        "avg_return": float(returns.mean()),
-        "median_return": float(np.median(returns)),
-        "min_return": float(returns.min()),
-        "max_return": float(returns.max()),
-        "std_return": float(returns.std()),
-        "iqm": iqm(returns),
-        "ci95": list(mean_interval(returns)),
+        "episodes": len(values),
+        **{
+            name: _plain(figure)
+            for name, figure in {
+                "avg_return": values.mean(),
+                "median_return": np.median(values),
+                "min_return": values.min(),
+                "max_return": values.max(),
+                "std_return": values.std(),
+                "iqm": iqm(values),
+            }.items()
+        },
+        "ci95": interval if all(map(math.isfinite, interval)) else None,
         "avg_length": float(np.mean(lengths)),
-        "seeds": [episode.seed for episode in episodes],
-        "returns": returns.tolist(),
-        "lengths": lengths,
+        "seeds": list(seeds),
+        "returns": [_plain(value) for value in returns],
+        "lengths": list(lengths),
     }
 
 
-def mean_interval(values: np.ndarray) -> tuple[float, float]:
-    """Bootstrap percentiles, drawn with a fixed seed: the same values give the same interval."""
-    rng = np.random.default_rng(0)
-    means = values[rng.integers(0, len(values), (_RESAMPLES, len(values)))].mean(axis=1)
-    low, high = np.percentile(means, (2.5, 97.5))
-    return float(low), float(high)
+def _plain(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None

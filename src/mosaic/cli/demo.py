@@ -14,7 +14,7 @@ import click
 from mosaic.cli import output
 from mosaic.cli.curve import draw_curve
 from mosaic.cli.door import Door, command, pass_door
-from mosaic.cli.evaluate import evaluated
+from mosaic.cli.evaluate import Wanted, evaluated
 from mosaic.cli.following import exit_code, report_end, submit_and_follow
 from mosaic.cli.gui import open_detached
 from mosaic.contracts.errors import MissingExtra
@@ -40,7 +40,7 @@ def demo(door: Door) -> int:
         report_end(door, view)
         return exit_code(view)
     output.say(f"Evaluating it on {EPISODES} fresh seeds.")
-    eval_view, summary = evaluated(door, view["run_id"], EPISODES, "last", has_video=True, seed_override=None)
+    eval_view, summary = evaluated(door, view["run_id"], Wanted(EPISODES, has_video=True))
     if summary is None:
         report_end(door, eval_view)
         return exit_code(eval_view)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +14,10 @@ from mosaic.cli import output
 from mosaic.cli.arguments import run_argument
 from mosaic.cli.door import Door, command, pass_door
 from mosaic.cli.following import exit_code, report_end, submit_and_follow
-from mosaic.contracts.errors import BadInput, NotAllowed, RunEnded
+from mosaic.cli.histogram import histogram
+from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed, RunEnded
 from mosaic.contracts.folder import RunFolder
+from mosaic.plugins import workers
 from mosaic.plugins.payloads import eval_payload
 
 if TYPE_CHECKING:
@@ -24,54 +28,152 @@ SUMMARY_KEYS = (
     *("episodes", "avg_return", "median_return", "min_return", "max_return", "std_return"),
     *("iqm", "ci95", "returns"),
 )
+MODEL_SUFFIXES = (".cleanrl_model", ".pt", ".pth")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How a policy is to be evaluated."""
+
+    episodes: int = 50
+    checkpoint: str = "last"
+    has_video: bool = False
+    seed_override: int | None = None
+    is_repeated: bool = False
+    env_id: str | None = None
+    algo: str | None = None
+    grid: int | None = None
+    is_stochastic: bool = False
 
 
 @command("eval")
-@run_argument()
+@run_argument("policy", "RUN|CHECKPOINT")
 @click.option(
-    "--episodes", metavar="N", type=click.IntRange(1), default=20, show_default=True, help="How many to play."
+    "--episodes",
+    metavar="N",
+    type=click.IntRange(1),
+    default=Wanted.episodes,
+    show_default=True,
+    help="How many to play in each batch.",
 )
+@click.option("--repeat", is_flag=True, help="Batch after batch on further seeds, until Ctrl-C.")
 @click.option(
-    "--checkpoint", default="last", show_default=True, metavar="best|last|STEP", help="Which of its policies."
+    "--checkpoint", default="last", show_default=True, metavar="best|last|STEP", help="Which of the run's policies."
 )
 @click.option("--video", is_flag=True, help="Record the first episodes.")
+@click.option("--stochastic", is_flag=True, help="Draw actions as in training, instead of taking the best one.")
 @click.option(
     "--seed-override",
     metavar="N",
     type=click.IntRange(0),
     help="First seed, instead of seeds that training never uses.",
 )
+@click.option("--env-id", metavar="ID", help="Another environment, with the same spaces.")
+@click.option("--algo", metavar="NAME", help="Of which algorithm it is, where the file does not say.")
+@click.option("--grid", metavar="N", type=click.IntRange(1), help="How many environments can be watched.")
 @pass_door
-def evaluate(door: Door, run: str, episodes: int, checkpoint: str, video: bool, seed_override: int | None) -> int:
-    """Evaluates a run's policy: deterministic actions on fresh seeds. It is a run of its own."""
+def evaluate(
+    door: Door,
+    policy: str,
+    episodes: int,
+    repeat: bool,
+    checkpoint: str,
+    video: bool,
+    stochastic: bool,
+    seed_override: int | None,
+    env_id: str | None,
+    algo: str | None,
+    grid: int | None,
+) -> int:
+    """Evaluates a policy on fresh seeds, with the actions that it thinks best. It is a run of its own.
+
+    RUN is a run that has trained one. CHECKPOINT is the folder of a checkpoint or of a run, a .cleanrl_model, or a
+    file of weights alone with --algo and --env-id.
+    """
     door.announce()
-    view, summary = evaluated(door, run, episodes, checkpoint, video, seed_override)
-    if summary is None:
+    wanted = Wanted(episodes, checkpoint, video, seed_override, repeat, env_id, algo, grid, stochastic)
+    view, summary = evaluated(door, policy, wanted)
+    is_done = view["stage"] == "finished" and (view["outcome"] == "succeeded" or (repeat and summary is not None))
+    if not is_done:
         report_end(door, view)
-        return exit_code(view)
-    if door.is_json:
+    elif door.is_json:
         output.print_json(summary)
-    else:
-        output.print_facts(summary_rows(summary))
-    return 0
+    if summary is not None and not door.is_json:
+        print_summary(summary)
+    return 0 if is_done else exit_code(view)
 
 
-def evaluated(
-    door: Door, run: str, episodes: int, checkpoint: str, has_video: bool, seed_override: int | None
-) -> tuple[Json, Json | None]:
-    """The evaluation's last view and what came out of it; nothing where it did not succeed."""
-    trainer = door.trainer()
-    trained = _trained(trainer, run)
-    policy = checkpoint_path(trained, checkpoint)
-    payload = eval_payload(trainer.config(trained["run_id"]), str(policy), episodes, has_video, seed_override)
-    view = submit_and_follow(door, payload, episodes_wanted=episodes)
-    if view["stage"] != "finished" or view["outcome"] != "succeeded":
+def evaluated(door: Door, policy: str, wanted: Wanted) -> tuple[Json, Json | None]:
+    """The evaluation's last view and what came out of it; nothing where no episode was played to its end."""
+    trained, path = _chosen(door.trainer(), policy, wanted)
+    payload = eval_payload(
+        trained,
+        path,
+        wanted.episodes,
+        wanted.has_video,
+        wanted.seed_override,
+        is_repeated=wanted.is_repeated,
+        is_stochastic=wanted.is_stochastic,
+        video_mode=None if wanted.grid is None else "grid",
+        grid_limit=wanted.grid,
+    )
+    view = submit_and_follow(door, payload, episodes_wanted=None if wanted.is_repeated else wanted.episodes)
+    if view["stage"] != "finished" or view["outcome"] not in ("succeeded", "cancelled"):
         return view, None
-    said = _read_summary(RunFolder(view["run_dir"]).eval_summary)
+    written = RunFolder(view["run_dir"]).eval_summary
+    if view["outcome"] == "cancelled" and not written.exists():
+        return view, None
+    said = _read_summary(written)
     return view, {**{key: said[key] for key in SUMMARY_KEYS}, "run_id": view["run_id"]}
 
 
-def _trained(trainer: Trainer, run: str) -> Json:
+def _chosen(trainer: Trainer, policy: str, wanted: Wanted) -> tuple[Json, str]:
+    """What its policy was trained by and on, in the form of a payload, and where it lies."""
+    if is_path(policy):
+        if wanted.checkpoint != "last":
+            raise BadInput(
+                "--checkpoint chooses among those of a run; a path names one already. Leave one of them out."
+            )
+        config, worker, path = _asked(trainer, Path(policy).expanduser().absolute())
+    else:
+        view = trained_run(trainer, policy)
+        found = None if view["kind"] == "policy_eval" else checkpoint_path(view, wanted.checkpoint)
+        if found is not None and found.is_file():
+            config, worker, path = _asked(trainer, found)
+        else:
+            chosen = trainer.config(view["run_id"])["metadata"]["worker"]
+            config, worker = dict(chosen["config"]), chosen["id"]
+            # An evaluation means its own policy, once more.
+            path = config["extras"]["policy_path"] if found is None else str(found)
+    config |= {key: value for key, value in (("algo", wanted.algo), ("env_id", wanted.env_id)) if value is not None}
+    return {"metadata": {"worker": {"id": worker, "config": config}}}, path
+
+
+def is_path(policy: str) -> bool:
+    """Whether a file or folder is meant, and not a run."""
+    return (
+        os.sep in policy or policy.startswith((".", "~")) or policy.endswith(MODEL_SUFFIXES) or Path(policy).is_file()
+    )
+
+
+def _asked(trainer: Trainer, path: Path) -> tuple[Json, str, str]:
+    """What a worker that can load policies says of a file."""
+    if not path.exists():
+        raise BadInput(f"There is no file or folder {path}.")
+    refused: MosaicError = NotAllowed("No worker here can load policies.")
+    for worker in workers().values():
+        if worker.can_load_policies:
+            try:
+                found = trainer.ask_worker(worker.id, {"ask": "checkpoint", "path": str(path)})["checkpoint"]
+            except BadInput as error:
+                refused = error
+                continue
+            config = {key: found[key] for key in ("algo", "env_id", "seed") if found.get(key) is not None}
+            return config, worker.id, str(found.get("path") or path)
+    raise refused
+
+
+def trained_run(trainer: Trainer, run: str) -> Json:
     """Evaluations are runs, too: `last` means the last one that trained."""
     view = trainer.get(run)
     if run == "last" and view["kind"] != "train":
@@ -80,7 +182,7 @@ def _trained(trainer: Trainer, run: str) -> Json:
 
 
 def checkpoint_path(view: Json, which: str) -> Path:
-    """The checkpoint that is meant; NotAllowed where the run has none."""
+    """The checkpoint that is meant, or the model file of a run without any; NotAllowed where the run has none."""
     if which not in ("best", "last") and not which.isdecimal():
         raise BadInput(f"--checkpoint {which!r}: expected best, last or the step of a checkpoint.")
     folder = RunFolder(view["run_dir"])
@@ -88,6 +190,9 @@ def checkpoint_path(view: Json, which: str) -> Path:
     if path.exists():
         return folder.checkpoints / path.resolve().name  # `last` moves on while the run still trains
     steps = sorted(int(one.name) for one in folder.checkpoints.glob("*") if one.name.isdecimal())
+    models = sorted(folder.models.rglob(f"*{MODEL_SUFFIXES[0]}"), key=lambda model: model.stat().st_mtime)
+    if which == "last" and models and not steps:
+        return models[-1]
     has = "It has those of steps " + ", ".join(map(str, steps)) if steps else "It has saved none yet"
     raise NotAllowed(f"Run {output.short_id(view['run_id'])} has no checkpoint {which!r}. {has}.")
 
@@ -103,15 +208,36 @@ def _read_summary(path: Path) -> Json:
     return said
 
 
+# --- told
+
+
+def print_summary(summary: Json) -> None:
+    from rich.text import Text
+
+    output.print_facts(summary_rows(summary))
+    rows = histogram(summary["returns"])
+    if not rows:
+        return
+    table = output.table("RETURN", "EPISODES", "", right=("RETURN", "EPISODES"))
+    for span, bar, count in rows:
+        table.add_row(span, str(count), Text(bar, style="cyan"))
+    screen = output.console()
+    screen.print()
+    screen.print(table)
+
+
 def summary_rows(summary: Json) -> list[tuple[str, str]]:
     words = {key: output.figure(summary[key]) for key in SUMMARY_KEYS if key not in ("ci95", "returns")}
-    low, high = map(output.figure, summary["ci95"])
+    interval = "no interval: it needs two episodes at least"
+    if summary["ci95"] is not None:
+        low, high = map(output.figure, summary["ci95"])
+        interval = f"95 % interval: {low} to {high}"
     return [
         ("episodes", words["episodes"]),
-        ("mean return", f"{words['avg_return']} (95 % confidence: {low} to {high})"),
+        ("mean return", f"{words['avg_return']} ({interval})"),
         ("deviation", words["std_return"]),
         ("median", words["median_return"]),
         ("worst, best", f"{words['min_return']}, {words['max_return']}"),
-        ("middle half", f"{words['iqm']} on average"),
+        ("middle half", f"{words['iqm']} on average (IQM)"),
         ("run", summary["run_id"]),
     ]

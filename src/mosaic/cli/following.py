@@ -156,7 +156,7 @@ def _follow(door: Door, view: Json, interrupts: Interrupts, episodes_wanted: int
             while obeyed < interrupts.count and not is_detached:
                 obeyed += 1
                 is_detached = obeyed > 1 or not may_cancel
-                for stopping in [] if is_detached else _cancel(door, [run_id], screen):
+                for stopping in [] if is_detached else _cancel(door, [run_id], screen, watched.is_evaluation):
                     watched.take_view(stopping)
         screen.refresh()
     # Progress that the daemon took in while it ended the run.
@@ -201,9 +201,10 @@ def _renewed_group(door: Door, views: list[Json]) -> list[Json]:
     return [by_id.get(view["run_id"], view) for view in views]
 
 
-def _cancel(door: Door, run_ids: list[str], screen: Screen) -> list[Json]:
+def _cancel(door: Door, run_ids: list[str], screen: Screen, is_evaluation: bool = False) -> list[Json]:
     stopping: list[Json] = []
-    screen.hint("Stopping with a checkpoint. Ctrl-C again: leave it to itself.")
+    how = "Stopping" if is_evaluation else "Stopping with a checkpoint"
+    screen.hint(f"{how}. Ctrl-C again: leave it to itself.")
     screen.refresh()
     for run_id in run_ids:
         try:

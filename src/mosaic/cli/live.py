@@ -87,9 +87,13 @@ class Watched:
             self.view = view
 
     @property
+    def is_evaluation(self) -> bool:
+        return bool(self.view.get("kind") == "policy_eval")
+
+    @property
     def total(self) -> int | None:
         """An evaluation takes as many steps as it takes."""
-        return self.view.get("total_timesteps") if self.view.get("kind") != "policy_eval" else None
+        return None if self.is_evaluation else self.view.get("total_timesteps")
 
     @property
     def is_over(self) -> bool:
@@ -112,6 +116,8 @@ class Watched:
         """`12,000 / 50,000`, in steps or in episodes."""
         if self.episodes_wanted:
             return f"{self.episodes} / {self.episodes_wanted} episodes"
+        if self.is_evaluation:
+            return f"{self.episodes:,} episodes"
         return f"{output.count(self.step)} / {output.count(self.total)}"
 
     @property
@@ -152,6 +158,8 @@ def plain_line(watched: Watched) -> str:
     if watched.step is not None:
         share = f" ({watched.share:.0%})" if watched.share is not None else ""
         parts.append(f"step {watched.step:,}{share}")
+    if watched.is_evaluation and watched.episodes:
+        parts.append(watched.counted)
     if watched.sps and not watched.is_over:
         parts.append(f"{watched.sps:,.0f} steps/s")
     if watched.seconds_left is not None:
@@ -168,7 +176,7 @@ class Picture:
 
     def __init__(self, watched: Watched) -> None:
         self.watched = watched
-        self.hint = "Ctrl-C stops it with a checkpoint."
+        self.hint = "Ctrl-C stops it." if watched.is_evaluation else "Ctrl-C stops it with a checkpoint."
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
         from rich.progress_bar import ProgressBar
@@ -181,7 +189,8 @@ class Picture:
             (word, f"bold {output.OUTCOME_STYLES.get(word, '')}"), "  ", title(view), ("  " + view["run_id"], "dim")
         )
         share = watched.share
-        figures = f"{share:4.0%}  {watched.counted}" if share is not None else _BEFORE.get(view["stage"], "")
+        without_share = _BEFORE.get(view["stage"], watched.counted if watched.is_evaluation else "")
+        figures = f"{share:4.0%}  {watched.counted}" if share is not None else without_share
         pace = f"{watched.sps:,.0f} steps/s" if watched.sps else ""
         left = f"{output.duration(watched.seconds_left)} left" if watched.seconds_left is not None else ""
         words = "   ".join(part for part in (figures, pace, left) if part)

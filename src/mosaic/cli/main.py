@@ -43,6 +43,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "metrics": ("reading:metrics", "Print the metrics of a run."),
         "config": ("runs:config", "Print the config that made a run."),
         "diff": ("runs:diff", "Show which settings of two runs differ."),
+        "compare": ("compare:compare", "Compare runs or groups of them: scores, how sure they are, and what differs."),
+        "leaderboard": ("leaderboard:leaderboard", "Rank all evaluated policies, for each environment."),
     },
     "Control": {
         "cancel": ("control:cancel", "Stop runs, each with a checkpoint."),
@@ -57,6 +59,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "delete": ("labels:delete", "Move finished runs to the trash."),
         "export": ("export:export", "Write a run's episodes, metrics, curve or whole folder to a file."),
         "import": ("export:import_", "Take in a run that was exported as a zip."),
+        "push": ("hub:push", "Send a run's policy to the Hugging Face Hub."),
+        "pull": ("hub:pull", "Bring a policy from the Hugging Face Hub."),
+        "wandb": ("wandb:wandb", "Weights & Biases: store the key, sync runs, find out why it cannot be reached."),
     },
     "The program itself": {
         "daemon": ("daemon:daemon", "Start, stop or look at the daemon that holds the runs."),

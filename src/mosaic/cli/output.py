@@ -197,15 +197,18 @@ def progress(view: Json) -> str:
     return f"{100 * step / total:.0f}%" if total else count(step)
 
 
-def sparkline(values: Sequence[float | None], width: int = 24) -> str:
-    """The course of a figure in one line of text; each sign is the mean of its part."""
+def sparkline(values: Sequence[float | None], width: int = 24, bounds: tuple[float, float] | None = None) -> str:
+    """The course of a figure in one line of text; each sign is the mean of its part.
+
+    `bounds` are the lowest and the highest sign's; without them each line has its own.
+    """
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if not finite or width < 1:
         return ""
     parts = min(width, len(finite))
     edges = [len(finite) * part // parts for part in range(parts + 1)]
     means = [sum(finite[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
-    low, high = min(means), max(means)
+    low, high = bounds or (min(means), max(means))
     if high == low:
         return _BLOCKS[3] * parts
-    return "".join(_BLOCKS[min(7, int((mean - low) / (high - low) * 8))] for mean in means)
+    return "".join(_BLOCKS[max(0, min(7, int((mean - low) / (high - low) * 8)))] for mean in means)

@@ -12,7 +12,7 @@ from mosaic.cli import output
 from mosaic.cli.arguments import run_argument
 from mosaic.cli.door import Door, command, pass_door
 from mosaic.cli.live import LiveScreen, PlainScreen, Watched, plain_line
-from mosaic.plugins.payloads import differences, flattened
+from mosaic.plugins.payloads import differences
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -153,6 +153,8 @@ def config(door: Door, run: str) -> None:
 @pass_door
 def diff(door: Door, one: str, other: str) -> None:
     """Shows which settings of two runs differ. A setting that was not given counts with its default."""
+    from mosaic.plugins.settings import settings_of
+
     trainer = door.trainer()
     views = [trainer.get(one), trainer.get(other)]
     found = differences(*(settings_of(trainer.config(view["run_id"])) for view in views))
@@ -168,15 +170,6 @@ def diff(door: Door, one: str, other: str) -> None:
     for name, values in found.items():
         table.add_row(name, *("not set" if value is None else _shown(value) for value in values))
     output.console().print(table)
-
-
-def settings_of(payload: Json) -> Json:
-    """Every setting of a payload, those that were left at their default included."""
-    from mosaic.plugins.schema import algorithms
-
-    algorithm = algorithms().get(payload["metadata"]["worker"]["config"].get("algo", ""))
-    defaults = {field.name: field.default for field in algorithm.fields} if algorithm else {}
-    return flattened(payload, {name: value for name, value in defaults.items() if value is not None})
 
 
 def _shown(value: Any) -> str:

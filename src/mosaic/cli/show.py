@@ -14,6 +14,8 @@ from mosaic.cli.arguments import run_argument
 from mosaic.cli.door import Door, command, pass_door
 from mosaic.cli.live import hardware_words, title
 from mosaic.contracts.folder import RunFolder
+from mosaic.hub import ledger as pushes
+from mosaic.sidecar import ledger
 
 Json = dict[str, Any]
 
@@ -36,7 +38,10 @@ def show(door: Door, run: str, follow: bool) -> None:
     }
     found = files(view["run_dir"])
     if door.is_json:
-        output.print_json({**view, "files": found, "metrics": last})
+        wandb = ledger.read(view["run_dir"])
+        told = None if wandb is None else wandb.to_json()
+        hub = pushes.read(RunFolder(view["run_dir"]))
+        output.print_json({**view, "files": found, "metrics": last, "wandb": told, "hub": hub})
         return
     _print(view, found, last)
 
@@ -133,11 +138,27 @@ def _facts(view: Json) -> list[tuple[str, Any]]:
         ("process", f"{view['pid']}" if view.get("pid") else None),
         ("hardware", hardware),
         ("checkpoint", f"step {checkpoint:,}" if checkpoint is not None else None),
+        ("W&B", _wandb_words(view["run_dir"])),
+        ("Hub", _hub_words(view["run_dir"])),
         ("group", view.get("group")),
         ("tags", ", ".join(view.get("tags") or ()) or None),
         ("note", view.get("notes")),
         ("archived", "yes" if view.get("is_archived") else None),
     ]
+
+
+def _hub_words(run_dir: str) -> str | None:
+    push = pushes.read(RunFolder(run_dir))
+    if push is None:
+        return None
+    if push["state"] == "pushed":
+        return f"step {push['step']:,} is at {push['url']}"
+    return f"not at {push['repo']}: {push['problem']}"
+
+
+def _wandb_words(run_dir: str) -> str | None:
+    state = ledger.read(run_dir)
+    return None if state is None else ", ".join(filter(None, (state.state, state.url, state.error)))
 
 
 def _attempt(attempt: Json) -> str:

@@ -26,6 +26,7 @@ PATIENCE_S = 20.0
 LONGEST_SIDE = 1280
 ASK_S = 1.0
 TEXT_LINES = 2
+EVALUATION = "policy_eval"
 NEXT = ("\x1b[C", "n", "l")
 PREVIOUS = ("\x1b[D", "p", "h")
 
@@ -95,18 +96,24 @@ def _opener(
 
 
 class _Standing:
-    """Asks now and then whether the run still goes on."""
+    """Asks now and then whether the run still goes on, and how an evaluation stands."""
 
     def __init__(self, door: Door, view: Json) -> None:
         self._door = door
         self.view = view
-        self._ask_at = time.monotonic() + ASK_S
+        self.eval_line = ""
+        self._ask_at = 0.0 if view.get("kind") == EVALUATION else time.monotonic() + ASK_S
 
     @property
     def has_ended(self) -> bool:
         if self.view["stage"] != "finished" and time.monotonic() >= self._ask_at:
             self._ask_at = time.monotonic() + ASK_S
-            self.view = self._door.ask(lambda trainer: trainer.get(self.view["run_id"]))
+            run_id = self.view["run_id"]
+            self.view = self._door.ask(lambda trainer: trainer.get(run_id))
+            if self.view.get("kind") == EVALUATION:
+                from mosaic.client.evaluation import newest_line
+
+                self.eval_line = self._door.ask(lambda trainer: newest_line(trainer, run_id))
         return bool(self.view["stage"] == "finished")
 
 
@@ -127,7 +134,8 @@ def _show(door: Door, view: Json, opened: Callable[[Sequence[int]], Any], envs: 
                 if sight.look():
                     pace.note(time.monotonic())
                     screen.paint(sight.picture(*screen.brush.pixels(room)), room)
-                screen.say(told(standing.view, sight, pace.rate_hz(time.monotonic()), bool(envs)))
+                said = told(standing.view, sight, pace.rate_hz(time.monotonic()), bool(envs), standing.eval_line)
+                screen.say(said)
                 typed = screen.keys(1 / 120)
                 if typed in ("q", "Q", "\x1b"):
                     break
@@ -172,9 +180,11 @@ class Pace:
         return len(self._seen) / self._span_s
 
 
-def told(view: Json, sight: Any, shown_hz: float, is_single: bool) -> list[str]:
+def told(view: Json, sight: Any, shown_hz: float, is_single: bool, eval_line: str = "") -> list[str]:
     """Two lines below the picture: how the environments stand, and how often they are drawn and why."""
     title = f"{view.get('env_id') or 'run'} {output.short_id(view['run_id'])}"
+    if view.get("kind") == EVALUATION:
+        title += f" (Eval)  {eval_line}".rstrip()
     keys = "q quits, g grid, arrows" if is_single else "q quits, g one"
     if sight.state != "connected" or not sight.huds:
         return [f"{title}  {sight.state}{': ' + sight.reason if sight.reason else ''}", keys]

@@ -228,6 +228,28 @@ class Trainer:
             yield from json.loads(reply.json)
 
     @_speaking_stream
+    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Json]:
+        """What evaluations have found, the newest first; those that have played no whole batch yet are left out.
+
+        Each has run_id, stage, outcome, evaluated_at, algo, env_id, policy_path, checkpoint_step, deterministic,
+        `trained` (run_id, run_name, algo and seed of the run that the policy is of; null where it is unknown here) and
+        `batches` (of each: episodes, avg_return, min_return, …, and `returns`).
+        """
+        for reply in self._ask("ReadEvaluations", pb.EvaluationsRequest(run=run, env_id=env_id)):
+            yield json.loads(reply.json)
+
+    @_speaking_stream
+    def wandb(self, run: str = "") -> Iterator[Json]:
+        """How runs stand with W&B, the newest first; those that have nothing of it are left out.
+
+        Each has run_id, run_name, algo, env_id, seed, stage, outcome, state (offline, syncing, synced, failed or
+        online), url, error, project, entity, and `runs`: by the name of each folder of W&B's its state, size_bytes,
+        sent_bytes, records, error, url.
+        """
+        for reply in self._ask("ReadWandb", pb.RunRequest(run=run)):
+            yield json.loads(reply.json)
+
+    @_speaking_stream
     def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
         """The log's bytes from `offset` (negative: so many before its end); with `follow`, until the run has ended."""
         request = pb.LogRequest(run=run, is_stderr=is_stderr, offset=offset, follow=follow)

@@ -116,9 +116,31 @@ class ResumedNow(Event):
     global_step: int
 
 
+class PolicyEvalStarted(Event):
+    KIND = "policy_eval_started"
+    algo: str
+    env_id: str
+    policy_path: str
+    checkpoint_step: int | None = None
+    """Unknown where the policy is a file of weights alone."""
+    eval_batch_size: int
+    eval_repeat: bool
+    tensorboard_dir: str | None = None
+
+
 class EvalSummaryUpdate(Event):
+    """A batch has been played."""
+
     KIND = "eval_summary_update"
     summary: dict[str, Any]
+    """Of this batch: `batch` (from 1), `episodes`, `avg_return`, `min_return`, `max_return`, `ci95`, …"""
+
+
+class PolicyEvalCompleted(Event):
+    KIND = "policy_eval_completed"
+    batches: int
+    episodes: int
+    """Of all batches, those of earlier attempts too."""
 
 
 class Finished(Event):
@@ -131,12 +153,65 @@ class Finished(Event):
     global_step: int | None = None
 
 
+class Hyperparameters(Event):
+    """Every setting of the algorithm, defaults too."""
+
+    KIND = "hyperparameters"
+    values: dict[str, Any]
+
+
+# --- sidecar.jsonl: the sidecar speaks; its warnings are those of above
+
+
+class TrackingStarted(Event):
+    KIND = "tracking_started"
+    tracker: str
+    """`wandb` or `trackio`."""
+
+
+class TrackingEnded(Event):
+    KIND = "tracking_ended"
+    tracker: str
+    rows: int
+    """How many rows of scalars it was given."""
+
+
+class WandbSynced(Event):
+    """Everything of one W&B run is on its server."""
+
+    KIND = "wandb_synced"
+    url: str | None = None
+
+
+class HubPushed(Event):
+    """Its policy is on the Hugging Face Hub."""
+
+    KIND = "hub_pushed"
+    repo: str
+    url: str
+    commit: str
+    step: int
+    """Of the checkpoint that was sent."""
+
+
 # --- keeper.jsonl: the keeper speaks
 
 
 class KeeperStarted(Event):
     KIND = "keeper_started"
     process: ProcessFacts
+
+
+class SidecarStarted(Event):
+    """Whoever records and uploads for the run; no part of its tree."""
+
+    KIND = "sidecar_started"
+    process: ProcessFacts
+
+
+class SidecarNotStarted(Event):
+    KIND = "sidecar_not_started"
+    reason: str
 
 
 class WorkerStarted(Event):
@@ -209,7 +284,9 @@ KINDS: dict[str, type[Event]] = {
     kind.KIND: kind
     for kind in (
         Hello, Progress, Metrics, Episodes, CheckpointSaved, Environment, Artifact, Warned, Anomaly,
-        PausedNow, ResumedNow, EvalSummaryUpdate, Finished, KeeperStarted, WorkerStarted, WorkerNotStarted, Sample,
-        PausedBySignal, ResumedBySignal, Escalated, Exited,
+        PausedNow, ResumedNow, PolicyEvalStarted, EvalSummaryUpdate, PolicyEvalCompleted, Finished,
+        KeeperStarted, SidecarStarted, SidecarNotStarted,
+        WorkerStarted, WorkerNotStarted, Sample, PausedBySignal, ResumedBySignal, Escalated, Exited,
+        Hyperparameters, TrackingStarted, TrackingEnded, WandbSynced,
     )
 }  # fmt: skip

@@ -33,6 +33,8 @@ class Workspace:
         self.trash = self.trainer / "trash"
         self.probe = self.trainer / "probe"
         """What travels into other people's scripts, one folder a version."""
+        self.trackio = self.root / "trackio"
+        """What trackio's dashboard shows, of all runs together."""
         self.logs = self.root / "logs"
         self.index = self.trainer / "index.sqlite"
         self.daemon_file = self.trainer / "daemon.json"
@@ -72,6 +74,9 @@ class RunFolder:
         # the keeper's
         self.keeper = self.path / "keeper.jsonl"
         self.logs = self.path / "logs"
+        # the sidecar's
+        self.sidecar = self.path / "sidecar.jsonl"
+        self.wandb_ledger = self.path / "wandb" / "sync.json"
         # the worker's
         self.journal = self.path / "journal.jsonl"
         self.analytics = self.path / "analytics.json"
@@ -85,6 +90,8 @@ class RunFolder:
         self.eval_videos = self.videos / f"{self.run_id}-eval"
         self.eval_summary = self.path / "eval_summary.json"
         self.models = self.path / "runs"
+        # whoever sends it to the Hugging Face Hub, or brought it from there
+        self.hub = self.path / "hub"
 
     def stdout_log(self, log_name: str) -> Path:
         return self.logs / f"{log_name}.stdout.log"

@@ -64,9 +64,15 @@ class WandbArtifacts(Contract):
     run_name: Text | None = None
 
 
+class TrackioArtifacts(Contract):
+    enabled: bool = False
+    project: SafeName | None = None
+
+
 class Artifacts(Contract):
     tensorboard: TensorBoardArtifacts = TensorBoardArtifacts()
     wandb: WandbArtifacts = WandbArtifacts()
+    trackio: TrackioArtifacts = TrackioArtifacts()
     keep_checkpoints: Annotated[int, Field(ge=1)] | None = None
     """How many of the newest checkpoints to keep; the best one is always kept."""
     persist_logs: bool = True

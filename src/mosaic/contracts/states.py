@@ -123,3 +123,5 @@ class RunView(RunRecord):
     hardware: dict[str, Any] | None = None
     """The keeper's last sample: cpu_percent, rss_mb, and GPU figures where there is one."""
     checkpoint_step: int | None = None
+    has_wandb: bool = False
+    """Whether W&B has written anything in its folder."""

@@ -436,6 +436,28 @@ class MetricsReply(_message.Message):
 Global___MetricsReply: _TypeAlias = MetricsReply  # noqa: Y015
 
 @_typing.final
+class EvaluationsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    ENV_ID_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    env_id: _builtins.str
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        env_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["env_id", b"env_id", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EvaluationsRequest: _TypeAlias = EvaluationsRequest  # noqa: Y015
+
+@_typing.final
 class LogRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

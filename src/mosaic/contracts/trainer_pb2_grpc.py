@@ -109,6 +109,16 @@ class TrainerStub:
                 request_serializer=mosaic_dot_contracts_dot_trainer__pb2.RunRequest.SerializeToString,
                 response_deserializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
                 _registered_method=True)
+        self.ReadEvaluations = channel.unary_stream(
+                '/mosaic.v1.Trainer/ReadEvaluations',
+                request_serializer=mosaic_dot_contracts_dot_trainer__pb2.EvaluationsRequest.SerializeToString,
+                response_deserializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
+                _registered_method=True)
+        self.ReadWandb = channel.unary_stream(
+                '/mosaic.v1.Trainer/ReadWandb',
+                request_serializer=mosaic_dot_contracts_dot_trainer__pb2.RunRequest.SerializeToString,
+                response_deserializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
+                _registered_method=True)
         self.ReadLog = channel.unary_stream(
                 '/mosaic.v1.Trainer/ReadLog',
                 request_serializer=mosaic_dot_contracts_dot_trainer__pb2.LogRequest.SerializeToString,
@@ -263,6 +273,20 @@ class TrainerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadEvaluations(self, request, context):
+        """What evaluations have found: one object each.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadWandb(self, request, context):
+        """How runs stand with W&B: one object for each that has anything of it; an empty `run` means all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadLog(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -411,6 +435,16 @@ def add_TrainerServicer_to_server(servicer, server):
             ),
             'ReadEpisodes': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadEpisodes,
+                    request_deserializer=mosaic_dot_contracts_dot_trainer__pb2.RunRequest.FromString,
+                    response_serializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.SerializeToString,
+            ),
+            'ReadEvaluations': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadEvaluations,
+                    request_deserializer=mosaic_dot_contracts_dot_trainer__pb2.EvaluationsRequest.FromString,
+                    response_serializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.SerializeToString,
+            ),
+            'ReadWandb': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadWandb,
                     request_deserializer=mosaic_dot_contracts_dot_trainer__pb2.RunRequest.FromString,
                     response_serializer=mosaic_dot_contracts_dot_trainer__pb2.JsonReply.SerializeToString,
             ),
@@ -873,6 +907,60 @@ class Trainer:
             request,
             target,
             '/mosaic.v1.Trainer/ReadEpisodes',
+            mosaic_dot_contracts_dot_trainer__pb2.RunRequest.SerializeToString,
+            mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadEvaluations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/mosaic.v1.Trainer/ReadEvaluations',
+            mosaic_dot_contracts_dot_trainer__pb2.EvaluationsRequest.SerializeToString,
+            mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadWandb(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/mosaic.v1.Trainer/ReadWandb',
             mosaic_dot_contracts_dot_trainer__pb2.RunRequest.SerializeToString,
             mosaic_dot_contracts_dot_trainer__pb2.JsonReply.FromString,
             options,

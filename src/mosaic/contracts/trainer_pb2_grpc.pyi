@@ -55,6 +55,10 @@ class TrainerStub:
     """Replays from a cursor, then streams."""
     ReadMetrics: _grpc.UnaryStreamMultiCallable[_trainer_pb2.MetricsRequest, _trainer_pb2.MetricsReply]
     ReadEpisodes: _grpc.UnaryStreamMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.JsonReply]
+    ReadEvaluations: _grpc.UnaryStreamMultiCallable[_trainer_pb2.EvaluationsRequest, _trainer_pb2.JsonReply]
+    """What evaluations have found: one object each."""
+    ReadWandb: _grpc.UnaryStreamMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.JsonReply]
+    """How runs stand with W&B: one object for each that has anything of it; an empty `run` means all."""
     ReadLog: _grpc.UnaryStreamMultiCallable[_trainer_pb2.LogRequest, _trainer_pb2.LogReply]
     RegisterWorker: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.RegisterRequest, _trainer_pb2.RegisterReply]
     """Best effort, from workers: handshake, heartbeat, telemetry of those that have no folder to write to."""
@@ -97,6 +101,10 @@ class TrainerAsyncStub(TrainerStub):
     """Replays from a cursor, then streams."""
     ReadMetrics: _aio.UnaryStreamMultiCallable[_trainer_pb2.MetricsRequest, _trainer_pb2.MetricsReply]  # type: ignore[assignment]
     ReadEpisodes: _aio.UnaryStreamMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
+    ReadEvaluations: _aio.UnaryStreamMultiCallable[_trainer_pb2.EvaluationsRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
+    """What evaluations have found: one object each."""
+    ReadWandb: _aio.UnaryStreamMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
+    """How runs stand with W&B: one object for each that has anything of it; an empty `run` means all."""
     ReadLog: _aio.UnaryStreamMultiCallable[_trainer_pb2.LogRequest, _trainer_pb2.LogReply]  # type: ignore[assignment]
     RegisterWorker: _aio.UnaryUnaryMultiCallable[_trainer_pb2.RegisterRequest, _trainer_pb2.RegisterReply]  # type: ignore[assignment]
     """Best effort, from workers: handshake, heartbeat, telemetry of those that have no folder to write to."""
@@ -226,6 +234,22 @@ class TrainerServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.RunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_trainer_pb2.JsonReply], _abc.AsyncIterator[_trainer_pb2.JsonReply]]: ...
+
+    @_abc_1.abstractmethod
+    def ReadEvaluations(
+        self,
+        request: _trainer_pb2.EvaluationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_trainer_pb2.JsonReply], _abc.AsyncIterator[_trainer_pb2.JsonReply]]:
+        """What evaluations have found: one object each."""
+
+    @_abc_1.abstractmethod
+    def ReadWandb(
+        self,
+        request: _trainer_pb2.RunRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_trainer_pb2.JsonReply], _abc.AsyncIterator[_trainer_pb2.JsonReply]]:
+        """How runs stand with W&B: one object for each that has anything of it; an empty `run` means all."""
 
     @_abc_1.abstractmethod
     def ReadLog(

@@ -14,10 +14,11 @@ from PySide6.QtWidgets import QApplication, QFileDialog, QMessageBox, QTabWidget
 from mosaic.client import Trainer
 from mosaic.gui.exports import GivenUp, Task
 from mosaic.gui.views.made import named
-from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiff, TagsDialog, settings_of
+from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiff, TagsDialog
 from mosaic.gui.views.task import TaskDialog
 from mosaic.gui.views.words import run_title, short_id
 from mosaic.gui.workbench import Json, Workbench
+from mosaic.plugins.settings import settings_of
 
 NAMED_MOST = 8
 """Runs that a question names one by one."""

@@ -18,6 +18,7 @@ from mosaic.keeper.console import Console
 from mosaic.keeper.gpus import Gpus, can_see_gpus
 from mosaic.keeper.launch import Launch, LaunchMalformed, parse_launch
 from mosaic.keeper.reports import Reports, sync
+from mosaic.keeper.sidecar import Beginning, SidecarNotStarted
 from mosaic.keeper.tree import PROC, Reading, read_memory, read_tree, unshared_mb
 from mosaic.keeper.warden import SAMPLE_FIRST_S, Order, Warden, next_sample_s
 from mosaic.keeper.words import read_last_words
@@ -195,7 +196,6 @@ def main(told: bytes) -> int:
         _complain(str(error))
         return 2
     alarm = Alarm()
-    become_subreaper()
     folder = RunFolder(launch["folder"])
     try:
         reports = Reports(Journal(folder.keeper))
@@ -203,8 +203,13 @@ def main(told: bytes) -> int:
         _complain(f"The keeper's journal could not be opened, so nothing was started: {error}.")
         return 1
     reports.tell("keeper_started", process=own_identity())
+    beside = Beginning(launch["sidecar"], folder) if "sidecar" in launch else None
+    become_subreaper()
     try:
-        Keeper(launch, folder, reports, alarm).run()
+        keeper = Keeper(launch, folder, reports, alarm)
+        if beside is not None:
+            _tell_of(beside, reports)
+        keeper.run()
     except NotStarted as reason:
         reports.tell("worker_not_started", reason=str(reason))
     is_written = reports.settle(_PATIENCE_S)
@@ -212,6 +217,14 @@ def main(told: bytes) -> int:
     if not is_written:
         _complain(f"The end of the run could not be written to {folder.keeper}. Is the disk full?")
     return 0 if is_written else 1
+
+
+def _tell_of(beside: Beginning, reports: Reports) -> None:
+    """A run is as good without it."""
+    try:
+        reports.tell("sidecar_started", process=identify(beside.pid()))
+    except SidecarNotStarted as reason:
+        reports.tell("sidecar_not_started", reason=str(reason))
 
 
 def _complain(text: str) -> None:

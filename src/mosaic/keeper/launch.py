@@ -37,9 +37,20 @@ class _Always(TypedDict):
     grace_s: Grace
 
 
+class Sidecar(TypedDict):
+    """A program that goes along with the run, and is no part of it: nobody waits for it, counts it or limits it."""
+
+    argv: list[str]
+    cwd: str
+    env: dict[str, str]
+    log_name: str
+    """`sidecar` gives `logs/sidecar.log`."""
+
+
 class Launch(_Always, total=False):
     reads_console: bool
     """Whether to look for metrics in what it prints, as long as nobody writes a journal."""
+    sidecar: Sidecar
 
 
 class LaunchMalformed(ValueError):
@@ -59,19 +70,28 @@ def parse_launch(data: bytes) -> Launch:
     _expect_keys(told, Launch, "The launch")
     _expect_keys(told["limits"], Limits, "limits")
     _expect_keys(told["grace_s"], Grace, "grace_s")
-    for key in ("folder", "cwd", "log_name"):
-        _expect(_is_text(told[key]) and told[key], key, "some text", told[key])
-    argv, env, offset = told["argv"], told["env"], told["inbox_offset"]
-    _expect(isinstance(argv, list) and argv and all(map(_is_text, argv)), "argv", "a list of words", argv)
-    is_env = isinstance(env, dict) and all(_is_text(value) for value in env.values())
-    # The value is not shown: an environment holds secrets.
-    _expect(is_env, "env", "text by name", type(env).__name__)
+    _expect(_is_text(told["folder"]) and told["folder"], "folder", "some text", told["folder"])
+    _expect_program(told, "")
+    if "sidecar" in told:
+        _expect_keys(told["sidecar"], Sidecar, "sidecar")
+        _expect_program(told["sidecar"], "sidecar.")
+    offset = told["inbox_offset"]
     _expect(isinstance(offset, int) and offset >= 0, "inbox_offset", "a number of bytes", offset)
     for name, limit in told["limits"].items():
         _expect(limit is None or (_is_number(limit) and limit > 0), f"limits.{name}", "a number above 0 or null", limit)
     for name, grace in told["grace_s"].items():
         _expect(_is_number(grace) and grace >= 0, f"grace_s.{name}", "a number of seconds", grace)
     return cast(Launch, told)
+
+
+def _expect_program(told: dict[str, Any], prefix: str) -> None:
+    for key in ("cwd", "log_name"):
+        _expect(_is_text(told[key]) and told[key], prefix + key, "some text", told[key])
+    argv, env = told["argv"], told["env"]
+    _expect(isinstance(argv, list) and argv and all(map(_is_text, argv)), f"{prefix}argv", "a list of words", argv)
+    is_env = isinstance(env, dict) and all(_is_text(value) for value in env.values())
+    # The value is not shown: an environment holds secrets.
+    _expect(is_env, f"{prefix}env", "text by name", type(env).__name__)
 
 
 def _expect_keys(told: Any, kind: type, what: str) -> None:

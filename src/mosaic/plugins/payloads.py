@@ -21,8 +21,14 @@ EXTRAS = {
     "track": "track_wandb",
     "wandb_project_name": "wandb_project_name",
     "wandb_entity": "wandb_entity",
+    "wandb_use_vpn_proxy": "wandb_use_vpn_proxy",
+    "wandb_http_proxy": "wandb_http_proxy",
+    "wandb_https_proxy": "wandb_https_proxy",
     "capture_video": "capture_video",
     "save_model": "save_model",
+    "eval_capture_video": "eval_capture_video",
+    "upload_model": "upload_model",
+    "hf_entity": "hf_entity",
     "video_mode": "video_mode",
     "grid_limit": "grid_limit",
 }
@@ -137,10 +143,15 @@ def eval_payload(
     seed_override: int | None = None,
     tags: tuple[str, ...] = (),
     is_repeated: bool = False,
+    *,
+    is_stochastic: bool = False,
+    video_mode: str | None = None,
+    grid_limit: int | None = None,
 ) -> Json:
     """Evaluates the policy of a run, whose payload is `trained`, as a run of its own.
 
-    `is_repeated`: batch after batch of so many episodes, until it is stopped.
+    Algorithm and environment are those of `trained`; what it does not say is the checkpoint's own. `is_repeated`: batch
+    after batch of so many episodes, until it is stopped. `is_stochastic`: actions are drawn as in training.
     """
     worker = trained["metadata"]["worker"]
     config = {key: worker["config"][key] for key in ("algo", "env_id", "seed") if key in worker["config"]}
@@ -150,7 +161,14 @@ def eval_payload(
         "eval_episodes": episodes,
         "eval_capture_video": has_video,
     }
-    _put(extras, seed_override=seed_override, eval_repeat=is_repeated or None)
+    _put(
+        extras,
+        seed_override=seed_override,
+        eval_repeat=is_repeated or None,
+        eval_stochastic=is_stochastic or None,
+        video_mode=video_mode,
+        grid_limit=grid_limit,
+    )
     payload = payload_around({"id": worker["id"], "config": config | {"extras": extras}}, Wishes(tags=tags))
     payload["metadata"]["ui"] = {"eval_batch_size": episodes, "eval_repeat": is_repeated}
     return payload

@@ -107,11 +107,32 @@ CORE = {
 }
 """What every run has, for algorithms that say nothing of it."""
 EXTRA_FIELDS = (
-    Field("track", "bool", False, "Track the run with Weights & Biases."),
-    Field("wandb_project_name", "str", help="The W&B project."),
-    Field("wandb_entity", "str", help="The W&B user or team."),
-    Field("capture_video", "bool", False, "Record videos of the agent while it trains."),
-    Field("save_model", "bool", True, "Save the trained model in CleanRL's form, too."),
+    Field("track", "bool", False, "Record the run for Weights & Biases, and upload it where W&B can be reached."),
+    Field("wandb_project_name", "str", help="The W&B project; unset: mosaic.", is_optional=True),
+    Field("wandb_entity", "str", help="The W&B user or team; unset: your own.", is_optional=True),
+    Field(
+        "wandb_use_vpn_proxy",
+        "bool",
+        False,
+        "Reach W&B through the VPN's proxies, as the run, .env or the settings name them.",
+    ),
+    Field("wandb_http_proxy", "str", help="A proxy for W&B; one with a password belongs in .env.", is_optional=True),
+    Field("wandb_https_proxy", "str", help="The same for HTTPS; else the other one is used.", is_optional=True),
+    Field(
+        "capture_video",
+        "bool",
+        False,
+        "Record videos of the first environment while it trains: episodes 0, 1, 8, 27, … and every thousandth.",
+    ),
+    Field(
+        "save_model",
+        "bool",
+        True,
+        "Save the trained model in CleanRL's form, too; where it is asked for by name, evaluate it over ten episodes.",
+    ),
+    Field("eval_capture_video", "bool", False, "Evaluate the trained model, and record the first episodes."),
+    Field("upload_model", "bool", False, "Upload the policy to the Hugging Face Hub once training has succeeded."),
+    Field("hf_entity", "str", help="The Hub's user or organisation that it goes to; else yourself.", is_optional=True),
     Field(
         "video_mode",
         "choice",

@@ -29,6 +29,7 @@ def verdict_rows(summary: Json, algorithm: Algorithm | None = None) -> list[tupl
         ("changed", "\n".join(_changed_settings(summary, algorithm)) or "nothing: every setting has its default"),
         ("run folder", folders.get("run")),
         ("tensorboard", summary.get("tensorboard_dir") or "off"),
+        ("warning", "\n".join(summary.get("warnings") or ()) or None),
     ]
     return [(name, str(value)) for name, value in rows if value is not None]
 

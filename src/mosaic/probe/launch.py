@@ -15,6 +15,11 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _WANDB_FOLDERS = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
 
 
+def wandb_variables(folder: RunFolder) -> dict[str, str]:
+    """What keeps everything that wandb writes inside of the run."""
+    return {name: str(folder.wandb if name != "WANDB_DIR" else folder.path) for name in _WANDB_FOLDERS}
+
+
 def script_environment(
     caller: Mapping[str, str],
     folder: RunFolder,
@@ -46,6 +51,5 @@ def script_environment(
             environment.setdefault("MUJOCO_GL", "egl")
     if parts.get("wandb"):
         environment.setdefault("WANDB_MODE", "offline")
-        for name in _WANDB_FOLDERS:
-            environment[name] = str(folder.wandb if name != "WANDB_DIR" else folder.path)
+        environment.update(wandb_variables(folder))
     return environment

@@ -12,6 +12,7 @@ from typing import Any
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.run.points import Series
+from mosaic.sidecar import ledger
 
 _OWN = (
     "run_id", "updated_at", "global_step", "episodes", "mean_return", "scalars", "tensorboard",
@@ -44,6 +45,8 @@ class Analytics:
     def write(self, facts: Mapping[str, Any]) -> None:
         """`facts` are the run's own entries: where it stands, and its checkpoints."""
         first = {"run_id": self._folder.run_id, "updated_at": time.time()}
+        if self._folder.wandb.is_dir() and (state := ledger.read(self._folder)) is not None:
+            self._artifacts["wandb"] = ledger.listed(state)
         body = {**first, **facts, "scalars": self.scalars, "tensorboard": self._tensorboard, **self._artifacts}
         write_json(self._folder.analytics, body)
 

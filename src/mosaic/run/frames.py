@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.fastlane import FrameTap, LaneWriter, lanes_folder
 
 
+class Camera(Protocol):
+    """Films episodes of one environment."""
+
+    def begin(self, number: int, env: Any) -> bool:
+        """Whether the episode that has just begun is filmed."""
+
+    def shoot(self, number: int) -> None: ...
+
+    def finish(self, number: int, episodic_return: float, length: int) -> None: ...
+
+
 class Frames:
     """Gives the first `limit` environments a lane each. Whatever goes wrong is told once, and the run goes on."""
+
+    camera: Camera | None = None
+    """Films the first environment, where that was asked for."""
 
     def __init__(self, folder: RunFolder, limit: int, warn: Callable[[str, str], None], advice: str = "") -> None:
         self._folder = lanes_folder(folder.path)

@@ -182,10 +182,14 @@ class Run:
         return mean if math.isfinite(mean) else None
 
     def hyperparameters(self, values: Mapping[str, object]) -> None:
-        """A table for TensorBoard's text tab."""
+        """For TensorBoard's text tab and its hparams tab, and for whoever tracks the run."""
         self._begin()
-        rows = "".join(f"\n|{name}|{value}|" for name, value in values.items())
-        self._log.text("hyperparameters", f"|param|value|\n|-|-|{rows}", int(self.global_step))
+        self.event("hyperparameters", values={name: _plain(value) for name, value in values.items()})
+        self._log.hyperparameters(values, int(self.global_step))
+
+    def picture(self, tag: str, encoded: bytes, width: int, height: int, step: int) -> None:
+        """A PNG, JPEG or GIF for TensorBoard's image tab."""
+        self._log.image(tag, encoded, width, height, step)
 
     def update(self, global_step: int) -> None:
         """Writes what is due by the clock, reads the inbox, and blocks while the run is paused."""
@@ -257,6 +261,8 @@ class Run:
 
     def finish(self, outcome: str = "succeeded", reason: str | None = None) -> None:
         """The last word: `succeeded`, `stopped`, `rejected` or `failed`."""
+        if outcome == "succeeded":
+            self._log.succeeded()
         self._flush()
         self._progress()
         self.event("finished", outcome=outcome, reason=reason, global_step=int(self.global_step))
@@ -377,6 +383,12 @@ class Run:
             if moved.damage:
                 text = f"Checkpoint {moved.step} is damaged ({moved.damage}): passed over and kept as {moved.path}."
                 self.warn(text, "checkpoint_damaged")
+
+
+def _plain(value: object) -> object:
+    """As JSON can hold it."""
+    is_number = isinstance(value, float) and math.isfinite(value)
+    return value if is_number or value is None or isinstance(value, (str, int)) else str(value)
 
 
 def _hellos(journal: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,20 @@ class Log:
         self._outbox.put(kind, facts)
         self._patience("The journal", self._outbox.send)
 
-    def text(self, tag: str, text: str, step: int) -> None:
+    def hyperparameters(self, values: Mapping[str, object], step: int) -> None:
+        """A table for TensorBoard's text tab, and the run's row in its hparams tab."""
         if self._events is not None:
-            self._events.text(tag, text, step)
+            rows = "".join(f"\n|{name}|{value}|" for name, value in values.items())
+            self._events.text("hyperparameters", f"|param|value|\n|-|-|{rows}", step)
+            self._events.session(values)
+
+    def image(self, tag: str, encoded: bytes, width: int, height: int, step: int) -> None:
+        if self._events is not None:
+            self._events.image(tag, encoded, width, height, step)
+
+    def succeeded(self) -> None:
+        if self._events is not None:
+            self._events.session_succeeded()
 
     def restart_events(self, step: int) -> None:
         """TensorBoard drops what an earlier attempt wrote from that step on."""

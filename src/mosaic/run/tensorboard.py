@@ -2,7 +2,7 @@
 
 An event file is a row of records: length, masked crc of the length, an `Event` protobuf, masked crc of the event.
 The few messages that we need are encoded by hand: `Event {1: wall_time, 2: step, 3: file_version, 5: summary,
-7: session_log}`, `Summary {1: value}`, `Value {1: tag, 2: simple_value, 8: tensor, 9: metadata}`.
+7: session_log}`, `Summary {1: value}`, `Value {1: tag, 2: simple_value, 4: image, 8: tensor, 9: metadata}`.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mosaic.run.points import HELD_POINTS, Point, as_float32
 
 _PREFIX = "events.out.tfevents."
-_DT_STRING = 7
+_DT_FLOAT, _DT_STRING = 1, 7
 _SESSION_START = 1
+_SUCCESS = 1
+_RGB = 3
 
 _pack_double = struct.Struct("<d").pack
 _pack_float = struct.Struct("<f").pack
@@ -65,6 +67,35 @@ def _text_summary(tag: str, text: str) -> bytes:
     return _field(5, _field(1, value))
 
 
+def _image_summary(tag: str, encoded: bytes, width: int, height: int) -> bytes:
+    image = b"\x08" + _varint(height) + b"\x10" + _varint(width) + b"\x18" + _varint(_RGB) + _field(4, encoded)
+    return _field(5, _field(1, _field(1, tag.encode()) + _field(4, image)))
+
+
+def _hparams_summary(name: str, number: int, message: bytes) -> bytes:
+    """As the hparams plugin wants it: `HParamsPluginData {3: session_start_info, 4: session_end_info}` as metadata of a
+    tensor that says nothing."""
+    metadata = _field(1, _field(1, b"hparams") + _field(2, _field(number, message)))
+    tensor = b"\x08" + _varint(_DT_FLOAT) + _field(2, _field(2, b"\x08\x01")) + _field(5, _pack_float(0.0))
+    value = _field(1, f"_hparams_/{name}".encode()) + _field(8, tensor) + _field(9, metadata)
+    return _field(5, _field(1, value))
+
+
+def _session_start(values: Mapping[str, object], at: float) -> bytes:
+    """`SessionStartInfo {1: hparams by name, 5: start_time_secs}`."""
+    entries = (_field(1, _field(1, name.encode()) + _field(2, _json_value(value))) for name, value in values.items())
+    return b"".join(entries) + b"\x29" + _pack_double(at)
+
+
+def _json_value(value: object) -> bytes:
+    """`google.protobuf.Value`. The plugin knows numbers, texts and truths; all else is shown as text."""
+    if isinstance(value, bool):
+        return b"\x20" + _varint(value)
+    if isinstance(value, (int, float)):
+        return b"\x11" + _pack_double(value)
+    return _field(3, str(value).encode())
+
+
 class EventWriter:
     """One event file. Nothing touches the disk before `flush`; what a full disk refuses waits for the next one."""
 
@@ -86,6 +117,22 @@ class EventWriter:
     def text(self, tag: str, text: str, step: int, at: float | None = None) -> None:
         moment = time.time() if at is None else at
         self._waiting.append(_record(_event(moment, step, _text_summary(tag, text))))
+
+    def image(self, tag: str, encoded: bytes, width: int, height: int, step: int) -> None:
+        """A picture as a browser takes it; a GIF moves in TensorBoard, too."""
+        self._waiting.append(_record(_event(time.time(), step, _image_summary(tag, encoded, width, height))))
+
+    def session(self, values: Mapping[str, object]) -> None:
+        """The run's row in the hparams tab. Its metrics are the scalars."""
+        at = time.time()
+        summary = _hparams_summary("session_start_info", 3, _session_start(values, at))
+        self._waiting.append(_record(_event(at, 0, summary)))
+
+    def session_succeeded(self) -> None:
+        """TensorBoard believes the first end that it reads, so only the one that nothing can follow is told."""
+        at = time.time()
+        summary = _hparams_summary("session_end_info", 4, b"\x08" + _varint(_SUCCESS) + b"\x11" + _pack_double(at))
+        self._waiting.append(_record(_event(at, 0, summary)))
 
     def restart(self, step: int) -> None:
         """TensorBoard drops every earlier point from `step` on."""

@@ -38,17 +38,21 @@ _REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n"
 _ALIGNMENT = 64
 
 
-def save_state_dict(path: str | os.PathLike[str], state: Mapping[str, npt.NDArray[Any]]) -> None:
-    """An ordered dictionary of tensors, as `torch.save(module.state_dict(), path)` writes it; by rename."""
+State = Mapping[str, Any]
+"""Arrays by name; numbers, texts and further such mappings may stand among them."""
+
+
+def save_state_dict(path: str | os.PathLike[str], state: State | tuple[State, ...]) -> None:
+    """As `torch.save(module.state_dict(), path)` writes it, or a tuple of state dicts; by rename."""
     target = Path(path)
     draft = target.with_name(f".{target.name}.tmp")
-    arrays = {name: np.asarray(array, array.dtype.newbyteorder("="), order="C") for name, array in state.items()}
-    index = _pickled(arrays)
+    arrays: list[npt.NDArray[Any]] = []
+    index = b"".join((_PROTO_2, _pickled(state, arrays), _STOP))
     try:
         with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
             _add(archive, f"{target.stem}/data.pkl", index)
             _add(archive, f"{target.stem}/byteorder", sys.byteorder.encode())
-            for number, array in enumerate(arrays.values()):
+            for number, array in enumerate(arrays):
                 _add(archive, f"{target.stem}/data/{number}", array.tobytes())
             _add(archive, f"{target.stem}/version", b"3\n")
         os.replace(draft, target)
@@ -67,11 +71,23 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     archive.writestr(info, content)
 
 
-def _pickled(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    parts = [_PROTO_2, _EMPTY_ORDERED_DICT, _MARK]
-    for number, (name, array) in enumerate(arrays.items()):
-        parts += [_text(name), _tensor(str(number), array)]
-    return b"".join((*parts, _SETITEMS, _STOP))
+def _pickled(value: Any, arrays: list[npt.NDArray[Any]]) -> bytes:
+    """The opcodes that make the value; its arrays are put aside, each under its number."""
+    if isinstance(value, np.ndarray):
+        arrays.append(np.asarray(value, value.dtype.newbyteorder("="), order="C"))
+        return _tensor(str(len(arrays) - 1), arrays[-1])
+    if isinstance(value, Mapping):
+        items = [part for key, item in value.items() for part in (_text(str(key)), _pickled(item, arrays))]
+        return b"".join((_EMPTY_ORDERED_DICT, _MARK, *items, _SETITEMS))
+    if isinstance(value, (tuple, list)):
+        return _tuple([_pickled(item, arrays) for item in value])
+    if value is None or isinstance(value, bool):
+        return {None: b"N", True: b"\x88", False: _NEWFALSE}[value]
+    if isinstance(value, int):
+        return _number(value)
+    if isinstance(value, float):
+        return b"G" + struct.pack(">d", value)
+    return _text(str(value))
 
 
 def _tensor(key: str, array: npt.NDArray[Any]) -> bytes:
@@ -102,6 +118,6 @@ def _text(text: str) -> bytes:
 
 
 def _number(number: int) -> bytes:
-    if number < 1 << 31:
+    if -(1 << 31) <= number < 1 << 31:
         return b"J" + struct.pack("<i", number)
     return b"\x8a\x08" + struct.pack("<q", number)

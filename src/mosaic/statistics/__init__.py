@@ -1,8 +1,7 @@
 """How sure a comparison of runs is: pure functions over numpy arrays, the same for the window and the command line."""
 
-from mosaic.statistics.curves import Smoother, Spread, mean_interval, resample, smoothed
+from mosaic.statistics.curves import Interval, Smoother, Spread, mean_interval, mean_of, resample, smoothed
 from mosaic.statistics.scores import (
-    Interval,
     final_performance,
     iqm,
     iqm_interval,
@@ -18,6 +17,7 @@ __all__ = [
     "iqm",
     "iqm_interval",
     "mean_interval",
+    "mean_of",
     "probability_of_improvement",
     "probability_of_improvement_interval",
     "resample",

@@ -28,6 +28,12 @@ class Spread(NamedTuple):
     """How many have a value there."""
 
 
+class Interval(NamedTuple):
+    point: float
+    low: float
+    high: float
+
+
 class Smoother:
     """The exponential moving average that TensorBoard draws: `weight` of the past, corrected for its short beginning.
 
@@ -131,6 +137,14 @@ def mean_interval(samples: Floats) -> Spread:
         error = np.sqrt(squares / (count - 1) / some)
     half = np.where(count > 1, error * t_975(np.maximum(count - 1, 1)), np.nan)
     return Spread(mean, mean - half, mean + half, count)
+
+
+def mean_of(values: Floats) -> Interval:
+    """The mean of some numbers with Student's 95 % interval: unknown where one of them is, and for one alone."""
+    if not len(values) or not np.isfinite(values).all():
+        return Interval(float("nan"), float("nan"), float("nan"))
+    spread = mean_interval(values[:, None])
+    return Interval(float(spread.mean[0]), float(spread.low[0]), float(spread.high[0]))
 
 
 def t_975(freedom: npt.NDArray[np.int64]) -> Floats:

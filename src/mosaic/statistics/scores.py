@@ -7,10 +7,11 @@ task, so that a task with many runs does not outweigh one with few by chance.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from mosaic.statistics.curves import Interval
 
 Floats = npt.NDArray[np.float64]
 Strata = Sequence[Floats]
@@ -23,15 +24,9 @@ _SEED = 0
 """The same runs always give the same interval."""
 
 
-class Interval(NamedTuple):
-    point: float
-    low: float
-    high: float
-
-
-def final_performance(returns: Floats) -> float:
-    """The mean of the last 100 episodes; NaN where there are none."""
-    known = returns[np.isfinite(returns)][-LAST_EPISODES:]
+def final_performance(returns: Floats, last: int = LAST_EPISODES) -> float:
+    """The mean of the last 100 episodes, or so many; NaN where there are none."""
+    known = returns[np.isfinite(returns)][-last:]
     return float(known.mean()) if len(known) else float("nan")
 
 

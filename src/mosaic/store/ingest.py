@@ -12,6 +12,7 @@ from mosaic.journal import Follower
 from mosaic.store.index import Index
 
 KEEPER = "keeper"
+SIDECAR = "sidecar"
 JOURNAL = "journal"
 Body = dict[str, Any]
 Handler = Callable[[Index, str, Body], None]
@@ -19,7 +20,8 @@ Handler = Callable[[Index, str, Body], None]
 
 def sources(folder: RunFolder) -> dict[str, Path]:
     """The files that are followed, by the name the index knows them under."""
-    return {KEEPER: folder.keeper, **{path.name.removesuffix(".jsonl"): path for path in folder.journals()}}
+    own = {KEEPER: folder.keeper, SIDECAR: folder.sidecar}
+    return own | {path.name.removesuffix(".jsonl"): path for path in folder.journals()}
 
 
 def ingest(index: Index, folder: RunFolder, source: str, path: Path) -> list[tuple[Body, int]]:

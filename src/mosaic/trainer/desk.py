@@ -20,6 +20,7 @@ from mosaic.contracts.script import ScriptConfig
 from mosaic.contracts.states import Outcome, RunRecord, Stage, StoryLine
 from mosaic.journal import Journal
 from mosaic.plugins import worker as worker_named
+from mosaic.secrets import storing_secrets, without_secrets
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.lifecycle import Requeued, StopAsked, advance
 from mosaic.trainer.records import Records, headline
@@ -39,16 +40,11 @@ class Desk:
 
     def check(self, text: str, has_environment: bool = False) -> dict[str, Any]:
         """The verdict on a payload: its contract's first, then the worker's own."""
-        payload = Payload.parse(_loads(text))
+        payload = Payload.parse(without_secrets(_loads(text)))
         _check_programs(payload, has_environment)
         return self._verdict(payload)
 
     def _verdict(self, payload: Payload) -> dict[str, Any]:
-        secret = _secret(payload.metadata.worker.config, "metadata.worker.config")
-        if secret is not None:
-            raise ConfigRefused(
-                f"LOG705 {secret}: a config is written to disk and holds no secrets. Set it in the environment instead."
-            )
         gpus = payload.resources.gpus
         if gpus.mandatory and gpus.requested > self._slots.gpus:
             raise ConfigRefused(
@@ -60,9 +56,11 @@ class Desk:
 
     def submit(self, text: str, environment: Mapping[str, str] | None = None) -> View:
         """`environment` is the caller's own, for its own programs. It is kept in memory until the run is started."""
-        payload = Payload.parse(_loads(text))
+        data = _loads(text)
+        payload = Payload.parse(without_secrets(data))
         _check_programs(payload, bool(environment))
         verdict = self._verdict(payload)
+        payload = Payload.parse(storing_secrets(data))  # not earlier: what is refused leaves nothing behind
         record, folder = self._make(payload, verdict.get("summary") or {})
         with self._records.lock:
             if environment:
@@ -269,21 +267,6 @@ def _loads(text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ConfigRefused(f"LOG705 The config is no JSON: {error}.") from None
-
-
-def _secret(data: Any, path: str) -> str | None:
-    """Where in a config a secret stands, by the name of its key."""
-    if isinstance(data, list):
-        data = dict(enumerate(data))
-    if not isinstance(data, dict):
-        return None
-    for name, value in data.items():
-        here = f"{path}.{name}"
-        if isinstance(value, str) and value and str(name).lower().endswith(("api_key", "password", "secret", "token")):
-            return here
-        if (found := _secret(value, here)) is not None:
-            return found
-    return None
 
 
 def _state(record: RunRecord) -> str:

@@ -15,6 +15,7 @@ from mosaic.contracts.script import ScriptConfig
 from mosaic.keeper.launch import Launch, keeper_command
 from mosaic.plugins import WorkerDescription
 from mosaic.probe.launch import script_environment
+from mosaic.sidecar.launch import sidecar_for
 
 TOKEN_VARIABLE = "MOSAIC_TOKEN"
 GRACE_S = {"stop": 8.0, "term": 4.0}
@@ -72,6 +73,9 @@ class LocalExecutor:
             "grace_s": {"stop": grace_s["stop"], "term": grace_s["term"]},
             "reads_console": is_foreign and _reads_console(worker, payload),
         }
+        beside = sidecar_for(folder, payload, environment, is_foreign and _has_wandb_probe(worker, payload))
+        if beside is not None:
+            launch["sidecar"] = beside
         folder.logs.mkdir(parents=True, exist_ok=True)
         with open(folder.logs / "keeper.log", "ab") as output:
             keeper = subprocess.Popen(
@@ -113,6 +117,12 @@ def _reads_console(worker: WorkerDescription, payload: Payload) -> bool:
     if not worker.has_own_command:
         return True
     return ScriptConfig.model_validate(payload.metadata.worker.config).probe.console
+
+
+def _has_wandb_probe(worker: WorkerDescription, payload: Payload) -> bool:
+    if not worker.has_own_command:
+        return True
+    return ScriptConfig.model_validate(payload.metadata.worker.config).probe.wandb
 
 
 def _own_command(

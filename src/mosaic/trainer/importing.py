@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -10,12 +11,15 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mosaic.contracts.errors import BadInput, NotAllowed
-from mosaic.contracts.files import write_text
+from mosaic.contracts.files import write_json, write_text
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import Outcome, RunRecord, Stage
+from mosaic.secrets import storing_secrets, without_secrets
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import take_in_files
+
+_CONFIG = RunFolder("/").config.name
 
 
 def import_run(records: Records, source: str) -> dict[str, Any]:
@@ -24,16 +28,18 @@ def import_run(records: Records, source: str) -> dict[str, Any]:
     staging = records.workspace.runs / f".making-import-{os.getpid()}-{records.new_id()}"
     try:
         if path.is_dir():
-            shutil.copytree(path, staging, symlinks=True)
+            secretive = _copy(path, staging)
         elif path.is_file():
-            _unpack(path, staging)
+            secretive = _unpack(path, staging)
         else:
             raise BadInput(f"{source}: no such file. Expected a zip made by: mosaic export RUN --zip F.zip")
         record = _checked(staging, source)
+        target = records.folder(record.run_id)
+        _refuse_double(target)
+        if secretive is not None:  # a keyring takes its time: never under the lock
+            write_json(RunFolder(staging).config, storing_secrets(secretive))
         with records.lock:
-            target = records.folder(record.run_id)
-            if target.path.exists():
-                raise NotAllowed(f"Run {record.run_id} is in this workspace already: {target.path}")
+            _refuse_double(target)
             write_text(staging / target.record.name, record.model_dump_json(indent=2) + "\n")
             staging.rename(target.path)
             records.put(record)
@@ -46,7 +52,35 @@ def import_run(records: Records, source: str) -> dict[str, Any]:
     return records.view(record.run_id)
 
 
-def _unpack(path: Path, staging: Path) -> None:
+def _refuse_double(target: RunFolder) -> None:
+    if target.path.exists():
+        raise NotAllowed(f"Run {target.run_id} is in this workspace already: {target.path}")
+
+
+def _copy(path: Path, staging: Path) -> Any:
+    """Answers with the config where it holds a secret; the copy of it holds none."""
+    config = path / _CONFIG
+    shutil.copytree(path, staging, symlinks=True, ignore=lambda folder, _: [_CONFIG] if Path(folder) == path else [])
+    return _put_config(config.read_bytes(), staging) if config.is_file() else None
+
+
+def _put_config(text: bytes, staging: Path) -> Any:
+    """Writes the config that came, without its secrets; answers with the whole of it where it has any."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        data = None
+    clean = without_secrets(data)
+    if data is None or clean == data:
+        (staging / _CONFIG).write_bytes(text)
+        return None
+    write_json(staging / _CONFIG, clean)
+    return data
+
+
+def _unpack(path: Path, staging: Path) -> Any:
+    """Answers as `_copy` does."""
+    secretive = None
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
@@ -55,9 +89,13 @@ def _unpack(path: Path, staging: Path) -> None:
                 raise BadInput(f"{path}: expected one run folder inside, found {len(tops)} entries at the top.")
             staging.mkdir(parents=True)
             for member in members:
-                _extract(archive, member, staging, path)
+                if PurePosixPath(member.filename).parts[1:] == (_CONFIG,):
+                    secretive = _put_config(archive.read(member), staging)
+                else:
+                    _extract(archive, member, staging, path)
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError) as error:
         raise BadInput(f"{path}: this zip cannot be read ({error}).") from None
+    return secretive
 
 
 def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, staging: Path, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import threading
 import time
 from typing import Any
@@ -125,11 +126,12 @@ class Records:
         left = None
         if is_running and total and facts.sps and facts.global_step is not None:
             left = max(0.0, total - facts.global_step) / facts.sps
+        folder = self.folder(record["run_id"])
         silent_since = facts.heard_at or record["started_at"] or time.time()
         return {
             **record,
             "total_timesteps": total,
-            "run_dir": str(self.folder(record["run_id"]).path),
+            "run_dir": str(folder.path),
             "pid": _living_worker(record),
             "global_step": facts.global_step,
             "sps": facts.sps,
@@ -139,6 +141,7 @@ class Records:
             "seconds_left": left,
             "hardware": facts.hardware,
             "checkpoint_step": facts.checkpoint_step,
+            "has_wandb": _has_wandb(folder),
         }
 
 
@@ -147,6 +150,15 @@ def _living_worker(record: dict[str, Any]) -> int | None:
         return None
     worker = record["attempts"][-1]["worker"]
     return int(worker["pid"]) if worker and is_alive(worker) else None
+
+
+def _has_wandb(folder: RunFolder) -> bool:
+    """Whether W&B has made a run's folder there: `run-…`, or `offline-run-…`."""
+    try:
+        with os.scandir(folder.wandb) as entries:
+            return any(entry.name.startswith(("run-", "offline-run-")) for entry in entries)
+    except OSError:
+        return False
 
 
 def headline(config: dict[str, Any]) -> dict[str, Any]:

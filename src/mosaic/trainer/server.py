@@ -24,9 +24,11 @@ from mosaic.store import IndexedEvent
 from mosaic.store.ingest import sources
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.desk import Desk
+from mosaic.trainer.evaluations import evaluations
 from mosaic.trainer.frames import Seen, Wish, relay
 from mosaic.trainer.importing import import_run
 from mosaic.trainer.records import Records, as_json
+from mosaic.trainer.wandb import wandb_states
 
 log = structlog.get_logger("mosaic.trainer.server")
 
@@ -253,6 +255,18 @@ class Servicer(TrainerServicer):
     def ReadEpisodes(self, request: pb.RunRequest, context: Context) -> Iterator[pb.JsonReply]:
         for rows in self._records.index.episodes(self._records.resolve(request.run)):
             yield pb.JsonReply(json=as_json(rows))
+
+    @_streaming
+    def ReadEvaluations(self, request: pb.EvaluationsRequest, context: Context) -> Iterator[pb.JsonReply]:
+        run_id = self._records.resolve(request.run) if request.run else ""
+        for found in evaluations(self._records, run_id, request.env_id):
+            yield pb.JsonReply(json=as_json(found))
+
+    @_streaming
+    def ReadWandb(self, request: pb.RunRequest, context: Context) -> Iterator[pb.JsonReply]:
+        run_id = self._records.resolve(request.run) if request.run else ""
+        for found in wandb_states(self._records, run_id):
+            yield pb.JsonReply(json=as_json(found))
 
     @_streaming
     def ReadLog(self, request: pb.LogRequest, context: Context) -> Iterator[pb.LogReply]:

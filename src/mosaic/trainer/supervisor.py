@@ -15,7 +15,7 @@ import structlog
 from pydantic import ValidationError
 
 from mosaic.contracts.errors import MosaicError
-from mosaic.contracts.events import Environment, Exited, WorkerStarted
+from mosaic.contracts.events import Environment, Exited, SidecarStarted, WorkerStarted
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.processes import ProcessIdentity, is_alive
@@ -56,8 +56,11 @@ class Supervisor:
         self._held: set[str] = set()
         self._to_reap: dict[str, float] = {}
         """Runs that have ended, and until when to look for lanes that they left in shared memory."""
+        self._sidecars: dict[str, ProcessIdentity] = {}
+        """By run. They have something to say even when their runs have ended."""
         self.steps: tuple[Callable[[], None], ...] = (
             self.follow_runs,
+            self.follow_sidecars,
             self.find_lost_runs,
             self.start_runs,
             self._executor.reap,
@@ -91,6 +94,17 @@ class Supervisor:
                 with self._records.lock:
                     self.follow(record.run_id)
 
+    def follow_sidecars(self) -> None:
+        """An upload goes on for a while after its run, and what it says still belongs to the run."""
+        for run_id, process in list(self._sidecars.items()):
+            if run_id in self._records.active:
+                continue
+            if not is_alive(process):
+                del self._sidecars[run_id]
+            if self._records.folder(run_id).path.is_dir():
+                with self._records.lock:
+                    self.follow(run_id)
+
     def follow(self, run_id: str) -> None:
         """Takes in what a run's files say, journals before the keeper's: a farewell comes before an exit."""
         folder = self._records.folder(run_id)
@@ -102,6 +116,9 @@ class Supervisor:
             if any(body["kind"] == Exited.KIND for body, _ in news):
                 self._follow_journals(folder)  # what the worker wrote between our two looks
             self._apply(folder, KEEPER, news)
+            for body, _ in news:
+                if body["kind"] == SidecarStarted.KIND:
+                    self._sidecars[run_id] = body["process"]
             has_news = index.last_cursor() != before
         if has_news:
             self._records.tell()

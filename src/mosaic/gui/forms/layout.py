@@ -20,14 +20,21 @@ LABELS = {
     "max_seconds": "Time limit",
     "memory_mb": "Memory",
     "video_mode": "Frames",
+    "upload_model": "Upload to the Hub",
+    "hf_entity": "Hub account",
     "tensorboard": "TensorBoard",
+    "track": "W&B",
+    "wandb_project_name": "W&B project",
+    "wandb_entity": "W&B entity",
+    "wandb_use_vpn_proxy": "VPN proxy",
     "run_name": "Run name",
     "norm_adv": "Normalise advantages",
     "torch_deterministic": "Deterministic",
     "eval_batch_size": "Episodes",
     "eval_repeat": "Repeat",
+    "eval_stochastic": "Stochastic",
     "eval_capture_video": "Video",
-    "seed_override": "Seed",
+    "seed_override": "First seed",
 }
 _WORDS = {
     "gae": "GAE", "kl": "KL", "cuda": "CUDA", "cpus": "CPUs", "gpus": "GPUs",
@@ -35,9 +42,12 @@ _WORDS = {
     "vf": "value", "vloss": "value loss", "grad": "gradient", "num": "",
 }  # fmt: skip
 """What the short words in names of settings stand for."""
+_WANDB = ("track", "wandb_project_name", "wandb_entity", "wandb_use_vpn_proxy")
 RUN_FIELDS = (
     Field("tensorboard", "bool", True, "Write TensorBoard event files.", group="Tracking"),
-    *(field for field in EXTRA_FIELDS if field.name in ("video_mode", "grid_limit", "save_model")),
+    *(field for field in EXTRA_FIELDS if field.name in _WANDB),
+    *(field for field in EXTRA_FIELDS if field.name in ("video_mode", "grid_limit", "capture_video", "save_model")),
+    *(field for field in EXTRA_FIELDS if field.name in ("upload_model", "hf_entity")),
     Field("keep_checkpoints", "int", 3, "How many of the newest to keep; the best is always kept.", {"ge": 1}),
     Field("cpus", "int", 1, "CPU threads it needs.", {"ge": 1}),
     Field("gpus", "int", 0, "GPUs it needs; it waits for them.", {"ge": 0}),
@@ -51,9 +61,9 @@ RUN_FIELDS = (
 )
 """What can be said of a run besides the settings of its algorithm."""
 _RIGHT = (
-    ("Tracking", ("tensorboard",)),
-    ("FastLane", ("video_mode", "grid_limit")),
-    ("Checkpoints", ("keep_checkpoints", "checkpoint_every", "save_model")),
+    ("Tracking", ("tensorboard", *_WANDB)),
+    ("FastLane", ("video_mode", "grid_limit", "capture_video")),
+    ("Checkpoints", ("keep_checkpoints", "checkpoint_every", "save_model", "upload_model", "hf_entity")),
     ("Resources", ("cpus", "gpus", "memory_mb")),
     ("Schedule", ("max_seconds", "priority")),
     ("This run", ("run_name", "tags", "group", "notes")),

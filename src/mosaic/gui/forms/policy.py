@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -13,23 +13,27 @@ from mosaic.gui.forms.layout import shown
 from mosaic.gui.views.words import ago, number, short_id
 from mosaic.plugins import workers
 from mosaic.plugins.payloads import eval_payload
-from mosaic.plugins.schema import Field, reserved_extras
+from mosaic.plugins.schema import EXTRA_FIELDS, Field, reserved_extras
 
 Json = dict[str, Any]
 MODE = "policy_eval"
 
+TELEMETRY = ("video_mode", "grid_limit")
+"""What a training run says of how it is watched; its policy is watched the same way unless told otherwise."""
 FIELDS = (
-    Field("eval_batch_size", "int", 50, "How many to play, each on a seed that training never saw.", {"ge": 1}),
+    Field("eval_batch_size", "int", 50, "For each batch, each on a seed that training never saw.", {"ge": 1}),
     Field("eval_repeat", "bool", False, "Play batch after batch until the run is cancelled."),
-    Field("eval_capture_video", "bool", False, "Record the first episodes."),
+    Field("eval_stochastic", "bool", False, "Draw actions at random as in training, instead of the likeliest ones."),
     Field(
         "seed_override",
         "int",
         None,
-        "The first one; unset: seeds that training never uses.",
+        "Each episode takes the next; unset: seeds that training never uses.",
         {"ge": 0},
         is_optional=True,
     ),
+    Field("eval_capture_video", "bool", False, "Record the first episodes."),
+    *(of for of in EXTRA_FIELDS if of.name in TELEMETRY),
     Field("tags", "names", None, "Separated by commas.", is_optional=True),
 )
 ENVIRONMENT = Field("env_id", "str", None, "Must have the same spaces as the one it was trained on.")
@@ -42,13 +46,25 @@ class PolicyDraft:
     """A checkpoint folder, a run folder or a .cleanrl_model file, on the trainer's machine."""
     found: Json = field(default_factory=dict)
     """What the worker says of it; empty until it has answered, or where it refused."""
+    telemetry: Json = field(default_factory=dict)
+    """How the run that trained it was watched."""
     env_id: str | None = None
     """Another environment than it was trained on; None: the same."""
+    algo: str | None = None
+    """Another algorithm than it says; None: the same."""
     texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def environment(self) -> str:
         return self.env_id if self.env_id is not None else str(self.found.get("env_id") or "")
+
+    @property
+    def algorithm(self) -> str:
+        return self.algo if self.algo is not None else str(self.found.get("algo") or "")
+
+    def text(self, of: Field) -> str:
+        """As it stands in the form."""
+        return self.texts.get(of.name, shown(self.telemetry.get(of.name, of.default)))
 
 
 def policy_workers() -> list[str]:
@@ -64,11 +80,12 @@ def fields_of(worker: str) -> tuple[Field, ...]:
 
 
 def policy_problems(draft: PolicyDraft) -> dict[str, str]:
-    found = {of.name: problem(of, draft.texts.get(of.name, shown(of.default))) for of in fields_of(draft.worker)}
+    found = {of.name: problem(of, draft.text(of)) for of in fields_of(draft.worker)}
     if not draft.path.strip():
         found = {"path": "Choose a run, or give a checkpoint folder or a .cleanrl_model file.", **found}
     elif draft.env_id is not None or draft.found:
-        found = {"env_id": problem(ENVIRONMENT, draft.environment), **found}
+        algo = "" if draft.algorithm else "Choose the algorithm that it was trained with."
+        found = {"env_id": problem(ENVIRONMENT, draft.environment), "algo": algo, **found}
     return {name: said for name, said in found.items() if said}
 
 
@@ -77,13 +94,15 @@ def policy_payload(draft: PolicyDraft) -> Json:
     if wrong:
         name, said = next(iter(wrong.items()))
         raise BadInput(f"{name}: {said}")
-    values = {of.name: read(of, draft.texts.get(of.name, shown(of.default))) for of in fields_of(draft.worker)}
-    config = {"algo": draft.found.get("algo"), "env_id": draft.environment, "seed": draft.found.get("seed")}
+    fields = fields_of(draft.worker)
+    values = {of.name: read(of, draft.text(of)) for of in fields}
+    config = {"algo": draft.algorithm or None, "env_id": draft.environment, "seed": draft.found.get("seed")}
     trained = {
         "metadata": {
             "worker": {"id": draft.worker, "config": {key: value for key, value in config.items() if value is not None}}
         }
     }
+    watched = {of.name: values[of.name] for of in fields if of.name in TELEMETRY and values[of.name] != of.default}
     return eval_payload(
         trained,
         str(draft.found.get("path") or draft.path.strip()),
@@ -92,7 +111,24 @@ def policy_payload(draft: PolicyDraft) -> Json:
         values.get("seed_override"),
         values["tags"] or (),
         bool(values.get("eval_repeat")),
+        is_stochastic=bool(values.get("eval_stochastic")),
+        **watched,
     )
+
+
+def with_found(draft: PolicyDraft, found: Json, telemetry: Json) -> PolicyDraft:
+    """What the worker says of the file is known now; what it does not know must be told."""
+    env_id = None if draft.env_id == found.get("env_id") else draft.env_id
+    algo = None if draft.algo == found.get("algo") else draft.algo
+    if not found.get("env_id") or not found.get("algo"):
+        env_id = env_id or str(found.get("env_id") or "")
+    return replace(draft, found=found, telemetry=telemetry, env_id=env_id, algo=algo)
+
+
+def telemetry_of(payload: Json) -> Json:
+    """How a run that trained is watched, by its payload."""
+    extras = payload.get("metadata", {}).get("worker", {}).get("config", {}).get("extras")
+    return {name: extras[name] for name in TELEMETRY if name in extras} if isinstance(extras, dict) else {}
 
 
 def from_evaluation(payload: Json) -> PolicyDraft:
@@ -103,7 +139,13 @@ def from_evaluation(payload: Json) -> PolicyDraft:
     given = {**extras, "eval_batch_size": extras.get("eval_batch_size") or extras.get("eval_episodes")}
     given["tags"] = payload["metadata"].get("tags")
     texts = {of.name: shown(given[of.name]) for of in FIELDS if given.get(of.name) is not None}
-    return PolicyDraft(chosen["id"], str(extras.get("policy_path") or ""), {}, config.get("env_id"), texts)
+    return PolicyDraft(
+        worker=chosen["id"],
+        path=str(extras.get("policy_path") or ""),
+        env_id=config.get("env_id"),
+        algo=config.get("algo"),
+        texts=texts,
+    )
 
 
 def is_evaluation(payload: Json) -> bool:

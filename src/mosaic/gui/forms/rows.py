@@ -57,7 +57,7 @@ class FieldRow(QWidget):
         self.field = field
         self.setObjectName(f"{prefix}.row.{field.name}")
         self._problem = ""
-        self.label = QLabel(label(field))
+        self.label = QLabel(label(field).replace("&", "&&"))  # or the letter behind it would be underlined
         self._dot = QLabel()
         self._dot.setFixedWidth(DOT)
         self._dot.setProperty("accent", True)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from PySide6.QtCore import QObject, Signal
 
+from mosaic.client.evaluation import eval_line
 from mosaic.gui.bridge import Bridge
 
 Json = dict[str, Any]
@@ -57,6 +58,8 @@ def _fact(name: str, value: Any) -> str:
 
 def _line(event: Json) -> LogLine:
     shown = event.get("said") or event.get("text") or event.get("reason")
+    if "episodes" in (event.get("summary") or ()):
+        shown = eval_line(event["summary"])
     if not shown:
         hidden = ("seq", "at", "kind", "run_id", "source", "view", "process")
         told = ((name, value) for name, value in event.items() if name not in hidden)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from PySide6.QtCore import QObject, Signal
 
+from mosaic.client import Trainer
 from mosaic.contracts.events import Deleted
 from mosaic.gui.bridge import Bridge
 
@@ -21,6 +23,7 @@ class Runs(QObject):
 
     def __init__(self, bridge: Bridge, parent: QObject | None = None) -> None:
         super().__init__(parent)
+        self._bridge = bridge
         self._views: dict[str, Json] = {}
         bridge.listed.connect(self._list)
         bridge.polled.connect(lambda views, _: self.update(views))
@@ -75,3 +78,10 @@ class Runs(QObject):
                 latest[event["run_id"]] = event["view"]
         self.forget({run_id for run_id, view in latest.items() if view is None})
         self.update([view for view in latest.values() if view is not None])
+        # A sidecar may begin to speak, and W&B to write, when the run itself is over and asked for no more.
+        for run_id in {event["run_id"] for event in events if event.get("source") == "sidecar"} - set(latest):
+            self._bridge.ask(partial(_view, run_id), lambda view: self.update([view]), owner=self)
+
+
+def _view(run_id: str, trainer: Trainer) -> Json:
+    return trainer.get(run_id)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, QProcess, QTimer, Signal
 
+from mosaic.contracts.folder import file_name
+
 PATIENCE_MS = 30_000
 GRACE_MS = 2_000
 """For an end in order, which tidies its temporary files."""
@@ -24,27 +26,37 @@ STOPPED, STARTING, READY, FAILED = "stopped", "starting", "ready", "failed"
 
 _SERVING = re.compile(r"\bat (http://127\.0\.0\.1:\d+/)")
 _FOLLOWED = """
-import os, runpy, threading
+import atexit, os, runpy, shutil, sys, tempfile, threading
+
+name, folder = sys.argv[1:3]
+place = tempfile.mkdtemp(prefix="mosaic-tensorboard-")
+os.symlink(folder, os.path.join(place, name))
+sys.argv[1:3] = ["--logdir", place]
+atexit.register(shutil.rmtree, place, True)
 
 def follow():
     while os.read(0, 100):
         pass
+    shutil.rmtree(place, True)
     os.killpg(0, 9)
 
 threading.Thread(target=follow, daemon=True).start()
 runpy.run_module("tensorboard.main", run_name="__main__", alter_sys=True)
 """
-"""Whose standard input ends when the window dies, however it dies; then it and its children go too."""
+"""Whose standard input ends when the window dies, however it dies; then it and its children go too.
+
+TensorBoard names a run by the folders between the one that it is given and the files; the run's own would be called
+".". So it is given a folder with nothing but a link that has the name we want. (`--logdir_spec` names runs, too, but
+takes no path with a comma or a colon, and reads the files far more slowly.)"""
 
 
 def is_installed() -> bool:
     return importlib.util.find_spec("tensorboard") is not None
 
 
-def command(logdir: Path) -> list[str]:
-    """On a free port of this machine alone; it says which when it serves."""
-    where = ["--logdir", str(logdir), "--host", "127.0.0.1", "--port", "0"]
-    return [sys.executable, "-c", _FOLLOWED, *where]
+def command(logdir: Path, name: str) -> list[str]:
+    """Shows one folder under a name. On a free port of this machine alone; it says which when it serves."""
+    return [sys.executable, "-c", _FOLLOWED, file_name(name), str(logdir), "--host", "127.0.0.1", "--port", "0"]
 
 
 class TensorBoard(QObject):

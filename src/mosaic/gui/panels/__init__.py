@@ -7,6 +7,7 @@ from mosaic.gui.panels.compare import Compare
 from mosaic.gui.panels.config import ConfigTab
 from mosaic.gui.panels.control import Control
 from mosaic.gui.panels.fastlane import FastLane
+from mosaic.gui.panels.leaderboard import Leaderboard
 from mosaic.gui.panels.log import LogPanel
 from mosaic.gui.panels.logs import LogsTab
 from mosaic.gui.panels.notes import NotesPanel
@@ -19,6 +20,7 @@ from mosaic.gui.panels.tensorboard import TensorBoardTab
 from mosaic.gui.panels.train import TrainPage
 from mosaic.gui.panels.trainer import TrainerPage
 from mosaic.gui.panels.videos import VideosTab
+from mosaic.gui.panels.wandb import WandbTab
 from mosaic.gui.panels.welcome import Welcome
 from mosaic.gui.tables import Dock, Page, RunTab
 
@@ -27,6 +29,7 @@ RUN_TABS: tuple[RunTab, ...] = (
     RunTab("fastlane", "FastLane", FastLane),
     RunTab("analytics", "Analytics", Analytics),
     RunTab("tensorboard", "TensorBoard", TensorBoardTab),
+    RunTab("wandb", "W&B", WandbTab, when=lambda view: bool(view.get("has_wandb"))),
     RunTab("logs", "Logs", LogsTab),
     RunTab("config", "Config", ConfigTab),
     RunTab("videos", "Videos", VideosTab),
@@ -38,6 +41,7 @@ PAGES: tuple[Page, ...] = (
     Page("run", "Runs", "mdi6.format-list-bulleted", lambda workbench: RunPage(workbench, RUN_TABS)),
     Page("compare", "Compare", "mdi6.compare", Compare),
     Page("policy", "Evaluate", "mdi6.folder-open-outline", PolicyPage),
+    Page("leaderboard", "Leaderboard", "mdi6.trophy-outline", Leaderboard),
     Page("trainer", "Trainer", "mdi6.server", TrainerPage, is_listed=False),
     Page("settings", "Settings", "mdi6.cog-outline", SettingsPage, is_listed=False),
 )

@@ -23,7 +23,6 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.gui import theme
-from mosaic.gui.models.comparison import ALONE, Comparison, Entry, best_key, compare, differing, keys, without_common
 from mosaic.gui.models.curve import Curve
 from mosaic.gui.models.feed import X_KINDS, Feed, TakenPoints, take
 from mosaic.gui.models.series import RETURN_TAG, Series
@@ -32,11 +31,12 @@ from mosaic.gui.views.comparison_tables import BetterTable, ResultsTable, Settin
 from mosaic.gui.views.empty import Empty
 from mosaic.gui.views.made import accent_button, named
 from mosaic.gui.views.run_chips import RunChips
-from mosaic.gui.views.run_dialogs import settings_of
 from mosaic.gui.views.smoothing import Smoothing
 from mosaic.gui.views.video_pair import VideoPair
 from mosaic.gui.views.words import run_title
 from mosaic.gui.workbench import Json, Workbench
+from mosaic.plugins.settings import compared_settings
+from mosaic.statistics.comparison import ALONE, Comparison, Entry, best_key, compare, differing, keys, without_common
 
 MOST_RUNS = 50
 """Fewer than the workbench keeps the points of."""
@@ -335,11 +335,7 @@ def _entry(view: Json, settings: Json, points: TakenPoints, tag: str, axis: str)
 
 
 def _read_settings(run_ids: list[str], trainer: Any) -> dict[str, Json]:
-    found = {}
-    for run_id in run_ids:
-        settings = settings_of(trainer.config(run_id))
-        found[run_id] = {name.removeprefix("metadata.worker.config."): value for name, value in settings.items()}
-    return found
+    return {run_id: compared_settings({}, trainer.config(run_id)) for run_id in run_ids}
 
 
 def counted(runs: int) -> str:

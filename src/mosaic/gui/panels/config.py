@@ -29,10 +29,10 @@ from mosaic.gui.forms.layout import layout_of
 from mosaic.gui.views.empty import Empty
 from mosaic.gui.views.json_view import JsonView
 from mosaic.gui.views.made import named
-from mosaic.gui.views.run_dialogs import FORMS_OWN
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.plugins.payloads import flattened
 from mosaic.plugins.schema import algorithms
+from mosaic.plugins.settings import FORMS_OWN
 
 
 @dataclass(frozen=True)

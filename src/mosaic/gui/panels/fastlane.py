@@ -21,17 +21,17 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.client import Trainer
+from mosaic.client.evaluation import eval_line
 from mosaic.gui import theme
+from mosaic.gui.models.evaluation import SUMMARY_EVENT
 from mosaic.gui.models.lanes import CONNECTED, UNAVAILABLE
 from mosaic.gui.models.recording import Recording, save_picture
-from mosaic.gui.views import hud
 from mosaic.gui.views.empty import Empty
 from mosaic.gui.views.frames import FramesView
 from mosaic.gui.views.made import named, state_label
 from mosaic.gui.views.words import duration
 from mosaic.gui.workbench import Json, Workbench
 
-EVAL_EVENT = "eval_summary_update"
 STATE_ICONS = {
     CONNECTED: ("mdi6.access-point", "good"),
     "waiting": ("mdi6.timer-sand", "warning"),
@@ -186,7 +186,9 @@ class FastLane(QWidget):
         is_over = view["stage"] == "finished" and not self.frames.grid.has_picture
         if is_over:
             self._over.say(f"The run has ended: {view['outcome']}", "Frames are live: they are seen while it runs.")
-            self._next.setText("Evaluate its policy" if self._has_policy(view) else "Show its videos")
+            is_evaluation = view.get("kind") == "policy_eval"
+            rest = "Show its results" if is_evaluation else "Show its videos"
+            self._next.setText("Evaluate its policy" if self._has_policy(view) else rest)
         self._stack.setCurrentWidget(self._over if is_over else self.frames)
 
     def _has_policy(self, view: Json) -> bool:
@@ -197,7 +199,8 @@ class FastLane(QWidget):
         if view is not None and self._has_policy(view):
             self._workbench.page_wanted.emit("policy")
         else:
-            self._workbench.tab_wanted.emit("videos")
+            is_evaluation = view is not None and view.get("kind") == "policy_eval"
+            self._workbench.tab_wanted.emit("overview" if is_evaluation else "videos")
 
     def _refresh(self) -> None:
         lanes = self.frames.lanes
@@ -250,13 +253,13 @@ class FastLane(QWidget):
 
     def _hear(self, events: list[Json]) -> None:
         for event in events:
-            if event["kind"] == EVAL_EVENT and event["run_id"] == self._run_id:
+            if event["kind"] == SUMMARY_EVENT and event["run_id"] == self._run_id:
                 self._take_summary((event["run_id"], event["summary"]))
 
     def _take_summary(self, answer: tuple[str, Json | None]) -> None:
         run_id, summary = answer
         if run_id == self._run_id and summary is not None:
-            self._eval.setText(hud.eval_line(summary))
+            self._eval.setText(eval_line(summary))
             self._eval.show()
 
     # --- keeping
@@ -341,13 +344,7 @@ class FastLane(QWidget):
 
 
 def _last_summary(trainer: Trainer, run_id: str) -> tuple[str, Json | None]:
-    """The newest that was told before we listened. How many there are is read from the points: a watch never ends."""
-    newest = 0
-    for part in trainer.metrics(run_id, ["eval/avg_return"]):
-        newest = max([newest, *(int(step) for step in part.steps)])
-    if newest:
-        for batch in trainer.watch(0, run_id, [EVAL_EVENT]):
-            for event in batch.events:
-                if int(event["summary"].get("batch", 0)) >= newest:
-                    return run_id, event["summary"]
+    """The newest that was told before we listened."""
+    for found in trainer.evaluations(run_id):
+        return run_id, found["batches"][-1]
     return run_id, None

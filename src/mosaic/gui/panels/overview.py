@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from PySide6.QtCore import Qt, QTimer
@@ -14,12 +15,15 @@ from PySide6.QtWidgets import (
     QPushButton,
     QScrollArea,
     QSplitter,
+    QStackedWidget,
     QVBoxLayout,
     QWidget,
 )
 
 from mosaic.gui import theme
+from mosaic.gui.models.evaluation import Evaluations
 from mosaic.gui.views import words
+from mosaic.gui.views.evaluation import EvaluationView
 from mosaic.gui.views.facts import Fact, Facts, Story, Tile
 from mosaic.gui.views.frames import FramesView
 from mosaic.gui.views.made import muted, named
@@ -57,12 +61,16 @@ class Overview(QWidget):
         self._chart = ReturnChart(workbench, "overview.chart")
         self._frames = named(FramesView(workbench, is_small=True), "overview.frames")
         self._frames.lanes.wish(FRAMES_HZ, None)
+        self._evaluation = EvaluationView()
+        self._found = Evaluations(workbench.bridge, self)
+        self._picture = QStackedWidget()
         self._build()
         self._clock = QTimer(self, interval=TICK_MS)
         self._clock.timeout.connect(self._refresh)
         workbench.runs.changed.connect(self._changed)
         workbench.runs.reset.connect(self._ask)
         workbench.theme_changed.connect(self._restyle)
+        self._found.changed.connect(self._refresh)
 
     def _build(self) -> None:
         column = QVBoxLayout(self)
@@ -79,7 +87,9 @@ class Overview(QWidget):
         self._bar.setProperty("thin", True)
         column.addWidget(self._bar)
         right = QSplitter(Qt.Orientation.Vertical)
-        right.addWidget(self._chart)
+        self._picture.addWidget(self._chart)
+        self._picture.addWidget(self._evaluation)
+        right.addWidget(self._picture)
         right.addWidget(self._with_heading("Story", self._story))
         right.setStretchFactor(0, 1)
         right.setSizes([400, 130])
@@ -129,6 +139,7 @@ class Overview(QWidget):
             self._frames.show_run(run_id)
             self._story.show_story([])
         self._chart.show_run(run_id)
+        self._follow()
         self._ask()
         self._refresh()
 
@@ -139,6 +150,16 @@ class Overview(QWidget):
             self._workbench.bridge.ask(
                 lambda trainer: trainer.get(run_id), lambda view: self._workbench.runs.update([view]), None, self
             )
+
+    def _follow(self) -> None:
+        """An evaluation's own findings stand where a training run has its curve."""
+        view = self._workbench.runs.get(self._run_id)
+        is_evaluation = view is not None and view.get("kind") == "policy_eval"
+        self._picture.setCurrentWidget(self._evaluation if is_evaluation else self._chart)
+        if is_evaluation and self.isVisible():
+            self._found.follow(self._run_id)
+        else:
+            self._found.rest()
 
     def _changed(self, run_ids: set[str]) -> None:
         if self._run_id in run_ids and self.isVisible():
@@ -151,6 +172,8 @@ class Overview(QWidget):
         if view is None:
             return
         self._show_tiles(view)
+        if view.get("kind") == "policy_eval":
+            self._show_evaluation(view)
         self._show_reason(view)
         # What was seen of a run stays until another one is chosen.
         self._frames.setVisible(view["stage"] in WATCHED or self._frames.grid.has_picture)
@@ -168,6 +191,7 @@ class Overview(QWidget):
         of = f"of {words.number(total)}" if total else ""
         percent = f"{100 * part:.0f} %" if part is not None else ""
         exact = f"{step:,} of {total:,} steps" if step is not None and total else ""
+        self._tiles["steps"].caption.setText("Steps")
         self._tiles["steps"].say(words.number(step), " · ".join(filter(None, (of, percent))), exact)
         self._tiles["sps"].say(words.number(view.get("sps")), tip="As the worker measures it")
         is_over = view["stage"] == "finished"
@@ -187,6 +211,25 @@ class Overview(QWidget):
         self._bar.setVisible(part is not None and not is_over)
         self._bar.setValue(round(PARTS * (part or 0)))
 
+    def _show_evaluation(self, view: Json) -> None:
+        is_over = view["stage"] == "finished"
+        evaluation = self._found.found[0] if self._found.found else None
+        if evaluation is not None or self._found.is_loaded:
+            self._evaluation.show_evaluation(evaluation, theme.run_colour(self._run_id), is_over)
+        self._tiles["steps"].caption.setText("Episodes")
+        batches = evaluation["batches"] if evaluation is not None else []
+        of = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
+        # Single episodes are told by the clock, batches when they end: either may be ahead.
+        episodes = max(view.get("episodes") or 0, sum(batch["episodes"] for batch in batches))
+        self._tiles["steps"].say(words.number(episodes), of if batches else "")
+        if not is_over:  # nobody knows how long episodes take, nor when a repeated evaluation is stopped
+            self._tiles["time"].caption.setText("Runs for")
+            self._tiles["time"].say(words.duration(_took(view)))
+        mean = self._evaluation.histogram.mean if evaluation is not None else None
+        if mean is not None and math.isfinite(mean.point):
+            sure = f"95 %: {words.number(mean.low)} to {words.number(mean.high)}" if math.isfinite(mean.low) else ""
+            self._tiles["return"].say(words.number(mean.point), sure, "Mean return of all its episodes")
+
     def _show_reason(self, view: Json) -> None:
         is_bad = view.get("outcome") in ("failed", "rejected", "lost") or view.get("is_stalled")
         said = view.get("reason") or ("Running, but without a sign of progress for a while." if is_bad else "")
@@ -202,11 +245,13 @@ class Overview(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         self._clock.start()
+        self._follow()
         self._refresh()
         super().showEvent(event)
 
     def hideEvent(self, event: QHideEvent) -> None:
         self._clock.stop()
+        self._found.rest()
         super().hideEvent(event)
 
 

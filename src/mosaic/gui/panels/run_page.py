@@ -144,7 +144,7 @@ class RunPage(QWidget):
                 holder = named(QWidget(), row.id)
                 QVBoxLayout(holder).setContentsMargins(0, theme.GAP, 0, 0)
                 self._holders[row.id] = holder
-            self._tabs.addTab(self._holders[row.id], row.title)
+            self._tabs.addTab(self._holders[row.id], row.title.replace("&", "&&"))
         self._tabs.blockSignals(False)
         self.show_tab(current)
 

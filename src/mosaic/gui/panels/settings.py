@@ -1,4 +1,4 @@
-"""What the user may set: how it looks, which keys do what; and where the workspace is."""
+"""What the user may set: how it looks, how W&B is reached, which keys do what; and where the workspace is."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.gui import theme
+from mosaic.gui.panels.wandb_settings import WandbSettings
 from mosaic.gui.views.made import muted, named
 from mosaic.gui.workbench import Workbench
 
@@ -46,6 +47,8 @@ class SettingsPage(QWidget):
         self._column.setSpacing(theme.GAP)
         self._build_workspace()
         self._build_appearance()
+        self._head("Weights & Biases")
+        self._column.addWidget(WandbSettings(workbench))
         self._build_keys()
         scroll = QScrollArea()
         scroll.setWidgetResizable(True)

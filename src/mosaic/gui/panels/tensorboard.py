@@ -20,6 +20,7 @@ from mosaic.gui.models import tensorboard
 from mosaic.gui.models.tensorboard import FAILED, READY, STARTING, STOPPED, TensorBoard
 from mosaic.gui.views import web
 from mosaic.gui.views.made import muted, named, state_label
+from mosaic.gui.views.words import run_title
 from mosaic.gui.workbench import Json, Workbench
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class TensorBoardTab(QWidget):
     def __init__(
         self,
         workbench: Workbench,
-        command: Callable[[Path], list[str]] = tensorboard.command,
+        command: Callable[[Path, str], list[str]] = tensorboard.command,
         is_installed: Callable[[], bool] = tensorboard.is_installed,
         has_web: Callable[[], bool] = web.is_installed,
     ) -> None:
@@ -201,7 +202,8 @@ class TensorBoardTab(QWidget):
 
     def _start(self) -> None:
         if self._logdir is not None:
-            self.board.start(self._command(self._logdir))
+            view = self._workbench.runs.get(self._run_id) if self._run_id else None
+            self.board.start(self._command(self._logdir, run_title(view) if view else "run"))
 
     # --- how it stands
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from PySide6.QtCore import QEvent, Qt
-from PySide6.QtGui import QGuiApplication, QHideEvent, QKeyEvent, QKeySequence, QShortcut, QShowEvent
+from PySide6.QtGui import QGuiApplication, QHideEvent, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QSplitter, QToolButton, QVBoxLayout, QWidget
 
 from mosaic.contracts.errors import BadInput
@@ -15,13 +15,13 @@ from mosaic.gui import theme
 from mosaic.gui.forms.columns import Columns
 from mosaic.gui.forms.draft import at_field, blamed, command_line, payloads, summary_line, text_of
 from mosaic.gui.forms.help import HelpPanel
+from mosaic.gui.forms.inquiry import Inquiry, tell_submitted
 from mosaic.gui.forms.layout import label
 from mosaic.gui.forms.policy import is_evaluation
 from mosaic.gui.forms.presets import Presets
-from mosaic.gui.forms.verdict import VerdictLine, accepted, noted, noted_refusal
 from mosaic.gui.models.training import PartlySubmitted
 from mosaic.gui.views.empty import Empty
-from mosaic.gui.views.made import accent_button, named
+from mosaic.gui.views.made import named
 from mosaic.gui.workbench import Json, Workbench
 
 HELP_WIDTH = 380
@@ -67,10 +67,11 @@ class TrainView(QWidget):
         super().__init__()
         self._workbench = workbench
         self._training = workbench.training
-        self._is_busy = False
         self.columns = Columns(self._training, workbench.environments)
         self.help = HelpPanel()
-        self._verdict = VerdictLine("train.verdict")
+        self._inquiry = Inquiry(
+            workbench, self, "train", "Submit", "Start it", "Ask the worker what it would do; nothing is started"
+        )
         self._split = named(QSplitter(Qt.Orientation.Horizontal), "train.split")
         self._split.addWidget(self.columns)
         self._split.addWidget(self.help)
@@ -81,10 +82,11 @@ class TrainView(QWidget):
         column.setSpacing(theme.GAP)
         column.addLayout(self._header())
         column.addWidget(self._split, 1)
-        column.addWidget(self._verdict)
+        column.addWidget(self._inquiry.line)
         column.addLayout(self._bar())
-        submit = QShortcut(QKeySequence("Ctrl+Return"), self, context=Qt.ShortcutContext.WidgetWithChildrenShortcut)
-        submit.activated.connect(self.submit)
+        self._inquiry.dry.clicked.connect(self.dry_run)
+        self._inquiry.submit.clicked.connect(self.submit)
+        self._inquiry.refused.connect(self._refused)
         self._training.edited.connect(self._edited)
         self._training.replaced.connect(self._replaced)
         workbench.theme_changed.connect(self._restyle)
@@ -128,27 +130,21 @@ class TrainView(QWidget):
         copy_json.clicked.connect(self._copy_json)
         self._count = named(QLabel(), "train.count")
         self._count.setProperty("muted", True)
-        self._dry = named(QPushButton("Dry run"), "train.dry_run")
-        self._dry.setToolTip("Ask the worker what it would do; nothing is started")
-        self._dry.clicked.connect(self.dry_run)
-        self._submit = accent_button("Submit", "train.submit")
-        self._submit.setToolTip("Start it (Ctrl+Return)")
-        self._submit.clicked.connect(self.submit)
         row.addWidget(copy_command)
         row.addWidget(copy_json)
         row.addStretch(1)
-        for widget in (self._count, self._dry, self._submit):
+        for widget in (self._count, self._inquiry.dry, self._inquiry.submit):
             row.addWidget(widget)
         return row
 
     # --- following the draft
 
     def _edited(self) -> None:
-        self._verdict.clear()
+        self._inquiry.line.clear()
         self._tell_count()
 
     def _replaced(self) -> None:
-        self._verdict.clear()
+        self._inquiry.line.clear()
         self.help.show_algorithm(self._training.layout.algorithm)
         self._tell_count()
 
@@ -168,7 +164,7 @@ class TrainView(QWidget):
         self._help_button.setIcon(theme.icon("mdi6.help-circle-outline"))
         self.columns.restyle()
         self.help.restyle()
-        self._verdict.restyle()
+        self._inquiry.line.restyle()
 
     # --- help
 
@@ -205,45 +201,20 @@ class TrainView(QWidget):
         wrong = self.columns.problems()
         if wrong:
             name, said = next(iter(wrong.items()))
-            self._verdict.say(f"{label(self._training.layout.fields[name])}: {said}", "bad")
+            self._inquiry.line.say(f"{label(self._training.layout.fields[name])}: {said}", "bad")
             self.columns.go_to(name)
-        return not wrong and not self._is_busy
-
-    def _set_busy(self, is_busy: bool, text: str = "") -> None:
-        self._is_busy = is_busy
-        self._dry.setEnabled(not is_busy)
-        self._submit.setEnabled(not is_busy)
-        if is_busy:
-            self._verdict.say(text, "muted")
+        return not wrong and not self._inquiry.is_busy
 
     def dry_run(self) -> None:
         if self._is_ready():
-            self._set_busy(True, "Asking the worker…")
-            self._training.check(self._accepted, self._check_refused, self)
-
-    def _accepted(self, verdict: Json) -> None:
-        self._set_busy(False)
-        summary = verdict.get("summary") or {}
-        self._verdict.say(accepted(summary), "good")
-        self._workbench.notes.append_scratch(noted(self._what(), summary, self._training.layout.algorithm))
-
-    def _check_refused(self, error: Exception) -> None:
-        self._workbench.notes.append_scratch(noted_refusal(self._what(), error))
-        self._refused(error)
+            what = summary_line(self._training.draft, self._training.layout)
+            self._inquiry.check(what, self._training.check, self._training.layout.algorithm)
 
     def submit(self) -> None:
         if self._is_ready():
-            self._set_busy(True, "Submitting…")
-            self._training.submit(self._submitted, self._refused, self)
-
-    def _submitted(self, views: list[Json]) -> None:
-        self._set_busy(False)
-        self._verdict.clear()
-        tell_submitted(self._workbench, views)
+            self._inquiry.send(self._training.submit)
 
     def _refused(self, error: Exception) -> None:
-        self._set_busy(False)
-        self._verdict.say(str(error), "bad")
         if isinstance(error, PartlySubmitted):
             self._workbench.runs.update(error.views)
         fields = self._training.layout.fields
@@ -251,9 +222,6 @@ class TrainView(QWidget):
         name = blamed(str(error), fields, text_of(draft, fields["env_id"]).strip(), draft.texts)
         if name is not None:
             self.columns.show_refusal(name, at_field(str(error), name))
-
-    def _what(self) -> str:
-        return summary_line(self._training.draft, self._training.layout)
 
     def _copy_command(self) -> None:
         if self._is_ready():
@@ -276,14 +244,6 @@ class TrainView(QWidget):
     def hideEvent(self, event: QHideEvent) -> None:
         self._training.save()
         super().hideEvent(event)
-
-
-def tell_submitted(workbench: Workbench, views: list[Json]) -> None:
-    """Goes to the first of the new runs."""
-    workbench.runs.update(views)
-    many = f"{len(views)} runs in group {views[0].get('group')}" if len(views) > 1 else "The run"
-    workbench.say(f"{many} {'are' if len(views) > 1 else 'is'} submitted.", "good")
-    workbench.select(views[0]["run_id"])
 
 
 def train_now(workbench: Workbench) -> None:

@@ -56,6 +56,7 @@ class Facts(QWidget):
                 widget.hide()  # it goes with the next turn of the event loop, and must not be seen until then
                 widget.deleteLater()
         self._values = []
+        self._grid.setRowStretch(len(self._names), 0)  # what was the rest before is a row now
         for row, fact in enumerate(facts):
             if not fact.value:
                 heading = muted(fact.name)
@@ -132,4 +133,5 @@ class Story(QWidget):
             self._grid.addWidget(at, row, 0, top)
             self._grid.addWidget(icon, row, 1, top)
             self._grid.addWidget(said, row, 2, top)
+            self._grid.setRowStretch(row, 0)  # the story was shorter before, and this row the rest
         self._grid.setRowStretch(len(self._lines), 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from PySide6.QtCore import QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter
@@ -12,7 +11,6 @@ from mosaic.gui import theme
 from mosaic.gui.models.lanes import Cell
 from mosaic.gui.views.words import number
 
-Json = dict[str, Any]
 SPACE = "   "
 PAD = 10
 SOFT = 4
@@ -55,16 +53,6 @@ def _several(seen: Sequence[Cell], count: int) -> list[str]:
 
 def _spread(low: float, high: float) -> str:
     return number(low) if low == high else f"{number(low)} to {number(high)}"
-
-
-def eval_line(summary: Json) -> str:
-    """`eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6`."""
-    figures = [f"episodes={summary['episodes']}"]
-    for name in ("avg", "min", "max"):
-        value = summary.get(f"{name}_return")
-        if value is not None:
-            figures.append(f"{name}={value:.1f}")
-    return f"eval batch {summary.get('batch', 1)} | {' '.join(figures)}"
 
 
 # --- drawn

@@ -28,21 +28,10 @@ from PySide6.QtWidgets import (
 from mosaic.gui import theme
 from mosaic.gui.views.made import accent_button, muted, named
 from mosaic.gui.views.words import run_title, short_id
-from mosaic.plugins.payloads import differences, flattened
-from mosaic.plugins.schema import algorithms
+from mosaic.plugins.payloads import differences
 
 Json = dict[str, Any]
 MOST_STEPS = 2_000_000_000
-FORMS_OWN = "metadata.ui."
-"""What a form noted for itself; no run is different by it."""
-
-
-def settings_of(payload: Json) -> Json:
-    """Every setting of a payload, those that were left at their default included. Reads the workers' schemas."""
-    algorithm = algorithms().get(payload["metadata"]["worker"]["config"].get("algo", ""))
-    defaults = {field.name: field.default for field in algorithm.fields} if algorithm else {}
-    given = {name: value for name, value in flattened(payload).items() if not name.startswith(FORMS_OWN)}
-    return {**{name: value for name, value in defaults.items() if value is not None}, **given}
 
 
 def _column(dialog: QDialog, title: str) -> QVBoxLayout:

@@ -58,6 +58,15 @@ def duration(seconds: float | None) -> str:
     return " ".join(shown[:2]) or "0s"
 
 
+def size(size_bytes: float) -> str:
+    """3.4 MB."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:.0f} {unit}" if unit == "bytes" else f"{size_bytes:.3g} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.3g} TB"
+
+
 def ago(at: float | None) -> str:
     """2 min ago."""
     if at is None:

@@ -31,6 +31,7 @@ PATCHES = {
     "torch.utils.tensorboard.writer": ("metrics", "writers:patch_writer"),
     "tensorboardX.writer": ("metrics", "writers:patch_writer"),
     "wandb.sdk.wandb_run": ("wandb", "trackers:patch_run"),
+    "wandb.integration.gym": ("wandb", "trackers:patch_monitor"),
     "torch.serialization": ("checkpoints", "saves:patch_torch"),
     "argparse": ("metrics", "arguments:patch_argparse"),
     "tyro._cli": ("metrics", "arguments:patch_tyro"),

@@ -29,6 +29,11 @@ def patch_run(module: Any) -> None:
     kind.log = log
 
 
+def patch_monitor(module: Any) -> None:
+    """`monitor_gym` breaks the closing of every environment that records videos, on gymnasium 1.x: it is left out."""
+    module.monitor = lambda: None
+
+
 def _take(data: Any, step: Any, counted: Any) -> None:
     if step is None:
         step = next((data[name] for name in _STEP_NAMES if isinstance(data.get(name), numbers.Real)), counted)

@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mosaic.statistics import (
-    Interval,
-    Spread,
+from mosaic.statistics.curves import Interval, Spread, mean_interval, resample, smoothed
+from mosaic.statistics.scores import (
+    LAST_EPISODES,
     final_performance,
     iqm_interval,
-    mean_interval,
     probability_of_improvement_interval,
-    resample,
-    smoothed,
 )
 
 Json = dict[str, Any]
@@ -41,6 +38,7 @@ class Entry:
     x: Floats
     y: Floats
     returns: Floats
+    """What its final score is the mean of, as far as it is new enough: returns, or another figure."""
 
     @property
     def task(self) -> str:
@@ -114,13 +112,14 @@ def _shared(spread: Spread) -> Spread:
     return Spread(mean, low, high, spread.runs)
 
 
-def compare(entries: Sequence[Entry], key: str, weight: float) -> Comparison:
+def compare(entries: Sequence[Entry], key: str, weight: float, last: int = LAST_EPISODES) -> Comparison:
+    """`key` groups the runs; `weight` smooths their curves; a final score is the mean of the `last` values."""
     grid = _grid(entries)
     members: dict[str, list[Entry]] = {}
     for entry in entries:
         name = entry.title if key == ALONE else words(entry.settings.get(key))
         members.setdefault(name, []).append(entry)
-    finals = {entry.run_id: final_performance(entry.returns) for entry in entries}
+    finals = {entry.run_id: final_performance(entry.returns, last) for entry in entries}
     scores, is_scaled = _scaled(entries, finals)
     strata = {name: _strata(group, scores) for name, group in members.items()}
     groups = [

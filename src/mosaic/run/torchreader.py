@@ -1,0 +1,212 @@
+"""Reads the weights in a file that `torch.save` wrote, without torch and without unpickling anything.
+
+The pickle inside is not loaded but followed, opcode by opcode, by a machine that knows how to make containers, numbers,
+texts and tensors, and nothing else. A file that wants more would run code when it is loaded: it is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import pickletools
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from mosaic.contracts.errors import BadInput, CheckpointDamaged
+
+LARGEST_PICKLE = 64 << 20
+_STORAGES = {
+    "FloatStorage": "f4", "DoubleStorage": "f8", "HalfStorage": "f2", "LongStorage": "i8", "IntStorage": "i4",
+    "ShortStorage": "i2", "CharStorage": "i1", "ByteStorage": "u1", "BoolStorage": "?",
+}  # fmt: skip
+_DICT, _TENSOR, _PARAMETER = (
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    "torch._utils _rebuild_parameter",
+)
+_ORDER: dict[bytes, Literal["<", ">"]] = {b"little": "<", b"big": ">"}
+
+
+def read_weights(path: Path) -> Any:
+    """What was saved: arrays, in the containers they were saved in; refused where it is damaged or more than that."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+            if broken is not None:
+                raise CheckpointDamaged(f"{path} is damaged ({broken}: wrong checksum). Use a checkpoint of its run.")
+            return _Archive(path, archive).read()
+    except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as error:
+        what = "no file that torch.save wrote" if isinstance(error, zipfile.BadZipFile) else "not readable"
+        raise CheckpointDamaged(f"{path} is damaged or {what} ({error}). Use a checkpoint of its run.") from None
+
+
+class _Storage(NamedTuple):
+    kind: str
+    key: str
+    length: int
+
+
+class _Function(NamedTuple):
+    name: str
+
+
+class _Mark:
+    pass
+
+
+class _Malformed(Exception):
+    """The pickle does not make sense, said as part of a sentence."""
+
+
+class _Archive:
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self._path = path
+        self._archive = archive
+        self._members = {info.filename.partition("/")[2]: info for info in archive.infolist()}
+
+    def read(self) -> Any:
+        index = self._member("data.pkl")
+        if index.file_size > LARGEST_PICKLE:
+            raise CheckpointDamaged(
+                f"{self._path} is no file that torch.save wrote: its index has {index.file_size:,} bytes."
+            )
+        said = self._archive.read(self._members["byteorder"]) if "byteorder" in self._members else b"little"
+        self._order = _ORDER.get(said, "<")
+        try:
+            return self._followed(self._archive.read(index))
+        except (_Malformed, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise CheckpointDamaged(
+                f"{self._path} is damaged or no file of weights ({error}). Use a checkpoint of its run."
+            ) from None
+
+    def _member(self, name: str) -> zipfile.ZipInfo:
+        info = self._members.get(name)
+        # torch stores without compression: whatever else claims to be such a file might unfold to any size.
+        if info is None or info.compress_type != zipfile.ZIP_STORED:
+            raise CheckpointDamaged(
+                f"{self._path} is no file that torch.save wrote (no {name}). Use a checkpoint of its run."
+            )
+        return info
+
+    # --- following the pickle
+
+    def _followed(self, pickled: bytes) -> Any:
+        stack: list[Any] = []
+        memo: dict[Any, Any] = {}
+        opcodes = list(pickletools.genops(pickled))
+        for opcode, argument, _ in opcodes:
+            if opcode.name in ("GLOBAL", "INST"):
+                self._function(str(argument))
+        for opcode, argument, _ in opcodes:
+            name = opcode.name
+            if name in _CONSTANTS:
+                stack.append(_CONSTANTS[name]())
+            elif name in _LITERALS:
+                stack.append(argument)
+            elif name in ("BINPUT", "LONG_BINPUT"):
+                memo[argument] = stack[-1]
+            elif name == "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            elif name in ("BINGET", "LONG_BINGET"):
+                stack.append(memo[argument])
+            elif name in _TUPLES:
+                count = _TUPLES[name]
+                items = tuple(stack[len(stack) - count :])
+                del stack[len(stack) - count :]
+                stack.append(items)
+            elif name == "TUPLE":
+                stack.append(tuple(_since_mark(stack)))
+            elif name in ("APPEND", "APPENDS"):
+                items = tuple(_since_mark(stack)) if name == "APPENDS" else (stack.pop(),)
+                _as(list, stack[-1]).extend(items)
+            elif name in ("SETITEM", "SETITEMS"):
+                pairs = _since_mark(stack) if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
+                _as(dict, stack[-1]).update(zip(pairs[::2], pairs[1::2], strict=True))
+            elif name == "GLOBAL":
+                stack.append(self._function(str(argument)))
+            elif name == "STACK_GLOBAL":
+                attribute, module = stack.pop(), stack.pop()
+                stack.append(self._function(f"{module} {attribute}"))
+            elif name == "REDUCE":
+                arguments, function = stack.pop(), stack.pop()
+                stack.append(self._called(_as(_Function, function), _as(tuple, arguments)))
+            elif name == "BINPERSID":
+                stack.append(_storage(stack.pop()))
+            elif name == "BUILD":
+                stack.pop()  # what a module notes about its state dict: no weights
+                _as(dict, stack[-1])
+            elif name == "STOP":
+                return stack.pop()
+            elif name not in ("PROTO", "FRAME"):
+                raise _Malformed(f"its index has the opcode {name}")
+        raise _Malformed("its index is cut short")
+
+    def _function(self, name: str) -> _Function:
+        module, _, attribute = name.partition(" ")
+        if name not in (_DICT, _TENSOR, _PARAMETER) and not (module == "torch" and attribute in _STORAGES):
+            raise BadInput(
+                f"{self._path} holds more than weights ({name!r}): loading it could run code. It is refused."
+            )
+        return _Function(name)
+
+    def _called(self, function: _Function, arguments: tuple[Any, ...]) -> Any:
+        if function.name == _DICT:
+            return dict(*arguments)
+        if function.name == _PARAMETER:
+            return arguments[0]
+        if function.name != _TENSOR:
+            raise _Malformed(f"its index calls {function.name}")
+        storage, offset, shape, strides, *_ = arguments
+        return self._tensor(_as(_Storage, storage), offset, shape, strides)
+
+    def _tensor(self, storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
+        kind = np.dtype(_STORAGES[storage.kind]).newbyteorder(self._order)
+        info = self._member(f"data/{storage.key}")
+        if info.file_size != storage.length * kind.itemsize:
+            raise _Malformed(f"{info.filename} has {info.file_size} bytes; expected {storage.length * kind.itemsize}")
+        if len(shape) != len(strides) or min((*shape, *strides, offset)) < 0 or math.prod(shape) > storage.length:
+            raise _Malformed("a tensor's shape makes no sense")
+        flat = np.frombuffer(self._archive.read(info), kind)
+        last = offset + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+        if 0 not in shape and last >= len(flat):
+            raise _Malformed("a tensor reaches beyond its storage")
+        if 0 in shape:
+            return np.empty(shape, kind.newbyteorder("="))
+        view = np.lib.stride_tricks.as_strided(flat[offset:], shape, [stride * kind.itemsize for stride in strides])
+        return np.array(view, kind.newbyteorder("="), order="C")
+
+
+def _since_mark(stack: list[Any]) -> list[Any]:
+    at = max(place for place, item in enumerate(stack) if isinstance(item, _Mark))
+    items = stack[at + 1 :]
+    del stack[at:]
+    return items
+
+
+def _storage(said: Any) -> _Storage:
+    what, function, key, _, length = _as(tuple, said)
+    if what != "storage":
+        raise _Malformed("it refers to something that is no storage")
+    return _Storage(_as(_Function, function).name.partition(" ")[2], _as(str, key), _as(int, length))
+
+
+def _as(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise _Malformed(f"its index has a {type(value).__name__} where a {kind.__name__} is expected")
+    return value
+
+
+_CONSTANTS: dict[str, Callable[[], Any]] = {
+    "MARK": _Mark,
+    "EMPTY_TUPLE": tuple,
+    "EMPTY_DICT": dict,
+    "EMPTY_LIST": list,
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": lambda: False,
+}
+_LITERALS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8")
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}

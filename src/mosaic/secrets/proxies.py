@@ -1,0 +1,113 @@
+"""How W&B is reached: the key and the proxies that its processes get in their environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from mosaic.secrets import dotenv
+from mosaic.secrets.store import find_secret, is_reference, secret_behind
+
+FIELDS = {"http": "wandb_http_proxy", "https": "wandb_https_proxy"}
+VARIABLES = {"http": "WANDB_VPN_HTTP_PROXY", "https": "WANDB_VPN_HTTPS_PROXY"}
+"""Where a workspace's `.env` names the proxies of a VPN."""
+STORED = {"http": "wandb_vpn_http_proxy", "https": "wandb_vpn_https_proxy"}
+"""What the secret store calls those of the user's own settings: an address may hold a password."""
+SWITCH = "wandb_use_vpn_proxy"
+DIRECT = ("localhost", "127.0.0.1", "::1")
+"""What no proxy stands before."""
+_SCHEMES = ("http", "https", "socks5", "socks5h")
+
+
+class Proxies(NamedTuple):
+    http: str | None
+    https: str | None
+    problems: list[str]
+    """One sentence for each thing that was passed over; without any password."""
+
+
+class WandbEnvironment(NamedTuple):
+    variables: dict[str, str]
+    """To be laid over the environment of a process that talks to W&B."""
+    problems: list[str]
+
+
+def wandb_environment(
+    extras: Mapping[str, Any], root: Path, inherited: Mapping[str, str] = os.environ
+) -> WandbEnvironment:
+    """For the `extras` of a worker's config, in the workspace at `root`: the API key and the proxies."""
+    found = proxies(extras, root)
+    variables = proxy_variables(found, inherited)
+    key = wandb_key(extras)
+    if key:
+        variables["WANDB_API_KEY"] = key
+    return WandbEnvironment(variables, found.problems)
+
+
+def wandb_key(extras: Mapping[str, Any]) -> str | None:
+    """The one that the config refers to, else the user's."""
+    told = extras.get("wandb_api_key")
+    return (secret_behind(told) if isinstance(told, str) else None) or find_secret("wandb_api_key")
+
+
+def proxies(extras: Mapping[str, Any], root: Path) -> Proxies:
+    """Those of the config, else those of `.env`, else the user's own; and only where the VPN box is ticked."""
+    told = {kind: _told(extras.get(field)) for kind, field in FIELDS.items()}
+    if not extras.get(SWITCH):
+        problems = [f"{FIELDS[kind]} is set but {SWITCH} is not: it has no effect." for kind in told if told[kind]]
+        return Proxies(None, None, problems)
+    problems = []
+    if not any(told.values()):
+        values, problems = dotenv.of_workspace(root)
+        told = {kind: values.get(name) for kind, name in VARIABLES.items()}
+    if not any(told.values()):
+        told = {kind: find_secret(name) for kind, name in STORED.items()}
+    usable = {kind: usable_address(value) for kind, value in told.items() if value}
+    for kind in [kind for kind in told if told[kind]]:
+        if usable[kind] is None:
+            problems.append(f"The {kind} proxy for W&B is no address; expected one such as http://10.0.0.1:3128.")
+    if not any(told.values()):
+        problems.append(
+            f"{SWITCH} is set, but no proxy is named. Set {FIELDS['https']}, or {VARIABLES['https']} in {root / '.env'}"
+        )
+    # W&B speaks HTTPS: whoever names one proxy means it for that.
+    http, https = usable.get("http"), usable.get("https")
+    return Proxies(http or https, https or http, problems)
+
+
+def proxy_variables(found: Proxies, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+    if not (found.http or found.https):
+        return {}
+    variables: dict[str, str] = {}
+    for name, value in (("http_proxy", found.http), ("https_proxy", found.https)):
+        # Half of the world reads them in small letters and half in capitals.
+        variables |= {name: value or "", name.upper(): value or ""}
+    direct = inherited.get("NO_PROXY") or inherited.get("no_proxy") or ""
+    hosts = [host.strip() for host in direct.split(",") if host.strip()]
+    kept = ",".join([*hosts, *(host for host in DIRECT if host not in hosts)])
+    return {**variables, "no_proxy": kept, "NO_PROXY": kept}
+
+
+def usable_address(text: str) -> str | None:
+    """With a scheme, or None where it names no host."""
+    address = text.strip() if "//" in text else f"http://{text.strip()}"
+    try:
+        parts = urlsplit(address)
+        is_good = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return None
+    return address if is_good and not any(char.isspace() for char in address) else None
+
+
+def shown(address: str) -> str:
+    """An address as it may be shown: without user and password."""
+    return address.rsplit("@", 1)[-1] if "@" in address else address.split("//", 1)[-1]
+
+
+def _told(value: Any) -> str | None:
+    if not isinstance(value, str) or not value.strip():
+        return None
+    return secret_behind(value) if is_reference(value) else value

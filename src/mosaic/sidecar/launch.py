@@ -1,0 +1,65 @@
+"""For which runs a sidecar is started, and how. The daemon asks; the keeper starts it.
+
+No secret passes through them: the sidecar looks for the key by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.payload import Payload
+from mosaic.hub.after import wished_repo
+from mosaic.keeper.launch import Sidecar
+from mosaic.secrets.store import file_path
+from mosaic.sidecar.reach import api_key
+from mosaic.sidecar.upload import is_installed
+from mosaic.sidecar.wishes import wishes
+
+LOG_NAME = "sidecar"
+_UNSENT = ("MOSAIC_TOKEN",)
+
+
+def sidecar_for(
+    folder: RunFolder, payload: Payload, caller: Mapping[str, str] | None, has_wandb_probe: bool = False
+) -> Sidecar | None:
+    """None where there would be nothing for it to do.
+
+    `caller` is the environment that a program of the user's runs in. Such a program tracks itself if it wants to; where
+    the probe keeps it offline (`has_wandb_probe`) and it did not choose a WANDB_MODE, what it writes is uploaded.
+    """
+    env = {name: value for name, value in os.environ.items() if name not in _UNSENT}
+    repo = wished_repo(payload) if caller is None else None
+    if caller is None:
+        is_wanted = bool(wishes(payload, folder.run_id, env))
+    else:
+        env |= {name: value for name, value in caller.items() if name.startswith("WANDB_") or _is_proxy(name)}
+        is_wanted = has_wandb_probe and "WANDB_MODE" not in caller and is_installed() and _may_have_key(env)
+    if not is_wanted and repo is None:
+        return None
+    argv = [sys.executable, "-m", "mosaic.sidecar", "go", str(folder.path)]
+    argv += ["--journal-from", str(_size(folder.journal)), "--keeper-from", str(_size(folder.keeper))]
+    argv += ["--upload-only"] if caller is not None else []
+    if repo is not None:
+        argv += ["--push", repo] if is_wanted else ["--push", repo, "--push-only"]
+    return {"argv": argv, "cwd": str(folder.path), "env": env, "log_name": LOG_NAME}
+
+
+def _may_have_key(env: Mapping[str, str]) -> bool:
+    """A quick look, so that scripts of people who do not use W&B are spared a process; the keyring is not asked."""
+    return api_key(env) is not None or file_path().exists() or find_spec("keyring") is not None
+
+
+def _is_proxy(name: str) -> bool:
+    return name.lower() in ("http_proxy", "https_proxy", "no_proxy")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

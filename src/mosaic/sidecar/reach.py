@@ -1,0 +1,171 @@
+"""Whether W&B can be talked to, asked once and briefly, and what is wrong if not, in plain words.
+
+W&B's own client retries for minutes to days; nothing of it is started before this says yes. Standard library only.
+"""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import http.client
+import json
+import netrc
+import re
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+DEFAULT_URL = "https://api.wandb.ai"
+PATIENCE_S = 8.0
+_QUERY = {"query": "query Viewer { viewer { id entity } }", "operationName": "Viewer"}
+_MOST_BYTES = 1 << 20
+
+
+class Trouble(NamedTuple):
+    words: str
+    """A sentence without its full stop."""
+    is_lasting: bool = False
+    """Trying again helps nobody before the user has done something."""
+    advice: str = ""
+    """What the user can do, as a sentence."""
+    is_answer: bool = False
+    """W&B itself said no; otherwise nobody spoke with it."""
+
+
+NO_KEY = Trouble("No W&B API key is known", True, "Give one: mosaic wandb login.")
+_STATUS = {
+    401: Trouble("W&B does not know this API key (401)", True, "Give another one: mosaic wandb login.", True),
+    403: Trouble("W&B does not allow this (403)", True, "Check the key, the entity and the project.", True),
+    404: Trouble("W&B does not know this project or entity (404)", True, "Check the entity and the project.", True),
+    429: Trouble("W&B asks to wait (429: too many requests)", is_answer=True),
+}
+
+
+def server_url(env: Mapping[str, str]) -> str:
+    """The environment's, else the one of the user's own wandb settings, else W&B's."""
+    told = env.get("WANDB_BASE_URL") or _settings_url(env)
+    return (told or DEFAULT_URL).rstrip("/")
+
+
+def api_key(env: Mapping[str, str]) -> str | None:
+    """The environment's, else the one that `wandb login` once left in ~/.netrc."""
+    told = env.get("WANDB_API_KEY", "").strip()
+    if told:
+        return told
+    path = env.get("NETRC") or str(Path(env.get("HOME", "~")).expanduser() / ".netrc")
+    try:
+        found = netrc.netrc(path).authenticators(urlsplit(server_url(env)).hostname or "")
+    except (OSError, netrc.NetrcParseError):
+        return None
+    return found[2] if found else None
+
+
+def trouble(env: Mapping[str, str]) -> Trouble | None:
+    """None: W&B answers, and knows the key."""
+    key = api_key(env)
+    if key is None:
+        return NO_KEY
+    url = server_url(env)
+    credentials = base64.b64encode(f"api:{key}".encode()).decode()
+    headers = {"Authorization": f"Basic {credentials}", "Content-Type": "application/json"}
+    try:
+        request = urllib.request.Request(f"{url}/graphql", json.dumps(_QUERY).encode(), headers)
+        with _opener(env, url).open(request, timeout=_patience_s(env)) as reply:
+            told = json.loads(reply.read(_MOST_BYTES))
+        if told["data"]["viewer"] is None:
+            return _STATUS[401]
+    except urllib.error.HTTPError as error:
+        return from_status(error.code)
+    except urllib.error.URLError as error:
+        return from_error(error.reason)
+    except (KeyError, TypeError):
+        return Trouble(f"What answers at {url} is not W&B", True, "Check WANDB_BASE_URL.")
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return from_error(error)
+    return None
+
+
+def _patience_s(env: Mapping[str, str]) -> float:
+    """Whoever wants to wait less for W&B says so as for its own client."""
+    try:
+        return min(PATIENCE_S, max(0.1, float(env["WANDB_INIT_TIMEOUT"])))
+    except (KeyError, ValueError):
+        return PATIENCE_S
+
+
+def from_status(status: int) -> Trouble:
+    known = _STATUS.get(status)
+    if known is not None:
+        return known
+    if status >= 500:
+        return Trouble(f"W&B has a fault of its own ({status})", is_answer=True)
+    return Trouble(f"W&B refused the request ({status})", is_answer=True)
+
+
+def from_error(error: object) -> Trouble:
+    if isinstance(error, ssl.SSLError):
+        return Trouble(
+            "W&B cannot be reached (no secure connection: the certificate was not accepted)",
+            advice="Check the proxy and the machine's certificates: mosaic wandb probe.",
+        )
+    if isinstance(error, TimeoutError):
+        return Trouble("W&B cannot be reached (no answer)")
+    if isinstance(error, ConnectionRefusedError):
+        return Trouble("W&B cannot be reached (refused)")
+    if isinstance(error, socket.gaierror):
+        return Trouble("W&B cannot be reached (its name is not known: is there a network?)")
+    if isinstance(error, ValueError):
+        return Trouble("W&B cannot be reached (what came back is no answer)")
+    return from_words(str(error))
+
+
+_WORDS = (
+    (r"Fatal error while uploading", "The upload to W&B broke off"),
+    (r"refused", "W&B cannot be reached (refused)"),
+    (r"no such host|name resolution|Name or service", "W&B cannot be reached (its name is not known)"),
+    (r"x509|certificate|tls:", "W&B cannot be reached (no secure connection)"),
+    (r"deadline exceeded|[Tt]imed? ?out", "W&B cannot be reached (no answer)"),
+    (r"EOF|reset by peer|broken pipe|closed", "The connection to W&B was broken off"),
+)
+
+
+def from_words(text: str) -> Trouble:
+    """Of what W&B's client said."""
+    status = re.search(r"\bHTTP (\d{3})\b|\bstatus(?: code)?:? (\d{3})\b", text)
+    if status:
+        return from_status(int(status[1] or status[2]))
+    if re.search(r"permission denied|unauthorized|API key|not logged in", text, re.IGNORECASE):
+        return _STATUS[401] if "permission" not in text.lower() else _STATUS[403]
+    for pattern, words in _WORDS:
+        if re.search(pattern, text):
+            return Trouble(words)
+    said = " ".join(text.split())[:200].rstrip(".")
+    return Trouble(f"The upload to W&B failed ({said})" if said else "The upload to W&B failed")
+
+
+def _opener(env: Mapping[str, str], url: str) -> urllib.request.OpenerDirector:
+    """With the proxies of `env`, not of this process."""
+    proxies = {
+        kind: address
+        for kind in ("http", "https")
+        if (address := env.get(f"{kind}_proxy") or env.get(f"{kind.upper()}_PROXY"))
+    }
+    direct = {"no": env.get("no_proxy") or env.get("NO_PROXY") or ""}
+    if urllib.request.proxy_bypass_environment(urlsplit(url).hostname or "", direct):  # type: ignore[attr-defined]
+        proxies = {}
+    return urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
+
+
+def _settings_url(env: Mapping[str, str]) -> str | None:
+    home = env.get("WANDB_CONFIG_DIR") or str(Path(env.get("HOME", "~")).expanduser() / ".config" / "wandb")
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read(Path(home) / "settings")
+        return parser.get("default", "base_url", fallback=None)
+    except (configparser.Error, OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,164 @@
+"""A key that came with a config is nowhere but in the store, however the run ends."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.commands import mosaic
+from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, wait_for
+from tests.helpers.wandb_server import WandbServer
+
+from mosaic import secrets
+from mosaic.client import Trainer
+from mosaic.contracts.errors import MosaicError
+from mosaic.contracts.folder import Workspace
+from mosaic.secrets.file import path as secret_file
+
+CANARY = "canary0123456789abcdef0123456789abcdef01"
+PASSWORD = "canaryproxypassword"
+EXTRAS = {"wandb_api_key": CANARY, "wandb_http_proxy": f"http://me:{PASSWORD}@proxy.invalid:3128"}
+
+
+def with_key(**config: Any) -> dict[str, Any]:
+    return scripted(extras=EXTRAS, **config)
+
+
+def leaks(workspace: Workspace, trainer: Trainer) -> list[str]:
+    """Every place where the key or the password can be read."""
+    words = (CANARY.encode(), PASSWORD.encode())
+    found = [
+        str(path)
+        for path in (*workspace.root.rglob("*"), *workspace.root.parent.glob("*"))
+        if path.is_file() and any(word in path.read_bytes() for word in words)
+    ]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(word in (process / "cmdline").read_bytes() for word in words):
+                found.append(str(process))
+        except OSError:
+            continue
+    told = [json.dumps(view) for view in trainer.runs(include_archived=True)]
+    told += [json.dumps(trainer.config(view["run_id"])) for view in trainer.runs(include_archived=True)]
+    told += [json.dumps(event) for event in all_events(trainer)]
+    return found + [text for text in told if any(word.decode() in text for word in words)]
+
+
+def all_events(trainer: Trainer) -> list[dict[str, Any]]:
+    last = trainer.get("last")["run_id"]
+    events: list[dict[str, Any]] = []
+    for batch in trainer.watch(0):
+        events += batch.events
+        if any(event["run_id"] == last and event.get("stage") == "finished" for event in batch.events):
+            return events
+    return events
+
+
+def extras_of(trainer: Trainer, run_id: str) -> dict[str, str]:
+    found: dict[str, str] = trainer.config(run_id)["metadata"]["worker"]["config"]["extras"]
+    return found
+
+
+def test_nothing_shows_a_key_after_a_run_a_failure_and_a_kill(
+    daemon: LiveDaemon, trainer: Trainer, workspace: Workspace
+) -> None:
+    assert trainer.check(with_key())["ok"]
+    assert not secret_file().exists()
+    done = trainer.submit(with_key(steps=3))["run_id"]
+    failed = trainer.submit(with_key(exit=3, say="it broke"))["run_id"]
+    rejected = trainer.submit(with_key(reject="not today"))["run_id"]
+    long = trainer.submit(with_key(steps=1_000_000, dt=0.01))["run_id"]
+    wait_for(lambda: (trainer.get(long)["global_step"] or 0) > 2, "some steps")
+    assert extras_of(trainer, long)["wandb_api_key"] == "secret:wandb_api_key"
+    daemon.kill()
+    trainer = daemon.start()
+    os.kill(trainer.get(long)["pid"], signal.SIGKILL)
+    outcomes = [ended(trainer, run_id)["outcome"] for run_id in (done, failed, rejected, long)]
+    assert outcomes == ["succeeded", "failed", "rejected", "failed"]
+    again = trainer.submit(trainer.config(done))["run_id"]
+    ended(trainer, again)
+    assert extras_of(trainer, again) == extras_of(trainer, done)
+    assert leaks(workspace, trainer) == []
+    assert secrets.secret_behind(extras_of(trainer, again)["wandb_api_key"]) == CANARY
+    assert secrets.secret_behind(extras_of(trainer, again)["wandb_http_proxy"]) == EXTRAS["wandb_http_proxy"]
+    trainer.close()
+
+
+def test_a_refusal_neither_repeats_a_key_nor_stores_it(trainer: Trainer, workspace: Workspace) -> None:
+    config = {"algo": "ppo", "env_id": "CartPole-v1"}
+    payloads: list[dict[str, Any]] = [
+        {**with_key(), "wandb_api_key": CANARY},
+        {"metadata": {"worker": {"id": "scripted", "config": {}}, "password": CANARY}, "artifacts": {}},
+        {"metadata": {"worker": {"id": "cleanrl", "config": {**config, "api_key": CANARY}}}, "artifacts": {}},
+        {
+            "metadata": {"worker": {"id": "cleanrl", "config": {**config, "extras": {**EXTRAS, "grid_limit": -1}}}},
+            "artifacts": {},
+        },
+    ]
+    for payload in payloads:
+        for verb in (trainer.check, trainer.submit):
+            with pytest.raises(MosaicError) as refused:
+                verb(payload)
+            assert CANARY not in str(refused.value)
+            assert PASSWORD not in str(refused.value)
+    ended(trainer, trainer.submit(scripted())["run_id"])
+    assert leaks(workspace, trainer) == []
+    assert not secret_file().exists()
+
+
+@pytest.mark.parametrize("form", ["folder", "zip"])
+def test_an_imported_run_leaves_its_key_at_the_door(
+    trainer: Trainer, workspace: Workspace, tmp_path: Path, form: str
+) -> None:
+    run_id = trainer.submit(scripted())["run_id"]
+    folder = Path(ended(trainer, run_id)["run_dir"])
+    trainer.delete(run_id)
+    outside = tmp_path / "elsewhere" / run_id
+    shutil.copytree(workspace.trash / run_id, outside, symlinks=True)
+    data = json.loads((outside / "config.json").read_text())
+    data["metadata"]["worker"]["config"]["extras"] = EXTRAS
+    (outside / "config.json").write_text(json.dumps(data))
+    source = outside
+    if form == "zip":
+        source = Path(shutil.make_archive(str(tmp_path / "moved"), "zip", outside.parent, run_id))
+    trainer.import_run(str(source))
+    assert folder.is_dir()
+    assert leaks(workspace, trainer) == []
+    assert secrets.secret_behind(extras_of(trainer, run_id)["wandb_api_key"]) == CANARY
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="the wandb extra is not installed")
+def test_a_tracked_run_uses_its_key_and_shows_it_nowhere(
+    workspace: Workspace, plugins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First against a server that has a fault, so that there is something to be synced; then by the command line."""
+    extras = {"wandb_api_key": CANARY, "track_wandb": True, "wandb_project_name": "p"}
+    config = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2048, "extras": extras}
+    with WandbServer(500) as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        with running_daemon(workspace, plugins) as (_, trainer):
+            payload = {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}
+            run_id = trainer.submit(payload)["run_id"]
+            assert ended(trainer, run_id)["outcome"] == "succeeded"
+
+            def failure() -> bool:
+                return any(state["process"] is None and state["state"] == "failed" for state in trainer.wandb(run_id))
+
+            wait_for(failure, "the sidecar to give up", 60)
+            assert trainer.get(run_id)["has_wandb"]
+            server.mode = "ok"
+            assert mosaic(workspace, "wandb", "probe", run_id, "--json").json["ok"]
+            (synced,) = mosaic(workspace, "wandb", "sync", "--all", "--json").json
+            assert (synced["state"], synced["error"]) == ("synced", None)
+            assert server.history(run_id)
+            (told,) = trainer.wandb(run_id)
+            assert (told["state"], told["url"]) == ("synced", synced["url"])
+            assert leaks(workspace, trainer) == []
+        assert server.keys == {"Basic " + base64.b64encode(f"api:{CANARY}".encode()).decode()}

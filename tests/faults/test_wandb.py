@@ -1,0 +1,232 @@
+"""F20 and F21: W&B that is not there, hangs, is slow, refuses or breaks off costs a run nothing, and loses nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.daemons import ended, running_daemon, scripted, wait_for
+from tests.helpers.keeper_runs import SLEEPER, KeptRun, until
+from tests.helpers.sidecar_runs import RUN_ID, environment, payload, recorded_run, said
+from tests.helpers.wandb_server import WandbServer, refusing_url
+
+from mosaic.contracts.files import write_json
+from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.processes import is_alive
+from mosaic.journal import read_all
+from mosaic.sidecar import ledger
+from mosaic.sidecar.sync import sync_run
+
+FAULTS: dict[str | int, tuple[str, str]] = {
+    "refuse": ("offline", "W&B cannot be reached (refused)."),
+    "hang": ("offline", "W&B cannot be reached (no answer)."),
+    401: ("failed", "W&B does not know this API key (401). Give another one: mosaic wandb login."),
+    403: ("failed", "W&B does not allow this (403). Check the key, the entity and the project."),
+    429: ("failed", "W&B asks to wait (429: too many requests)."),
+    500: ("failed", "W&B has a fault of its own (500)."),
+    "drop": ("failed", "The upload to W&B broke off."),
+}
+SIDECAR_S = 90.0
+"""It gives way to everything else on the machine."""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return recorded_run(tmp_path_factory)
+
+
+@pytest.fixture
+def folder(recorded: RunFolder, tmp_path: Path) -> RunFolder:
+    copied = tmp_path / "it's a workspace" / "var" / "trainer" / "runs" / RUN_ID
+    shutil.copytree(recorded.path, copied, symlinks=True)
+    return RunFolder(copied)
+
+
+@pytest.mark.parametrize("mode", FAULTS)
+def test_a_sync_that_fails_says_why_and_keeps_everything_for_the_next_one(
+    folder: RunFolder, tmp_path: Path, mode: str | int
+) -> None:
+    state, error = FAULTS[mode]
+    (offline,) = ledger.wandb_folders(folder)
+    (data,) = offline.glob("*.wandb")
+    before = data.read_bytes()
+    with ExitStack() as stack:
+        url = stack.enter_context(refusing_url()) if mode == "refuse" else ""
+        server = None if url else stack.enter_context(WandbServer(mode))
+        found = sync_run(folder, environment(url or server.url, tmp_path / "home"))  # type: ignore[union-attr]
+        assert (found.state, found.error) == (state, error)
+        assert server is None or len(server.calls) < 80, "no endless retries"
+    assert data.read_bytes() == before
+    assert ledger.read(folder) == found
+    if mode == "drop":  # W&B's client itself calls this one synced
+        with WandbServer() as server:
+            assert sync_run(folder, environment(server.url, tmp_path / "home")).state == "synced"
+            assert len(server.history(RUN_ID)) == (found.entries[offline.name].records or 0) + 1
+
+
+def test_a_slow_server_is_only_slow(folder: RunFolder, tmp_path: Path) -> None:
+    with WandbServer("delay") as server:
+        found = sync_run(folder, environment(server.url, tmp_path / "home", WANDB_INIT_TIMEOUT="10"))
+        assert (found.state, found.error) == ("synced", None)
+
+
+def test_an_upload_that_takes_too_long_is_ended_with_everything_it_started(folder: RunFolder, tmp_path: Path) -> None:
+    with WandbServer() as server:
+        answer = server.answer
+
+        def hang_after_the_first(operation: str, query: str, variables: dict[str, Any]) -> dict[str, Any]:
+            if operation != "Viewer":
+                server.mode = "hang"
+            return answer(operation, query, variables)
+
+        server.answer = hang_after_the_first  # type: ignore[method-assign]
+        found = sync_run(folder, environment(server.url, tmp_path / "home"), limit_s=6.0)
+    assert (found.state, found.error) == ("failed", "W&B took too long.")
+
+
+# --- beside a run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[KeptRun]:
+    place = Workspace(tmp_path / "it's a workspace" / "var").runs / RUN_ID
+    kept = KeptRun(place)
+    write_json(kept.folder.config, payload({"algo": "x", "env_id": "y"}, "scripted", wandb={"enabled": True}))
+    yield kept
+    assert kept.close() == [], "processes were left running"
+
+
+def beside(run: KeptRun, url: str, home: Path, *options: str) -> dict[str, Any]:
+    env = environment(url, home) | {key: run.launch([""])["env"][key] for key in ("RUN", "MOSAIC_TEST_MARK")}
+    argv = [sys.executable, "-m", "mosaic.sidecar", "go", str(run.folder.path), *options]
+    return {"argv": argv, "cwd": str(run.folder.path), "env": env, "log_name": "sidecar"}
+
+
+WRITES = """
+import json
+def line(seq, kind, **facts):
+    with open(os.path.join(RUN, 'journal.jsonl'), 'a') as file:
+        file.write(json.dumps({'seq': seq, 'at': time.time(), 'kind': kind, **facts}) + '\\n')
+line(1, 'hello', worker='w', version='1', pid=os.getpid())
+for seq in range(2, 2000):
+    line(seq, 'metrics', series={'a': [[seq, time.time(), float(seq)]]})
+    say('step')
+    time.sleep(0.05)
+    if os.path.exists(os.path.join(RUN, 'enough')):
+        line(seq + 1, 'finished', outcome='succeeded')
+        break
+"""
+
+
+def test_a_run_is_uploaded_while_it_goes_on_and_to_its_last_point(run: KeptRun, tmp_path: Path) -> None:
+    with WandbServer() as server:
+        run.start(WRITES, sidecar=beside(run, server.url, tmp_path / "home"))
+        sidecar = run.wait_event("sidecar_started")["process"]
+        wait_for(lambda: server.history(RUN_ID), "the first rows on the server", SIDECAR_S)
+        assert run.events("exited") == [], "the run still goes on"
+        live = ledger.read(run.folder)
+        assert live is not None
+        assert live.state == "syncing"
+        (run.folder.path / "enough").touch()
+        run.wait_end()
+        wait_for(lambda: not is_alive(sidecar), "the sidecar's end", SIDECAR_S)
+        written = [body for body in read_all(run.folder.journal) if body["kind"] == "metrics"]
+        assert [row["a"] for row in server.history(RUN_ID)] == [body["series"]["a"][0][2] for body in written]
+        assert RUN_ID in server.finished
+    state = ledger.read(run.folder)
+    assert state is not None
+    assert (state.state, state.process, state.error) == ("synced", None, None)
+    assert said(run.folder)[-1]["kind"] == "wandb_synced"
+
+
+def test_a_sidecar_whose_keeper_and_worker_are_killed_finishes_and_ends_by_itself(run: KeptRun, tmp_path: Path) -> None:
+    with refusing_url() as url:
+        keeper = run.start(WRITES, sidecar=beside(run, url, tmp_path / "home"))
+        sidecar, worker = (run.wait_event(f"{who}_started")["process"] for who in ("sidecar", "worker"))
+        run.wait_file("step")
+        keeper.kill()
+        keeper.wait()
+        os.kill(worker["pid"], signal.SIGKILL)
+        wait_for(lambda: not is_alive(sidecar), "the sidecar's end", SIDECAR_S)
+    state = ledger.read(run.folder)
+    assert state is not None
+    (entry,) = state.entries.values()
+    assert (entry.state, entry.is_whole) == ("offline", True)
+    warnings = [line["text"] for line in said(run.folder) if line["kind"] == "warning"]
+    expected = (
+        f"W&B cannot be reached (refused). The run is kept offline; sync it later with: mosaic wandb sync {RUN_ID}"
+    )
+    assert warnings == [expected], "once"
+
+
+def test_a_sidecar_beside_a_script_that_never_touches_wandb_leaves_nothing(run: KeptRun, tmp_path: Path) -> None:
+    run.start(SLEEPER, sidecar=beside(run, "http://127.0.0.1:1", tmp_path / "home", "--upload-only"))
+    sidecar = run.wait_event("sidecar_started")["process"]
+    os.kill(int(run.wait_file("ready")), signal.SIGKILL)
+    keeper = run.keepers[-1]
+    until(lambda: keeper.poll() is not None, "the keeper's end")
+    wait_for(lambda: not is_alive(sidecar), "the sidecar's end", SIDECAR_S)
+    assert not run.folder.wandb.exists()
+    assert not run.folder.sidecar.exists()
+    assert (run.folder.logs / "sidecar.log").read_text() == ""
+
+
+def test_a_run_with_wandb_in_a_black_hole_ends_as_without_it_and_says_so_once(
+    workspace: Workspace, plugins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with WandbServer("hang") as server:
+        for name, value in environment(server.url, tmp_path / "home").items():
+            monkeypatch.setenv(name, value)
+        with running_daemon(workspace, plugins, "--max-runs", "1") as (_, trainer):
+            told = {**scripted(steps=20, dt=0.02), "artifacts": {"wandb": {"enabled": True}}}
+            run_id = trainer.submit(told)["run_id"]
+            view = ended(trainer, run_id)
+            assert view["outcome"] == "succeeded"
+            folder = workspace.run(run_id)
+            process = next(body["process"] for body in read_all(folder.keeper) if body["kind"] == "sidecar_started")
+            assert is_alive(process), "the run did not wait for it"
+            # Its slot is free: with room for one run, the next one starts.
+            assert ended(trainer, trainer.submit(scripted(steps=1))["run_id"])["outcome"] == "succeeded"
+            wait_for(lambda: not is_alive(process), "the sidecar's end", SIDECAR_S)
+            told_on = next(batch.events for batch in trainer.watch(run=run_id, kinds=("warning",)) if batch.events)
+            assert [event["code"] for event in told_on] == ["wandb_offline"], "whoever watches hears of it, once"
+            assert trainer.get(run_id)["outcome"] == "succeeded"
+
+
+def test_a_resumed_attempt_takes_over_from_the_sidecar_of_the_earlier_one(run: KeptRun, tmp_path: Path) -> None:
+    with WandbServer("hang") as server:
+        first = beside(run, server.url, tmp_path / "home")
+        first["env"]["WANDB_INIT_TIMEOUT"] = "4"
+        run.start(WRITES, sidecar=first)
+        earlier = run.wait_event("sidecar_started")["process"]
+        wait_for(lambda: server.calls, "the first sidecar to meet the server", SIDECAR_S)
+        (run.folder.path / "enough").touch()
+        run.wait_end()
+        assert is_alive(earlier)
+        begin = run.folder.journal.stat().st_size
+        again = f"""
+            import json, time
+            seq = {len(run.folder.journal.read_text().splitlines()) + 1}
+            with open(os.path.join(RUN, 'journal.jsonl'), 'a') as file:
+                series = {{'a': [[4, 1.0, 7.0]]}}
+                for line in ({{'kind': 'hello', 'resumed_from': 3}}, {{'kind': 'metrics', 'series': series}}):
+                    file.write(json.dumps({{'seq': seq, 'at': time.time(), **line}}) + chr(10))
+                    seq += 1
+        """
+        server.mode = "ok"
+        offsets = ("--journal-from", str(begin), "--keeper-from", str(run.folder.keeper.stat().st_size))
+        run.start(again, sidecar=beside(run, server.url, tmp_path / "home", *offsets))
+        run.wait_end()
+        later = run.wait_event("sidecar_started", 2)["process"]
+        wait_for(lambda: not is_alive(later) and not is_alive(earlier), "both sidecars' end", SIDECAR_S)
+        assert [row["a"] for row in server.history(RUN_ID)] == [2.0, 3.0, 7.0]
+    state = ledger.read(run.folder)
+    assert state is not None
+    assert sorted(entry.state for entry in state.entries.values()) == ["superseded", "synced"]

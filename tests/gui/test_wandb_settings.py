@@ -1,0 +1,125 @@
+"""The settings of W&B: the key is never seen, the proxies without their passwords, the probe line by line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication, QLabel, QLineEdit, QPushButton, QWidget
+from tests.helpers.gui import click, find, pump, settle, type_text
+from tests.helpers.gui_frames import StillTrainer, still_workbench, view_of
+
+from mosaic import secrets
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.panels.wandb_settings import WandbSettings
+from mosaic.gui.workbench import Workbench
+from mosaic.secrets import ring
+
+KEY = "canary0123456789abcdef0123456789abcdef01"
+PROBE = """
+import json, sys
+asked = json.load(sys.stdin)
+for name in ("package", "server", "proxy"):
+    print(json.dumps({"name": name, "state": "ok", "found": str(asked["extras"]), "todo": ""}), flush=True)
+print(json.dumps({"name": "DNS", "state": "fail", "found": "it is unknown", "todo": "Check the network."}), flush=True)
+"""
+
+
+@pytest.fixture
+def workbench(qapp: QApplication, workspace: Workspace, settings_path: Path, tmp_path: Path) -> Iterator[Workbench]:
+    with still_workbench(workspace, settings_path, StillTrainer(view_of(tmp_path))) as made:
+        yield made
+
+
+@pytest.fixture
+def page(workbench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbSettings]:
+    monkeypatch.setattr(ring.Ring, "ask", lambda *_: None)
+    made = WandbSettings(workbench, lambda: [sys.executable, "-c", PROBE])
+    made.show()
+    pump(lambda: text(made, "key_state"), "what is set")
+    yield made
+    made.close()
+    made.errand.close()
+    made.deleteLater()
+    settle()
+
+
+def text(page: QWidget, name: str) -> str:
+    return find(page, f"settings.wandb.{name}", QLabel).text()
+
+
+def everything(page: QWidget) -> str:
+    """All that can be read in it."""
+    words = [label.text() + label.toolTip() for label in page.findChildren(QLabel)]
+    for field in page.findChildren(QLineEdit):
+        words += [field.displayText(), field.placeholderText(), field.toolTip()]
+    return " ".join(words)
+
+
+def test_a_key_is_masked_stored_and_removed(page: WandbSettings) -> None:
+    assert text(page, "key_state") == "None is stored."
+    assert not find(page, "settings.wandb.forget", QPushButton).isEnabled()
+    field = find(page, "settings.wandb.key", QLineEdit)
+    type_text(field, KEY)
+    assert KEY not in everything(page)
+    click(find(page, "settings.wandb.store"))
+    assert field.text() == ""
+    pump(lambda: "Stored in" in text(page, "key_state"), "the key to be stored")
+    assert "secrets.json, which only you can read" in text(page, "key_state")
+    assert secrets.find_secret("wandb_api_key") == KEY
+    assert KEY not in everything(page)
+    click(find(page, "settings.wandb.forget"))
+    pump(lambda: text(page, "key_state") == "None is stored.", "the key to be removed")
+    assert secrets.find_secret("wandb_api_key") is None
+
+
+def test_what_is_no_key_is_said_and_not_kept(page: WandbSettings, workbench: Workbench) -> None:
+    said: list[str] = []
+    workbench.said.connect(lambda words, _: said.append(words))
+    type_text(find(page, "settings.wandb.key"), "two words")
+    click(find(page, "settings.wandb.store"))
+    pump(lambda: said, "the refusal")
+    assert "one word without spaces" in said[0]
+    assert "two words" not in said[0]
+
+
+def test_a_key_of_the_environment_is_named_as_such(page: WandbSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    page.refresh()
+    pump(lambda: "environment" in text(page, "key_state"), "it to be seen")
+    assert not find(page, "settings.wandb.forget", QPushButton).isEnabled()
+
+
+def test_proxies_are_shown_without_their_passwords(page: WandbSettings, workspace: Workspace) -> None:
+    workspace.root.mkdir(parents=True)
+    (workspace.root / ".env").write_text("WANDB_VPN_HTTP_PROXY=http://me:hunter2@one:1\n")
+    http, https = (find(page, f"settings.wandb.{kind}_proxy", QLineEdit) for kind in ("http", "https"))
+    type_text(https, "http://me:hunter3@two:2")
+    click(find(page, "settings.wandb.store_https_proxy"))
+    pump(lambda: "stored" in https.placeholderText(), "the proxy to be stored")
+    assert (http.placeholderText(), https.placeholderText()) == ("one:1 (from .env)", "two:2 (stored)")
+    assert "hunter" not in everything(page)
+    assert secrets.find_secret("wandb_vpn_https_proxy") == "http://me:hunter3@two:2"
+    click(find(page, "settings.wandb.forget_https_proxy"))
+    pump(lambda: "such as" in https.placeholderText(), "the proxy to be removed")
+
+
+def test_what_is_no_proxy_stays_in_its_field(page: WandbSettings) -> None:
+    field = find(page, "settings.wandb.http_proxy", QLineEdit)
+    type_text(field, "ftp://x")
+    click(find(page, "settings.wandb.store_http_proxy"))
+    assert field.text() == "ftp://x"
+
+
+def test_the_probe_says_a_line_for_each_stretch_of_the_way(page: WandbSettings) -> None:
+    click(find(page, "settings.wandb.probe_vpn"))
+    assert not find(page, "settings.wandb.probe", QPushButton).isEnabled()
+    pump(lambda: find(page, "settings.wandb.probe", QPushButton).isEnabled(), "the probe to end")
+    assert text(page, "finding.package") == "{'wandb_use_vpn_proxy': True}"
+    assert text(page, "finding.DNS") == "it is unknown. Check the network."
+    assert text(page, "finding.key") == "not looked at"
+    click(find(page, "settings.wandb.probe"))
+    pump(lambda: text(page, "finding.package") == "{}", "the other way")
+    pump(lambda: not page.errand.is_under_way, "its end")

@@ -1,0 +1,232 @@
+"""The W&B tab: when it appears, what it says, its Sync button, and the proxy it takes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PySide6.QtCore import QUrl
+from PySide6.QtGui import QDesktopServices
+from PySide6.QtNetwork import QNetworkProxy
+from PySide6.QtWidgets import QApplication, QLabel, QProgressBar, QPushButton, QTabWidget, QWidget
+from tests.helpers.gui import click, find, pump, settle
+from tests.helpers.gui_frames import RUN, StillTrainer, still_workbench, view_of
+
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.models import wandb
+from mosaic.gui.panels import RUN_TABS
+from mosaic.gui.panels.run_page import RunPage
+from mosaic.gui.panels.wandb import WandbTab
+from mosaic.gui.tables import RunTab
+from mosaic.gui.views.way import Way, proxy_of
+from mosaic.gui.workbench import Workbench
+
+Json = dict[str, Any]
+Make = Callable[..., WandbTab]
+SAYS = """
+import json, sys
+asked = json.load(sys.stdin)
+for line in json.loads(sys.argv[1]):
+    print(json.dumps({**line, "asked": asked}), flush=True)
+"""
+HANGS = "import json, sys, time; json.load(sys.stdin); time.sleep(300)"
+
+
+def told(word: str, **facts: Any) -> Json:
+    folder = {"state": word, "size_bytes": 3_400_000, "sent_bytes": 0, "records": 120, "error": None, "url": None}
+    plain = {"run_id": RUN, "state": word, "url": None, "error": None, "project": "p", "entity": None}
+    return {**plain, "runs": {"offline-run-1": folder}, **facts}
+
+
+class Trainer(StillTrainer):
+    def __init__(self, *views: Json) -> None:
+        super().__init__(*views)
+        self.states = [told("offline")]
+
+    def wandb(self, run: str = "") -> Iterator[Json]:
+        yield from self.states
+
+    def get(self, run: str) -> Json:
+        return self.views[0]
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Trainer:
+    return Trainer(view_of(tmp_path / "run", stage="finished", outcome="succeeded", has_wandb=True))
+
+
+@pytest.fixture
+def workbench(qapp: QApplication, workspace: Workspace, settings_path: Path, trainer: Trainer) -> Iterator[Workbench]:
+    with still_workbench(workspace, settings_path, trainer) as made:
+        yield made
+
+
+@pytest.fixture
+def make(workbench: Workbench) -> Iterator[Make]:
+    made: list[WandbTab] = []
+
+    def tab(*lines: Json, script: str = SAYS, has_web: bool = False) -> WandbTab:
+        command = [sys.executable, "-c", script, json.dumps(lines)]
+        new = WandbTab(workbench, lambda: command, lambda: has_web)
+        new.resize(800, 400)
+        new.show_run(RUN)
+        new.show()
+        made.append(new)
+        return new
+
+    yield tab
+    for new in made:
+        new.close()
+        new._close()
+        new.deleteLater()
+    settle()
+
+
+def text(tab: WandbTab, name: str) -> str:
+    return find(tab, f"wandb.{name}", QLabel).text()
+
+
+def wait_for_state(tab: WandbTab, words: str) -> None:
+    pump(lambda: words in text(tab, "state"), f"the state {words!r}")
+
+
+def test_the_tab_appears_by_itself_when_wandb_has_written_something(workbench: Workbench, tmp_path: Path) -> None:
+    class Plain(QWidget):
+        def show_run(self, run_id: str) -> None:
+            """Nothing to show."""
+
+    wandb_row = next(row for row in RUN_TABS if row.id == "wandb")
+    page = RunPage(workbench, (RunTab("plain", "Plain", lambda _: Plain()), wandb_row))
+    bar = find(page, "run.tabs", QTabWidget)
+
+    def titles() -> list[str]:
+        return [bar.tabText(index).replace("&&", "&") for index in range(bar.count())]
+
+    workbench.runs.update([view_of(tmp_path / "run", run_id="01OTHER", has_wandb=False)])
+    workbench.select("01OTHER")
+    assert titles() == ["Plain"]
+    workbench.runs.update([view_of(tmp_path / "run", run_id="01OTHER", has_wandb=True)])
+    assert (titles(), bar.currentIndex()) == (["Plain", "W&B"], 0)
+    page.deleteLater()
+
+
+def test_an_offline_run_says_how_much_waits(make: Make) -> None:
+    tab = make()
+    wait_for_state(tab, "offline · 120 records · 3.4 MB")
+    assert "Sync uploads it" in text(tab, "sentence")
+    assert find(tab, "wandb.error", QLabel).isHidden()
+    assert find(tab, "wandb.browser", QPushButton).isHidden()
+    assert find(tab, "wandb.sync", QPushButton).isEnabled()
+
+
+def test_a_failure_is_said_in_its_own_words(make: Make, trainer: Trainer) -> None:
+    trainer.states = [told("failed", error="W&B cannot be reached (refused).")]
+    tab = make()
+    wait_for_state(tab, "failed")
+    assert text(tab, "error") == "W&B cannot be reached (refused)."
+
+
+def test_a_run_that_goes_on_uploads_by_itself(make: Make, workbench: Workbench, tmp_path: Path) -> None:
+    workbench.runs.update([view_of(tmp_path / "run", run_id="01GOES0N", has_wandb=True)])
+    tab = make()
+    tab.show_run("01GOES0N")
+    wait_for_state(tab, "offline")
+    assert not find(tab, "wandb.sync", QPushButton).isEnabled()
+    assert "when W&B can be reached" in text(tab, "sentence")
+
+
+def test_sync_uploads_in_a_process_and_shows_how_it_ends(make: Make, workbench: Workbench, trainer: Trainer) -> None:
+    said: list[tuple[str, str]] = []
+    workbench.said.connect(lambda words, kind: said.append((words, kind)))
+    done = told("synced", url="http://127.0.0.1:1/run")
+    heard: list[Json] = []
+    tab = make(told("syncing"), {**done, "is_last": True, "said": ["An odd line in .env."]})
+    tab.errand.said.connect(lambda line: heard.append(dict(line)))
+    wait_for_state(tab, "offline")
+    trainer.states = [done]
+    click(find(tab, "wandb.sync"))
+    assert not find(tab, "wandb.progress", QProgressBar).isHidden()
+    assert not find(tab, "wandb.sync", QPushButton).isEnabled()
+    wait_for_state(tab, "synced")
+    pump(lambda: not tab.errand.is_under_way, "its end")
+    assert [line["asked"] for line in heard] == [[trainer.views[0]["run_dir"]]] * 2
+    assert said == [("An odd line in .env.", "warning"), ("The run is synced with W&B.", "good")]
+    assert find(tab, "wandb.sync", QPushButton).isHidden()
+    assert find(tab, "wandb.progress", QProgressBar).isHidden()
+    assert not find(tab, "wandb.browser", QPushButton).isHidden()
+
+
+def test_an_upload_that_dies_is_said(make: Make) -> None:
+    tab = make(script="import sys; sys.exit(3)")
+    wait_for_state(tab, "offline")
+    click(find(tab, "wandb.sync"))
+    pump(lambda: "broke off" in text(tab, "error"), "the failure")
+    assert "exit code 3" in text(tab, "error")
+    assert find(tab, "wandb.sync", QPushButton).isEnabled()
+
+
+def test_an_upload_ends_with_the_window(make: Make, workbench: Workbench) -> None:
+    tab = make(script=HANGS)  # the leak check of all tests looks for its process
+    wait_for_state(tab, "offline")
+    click(find(tab, "wandb.sync"))
+    assert tab.errand.is_under_way
+    workbench.closing.emit()
+    assert not tab.errand.is_under_way
+
+
+def test_the_address_opens_in_the_browser(make: Make, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: opened.append(QUrl(url).toString()))
+    trainer.states = [told("online", url="http://127.0.0.1:1/run")]
+    tab = make()
+    wait_for_state(tab, "online")
+    click(find(tab, "wandb.browser"))
+    assert opened == ["http://127.0.0.1:1/run"]
+
+
+def test_a_remote_run_is_synced_where_it_is(make: Make, workbench: Workbench) -> None:
+    workbench.is_remote = True
+    tab = make()
+    wait_for_state(tab, "offline")
+    assert not find(tab, "wandb.sync", QPushButton).isEnabled()
+    assert f"mosaic wandb sync {RUN}" in text(tab, "sentence")
+
+
+def test_a_proxy_that_cannot_be_used_is_said(make: Make, trainer: Trainer) -> None:
+    extras = {"wandb_use_vpn_proxy": True, "wandb_http_proxy": "ftp://me:hunter2@x"}
+    trainer.payload = {"metadata": {"worker": {"config": {"extras": extras}}}}
+    tab = make()
+    pump(lambda: "is no address" in text(tab, "error"), "the problem")
+    assert "hunter2" not in text(tab, "error")
+
+
+def test_what_is_known_of_a_run_without_records() -> None:
+    assert wandb.headline(None) == "nothing yet"
+    state = told("online", project=None)
+    state["runs"]["offline-run-1"] |= {"records": None, "size_bytes": 12}
+    assert wandb.headline(state) == "online · 12 bytes"
+    assert [row[0] for row in wandb.facts(state)] == ["Folder"]
+
+
+def test_the_applications_proxy_is_taken_and_given_back(qapp: QApplication) -> None:
+    before = QNetworkProxy.applicationProxy()
+    way = Way()
+    way.take(None)
+    way.take("http://me:s%40fe@proxy.invalid:3128")
+    now = QNetworkProxy.applicationProxy()
+    assert (now.hostName(), now.port(), now.user(), now.password()) == ("proxy.invalid", 3128, "me", "s@fe")
+    way.take("socks5://other.invalid")
+    assert QNetworkProxy.applicationProxy().port() == 1080
+    way.take(None)
+    assert QNetworkProxy.applicationProxy() == before
+    assert proxy_of("http://a").port() == 80
+
+
+def test_a_run_that_is_over_is_asked_again_when_its_sidecar_speaks(workbench: Workbench, trainer: Trainer) -> None:
+    workbench.runs.update([{**trainer.views[0], "has_wandb": False}])
+    workbench.bridge.told.emit([{"run_id": RUN, "at": 1.0, "source": "sidecar", "kind": "tracking_started"}])
+    pump(lambda: (workbench.runs.get(RUN) or {})["has_wandb"], "the run to be asked for again")

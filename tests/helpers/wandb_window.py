@@ -1,0 +1,86 @@
+"""The W&B tab with its page, in a process of its own: prints what the page says, through a proxy and without.
+
+    python wandb_window.py WORKSPACE SETTINGS PAGE_URL PROXY LOOPBACK_URL
+
+Exits with 77 where WebEngine cannot start here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from PySide6.QtCore import QUrl
+from PySide6.QtNetwork import QNetworkProxy
+from PySide6.QtWidgets import QApplication
+from tests.helpers.gui_frames import RUN, StillTrainer, still_workbench, view_of
+
+import mosaic.gui.app  # noqa: F401 - sets what WebEngine wants before there is an application
+from mosaic.contracts.folder import Workspace
+from mosaic.gui.panels.wandb import WandbTab
+
+PATIENCE_S = 60.0
+
+
+class Trainer(StillTrainer):
+    url = ""
+
+    def wandb(self, run: str = "") -> Iterator[dict[str, Any]]:
+        yield {"run_id": RUN, "state": "synced", "url": self.url, "error": None, "runs": {}}
+
+
+def main(workspace: str, settings: str, page_url: str, proxy: str, loopback_url: str) -> int:
+    app = QApplication(["wandb-window"])
+    trainer = Trainer(view_of(workspace, stage="finished", has_wandb=True))
+    trainer.url = page_url
+    extras = {"wandb_use_vpn_proxy": True, "wandb_http_proxy": proxy}
+    trainer.payload = {"metadata": {"worker": {"config": {"extras": extras}}}}
+    said: dict[str, Any] = {}
+    deadline = time.monotonic() + PATIENCE_S
+
+    def pump(is_done: Callable[[], Any]) -> None:
+        while not is_done() and time.monotonic() < deadline:
+            app.processEvents()
+            time.sleep(0.01)
+
+    def read(tab: WandbTab, name: str, word: str) -> None:
+        """Until the page says the word."""
+        asked_at = 0.0
+
+        def look() -> bool:
+            nonlocal asked_at
+            if tab.web is not None and time.monotonic() - asked_at > 0.2:
+                asked_at = time.monotonic()
+                tab.web.page().toPlainText(lambda text: said.__setitem__(name, text))
+            return word in said.get(name, "")
+
+        pump(look)
+
+    with still_workbench(Workspace(workspace), Path(settings), trainer) as workbench:
+        tab = WandbTab(workbench)
+        tab.resize(800, 600)
+        tab.show_run(RUN)
+        tab.show()
+        read(tab, "page", "proxy")
+        said["proxy"] = QNetworkProxy.applicationProxy().hostName()
+        has_page = tab.web is not None
+        if tab.web is not None:
+            tab.web.load(QUrl(loopback_url))
+            read(tab, "loopback", "direct")
+        tab.hide()
+        said["proxy_when_hidden"] = QNetworkProxy.applicationProxy().hostName()
+        tab._close()
+        tab.deleteLater()
+        app.processEvents()
+    print(json.dumps(said))
+    return 0 if has_page else 77
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

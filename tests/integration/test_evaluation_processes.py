@@ -1,0 +1,198 @@
+"""Several processes play one evaluation: it is the same evaluation, faster, whatever becomes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conftest import wait_until
+from tests.helpers.worker_runs import COMMAND, events, small, train_here
+
+from cleanrl_worker.config import assigned
+from cleanrl_worker.evaluation import matched, processes
+from cleanrl_worker.normalise import ObservationNormaliser
+from mosaic.arena import Episode, evaluate
+from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
+from mosaic.envs import make
+from mosaic.journal import Journal
+from mosaic.run import last_good_checkpoint
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="helpers are forked, which only Linux does without harm"
+)
+SEEDS = range(100, 160)
+
+
+@pytest.fixture(autouse=True)
+def _helpers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little there is to do, it is shared from the first step on."""
+    module = sys.modules["mosaic.arena.evaluate"]
+    monkeypatch.setattr(module, "DECIDE_S", 0.0)
+    monkeypatch.setattr(module, "PAYS_S", 0.0)
+
+
+class Pushes:
+    """Pushes where the pole leans, by a product of matrices as networks do it; notes in which processes it is asked."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._owner = os.getpid()
+        self._weights = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+        self._asked = 0
+
+    def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
+        if os.getpid() != self._owner:
+            if self._asked == 0:
+                with open(self._log, "a") as file:
+                    file.write(f"{os.getpid()}\n")
+            self._asked += 1
+            self.help(self._asked)
+        leans = np.tanh(observations @ self._weights) @ self._weights.T
+        chance = 0.0 if deterministic else rng.standard_normal(len(observations))
+        return (leans[:, 2] + chance > 0).astype(int)
+
+    def help(self, asked: int) -> None:
+        """What a helper does besides."""
+
+    @property
+    def helpers(self) -> list[int]:
+        return [int(line) for line in self._log.read_text().split()] if self._log.exists() else []
+
+
+def cartpole() -> Any:
+    return make("CartPole-v1")
+
+
+def alone(tmp_path: Path, deterministic: bool = True) -> list[Episode]:
+    return evaluate(Pushes(tmp_path / "nobody"), cartpole, SEEDS, deterministic)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_number_of_processes_changes_no_return(tmp_path: Path, count: int, deterministic: bool) -> None:
+    policy = Pushes(tmp_path / "pids")
+    heard: list[Episode] = []
+    steps: list[int] = []
+    gate = waits_for_helpers(policy)
+
+    def on_step(taken: int) -> bool:
+        steps.append(taken)
+        return gate(taken)
+
+    episodes = evaluate(policy, cartpole, SEEDS, deterministic, heard.append, on_step=on_step, processes=count)
+    assert episodes == alone(tmp_path, deterministic)
+    assert sorted(heard, key=lambda episode: episode.index) == episodes
+    assert steps[-1] <= sum(episode.length for episode in episodes)
+    assert 1 <= len(set(policy.helpers)) <= count - 1
+    assert_gone(policy)
+
+
+def assert_gone(policy: Pushes) -> None:
+    for pid in policy.helpers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+class Dies(Pushes):
+    def help(self, asked: int) -> None:
+        if asked == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Raises(Pushes):
+    def help(self, asked: int) -> None:
+        raise RuntimeError("a bug that shows in helpers only")
+
+
+class Hangs(Pushes):
+    def help(self, asked: int) -> None:
+        time.sleep(1000)
+
+
+@pytest.mark.parametrize("kind", [Dies, Raises])
+def test_what_a_helper_does_not_bring_is_played_by_the_first_process(tmp_path: Path, kind: type[Pushes]) -> None:
+    policy = kind(tmp_path / "pids")
+    gate = waits_for_helpers(policy)
+    assert evaluate(policy, cartpole, SEEDS, on_step=gate, processes=3) == alone(tmp_path)
+    assert policy.helpers
+    assert_gone(policy)
+
+
+def waits_for_helpers(policy: Pushes) -> Callable[[int], bool]:
+    """The first process gives the others time to take something up."""
+
+    def gate(steps: int) -> bool:
+        if steps > 20 and not policy.helpers:
+            assert wait_until(lambda: bool(policy.helpers))
+        return True
+
+    return gate
+
+
+def test_a_stop_ends_helpers_too_even_one_that_hangs(tmp_path: Path) -> None:
+    policy = Hangs(tmp_path / "pids")
+    gate = waits_for_helpers(policy)
+    episodes = evaluate(
+        policy, cartpole, range(5000), on_step=lambda steps: gate(steps) and not policy.helpers, processes=3
+    )
+    assert len(episodes) < 5000
+    assert policy.helpers
+    assert_gone(policy)
+
+
+def test_a_run_may_be_held_to_fewer_processes_than_there_are_cores() -> None:
+    assert processes(1) == 1
+    assert processes(None) == processes(10_000) == len(os.sched_getaffinity(0))
+
+
+def test_a_cancelled_evaluation_ends_with_all_that_was_played_in_its_summary(tmp_path: Path) -> None:
+    trained = train_here(RunFolder(tmp_path / "trained"), small())
+    folder = RunFolder(tmp_path / "it's cancelled")
+    config = tmp_path / "config.json"
+    extras = {"mode": "policy_eval", "policy_path": str(trained.path), "eval_episodes": 1_000_000}
+    config.write_text(json.dumps({"extras": extras}))
+    environment = {**os.environ, RUN_DIR_VARIABLE: str(folder.path)}
+    with subprocess.Popen(
+        [*COMMAND, "--config", str(config)], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as worker:
+        assert wait_until(lambda: folder.journal.exists() and len(events(folder, "episodes")) > 2)
+        inbox = Journal(folder.inbox)
+        inbox.append("stop")
+        inbox.close()
+        _, said = worker.communicate(timeout=60)
+    assert (worker.returncode, said) == (0, b"")
+    summary = json.loads(folder.eval_summary.read_text())
+    told = [row[4] for event in events(folder, "episodes") for row in event["rows"]]
+    assert summary["episodes"] == len(summary["returns"]) == len(told) > 0
+    assert sorted(summary["returns"]) == sorted(told)
+    assert [event["outcome"] for event in events(folder, "finished")] == ["stopped"]
+    assert len(events(folder, "policy_eval_completed")) == 1
+
+
+def test_a_trained_policy_is_as_good_in_evaluation_as_it_was_in_training(tmp_path: Path) -> None:
+    """Without the statistics of its normaliser it would be no better than chance."""
+    settings = {"gamma": 0.9, "learning_rate": 1e-3, "num_envs": 4, "num_steps": 512, "num_minibatches": 16}
+    config = {"algo": "ppo_continuous_action", "env_id": "Pendulum-v1", "total_timesteps": 150_000, "seed": 2}
+    folder = train_here(RunFolder(tmp_path / "trained"), {**config, "extras": settings})
+    checkpoint = last_good_checkpoint(folder)
+    assert checkpoint is not None
+    score = checkpoint.manifest["score"]
+    extras = {"mode": "policy_eval", "policy_path": str(folder.path), "eval_episodes": 100}
+    played = train_here(RunFolder(tmp_path / "played"), {"extras": extras})
+    summary = json.loads(played.eval_summary.read_text())
+    low, high = summary["ci95"]
+    assert abs(summary["avg_return"] - score) < max(0.1 * abs(score), (high - low) / 2)
+
+    match = matched(assigned({"extras": extras}))
+    match.policy._normalise = ObservationNormaliser(3)  # type: ignore[attr-defined]
+    without = evaluate(match.policy, lambda: make("Pendulum-v1"), summary["seeds"][:30])
+    assert np.mean([episode.episodic_return for episode in without]) < 2 * score

@@ -1,0 +1,209 @@
+"""Pushing and pulling with the real huggingface_hub, against a stand-in of the Hub on loopback."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.commands import mosaic
+from tests.helpers.daemons import wait_for
+from tests.helpers.hub_server import TOKEN, Hub, running_hub
+from tests.helpers.worker_runs import small, train_here
+
+from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError
+from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.payload import Payload
+from mosaic.hub import courier, ledger
+from mosaic.hub.after import push_trained, wished_repo
+from mosaic.journal import read_all
+
+SMALL = ("--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32", "--env-id", "CartPole-v1")
+CLEANRL_CARD = """---
+model-index:
+- name: PPO
+  results:
+  - task: {type: reinforcement-learning, name: reinforcement-learning}
+    dataset: {name: CartPole-v1, type: CartPole-v1}
+    metrics: [{type: mean_reward, value: 24.00 +/- 0.00, name: mean_reward, verified: false}]
+---
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return train_here(RunFolder(tmp_path_factory.mktemp("it's a run") / "01TRAINED"), small())
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    with running_hub() as made:
+        for name, value in {**made.environment, "HF_HOME": str(tmp_path / "hf")}.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+def push(folder: RunFolder, repo: str = "tester/cart", **more: Any) -> dict[str, Any]:
+    return courier.push(folder, folder.checkpoint(64), repo, **more)
+
+
+def test_a_push_makes_a_repository_and_a_further_one_a_commit_of_what_is_new(hub: Hub, trained: RunFolder) -> None:
+    seen: list[courier.Progress] = []
+    done = push(trained, is_private=True, on_progress=seen.append)
+    repo = hub.repos["tester/cart"]
+    assert repo.is_private
+    assert done["url"] == f"{hub.url}/tester/cart"
+    assert done["commit"] == repo.head
+    assert {"README.md", "mosaic.json", "ppo.cleanrl_model", "checkpoints/64/weights.safetensors"} <= repo.files.keys()
+    assert repo.files["checkpoints/64/state.npz"] == (trained.checkpoint(64) / "state.npz").read_bytes()
+    assert seen[-1].done_bytes == seen[-1].total_bytes == done["size_bytes"]
+    assert [at.done_bytes for at in seen] == sorted(at.done_bytes for at in seen)
+    assert TOKEN.encode() not in b"".join(repo.files.values())
+    # What an earlier push left goes; what others put there stays; what the Hub has is not sent again.
+    repo.add({**repo.files, "checkpoints/32/state.npz": b"old", "notes.txt": b"mine"}, "by hand")
+    sent = [request for request in hub.requests if request.startswith("PUT")]
+    push(trained)
+    assert "checkpoints/32/state.npz" not in repo.files
+    assert repo.files["notes.txt"] == b"mine"
+    assert [request for request in hub.requests if request.startswith("PUT")] == sent
+
+
+@pytest.mark.parametrize(
+    ("fault", "repo", "timeout_s", "said"),
+    [
+        ({}, "elsewhere/cart", 30, "may not write to elsewhere/cart (403)"),
+        ({"/api/repos/create": 401}, "tester/cart", 30, "does not accept the token"),
+        ({"/api/models/tester/cart/commit": 409}, "tester/cart", 30, "somebody else at the same time (409)"),
+        ({"/api/repos/create": "hang"}, "tester/cart", 1.5, "did not answer within 2 seconds"),
+        ({"/api/repos/create": "drop"}, "tester/cart", 30, "cannot be reached"),
+    ],
+)
+def test_a_hub_that_does_not_do_as_asked_is_told_of_in_one_sentence(
+    hub: Hub, trained: RunFolder, fault: dict[str, int | str], repo: str, timeout_s: float, said: str
+) -> None:
+    hub.faults = fault
+    with pytest.raises(MosaicError) as told:
+        push(trained, repo, timeout_s=timeout_s)
+    assert said in str(told.value)
+    assert "\n" not in str(told.value)
+    assert TOKEN not in str(told.value)
+
+
+def test_a_hub_that_cannot_be_reached_is_named(trained: RunFolder, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        nowhere = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("HF_ENDPOINT", nowhere)
+        with pytest.raises(MosaicError, match=f"{nowhere} cannot be reached"):
+            push(trained)
+
+
+def test_without_the_extra_the_sentence_says_what_to_install(
+    trained: RunFolder, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "huggingface_hub.py").write_text("raise ModuleNotFoundError(name='huggingface_hub')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(MissingExtra, match=r"mosaic-rl\[hub\]"):
+        push(trained)
+
+
+def test_a_repository_that_is_not_what_it_says_is_refused(hub: Hub, trained: RunFolder, tmp_path: Path) -> None:
+    push(trained)
+    good = hub.repos["tester/cart"].files
+    described = json.loads(good["mosaic.json"])
+    changed = {**good, "checkpoints/64/weights.safetensors": b"other"}
+    described["files"]["../../escaped"] = described["files"].pop("config.json")
+    escaping = {**good, "mosaic.json": json.dumps(described).encode()}
+    lacking = {name: content for name, content in good.items() if name != "checkpoints/64/state.npz"}
+    for number, (files, said) in enumerate(
+        [(changed, "not what mosaic.json says"), (escaping, "cannot be used"), (lacking, "lacks checkpoints/64/state")]
+    ):
+        hub.put(f"tester/bad{number}", files)
+        into = tmp_path / str(number) / "into"
+        into.mkdir(parents=True)
+        with pytest.raises(BadInput, match=said):
+            courier.pull(f"tester/bad{number}", into)
+    with pytest.raises(BadInput, match=r"\(404\)"):
+        courier.pull("tester/nothing", tmp_path)
+    assert not (tmp_path / "escaped").exists()
+
+
+def test_a_model_is_uploaded_after_training_where_cleanrl_would_put_it(hub: Hub, trained: RunFolder) -> None:
+    told: list[tuple[str, dict[str, object]]] = []
+
+    def say(kind: str, /, **facts: object) -> None:
+        told.append((kind, facts))
+
+    repo = wished_repo(a_payload(upload_model=True))
+    assert repo == "CartPole-v1-ppo-seed3"
+    assert wished_repo(a_payload(upload_model=True, hf_entity="me")) == f"me/{repo}"
+    assert wished_repo(a_payload()) is None
+    assert wished_repo(a_payload(upload_model=True, mode="policy_eval")) is None
+    push_trained(trained, repo, "stopped", say)
+    assert told == []
+    push_trained(trained, repo, "succeeded", say)
+    assert hub.repos.keys() == {"tester/CartPole-v1-ppo-seed3"}
+    assert [kind for kind, _ in told] == ["hub_pushed"]
+    hub.faults = {"/api/repos/create": 503}
+    push_trained(trained, repo, "succeeded", say)
+    assert told[-1][0] == "warning"
+    assert "mosaic push 01TRAINED --repo OWNER/CartPole-v1-ppo-seed3" in str(told[-1][1]["text"])
+    said = ledger.read(trained)
+    assert said is not None
+    assert said["state"] == "failed"
+
+
+def a_payload(**extras: object) -> Payload:
+    config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3, "extras": extras}
+    return Payload.parse({"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}})
+
+
+def test_a_policy_is_pushed_pulled_and_plays_as_before(workspace: Workspace, hub: Hub, tmp_path: Path) -> None:
+    """The whole way, on the command line."""
+    settings = (*SMALL, "--checkpoint-every", "64", "--upload-model")
+    run = mosaic(workspace, "train", "ppo", *settings, "--json").json["run_id"]
+    played = mosaic(workspace, "eval", run, "--episodes", "3", "--seed-override", "7", "--video", "--json").json
+    pushed = mosaic(workspace, "push", "last", "--repo", "tester/cart", "--json")
+    assert pushed.code == 0, pushed.err
+    assert {"evaluation.json", "replay.mp4"} <= set(pushed.json["files"])
+    assert f"{played['avg_return']:.2f} +/- " in hub.repos["tester/cart"].files["README.md"].decode()
+    assert f"step 256 is at {hub.url}/tester/cart" in mosaic(workspace, "show", run).out
+
+    def returns_of(policy: str) -> list[float]:
+        said = mosaic(workspace, "eval", policy, "--episodes", "3", "--seed-override", "7", "--json")
+        assert said.code == 0, said.err
+        return list(said.json["returns"])
+
+    pulled = mosaic(workspace, "pull", "tester/cart", "--json")
+    assert pulled.code == 0, pulled.err
+    assert pulled.json["run_id"] != run
+    assert pulled.json["checkpoint_step"] == 256
+    assert returns_of(pulled.json["run_id"]) == played["returns"]
+    out = tmp_path / "it's out"
+    made = mosaic(workspace, "pull", "tester/cart", "--revision", pushed.json["commit"], "--out", str(out))
+    assert made.code == 0, made.err
+    assert (out / "checkpoints" / "last" / "manifest.json").is_file()
+
+    # After the run, the sidecar has sent it where CleanRL would.
+    told_in = workspace.run(run).sidecar
+    wait_for(lambda: told_in.exists() and list(read_all(told_in)), "the upload")
+    [told] = read_all(told_in)
+    assert (told["kind"], told["repo"], told["step"]) == ("hub_pushed", "tester/CartPole-v1-ppo-seed1", 256)
+
+    # An earlier checkpoint goes with a model file of its own.
+    last = hub.repos["tester/cart"].files["ppo.cleanrl_model"]
+    assert mosaic(workspace, "push", run, "--repo", "tester/earlier", "--checkpoint", "192").code == 0
+    assert hub.repos["tester/earlier"].files["ppo.cleanrl_model"] != last
+
+    # What CleanRL's own scripts uploaded comes in, too.
+    hub.put("tester/theirs", {"README.md": CLEANRL_CARD.encode(), "ppo.cleanrl_model": last, "ppo.py": b"raise"})
+    theirs = mosaic(workspace, "pull", "tester/theirs", "--json")
+    assert theirs.code == 0, theirs.err
+    assert not list(Path(theirs.json["run_dir"]).rglob("*.py"))
+    assert returns_of(theirs.json["run_id"]) == played["returns"]
+    refused = mosaic(workspace, "push", theirs.json["run_id"], "--repo", "tester/again")
+    assert (refused.code, "no checkpoint to push" in refused.err) == (2, True)
+    assert not list(workspace.trainer.glob(".pulling-*"))

@@ -1,0 +1,178 @@
+"""Which stretch of the way to W&B fails is said by name. Everything is on loopback."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import os
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+from tests.helpers.wandb_routes import Talk, answering, listening, refused_port, silent
+
+from mosaic.secrets import put_secret, reach
+
+KEY = "canary0123456789"
+VIEWER = json.dumps({"data": {"viewer": {"username": "ada", "entity": "ada"}}})
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "PATIENCE_S", 0.3)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.31.0")
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+
+
+def seen(monkeypatch: pytest.MonkeyPatch, server: str, key: str = KEY, **variables: str) -> dict[str, reach.Finding]:
+    """Looked at in this process, so that nothing takes long."""
+    environment = {"WANDB_BASE_URL": server, "WANDB_API_KEY": key, **variables}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = list(reach.look(environment, []))
+    assert [finding.name for finding in found] == list(reach.NAMES)
+    assert all(finding.todo for finding in found if finding.state == "fail")
+    assert KEY not in repr(found)
+    return {finding.name: finding for finding in found}
+
+
+def failing(found: dict[str, reach.Finding]) -> list[str]:
+    return [name for name, finding in found.items() if finding.state == "fail"]
+
+
+def test_a_way_that_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads: list[str] = []
+    with listening(answering("200 OK", VIEWER, heads)) as port:
+        found = seen(monkeypatch, f"http://127.0.0.1:{port}/")
+    assert failing(found) == []
+    assert found["key"].found == "of ada"
+    assert "from WANDB_BASE_URL" in found["server"].found
+    assert heads[0].startswith("POST /graphql ")
+    assert "Authorization: Basic " + base64.b64encode(f"api:{KEY}".encode()).decode() in heads[0]
+
+
+@pytest.mark.parametrize(
+    ("talk", "said"),
+    [
+        (answering("401 Unauthorized"), "does not accept it (401)"),
+        (answering("403 Forbidden"), "does not accept it (403)"),
+        (answering("429 Too Many"), "status 429"),
+        (answering("500 Broken"), "status 500"),
+        (answering("200 OK", '{"data": {"viewer": null}}'), "does not know it"),
+        (answering("200 OK", "<html>log in to the hotel</html>"), "something else than W&B"),
+        (silent, "no answer within"),
+    ],
+)
+def test_a_key_that_does_not_work_is_told_from_a_server_that_does_not(
+    monkeypatch: pytest.MonkeyPatch, talk: Talk, said: str
+) -> None:
+    with listening(talk) as port:
+        found = seen(monkeypatch, f"http://127.0.0.1:{port}")
+    assert failing(found) == ["key"]
+    assert said in found["key"].found
+
+
+def test_a_package_that_is_missing_is_said_and_the_rest_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    with listening(answering("200 OK", VIEWER)) as port:
+        found = seen(monkeypatch, f"http://127.0.0.1:{port}")
+    assert failing(found) == ["package"]
+    assert "mosaic-rl[wandb]" in found["package"].todo
+
+
+def test_without_a_key_the_way_to_one_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused_port() as port:
+        found = seen(monkeypatch, f"http://127.0.0.1:{port}", key="", NETRC="/nowhere")
+    assert failing(found) == ["TLS", "key"]
+    assert "mosaic wandb login" in found["key"].todo
+
+
+def test_a_key_that_wandbs_own_login_left_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    place = tmp_path / "netrc"
+    place.write_text(f"machine 127.0.0.1 login user password {KEY}\n")
+    place.chmod(0o600)
+    with listening(answering("200 OK", VIEWER)) as port:
+        found = seen(monkeypatch, f"http://127.0.0.1:{port}", key="", NETRC=str(place))
+    assert found["key"].found == "of ada"
+
+
+def test_a_server_that_refuses_or_speaks_no_tls_fails_at_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused_port() as port:
+        found = seen(monkeypatch, f"https://127.0.0.1:{port}")
+    assert failing(found) == ["TLS"]
+    assert "refused" in found["TLS"].found
+    assert found["key"].found == "there is one; it was not tried"
+    for talk in (answering("400 Bad"), silent):
+        with listening(talk) as port:
+            found = seen(monkeypatch, f"https://127.0.0.1:{port}")
+        assert failing(found) == ["TLS"]
+        assert "does not speak TLS" in found["TLS"].found
+
+
+def test_a_name_that_nobody_knows_fails_at_dns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise OSError(-2, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    found = seen(monkeypatch, "https://nobody.invalid")
+    assert failing(found) == ["DNS"]
+    assert "nobody.invalid is unknown" in found["DNS"].found
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [("407 Proxy Authentication Required", "wants a user and a password"), ("403 Forbidden", "it answers 403")],
+)
+def test_a_proxy_that_does_not_let_us_through_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, status: str, said: str
+) -> None:
+    heads: list[str] = []
+    with listening(answering(status, seen=heads)) as port:
+        found = seen(monkeypatch, "https://api.invalid", https_proxy=f"http://me:s%40fe@127.0.0.1:{port}")
+    assert failing(found) == ["proxy"]
+    assert said in found["proxy"].found
+    assert heads[0].startswith("CONNECT api.invalid:443 ")
+    assert base64.b64encode(b"me:s@fe").decode() in heads[0]
+    assert "fe@" not in repr(found)
+
+
+def test_a_proxy_that_is_not_there_fails_at_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused_port() as port:
+        found = seen(monkeypatch, "https://api.invalid", https_proxy=f"http://127.0.0.1:{port}")
+    assert failing(found) == ["proxy"]
+    assert "refused" in found["proxy"].found
+
+
+def test_loopback_stays_direct_behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused_port() as nobody, listening(answering("200 OK", VIEWER)) as port:
+        found = seen(
+            monkeypatch, f"http://127.0.0.1:{port}", http_proxy=f"http://127.0.0.1:{nobody}", no_proxy="127.0.0.1"
+        )
+    assert failing(found) == []
+    assert found["proxy"].found == "none; direct"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="the wandb extra is not installed")
+def test_its_own_process_finds_the_stored_key_and_the_vpns_proxy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put_secret("wandb_api_key", KEY)
+    heads: list[str] = []
+    with listening(answering("200 OK", VIEWER, heads)) as proxy:
+        (tmp_path / ".env").write_text(f"WANDB_VPN_HTTP_PROXY='127.0.0.1:{proxy}'")
+        monkeypatch.setenv("WANDB_BASE_URL", "http://wandb.invalid")
+        found = list(reach.findings(tmp_path, {"wandb_use_vpn_proxy": True}))
+    assert [(finding.name, finding.state) for finding in found] == [(name, "ok") for name in reach.NAMES]
+    assert heads[0].startswith("POST http://wandb.invalid:80/graphql ")
+
+
+def test_a_probe_that_dies_or_hangs_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(reach, "command", lambda: ["sh", "-c", "cat > /dev/null; exec sleep 60"])
+    monkeypatch.setattr(reach, "PATIENCE_IN_ALL_S", 0.2)
+    found = list(reach.findings(tmp_path, {}))
+    assert [finding.state for finding in found] == ["fail"] * len(reach.NAMES)

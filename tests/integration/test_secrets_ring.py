@@ -1,0 +1,83 @@
+"""The real keyring library with a backend of our own: one that works, one that hangs, one that fails."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from mosaic import secrets
+from mosaic.secrets import file, ring
+
+pytest.importorskip("keyring", reason="the keyring extra is not installed")
+
+BACKEND = """
+import json, os, time
+from keyring.backend import KeyringBackend
+
+class Works(KeyringBackend):
+    priority = 1
+
+    def _read(self):
+        return json.load(open(os.environ["KEYRING_FILE"])) if os.path.exists(os.environ["KEYRING_FILE"]) else {}
+
+    def get_password(self, service, name):
+        return self._read().get(f"{service}/{name}")
+
+    def set_password(self, service, name, value):
+        json.dump({**self._read(), f"{service}/{name}": value}, open(os.environ["KEYRING_FILE"], "w"))
+
+    def delete_password(self, service, name):
+        data = self._read()
+        del data[f"{service}/{name}"]
+        json.dump(data, open(os.environ["KEYRING_FILE"], "w"))
+
+class Hangs(Works):
+    def get_password(self, service, name):
+        time.sleep(60)
+
+    set_password = get_password
+
+class Fails(Works):
+    def get_password(self, service, name):
+        raise RuntimeError("locked")
+"""
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the system's keyring holds."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "backend_of_tests.py").write_text(BACKEND)
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path / "lib"), os.environ.get("PYTHONPATH"))))
+    )
+    monkeypatch.setenv("KEYRING_FILE", str(tmp_path / "ring.json"))
+    return tmp_path / "ring.json"
+
+
+def use(monkeypatch: pytest.MonkeyPatch, backend: str, patience_s: float = 30.0) -> None:
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", f"backend_of_tests.{backend}")
+    monkeypatch.setattr(ring, "_ring", ring.Ring(patience_s))
+
+
+def test_a_key_goes_to_the_systems_keyring_and_no_file_is_made(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "Works")
+    assert secrets.put_secret("hf_token", "abc") == "keyring"
+    assert json.loads(kept.read_text()) == {"mosaic/hf_token": "abc"}
+    assert secrets.find_secret("hf_token") == "abc"
+    assert secrets.forget_secret("hf_token")
+    assert json.loads(kept.read_text()) == {}
+    assert not file.path().exists()
+
+
+@pytest.mark.parametrize(("backend", "patience_s"), [("Hangs", 0.5), ("Fails", 30.0)])
+def test_a_keyring_that_hangs_or_fails_is_replaced_by_the_file(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, backend: str, patience_s: float
+) -> None:
+    use(monkeypatch, backend, patience_s)
+    assert secrets.put_secret("hf_token", "abc") == "file"
+    assert secrets.find_secret("hf_token") == "abc"
+    assert file.read() == {"hf_token": "abc"}

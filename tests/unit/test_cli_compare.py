@@ -1,0 +1,133 @@
+"""`mosaic compare`: groups, intervals, the probability of improvement, and what differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from tests.helpers.cli_trainer import FakeTrainer, Said, call, view
+
+from mosaic.cli.output import sparkline
+from mosaic.client.trainer import Series
+
+TAG = "charts/episodic_return"
+SCORES = {"fast": (10.0, 20.0, 30.0), "slow": (1.0, 2.0, 15.0)}
+"""By group: what the runs of its seeds return in the end."""
+
+
+class Finished(FakeTrainer):
+    """Three seeds of each group; a run's last ten episodes return its score, those before a hundredth of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores: dict[str, float] = {}
+        self.payloads: dict[str, Any] = {}
+        for group, scores in SCORES.items():
+            for seed, score in enumerate(scores, 1):
+                run_id = f"01{group.upper()}{seed}00000000000000000000"[:26]
+                self.views[run_id] = view(run_id, group=group, seed=seed, stage="finished", outcome="succeeded")
+                self.scores[run_id] = score
+                rate = {"fast": 0.01, "slow": 0.001}[group]
+                config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": seed}
+                extras = {"extras": {"algo_params": {"learning_rate": rate}}}
+                self.payloads[run_id] = {
+                    "metadata": {
+                        "worker": {"id": "cleanrl", "config": config | extras}, "group": group, "ui": {"x": run_id}
+                    }
+                }  # fmt: skip
+
+    def runs(self, *filters: Any, **named: Any) -> list[dict[str, Any]]:
+        """Newest first."""
+        return [one for one in self.views.values() if one["group"] == named.get("group")][::-1]
+
+    def config(self, run: str) -> dict[str, Any]:
+        return dict(self.payloads[run])
+
+    def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[Series]:
+        values = [self.scores[run] / 100] * 90 + [self.scores[run]] * 10
+        if not tags or TAG in tags:
+            yield Series(TAG, range(100), [0.0] * 100, values)
+        if not tags or "losses/loss" in tags:
+            yield Series("losses/loss", range(100), [0.0] * 100, [1.0] * 100)
+
+
+def compared(*arguments: str) -> Said:
+    said = call(Finished(), "compare", *arguments)
+    assert said.code == 0, said.err
+    return said
+
+
+def test_groups_are_scored_and_compared_as_in_the_window() -> None:
+    found = json.loads(compared("fast", "slow", "--last", "10", "--json").out)
+    assert (found["by"], found["last"], found["tag"], found["is_scaled"]) == ("group", 10, TAG, False)
+    fast, slow = found["groups"]
+    assert (fast["name"], fast["n"], fast["mean"], fast["iqm"]) == ("fast", 3, 20.0, 20.0)
+    assert fast["mean_ci95"] == pytest.approx([20 - 4.3027 * 10 / 3**0.5, 20 + 4.3027 * 10 / 3**0.5], rel=1e-4)
+    assert fast["iqm_ci95"] == [10.0, 30.0]
+    assert (slow["name"], slow["mean"]) == ("slow", 6.0)
+    better = {(one["one"], one["other"]): one for one in found["probability_of_improvement"]}
+    # 10 beats two of three, 20 and 30 beat all: 8 of 9 pairs.
+    assert better["fast", "slow"]["probability"] == pytest.approx(8 / 9)
+    assert better["slow", "fast"]["probability"] == pytest.approx(1 / 9)
+    low, high = better["fast", "slow"]["ci95"]
+    assert 0 < low < 8 / 9 < high <= 1
+    assert found["differences"]["learning_rate"] == [0.01] * 3 + [0.001] * 3
+    assert "metadata.ui.x" not in found["differences"]
+
+
+def test_the_score_is_of_as_many_last_values_as_are_asked_for() -> None:
+    found = json.loads(compared("fast", "--json", "--by", "run").out)
+    assert found["groups"][0]["mean"] == pytest.approx((0.3 * 90 + 30 * 10) / 100)
+    assert found["probability_of_improvement"] == []
+
+
+def test_people_get_three_tables() -> None:
+    lines = [
+        line.rstrip() for line in compared("fast", "slow", "--last", "10", "--by", "learning-rate").out.splitlines()
+    ]
+    assert lines[0].split()[:2] == ["GROUP", "RUNS"]
+    assert lines[1].startswith("0.01      3  20 [-4.842, 44.84]  20 [10, 30]")
+    assert lines[1].rstrip()[-1] in "▆▇█"
+    assert "How likely a run of the row is better than one of the column [95 %]" in lines
+    assert any(line.startswith("0.001  0.11 [") for line in lines)
+    assert [line.split() for line in lines if line.startswith("seed")] == [["seed", "1,", "2,", "3", "1,", "2,", "3"]]
+
+
+def test_a_run_alone_is_named_by_what_tells_it_apart() -> None:
+    said = compared("fast", "--by", "run").out
+    assert "01FAST3000 · seed 3" in said
+    assert "CartPole" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("nobody",), "No run 'nobody'."),
+        (("fast", "--by", "learning_rat"), "No setting 'learning_rat' in these runs. Did you mean 'learning_rate'?"),
+        (("fast", "--tag", "losses/los"), "No metric 'losses/los' in these runs. Did you mean 'losses/loss'?"),
+        (("fast", "--last", "0"), "0 is not in the range x>=1"),
+        ((), "Missing argument 'RUN…'"),
+    ],
+)
+def test_what_is_unknown_is_said(arguments: tuple[str, ...], words: str) -> None:
+    said = call(Finished(), "compare", *arguments)
+    assert (said.code, said.out) == (2, "")
+    assert words in said.err
+
+
+def test_runs_without_an_episode_have_nothing_to_compare() -> None:
+    class Young(Finished):
+        def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[Series]:
+            return iter(())
+
+    said = call(Young(), "compare", "fast")
+    assert said.code == 2
+    assert "has finished an episode yet" in said.err
+
+
+def test_curves_side_by_side_share_a_scale() -> None:
+    assert sparkline([0.0, 1.0], 2) == "▁█"
+    assert sparkline([0.0, 1.0], 2, (0.0, 4.0)) == "▁▃"
+    assert sparkline([9.0], 1, (0.0, 4.0)) == "█"

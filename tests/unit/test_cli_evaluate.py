@@ -1,0 +1,209 @@
+"""`mosaic eval`: what it sends for what was typed, and how it tells what came out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
+
+from mosaic.arena import Episode, summarise
+from mosaic.cli.evaluate import is_path, summary_rows
+from mosaic.cli.histogram import MOST_BINS, bar, histogram
+from mosaic.cli.watch import told
+from mosaic.client.evaluation import newest_line
+from mosaic.contracts.errors import BadInput
+
+Json = dict[str, Any]
+FOUND = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3}
+
+
+class Evaluates(FakeTrainer):
+    """A daemon whose evaluations end at once, with a summary of these returns."""
+
+    def __init__(self, place: Path, returns: list[float], outcome: str = "succeeded") -> None:
+        run = view(run_dir=str(place / "trained"), stage="finished", outcome="succeeded")
+        super().__init__(run)
+        self.payload = {"metadata": {"worker": {"id": "cleanrl", "config": {**FOUND, "algo": "ppo", "seed": 1}}}}
+        self.asked: list[Json] = []
+        self._place = place
+        self._returns = returns
+        self._outcome = outcome
+
+    def submit(self, payload: Json, environment: dict[str, str] | None = None) -> Json:
+        made = super().submit(payload, environment)
+        folder = self._place / made["run_id"]
+        folder.mkdir()
+        if self._returns:
+            episodes = [Episode(at, at, value, 1) for at, value in enumerate(self._returns)]
+            (folder / "eval_summary.json").write_text(json.dumps(summarise(episodes)))
+        self.views[made["run_id"]] = finished({**made, "kind": "policy_eval", "run_dir": str(folder)}, self._outcome)
+        self.scripts = [[record(self.views[made["run_id"]])]]
+        return made
+
+    def ask_worker(self, worker: str, question: Json) -> Json:
+        self.asked.append(question)
+        if "bad" in question["path"]:
+            raise BadInput("It is damaged.")
+        return {"checkpoint": {**FOUND, "path": question["path"]}}
+
+    @property
+    def config_sent(self) -> Json:
+        found: Json = self.submitted[-1]["metadata"]["worker"]["config"]
+        return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "trained" / "checkpoints" / "512").mkdir(parents=True)
+    (tmp_path / "trained" / "checkpoints" / "last").symlink_to("512")
+    return tmp_path
+
+
+def test_a_run_is_evaluated_by_its_last_checkpoint_over_fifty_episodes(place: Path) -> None:
+    trainer = Evaluates(place, [1.0, 2.0])
+    said = call(trainer, "eval", "last", "--json")
+    assert said.code == 0, said.err
+    assert trainer.config_sent == {
+        "algo": "ppo", "env_id": "CartPole-v1", "seed": 1,
+        "extras": {
+            "mode": "policy_eval", "policy_path": str(place / "trained/checkpoints/512"), "eval_episodes": 50,
+            "eval_capture_video": False,
+        },
+    }  # fmt: skip
+    assert set(json.loads(said.out)) == {
+        "episodes", "avg_return", "median_return", "min_return", "max_return", "std_return", "iqm", "ci95", "returns",
+        "run_id",
+    }  # fmt: skip
+
+
+def test_every_wish_goes_along(place: Path) -> None:
+    trainer = Evaluates(place, [1.0])
+    words = "--episodes 7 --video --stochastic --seed-override 9 --env-id CartPole-v0 --algo ppo --grid 4 --repeat"
+    assert call(trainer, "eval", "last", *words.split()).code == 0
+    assert trainer.config_sent["env_id"] == "CartPole-v0"
+    extras = trainer.config_sent["extras"]
+    extras.pop("policy_path")
+    assert extras == {
+        "mode": "policy_eval", "eval_episodes": 7, "eval_capture_video": True, "seed_override": 9, "eval_repeat": True,
+        "eval_stochastic": True, "video_mode": "grid", "grid_limit": 4,
+    }  # fmt: skip
+    assert trainer.submitted[-1]["metadata"]["ui"] == {"eval_batch_size": 7, "eval_repeat": True}
+
+
+def test_a_path_is_asked_for_what_it_is_of(place: Path) -> None:
+    model = place / "it's.cleanrl_model"
+    model.touch()
+    trainer = Evaluates(place, [1.0])
+    assert call(trainer, "eval", str(model)).code == 0
+    assert trainer.asked == [{"ask": "checkpoint", "path": str(model)}]
+    assert trainer.config_sent["seed"] == 3
+    assert trainer.config_sent["extras"]["policy_path"] == str(model)
+
+
+def test_what_cannot_be_evaluated_is_refused_before_anything_is_submitted(place: Path) -> None:
+    (place / "bad.pt").touch()
+    trainer = Evaluates(place, [1.0])
+    for words, sentence in (
+        ((str(place / "bad.pt"),), "It is damaged."),
+        ((str(place / "nothing.pt"),), "There is no file or folder"),
+        ((str(place / "bad.pt"), "--checkpoint", "best"), "a path names one already"),
+    ):
+        said = call(trainer, "eval", *words)
+        assert (said.code, sentence in said.err) == (2, True), said.err
+    assert trainer.submitted == []
+
+
+def test_a_run_that_saved_a_model_and_no_checkpoint_is_evaluated_by_it(place: Path) -> None:
+    for path in sorted((place / "trained" / "checkpoints").iterdir(), reverse=True):
+        path.unlink() if path.is_symlink() else path.rmdir()
+    model = place / "trained" / "runs" / "CartPole-v1__ppo__1__1" / "ppo.cleanrl_model"
+    model.parent.mkdir(parents=True)
+    model.touch()
+    trainer = Evaluates(place, [1.0])
+    assert call(trainer, "eval", "last").code == 0
+    assert trainer.config_sent["extras"]["policy_path"] == str(model)
+
+
+def test_an_evaluation_means_the_policy_that_it_evaluated(place: Path) -> None:
+    trainer = Evaluates(place, [1.0])
+    earlier = finished(view("01EARLIER", kind="policy_eval"))
+    trainer.views[earlier["run_id"]] = earlier
+    trainer.payload["metadata"]["worker"]["config"]["extras"] = {"policy_path": "/some/where", "eval_episodes": 2}
+    assert call(trainer, "eval", "01EARLIER").code == 0
+    assert trainer.config_sent["extras"]["policy_path"] == "/some/where"
+    assert trainer.config_sent["extras"]["eval_episodes"] == 50
+
+
+def test_a_repeated_evaluation_that_was_ended_by_hand_has_done_what_it_should(place: Path) -> None:
+    said = call(Evaluates(place, [1.0, 2.0], "cancelled"), "eval", "last", "--repeat")
+    assert (said.code, "mean return" in said.out) == (0, True)
+
+
+@pytest.mark.parametrize("returns", [[1.0, 2.0], []])
+def test_an_evaluation_that_was_cancelled_tells_what_it_had(place: Path, returns: list[float]) -> None:
+    said = call(Evaluates(place, returns, "cancelled"), "eval", "last")
+    assert said.code == 130
+    assert ("mean return" in said.out) == bool(returns)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [("last", False), ("01M7FFSF8T", False), ("./512", True), ("a/b", True), ("x.cleanrl_model", True), ("~", True)],
+)
+def test_a_path_is_told_from_a_run(text: str, is_one: bool) -> None:
+    assert is_path(text) is is_one
+
+
+def test_the_summary_tells_mean_interval_and_middle_and_draws_the_spread(place: Path) -> None:
+    said = call(Evaluates(place, [10.0, 20.0, 20.0, 30.0]), "eval", "last")
+    assert "20 (95 % interval: 7.008 to 32.99)" in said.out
+    assert "20 on average (IQM)" in said.out
+    assert "10, 30" in said.out
+    assert [line.split()[-2:] for line in said.out.splitlines()[-3:]] == [
+        ["1", "█" * 20],
+        ["2", "█" * 40],
+        ["1", "█" * 20],
+    ]
+    assert "\x1b" not in said.out
+
+
+def test_one_episode_has_no_interval() -> None:
+    summary = {**summarise([Episode(0, 0, 5.0, 1)]), "run_id": "R"}
+    assert dict(summary_rows(summary))["mean return"] == "5 (no interval: it needs two episodes at least)"
+
+
+def test_a_histogram_counts_every_figure_once() -> None:
+    for values in ([1.0], [2.0, 2.0], [0.0, 1.0, 2.0, 3.0], [float(value) for value in range(1000)]):
+        rows = histogram(values)
+        assert sum(count for _, _, count in rows) == len(values)
+        assert 1 <= len(rows) <= MOST_BINS
+    assert [span for span, _, _ in histogram([7.0, 7.0])] == ["7"]
+    assert histogram([None, float("nan")]) == []
+    assert (bar(0.5, 4), bar(1, 4), bar(0, 4), bar(1 / 32, 4)) == ("██", "████", "", "▏")
+
+
+class Sight:
+    state, reason = "connected", ""
+    huds = [{"env": 0, "episode": 2, "step": 5, "reward": 1.0, "return": 5.0, "pace": "30 Hz"}]
+
+
+def test_watching_an_evaluation_says_so_and_tells_the_last_batch() -> None:
+    line = "eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6"
+    first, _ = told(view(kind="policy_eval"), Sight(), 30.0, True, line)
+    assert f"(Eval)  {line}  env 0  episode 2" in first
+    assert "(Eval)" not in told(view(), Sight(), 30.0, True)[0]
+
+
+def test_the_last_batch_is_told_by_the_daemon() -> None:
+    batches = [{"batch": 1, "episodes": 2}, {"batch": 2, "episodes": 2, "avg_return": 1.0}]
+
+    class Tells:
+        def evaluations(self, run: str) -> list[Json]:
+            return [{"batches": batches}] if run == "E" else []
+
+    told_by: Any = Tells()
+    assert newest_line(told_by, "E") == "eval batch 2 | episodes=2 avg=1.0"
+    assert newest_line(told_by, "other") == ""

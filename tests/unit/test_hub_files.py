@@ -1,0 +1,274 @@
+"""What of a run goes to the Hub, and what comes back from a repository."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+from pydantic import ValidationError
+from tests.helpers.cli_trainer import call
+from tests.helpers.worker_runs import small, train_here
+
+from mosaic.contracts.errors import BadInput, CheckpointDamaged, UnknownName
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.payload import Payload
+from mosaic.contracts.states import RunRecord
+from mosaic.hub import courier, foreign, intake, ledger
+from mosaic.hub.bundle import Bundle, gather
+from mosaic.hub.card import model_card
+from mosaic.hub.description import Description, HashedFile, safe_path
+from mosaic.hub.problems import explained
+from mosaic.journal import read_all
+
+SUMMARY: dict[str, Any] = {
+    "algo": "ppo", "env_id": "CartPole-v1", "checkpoint_step": 64, "deterministic": True, "episodes": 3,
+    "policy_path": "/home/somebody/private", "avg_return": 12.5, "median_return": 12.0, "min_return": 9.0,
+    "max_return": 16.5, "std_return": 3.25, "iqm": 12.0, "ci95": [9.5, 15.5], "videos": ["videos/x.mp4"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return train_here(RunFolder(tmp_path_factory.mktemp("it's here") / "01TRAINED"), small())
+
+
+def bundled(folder: RunFolder, **more: Any) -> Bundle:
+    return gather(folder, folder.checkpoint(64), "me/cart", **more)
+
+
+def an_evaluation(place: Path, **changes: Any) -> RunFolder:
+    folder = RunFolder(place)
+    folder.eval_videos.mkdir(parents=True)
+    (folder.eval_videos / "rl-video-episode-0.mp4").write_bytes(b"film")
+    folder.eval_summary.write_text(json.dumps({**SUMMARY, **changes}))
+    return folder
+
+
+def test_a_bundle_holds_checkpoint_model_settings_evaluation_video_and_card(trained: RunFolder, tmp_path: Path) -> None:
+    bundle = bundled(trained, evaluation=an_evaluation(tmp_path / "eval"))
+    assert bundle.files.keys() == {
+        "README.md", "mosaic.json", "config.json", "evaluation.json", "replay.mp4", "ppo.cleanrl_model",
+        "checkpoints/64/manifest.json", "checkpoints/64/weights.safetensors", "checkpoints/64/state.npz",
+    }  # fmt: skip
+    assert bundle.left_out == ()
+    said = json.loads(content(bundle, "mosaic.json"))
+    assert said["files"].keys() == bundle.files.keys() - {"README.md", "mosaic.json"}
+    Payload.parse(json.loads(content(bundle, "config.json")))
+
+
+def content(bundle: Bundle, name: str) -> str:
+    found = bundle.files[name]
+    assert isinstance(found, bytes)
+    return found.decode()
+
+
+def test_what_names_files_of_this_machine_stays_here(trained: RunFolder, tmp_path: Path) -> None:
+    bundle = bundled(trained, evaluation=an_evaluation(tmp_path / "eval"))
+    for name, found in bundle.files.items():
+        data = found if isinstance(found, bytes) else found.read_bytes()
+        assert b"somebody" not in data, name
+        assert str(tmp_path).encode() not in data, name
+
+
+def test_without_an_evaluation_the_card_says_so_and_gives_the_training_return(trained: RunFolder) -> None:
+    bundle = bundled(trained)
+    assert "mosaic eval" in " ".join(bundle.left_out)
+    assert "Not evaluated apart" in content(bundle, "README.md")
+    assert "evaluation.json" not in bundle.files
+
+
+def test_an_evaluation_of_another_checkpoint_does_not_count(trained: RunFolder, tmp_path: Path) -> None:
+    bundle = bundled(trained, evaluation=an_evaluation(tmp_path / "eval", checkpoint_step=32))
+    assert "evaluation.json" not in bundle.files
+
+
+def test_a_damaged_checkpoint_is_not_pushed(trained: RunFolder, tmp_path: Path) -> None:
+    copy = RunFolder(tmp_path / "copy")
+    copy.checkpoint(64).mkdir(parents=True)
+    for path in trained.checkpoint(64).iterdir():
+        (copy.checkpoint(64) / path.name).write_bytes(path.read_bytes())
+    weights = copy.checkpoint(64) / "weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    with pytest.raises(CheckpointDamaged, match=r"weights\.safetensors"):
+        bundled(copy)
+    (copy.checkpoint(64) / "manifest.json").write_text("{")
+    with pytest.raises(CheckpointDamaged, match="cannot be read"):
+        bundled(copy)
+
+
+def a_policy(**changes: Any) -> Description:
+    settings = {"learning_rate": 0.1, "note": "a|b\nc"}
+    plain: dict[str, Any] = {"worker": "cleanrl", "algo": "ppo", "env_id": "CartPole-v1", "files": {}}
+    return Description(**{**plain, "seed": 3, "step": 64, "settings": settings, **changes})
+
+
+def test_the_hub_reads_the_cards_metadata_and_metrics() -> None:
+    data = ModelCard(model_card(a_policy(), SUMMARY, "me/cart", has_video=True)).data.to_dict()  # type: ignore[no-untyped-call]
+    assert "CartPole-v1" in data["tags"]
+    assert "reinforcement-learning" in data["tags"]
+    assert data["library_name"] == "mosaic-rl"
+    [entry] = data["model-index"]
+    [result] = entry["results"]
+    assert entry["name"] == "ppo"
+    assert result["dataset"]["name"] == "CartPole-v1"
+    assert result["metrics"][0] == {
+        "type": "mean_reward", "value": "12.50 +/- 3.25", "name": "mean_reward", "verified": False,
+    }  # fmt: skip
+
+
+def test_the_card_shows_the_interval_the_settings_and_how_to_load_it() -> None:
+    text = model_card(a_policy(), SUMMARY, "me/cart", has_video=False)
+    assert "12.50 (95 % interval: 9.50 to 15.50)" in text
+    assert "mosaic pull me/cart" in text
+    assert "| `learning_rate` | `0.1` |" in text
+    assert "replay.mp4" not in text
+
+
+def test_a_card_without_any_figure_has_no_results() -> None:
+    text = model_card(a_policy(score=None), None, "me/cart", has_video=False)
+    assert "model-index" not in text
+    assert "Results" not in text
+
+
+def test_no_name_breaks_out_of_the_cards_metadata() -> None:
+    text = model_card(a_policy(env_id="a:b/c-v1"), SUMMARY, "me/cart", has_video=False)
+    data = ModelCard(text).data.to_dict()  # type: ignore[no-untyped-call]
+    assert data["model-index"][0]["results"][0]["dataset"]["name"] == "a:b/c-v1"
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\b", "", "a//b", "./a", "a/", "a\nb", "a/./b"])
+def test_a_path_that_leaves_its_folder_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="inside"):
+        safe_path(name)
+
+
+def test_a_description_with_such_a_path_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        a_policy(files={"../x": HashedFile(size_bytes=1, sha256="0" * 64)})
+    with pytest.raises(ValidationError):
+        a_policy(model="checkpoints/64/weights.safetensors")
+
+
+def test_what_is_pulled_becomes_a_run_that_names_no_path_and_no_program(trained: RunFolder, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    bundle = bundled(trained)
+    for name, found in bundle.files.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(found if isinstance(found, bytes) else found.read_bytes())
+    (source / "stray.py").write_text("raise SystemExit")
+    made = RunFolder(tmp_path / "01PULLED")
+    pulled = {"policy": bundle.description.model_dump(mode="json"), "url": "http://hub/me/cart", "commit": "abc" * 9}
+    intake.make_run(source, made, made.run_id, pulled)
+    assert made.last_checkpoint.resolve() == made.checkpoint(64)
+    assert [path.name for path in made.models.glob("*/*")] == ["ppo.cleanrl_model"]
+    assert not list(made.path.rglob("*.py"))
+    record = RunRecord.model_validate_json(made.record.read_text())
+    assert (record.run_id, record.algo, record.env_id, record.tags) == ("01PULLED", "ppo", "CartPole-v1", ("hub",))
+    payload = json.loads(made.config.read_text())
+    Payload.parse(payload)
+    assert payload["metadata"]["worker"]["config"]["extras"].keys() == {"algo_params"}
+    assert [event["kind"] for event in read_all(made.journal)] == ["progress", "checkpoint"]
+
+
+def test_an_algorithm_that_nobody_here_knows_is_refused() -> None:
+    with pytest.raises(UnknownName, match="pppo"):
+        intake.known(a_policy(algo="pppo"))
+    with pytest.raises(UnknownName, match="worker"):
+        intake.known(a_policy(worker="elsewhere"))
+
+
+CLEANRL_CARD = """---
+tags: [CartPole-v1]
+model-index:
+- name: PPO
+  results:
+  - task: {type: reinforcement-learning, name: reinforcement-learning}
+    dataset: {name: CartPole-v1, type: CartPole-v1}
+    metrics: [{type: mean_reward, value: 500.00 +/- 0.00, name: mean_reward, verified: false}]
+---
+# Hyperparameters
+```python
+{'anneal_lr': True, 'seed': 7, 'learning_rate': 0.00025, 'track': True, 'wandb_entity': 'x', 'total_timesteps': 500}
+```
+"""
+
+
+def test_the_card_of_cleanrls_own_upload_tells_environment_seed_and_settings() -> None:
+    policy = foreign.described("me/cart", ["README.md", "ppo.cleanrl_model", "videos/x/y.mp4"], CLEANRL_CARD)
+    assert (policy.algo, policy.env_id, policy.seed, policy.total_timesteps) == ("ppo", "CartPole-v1", 7, 500)
+    assert policy.settings == {"anneal_lr": True, "learning_rate": 0.00025}
+    assert policy.model == "ppo.cleanrl_model"
+
+
+@pytest.mark.parametrize(
+    ("names", "card", "why"),
+    [
+        (["README.md"], CLEANRL_CARD, "neither"),
+        (["a.cleanrl_model", "b.cleanrl_model"], CLEANRL_CARD, "2 files"),
+        (["ppo.cleanrl_model"], "", "names no environment"),
+        (["ppo.cleanrl_model"], "```python\n{'env_id': '../../x'}\n```", "cannot be used"),
+        (["ppo.cleanrl_model"], "```python\n{'env_id': open('/etc/passwd')}\n```", "names no environment"),
+    ],
+)
+def test_a_repository_that_says_too_little_is_refused(names: list[str], card: str, why: str) -> None:
+    with pytest.raises(BadInput, match=why):
+        foreign.described("me/cart", names, card)
+
+
+class Answer(Exception):
+    def __init__(self, status: int, said: str | None = None) -> None:
+        self.response = type("Response", (), {"status_code": status})()
+        self.server_message = said
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (401, "HF_TOKEN"),
+        (403, "may not write to me/cart"),
+        (404, "no model me/cart"),
+        (409, "somebody else"),
+        (429, "too many requests"),
+        (503, "problem of its own"),
+        (418, "refused me/cart"),
+    ],
+)
+def test_every_answer_of_the_hub_is_a_sentence(status: int, said: str) -> None:
+    problem = explained(RuntimeError("wrapped"), "me/cart", "http://hub", is_push=True)
+    assert problem is not None
+    try:
+        raise RuntimeError("Error while uploading") from Answer(status, "Its own words.")
+    except RuntimeError as error:
+        problem = explained(error, "me/cart", "http://hub", is_push=True)
+    assert said in str(problem)
+    assert f"({status})" in str(problem)
+
+
+@pytest.mark.parametrize("name", ["not a name", "a/b/c", "", "../x", "-x/y", "me/"])
+def test_a_name_that_is_no_repository_is_refused_before_anybody_is_asked(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="OWNER/NAME"):
+        courier.pull(name, tmp_path)
+
+
+def test_a_folder_that_is_not_empty_is_not_pulled_into(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    said = call(None, "pull", "me/cart", "--out", str(tmp_path))
+    assert said.code == 2
+    assert "not empty" in said.err
+
+
+def test_a_bug_is_not_explained_away() -> None:
+    assert explained(AttributeError("x"), "me/cart", "http://hub", is_push=True) is None
+
+
+def test_the_ledger_keeps_where_it_was_sent(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert ledger.read(folder) is None
+    ledger.write(folder, state="pushed", repo="me/cart", url="http://hub/me/cart", commit="abc", step=64, files=["x"])
+    said = ledger.read(folder)
+    assert said is not None
+    assert (said["state"], said["url"]) == ("pushed", "http://hub/me/cart")
+    assert "files" not in said

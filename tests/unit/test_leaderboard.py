@@ -1,0 +1,98 @@
+"""Which policy is the best, and how that is told."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from tests.helpers.cli_trainer import FakeTrainer, call
+from tests.helpers.evaluations import evaluation
+
+from mosaic.client.leaderboard import ranked
+
+STEADY = [200.0, 202.0, 198.0, 200.0] * 5
+WILD = [10.0, 500.0, 400.0, 20.0] * 5
+"""A higher mean than STEADY's, and far less sure."""
+
+
+class Evaluated(FakeTrainer):
+    def __init__(self, *found: dict[str, Any]) -> None:
+        super().__init__()
+        self.found = found
+
+    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[dict[str, Any]]:
+        return (one for one in self.found if env_id in ("", one["env_id"]))
+
+
+def test_the_lower_end_of_the_interval_decides_for_each_environment() -> None:
+    places = ranked([evaluation(3, WILD), evaluation(2, STEADY), evaluation(1, [1.0, 2.0], env_id="Acrobot-v1")])
+    assert [(place.env_id, place.rank, place.run_id) for place in places] == [
+        ("Acrobot-v1", 1, "01EVAL00001"),
+        ("CartPole-v1", 1, "01EVAL00002"),
+        ("CartPole-v1", 2, "01EVAL00003"),
+    ]
+    assert places[1].mean.point < places[2].mean.point
+    assert places[1].mean.low > places[2].mean.low
+
+
+def test_the_newest_evaluation_of_a_checkpoint_counts_with_all_its_batches() -> None:
+    old, new = evaluation(1, [500.0] * 4), evaluation(2, [100.0, 102.0], [104.0, 102.0])
+    same = {"trained": old["trained"]}
+    by_file = {"policy_path": f"/runs/{old['trained']['run_id']}/runs/name/ppo.cleanrl_model"}
+    for found in ([new | same, old], [new | same | by_file, old]):
+        [place] = ranked(found)
+        assert (place.run_id, place.episodes, place.mean.point) == ("01EVAL00002", 4, 102.0)
+
+
+def test_policies_of_no_run_here_are_told_apart_by_their_files() -> None:
+    one = evaluation(1, STEADY, trained=None, policy_path="/elsewhere/a/ppo.cleanrl_model", checkpoint_step=None)
+    other = evaluation(2, STEADY, trained=None, policy_path="/elsewhere/b/checkpoints/5")
+    assert {place.file for place in ranked([other, one])} == {"ppo.cleanrl_model", "b"}
+
+
+def test_drawing_actions_at_random_makes_another_policy() -> None:
+    sure, drawn = evaluation(1, STEADY), evaluation(2, WILD, deterministic=False)
+    assert len(ranked([drawn | {"trained": sure["trained"]}, sure])) == 2
+
+
+def test_equally_good_policies_share_a_rank() -> None:
+    perfect = [500.0] * 5
+    places = ranked([evaluation(3, STEADY), evaluation(2, perfect), evaluation(1, perfect)])
+    assert [place.rank for place in places] == [1, 1, 3]
+
+
+def test_without_an_interval_a_policy_comes_last() -> None:
+    endless = evaluation(2, [500.0, 500.0])
+    endless["batches"][0]["returns"][1] = None  # not finite
+    first, *others = ranked([evaluation(3, [500.0]), endless, evaluation(1, [1.0, 2.0])])
+    assert first.run_id == "01EVAL00001"
+    assert not any(math.isfinite(place.mean.low) for place in others)
+
+
+def test_the_command_prints_a_table_for_each_environment() -> None:
+    trainer = Evaluated(evaluation(2, STEADY), evaluation(1, [1.0, 2.0], env_id="Acrobot-v1", deterministic=False))
+    lines = [line.rstrip() for line in call(trainer, "leaderboard").out.splitlines()]
+    assert lines[0] == "Acrobot-v1"
+    assert "ppo (stochastic)" in lines[2]
+    assert lines[4] == "CartPole-v1"
+    assert lines[5].split()[:4] == ["RANK", "POLICY", "ALGO", "STEP"]
+    assert lines[6].split()[:6] == ["1", "01TRAINED00002", "seed", "2", "ppo", "512"]
+    assert "200  199.3 to 200.7  200" in lines[6]
+
+
+def test_the_command_answers_programs_in_json() -> None:
+    [row] = json.loads(call(Evaluated(evaluation(2, [1.0])), "leaderboard", "--json").out)
+    assert row["ci95"] == [None, None]
+    assert (row["rank"], row["episodes"], row["avg_return"], row["seed"]) == (1, 1, 1.0, 2)
+    assert row["run_id"] == "01TRAINED00002"
+    assert row["evaluation"] == "01EVAL00002"
+
+
+def test_an_empty_board_and_an_unknown_environment_say_so() -> None:
+    assert "No policy has been evaluated yet" in call(Evaluated(), "leaderboard").err
+    assert call(Evaluated(), "leaderboard", "--json", "--env", "x").out == "[]\n"
+    said = call(Evaluated(evaluation(1, STEADY)), "leaderboard", "--env", "CartPole-v0")
+    assert said.code == 2
+    assert said.err.startswith("No environment 'CartPole-v0' in the evaluations. Did you mean 'CartPole-v1'?")

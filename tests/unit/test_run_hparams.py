@@ -1,0 +1,131 @@
+"""TensorBoard's own plugins read what a run writes for the hparams and image tabs."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard import context
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams import api_pb2, list_session_groups
+from tensorboard.plugins.hparams.backend_context import Context
+from tests.helpers.run_folders import a_folder, accumulated, opened, save, tensorboard_points
+from tests.helpers.worker_runs import small, train_here
+
+from mosaic.arena.video import Video
+from mosaic.contracts.folder import RunFolder
+from mosaic.run.pictures import MOST_FRAMES, WIDTH, show_film, small_gif
+from mosaic.run.tensorboard import EventWriter
+
+
+def session_groups(logdir: Path) -> list[Any]:
+    """The rows of the hparams tab, as the plugin makes them."""
+    files = EventMultiplexer()
+    files.AddRunsFromDirectory(str(logdir))
+    files.Reload()
+    backend = Context(TBContext(data_provider=MultiplexerDataProvider(files, str(logdir))))
+    asked = api_pb2.ListSessionGroupsRequest(start_index=0, slice_size=10, allowed_statuses=[0, 1, 2, 3])
+    return list(list_session_groups.Handler(context.RequestContext(), backend, "", asked).run().session_groups)
+
+
+def plain(group: Any) -> dict[str, Any]:
+    return {name: getattr(value, value.WhichOneof("kind")) for name, value in group.hparams.items()}
+
+
+def test_a_run_is_a_row_with_its_settings_and_its_last_scalars(tmp_path: Path) -> None:
+    writer = EventWriter(tmp_path / "a run")
+    writer.session({"lr": 0.5, "envs": 3, "anneal": True, "name": "Zürich", "target_kl": None, "layers": [64, 64]})
+    writer.scalar("charts/episodic_return", 5.0, 10)
+    writer.scalar("charts/episodic_return", 7.0, 20)
+    writer.session_succeeded()
+    writer.close()
+    [group] = session_groups(tmp_path)
+    assert plain(group) == {
+        "lr": 0.5, "envs": 3.0, "anneal": True, "name": "Zürich", "target_kl": "None", "layers": "[64, 64]",
+    }  # fmt: skip
+    [metric] = group.metric_values
+    assert (metric.name.tag, metric.value, metric.training_step) == ("charts/episodic_return", 7.0, 20)
+    [session] = group.sessions
+    assert session.status == api_pb2.STATUS_SUCCESS
+    assert session.end_time_secs >= session.start_time_secs > 0
+
+
+def test_a_training_run_fills_the_hparams_tab_and_one_that_goes_on_stays_one_row(tmp_path: Path) -> None:
+    folder = train_here(RunFolder(tmp_path / "01RUN"), small())
+    train_here(folder, small(total_timesteps=128), is_resume=True)
+    [group] = session_groups(folder.path)
+    settings = plain(group)
+    assert settings["learning_rate"] == pytest.approx(2.5e-4)
+    assert settings["env_id"] == "CartPole-v1"
+    assert group.sessions[0].status == api_pb2.STATUS_SUCCESS
+    steps = [step for step, _, _ in tensorboard_points(folder.tensorboard)["charts/SPS"]]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 128
+
+
+def test_a_run_that_did_not_succeed_leaves_its_end_open_for_the_attempt_that_does(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path)
+    with opened(folder) as run:
+        run.hello()
+        run.hyperparameters({"lr": 1})
+        run.scalar("a", 1.0, 5)
+        save(run, 5)
+        run.finish("stopped")
+    assert session_groups(folder.path)[0].sessions[0].status == api_pb2.STATUS_UNKNOWN
+    with opened(folder) as run:
+        run.hello()
+        run.finish()
+    assert session_groups(folder.path)[0].sessions[0].status == api_pb2.STATUS_SUCCESS
+
+
+def a_film(path: Path, frames: int, fps: int = 30) -> Path:
+    import numpy as np
+
+    film = Video(path, fps)
+    for number in range(frames):
+        film.add(np.full((120, 320, 3), number * 2 % 250, np.uint8))
+    film.finish("x", 1.0, frames)
+    return path
+
+
+def test_a_film_becomes_a_small_picture_that_moves(tmp_path: Path) -> None:
+    from PIL import Image, ImageSequence
+
+    folder = a_folder(tmp_path)
+    film = a_film(folder.videos / "rl-video-episode-8.mp4", 60)
+    with opened(folder) as run:
+        run.hello()
+        show_film(run, film)
+        run.finish()
+    [event] = accumulated(folder.tensorboard).Images("videos/episode")
+    assert (event.step, event.width, event.height) == (8, WIDTH, 60)
+    with Image.open(io.BytesIO(event.encoded_image_string)) as picture:
+        assert picture.size == (WIDTH, 60)
+        assert len(ImageSequence.all_frames(picture)) == 16  # two seconds
+
+
+def test_the_films_of_a_training_and_of_an_evaluation_are_in_the_image_tab(tmp_path: Path) -> None:
+    trained = train_here(RunFolder(tmp_path / "01RUN"), small(extras={"capture_video": True}))
+    assert [event.step for event in accumulated(trained.tensorboard).Images("videos/episode")] == [0]
+    extras = {"mode": "policy_eval", "policy_path": str(trained.path), "eval_episodes": 2, "eval_capture_video": True}
+    played = train_here(RunFolder(tmp_path / "01EVAL"), {"extras": extras})
+    assert len(accumulated(played.tensorboard_eval).Images("videos/episode")) == 2
+
+
+def test_a_long_film_is_cut_and_one_that_is_none_is_passed_over(tmp_path: Path) -> None:
+    from PIL import Image, ImageSequence
+
+    picture = small_gif(a_film(tmp_path / "long.mp4", 120, fps=8))
+    assert picture is not None
+    with Image.open(io.BytesIO(picture.encoded)) as opened_picture:
+        assert len(ImageSequence.all_frames(opened_picture)) == MOST_FRAMES
+    (tmp_path / "none-0.mp4").write_bytes(b"no film")
+    with opened(a_folder(tmp_path)) as run:
+        run.hello()
+        show_film(run, tmp_path / "none-0.mp4")
+        run.finish()
+    assert accumulated(run.folder.tensorboard).Tags()["images"] == []

@@ -1,0 +1,139 @@
+"""Weights in torch's files are read without torch, and nothing else in them is."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mosaic.contracts.errors import BadInput, CheckpointDamaged
+from mosaic.run import torchfile
+from mosaic.run.torchfile import save_state_dict
+from mosaic.run.torchreader import read_weights
+
+
+def module() -> torch.nn.Module:
+    torch.manual_seed(2)
+    made = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8))
+    made.spread = torch.nn.Parameter(torch.ones(1, 3))
+    return made
+
+
+def as_numpy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: as_numpy(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(as_numpy, value))
+    return value.detach().numpy() if isinstance(value, torch.Tensor) else value
+
+
+def assert_same(one: Any, other: Any) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        one, other = tuple(one.values()), tuple(other.values())
+    if isinstance(one, tuple):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_same(left, right)
+    elif isinstance(one, np.ndarray):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+    else:
+        assert one == other
+
+
+SETTINGS = {"seed": 1, "gamma": 0.99, "notes": None, "cuda": True, "env_id": "x", "less": -5, "more": 1 << 40}
+
+
+@pytest.mark.parametrize("container", ["state dict", "tuple", "dict", "views"])
+def test_every_container_of_cleanrl_comes_back_from_torch_and_from_our_own_writer(
+    tmp_path: Path, container: str
+) -> None:
+    state = module().state_dict()
+    saved: Any = {
+        "state dict": state,
+        "tuple": (state, module().state_dict()),
+        "dict": {"model_weights": state, "args": SETTINGS},
+        "views": {
+            "part": torch.arange(12.0).reshape(3, 4).T[1:],
+            "parameter": torch.nn.Parameter(torch.ones(2)),
+            "flags": torch.tensor([True, False]),
+            "nothing": torch.zeros(0, 2),
+        },
+    }[container]
+    path = tmp_path / "ppo.cleanrl_model"
+    torch.save(saved, path)
+    expected = as_numpy(dict(saved) if isinstance(saved, dict) else saved)
+    assert_same(read_weights(path), expected)
+    save_state_dict(path, expected)
+    assert_same(read_weights(path), expected)
+    assert_same(as_numpy(torch.load(path, weights_only=True)), expected)
+
+
+class Touches:
+    def __init__(self, canary: Path) -> None:
+        self._canary = canary
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._canary),)
+
+
+def test_a_file_that_would_run_code_is_refused_and_runs_none(tmp_path: Path) -> None:
+    path = tmp_path / "x.cleanrl_model"
+    for saved in ({"a": Touches(tmp_path / "canary")}, module()):
+        torch.save(saved, path)
+        with pytest.raises(BadInput, match="holds more than weights"):
+            read_weights(path)
+    assert not (tmp_path / "canary").exists()
+
+
+def test_what_is_damaged_or_no_such_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "x.cleanrl_model"
+    torch.save(module().state_dict(), path)
+    whole = path.read_bytes()
+    for data in (
+        b"",
+        b"no zip",
+        whole[:-1],
+        whole[: len(whole) // 2],
+        whole.replace(struct.pack("<f", 1.0), b"\1\2\3\4"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(CheckpointDamaged, match="Use a checkpoint of its run"):
+            read_weights(path)
+    torch.save(module().state_dict(), path, _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointDamaged, match="no file that torch"):
+        read_weights(path)
+
+
+def test_a_tensor_larger_than_its_storage_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.pt"
+    _rewritten(path, (2,), (2,))
+    assert read_weights(path).tolist() == [0, 0]
+    for shape, stride in (((5,), (1,)), ((1 << 40,), (0,)), ((2,), (4,))):
+        _rewritten(path, shape, stride)
+        with pytest.raises(CheckpointDamaged):
+            read_weights(path)
+
+
+def _rewritten(path: Path, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    """Four numbers, of which the index claims something else."""
+
+    def pair(length: int, step: int) -> bytes:
+        return b"".join(torchfile._tuple([torchfile._number(value)]) for value in (length, step))
+
+    array = np.zeros(4, np.float32)
+    honest = torchfile._tensor("0", array)
+    claimed = honest.replace(pair(4, 1), pair(*shape, *stride))
+    assert claimed != honest
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/data.pkl", b"\x80\x02" + claimed + b".")
+        archive.writestr("x/byteorder", "little")
+        archive.writestr("x/data/0", array.tobytes())

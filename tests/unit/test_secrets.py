@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from subprocess import CompletedProcess, TimeoutExpired
+from typing import Any
+
+import pytest
+
+from mosaic import secrets
+from mosaic.contracts.errors import BadInput
+from mosaic.secrets import file, ring
+from mosaic.secrets.payloads import is_secret
+
+
+@pytest.fixture(autouse=True)
+def no_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring, "_ring", ring.Ring())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+
+class SystemKeyring:
+    """Answers for the process that would ask the real one."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+        self.arguments: list[str] = []
+        self.asked = 0
+        self.failure: Exception | None = None
+
+    def __call__(self, command: list[str], *, input: str, **_: Any) -> CompletedProcess[str]:
+        self.asked += 1
+        self.arguments += command
+        if self.failure is not None:
+            raise self.failure
+        verb, name, value = json.loads(input)
+        said: Any = self.kept.get(name)
+        if verb == "put":
+            self.kept[name] = value
+            said = True
+        elif verb == "forget":
+            said = self.kept.pop(name, None) is not None
+        return CompletedProcess(command, 0, json.dumps(said), "")
+
+
+@pytest.fixture
+def system(monkeypatch: pytest.MonkeyPatch) -> SystemKeyring:
+    stand_in = SystemKeyring()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("subprocess.run", stand_in)
+    return stand_in
+
+
+def test_without_a_keyring_a_key_is_kept_in_a_file_that_only_its_owner_reads() -> None:
+    assert secrets.find_secret("wandb_api_key") is None
+    assert secrets.put_secret("wandb_api_key", " abc123\n") == "file"
+    assert secrets.find_secret("wandb_api_key") == "abc123"
+    place = file.path()
+    assert stat.S_IMODE(place.stat().st_mode) == 0o600
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+    assert os.listdir(place.parent) == ["secrets.json"]
+    assert secrets.forget_secret("wandb_api_key")
+    assert not secrets.forget_secret("wandb_api_key")
+    assert secrets.place_of("wandb_api_key") is None
+
+
+def test_a_file_that_others_may_read_is_closed_when_it_is_next_written() -> None:
+    secrets.put_secret("hf_token", "abc")
+    file.path().chmod(0o644)
+    secrets.put_secret("hf_token", "abc")
+    assert stat.S_IMODE(file.path().stat().st_mode) == 0o600
+
+
+def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets.put_secret("hf_token", "stored")
+    monkeypatch.setenv("HF_TOKEN", "told")
+    assert secrets.find_secret("hf_token") == "told"
+    assert secrets.place_of("hf_token") == "environment"
+    assert secrets.secret_behind(secrets.reference("hf_token")) == "stored"
+
+
+def test_a_reference_falls_back_to_the_environment_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert secrets.secret_behind("secret:wandb_api_key") is None
+    monkeypatch.setenv("WANDB_API_KEY", "told")
+    assert secrets.secret_behind("secret:wandb_api_key") == "told"
+    assert secrets.secret_behind("no reference") is None
+
+
+def test_a_relative_configuration_folder_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "var")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert file.path() == tmp_path / ".config" / "mosaic" / "secrets.json"
+
+
+def test_a_damaged_file_is_said_and_kept() -> None:
+    secrets.put_secret("hf_token", "abc")
+    for text in ("{", "[]", '{"hf_token": 3}'):
+        file.path().write_text(text)
+        with pytest.raises(BadInput, match=r"secrets\.json is damaged"):
+            secrets.put_secret("wandb_api_key", "xyz")
+        assert file.path().read_text() == text
+
+
+@pytest.mark.parametrize("value", ["", "  ", "two words", "line\nbreak", "\x7f"])
+def test_what_is_no_key_is_refused_without_being_repeated(value: str) -> None:
+    with pytest.raises(BadInput, match="one word without spaces") as refused:
+        secrets.put_secret("hf_token", value)
+    assert not value.strip() or value not in str(refused.value)
+
+
+def test_the_keyring_is_used_where_there_is_one_and_no_file_is_made(system: SystemKeyring) -> None:
+    assert secrets.put_secret("hf_token", "abc") == "keyring"
+    assert secrets.find_secret("hf_token") == "abc"
+    assert secrets.place_of("hf_token") == "keyring"
+    assert not file.path().exists()
+    assert "abc" not in " ".join(system.arguments)
+    assert secrets.forget_secret("hf_token")
+    assert secrets.find_secret("hf_token") is None
+
+
+@pytest.mark.parametrize("failure", [TimeoutExpired("python", 5.0), OSError("no bus")])
+def test_a_keyring_that_hangs_or_fails_is_left_alone_for_a_while(system: SystemKeyring, failure: Exception) -> None:
+    system.failure = failure
+    assert secrets.put_secret("hf_token", "abc") == "file"
+    assert secrets.find_secret("hf_token") == "abc"
+    assert system.asked == 1
+
+
+def test_a_key_that_a_config_brings_does_not_replace_the_users_own() -> None:
+    secrets.put_secret("wandb_api_key", "mine")
+    assert secrets.keep_secret("wandb_api_key", "mine") == "secret:wandb_api_key"
+    assert secrets.keep_secret("wandb_api_key", "other") == "secret:wandb_api_key-2"
+    assert secrets.keep_secret("wandb_api_key", "other") == "secret:wandb_api_key-2"
+    assert secrets.keep_secret("wandb_api_key", "third") == "secret:wandb_api_key-3"
+    assert secrets.find_secret("wandb_api_key") == "mine"
+    assert secrets.secret_behind("secret:wandb_api_key-2") == "other"
+
+
+def test_secrets_of_a_payload_become_references_wherever_they_stand() -> None:
+    extras = {"wandb_api_key": "K1", "wandb_http_proxy": "http://me:pw@proxy:3128", "wandb_https_proxy": "proxy:3128"}
+    data = {"metadata": {"worker": {"config": {"extras": extras, "env_id": "X"}}, "ui": {"HF-Token": ["K2"]}}}
+    before = json.dumps(data)
+    clean = secrets.without_secrets(data)
+    assert not file.path().exists()
+    stored = secrets.storing_secrets(data)
+    assert clean == stored
+    assert json.dumps(data) == before
+    found = stored["metadata"]["worker"]["config"]["extras"]
+    assert found["wandb_https_proxy"] == "proxy:3128"
+    assert secrets.secret_behind(found["wandb_api_key"]) == "K1"
+    assert secrets.secret_behind(found["wandb_http_proxy"]) == "http://me:pw@proxy:3128"
+    assert stored["metadata"]["ui"] == {"HF-Token": ["secret:hf-token"]}
+    assert secrets.storing_secrets(stored) == stored
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("wandb_api_key", "abc", True),
+        ("WANDB_APIKEY", "abc", True),
+        ("password", "abc", True),
+        ("wandb_api_key", "", False),
+        ("wandb_api_key", "secret:wandb_api_key", False),
+        ("env_id", "CartPole-v1", False),
+        ("http_proxy", "user:pw@host:1", True),
+        ("http_proxy", "http://user@host:1", False),
+        ("http_proxy", "http://[me:pw@", True),
+        ("key_map", "abc", False),
+    ],
+)
+def test_what_counts_as_a_secret(key: str, value: str, expected: bool) -> None:
+    assert is_secret(key, value) is expected

@@ -1,0 +1,289 @@
+"""The sidecar's parts one by one: what is asked for, whether the run is over, trackers that fail, W&B's words."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.helpers.run_folders import a_folder
+
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.payload import Payload
+from mosaic.contracts.processes import own_identity
+from mosaic.journal import Journal
+from mosaic.sidecar import reach, recorder, watch
+from mosaic.sidecar.launch import sidecar_for
+from mosaic.sidecar.ledger import SyncState
+from mosaic.sidecar.recorder import Recorder
+from mosaic.sidecar.tracker import Scalars
+from mosaic.sidecar.upload import client_environment
+from mosaic.sidecar.watch import Watch
+from mosaic.sidecar.wishes import Facts, Wishes, is_foreign, wishes
+
+NOBODY = {"pid": 2**22 + 1, "start": "1", "boot_id": own_identity()["boot_id"]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path / "it's a workspace" / "trainer" / "runs" / "01K")
+    made.path.mkdir(parents=True)
+    return made
+
+
+def payload(extras: dict[str, Any] | None = None, worker: str = "cleanrl", **more: Any) -> Payload:
+    config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3, "extras": extras or {}}
+    artifacts = more.pop("artifacts", {})
+    return Payload.parse({"metadata": {"worker": {"id": worker, "config": config}, **more}, "artifacts": artifacts})
+
+
+# --- what is asked for
+
+
+def test_nobody_is_tracked_unasked() -> None:
+    assert not wishes(payload(), "01K", {})
+    assert not wishes(payload({"track_wandb": False}), "01K", {})
+
+
+@pytest.mark.parametrize("asked", [{"extras": {"track_wandb": True}}, {"artifacts": {"wandb": {"enabled": True}}}])
+def test_both_ways_of_asking_mean_the_same(asked: dict[str, Any]) -> None:
+    facts = wishes(payload(**asked), "01K0000000ABCDEF", {}).wandb
+    assert facts is not None
+    assert (facts.project, facts.entity, facts.name) == ("mosaic", None, "CartPole-v1__ppo__3__ABCDEF")
+    assert wishes(payload(**asked), "01K", {}).trackio is None
+
+
+def test_names_come_from_the_payload_before_the_environment() -> None:
+    env = {"WANDB_PROJECT": "of-env", "WANDB_ENTITY": "team"}
+    facts = wishes(payload({"track_wandb": True}, group="g", tags=["t" * 80], notes="n"), "01K", env).wandb
+    assert facts is not None
+    assert (facts.project, facts.entity, facts.group, facts.notes) == ("of-env", "team", "g", "n")
+    assert facts.tags == ("t" * 64,), "W&B takes no longer ones"
+    extras = {"track_wandb": True, "wandb_project_name": "p", "wandb_entity": "e", "wandb_run_name": "r"}
+    facts = wishes(payload(extras), "01K", env).wandb
+    assert facts is not None
+    assert (facts.project, facts.entity, facts.name) == ("p", "e", "r")
+
+
+def test_keys_proxies_and_tracking_itself_are_no_settings_of_a_run() -> None:
+    extras = {
+        "track_wandb": True, "wandb_api_key": "secret:x", "wandb_https_proxy": "http://p", "hf_entity": "h",
+        "learning_rate": 0.1, "algo_params": {"gamma": 0.9},
+    }  # fmt: skip
+    facts = wishes(payload(extras), "01K", {}).wandb
+    assert facts is not None
+    assert facts.config == {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3, "learning_rate": 0.1, "gamma": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("told", "has_videos"), [(None, True), ("1", True), ("0", False), ("False", False), ("no", False)]
+)
+def test_videos_are_logged_unless_switched_off(told: str | None, has_videos: bool) -> None:
+    env = {} if told is None else {"WANDB_MONITOR_GYM": told}
+    facts = wishes(payload({"track_wandb": True}), "01K", env).wandb
+    assert facts is not None
+    assert facts.has_videos is has_videos
+
+
+def test_a_program_of_the_users_tracks_itself() -> None:
+    script = {"argv": ["python"], "cwd": "/"}
+    own = Payload.parse({"metadata": {"worker": {"id": "script", "config": script}}, "artifacts": {}})
+    assert is_foreign(own)
+    assert is_foreign(payload({"cleanrl": "/a/checkout"}))
+    assert not is_foreign(payload())
+
+
+# --- starting one
+
+
+def test_a_run_that_nobody_tracks_has_no_sidecar(folder: RunFolder) -> None:
+    assert sidecar_for(folder, payload(), None) is None
+
+
+def test_a_tracked_run_has_one_and_its_secrets_are_no_arguments(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOSAIC_TOKEN", "token")
+    monkeypatch.setenv("WANDB_API_KEY", "canary")
+    folder.journal.write_text("x" * 7)
+    made = sidecar_for(folder, payload({"track_wandb": True}), None)
+    assert made is not None
+    assert "--upload-only" not in made["argv"]
+    assert made["argv"][made["argv"].index("--journal-from") + 1] == "7"
+    assert "canary" not in " ".join(made["argv"])
+    assert "MOSAIC_TOKEN" not in made["env"]
+
+
+def test_a_script_has_one_that_uploads_unless_it_chose_a_mode(folder: RunFolder) -> None:
+    made = sidecar_for(folder, payload({"cleanrl": "/c"}), {"WANDB_API_KEY": "k", "HOME": "/h"}, has_wandb_probe=True)
+    assert made is not None
+    assert "--upload-only" in made["argv"]
+    assert made["env"]["WANDB_API_KEY"] == "k"
+    assert made["env"].get("HOME") != "/h", "of the caller's environment only what W&B needs"
+    assert sidecar_for(folder, payload({"cleanrl": "/c"}), {"WANDB_MODE": "offline"}, has_wandb_probe=True) is None
+    assert sidecar_for(folder, payload({"cleanrl": "/c"}), {}, has_wandb_probe=False) is None
+
+
+def test_the_client_is_bounded_and_stays_in_the_run(folder: RunFolder) -> None:
+    told = {
+        "WANDB_BASE_URL": "http://w/",
+        "WANDB_MODE": "offline",
+        "WANDB_SERVICE": "x",
+        "WANDB_API_KEY": "k",
+        "PATH": "/p",
+    }
+    env = client_environment(told, folder)
+    assert (env["WANDB_DIR"], env["WANDB_CACHE_DIR"]) == (str(folder.path), str(folder.wandb))
+    assert (env["WANDB_BASE_URL"], env["WANDB_API_KEY"], env["PATH"]) == ("http://w", "k", "/p")
+    assert int(env["WANDB__FILE_STREAM_RETRY_MAX"]) < 10
+    assert not {"WANDB_MODE", "WANDB_SERVICE"} & set(env)
+
+
+# --- whether the run is over
+
+
+def told(folder: RunFolder, kind: str, **facts: Any) -> None:
+    journal = Journal(folder.keeper)
+    journal.append(kind, **facts)
+    journal.close()
+
+
+def test_a_run_is_over_when_its_keeper_says_so(folder: RunFolder) -> None:
+    told(folder, "keeper_started", process=own_identity())
+    told(folder, "exited", code=0)
+    seen = Watch(folder, folder.keeper.stat().st_size)
+    assert not seen.is_over(), "that was an earlier attempt"
+    told(folder, "keeper_started", process=own_identity())
+    assert not seen.is_over()
+    told(folder, "exited", code=0)
+    assert seen.is_over()
+    assert not seen.is_superseded
+
+
+@pytest.mark.parametrize("keeper", [NOBODY, own_identity()])
+def test_a_run_whose_keeper_and_worker_are_gone_is_over(folder: RunFolder, keeper: Any) -> None:
+    told(folder, "keeper_started", process=keeper)
+    told(folder, "worker_started", process=NOBODY)
+    assert Watch(folder, 0).is_over() is (keeper is NOBODY)
+
+
+def test_a_run_that_was_started_again_has_another_sidecar(folder: RunFolder) -> None:
+    told(folder, "keeper_started", process=own_identity())
+    told(folder, "keeper_started", process=own_identity())
+    seen = Watch(folder, 0)
+    assert seen.is_over()
+    assert seen.is_superseded
+
+
+def test_a_run_whose_folder_is_gone_is_nobodys(folder: RunFolder) -> None:
+    told(folder, "keeper_started", process=own_identity())
+    seen = Watch(folder, 0)
+    folder.path.rename(folder.path.with_name("trash"))
+    assert seen.is_over()
+    assert seen.is_superseded
+
+
+def test_a_keeper_that_never_speaks_is_not_waited_for(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Watch(folder, 0)
+    assert not seen.is_over()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + watch.SILENCE_S + 1)
+    assert seen.is_over()
+
+
+# --- trackers that fail
+
+
+class FakeTracker:
+    name = "fake"
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.rows = 0
+        self.said: list[str] = []
+        self._fails_at = fails_at
+
+    def __getattr__(self, word: str) -> Any:
+        def called(*_: Any) -> None:
+            self.said.append(word)
+            if word == self._fails_at:
+                raise RuntimeError("no more")
+
+        return called
+
+
+@pytest.mark.parametrize("fails_at", ["start", "scalars", "checkpoint", "finish"])
+def test_a_tracker_that_fails_is_told_of_once_and_dropped_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
+) -> None:
+    folder = a_folder(tmp_path)
+    folder.checkpoint(3).mkdir(parents=True)
+    folder.last_checkpoint.symlink_to("3")
+    bad, good = FakeTracker(fails_at), FakeTracker()
+    monkeypatch.setattr(recorder, "WandbTracker", type("Never", (), {}))
+    said: list[tuple[str, dict[str, object]]] = []
+
+    def say(kind: str, /, **facts: object) -> None:
+        said.append((kind, facts))
+
+    made = Recorder(folder, Wishes(), SyncState("r"), say)
+    made._wanted = [(bad, Facts("r", "n", "p")), (good, Facts("r", "n", "p"))]
+    made.start()
+    made.give([Scalars(1, 1.0, {"a": 1.0}), Scalars(2, 2.0, {"a": 2.0})])
+    made.finish("succeeded")
+    warnings = [facts["text"] for kind, facts in said if kind == "warning"]
+    assert len(warnings) == 1
+    assert "no more" in str(warnings[0])
+    assert bad.said.count(fails_at) == 1
+    assert bad.said[-1] == fails_at
+    assert good.said == ["start", "scalars", "scalars", "checkpoint", "finish"]
+
+
+def test_a_tracker_that_is_not_installed_names_its_extra() -> None:
+    words = recorder._told("wandb", ModuleNotFoundError("No module named 'wandb'", name="wandb"), "01K")
+    assert "pip install 'mosaic-rl[wandb]'" in words
+    assert words.endswith("mosaic wandb sync 01K")
+
+
+# --- W&B's words
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "W&B cannot be reached (refused)"),
+        (TimeoutError("timed out"), "W&B cannot be reached (no answer)"),
+        (socket.gaierror(-2, "Name or service not known"), "its name is not known"),
+        (ssl.SSLCertVerificationError("self-signed"), "certificate"),
+        (ConnectionResetError("Remote end closed connection"), "broken off"),
+        ("POST http://w/graphql giving up after 3 attempt(s) while retrying: HTTP 429: slow down", "429"),
+        ("Post \"http://w\": dial tcp 127.0.0.1:1: connect: connection refused", "refused"),
+        ("Timed out while retrying: context deadline exceeded", "no answer"),
+        ("Fatal error while uploading data. Some run data will not be synced", "broke off"),
+        ("Error: permission denied", "403"),
+        ("API key must have 40+ characters", "401"),
+        ("something of\nits own.", "The upload to W&B failed (something of its own)"),
+    ],
+)  # fmt: skip
+def test_what_went_wrong_is_said_in_plain_words(error: object, words: str) -> None:
+    assert words in reach.from_error(error).words
+
+
+def test_a_key_that_wandb_login_left_is_found(tmp_path: Path) -> None:
+    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password of-netrc\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    assert reach.api_key({"HOME": str(tmp_path)}) == "of-netrc"
+    assert reach.api_key({"HOME": str(tmp_path), "WANDB_API_KEY": "of-env"}) == "of-env"
+    assert reach.api_key({"HOME": str(tmp_path), "WANDB_BASE_URL": "https://w.example"}) is None
+    assert reach.trouble({"HOME": str(tmp_path / "nowhere")}) == reach.NO_KEY
+
+
+def test_the_server_is_the_environments_then_the_settings_then_wandbs(tmp_path: Path) -> None:
+    assert reach.server_url({"HOME": str(tmp_path)}) == "https://api.wandb.ai"
+    settings = tmp_path / ".config" / "wandb" / "settings"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("[default]\nbase_url = https://w.example/\n")
+    assert reach.server_url({"HOME": str(tmp_path)}) == "https://w.example"
+    assert reach.server_url({"HOME": str(tmp_path), "WANDB_BASE_URL": "http://here"}) == "http://here"
