@@ -72,11 +72,11 @@ class Workbench(QObject):
 
     def _leave(self, run_ids: set[str]) -> None:
         """These runs are gone: whoever looked at them looks elsewhere."""
-        left = [run_id for run_id in self.marks if run_id not in run_ids]
         if self.selection in run_ids:
+            self.mark([])
             self.select(None)
-        if left != self.marks:
-            self.mark(left)
+        elif not run_ids.isdisjoint(self.marks):
+            self.mark([run_id for run_id in self.marks if run_id not in run_ids])
 
     def select(self, run_id: str | None, tab: str | None = None) -> None:
         """Look at this run."""
