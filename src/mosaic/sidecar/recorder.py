@@ -53,6 +53,8 @@ class Recorder:
         for item in items:
             for tracker in self._trackers[:]:
                 self._guarded(tracker, partial(item.give, tracker))
+        if self._entry is not None:
+            self._entry.records = sum(tracker.rows for tracker in self._trackers if isinstance(tracker, WandbTracker))
 
     def finish(self, outcome: str | None) -> None:
         for path, names in checkpoints(self._folder).items():
