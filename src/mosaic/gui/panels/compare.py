@@ -41,6 +41,7 @@ from mosaic.statistics.comparison import ALONE, Comparison, Entry, best_key, com
 MOST_RUNS = 50
 """Fewer than the workbench keeps the points of."""
 REFRESH_MS = 1000
+LOADING = "Loading the points…"
 DEFAULT_WEIGHT = 0.9
 KEY_TITLES = {ALONE: "each run", "algo": "algorithm", "env_id": "environment"}
 
@@ -84,7 +85,7 @@ class Compare(QWidget):
         head.addWidget(self.add)
         head.addWidget(self.clear)
         self.chart = Chart("", "compare.chart", has_legend=True)
-        self.chart.set_hint("None of these runs has points of this tag")
+        self.chart.set_hint(LOADING)
         self.tables = named(QTabWidget(), "compare.tables")
         self.tables.setDocumentMode(True)
         self.results = ResultsTable()
@@ -302,6 +303,8 @@ class Compare(QWidget):
         self._workbench.tell_error(error)
 
     def _show(self, tag: str, key: str, found: Comparison) -> None:
+        is_loading = not all(series.is_loaded for series in self._series.values())
+        self.chart.set_hint(LOADING if is_loading else "None of these runs has points of this tag")
         self._is_busy = False
         self.chart.set_title(tag)
         self.chart.set_x_kind(str(self.x_axis.currentData()))

@@ -43,7 +43,7 @@ class SettingsPage(QWidget):
         inside = QWidget()
         inside.setMaximumWidth(880)
         self._column = QVBoxLayout(inside)
-        self._column.setContentsMargins(24, 16, 24, 16)
+        self._column.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
         self._column.setSpacing(theme.GAP)
         self._build_workspace()
         self._build_appearance()
