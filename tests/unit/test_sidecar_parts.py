@@ -271,19 +271,24 @@ def test_what_went_wrong_is_said_in_plain_words(error: object, words: str) -> No
     assert words in reach.from_error(error).words
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What wandb would say of its server."""
+    reach._asked.cache_clear()
+    monkeypatch.setattr(reach, "servers_address", lambda env: "https://w.example/")
+
+
+@pytest.mark.usefixtures("asked")
 def test_a_key_that_wandb_login_left_is_found(tmp_path: Path) -> None:
-    (tmp_path / ".netrc").write_text("machine api.wandb.ai login user password of-netrc\n")
+    (tmp_path / ".netrc").write_text("machine w.example login user password of-netrc\n")
     (tmp_path / ".netrc").chmod(0o600)
     assert reach.api_key({"HOME": str(tmp_path)}) == "of-netrc"
     assert reach.api_key({"HOME": str(tmp_path), "WANDB_API_KEY": "of-env"}) == "of-env"
-    assert reach.api_key({"HOME": str(tmp_path), "WANDB_BASE_URL": "https://w.example"}) is None
+    assert reach.api_key({"HOME": str(tmp_path), "WANDB_BASE_URL": "https://other.example"}) is None
     assert reach.trouble({"HOME": str(tmp_path / "nowhere")}) == reach.NO_KEY
 
 
-def test_the_server_is_the_environments_then_the_settings_then_wandbs(tmp_path: Path) -> None:
-    assert reach.server_url({"HOME": str(tmp_path)}) == "https://api.wandb.ai"
-    settings = tmp_path / ".config" / "wandb" / "settings"
-    settings.parent.mkdir(parents=True)
-    settings.write_text("[default]\nbase_url = https://w.example/\n")
+@pytest.mark.usefixtures("asked")
+def test_the_server_is_the_environments_then_what_wandb_says(tmp_path: Path) -> None:
     assert reach.server_url({"HOME": str(tmp_path)}) == "https://w.example"
     assert reach.server_url({"HOME": str(tmp_path), "WANDB_BASE_URL": "http://here"}) == "http://here"

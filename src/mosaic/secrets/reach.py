@@ -156,7 +156,11 @@ class Route:
 
     def server(self) -> str:
         told = self._environment.get(SERVER_VARIABLE, "").strip()
-        address = told or _servers_address()
+        address = told or servers_address(self._environment)
+        if address is None:
+            raise _Failed(
+                "wandb does not say where its server is", f"Set {SERVER_VARIABLE}, or install the wandb extra."
+            )
         self._server = urlsplit(address)
         if self._server.scheme not in ("http", "https") or not self._host:
             raise _Failed(f"{address!r} is no address", f"Set {SERVER_VARIABLE} to one that begins with https://")
@@ -328,18 +332,20 @@ class Route:
             connection.close()
 
 
-def _servers_address() -> str:
-    """Only wandb knows: a user may have set it in files of wandb's own."""
+def servers_address(environment: Mapping[str, str]) -> str | None:
+    """Only wandb knows: a user may have set it in files of wandb's own. None where it does not say."""
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-c", _ASK_SERVER], capture_output=True, text=True, timeout=3 * PATIENCE_S
+            [sys.executable, "-P", "-c", _ASK_SERVER],
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=3 * PATIENCE_S,
         )
         said = done.stdout.split()
     except (OSError, subprocess.TimeoutExpired):
         said = []
-    if not said:
-        raise _Failed("wandb does not say where its server is", f"Set {SERVER_VARIABLE}, or install the wandb extra.")
-    return said[-1]
+    return said[-1] if said else None
 
 
 def _reached(host: str, port: int, words: str, todo: str) -> socket.socket:

@@ -16,7 +16,7 @@ from mosaic.contracts.payload import Payload
 from mosaic.hub.after import wished_repo
 from mosaic.keeper.launch import Sidecar
 from mosaic.secrets.store import file_path
-from mosaic.sidecar.reach import api_key
+from mosaic.sidecar.reach import netrc_path
 from mosaic.sidecar.upload import is_installed
 from mosaic.sidecar.wishes import wishes
 
@@ -51,7 +51,8 @@ def sidecar_for(
 
 def _may_have_key(env: Mapping[str, str]) -> bool:
     """A quick look, so that scripts of people who do not use W&B are spared a process; the keyring is not asked."""
-    return api_key(env) is not None or file_path().exists() or find_spec("keyring") is not None
+    has_one = bool(env.get("WANDB_API_KEY", "").strip()) or netrc_path(env).exists()
+    return has_one or file_path().exists() or find_spec("keyring") is not None
 
 
 def _is_proxy(name: str) -> bool:

@@ -6,7 +6,7 @@ W&B's own client retries for minutes to days; nothing of it is started before th
 from __future__ import annotations
 
 import base64
-import configparser
+import functools
 import http.client
 import json
 import netrc
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-DEFAULT_URL = "https://api.wandb.ai"
-PATIENCE_S = 8.0
+from mosaic.secrets.reach import PATIENCE_S, SERVER_VARIABLE, servers_address
+
 _QUERY = {"query": "query Viewer { viewer { id entity } }", "operationName": "Viewer"}
 _MOST_BYTES = 1 << 20
 
@@ -47,9 +47,15 @@ _STATUS = {
 
 
 def server_url(env: Mapping[str, str]) -> str:
-    """The environment's, else the one of the user's own wandb settings, else W&B's."""
-    told = env.get("WANDB_BASE_URL") or _settings_url(env)
-    return (told or DEFAULT_URL).rstrip("/")
+    """The environment's, else what wandb says; empty where it says nothing."""
+    told = env.get(SERVER_VARIABLE, "").strip()
+    return (told or _asked(tuple(sorted(env.items())))).rstrip("/")
+
+
+@functools.cache
+def _asked(env: tuple[tuple[str, str], ...]) -> str:
+    """It takes most of a second to ask."""
+    return servers_address(dict(env)) or ""
 
 
 def api_key(env: Mapping[str, str]) -> str | None:
@@ -57,12 +63,18 @@ def api_key(env: Mapping[str, str]) -> str | None:
     told = env.get("WANDB_API_KEY", "").strip()
     if told:
         return told
-    path = env.get("NETRC") or str(Path(env.get("HOME", "~")).expanduser() / ".netrc")
+    path = netrc_path(env)
+    if not path.exists():
+        return None
     try:
         found = netrc.netrc(path).authenticators(urlsplit(server_url(env)).hostname or "")
     except (OSError, netrc.NetrcParseError):
         return None
     return found[2] if found else None
+
+
+def netrc_path(env: Mapping[str, str]) -> Path:
+    return Path(env.get("NETRC") or Path(env.get("HOME", "~")).expanduser() / ".netrc")
 
 
 def trouble(env: Mapping[str, str]) -> Trouble | None:
@@ -71,6 +83,8 @@ def trouble(env: Mapping[str, str]) -> Trouble | None:
     if key is None:
         return NO_KEY
     url = server_url(env)
+    if not url:
+        return Trouble("wandb does not say where its server is", True, f"Set {SERVER_VARIABLE}.")
     credentials = base64.b64encode(f"api:{key}".encode()).decode()
     headers = {"Authorization": f"Basic {credentials}", "Content-Type": "application/json"}
     try:
@@ -84,7 +98,7 @@ def trouble(env: Mapping[str, str]) -> Trouble | None:
     except urllib.error.URLError as error:
         return from_error(error.reason)
     except (KeyError, TypeError):
-        return Trouble(f"What answers at {url} is not W&B", True, "Check WANDB_BASE_URL.")
+        return Trouble(f"What answers at {url} is not W&B", True, f"Check {SERVER_VARIABLE}.")
     except (OSError, ValueError, http.client.HTTPException) as error:
         return from_error(error)
     return None
@@ -159,13 +173,3 @@ def _opener(env: Mapping[str, str], url: str) -> urllib.request.OpenerDirector:
     if urllib.request.proxy_bypass_environment(urlsplit(url).hostname or "", direct):  # type: ignore[attr-defined]
         proxies = {}
     return urllib.request.build_opener(urllib.request.ProxyHandler(proxies))
-
-
-def _settings_url(env: Mapping[str, str]) -> str | None:
-    home = env.get("WANDB_CONFIG_DIR") or str(Path(env.get("HOME", "~")).expanduser() / ".config" / "wandb")
-    parser = configparser.ConfigParser(interpolation=None)
-    try:
-        parser.read(Path(home) / "settings")
-        return parser.get("default", "base_url", fallback=None)
-    except (configparser.Error, OSError, UnicodeDecodeError):
-        return None
