@@ -4,10 +4,13 @@ import argparse
 import os
 import signal
 import sys
+import time
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.sidecar.watch import Watch
 
+QUIET_S = 30.0
+"""A run that is over sooner is recorded when it is over, so that it has the machine for itself."""
 NICENESS = 19
 """The run comes first, on every core."""
 
@@ -19,6 +22,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--journal-from", type=int, default=0)
     parser.add_argument("--keeper-from", type=int, default=0)
     parser.add_argument("--upload-only", action="store_true")
+    parser.add_argument("--after", type=float, default=QUIET_S, help="seconds to leave the run alone")
     parser.add_argument("--push", metavar="REPO", help="send the policy to the Hugging Face Hub at the end")
     parser.add_argument("--push-only", action="store_true")
     told = parser.parse_args(argv)
@@ -29,7 +33,10 @@ def main(argv: list[str]) -> int:
         record(folder)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    began = time.monotonic()
     watch = Watch(folder, told.keeper_from)
+    if not (told.upload_only or told.push_only):
+        watch.wait_for(lambda: time.monotonic() - began > told.after)
     # Most scripts never touch W&B: until one does, nothing but the standard library is imported here.
     if told.upload_only and not watch.wait_for(lambda: any(folder.wandb.glob("*run-*"))):
         return 0

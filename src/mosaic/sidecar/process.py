@@ -20,10 +20,11 @@ from mosaic.sidecar import ledger
 from mosaic.sidecar.feed import Feed
 from mosaic.sidecar.ledger import SyncState
 from mosaic.sidecar.reach import Trouble
-from mosaic.sidecar.recorder import Recorder
+from mosaic.sidecar.recorder import Recorder, WandbRecorder
 from mosaic.sidecar.sync import LiveUpload, kept_offline, upload_all, upload_environment
+from mosaic.sidecar.trackio_tracker import TrackioTracker
 from mosaic.sidecar.watch import LOOK_S, Watch
-from mosaic.sidecar.wishes import Wishes, wishes
+from mosaic.sidecar.wishes import wishes
 
 LIMIT_S = 600.0
 """We end so long after the run, whatever is left to do."""
@@ -42,7 +43,6 @@ class Sidecar:
         self._watch = watch
         self._journal_from = journal_from
         self._is_upload_only = is_upload_only
-        self._feed = Feed(folder, journal_from)
         self._journal = Journal(folder.sidecar)
         self._has_said_trouble = False
 
@@ -68,17 +68,17 @@ class Sidecar:
     def _go_along(self, repo: str | None) -> None:
         state = ledger.claimed(ledger.read(self._folder) or SyncState(self._folder.run_id))
         payload = Payload.model_validate_json(self._folder.config.read_text())
-        recorder = Recorder(self._folder, self._wanted(payload), state, self._say)
         env = self._environment(payload)
         uploads = LiveUpload(self._folder, env, state)
+        recorders = self._recorders(payload, state)
         try:
-            self._follow(recorder, uploads)
+            self._follow(recorders, uploads)
             if not self._watch.is_superseded:  # else the next attempt's sidecar records and uploads it all
                 # At the same time: either server may take all the time that there is.
                 pushing = threading.Thread(target=self.push, args=(repo,)) if repo else None
                 if pushing:
                     pushing.start()
-                recorder.finish(self._feed.outcome)
+                self._finish(recorders)
                 trouble = uploads.end(LIVE_PATIENCE_S, self._is_wanted)
                 trouble = upload_all(self._folder, env, state, lambda _: None, LIMIT_S, self._is_wanted) or trouble
                 self._told(trouble if self._is_wanted() else None)
@@ -94,14 +94,47 @@ class Sidecar:
         if state.entries and self._is_wanted():
             list_wandb(self._folder, state)
 
+    def _recorders(self, payload: Payload, state: SyncState) -> list[Recorder]:
+        if self._is_upload_only:
+            return []
+        wanted = wishes(payload, self._folder.run_id, os.environ, _began_at(self._folder) or time.time())
+        made: list[Recorder] = []
+        if wanted.wandb is not None:
+            feed = Feed(self._folder, self._journal_from)
+            made.append(WandbRecorder(self._folder, wanted.wandb, feed, self._say, state))
+        if wanted.trackio is not None:
+            feed = Feed(self._folder, self._journal_from)
+            made.append(Recorder(self._folder, TrackioTracker(self._folder), wanted.trackio, feed, self._say))
+        return made
+
+    def _follow(self, recorders: list[Recorder], uploads: LiveUpload) -> None:
+        """Until the run is over.
+
+        For W&B nothing is recorded before it can be sent: everything is in the run's files, and what wandb does with
+        it costs more than all else here. A run whose W&B is not there pays for a look at the clock.
+        """
+        while not self._watch.is_over():
+            has_begun = self._has_begun()
+            for recorder in recorders if has_begun else []:
+                if not recorder.is_started and (uploads.is_reachable or not isinstance(recorder, WandbRecorder)):
+                    recorder.start()
+                if recorder.is_started:
+                    recorder.follow()
+            needs_server = any(isinstance(one, WandbRecorder) and not one.is_started for one in recorders)
+            self._told(uploads.tick(is_needed=has_begun and needs_server))
+            time.sleep(LOOK_S)
+        end_after(LIMIT_S)
+
+    def _finish(self, recorders: list[Recorder]) -> None:
+        """Records what is left, or all of it."""
+        for recorder in recorders if self._has_begun() else []:
+            if recorder.is_started or recorder.start():
+                recorder.follow(is_over=True)
+                recorder.finish()
+
     def _is_wanted(self) -> bool:
         self._watch.is_over()  # takes in what its keeper says
         return not self._watch.is_superseded
-
-    def _wanted(self, payload: Payload) -> Wishes:
-        if self._is_upload_only:
-            return Wishes()
-        return wishes(payload, self._folder.run_id, os.environ, _began_at(self._folder) or time.time())
 
     def _environment(self, payload: Payload) -> dict[str, str]:
         """With the key and the proxies, of this moment: before wandb, imported into this process, adds its own."""
@@ -110,24 +143,8 @@ class Sidecar:
             self._say("warning", text=problem, code="wandb_settings")
         return env
 
-    def _follow(self, recorder: Recorder, uploads: LiveUpload) -> None:
-        """Until the run is over and everything that it has written is recorded."""
-        is_over = is_recording = False
-        while not is_over:
-            is_over = self._watch.is_over()
-            if is_over:
-                end_after(LIMIT_S)
-            if not is_recording and self._has_begun():
-                is_recording = True
-                recorder.start()
-            if is_recording:
-                recorder.give(self._feed.read(is_over))
-            if not is_over:
-                self._told(uploads.tick())
-                time.sleep(LOOK_S)
-
     def _has_begun(self) -> bool:
-        """A worker that never says a word leaves nothing to record, and its own start comes before ours."""
+        """A worker that never says a word leaves nothing to record."""
         try:
             return self._folder.journal.stat().st_size > self._journal_from
         except OSError:
@@ -147,7 +164,6 @@ class Sidecar:
 def record(folder: RunFolder) -> None:
     """Makes the W&B recording of a run that is over, from its beginning. Its caller holds the ledger's lock."""
     payload = Payload.model_validate_json(folder.config.read_text())
-    feed = Feed(folder)
     journal = Journal(folder.sidecar)
     problems: list[str] = []
 
@@ -156,11 +172,13 @@ def record(folder: RunFolder) -> None:
         if kind == "warning":
             problems.append(str(facts["text"]))
 
-    wanted = Wishes(wandb=wishes(payload, folder.run_id, os.environ, _began_at(folder)).wandb)
-    recorder = Recorder(folder, wanted, ledger.read(folder) or SyncState(folder.run_id), say)
-    recorder.start()
-    recorder.give(feed.read(is_over=True))
-    recorder.finish(feed.outcome)
+    facts = wishes(payload, folder.run_id, os.environ, _began_at(folder)).wandb
+    if facts is not None:
+        state = ledger.read(folder) or SyncState(folder.run_id)
+        recorder = WandbRecorder(folder, facts, Feed(folder), say, state)
+        if recorder.start():
+            recorder.follow(is_over=True)
+            recorder.finish()
     journal.close()
     if problems:
         raise SystemExit(problems[-1])

@@ -1,19 +1,18 @@
-"""Feeds the trackers. One that fails is told of once and dropped; the others go on."""
+"""Feeds a tracker. One that fails is told of once and dropped; the run and other trackers go on."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.sidecar import ledger
-from mosaic.sidecar.feed import checkpoints
+from mosaic.sidecar.feed import Feed, checkpoints
 from mosaic.sidecar.ledger import Entry, SyncState
-from mosaic.sidecar.tracker import Item, Tracker
-from mosaic.sidecar.trackio_tracker import TrackioTracker
+from mosaic.sidecar.tracker import Tracker
 from mosaic.sidecar.wandb_tracker import WandbTracker
-from mosaic.sidecar.wishes import Facts, Wishes
+from mosaic.sidecar.wishes import Facts
 
 
 class Says(Protocol):
@@ -22,70 +21,80 @@ class Says(Protocol):
 
 
 class Recorder:
-    """`state` is the W&B ledger's, which the W&B tracker's folder is entered into."""
+    """Of one tracker: tells it the run from its first point on, whenever it is started."""
 
-    def __init__(self, folder: RunFolder, wishes: Wishes, state: SyncState, say: Says) -> None:
+    def __init__(self, folder: RunFolder, tracker: Tracker, facts: Facts, feed: Feed, say: Says) -> None:
         self._folder = folder
-        self._state = state
+        self._tracker = tracker
+        self._facts = facts
+        self._feed = feed
         self._say = say
-        self._wanted: list[tuple[Tracker, Facts]] = []
-        if wishes.wandb is not None:
-            self._wanted.append((WandbTracker(folder), wishes.wandb))
-        if wishes.trackio is not None:
-            self._wanted.append((TrackioTracker(folder), wishes.trackio))
-        self._trackers: list[Tracker] = []
-        self._entry: Entry | None = None
+        self.is_started = False
+        self._is_dropped = False
 
-    @property
-    def wandb_folder(self) -> str | None:
-        """The name of the folder that is being written."""
-        return next((tracker.path.name for tracker in self._trackers if isinstance(tracker, WandbTracker)), None)
+    def start(self) -> bool:
+        """Whether it could be."""
+        self.is_started = True
+        if self._guarded(partial(self._tracker.start, self._facts)):
+            self._say("tracking_started", tracker=self._tracker.name)
+        return not self._is_dropped
 
-    def start(self) -> None:
-        for tracker, facts in self._wanted:
-            if self._guarded(tracker, partial(tracker.start, facts)):
-                self._trackers.append(tracker)
-                self._say("tracking_started", tracker=tracker.name)
-                if isinstance(tracker, WandbTracker):
-                    self._enter(tracker, facts)
+    def follow(self, is_over: bool = False) -> None:
+        """Gives it what is new. What a dropped one is not told stays in the run's files."""
+        for item in self._feed.read(is_over) if not self._is_dropped else ():
+            if not self._guarded(partial(item.give, self._tracker)):
+                return
 
-    def give(self, items: Iterable[Item]) -> None:
-        for item in items:
-            for tracker in self._trackers[:]:
-                self._guarded(tracker, partial(item.give, tracker))
-        if self._entry is not None:
-            self._entry.records = sum(tracker.rows for tracker in self._trackers if isinstance(tracker, WandbTracker))
-
-    def finish(self, outcome: str | None) -> None:
+    def finish(self) -> bool:
+        """Whether everything of the run was recorded."""
         for path, names in checkpoints(self._folder).items():
             step = int(path.name) if path.name.isdigit() else 0
-            for tracker in self._trackers[:]:
-                self._guarded(tracker, partial(tracker.checkpoint, path, step, names))
-        for tracker in self._trackers[:]:
-            if self._guarded(tracker, partial(tracker.finish, outcome)):
-                self._say("tracking_ended", tracker=tracker.name, rows=tracker.rows)
-                if isinstance(tracker, WandbTracker) and self._entry is not None:
-                    self._entry.is_whole, self._entry.records = True, tracker.rows
-                    ledger.write(self._folder, self._state)
+            self._guarded(partial(self._tracker.checkpoint, path, step, names))
+        if self._guarded(partial(self._tracker.finish, self._feed.outcome)):
+            self._say("tracking_ended", tracker=self._tracker.name, rows=self._tracker.rows)
+        return not self._is_dropped
 
-    def _enter(self, tracker: WandbTracker, facts: Facts) -> None:
-        """What was recorded before is in this one, too: it begins with the run's first point."""
-        for entry in self._state.entries.values():
-            entry.state = ledger.SUPERSEDED
-        self._entry = Entry(is_whole=False)
-        self._state.entries[tracker.path.name] = self._entry
-        self._state.project, self._state.entity = facts.project, facts.entity
-        ledger.write(self._folder, self._state)
-
-    def _guarded(self, tracker: Tracker, call: Callable[[], None]) -> bool:
+    def _guarded(self, call: Callable[[], None]) -> bool:
+        if self._is_dropped:
+            return False
         try:
             call()
         except (Exception, SystemExit) as error:
-            if tracker in self._trackers:
-                self._trackers.remove(tracker)
-            self._say("warning", text=_told(tracker.name, error, self._folder.run_id), code="tracking_failed")
+            self._is_dropped = True
+            self._say("warning", text=_told(self._tracker.name, error, self._folder.run_id), code="tracking_failed")
+        return not self._is_dropped
+
+
+class WandbRecorder(Recorder):
+    """Enters what it makes into the W&B ledger's `state`."""
+
+    def __init__(self, folder: RunFolder, facts: Facts, feed: Feed, say: Says, state: SyncState) -> None:
+        self._wandb = WandbTracker(folder)
+        super().__init__(folder, self._wandb, facts, feed, say)
+        self._state = state
+        self._entry = Entry(is_whole=False)
+
+    def start(self) -> bool:
+        if not super().start():
             return False
+        # What was recorded before is in this one, too: it begins with the run's first point.
+        for entry in self._state.entries.values():
+            entry.state = ledger.SUPERSEDED
+        self._state.entries[self._wandb.path.name] = self._entry
+        self._state.project, self._state.entity = self._facts.project, self._facts.entity
+        ledger.write(self._folder, self._state)
         return True
+
+    def follow(self, is_over: bool = False) -> None:
+        super().follow(is_over)
+        self._entry.records = self._wandb.rows
+
+    def finish(self) -> bool:
+        self._entry.is_whole = super().finish()
+        self._entry.records = self._wandb.rows
+        if self._state.entries:
+            ledger.write(self._folder, self._state)
+        return self._entry.is_whole
 
 
 def _told(name: str, error: BaseException, run_id: str) -> str:

@@ -142,16 +142,19 @@ class LiveUpload:
         self._uploads: dict[str, Upload] = {}
         self._failures = 0
         self._next_at = 0.0
+        self.is_reachable = False
+        """When it was last looked for."""
 
-    def tick(self) -> Trouble | None:
-        """What is in the way, when something newly is."""
+    def tick(self, is_needed: bool = False) -> Trouble | None:
+        """What is in the way, when something newly is. `is_needed`: somebody would record, if it could be sent."""
         found = self._collect()
         self._discover()
         names = [name for name in _filled(self._folder, self._state) if name not in self._uploads]
         free = MOST_UPLOADS - len(self._uploads)
-        if found is None and names and free > 0 and time.monotonic() >= self._next_at:
+        if found is None and (names or is_needed) and free > 0 and time.monotonic() >= self._next_at:
             found = (None if is_installed() else MISSING) or trouble(self._env)
-            if found is not None:
+            self.is_reachable = found is None
+            if found is not None and names:
                 _fail(self._state, names, found)
                 ledger.write(self._folder, self._state)
             for name in names[:free] if found is None else []:
