@@ -28,6 +28,8 @@ RECORD_LIMIT = 100_000
 LOOK_S = {False: 0.02, True: 0.002}
 """About how often it is asked whether a picture is due: while nobody watches, while somebody does."""
 LONGEST_STRIDE = 1024
+CHUNK = 256
+"""Steps of `advance` whose actions are gathered before they are put to the record."""
 _PLAIN_WRAPPERS = (OrderEnforcing, PassiveEnvChecker)
 
 
@@ -44,7 +46,7 @@ class Ending(NamedTuple):
 
 
 class Environments:
-    """`count` environments. One rollout is a number of `step` calls, then `finish`."""
+    """`count` environments. One rollout is a number of `step` calls, then `finish`; or just call `advance`."""
 
     def __init__(self, make: Callable[[], Environment], count: int, seed: int, frames: Frames | None = None) -> None:
         self.seed = seed
@@ -81,6 +83,9 @@ class Environments:
         """The actions since; None where they are too many."""
         self._episodes = [0] * count
         """The number of the present episode of each, from 1."""
+        self._sent: Array | None = None
+        """Actions [CHUNK, environments, …] of `advance` that are not in the record yet; so many of them:"""
+        self._sent_count = 0
         self._taps = [] if frames is None else frames.tapped(self._envs)
         self._look_at = 0.0 if self._taps else float("inf")
         """When, by our clock, to ask next whether a picture is due: no step pays for more than this comparison."""
@@ -132,6 +137,28 @@ class Environments:
         if clock >= self._look_at:
             self._show(clock)
         return endings
+
+    def advance(self, actions: Array, into: Array, rewards: Array) -> Sequence[Ending]:
+        """One step of each, for algorithms that learn from every step: `rewards` are those of this step.
+
+        Actions are kept here, so that no `finish` is needed. Whole numbers reach the environments as Python's own.
+        """
+        if self._sent is None:
+            self._sent = np.zeros((CHUNK, *actions.shape), actions.dtype)
+        elif self._sent_count == CHUNK:
+            self._put_to_record()
+        sent = self._sent[self._sent_count]
+        sent[...] = actions
+        self._sent_count += 1
+        endings = self.step(sent.tolist() if sent.ndim == 1 else sent, into)
+        for index, earned in enumerate(self._rewards):
+            rewards[index] = earned[-1]
+        return endings
+
+    def _put_to_record(self) -> None:
+        if self._sent is not None and self._sent_count:
+            self.finish(self._sent[: self._sent_count])
+            self._sent_count = 0
 
     def _show(self, clock: int) -> None:
         """Draws the environments whose picture is due."""
@@ -191,6 +218,7 @@ class Environments:
 
     def record(self) -> tuple[dict[str, Array], list[dict[str, Any]]]:
         """Arrays and facts (one object an environment) from which `restore` gets the environments back."""
+        self._put_to_record()
         arrays: dict[str, Array] = {}
         facts: list[dict[str, Any]] = []
         for index, kept in enumerate(self._actions):
