@@ -14,13 +14,27 @@ class Entry:
     module: str
     action_spaces: tuple[str, ...]
     observation_spaces: tuple[str, ...]
+    is_for_pictures: bool = False
+    """Whether it looks at pictures; the others make a vector of what they see."""
 
 
 _VECTORS = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple", "Dict")
 ALGORITHMS: dict[str, Entry] = {
     "ppo": Entry("cleanrl_worker.algorithms.ppo", ("Discrete",), _VECTORS),
+    "dqn": Entry("cleanrl_worker.algorithms.dqn", ("Discrete",), _VECTORS),
+    "c51": Entry("cleanrl_worker.algorithms.c51", ("Discrete",), _VECTORS),
+    "pqn": Entry("cleanrl_worker.algorithms.pqn", ("Discrete",), _VECTORS),
     "ppo_continuous_action": Entry("cleanrl_worker.algorithms.ppo_continuous_action", ("Box",), _VECTORS),
+    "rpo_continuous_action": Entry("cleanrl_worker.algorithms.rpo_continuous_action", ("Box",), _VECTORS),
 }
+"""In the order in which they are suggested."""
+
+
+def fitting(action_space: str, is_picture: bool) -> list[str]:
+    """The algorithms for such actions; among them those for what is seen, where there are any."""
+    able = {name: entry for name, entry in ALGORITHMS.items() if action_space in entry.action_spaces}
+    made_for_it = [name for name, entry in able.items() if entry.is_for_pictures == is_picture]
+    return made_for_it or [name for name, entry in able.items() if not entry.is_for_pictures]
 
 
 def module_name(algo: str) -> str:
