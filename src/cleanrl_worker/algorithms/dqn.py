@@ -187,6 +187,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
     batch = replay.batch(config.batch_size)
     observations = np.zeros((count, size), base.stored_dtype(environments.observation_space))
     rewards = np.zeros((frequency, count))
+    learning_starts = config.learning_starts
 
     if resume is None:
         global_step = 0
@@ -208,8 +209,11 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         rng.bit_generator.state = resume.facts["rng"]
         is_exact = base.restore_environments(run, environments, resume)
         environments.observe(observations)
-        if not restore_replay(run, replay, resume) or not is_exact:
+        if not restore_replay(run, replay, resume):
             replay.start(observations)
+            learning_starts += global_step
+        elif not is_exact:
+            replay.interrupt(observations)
     values_of = Forward(agent.network, count)
 
     def save() -> None:
@@ -263,10 +267,10 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         base.stop_where_reward_infinite(NAME, run, rewards[:turns], began)
 
         # Learn. Where the target network had to move between two gradient steps, the moves come first, as one.
-        if global_step > config.learning_starts:
+        if global_step > learning_starts:
             every = config.target_network_frequency
             is_move_due = global_step % every == 0
-            earlier = global_step // every - max(began, config.learning_starts) // every - is_move_due
+            earlier = global_step // every - max(began, learning_starts) // every - is_move_due
             if earlier > 0:
                 learner.follow(1 - (1 - config.tau) ** earlier)
             if global_step // count % frequency == 0:
