@@ -26,6 +26,9 @@ ALGORITHMS: dict[str, Entry] = {
     "pqn": Entry("cleanrl_worker.algorithms.pqn", ("Discrete",), _VECTORS),
     "ppo_continuous_action": Entry("cleanrl_worker.algorithms.ppo_continuous_action", ("Box",), _VECTORS),
     "rpo_continuous_action": Entry("cleanrl_worker.algorithms.rpo_continuous_action", ("Box",), _VECTORS),
+    "sac_continuous_action": Entry("cleanrl_worker.algorithms.sac_continuous_action", ("Box",), _VECTORS),
+    "td3_continuous_action": Entry("cleanrl_worker.algorithms.td3_continuous_action", ("Box",), _VECTORS),
+    "ddpg_continuous_action": Entry("cleanrl_worker.algorithms.ddpg_continuous_action", ("Box",), _VECTORS),
 }
 """In the order in which they are suggested."""
 

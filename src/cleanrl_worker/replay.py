@@ -54,6 +54,8 @@ class PackedBatch(Batch):
         super().__init__(rows)
         self.packed = np.zeros((rows, window.itemsize), np.uint8) if buffer is None else buffer
         """All of it, as bytes: one copy brings it to another device."""
+        self.layout = {name: _placed(*place[:2]) for name, place in (window.fields or {}).items()}
+        """Where in a row each field begins, how many numbers it has, and their type."""
         self._windows = self.packed.view(np.dtype((np.void, window.itemsize)))[:, 0]
         fields = self.packed.view(window)[:, 0]
         self.observations = fields["observation"]
@@ -62,6 +64,10 @@ class PackedBatch(Batch):
         self.terminals = fields["terminal"]
         self.next_observations = fields["next_observation"]
         self._cuts = fields["cut"]
+
+
+def _placed(kind: np.dtype[Any], offset: int) -> tuple[int, int, str]:
+    return offset, int(np.prod(kind.shape)), kind.base.name
 
 
 class _Ring:
@@ -159,19 +165,22 @@ class _Ring:
                 f"the replay buffer of {facts['size_bytes'] / MEGABYTE:,.0f} MB was larger than checkpoint_replay_mb = "
                 f"{facts['limit_mb']:g} and is filled anew"
             )
-        if facts["length"] != self._length:
+        is_wrapped = facts["used"] > facts["length"]
+        if facts["length"] != self._length and (is_wrapped or facts["used"] > self._length):
             return "the replay buffer has another size than before and is filled anew"
         self._count, self._head, self._used = facts["count"], facts["head"], facts["used"]
         for name, part in self._filled().items():
             part[:, : self._used] = arrays[f"replay.{name}"]
         spots = arrays.get("replay.cut.spots")
         if spots is not None:
-            self._cut = dict(zip(spots.tolist(), arrays["replay.cut.observations"], strict=True))
+            before = facts["length"] + 1
+            moved = (spot // before * self._stride + spot % before for spot in spots.tolist())
+            self._cut = dict(zip(moved, arrays["replay.cut.observations"], strict=True))
         return None
 
 
 class Replay(_Ring):
-    """Transitions whose observations are vectors: `start`, then `add` after each step and `sample` as often as wanted."""
+    """Transitions whose observations are vectors: `start`, then `add` after each step, `sample` as often as wanted."""
 
     def __init__(
         self,
@@ -210,6 +219,17 @@ class Replay(_Ring):
         self._count, self._head, self._used = 0, 0, 1
         self._cut.clear()
         self._observations[:, 0] = self._observations[:, self._length] = observations
+
+    def interrupt(self, observations: Array) -> None:
+        """The environments were reset where nobody saw it: the newest episodes count as cut short."""
+        head, before = self._head, (self._head - 1) % self._length
+        for env in range(self.envs) if self._count else ():
+            if not self._terminals[env, before] and not self._cuts[env, before]:
+                self._cuts[env, before] = 1
+                self._cut[env * self._stride + before] = self._observations[env, head].copy()
+        self._observations[:, head] = observations
+        if head == 0:
+            self._observations[:, self._length] = observations
 
     def add(self, actions: Array, rewards: Array, endings: Sequence[Ending], observations: Array) -> None:
         """One step of each environment. The observations are those after it, of the reset where an episode ended."""
@@ -320,6 +340,18 @@ class FrameReplay(_Ring):
         self._frames[:, 0] = self._frames[:, self._length] = frames
         self._ages[:, 0] = 0
 
+    def interrupt(self, frames: Array) -> None:
+        """The environments were reset where nobody saw it: the newest episodes count as cut short."""
+        head, before = self._head, (self._head - 1) % self._length
+        for env in range(self.envs) if self._count else ():
+            if not self._terminals[env, before] and not self._cuts[env, before]:
+                self._cuts[env, before] = True
+                self._cut[env * self._stride + before] = self._frames[env, head].copy()
+        self._frames[:, head] = frames
+        self._ages[:, head] = 0
+        if head == 0:
+            self._frames[:, self._length] = frames
+
     def add(self, actions: Array, rewards: Array, endings: Sequence[Ending], frames: Array) -> None:
         """One step of each environment; the frames are the newest ones, after a reset where an episode ended."""
         head = self._head
@@ -408,7 +440,10 @@ def check_memory(algorithm: str, capacity: int, size_bytes: int) -> None:
 
 
 def restore_replay(run: Run, replay: Replay | FrameReplay, resume: Checkpoint) -> bool:
-    """Whether it holds again what it held; a warning says why not."""
+    """Whether it holds again what it held; a warning says why not. Then it wants a `start`.
+
+    Where the environments had to be reset, it wants an `interrupt`.
+    """
     problem = replay.restore(resume.arrays, resume.facts["replay"])
     if problem is not None:
         run.warn(

@@ -157,13 +157,42 @@ def test_beyond_the_limit_only_the_facts_are_saved_and_restoring_says_so() -> No
     assert "checkpoint_replay_mb = 0.0001" in problem
 
 
-def test_a_buffer_of_another_size_is_not_restored_wrongly() -> None:
-    life, kept = Life(1), Replay(20, 1, FLOATS, (1, np.int64), 1)
+def test_a_buffer_of_another_size_is_restored_where_it_was_not_yet_full() -> None:
+    life, kept = Life(2), Replay(40, 2, FLOATS, (1, np.int64), 1)
     kept.start(life.now)
+    for _ in range(20):
+        kept.add(*life.step())
+    larger = Replay(60, 2, FLOATS, (1, np.int64), 1)
+    assert larger.restore(*kept.record(1)) is None
+    first, second = kept.batch(500), larger.batch(500)
+    kept.sample(first)
+    larger.sample(second)
+    assert (first.next_observations == second.next_observations).all()
+    assert (first.observations == second.observations).all()
+    smaller = Replay(30, 2, FLOATS, (1, np.int64), 1).restore(*kept.record(1))
     kept.add(*life.step())
-    problem = Replay(30, 1, FLOATS, (1, np.int64), 1).restore(*kept.record(1))
-    assert problem is not None
-    assert "another size" in problem
+    wrapped = Replay(60, 2, FLOATS, (1, np.int64), 1).restore(*kept.record(1))
+    assert "another size" in str(smaller)
+    assert "another size" in str(wrapped)
+
+
+@pytest.mark.parametrize("kind", ["rows", "frames"])
+@pytest.mark.parametrize("steps", [0, 3, 5, 6])
+def test_after_an_unseen_reset_the_newest_step_keeps_its_own_next_observation(kind: str, steps: int) -> None:
+    kept: Any = Replay(5, 1, (1, np.uint8), (1, np.int64), 1) if kind == "rows" else FrameReplay(5, 1, (1,), 2, 1)
+    kept.start(np.zeros((1, 1)))
+    for moment in range(1, steps + 1):
+        kept.add(np.zeros((1, 1) if kind == "rows" else 1), np.zeros(1), [], np.full((1, 1), moment))
+    kept.interrupt(np.full((1, 1), 100))
+    kept.add(np.zeros((1, 1) if kind == "rows" else 1), np.zeros(1), [], np.full((1, 1), 101))
+    batch = kept.batch(200)
+    kept.sample(batch)
+    now, following = (part.reshape(200, -1) for part in (batch.observations, batch.next_observations))
+    moves = set(zip(now[:, -1].tolist(), following[:, -1].tolist(), strict=True))
+    first = max(0, steps - 4)
+    assert moves == {(moment, moment + 1) for moment in range(first, steps)} | {(100, 101)}
+    if kind == "frames":
+        assert (now[now[:, -1] == 100] == 100).all()
 
 
 def test_pixels_stay_bytes_and_are_stored_once() -> None:
