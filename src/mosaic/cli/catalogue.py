@@ -52,7 +52,11 @@ def _supported(one: Algorithm) -> tuple[str, str, str]:
     said = one.said.get("supports") or {}
     actions = [_ACTION_WORDS.get(space, space) for space in said.get("action_spaces", ())]
     backends = [name for name in said.get("backends", ()) if name != "auto"]
-    return ", ".join(actions) or output.NOTHING, said.get("sees") or output.NOTHING, ", ".join(backends) or output.NOTHING
+    return (
+        ", ".join(actions) or output.NOTHING,
+        said.get("sees") or output.NOTHING,
+        ", ".join(backends) or output.NOTHING,
+    )
 
 
 def _explain(found: Algorithm, console: Console) -> None:
