@@ -178,7 +178,7 @@ class Environments:
                 tap.show(self._episodes[index], length, reward, self._earlier[index] + sum(earned))
 
     def _end(self, index: int, observation: Any, is_terminal: bool) -> Ending:
-        earned = self._earlier[index] + float(sum(self._rewards[index][self._first_reward[index] :]))
+        earned = float(sum(self._rewards[index][self._first_reward[index] :], self._earlier[index]))
         # A copy: an environment may hand out the same array at every step.
         last = np.array(self._flattened(observation))
         ending = Ending(index, last, is_terminal, earned, self._clock - self._began[index])
@@ -208,7 +208,8 @@ class Environments:
                 kept.append(actions[first:, index].copy())
                 if self._clock - self._began[index] > RECORD_LIMIT:
                     self._actions[index] = None
-            self._earlier[index] += float(sum(earned[first:]))
+            # One sum through all parts of an episode: where it is cut into parts must not change its return.
+            self._earlier[index] = float(sum(earned[first:], self._earlier[index]))
             self._first_reward[index] = 0
             self._is_fresh[index] = False
             earned.clear()

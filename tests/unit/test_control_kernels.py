@@ -126,7 +126,8 @@ def test_the_gradients_of_sac_by_hand_are_autograds() -> None:
 
 
 def test_the_log_probabilities_are_those_of_torchs_distributions() -> None:
-    outputs, noise = torch.randn(7, 2 * ACTIONS), torch.randn(7, ACTIONS)
+    torch.manual_seed(1)
+    outputs, noise = 0.3 * torch.randn(7, 2 * ACTIONS), 0.5 * torch.randn(7, ACTIONS)
     actions, log_probs = drawn(outputs, noise, torch.tensor(SCALE), torch.tensor(BIAS))
     mean, spread = outputs.chunk(2, 1)
     normal = torch.distributions.Normal(mean, (-5 + 3.5 * (torch.tanh(spread) + 1)).exp())

@@ -81,8 +81,8 @@ class Config(base.AlgorithmConfig):
 class Agent:
     """An actor that gives one action for each situation, one critic, and slow followers of both."""
 
-    def __init__(self, observation_size: int, low: Array, high: Array, hidden: tuple[int, ...] = HIDDEN) -> None:
-        self.networks = Networks(observation_size, low.size, hidden, HEADS, critics=1, has_target_actor=True)
+    def __init__(self, observation_size: int, low: Array, high: Array) -> None:
+        self.networks = Networks(observation_size, low.size, HIDDEN, HEADS, critics=1, has_target_actor=True)
         self.scale = ((high.astype(np.float64) - low) / 2).astype(np.float32)
         self.bias = ((high.astype(np.float64) + low) / 2).astype(np.float32)
 

@@ -88,8 +88,8 @@ class Config(base.AlgorithmConfig):
 class Agent:
     """An actor that gives mean and spread of each action before squashing, two critics, and their slow followers."""
 
-    def __init__(self, observation_size: int, low: Array, high: Array, hidden: tuple[int, ...] = HIDDEN) -> None:
-        self.networks = Networks(observation_size, low.size, hidden, HEADS, critics=2, has_target_actor=False)
+    def __init__(self, observation_size: int, low: Array, high: Array) -> None:
+        self.networks = Networks(observation_size, low.size, HIDDEN, HEADS, critics=2, has_target_actor=False)
         self.scale = ((high.astype(np.float64) - low) / 2).astype(np.float32)
         self.bias = ((high.astype(np.float64) + low) / 2).astype(np.float32)
         self.log_alpha = np.zeros(1, np.float32)

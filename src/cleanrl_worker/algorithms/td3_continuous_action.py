@@ -87,8 +87,8 @@ class Config(base.AlgorithmConfig):
 class Agent:
     """An actor that gives one action for each situation, two critics, and slow followers of all three."""
 
-    def __init__(self, observation_size: int, low: Array, high: Array, hidden: tuple[int, ...] = HIDDEN) -> None:
-        self.networks = Networks(observation_size, low.size, hidden, HEADS, critics=2, has_target_actor=True)
+    def __init__(self, observation_size: int, low: Array, high: Array) -> None:
+        self.networks = Networks(observation_size, low.size, HIDDEN, HEADS, critics=2, has_target_actor=True)
         self.scale = ((high.astype(np.float64) - low) / 2).astype(np.float32)
         self.bias = ((high.astype(np.float64) + low) / 2).astype(np.float32)
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+State = Mapping[str, npt.NDArray[Any]]
 _STORAGES = {
     "float32": "FloatStorage",
     "float64": "DoubleStorage",
@@ -38,17 +39,22 @@ _REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n"
 _ALIGNMENT = 64
 
 
-def save_state_dict(path: str | os.PathLike[str], state: Mapping[str, npt.NDArray[Any]]) -> None:
-    """An ordered dictionary of tensors, as `torch.save(module.state_dict(), path)` writes it; by rename."""
+def save_state_dict(path: str | os.PathLike[str], state: State | tuple[State, ...]) -> None:
+    """An ordered dictionary of tensors, as `torch.save(module.state_dict(), path)` writes it; by rename.
+
+    Several of them are written as the tuple that they come in.
+    """
     target = Path(path)
     draft = target.with_name(f".{target.name}.tmp")
-    arrays = {name: np.asarray(array, array.dtype.newbyteorder("="), order="C") for name, array in state.items()}
-    index = _pickled(arrays)
+    states = state if isinstance(state, tuple) else (state,)
+    arrays: list[npt.NDArray[Any]] = []
+    parts = [_pickled(one, arrays) for one in states]
+    index = b"".join((_PROTO_2, _tuple(parts) if isinstance(state, tuple) else parts[0], _STOP))
     try:
         with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
             _add(archive, f"{target.stem}/data.pkl", index)
             _add(archive, f"{target.stem}/byteorder", sys.byteorder.encode())
-            for number, array in enumerate(arrays.values()):
+            for number, array in enumerate(arrays):
                 _add(archive, f"{target.stem}/data/{number}", array.tobytes())
             _add(archive, f"{target.stem}/version", b"3\n")
         os.replace(draft, target)
@@ -67,11 +73,14 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     archive.writestr(info, content)
 
 
-def _pickled(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    parts = [_PROTO_2, _EMPTY_ORDERED_DICT, _MARK]
-    for number, (name, array) in enumerate(arrays.items()):
-        parts += [_text(name), _tensor(str(number), array)]
-    return b"".join((*parts, _SETITEMS, _STOP))
+def _pickled(state: State, arrays: list[npt.NDArray[Any]]) -> bytes:
+    """One dictionary, whose arrays go behind those that are there."""
+    parts = [_EMPTY_ORDERED_DICT, _MARK]
+    for name, given in state.items():
+        array = np.asarray(given, given.dtype.newbyteorder("="), order="C")
+        parts += [_text(name), _tensor(str(len(arrays)), array)]
+        arrays.append(array)
+    return b"".join((*parts, _SETITEMS))
 
 
 def _tensor(key: str, array: npt.NDArray[Any]) -> bytes:
