@@ -42,21 +42,25 @@ class Judged(NamedTuple):
 class Learner(Protocol):
     """Improves the parameters; there is one over numpy for each loss (below) and one over torch (value_autograd.py)."""
 
-    first: Views
-    """Adam's running mean of the gradient."""
-    second: Views
-    """Adam's running mean of the squared gradient."""
     count: int
     """Adam's steps so far."""
 
+    @property
+    def first(self) -> Views:
+        """Adam's running mean of the gradient."""
+
+    @property
+    def second(self) -> Views:
+        """Adam's running mean of the squared gradient."""
+
     def update(self, batch: Any, learning_rate: float) -> bool:
-        """One gradient step; False, and nothing changed, where the gradient is not finite."""
+        """One gradient step; False where the gradient is not finite, and nothing is worth going on with."""
 
     def losses(self) -> dict[str, float]:
         """Of the newest batch, by CleanRL's names."""
 
     def collect(self) -> None:
-        """Brings the networks and Adam's moments up to date, where the learner keeps its own."""
+        """Brings the network up to date, where the learner keeps its own."""
 
 
 class TargetLearner(Learner, Protocol):

@@ -66,14 +66,14 @@ def test_the_gradient_by_hand_is_autograds(name: str, changes: dict[str, Any]) -
     reference = made_learner(name, config.model_copy(update={"backend": "torch", "cuda": False}), agent, target)
     kernel = made_learner(name, config, agent, target)
 
-    loss, figures = reference._loss(*reference.modules, reference._tensors(batch))
-    loss.backward()
+    reference._take(batch)
+    reference._differentiate()
     assert kernel.update(batch, learning_rate=0.0)
 
     found = agent.network.named(kernel.gradient.views)
     for key, parameter in reference.module.named_parameters():
         np.testing.assert_allclose(found[key], parameter.grad.numpy(), atol=2e-6, rtol=2e-4, err_msg=key)
-    assert kernel.losses() == pytest.approx({key: float(value) for key, value in figures.items()}, rel=1e-4)
+    assert kernel.losses() == pytest.approx(reference.losses(), rel=1e-4)
 
 
 @EACH
@@ -99,6 +99,24 @@ def test_steps_follow_torchs_optimizer_and_targets_follow_the_network(name: str,
     np.testing.assert_allclose(kernel.second.flat, reference.second.flat, atol=1e-6)
     if name != "pqn":
         assert (our_target.parameters == ours.parameters).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@EACH
+def test_on_a_gpu_captured_updates_lead_where_the_kernel_leads(name: str) -> None:
+    config = config_of(name)
+    (ours, our_target), (theirs, their_target) = (made_agents(name, config) for _ in range(2))
+    kernel = made_learner(name, config, ours, our_target)
+    captured = made_learner(name, config.model_copy(update={"backend": "torch"}), theirs, their_target)
+    assert captured.compute.uses_graphs
+    for step in range(12):
+        for learner in (kernel, captured):
+            assert learner.update(made_batch(name, seed=step), 1e-3 / (step + 1))
+            if name != "pqn" and step % 4 == 3:
+                learner.follow(0.3)
+    captured.collect()
+    np.testing.assert_allclose(ours.parameters, theirs.parameters, atol=2e-5)
+    np.testing.assert_allclose(kernel.second.flat, captured.second.flat, atol=1e-6)
 
 
 @EACH
@@ -211,7 +229,8 @@ def test_c51s_reference_is_the_papers_projection_atom_by_atom() -> None:
     agent, target = made_agents("c51", config)
     batch = made_batch("c51")
     learner = made_learner("c51", config.model_copy(update={"backend": "torch", "cuda": False}), agent, target)
-    loss, _ = learner._loss(*learner.modules, learner._tensors(batch))
+    learner._take(batch)
+    learner._differentiate()
 
     atoms, gap = agent.atoms.astype(float), 0.5
     following = np.exp(target.network(batch.next_observations).astype(float)).reshape(ROWS, 3, 11)
@@ -227,4 +246,4 @@ def test_c51s_reference_is_the_papers_projection_atom_by_atom() -> None:
             wanted += mass * np.clip(1 - np.abs(moved - atoms) / gap, 0, 1)
         logs = np.log(np.clip(present[row, batch.actions[row, 0]], 1e-5, 1 - 1e-5))
         total -= float(wanted @ logs)
-    assert float(loss.detach()) == pytest.approx(total / ROWS, rel=1e-4)
+    assert learner.losses()["loss"] == pytest.approx(total / ROWS, rel=1e-4)

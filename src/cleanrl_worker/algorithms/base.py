@@ -72,9 +72,12 @@ class Named(Protocol):
 class Optimised(Protocol):
     """A learner that goes by Adam's moments."""
 
-    first: Any
-    second: Any
     count: int
+
+    @property
+    def first(self) -> Any: ...
+    @property
+    def second(self) -> Any: ...
 
 
 class Inputs:

@@ -52,6 +52,10 @@ class Config(base.AlgorithmConfig):
     """How many environment steps to train for, over all environments together."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
     """The name of the experiment, part of the run's name."""
+    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
+    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
+    """Whether the torch backend compiles its updates first; needs a compiler and a minute at the start."""
     checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
     """How large a replay buffer is still saved in checkpoints, in megabytes; without it a resume is not exact."""
     learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)

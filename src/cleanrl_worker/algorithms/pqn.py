@@ -49,6 +49,10 @@ class Config(base.AlgorithmConfig):
     """How many environment steps to train for, over all environments together."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
     """The name of the experiment, part of the run's name."""
+    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
+    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
+    """Whether the torch backend compiles its updates first; needs a compiler and a minute at the start."""
     learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
     """The step size of RAdam; 1e-4 to 1e-3 are usual."""
     num_envs: int = Field(default=4, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
