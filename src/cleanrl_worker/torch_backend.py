@@ -112,8 +112,10 @@ class Adam:
 
     def __init__(self, parameters: Sequence[Tensor], learning_rate: float, compute: Compute, epsilon: float = 1e-8):
         self.parameters = list(parameters)
+        # A captured graph reads the step size from the device; a plain number would be captured for good.
+        rate = torch.tensor(learning_rate, device=compute.device) if compute.is_cuda else learning_rate
         self._optimizer = torch.optim.Adam(
-            self.parameters, lr=learning_rate, eps=epsilon, fused=True, capturable=compute.is_cuda
+            self.parameters, lr=rate, eps=epsilon, fused=True, capturable=compute.is_cuda
         )
         self.first = [torch.zeros_like(part) for part in self.parameters]
         self.second = [torch.zeros_like(part) for part in self.parameters]
@@ -124,10 +126,27 @@ class Adam:
 
     def step(self, loss: Tensor, *, is_last: bool = True) -> None:
         """One step down a loss. Gradients of anything else that the loss depends on are not computed."""
+        self._differentiate(loss, is_last)
+        self._optimizer.step()
+
+    def clipped_step(self, loss: Tensor, max_norm: float) -> Tensor:
+        """The same with a gradient that is cut to a norm; the norm that it had."""
+        self._differentiate(loss, True)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, max_norm, foreach=True)
+        self._optimizer.step()
+        return norm
+
+    def _differentiate(self, loss: Tensor, is_last: bool) -> None:
         slopes = torch.autograd.grad(loss, self.parameters, retain_graph=not is_last)
         for part, slope in zip(self.parameters, slopes, strict=True):
             part.grad = slope
-        self._optimizer.step()
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(learning_rate)
+            else:
+                group["lr"] = learning_rate
 
     def kept(self) -> list[Tensor]:
         """Everything that a step changes."""

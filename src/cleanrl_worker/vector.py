@@ -43,6 +43,8 @@ class Ending(NamedTuple):
     """False where it was cut short, so that what would have followed is to be estimated."""
     episodic_return: float
     length: int
+    is_episode: bool = True
+    """False where the agent learns from an end that is none for people: a lost life, and the game goes on."""
 
 
 class Environments:
@@ -172,10 +174,14 @@ class Environments:
         self._look_at = clock + self._stride
         for index, tap in enumerate(self._taps):
             if tap.is_due():
-                length = clock - self._began[index]
-                earned = self._rewards[index][self._first_reward[index] :]
-                reward = self._rewards[index][-1] if length else 0.0
-                tap.show(self._episodes[index], length, reward, self._earlier[index] + sum(earned))
+                length, earned = self._progress(index)
+                reward = self._rewards[index][-1] if length and self._rewards[index] else 0.0
+                tap.show(self._episodes[index], length, reward, earned)
+
+    def _progress(self, index: int) -> tuple[int, float]:
+        """The length of the present episode so far, and what it earned."""
+        earned = self._rewards[index][self._first_reward[index] :]
+        return self._clock - self._began[index], self._earlier[index] + sum(earned)
 
     def _end(self, index: int, observation: Any, is_terminal: bool) -> Ending:
         earned = float(sum(self._rewards[index][self._first_reward[index] :], self._earlier[index]))
