@@ -414,6 +414,10 @@ def test_the_model_has_the_keys_of_cleanrls_in_its_order(name: str, place: Path)
     atoms = {"n_atoms": 21} if name == "c51" else {}
     module = MODULES[name].Agent(4, 2, **atoms).module()
     state = MODULES[name].state_dict_of(checkpoint)
+    if name == "c51":
+        assert list(state) == ["model_weights", "args"]
+        assert state["args"]["n_atoms"] == 21
+        state = state["model_weights"]
     assert list(state) == list(module.state_dict())
     import torch
 

@@ -41,6 +41,27 @@ def test_several_dictionaries_come_back_as_the_tuple_that_they_were(tmp_path: Pa
     assert found[1]["b"].tolist() == [[1, 1], [1, 1]]
 
 
+def test_plain_values_may_stand_beside_the_weights(tmp_path: Path) -> None:
+    said = {
+        "env_id": "CartPole-v1",
+        "seed": 2**40,
+        "v_min": -100.5,
+        "steps": -3,
+        "track": False,
+        "cuda": True,
+        "kl": None,
+    }
+    content = {"model_weights": {"atoms": np.arange(3.0)}, "args": said}
+    save_state_dict(tmp_path / "m.pt", content)
+    found = torch.load(tmp_path / "m.pt", weights_only=True)
+    assert type(found) is dict
+    assert type(found["model_weights"]) is OrderedDict
+    assert found["model_weights"]["atoms"].tolist() == [0, 1, 2]
+    assert found["args"] == said
+    with pytest.raises(TypeError, match="holds no set"):
+        save_state_dict(tmp_path / "m.pt", {"args": {1}})
+
+
 @pytest.mark.parametrize("mmap", [False, True])
 def test_every_kind_and_shape_of_array_comes_back(tmp_path: Path, mmap: bool) -> None:
     kinds = ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool", ">f4")

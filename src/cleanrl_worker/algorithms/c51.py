@@ -376,6 +376,6 @@ def load_policy(checkpoint: Checkpoint) -> base.Policy:
     return GreedyPolicy(agent, base.Inputs(facts["inputs"]), facts["first_action"], facts["config"]["end_e"])
 
 
-def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """The weights that CleanRL's own script would have saved in its model."""
-    return _loaded(checkpoint).state_dict()
+def state_dict_of(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What CleanRL's own script would have saved as its model: the settings beside the weights."""
+    return {"model_weights": _loaded(checkpoint).state_dict(), "args": checkpoint.facts["config"]}

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 State = Mapping[str, npt.NDArray[Any]]
+Content = State | tuple[State, ...] | Mapping[str, Any]
 _STORAGES = {
     "float32": "FloatStorage",
     "float64": "DoubleStorage",
@@ -33,23 +34,22 @@ _STORAGES = {
 
 _PROTO_2 = b"\x80\x02"
 _MARK, _TUPLE, _EMPTY_TUPLE, _REDUCE = b"(", b"t", b")", b"R"
-_BINPERSID, _NEWFALSE, _SETITEMS, _STOP = b"Q", b"\x89", b"u", b"."
+_BINPERSID, _SETITEMS, _STOP = b"Q", b"u", b"."
+_NONE, _NEWTRUE, _NEWFALSE, _EMPTY_DICT = b"N", b"\x88", b"\x89", b"}"
 _EMPTY_ORDERED_DICT = b"ccollections\nOrderedDict\n" + _EMPTY_TUPLE + _REDUCE
 _REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n"
 _ALIGNMENT = 64
 
 
-def save_state_dict(path: str | os.PathLike[str], state: State | tuple[State, ...]) -> None:
+def save_state_dict(path: str | os.PathLike[str], state: Content) -> None:
     """An ordered dictionary of tensors, as `torch.save(module.state_dict(), path)` writes it; by rename.
 
-    Several of them are written as the tuple that they come in.
+    Several of them are written as the tuple or the dictionary that they come in, with plain values beside them.
     """
     target = Path(path)
     draft = target.with_name(f".{target.name}.tmp")
-    states = state if isinstance(state, tuple) else (state,)
     arrays: list[npt.NDArray[Any]] = []
-    parts = [_pickled(one, arrays) for one in states]
-    index = b"".join((_PROTO_2, _tuple(parts) if isinstance(state, tuple) else parts[0], _STOP))
+    index = b"".join((_PROTO_2, _pickled(state, arrays), _STOP))
     try:
         with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
             _add(archive, f"{target.stem}/data.pkl", index)
@@ -73,14 +73,32 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     archive.writestr(info, content)
 
 
-def _pickled(state: State, arrays: list[npt.NDArray[Any]]) -> bytes:
-    """One dictionary, whose arrays go behind those that are there."""
-    parts = [_EMPTY_ORDERED_DICT, _MARK]
-    for name, given in state.items():
-        array = np.asarray(given, given.dtype.newbyteorder("="), order="C")
-        parts += [_text(name), _tensor(str(len(arrays)), array)]
-        arrays.append(array)
-    return b"".join((*parts, _SETITEMS))
+def _pickled(content: Any, arrays: list[npt.NDArray[Any]]) -> bytes:
+    """Anything that may be in such a file; its arrays go behind those that are there."""
+    if isinstance(content, tuple):
+        return _tuple([_pickled(part, arrays) for part in content])
+    if isinstance(content, Mapping):
+        is_state = all(isinstance(value, np.ndarray) for value in content.values())
+        parts = [_EMPTY_ORDERED_DICT if is_state else _EMPTY_DICT, _MARK]
+        for name, value in content.items():
+            parts += [_text(name), _pickled(value, arrays)]
+        return b"".join((*parts, _SETITEMS))
+    if isinstance(content, np.ndarray):
+        arrays.append(np.asarray(content, content.dtype.newbyteorder("="), order="C"))
+        return _tensor(str(len(arrays) - 1), arrays[-1])
+    return _plain(content)
+
+
+def _plain(value: Any) -> bytes:
+    if value is None or isinstance(value, bool):
+        return {None: _NONE, True: _NEWTRUE, False: _NEWFALSE}[value]
+    if isinstance(value, int):
+        return _number(value)
+    if isinstance(value, float):
+        return b"G" + struct.pack(">d", value)
+    if isinstance(value, str):
+        return _text(value)
+    raise TypeError(f"A torch file of weights holds no {type(value).__name__}.")
 
 
 def _tensor(key: str, array: npt.NDArray[Any]) -> bytes:
