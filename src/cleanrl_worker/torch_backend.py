@@ -68,14 +68,26 @@ class Compute:
         return torch.zeros(shape, dtype=dtype, pin_memory=self.is_cuda)
 
 
+def _nothing() -> None:
+    pass
+
+
 class Step:
     """A piece of work on fixed tensors; captured and replayed where graphs are used, else simply called.
 
-    Capturing needs a few calls that count for nothing: `kept` are the tensors that they must not change.
+    Capturing needs a few calls that count for nothing: `kept` are the tensors that they must not change. What comes
+    `before` and `after` the work (copies from and to the host) is captured with it and never compiled.
     """
 
-    def __init__(self, work: Callable[[], None], kept: Callable[[], Iterable[Tensor]], compute: Compute) -> None:
-        self._work: Callable[[], None] = torch.compile(work) if compute.is_compiled else work
+    def __init__(
+        self,
+        work: Callable[[], None],
+        kept: Callable[[], Iterable[Tensor]],
+        compute: Compute,
+        before: Callable[[], None] = _nothing,
+        after: Callable[[], None] = _nothing,
+    ) -> None:
+        self._parts = (before, torch.compile(work) if compute.is_compiled else work, after)
         self._kept = kept
         self._compute = compute
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -87,6 +99,10 @@ class Step:
         if self._graph is None:
             self._graph = self._captured()
         self._graph.replay()
+
+    def _work(self) -> None:
+        for part in self._parts:
+            part()
 
     def _captured(self) -> torch.cuda.CUDAGraph:
         before = [(tensor, tensor.detach().clone()) for tensor in self._kept()]

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import relu
 
 from cleanrl_worker.torch_backend import Adam, Compute, Step, fields_of
+
+if TYPE_CHECKING:
+    from cleanrl_worker.actor_critic import Settings
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -135,17 +138,6 @@ def deterministic_actor_loss(
 # --- the learners
 
 
-class Settings(Protocol):
-    """What the learners need of an algorithm's Config."""
-
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def gamma(self) -> float: ...
-    @property
-    def tau(self) -> float: ...
-
-
 class Learner:
     """What the three have in common. Keeps its own weights; `collect` brings the numpy networks up to date."""
 
@@ -176,18 +168,17 @@ class Learner:
         self._host = compute.host(rows, replay.window_bytes, dtype=torch.uint8)
         self.batch = replay.batch(rows, self._host.numpy())
         self._packed = self._host.to(device)
-        fields = fields_of(self._packed, self.batch.layout)
-        self._fields = fields
-        self._copied = torch.cuda.Event() if compute.is_cuda else None  # type: ignore[no-untyped-call]
+        self._fields = fields_of(self._packed, self.batch.layout)
+        self._done = torch.cuda.Event() if compute.is_cuda else None  # type: ignore[no-untyped-call]
         self._steps: dict[tuple[bool, bool], Step] = {}
         self._critic_figures = torch.zeros(2, len(networks.critics), device=device)
         self._policy_figures = torch.zeros(2, device=device)
 
         self._seen_host = compute.host(replay.envs, networks.observation_size, dtype=torch.float32)
         self._seen = self._seen_host.to(device)
-        self._outputs = self.actor(self._seen)[0].detach()
-        self._outputs_host = compute.host(*self._outputs.shape, dtype=torch.float32)
-        self._acting = Step(self._act, lambda: (), compute)
+        self._outputs_host = compute.host(replay.envs, networks.actor.outputs, dtype=torch.float32)
+        self._outputs = self._outputs_host.to(device)
+        self._acting = Step(self._act, lambda: (), compute, before=self._see, after=self._tell)
 
     # --- what an algorithm adds
 
@@ -201,16 +192,20 @@ class Learner:
 
     # --- acting
 
+    def _see(self) -> None:
+        self._seen.copy_(self._seen_host, non_blocking=True)
+
     def _act(self) -> None:
         with torch.no_grad():
             self._outputs.copy_(self.actor(self._seen)[0])
 
+    def _tell(self) -> None:
+        self._outputs_host.copy_(self._outputs, non_blocking=True)
+
     def act(self, observations: Any) -> Any:
         """The actor's outputs [rows, outputs] for as many observations as there are environments."""
-        self._seen_host.copy_(torch.as_tensor(observations))
-        self._seen.copy_(self._seen_host, non_blocking=True)
+        self._seen_host.numpy()[...] = observations
         self._acting()
-        self._outputs_host.copy_(self._outputs, non_blocking=True)
         if self.compute.is_cuda:
             torch.cuda.current_stream().synchronize()
         return self._outputs_host.numpy()
@@ -222,19 +217,19 @@ class Learner:
 
         On a GPU nobody waits for it, so that what is infinite shows in `losses` only.
         """
-        if self._copied is None:
-            replay.sample(self.batch)
-            self._packed.copy_(self._host)
-        else:
-            self._copied.synchronize()
-            replay.sample(self.batch)
-            self._packed.copy_(self._host, non_blocking=True)
-            self._copied.record()
+        if self._done is not None:
+            self._done.synchronize()  # or the sample would be overwritten while it is read
+        replay.sample(self.batch)
         kind = (is_policy_due, is_target_due)
         if kind not in self._steps:
-            self._steps[kind] = Step(lambda: self._step(*kind), self._kept, self.compute)
+            self._steps[kind] = Step(lambda: self._step(*kind), self._kept, self.compute, before=self._feed)
         self._steps[kind]()
+        if self._done is not None:
+            self._done.record()
         return self.compute.is_cuda or bool(self._critic_figures.isfinite().all())
+
+    def _feed(self) -> None:
+        self._packed.copy_(self._host, non_blocking=True)
 
     def _step(self, is_policy_due: bool, is_target_due: bool) -> None:
         fields = self._fields

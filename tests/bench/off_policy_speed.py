@@ -89,7 +89,7 @@ def run_ours(marks: Marks, arguments: list[str]) -> None:
 
 
 def measured(path: Path, after: int) -> tuple[float, float]:
-    """Steps per CPU second behind a step, and the mean of the last returns."""
+    """Steps per CPU second behind a step, and the mean of the last three returns."""
     marks: list[Mark] = []
     for line in path.read_text().splitlines():
         step, cpu_s, newest = line.split()
@@ -97,7 +97,7 @@ def measured(path: Path, after: int) -> tuple[float, float]:
     learning = [mark for mark in marks if mark[0] > after + 100]
     (first_step, first_s, _), (last_step, last_s, _) = learning[0], learning[-1]
     returns = list(dict.fromkeys(mark[2] for mark in marks))
-    return (last_step - first_step) / (last_s - first_s), statistics.fmean(returns[-5:])
+    return (last_step - first_step) / (last_s - first_s), statistics.fmean(returns[-3:])
 
 
 def pair(chosen: argparse.Namespace, algo: str, seed: int) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_worker.control_kernels import DeterministicKernel, Kernel, Networks, NumberAdam, SacKernel
+from cleanrl_worker.actor_critic import Networks
+from cleanrl_worker.control_kernels import DeterministicKernel, Kernel, NumberAdam, SacKernel
 from cleanrl_worker.replay import Replay
 from cleanrl_worker.torch_backend import Compute
 from cleanrl_worker.torch_control import (

@@ -23,8 +23,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker import devices
+from cleanrl_worker.actor_critic import Learner, Networks
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.control_kernels import LOG_STD_MAX, LOG_STD_MIN, Learner, Networks, SacKernel
+from cleanrl_worker.control_kernels import LOG_STD_MAX, LOG_STD_MIN, SacKernel
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
 from cleanrl_worker.vector import Environments, plain
 from mosaic import envs

@@ -24,8 +24,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker import devices
+from cleanrl_worker.actor_critic import Learner, Networks
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.control_kernels import DeterministicKernel, Learner, Networks
+from cleanrl_worker.control_kernels import DeterministicKernel
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
 from cleanrl_worker.vector import Environments, plain
 from mosaic import envs
