@@ -19,6 +19,7 @@ class Entry:
 
 
 _VECTORS = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple", "Dict")
+_PICTURES = ("Box",)
 ALGORITHMS: dict[str, Entry] = {
     "ppo": Entry("cleanrl_worker.algorithms.ppo", ("Discrete",), _VECTORS),
     "dqn": Entry("cleanrl_worker.algorithms.dqn", ("Discrete",), _VECTORS),
@@ -29,6 +30,7 @@ ALGORITHMS: dict[str, Entry] = {
     "sac_continuous_action": Entry("cleanrl_worker.algorithms.sac_continuous_action", ("Box",), _VECTORS),
     "td3_continuous_action": Entry("cleanrl_worker.algorithms.td3_continuous_action", ("Box",), _VECTORS),
     "ddpg_continuous_action": Entry("cleanrl_worker.algorithms.ddpg_continuous_action", ("Box",), _VECTORS),
+    "ppo_atari": Entry("cleanrl_worker.algorithms.ppo_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
 }
 """In the order in which they are suggested."""
 
