@@ -155,7 +155,8 @@ class Adam:
     def _differentiate(self, loss: Tensor, is_last: bool) -> None:
         slopes = torch.autograd.grad(loss, self.parameters, retain_graph=not is_last)
         for part, slope in zip(self.parameters, slopes, strict=True):
-            part.grad = slope
+            # The fused step goes through memory as it lies: a gradient that lies differently would be mixed up.
+            part.grad = slope if slope.stride() == part.stride() else torch.empty_like(part).copy_(slope)
 
     def set_learning_rate(self, learning_rate: float) -> None:
         for group in self._optimizer.param_groups:

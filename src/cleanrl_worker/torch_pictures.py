@@ -26,7 +26,7 @@ Array = Any
 def as_tensors(arrays: Mapping[str, Array], device: torch.device, is_learned: bool = True) -> Weights:
     found = {}
     for name, array in arrays.items():
-        tensor = torch.as_tensor(np.array(array, np.float32), device=device)
+        tensor = torch.as_tensor(np.array(array, np.float32, order="C"), device=device)
         if tensor.dim() == 4:
             tensor = tensor.contiguous(memory_format=torch.channels_last)
         found[name] = tensor.requires_grad_(is_learned)
