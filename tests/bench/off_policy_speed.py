@@ -1,4 +1,4 @@
-"""Steps per CPU second of SAC, TD3 and DDPG against CleanRL's own scripts, while both take turns on this machine.
+"""Steps per CPU second of the value and replay algorithms against CleanRL's own scripts, while both take turns.
 
     python tests/bench/off_policy_speed.py --cleanrl CHECKOUT [--python ITS_INTERPRETER] [--algo NAME] [--pairs N]
 
@@ -18,13 +18,30 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-ALGORITHMS = ("sac_continuous_action", "td3_continuous_action", "ddpg_continuous_action")
+
+@dataclass(frozen=True)
+class Workload:
+    env_id: str
+    steps: int
+    wanted_ratio: float
+    learning_starts: int | None = 2000
+    """None where it learns from the beginning."""
+
+
+WORKLOADS = {
+    "dqn": Workload("CartPole-v1", 20_000, 4.0),
+    "c51": Workload("CartPole-v1", 10_000, 3.0),
+    "pqn": Workload("CartPole-v1", 51_200, 3.0, learning_starts=None),
+    "sac_continuous_action": Workload("HalfCheetah-v5", 4_000, 1.4),
+    "td3_continuous_action": Workload("HalfCheetah-v5", 4_000, 1.4),
+    "ddpg_continuous_action": Workload("HalfCheetah-v5", 4_000, 1.4),
+}
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-WANTED = 1.4
 Mark = tuple[int, float, float]
 """A step that was reported, the processor time of the process by then, and its newest return."""
 
@@ -100,16 +117,15 @@ def measured(path: Path, after: int) -> tuple[float, float]:
     return (last_step - first_step) / (last_s - first_s), statistics.fmean(returns[-3:])
 
 
-def pair(chosen: argparse.Namespace, algo: str, seed: int) -> tuple[tuple[float, float], tuple[float, float]]:
+def pair(
+    chosen: argparse.Namespace, algo: str, work: Workload, seed: int
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """One run of each side, by turns: ours, then theirs."""
     from turns import take_turns  # type: ignore[import-not-found]
 
-    settings = {
-        "env_id": chosen.env_id,
-        "total_timesteps": str(chosen.steps),
-        "learning_starts": str(chosen.learning_starts),
-        "seed": str(seed),
-    }
+    settings = {"env_id": work.env_id, "total_timesteps": str(work.steps), "seed": str(seed)}
+    if work.learning_starts is not None:
+        settings["learning_starts"] = str(work.learning_starts)
     flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
     checkout = Path(chosen.cleanrl).absolute()
     script = str(checkout / "cleanrl" / f"{algo}.py")
@@ -127,7 +143,7 @@ def pair(chosen: argparse.Namespace, algo: str, seed: int) -> tuple[tuple[float,
         turning.join()
         if failed:
             raise SystemExit(f"The run of {algo} failed: {failed[0]}.")
-        ours, theirs = (measured(folder / name / "marks", chosen.learning_starts) for name in ("ours", "theirs"))
+        ours, theirs = (measured(folder / name / "marks", work.learning_starts or 0) for name in ("ours", "theirs"))
         return ours, theirs
 
 
@@ -150,17 +166,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cleanrl", metavar="CHECKOUT", required=True, help="a checkout of CleanRL")
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has what CleanRL needs")
-    parser.add_argument("--algo", choices=ALGORITHMS, action="append", help="only this one (may be repeated)")
-    parser.add_argument("--env-id", default="HalfCheetah-v5")
+    parser.add_argument("--algo", choices=WORKLOADS, action="append", help="only this one (may be repeated)")
+    parser.add_argument("--env-id", help="other than the workload's own")
     parser.add_argument("--pairs", type=int, default=3, help="how many seeds")
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--learning-starts", type=int, default=2000)
+    parser.add_argument("--steps", type=int, help="other than the workload's own number")
     chosen = parser.parse_args()
-    print(f"{chosen.env_id}, {chosen.steps:,} steps, steps per CPU second while learning")
-    for algo in chosen.algo or ALGORITHMS:
+    print("Steps per CPU second while learning")
+    for algo in chosen.algo or WORKLOADS:
+        known = WORKLOADS[algo]
+        work = replace(known, env_id=chosen.env_id or known.env_id, steps=chosen.steps or known.steps)
+        print(f"{algo} on {work.env_id}, {work.steps:,} steps")
         ratios = []
         for seed in range(1, chosen.pairs + 1):
-            (ours, our_return), (theirs, their_return) = pair(chosen, algo, seed)
+            (ours, our_return), (theirs, their_return) = pair(chosen, algo, work, seed)
             ratios.append(ours / theirs)
             print(
                 f"  {algo:24} seed {seed}  MOSAIC {ours:7.1f}  CleanRL {theirs:7.1f}  ratio {ours / theirs:5.2f}"
@@ -168,7 +186,8 @@ def main() -> None:
                 flush=True,
             )
         found = statistics.median(ratios)
-        print(f"  {algo:24} median ratio {found:.2f}; wanted {WANTED}: {'' if found >= WANTED else 'NOT '}reached")
+        verdict = "reached" if found >= work.wanted_ratio else "NOT reached"
+        print(f"  {algo:24} median ratio {found:.2f}; wanted {work.wanted_ratio:g}: {verdict}")
 
 
 if __name__ == "__main__":
