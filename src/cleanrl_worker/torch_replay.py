@@ -95,7 +95,10 @@ class Settings(Protocol):
 
 
 Loss = Callable[[Weights, Weights, SimpleNamespace], tuple[Tensor, Tensor]]
-"""Of the learned weights, the target's and drawn rows: the loss, and the figures to report."""
+"""Of the learned weights, the target's and drawn rows: the loss, and the figures to report.
+
+Where the buffer draws by priority, the loss also fills the rows' `surprises`.
+"""
 
 
 class TargetLearner(Learner):
@@ -111,36 +114,42 @@ class TargetLearner(Learner):
         epsilon: float,
         figures: Sequence[str],
         compute: Compute,
+        kept: Sequence[Tensor] = (),
     ) -> None:
+        """`kept` are tensors that the loss itself changes."""
         super().__init__(arrays, settings.learning_rate, epsilon, compute)
         self.target = as_tensors(target, compute.device, is_learned=False)
         self._loss, self._feed, self._names = loss, feed, figures
+        self._more_kept = kept
         self._figures = torch.zeros(len(figures), device=compute.device)
         self._step = Step(self._improve, self._kept, compute, feed.copy, self._after)
 
     def update(self, replay: Buffer) -> bool:
         """One step on a fresh sample; whether its figures are finite. On a GPU that shows in `losses` only."""
-        self._feed.wait()
-        self._before_sample(replay)
+        self.settle(replay)
         replay.sample(self._feed.batch)
         self._feed.hand_over()
         self._step()
         self._feed.mark()
         return self.compute.is_cuda or bool(self._figures.isfinite().all())
 
-    def _before_sample(self, replay: Any) -> None:
-        """What the newest step found out, put to use."""
+    def settle(self, replay: Any) -> None:
+        """Waits for the newest step, and tells the buffer what it found out."""
+        self._feed.wait()
 
     def _improve(self) -> None:
-        loss, figures = self._loss(self.weights, self.target, self._feed.rows())
+        loss, figures = self._loss(self.weights, self.target, self._rows())
         self.adam.step(loss)
         self._figures.copy_(figures)
+
+    def _rows(self) -> SimpleNamespace:
+        return self._feed.rows()
 
     def _after(self) -> None:
         """Copies back to the host."""
 
     def _kept(self) -> list[Tensor]:
-        return [*self.adam.kept(), self._figures]
+        return [*self.adam.kept(), self._figures, *self._more_kept]
 
     def follow(self, share: float) -> None:
         """Moves the target by this share of the way towards the learned network."""
@@ -162,6 +171,36 @@ class TargetLearner(Learner):
         super().restore(arrays, count)
         if "torch.rng" in arrays:
             self.compute.restore_random_state(torch.as_tensor(arrays["torch.rng"]))
+
+
+class PrioritisedLearner(TargetLearner):
+    """Learns from a buffer that draws by priority, and tells it how surprising each drawn row was."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        rows = self._feed.batch.rows
+        self._surprises = torch.zeros(rows, device=self.compute.device)
+        self._surprises_host = self.compute.host(rows, dtype=torch.float32)
+        self._is_settled = True
+
+    def settle(self, replay: Any) -> None:
+        super().settle(replay)
+        if not self._is_settled:
+            replay.settle(self._feed.batch.spots, self._surprises_host.numpy())
+        self._is_settled = True
+
+    def update(self, replay: Buffer) -> bool:
+        is_finite = super().update(replay)
+        self._is_settled = False
+        return is_finite
+
+    def _rows(self) -> SimpleNamespace:
+        rows = super()._rows()
+        rows.surprises = self._surprises
+        return rows
+
+    def _after(self) -> None:
+        self._surprises_host.copy_(self._surprises, non_blocking=True)
 
 
 def window(replay: Buffer, outputs: int, work: Callable[[Tensor], Tensor], compute: Compute) -> Window:

@@ -24,9 +24,11 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 MORE: dict[str, dict[str, Any]] = {
     "c51_atari": {"n_atoms": 11, "exploration_fraction": 0.5},
+    "rainbow_atari": {"n_atoms": 11},
 }
 TAGS = {
     "c51_atari": {"losses/loss", "losses/q_values", "charts/SPS"},
+    "rainbow_atari": {"losses/td_loss", "losses/q_values", "charts/SPS", "charts/beta"},
 }
 EACH = pytest.mark.parametrize("name", sorted(MORE))
 

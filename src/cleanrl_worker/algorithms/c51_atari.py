@@ -275,12 +275,18 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         elif not is_exact:
             replay.interrupt(newest_pictures)
 
+    def losses() -> dict[str, float]:
+        return {f"losses/{name}": value for name, value in learner.losses().items()}
+
     def save() -> None:
+        weights = learner.arrays()
+        is_finite = all(bool(np.isfinite(part).all()) for part in weights.values())
+        base.stop_where_infinite(NAME, run, global_step, losses(), is_finite)
         arrays, environment_facts = games.record()
         replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
         run.save_checkpoint(
             global_step,
-            weights={"atoms": agent.atoms, **learner.arrays()},
+            weights={"atoms": agent.atoms, **weights},
             arrays={**arrays, **replay_arrays, **learner.moments()},
             facts={
                 "algorithm": NAME,
@@ -331,10 +337,10 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
                 is_finite = learner.update(replay)
                 # Report.
                 if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    losses = {f"losses/{name}": value for name, value in learner.losses().items()}
-                    base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
+                    found = losses()
+                    base.stop_where_infinite(NAME, run, global_step, found, is_finite)
                     rate = int((global_step - started_step) / (time.time() - started_at))
-                    run.scalars(global_step, {**losses, "charts/SPS": rate})
+                    run.scalars(global_step, {**found, "charts/SPS": rate})
             if is_move_due:
                 learner.follow(1)
         if run.checkpoint_due(global_step):
