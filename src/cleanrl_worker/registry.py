@@ -31,6 +31,7 @@ ALGORITHMS: dict[str, Entry] = {
     "td3_continuous_action": Entry("cleanrl_worker.algorithms.td3_continuous_action", ("Box",), _VECTORS),
     "ddpg_continuous_action": Entry("cleanrl_worker.algorithms.ddpg_continuous_action", ("Box",), _VECTORS),
     "ppo_atari": Entry("cleanrl_worker.algorithms.ppo_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
+    "ppo_atari_lstm": Entry("cleanrl_worker.algorithms.ppo_atari_lstm", ("Discrete",), _PICTURES, is_for_pictures=True),
     "dqn_atari": Entry("cleanrl_worker.algorithms.dqn_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
     "c51_atari": Entry("cleanrl_worker.algorithms.c51_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
     "rainbow_atari": Entry("cleanrl_worker.algorithms.rainbow_atari", ("Discrete",), _PICTURES, is_for_pictures=True),

@@ -7,14 +7,14 @@ Needs torch and numpy, and nothing of ours that needs more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.functional import conv2d, linear, relu
+from torch import Tensor, relu_
+from torch.nn.functional import conv2d, linear
 
 from cleanrl_worker.pictures import CONVOLUTIONS, KERNELS, WIDE
 from cleanrl_worker.torch_backend import Adam, Compute, Step
@@ -48,8 +48,8 @@ def looked_at(weights: Mapping[str, Tensor], pictures: Tensor) -> Tensor:
     below = pictures.permute(0, 3, 1, 2).float()
     for number, (name, (_, stride)) in enumerate(zip(CONVOLUTIONS, KERNELS, strict=True)):
         weight = weights[f"{name}.weight"]
-        below = relu(conv2d(below, weight if number else weight / 255, weights[f"{name}.bias"], stride=stride))
-    return relu(linear(below.flatten(1), weights[f"{WIDE}.weight"], weights[f"{WIDE}.bias"]))
+        below = relu_(conv2d(below, weight if number else weight / 255, weights[f"{name}.bias"], stride=stride))
+    return relu_(linear(below.flatten(1), weights[f"{WIDE}.weight"], weights[f"{WIDE}.bias"]))
 
 
 def judged(weights: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
@@ -87,14 +87,22 @@ class Learner:
 class Window:
     """What a network sees and says at each step, in fixed memory: bytes in, numbers out, one graph on a GPU."""
 
-    def __init__(self, shape: Sequence[int], outputs: int, work: Callable[[Tensor], Tensor], compute: Compute) -> None:
+    def __init__(
+        self,
+        shape: Sequence[int],
+        outputs: int,
+        work: Callable[[Tensor], Tensor],
+        compute: Compute,
+        kept: Callable[[], Iterable[Tensor]] = lambda: (),
+    ) -> None:
+        """`kept`: what the work changes beside its outputs."""
         self._compute = compute
         self._host = compute.host(*shape, dtype=torch.uint8)
-        self._seen = self._host.to(compute.device)
+        self._seen = self._host.to(compute.device) if compute.is_cuda else self._host
         self._said = torch.zeros(shape[0], outputs, device=compute.device)
         self._said_host = compute.host(shape[0], outputs, dtype=torch.float32)
         self._work = work
-        self._step = Step(self._look, lambda: (), compute)
+        self._step = Step(self._look, kept, compute)
 
     def _look(self) -> None:
         with torch.no_grad():
@@ -103,13 +111,11 @@ class Window:
     def __call__(self, observations: Array) -> Array:
         """Outputs [rows, outputs] for bytes [rows, channels, 84, 84]; the next call overwrites them."""
         self._host.copy_(torch.from_numpy(observations))
-        if self._compute.is_cuda:
-            self._seen.copy_(self._host, non_blocking=True)
-        else:
-            self._seen = self._host
-        self._step()
         if not self._compute.is_cuda:
+            self._step()
             return self._said.numpy()
+        self._seen.copy_(self._host, non_blocking=True)
+        self._step()
         self._said_host.copy_(self._said, non_blocking=True)
         torch.cuda.current_stream().synchronize()
         return self._said_host.numpy()
@@ -189,7 +195,7 @@ class PolicyLearner(Learner):
         self._settings = settings
         device, total = compute.device, settings.batch_size
         self._outputs = len(self.weights["actor.bias"]) + 1
-        self.act = Window((settings.num_envs, *shape), self._outputs, self._judge, compute)
+        self.act = Window((settings.num_envs, *shape), self._outputs, self._judge, compute, self._remembered)
         channels, *sides = shape
         self._batch = SimpleNamespace(
             pictures=torch.zeros(total, *sides, channels, dtype=torch.uint8, device=device),
@@ -202,6 +208,10 @@ class PolicyLearner(Learner):
         """Over the update so far: shares of clipped ratios, norms of gradients."""
         self._updates = 0
         self._step = Step(self._improve, self._kept, compute)
+
+    def _remembered(self) -> Iterable[Tensor]:
+        """What acting changes."""
+        return ()
 
     def _judge(self, pictures: Tensor) -> Tensor:
         return judged(self.weights, looked_at(self.weights, pictures))
