@@ -71,7 +71,15 @@ def _placed(kind: np.dtype[Any], offset: int) -> tuple[int, int, str]:
 
 
 class _Ring:
-    """How rows are counted, drawn, saved and restored, whatever is in them."""
+    """How rows are written, counted, drawn, saved and restored, whatever is in them."""
+
+    _observations: Array
+    """[environments, rows, …], as are the others."""
+    _actions: Array
+    _rewards: Array
+    _terminals: Array
+    _cuts: Array
+    """Where an episode was cut short."""
 
     def __init__(self, capacity: int, envs: int, seed: int, before: int = 0) -> None:
         self.envs = envs
@@ -109,18 +117,47 @@ class _Ring:
             if oldest < 0:
                 spots %= self._length
 
-    def _advance(self, endings: Sequence[Ending]) -> None:
-        """Closes the newest row and opens the next one."""
+    def start(self, observations: Array) -> None:
+        """Begins anew with the first observation of each environment."""
+        self._count, self._head, self._used = 0, 0, 1
+        self._cut.clear()
+        self._show(observations)
+
+    def _show(self, observations: Array) -> None:
+        """Writes the newest observations, of which no transition is known yet."""
+        self._observations[:, self._head] = observations
+        if self._head == 0:
+            self._observations[:, self._length] = observations
+
+    def interrupt(self, observations: Array) -> None:
+        """The environments were reset where nobody saw it: the newest episodes count as cut short."""
+        head, before = self._head, (self._head - 1) % self._length
+        for env in range(self.envs) if self._count else ():
+            if not self._terminals[env, before] and not self._cuts[env, before]:
+                self._cuts[env, before] = True
+                self._cut[env * self._stride + before] = self._observations[env, head].copy()
+        self._show(observations)
+
+    def add(self, actions: Array, rewards: Array, endings: Sequence[Ending], observations: Array) -> None:
+        """One step of each environment. The observations are those after it, of the reset where an episode ended."""
         head = self._head
+        self._actions[:, head] = actions
+        self._rewards[:, head] = rewards
+        self._terminals[:, head] = 0
+        self._cuts[:, head] = False
         if self._cut:
             for env in range(self.envs):
                 self._cut.pop(env * self._stride + head, None)
         for ending in endings:
-            if not ending.is_terminal:
+            if ending.is_terminal:
+                self._terminals[ending.env, head] = 1
+            else:
+                self._cuts[ending.env, head] = True
                 self._cut[ending.env * self._stride + head] = self._last(ending)
         self._head = (head + 1) % self._length
         self._used = max(self._used, self._head + 1) if self._head else self._stride
         self._count = min(self._count + 1, self.steps)
+        self._show(observations)
 
     def _last(self, ending: Ending) -> Array:
         return ending.observation
@@ -214,37 +251,6 @@ class Replay(_Ring):
         """What so many transitions take, once they are there."""
         return capacity * row_of(observation, action).itemsize
 
-    def start(self, observations: Array) -> None:
-        """Begins anew with the first observation of each environment."""
-        self._count, self._head, self._used = 0, 0, 1
-        self._cut.clear()
-        self._observations[:, 0] = self._observations[:, self._length] = observations
-
-    def interrupt(self, observations: Array) -> None:
-        """The environments were reset where nobody saw it: the newest episodes count as cut short."""
-        head, before = self._head, (self._head - 1) % self._length
-        for env in range(self.envs) if self._count else ():
-            if not self._terminals[env, before] and not self._cuts[env, before]:
-                self._cuts[env, before] = 1
-                self._cut[env * self._stride + before] = self._observations[env, head].copy()
-        self._observations[:, head] = observations
-        if head == 0:
-            self._observations[:, self._length] = observations
-
-    def add(self, actions: Array, rewards: Array, endings: Sequence[Ending], observations: Array) -> None:
-        """One step of each environment. The observations are those after it, of the reset where an episode ended."""
-        head = self._head
-        self._actions[:, head] = actions
-        self._rewards[:, head] = rewards
-        self._terminals[:, head] = 0
-        self._cuts[:, head] = 0
-        for ending in endings:
-            (self._terminals if ending.is_terminal else self._cuts)[ending.env, head] = 1
-        self._advance(endings)
-        self._observations[:, self._head] = observations
-        if self._head == 0:
-            self._observations[:, self._length] = observations
-
     def batch(self, rows: int, buffer: Array | None = None) -> PackedBatch:
         """What `sample` fills. The bytes of a `buffer` [rows, window_bytes] serve where it has to be special memory."""
         return PackedBatch(rows, self._window, buffer)
@@ -318,8 +324,8 @@ class FrameReplay(_Ring):
         super().__init__(capacity, envs, seed, before=stack - 1)
         self.shape = shape
         self.stack = stack
-        self._frames = np.zeros((envs, self._stride, *shape), np.uint8)
-        self._flat = self._frames.reshape(envs * self._stride, -1)
+        self._observations = np.zeros((envs, self._stride, *shape), np.uint8)
+        self._flat = self._observations.reshape(envs * self._stride, -1)
         self._ages = np.zeros((envs, self._stride), np.uint8)
         """Frames of the same episode before this one, as far as a stack reaches."""
         self._actions = np.zeros((envs, self._stride), np.int64)
@@ -335,39 +341,20 @@ class FrameReplay(_Ring):
 
     def start(self, frames: Array) -> None:
         """Begins anew with the first frame [environments, …] of each environment."""
-        self._count, self._head, self._used = 0, 0, 1
-        self._cut.clear()
-        self._frames[:, 0] = self._frames[:, self._length] = frames
+        super().start(frames)
         self._ages[:, 0] = 0
 
     def interrupt(self, frames: Array) -> None:
-        """The environments were reset where nobody saw it: the newest episodes count as cut short."""
-        head, before = self._head, (self._head - 1) % self._length
-        for env in range(self.envs) if self._count else ():
-            if not self._terminals[env, before] and not self._cuts[env, before]:
-                self._cuts[env, before] = True
-                self._cut[env * self._stride + before] = self._frames[env, head].copy()
-        self._frames[:, head] = frames
-        self._ages[:, head] = 0
-        if head == 0:
-            self._frames[:, self._length] = frames
+        super().interrupt(frames)
+        self._ages[:, self._head] = 0
 
     def add(self, actions: Array, rewards: Array, endings: Sequence[Ending], frames: Array) -> None:
         """One step of each environment; the frames are the newest ones, after a reset where an episode ended."""
-        head = self._head
-        self._actions[:, head] = actions
-        self._rewards[:, head] = rewards
-        self._terminals[:, head] = 0
-        self._cuts[:, head] = False
-        ages = np.minimum(self._ages[:, head] + 1, self.stack - 1)
+        ages = np.minimum(self._ages[:, self._head] + 1, self.stack - 1)
         for ending in endings:
             ages[ending.env] = 0
-            (self._terminals if ending.is_terminal else self._cuts)[ending.env, head] = 1
-        self._advance(endings)
-        self._frames[:, self._head] = frames
+        super().add(actions, rewards, endings, frames)
         self._ages[:, self._head] = ages
-        if self._head == 0:
-            self._frames[:, self._length] = frames
 
     def _last(self, ending: Ending) -> Array:
         """The newest frame of the stack that an episode ended with."""
@@ -378,7 +365,7 @@ class FrameReplay(_Ring):
         """The stacks [environments, stack, …] to act on."""
         for env in range(self.envs):
             age = int(self._ages[env, self._head])
-            into[env] = self._frames[env, (self._head - np.minimum(self._back, age)) % self._length]
+            into[env] = self._observations[env, (self._head - np.minimum(self._back, age)) % self._length]
 
     def batch(self, rows: int, buffer: Array | None = None) -> FrameBatch:
         """What `sample` fills. A `buffer` [rows, stack + 1, …] serves where it has to be special memory."""
@@ -407,7 +394,7 @@ class FrameReplay(_Ring):
 
     def _filled(self) -> dict[str, Array]:
         return {
-            "frames": self._frames, "ages": self._ages, "actions": self._actions, "rewards": self._rewards,
+            "frames": self._observations, "ages": self._ages, "actions": self._actions, "rewards": self._rewards,
             "terminals": self._terminals, "cuts": self._cuts,
         }  # fmt: skip
 
