@@ -35,6 +35,7 @@ ALGORITHMS: dict[str, Entry] = {
     "dqn_atari": Entry("cleanrl_worker.algorithms.dqn_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
     "c51_atari": Entry("cleanrl_worker.algorithms.c51_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
     "rainbow_atari": Entry("cleanrl_worker.algorithms.rainbow_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
+    "sac_atari": Entry("cleanrl_worker.algorithms.sac_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
 }
 """In the order in which they are suggested."""
 

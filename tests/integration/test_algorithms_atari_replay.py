@@ -25,11 +25,16 @@ SMALL: dict[str, Any] = {
 MORE: dict[str, dict[str, Any]] = {
     "c51_atari": {"n_atoms": 11, "exploration_fraction": 0.5},
     "rainbow_atari": {"n_atoms": 11},
+    "sac_atari": {"env_id": "BreakoutNoFrameskip-v4"},
 }
 TAGS = {
     "c51_atari": {"losses/loss", "losses/q_values", "charts/SPS"},
     "rainbow_atari": {"losses/td_loss", "losses/q_values", "charts/SPS", "charts/beta"},
-}
+    "sac_atari": {
+        *(f"losses/{tag}" for tag in ("qf1_values", "qf2_values", "qf1_loss", "qf2_loss", "qf_loss", "actor_loss")),
+        "losses/alpha", "losses/alpha_loss", "charts/SPS",
+    },
+}  # fmt: skip
 EACH = pytest.mark.parametrize("name", sorted(MORE))
 
 
@@ -152,5 +157,5 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
     assert facts["actions"] == 4
     assert facts["backend"] == "torch"
     with pytest.raises(BadInput, match=r"would need .* GB for its replay buffer"):
-        module_of(name).check(config_of(name, buffer_size=10**12), game)
+        module_of(name).check(config_of(name, buffer_size=10**12, total_timesteps=10**12), game)
     game.close()

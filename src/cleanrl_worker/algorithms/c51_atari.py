@@ -106,6 +106,11 @@ class Config(base.AlgorithmConfig):
             raise ValueError(f"v_min = {self.v_min:g} must be below v_max = {self.v_max:g}")
         return self
 
+    @property
+    def kept(self) -> int:
+        """A run shorter than the buffer needs no more of it."""
+        return max(min(self.buffer_size, self.total_timesteps), self.num_envs)
+
     def epsilons(self, steps: Array) -> Array:
         """The share of random actions at these environment steps."""
         duration = max(1.0, self.exploration_fraction * self.total_timesteps)
@@ -210,8 +215,8 @@ def _learner(
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
     actions = check_game(NAME, env)
-    size_bytes = FrameReplay.size_bytes(config.buffer_size, (SIDE, SIDE))
-    check_memory(NAME, config.buffer_size, size_bytes)
+    size_bytes = FrameReplay.size_bytes(config.kept, (SIDE, SIDE))
+    check_memory(NAME, config.kept, size_bytes)
     return {
         "observations": [STACK, SIDE, SIDE],
         "actions": actions,
@@ -244,7 +249,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
     }  # fmt: skip
     rng = np.random.default_rng(config.seed)
     agent = _agent(config, action_count)
-    replay = FrameReplay(config.buffer_size, envs, (SIDE, SIDE), STACK, config.seed)
+    replay = FrameReplay(config.kept, envs, (SIDE, SIDE), STACK, config.seed)
     observations = np.zeros((envs, *games.shape), np.uint8)
     newest_pictures = observations[:, -1]
     rewards = np.zeros((frequency, envs))

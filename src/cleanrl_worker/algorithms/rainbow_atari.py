@@ -122,6 +122,11 @@ class Config(base.AlgorithmConfig):
             raise ValueError(f"v_min = {self.v_min:g} must be below v_max = {self.v_max:g}")
         return self
 
+    @property
+    def kept(self) -> int:
+        """A run shorter than the buffer needs no more of it."""
+        return max(min(self.buffer_size, self.total_timesteps), self.num_envs)
+
     def beta(self, step: int) -> float:
         """How fully weights make up for the drawing at this environment step."""
         first = self.prioritized_replay_beta
@@ -274,8 +279,8 @@ def _learner(
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
     actions = check_game(NAME, env)
-    size_bytes = PrioritisedReplay.size_bytes(config.buffer_size, (SIDE, SIDE))
-    check_memory(NAME, config.buffer_size, size_bytes)
+    size_bytes = PrioritisedReplay.size_bytes(config.kept, (SIDE, SIDE))
+    check_memory(NAME, config.kept, size_bytes)
     return {
         "observations": [STACK, SIDE, SIDE],
         "actions": actions,
@@ -309,7 +314,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
     rng = np.random.default_rng(config.seed)
     agent = _agent(config, action_count)
     replay = PrioritisedReplay(
-        config.buffer_size, envs, (SIDE, SIDE), STACK, config.seed, n_step=config.n_step, gamma=config.gamma,
+        config.kept, envs, (SIDE, SIDE), STACK, config.seed, n_step=config.n_step, gamma=config.gamma,
         alpha=config.prioritized_replay_alpha, beta=config.beta(0), epsilon=config.prioritized_replay_eps,
     )  # fmt: skip
     observations = np.zeros((envs, *games.shape), np.uint8)
