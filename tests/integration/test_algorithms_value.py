@@ -319,30 +319,32 @@ def test_a_policy_takes_the_best_action_and_otherwise_some_at_random(name: str, 
     assert policy.act(seen, False, np.random.default_rng(0)).mean() == pytest.approx(0.8, abs=0.02)
 
 
-@FROM_REPLAY
-def test_random_actions_become_fewer_as_the_settings_say(name: str, place: Path) -> None:
+@EACH
+def test_random_actions_become_fewer_as_the_settings_say(name: str) -> None:
     config = config_of(name, start_e=0.8, end_e=0.2, exploration_fraction=0.5, total_timesteps=1000)
     np.testing.assert_allclose(config.epsilons(np.array([0, 250, 500, 900])), [0.8, 0.5, 0.2, 0.2])
     none = config_of(name, exploration_fraction=0.0, end_e=0.0)
     assert none.epsilons(np.array([1])) == 0.0
 
 
+@FROM_REPLAY
 @pytest.mark.parametrize(("frequency", "expected"), [(16, "UF U UF U UF"), (12, "UF U FU UF U")])
 def test_the_target_network_follows_at_the_steps_that_are_set(
-    frequency: int, expected: str, place: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, frequency: int, expected: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Updates are due at 96, 104, 112, 120 and 128. Where both are due, the update comes first."""
     calls: list[str] = []
-    honest = value_kernels.QKernel.update
+    kernel: Any = value_kernels.QKernel if name == "dqn" else value_kernels.DistributionKernel
+    honest = kernel.update
 
     def watched(self: Any, batch: Any, learning_rate: float) -> bool:
         calls.append("U")
-        return honest(self, batch, learning_rate)
+        return bool(honest(self, batch, learning_rate))
 
-    monkeypatch.setattr(value_kernels.QKernel, "update", watched)
-    monkeypatch.setattr(value_kernels.QKernel, "follow", lambda self, share: calls.append("F"))
-    config = config_of("dqn", learning_starts=95, total_timesteps=128, target_network_frequency=frequency)
-    trained(place / "run", "dqn", config)
+    monkeypatch.setattr(kernel, "update", watched)
+    monkeypatch.setattr(kernel, "follow", lambda self, share: calls.append("F"))
+    config = config_of(name, learning_starts=95, total_timesteps=128, target_network_frequency=frequency)
+    trained(place / "run", name, config)
     assert "".join(calls) == expected.replace(" ", "")
 
 
@@ -356,7 +358,30 @@ def test_a_replay_buffer_that_is_too_large_for_checkpoints_is_told_of_on_resume(
     (warning,) = events(place / "run", "warning")
     assert warning["code"] == "resumed_inexactly"
     assert "checkpoint_replay_mb" in warning["text"]
-    assert newest(place / "run").step == 1280
+    last = newest(place / "run")
+    assert last.step == 1280
+    # It is filled as in the beginning before it is learned from again.
+    assert last.facts["adam_count"] == stopped.facts["adam_count"] + len(range(704, 1281, 8))
+
+
+@FROM_REPLAY
+def test_an_environment_that_cannot_be_brought_back_is_told_of_and_the_replay_buffer_kept(
+    name: str, place: Path
+) -> None:
+    with registered(noise="foreign", limit=50) as env_id:
+        config = config_of(name, env_id=env_id)
+        trained(place / "run", name, config, stop_at=300)
+        stopped = newest(place / "run")
+        trained(place / "run", name, config.model_copy(update={"total_timesteps": 312}), stopped)
+    (warning,) = events(place / "run", "warning")
+    assert warning["code"] == "resumed_inexactly"
+    assert "environment 0" in warning["text"]
+    resumed = newest(place / "run")
+    assert (stopped.step, resumed.step) == (304, 312)
+    assert (stopped.facts["replay"]["count"], resumed.facts["replay"]["count"]) == (304, 312)
+    # The step before the interruption counts as cut short: what really followed is kept aside.
+    assert 303 in resumed.arrays["replay.cut.spots"]
+    assert resumed.facts["adam_count"] == stopped.facts["adam_count"] + 1
 
 
 @FROM_REPLAY
