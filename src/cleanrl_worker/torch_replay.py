@@ -21,13 +21,9 @@ Array = Any
 COLUMNS = ("actions", "rewards", "terminals")
 
 
-class Batch(Protocol):
-    """What a replay buffer fills: pictures [rows, …, 84, 84], and columns [rows] by name."""
-
-    frames: Array
-
-
 class Buffer(Protocol):
+    """Fills batches: pictures [rows, pictures, …], the first `stack` and what follows, and columns by name."""
+
     envs: int
     stack: int
     shape: tuple[int, ...]
