@@ -90,7 +90,7 @@ class Games(Environments):
             self._reset(index, self.seed + index)
             try:
                 game.restore(base.named_under(f"env.{index}.", arrays), dict(fact))
-            except RuntimeError as error:  # the emulator's own, where another version of it wrote the snapshot
+            except (RuntimeError, SystemError) as error:  # as the emulator refuses what another version of it wrote
                 problems.append(f"environment {index}: the emulator cannot read its snapshot ({error})")
                 self._reset(index, self.seed + index)
                 continue

@@ -24,10 +24,12 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 MORE: dict[str, dict[str, Any]] = {
     "c51_atari": {"n_atoms": 11, "exploration_fraction": 0.5},
+    "dqn_atari": {"exploration_fraction": 0.5, "tau": 0.9},
     "rainbow_atari": {"n_atoms": 11},
     "sac_atari": {"env_id": "BreakoutNoFrameskip-v4"},
 }
 TAGS = {
+    "dqn_atari": {"losses/td_loss", "losses/q_values", "charts/SPS"},
     "c51_atari": {"losses/loss", "losses/q_values", "charts/SPS"},
     "rainbow_atari": {"losses/td_loss", "losses/q_values", "charts/SPS", "charts/beta"},
     "sac_atari": {
