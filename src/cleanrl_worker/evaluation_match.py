@@ -117,8 +117,13 @@ def _adopted(saved: Saved, algo: str, env_id: str, env: Any, chosen: Recipe) -> 
             f"{saved.path} holds weights alone; {algo} also needs {chosen.lacks}, without which the policy would not "
             "act as it was trained. Choose a checkpoint of its run."
         )
-    facts, arrays = chosen.adopt(algo, env)
-    return Checkpoint(saved.path, 0, weights, arrays, {**facts, "config": saved.config}, {})
+    config = {**module.Config(env_id=env_id).model_dump(mode="json"), **saved.config}
+    found = chosen.adopt(algo, env, config)
+    acting = [name for name in found.weights if name.startswith(f"{chosen.parts[0]}.")]
+    missing = next((name for name in acting if name not in weights), None)
+    if missing is not None:
+        raise BadInput(f"{saved.path} lacks {missing!r} of {algo}. Choose another file.")
+    return Checkpoint(saved.path, 0, {**found.weights, **weights}, found.arrays, {**found.facts, "config": config}, {})
 
 
 def _called(saved: Saved) -> str:

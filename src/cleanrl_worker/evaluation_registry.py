@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mosaic.arena import Policy, evaluate
 from mosaic.contracts.errors import unknown
@@ -16,8 +16,15 @@ from mosaic.envs import make
 from mosaic.run import Checkpoint
 
 Json = dict[str, Any]
-Adopted = tuple[Json, dict[str, Any]]
-"""The facts and the arrays that a checkpoint of ours would have beside its weights."""
+
+
+class Adopted(NamedTuple):
+    """What a checkpoint of ours would have beside the weights that there are."""
+
+    facts: Json
+    arrays: dict[str, Any] = {}
+    weights: dict[str, Any] = {}
+    """Of networks that learn but do not act."""
 
 
 def _load_policy(algo: str, checkpoint: Checkpoint) -> Policy:
@@ -27,13 +34,42 @@ def _load_policy(algo: str, checkpoint: Checkpoint) -> Policy:
     return policy
 
 
-def choice_of_actions(algo: str, env: Any) -> Adopted:
+def choice_of_actions(algo: str, env: Any, config: Json) -> Adopted:
     """For networks that see the observation as one vector and choose among numbered actions."""
     from cleanrl_worker.algorithms.base import Inputs
 
     inputs = Inputs.facts(env.observation_space)
-    shape = {"observation_size": inputs["size"], "actions": int(env.action_space.n)}
-    return {"algorithm": algo, "shape": shape, "inputs": inputs, "first_action": int(env.action_space.start)}, {}
+    shape = {"observation_size": inputs["size"], **_choices(env, config)}
+    return Adopted({"algorithm": algo, "shape": shape, "inputs": inputs, "first_action": int(env.action_space.start)})
+
+
+def choice_in_games(algo: str, env: Any, config: Json) -> Adopted:
+    """For networks that look at an Atari game."""
+    return Adopted({"algorithm": algo, "shape": _choices(env, config), "first_action": int(env.action_space.start)})
+
+
+def _choices(env: Any, config: Json) -> Json:
+    atoms: Json = {name: config[name] for name in ("n_atoms", "v_min", "v_max") if name in config}
+    return {"actions": int(env.action_space.n), **atoms}
+
+
+def bounded_actions(algo: str, env: Any, config: Json) -> Adopted:
+    """For an actor that squashes its actions into their bounds."""
+    from cleanrl_worker.algorithms.base import Inputs
+    from cleanrl_worker.registry import algorithm
+
+    inputs, space = Inputs.facts(env.observation_space), env.action_space
+    return Adopted(
+        {"algorithm": algo, "shape": {"observation_size": inputs["size"]}, "inputs": inputs},
+        {"action.low": space.low, "action.high": space.high},
+        algorithm(algo).Agent(inputs["size"], space.low, space.high).state_dict(),
+    )
+
+
+def _game(env_id: str, **settings: Any) -> Any:
+    from cleanrl_worker.games import make_game
+
+    return make_game(env_id, **settings)
 
 
 @dataclass(frozen=True)
@@ -44,17 +80,36 @@ class Recipe:
     """Makes what it is played in, from an environment id, with the wrappers that training had."""
     evaluator: Callable[..., Any] = evaluate
     """Plays; see `mosaic.arena.evaluate`."""
-    adopt: Callable[[str, Any], Adopted] | None = None
-    """What a checkpoint would say, from the algorithm's name and the environment; none: weights are not enough."""
+    adopt: Callable[[str, Any, Json], Adopted] | None = None
+    """What a checkpoint would say, from the algorithm's name, the environment and the settings; none: weights are not
+    enough."""
     lacks: str = ""
     """What is missing then."""
     parts: tuple[str, ...] = ()
-    """Where CleanRL saves a tuple of state dicts: what each is of."""
+    """Where CleanRL saves a tuple of state dicts: what each is of. The first one acts."""
 
 
+_NORMALISED = Recipe(lacks="the mean and variance by which observations were normalised")
+_CHOOSING = Recipe(adopt=choice_of_actions)
+_GAME = Recipe(environment=_game, adopt=choice_in_games)
+_GAME_OF_OURS = Recipe(environment=_game, lacks="the rest of its checkpoint")
+_TWO_CRITICS = Recipe(adopt=bounded_actions, parts=("actor", "qf1", "qf2"))
 RECIPES: dict[str, Recipe] = {
-    "ppo": Recipe(adopt=choice_of_actions),
-    "ppo_continuous_action": Recipe(lacks="the mean and variance by which observations were normalised"),
+    "ppo": _CHOOSING,
+    "dqn": _CHOOSING,
+    "c51": _CHOOSING,
+    "pqn": _CHOOSING,
+    "ppo_continuous_action": _NORMALISED,
+    "rpo_continuous_action": _NORMALISED,
+    "sac_continuous_action": _TWO_CRITICS,
+    "td3_continuous_action": _TWO_CRITICS,
+    "ddpg_continuous_action": Recipe(adopt=bounded_actions, parts=("actor", "qf1")),
+    "ppo_atari": _GAME,
+    "ppo_atari_lstm": _GAME,
+    "dqn_atari": _GAME,
+    "c51_atari": _GAME,
+    "rainbow_atari": _GAME_OF_OURS,
+    "sac_atari": _GAME_OF_OURS,
 }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cleanrl_worker.foreign import PREFIX
-from cleanrl_worker.registry import ALGORITHMS
+from cleanrl_worker.registry import ALGORITHMS, algorithm
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import Checkpoint, last_good_checkpoint, load_checkpoint
@@ -84,19 +84,31 @@ def _of_model(path: Path) -> Saved:
     """A model file of one of our runs stands for the checkpoint that holds the same weights, and all the rest."""
     weights = read_weights(path)
     folder = RunFolder(path.parents[2]) if len(path.parents) > 2 else None
-    if folder is not None and isinstance(weights, dict):
+    if folder is not None:
         for step in reversed(steps(folder)):
             try:
                 checkpoint = load_checkpoint(folder.checkpoint(step))
             except CheckpointDamaged:
                 continue
-            if _is_same(checkpoint.weights, weights):
+            if _is_same(_model_of(checkpoint), weights):
                 return _of_checkpoint(checkpoint, path)
     return Saved(path, None, weights, **_said_of(path, weights))
 
 
-def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return set(one) == set(other) and all(np.array_equal(part, other[name]) for name, part in one.items())
+def _model_of(checkpoint: Checkpoint) -> Any:
+    """What a run would save as its model with this checkpoint; nothing where it is none of ours."""
+    try:
+        return algorithm(checkpoint.facts["algorithm"]).state_dict_of(checkpoint)
+    except (MosaicError, KeyError, ValueError):
+        return None
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return set(one) == set(other) and all(_is_same(part, other[name]) for name, part in one.items())
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    return bool(np.array_equal(one, other))
 
 
 def _said_of(path: Path, weights: Any) -> Json:

@@ -14,13 +14,37 @@ class Entry:
     module: str
     action_spaces: tuple[str, ...]
     observation_spaces: tuple[str, ...]
+    is_for_pictures: bool = False
+    """Whether it looks at pictures; the others make a vector of what they see."""
 
 
 _VECTORS = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple", "Dict")
+_PICTURES = ("Box",)
 ALGORITHMS: dict[str, Entry] = {
     "ppo": Entry("cleanrl_worker.algorithms.ppo", ("Discrete",), _VECTORS),
+    "dqn": Entry("cleanrl_worker.algorithms.dqn", ("Discrete",), _VECTORS),
+    "c51": Entry("cleanrl_worker.algorithms.c51", ("Discrete",), _VECTORS),
+    "pqn": Entry("cleanrl_worker.algorithms.pqn", ("Discrete",), _VECTORS),
     "ppo_continuous_action": Entry("cleanrl_worker.algorithms.ppo_continuous_action", ("Box",), _VECTORS),
+    "rpo_continuous_action": Entry("cleanrl_worker.algorithms.rpo_continuous_action", ("Box",), _VECTORS),
+    "sac_continuous_action": Entry("cleanrl_worker.algorithms.sac_continuous_action", ("Box",), _VECTORS),
+    "td3_continuous_action": Entry("cleanrl_worker.algorithms.td3_continuous_action", ("Box",), _VECTORS),
+    "ddpg_continuous_action": Entry("cleanrl_worker.algorithms.ddpg_continuous_action", ("Box",), _VECTORS),
+    "ppo_atari": Entry("cleanrl_worker.algorithms.ppo_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
+    "ppo_atari_lstm": Entry("cleanrl_worker.algorithms.ppo_atari_lstm", ("Discrete",), _PICTURES, is_for_pictures=True),
+    "dqn_atari": Entry("cleanrl_worker.algorithms.dqn_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
+    "c51_atari": Entry("cleanrl_worker.algorithms.c51_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
+    "rainbow_atari": Entry("cleanrl_worker.algorithms.rainbow_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
+    "sac_atari": Entry("cleanrl_worker.algorithms.sac_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
 }
+"""In the order in which they are suggested."""
+
+
+def fitting(action_space: str, is_picture: bool) -> list[str]:
+    """The algorithms for such actions; among them those for what is seen, where there are any."""
+    able = {name: entry for name, entry in ALGORITHMS.items() if action_space in entry.action_spaces}
+    made_for_it = [name for name, entry in able.items() if entry.is_for_pictures == is_picture]
+    return made_for_it or [name for name, entry in able.items() if not entry.is_for_pictures]
 
 
 def module_name(algo: str) -> str:

@@ -28,6 +28,8 @@ RECORD_LIMIT = 100_000
 LOOK_S = {False: 0.02, True: 0.002}
 """About how often it is asked whether a picture is due: while nobody watches, while somebody does."""
 LONGEST_STRIDE = 1024
+CHUNK = 256
+"""Steps of `advance` whose actions are gathered before they are put to the record."""
 _PLAIN_WRAPPERS = (OrderEnforcing, PassiveEnvChecker)
 
 
@@ -41,10 +43,12 @@ class Ending(NamedTuple):
     """False where it was cut short, so that what would have followed is to be estimated."""
     episodic_return: float
     length: int
+    is_episode: bool = True
+    """False where the agent learns from an end that is none for people: a lost life, and the game goes on."""
 
 
 class Environments:
-    """`count` environments. One rollout is a number of `step` calls, then `finish`."""
+    """`count` environments. One rollout is a number of `step` calls, then `finish`; or just call `advance`."""
 
     def __init__(self, make: Callable[[], Environment], count: int, seed: int, frames: Frames | None = None) -> None:
         self.seed = seed
@@ -81,6 +85,9 @@ class Environments:
         """The actions since; None where they are too many."""
         self._episodes = [0] * count
         """The number of the present episode of each, from 1."""
+        self._sent: Array | None = None
+        """Actions [CHUNK, environments, …] of `advance` that are not in the record yet; so many of them:"""
+        self._sent_count = 0
         self._taps = [] if frames is None else frames.tapped(self._envs)
         self._camera = None if frames is None else frames.camera
         self._is_filming = False
@@ -137,6 +144,28 @@ class Environments:
             self._show(clock)
         return endings
 
+    def advance(self, actions: Array, into: Array, rewards: Array) -> Sequence[Ending]:
+        """One step of each, for algorithms that learn from every step: `rewards` are those of this step.
+
+        Actions are kept here, so that no `finish` is needed. Whole numbers reach the environments as Python's own.
+        """
+        if self._sent is None:
+            self._sent = np.zeros((CHUNK, *actions.shape), actions.dtype)
+        elif self._sent_count == CHUNK:
+            self._put_to_record()
+        sent = self._sent[self._sent_count]
+        sent[...] = actions
+        self._sent_count += 1
+        endings = self.step(sent.tolist() if sent.ndim == 1 else sent, into)
+        for index, earned in enumerate(self._rewards):
+            rewards[index] = earned[-1]
+        return endings
+
+    def _put_to_record(self) -> None:
+        if self._sent is not None and self._sent_count:
+            self.finish(self._sent[: self._sent_count])
+            self._sent_count = 0
+
     def _show(self, clock: int) -> None:
         """Draws the environments whose picture is due."""
         if self._camera is not None and self._is_filming:
@@ -154,13 +183,17 @@ class Environments:
         self._look_at = 0.0 if self._is_filming else clock + self._stride
         for index, tap in enumerate(self._taps):
             if tap.is_due():
-                length = clock - self._began[index]
-                earned = self._rewards[index][self._first_reward[index] :]
-                reward = self._rewards[index][-1] if length else 0.0
-                tap.show(self._episodes[index], length, reward, self._earlier[index] + sum(earned))
+                length, earned = self._progress(index)
+                reward = self._rewards[index][-1] if length and self._rewards[index] else 0.0
+                tap.show(self._episodes[index], length, reward, earned)
+
+    def _progress(self, index: int) -> tuple[int, float]:
+        """The length of the present episode so far, and what it earned."""
+        earned = self._rewards[index][self._first_reward[index] :]
+        return self._clock - self._began[index], self._earlier[index] + sum(earned)
 
     def _end(self, index: int, observation: Any, is_terminal: bool) -> Ending:
-        earned = self._earlier[index] + float(sum(self._rewards[index][self._first_reward[index] :]))
+        earned = float(sum(self._rewards[index][self._first_reward[index] :], self._earlier[index]))
         # A copy: an environment may hand out the same array at every step.
         last = np.array(self._flattened(observation))
         ending = Ending(index, last, is_terminal, earned, self._clock - self._began[index])
@@ -207,7 +240,8 @@ class Environments:
                 kept.append(actions[first:, index].copy())
                 if self._clock - self._began[index] > RECORD_LIMIT:
                     self._actions[index] = None
-            self._earlier[index] += float(sum(earned[first:]))
+            # One sum through all parts of an episode: where it is cut into parts must not change its return.
+            self._earlier[index] = float(sum(earned[first:], self._earlier[index]))
             self._first_reward[index] = 0
             self._is_fresh[index] = False
             earned.clear()
@@ -217,6 +251,7 @@ class Environments:
 
     def record(self) -> tuple[dict[str, Array], list[dict[str, Any]]]:
         """Arrays and facts (one object an environment) from which `restore` gets the environments back."""
+        self._put_to_record()
         arrays: dict[str, Array] = {}
         facts: list[dict[str, Any]] = []
         for index, kept in enumerate(self._actions):

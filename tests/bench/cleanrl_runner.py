@@ -5,7 +5,8 @@ because a vector environment then spends a step on each reset. What differs is p
 
 - SyncVectorEnv resets in the step that ends an episode, and `final_info` is a list with one dict (or None) for each
   environment, `final_observation` its last observation;
-- TransformObservation takes a function alone.
+- TransformObservation takes a function alone;
+- the wrappers around Atari games have the names that they had, and the games are registered.
 
 Stands alone: it runs on CleanRL's interpreter, which need not have MOSAIC.
 """
@@ -16,6 +17,7 @@ import os
 import runpy
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -59,14 +61,26 @@ class TransformObservation(gymnasium.wrappers.TransformObservation):
         super().__init__(env, func, observation_space or env.observation_space)
 
 
+def name_atari_as_before() -> None:
+    wrappers: Any = gymnasium.wrappers
+    wrappers.GrayScaleObservation = wrappers.GrayscaleObservation
+    wrappers.FrameStack = wrappers.FrameStackObservation
+    with suppress(ImportError):
+        import ale_py
+
+        gymnasium.register_envs(ale_py)
+
+
 def main() -> None:
     gymnasium.vector.SyncVectorEnv = SameStepVectorEnv  # type: ignore[assignment,misc]
     gymnasium.wrappers.TransformObservation = TransformObservation  # type: ignore[misc]
+    name_atari_as_before()
     import torch
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     sys.argv = sys.argv[1:]
     sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    sys.path.insert(1, os.path.dirname(sys.path[0]))  # for CleanRL's own modules
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

@@ -13,7 +13,8 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from cleanrl_worker.algorithms.base import AlgorithmConfig
 from mosaic.contracts.folder import RunFolder
-from mosaic.run import Checkpoint, Run
+from mosaic.journal import read_all
+from mosaic.run import Checkpoint, Run, last_good_checkpoint
 
 
 class Corridor(gymnasium.Env[Any, Any]):
@@ -114,3 +115,23 @@ def opened(
     with run:
         run.hello(resume)
         yield run
+
+
+def newest(path: Path) -> Checkpoint:
+    found = last_good_checkpoint(RunFolder(path))
+    assert found is not None
+    return found
+
+
+def assert_same(one: Checkpoint, other: Checkpoint) -> None:
+    assert one.step == other.step
+    for kind in ("weights", "arrays"):
+        parts, others = getattr(one, kind), getattr(other, kind)
+        assert parts.keys() == others.keys()
+        for key in parts:
+            assert parts[key].tobytes() == others[key].tobytes(), key
+    assert {**one.facts, "config": None} == {**other.facts, "config": None}
+
+
+def events(path: Path, kind: str) -> list[dict[str, Any]]:
+    return [event for event in read_all(RunFolder(path).journal) if event["kind"] == kind]

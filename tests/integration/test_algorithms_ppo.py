@@ -1,4 +1,4 @@
-"""Both PPO algorithms against the real run handle: the same checks for each, then what one of them has alone."""
+"""PPO and RPO against the real run handle: the same checks for each, then what one of them has alone."""
 
 from __future__ import annotations
 
@@ -11,18 +11,31 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from tests.helpers.algorithm_cases import Corridor, Killed, NotANumber, WatchedRun, opened, registered
+from tests.helpers.algorithm_cases import (
+    Corridor,
+    Killed,
+    NotANumber,
+    WatchedRun,
+    assert_same,
+    events,
+    newest,
+    opened,
+    registered,
+)
 
-from cleanrl_worker import kernels
-from cleanrl_worker.algorithms import ppo, ppo_continuous_action
+from cleanrl_worker import kernels, registry
+from cleanrl_worker.algorithms import ppo, ppo_continuous_action, rpo_continuous_action
 from cleanrl_worker.network import Actor, Network
 from cleanrl_worker.normalise import RewardNormaliser
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder
-from mosaic.journal import read_all
-from mosaic.run import Checkpoint, last_good_checkpoint, load_checkpoint
+from mosaic.run import Checkpoint, load_checkpoint
 
-MODULES: dict[str, Any] = {"ppo": ppo, "ppo_continuous_action": ppo_continuous_action}
+MODULES: dict[str, Any] = {
+    "ppo": ppo,
+    "ppo_continuous_action": ppo_continuous_action,
+    "rpo_continuous_action": rpo_continuous_action,
+}
 SMALL: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 32, "num_envs": 2, "total_timesteps": 1280, "checkpoint_every": 256},
     "ppo_continuous_action": {
@@ -30,7 +43,8 @@ SMALL: dict[str, dict[str, Any]] = {
         "total_timesteps": 1280, "checkpoint_every": 256,
     },
 }  # fmt: skip
-BOTH = pytest.mark.parametrize("name", sorted(MODULES))
+SMALL["rpo_continuous_action"] = SMALL["ppo_continuous_action"]
+EACH = pytest.mark.parametrize("name", sorted(MODULES))
 
 
 @pytest.fixture
@@ -52,26 +66,6 @@ def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None
     return run
 
 
-def newest(path: Path) -> Checkpoint:
-    found = last_good_checkpoint(RunFolder(path))
-    assert found is not None
-    return found
-
-
-def assert_same(one: Checkpoint, other: Checkpoint) -> None:
-    assert one.step == other.step
-    for kind in ("weights", "arrays"):
-        parts, others = getattr(one, kind), getattr(other, kind)
-        assert parts.keys() == others.keys()
-        for key in parts:
-            assert parts[key].tobytes() == others[key].tobytes(), key
-    assert {**one.facts, "config": None} == {**other.facts, "config": None}
-
-
-def events(path: Path, kind: str) -> list[dict[str, Any]]:
-    return [event for event in read_all(RunFolder(path).journal) if event["kind"] == kind]
-
-
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -81,6 +75,7 @@ def events(path: Path, kind: str) -> list[dict[str, Any]]:
         ("ppo_continuous_action", {}),
         ("ppo_continuous_action", {"num_envs": 1, "num_steps": 128, "clip_vloss": False, "ent_coef": 0.01}),
         ("ppo_continuous_action", {"backend": "torch", "cuda": False}),
+        ("rpo_continuous_action", {}),
     ],
 )
 def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
@@ -103,7 +98,7 @@ def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
     assert events(place / "killed", "warning") == []
 
 
-@BOTH
+@EACH
 def test_equal_seeds_give_equal_weights_and_saving_changes_nothing(name: str, place: Path) -> None:
     often = trained(place / "often", name, config_of(name))
     once = trained(place / "once", name, config_of(name, checkpoint_every=10**6))
@@ -113,7 +108,7 @@ def test_equal_seeds_give_equal_weights_and_saving_changes_nothing(name: str, pl
     assert [int(path.name) for path in (place / "once" / "checkpoints").glob("[0-9]*")] == [1280]
 
 
-@BOTH
+@EACH
 def test_a_stop_saves_at_the_end_of_the_rollout_and_goes_on_later(name: str, place: Path) -> None:
     config = config_of(name, checkpoint_every=10**6)
     trained(place / "straight", name, config)
@@ -124,7 +119,7 @@ def test_a_stop_saves_at_the_end_of_the_rollout_and_goes_on_later(name: str, pla
     assert_same(newest(place / "straight"), newest(place / "stopped"))
 
 
-@BOTH
+@EACH
 def test_a_finished_run_is_extended_with_the_schedule_of_its_new_length(name: str, place: Path) -> None:
     trained(place / "run", name, config_of(name, total_timesteps=640))
     finished = newest(place / "run")
@@ -138,7 +133,7 @@ def test_a_finished_run_is_extended_with_the_schedule_of_its_new_length(name: st
     assert facts["learning_rate"] == pytest.approx(longer.learning_rate / longer.num_iterations)
 
 
-@BOTH
+@EACH
 def test_each_backend_goes_on_from_the_others_checkpoint(name: str, place: Path) -> None:
     backends: list[dict[str, Any]] = [{"backend": "numpy"}, {"backend": "torch", "cuda": False}]
     for before, after in itertools.product(backends, backends):
@@ -155,7 +150,7 @@ def test_each_backend_goes_on_from_the_others_checkpoint(name: str, place: Path)
             np.testing.assert_allclose(weight, torchs.weights[key], atol=2e-3)
 
 
-@BOTH
+@EACH
 def test_everything_that_cleanrl_logs_is_logged_at_its_step(name: str, place: Path) -> None:
     run = trained(place / "run", name, config_of(name))
     series: dict[str, list[int]] = {}
@@ -173,9 +168,9 @@ def test_everything_that_cleanrl_logs_is_logged_at_its_step(name: str, place: Pa
     assert [(env, step, earned, length) for _, env, step, _, earned, length in rows] == played
 
 
-@BOTH
+@EACH
 def test_a_reward_that_is_no_number_stops_the_training_at_its_step(name: str, place: Path) -> None:
-    actions = "box" if name == "ppo_continuous_action" else "discrete"
+    actions = "discrete" if name == "ppo" else "box"
     with registered(limit=None, kind=NotANumber, actions=actions) as env_id:
         config = config_of(name, env_id=env_id, num_envs=1, num_steps=8, num_minibatches=2, checkpoint_every=8)
         with pytest.raises(MosaicError, match="step 10: reward became infinite or not a number"):
@@ -184,7 +179,7 @@ def test_a_reward_that_is_no_number_stops_the_training_at_its_step(name: str, pl
     assert newest(place / "run").step == 8
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
 def test_a_loss_that_is_no_number_is_reported_and_never_saved(
     name: str, backend: str, place: Path, monkeypatch: pytest.MonkeyPatch
@@ -206,7 +201,7 @@ def test_a_loss_that_is_no_number_is_reported_and_never_saved(
     assert all(np.isfinite(weight).all() for weight in last.weights.values())
 
 
-@BOTH
+@EACH
 def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,7 +218,7 @@ def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
         return values
 
     monkeypatch.setattr(Network, "critic", watched)
-    actions = "box" if name == "ppo_continuous_action" else "discrete"
+    actions = "discrete" if name == "ppo" else "box"
     with registered(limit=5, actions=actions) as env_id:
         config = config_of(
             name, env_id=env_id, num_envs=1, num_steps=8, num_minibatches=1, gae_lambda=0.0, gamma=0.5,
@@ -234,7 +229,7 @@ def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
     returns = batches[0].returns
     assert last.shape == (1, 2)
     rewards = np.ones((8, 1))
-    if name == "ppo_continuous_action":
+    if name != "ppo":
         rewards = RewardNormaliser(1, gamma=0.5)(rewards, np.zeros((8, 1), bool))
     assert returns[3] == pytest.approx(rewards[3, 0] + 0.5 * values[4], abs=1e-5)
     assert returns[4] == pytest.approx(rewards[4, 0] + 0.5 * after, abs=1e-5)
@@ -243,12 +238,12 @@ def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
     assert (last[0] != batches[0].observations[5]).any()
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("observation", ["box", "picture", "dict", "number"])
 def test_observations_and_actions_of_every_fitting_kind_are_trained_on(
     name: str, observation: str, place: Path
 ) -> None:
-    actions = "box" if name == "ppo_continuous_action" else "discrete"
+    actions = "discrete" if name == "ppo" else "box"
     made: list[Corridor] = []
 
     class Kept(Corridor):
@@ -312,10 +307,15 @@ def test_spaces_that_do_not_fit_are_refused_with_what_does() -> None:
     with pytest.raises(BadInput) as refusal:
         ppo.check(config_of("ppo"), pendulum)
     assert str(refusal.value) == (
-        "ppo needs a discrete action space; Pendulum-v1 has Box(1,). This fits: ppo_continuous_action."
+        "ppo needs a discrete action space; Pendulum-v1 has Box(1,). "
+        f"These fit: {', '.join(registry.fitting('Box', is_picture=False))}."
     )
-    with pytest.raises(BadInput, match=r"needs a continuous \(Box\) action space; CartPole-v1 has Discrete\(2\)"):
-        ppo_continuous_action.check(config_of("ppo_continuous_action"), cartpole)
+    for name in ("ppo_continuous_action", "rpo_continuous_action"):
+        with pytest.raises(BadInput) as refusal:
+            MODULES[name].check(config_of(name), cartpole)
+        assert str(refusal.value) == (
+            f"{name} needs a continuous (Box) action space; CartPole-v1 has Discrete(2). These fit: ppo, dqn, c51, pqn."
+        )
     cartpole.observation_space = gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(2))
     with pytest.raises(BadInput, match="CartPole-v1 has Sequence"):
         ppo.check(config_of("ppo"), cartpole)
@@ -369,6 +369,24 @@ def test_an_update_stops_early_where_the_policy_has_moved_far_enough(place: Path
     free, held = newest(place / "free").facts["adam_count"], newest(place / "held").facts["adam_count"]
     assert free == 20 * 4 * 4
     assert held < free / 2
+
+
+def test_rpo_moves_the_means_anew_in_each_pass(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "rpo_continuous_action"
+    batches: list[kernels.Batch] = []
+    honest = kernels.GaussianKernel.epoch
+
+    def watched(kernel: Any, batch: kernels.Batch, order: Any) -> None:
+        batches.append(batch)
+        honest(kernel, batch, order)
+
+    monkeypatch.setattr(kernels.GaussianKernel, "epoch", watched)
+    trained(place / "moved", name, config_of(name, total_timesteps=128, rpo_alpha=0.2))
+    first, second, third = (batch.actions for batch in batches)
+    for one, other in ((first, second), (second, third)):
+        assert 0.3 < np.abs(one - other).max() <= 0.4
+        assert abs((one - other).mean()) < 0.05
+    assert batches[0].log_probs is batches[1].log_probs
 
 
 def test_the_checkpoints_weights_are_the_model_that_cleanrl_would_save(place: Path) -> None:

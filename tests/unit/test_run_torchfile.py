@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mosaic.run.torchfile import save_state_dict
+from mosaic.run.torchfile import State, save_state_dict
 
 
 def test_torch_reads_the_same_as_from_its_own_file(tmp_path: Path) -> None:
@@ -29,6 +29,37 @@ def test_torch_reads_the_same_as_from_its_own_file(tmp_path: Path) -> None:
         assert torch.equal(ours[name], value)
     module.load_state_dict(ours)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ours.cleanrl_model", "theirs.cleanrl_model"]
+
+
+def test_several_dictionaries_come_back_as_the_tuple_that_they_were(tmp_path: Path) -> None:
+    states: tuple[State, ...] = ({"a": np.arange(3.0)}, {"a": np.zeros(2, np.float32), "b": np.ones((2, 2))})
+    save_state_dict(tmp_path / "m.pt", states)
+    found = torch.load(tmp_path / "m.pt", weights_only=True)
+    assert type(found) is tuple
+    assert [list(part) for part in found] == [["a"], ["a", "b"]]
+    assert found[0]["a"].tolist() == [0, 1, 2]
+    assert found[1]["b"].tolist() == [[1, 1], [1, 1]]
+
+
+def test_plain_values_may_stand_beside_the_weights(tmp_path: Path) -> None:
+    said = {
+        "env_id": "CartPole-v1",
+        "seed": 2**40,
+        "v_min": -100.5,
+        "steps": -3,
+        "track": False,
+        "cuda": True,
+        "kl": None,
+    }
+    content = {"model_weights": {"atoms": np.arange(3.0)}, "args": said}
+    save_state_dict(tmp_path / "m.pt", content)
+    found = torch.load(tmp_path / "m.pt", weights_only=True)
+    assert type(found) is dict
+    assert type(found["model_weights"]) is OrderedDict
+    assert found["model_weights"]["atoms"].tolist() == [0, 1, 2]
+    assert found["args"] == said
+    with pytest.raises(TypeError, match="holds no set"):
+        save_state_dict(tmp_path / "m.pt", {"args": {1}})
 
 
 @pytest.mark.parametrize("mmap", [False, True])

@@ -177,3 +177,35 @@ def test_the_states_of_all_generators_go_through_json() -> None:
         one, other = kind(1), kind(2)
         other.state = vector.plain(one.state)
         assert (np.random.Generator(one).random(9) == np.random.Generator(other).random(9)).all()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_advancing_gives_the_steps_rewards_and_keeps_the_same_record(
+    env_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vector, "CHUNK", 16)
+    rolled, advanced, back = (Environments(maker(env_id), 2, seed=3) for _ in range(3))
+    rolled.start()
+    advanced.start()
+    rolled.action_space.seed(1)
+    into, rewards = np.zeros((2, 2, rolled.observation_size)), np.zeros(2)
+    actions = np.array([[rolled.action_space.sample() for _ in range(2)] for _ in range(70)])
+    seen = []
+    for row in actions:
+        ends = rolled.step(row, into[0])
+        other_ends = advanced.advance(row, into[1], rewards)
+        seen.append(rewards.copy())
+        assert (into[0] == into[1]).all()
+        assert [(end.env, end.length, end.episodic_return) for end in ends] == [
+            (end.env, end.length, pytest.approx(end.episodic_return)) for end in other_ends
+        ]
+    assert (rolled.finish(actions) == seen).all()
+    arrays, facts = advanced.record()
+    assert facts == [{**fact, "return": pytest.approx(fact["return"])} for fact in rolled.record()[1]]
+    assert back.restore(arrays, facts) == []
+    again, again_facts = back.record()
+    assert again_facts == facts
+    assert all((again[key] == arrays[key]).all() for key in arrays)
+    back.advance(actions[0], into[0], rewards)
+    advanced.advance(actions[0], into[1], rewards)
+    assert (into[0] == into[1]).all()

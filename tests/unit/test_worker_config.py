@@ -116,7 +116,7 @@ def test_settings_that_contradict_the_config_are_refused() -> None:
 
 def test_an_unknown_algorithm_is_answered_with_the_nearest() -> None:
     with pytest.raises(
-        UnknownName, match=r"No algorithm 'pppo' in worker 'cleanrl'\. Did you mean 'ppo'\? Known: ppo, "
+        UnknownName, match=r"No algorithm 'pppo' in worker 'cleanrl'\. Did you mean 'ppo'\? Known: c51, "
     ):
         algorithm("pppo")
 

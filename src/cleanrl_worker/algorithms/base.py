@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from cleanrl_worker.kernels import Learner
-from cleanrl_worker.network import Network
+from cleanrl_worker.registry import fitting
 from cleanrl_worker.vector import Environments, flat_size, flattener
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.model import Contract
@@ -63,6 +62,24 @@ class Policy(Protocol):
         """Actions for observations [n, …]: as the environment gave them, or flattened where they are no arrays."""
 
 
+class Named(Protocol):
+    """A network whose parameters, and vectors of the same shape, have names."""
+
+    def named(self, views: Any) -> Mapping[str, Array]: ...
+    def assign(self, views: Any, named: Mapping[str, Array]) -> None: ...
+
+
+class Optimised(Protocol):
+    """A learner that goes by Adam's moments."""
+
+    count: int
+
+    @property
+    def first(self) -> Any: ...
+    @property
+    def second(self) -> Any: ...
+
+
 class Inputs:
     """How observations become the network's inputs. Its facts travel with the checkpoint."""
 
@@ -82,16 +99,23 @@ class Inputs:
         return np.asarray(observations).reshape(len(observations), self.size)
 
 
+def stored_dtype(space: gymnasium.Space[Any]) -> npt.DTypeLike:
+    """What a replay buffer keeps of observations: bytes where they are bytes, else what the network takes."""
+    is_bytes = isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8
+    return np.uint8 if is_bytes else np.float32
+
+
 # --- does an environment fit?
 
 
-def algorithms_for(space: gymnasium.Space[Any]) -> list[str]:
-    """The algorithms here that can act in such a space."""
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return ["ppo"]
-    if isinstance(space, gymnasium.spaces.Box) and space.dtype.kind == "f":
-        return ["ppo_continuous_action"]
-    return []
+def algorithms_for(env: gymnasium.Env[Any, Any]) -> list[str]:
+    """The algorithms here that can act in such an environment."""
+    actions, seen = env.action_space, env.observation_space
+    # Whole numbers and empty boxes are no continuous actions.
+    if isinstance(actions, gymnasium.spaces.Box) and (actions.dtype.kind != "f" or 0 in actions.shape):
+        return []
+    is_picture = isinstance(seen, gymnasium.spaces.Box) and seen.dtype == np.uint8 and len(seen.shape) > 1
+    return fitting(type(actions).__name__, is_picture)
 
 
 def described(space: gymnasium.Space[Any]) -> str:
@@ -106,8 +130,10 @@ def name_of(env: gymnasium.Env[Any, Any]) -> str:
 
 
 def refuse_actions(algorithm: str, needed: str, env: gymnasium.Env[Any, Any]) -> BadInput:
-    fitting = algorithms_for(env.action_space)
-    advice = f"This fits: {', '.join(fitting)}." if fitting else "No algorithm of this worker fits it."
+    names = algorithms_for(env)
+    advice = f"{'These fit' if len(names) > 1 else 'This fits'}: {', '.join(names)}."
+    if not names:
+        advice = "No algorithm of this worker fits it."
     return BadInput(f"{algorithm} needs {needed}; {name_of(env)} has {described(env.action_space)}. {advice}")
 
 
@@ -133,9 +159,13 @@ def resolved_backend(backend: Backend) -> str:
 # --- what must not go on
 
 
-def stop_where_infinite(algorithm: str, run: Run, step: int, values: Mapping[str, float]) -> None:
+def stop_where_infinite(
+    algorithm: str, run: Run, step: int, values: Mapping[str, float], is_gradient_finite: bool = True
+) -> None:
     """Reports every value that is not finite and ends the training: what follows would be worthless."""
     bad = [tag for tag, value in values.items() if not math.isfinite(value)]
+    if not bad and not is_gradient_finite:
+        bad = ["gradient"]
     for tag in bad:
         run.anomaly(tag, step)
     if bad:
@@ -184,14 +214,17 @@ def restore_environments(run: Run, environments: Environments, resume: Checkpoin
     return not problems
 
 
-def optimizer_arrays(network: Network, learner: Learner) -> dict[str, Array]:
+def optimizer_arrays(network: Named, learner: Optimised) -> dict[str, Array]:
     """Adam's moments, named as the weights are, in torch's layout."""
     moments = {"adam.first": learner.first, "adam.second": learner.second}
     return {f"{kind}.{name}": part for kind, views in moments.items() for name, part in network.named(views).items()}
 
 
-def restore_optimizer(network: Network, learner: Learner, arrays: Mapping[str, Array], count: int) -> None:
-    for kind, views in (("adam.first.", learner.first), ("adam.second.", learner.second)):
-        named = {key.removeprefix(kind): part for key, part in arrays.items() if key.startswith(kind)}
-        network.assign(views, named)
+def restore_optimizer(network: Named, learner: Optimised, arrays: Mapping[str, Array], count: int) -> None:
+    network.assign(learner.first, named_under("adam.first.", arrays))
+    network.assign(learner.second, named_under("adam.second.", arrays))
     learner.count = count
+
+
+def named_under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {key.removeprefix(prefix): part for key, part in arrays.items() if key.startswith(prefix)}

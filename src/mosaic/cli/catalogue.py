@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 MOST_LISTED = 40
+_ACTION_WORDS = {"Discrete": "discrete", "Box": "continuous"}
 
 
 def _complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -39,11 +40,23 @@ def algorithms(door: Door, name: str | None) -> None:
     if door.is_json:
         output.print_json([{"name": key, "worker": one.worker.id, **one.said} for key, one in sorted(known.items())])
         return
-    table = output.table("NAME", "WHAT IT IS", fold=("WHAT IT IS",))
+    table = output.table("NAME", "ACTIONS", "SEES", "COMPUTES WITH", "WHAT IT IS", fold=("WHAT IT IS",))
     for key, one in sorted(known.items()):
-        table.add_row(key, one.title)
+        table.add_row(key, *_supported(one), one.title)
     output.console().print(table)
     output.say("One of them in detail: mosaic algorithms ppo    Its flags: mosaic train ppo --help")
+
+
+def _supported(one: Algorithm) -> tuple[str, str, str]:
+    """The actions, the observations and the backends that it is for, as far as its worker tells."""
+    said = one.said.get("supports") or {}
+    actions = [_ACTION_WORDS.get(space, space) for space in said.get("action_spaces", ())]
+    backends = [name for name in said.get("backends", ()) if name != "auto"]
+    return (
+        ", ".join(actions) or output.NOTHING,
+        said.get("sees") or output.NOTHING,
+        ", ".join(backends) or output.NOTHING,
+    )
 
 
 def _explain(found: Algorithm, console: Console) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+State = Mapping[str, npt.NDArray[Any]]
+Content = State | tuple[State, ...] | Mapping[str, Any]
 _STORAGES = {
     "float32": "FloatStorage",
     "float64": "DoubleStorage",
@@ -32,18 +34,18 @@ _STORAGES = {
 
 _PROTO_2 = b"\x80\x02"
 _MARK, _TUPLE, _EMPTY_TUPLE, _REDUCE = b"(", b"t", b")", b"R"
-_BINPERSID, _NEWFALSE, _SETITEMS, _STOP = b"Q", b"\x89", b"u", b"."
+_BINPERSID, _SETITEMS, _STOP = b"Q", b"u", b"."
+_NONE, _NEWTRUE, _NEWFALSE, _EMPTY_DICT = b"N", b"\x88", b"\x89", b"}"
 _EMPTY_ORDERED_DICT = b"ccollections\nOrderedDict\n" + _EMPTY_TUPLE + _REDUCE
 _REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n"
 _ALIGNMENT = 64
 
 
-State = Mapping[str, Any]
-"""Arrays by name; numbers, texts and further such mappings may stand among them."""
+def save_state_dict(path: str | os.PathLike[str], state: Content) -> None:
+    """An ordered dictionary of tensors, as `torch.save(module.state_dict(), path)` writes it; by rename.
 
-
-def save_state_dict(path: str | os.PathLike[str], state: State | tuple[State, ...]) -> None:
-    """As `torch.save(module.state_dict(), path)` writes it, or a tuple of state dicts; by rename."""
+    Several of them are written as the tuple or the dictionary that they come in, with plain values beside them.
+    """
     target = Path(path)
     draft = target.with_name(f".{target.name}.tmp")
     arrays: list[npt.NDArray[Any]] = []
@@ -71,23 +73,32 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     archive.writestr(info, content)
 
 
-def _pickled(value: Any, arrays: list[npt.NDArray[Any]]) -> bytes:
-    """The opcodes that make the value; its arrays are put aside, each under its number."""
-    if isinstance(value, np.ndarray):
-        arrays.append(np.asarray(value, value.dtype.newbyteorder("="), order="C"))
+def _pickled(content: Any, arrays: list[npt.NDArray[Any]]) -> bytes:
+    """Anything that may be in such a file; its arrays go behind those that are there."""
+    if isinstance(content, tuple):
+        return _tuple([_pickled(part, arrays) for part in content])
+    if isinstance(content, Mapping):
+        is_state = all(isinstance(value, np.ndarray) for value in content.values())
+        parts = [_EMPTY_ORDERED_DICT if is_state else _EMPTY_DICT, _MARK]
+        for name, value in content.items():
+            parts += [_text(name), _pickled(value, arrays)]
+        return b"".join((*parts, _SETITEMS))
+    if isinstance(content, np.ndarray):
+        arrays.append(np.asarray(content, content.dtype.newbyteorder("="), order="C"))
         return _tensor(str(len(arrays) - 1), arrays[-1])
-    if isinstance(value, Mapping):
-        items = [part for key, item in value.items() for part in (_text(str(key)), _pickled(item, arrays))]
-        return b"".join((_EMPTY_ORDERED_DICT, _MARK, *items, _SETITEMS))
-    if isinstance(value, (tuple, list)):
-        return _tuple([_pickled(item, arrays) for item in value])
+    return _plain(content)
+
+
+def _plain(value: Any) -> bytes:
     if value is None or isinstance(value, bool):
-        return {None: b"N", True: b"\x88", False: _NEWFALSE}[value]
+        return {None: _NONE, True: _NEWTRUE, False: _NEWFALSE}[value]
     if isinstance(value, int):
         return _number(value)
     if isinstance(value, float):
         return b"G" + struct.pack(">d", value)
-    return _text(str(value))
+    if isinstance(value, str):
+        return _text(value)
+    raise TypeError(f"A torch file of weights holds no {type(value).__name__}.")
 
 
 def _tensor(key: str, array: npt.NDArray[Any]) -> bytes:
@@ -118,6 +129,6 @@ def _text(text: str) -> bytes:
 
 
 def _number(number: int) -> bytes:
-    if -(1 << 31) <= number < 1 << 31:
+    if number < 1 << 31:
         return b"J" + struct.pack("<i", number)
     return b"\x8a\x08" + struct.pack("<q", number)

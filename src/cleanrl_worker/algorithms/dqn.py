@@ -1,0 +1,333 @@
+"""Deep Q-learning for discrete actions.
+
+The agent learns what each action is worth in each situation, mostly takes the best and now and then a random one. What
+it lived through is kept in a replay buffer and learned from again and again, towards targets that come from an older
+copy of the network. It needs few environment steps and is at home where actions are a choice among a few and rewards
+come often. Where steps are cheap, ppo and pqn are steadier and faster by the clock; c51 learns the whole distribution
+of the return instead of its mean.
+
+Paper: Mnih et al., "Human-level control through deep reinforcement learning", Nature 518 (2015).
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from cleanrl_worker.algorithms import base
+from cleanrl_worker.perceptron import Forward, Perceptron
+from cleanrl_worker.replay import Replay, check_memory, restore_replay
+from cleanrl_worker.value_kernels import Adam, QKernel, TargetLearner
+from cleanrl_worker.vector import Environments, plain
+from mosaic import envs
+from mosaic.contracts.payload import EnvId, SafeName
+
+if TYPE_CHECKING:
+    import torch
+
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+NAME = "dqn"
+NORMALISES = False
+"""Whether observations and rewards are normalised."""
+HIDDEN = (120, 84)
+REPORT_EVERY = 100
+"""Environment steps between two reports of the losses."""
+
+
+class Config(base.AlgorithmConfig):
+    """Settings of deep Q-learning."""
+
+    env_id: EnvId = Field(default="CartPole-v1", json_schema_extra=base.RUN)
+    """The environment to train in, by its Gymnasium id."""
+    total_timesteps: int = Field(default=500_000, gt=0, json_schema_extra=base.RUN)
+    """How many environment steps to train for, over all environments together."""
+    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
+    """The name of the experiment, part of the run's name."""
+    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
+    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
+    """Whether the torch backend compiles its updates first; needs a compiler and a minute at the start."""
+    checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
+    """How large a replay buffer is still saved in checkpoints, in megabytes; without it a resume is not exact."""
+    learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
+    """The step size of Adam; 1e-4 to 1e-3 are usual."""
+    num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
+    """How many environments are played at once."""
+    buffer_size: int = Field(default=10_000, ge=1, json_schema_extra=base.ROLLOUT)
+    """How many of the newest transitions are kept to learn from."""
+    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.LEARNING)
+    """The discount factor: how much a reward counts that comes one step later."""
+    tau: float = Field(default=1.0, gt=0, le=1, json_schema_extra=base.LEARNING)
+    """How far the target network moves towards the learned one each time; 1 copies it."""
+    target_network_frequency: int = Field(default=500, ge=1, json_schema_extra=base.LEARNING)
+    """Environment steps between two moves of the target network."""
+    batch_size: int = Field(default=128, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
+    """How many transitions one gradient step learns from."""
+    start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """The share of random actions in the beginning."""
+    end_e: float = Field(default=0.05, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """The share of random actions in the end."""
+    exploration_fraction: float = Field(default=0.5, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """The part of the run over which the share of random actions falls from `start_e` to `end_e`."""
+    learning_starts: int = Field(default=10_000, ge=0, json_schema_extra=base.LEARNING)
+    """Environment steps before the first gradient step."""
+    train_frequency: int = Field(default=10, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
+    """How many steps each environment plays between two gradient steps."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Config:
+        if self.buffer_size < self.num_envs:
+            raise ValueError(
+                f"buffer_size = {self.buffer_size} has no room for one transition of each of num_envs = {self.num_envs}"
+            )
+        return self
+
+    def epsilons(self, steps: Array) -> Array:
+        """The share of random actions at these environment steps."""
+        duration = max(1.0, self.exploration_fraction * self.total_timesteps)
+        fallen = np.minimum(steps / duration, 1.0)
+        return np.asarray(self.start_e + (self.end_e - self.start_e) * fallen)
+
+
+class Agent:
+    """A network that gives a value for each action, two hidden layers."""
+
+    def __init__(self, observation_size: int, action_count: int, hidden: tuple[int, ...] = HIDDEN) -> None:
+        self.network = Perceptron(observation_size, action_count, hidden)
+        self.parameters = self.network.flat
+
+    def state_dict(self) -> dict[str, Array]:
+        """CleanRL's keys, torch's layout."""
+        return dict(self.network.named(self.network.parameters))
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self.network.assign(self.network.parameters, state)
+
+    def module(self) -> torch.nn.Module:
+        """The same network in torch, with these weights."""
+        import torch
+
+        sizes = (self.network.inputs, *self.network.hidden)
+        stack: list[torch.nn.Module] = []
+        for before, after in zip(sizes, self.network.hidden, strict=False):
+            stack += [torch.nn.Linear(before, after), torch.nn.ReLU()]
+        module = torch.nn.Module()
+        module.network = torch.nn.Sequential(*stack, torch.nn.Linear(sizes[-1], self.network.outputs))
+        module.load_state_dict({name: torch.from_numpy(part) for name, part in self.state_dict().items()})
+        return module
+
+
+def loss(module: Any, target: Any, batch: Any, config: Config) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The reference loss of one batch of tensors. The numpy kernel computes its gradient by hand."""
+    import torch
+
+    with torch.no_grad():
+        best = target.network(batch.next_observations).max(1).values
+        wanted = batch.rewards + config.gamma * best * (1 - batch.terminals)
+    values = module.network(batch.observations).gather(1, batch.actions)[:, 0]
+    error = torch.nn.functional.mse_loss(values, wanted)
+    return error, {"td_loss": error.detach(), "q_values": values.detach().mean()}
+
+
+def _replay(config: Config, space: gymnasium.Space[Any]) -> tuple[tuple[int, Any], tuple[int, Any]]:
+    """Size and type of an observation and of an action in the replay buffer."""
+    return (base.Inputs.facts(space)["size"], base.stored_dtype(space)), (1, np.int64)
+
+
+def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    if not isinstance(env.action_space, gymnasium.spaces.Discrete):
+        raise base.refuse_actions(NAME, "a discrete action space", env)
+    base.check_observations(NAME, env)
+    size_bytes = Replay.size_bytes(config.buffer_size, *_replay(config, env.observation_space))
+    check_memory(NAME, config.buffer_size, size_bytes)
+    inputs = base.Inputs.facts(env.observation_space)
+    return {
+        "observations": list(env.observation_space.shape or (inputs["size"],)),
+        "actions": int(env.action_space.n),
+        "parameters": Agent(inputs["size"], int(env.action_space.n)).network.size,
+        "replay_bytes": size_bytes,
+        "backend": base.resolved_backend(config.backend),
+        "threads": 1,
+    }
+
+
+def _learner(config: Config, agent: Agent, target: Agent) -> TargetLearner:
+    if base.resolved_backend(config.backend) == "numpy":
+        adam = Adam(agent.network)
+        return QKernel(agent.network, target.network, config.batch_size, adam, config.gamma)
+    from cleanrl_worker.value_autograd import AutogradLearner, adam_of
+
+    return AutogradLearner(agent, functools.partial(loss, config=config), adam_of, config, target=target)
+
+
+def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
+    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    make = functools.partial(envs.make, config.env_id)
+    environments = Environments(make, config.num_envs, config.seed, run.frames)
+    try:
+        _train(config, run, resume, environments)
+    finally:
+        environments.close()
+
+
+def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Environments) -> None:
+    action_space: Any = environments.action_space
+    first_action, action_count = int(action_space.start), int(action_space.n)
+    size, count, frequency = environments.observation_size, config.num_envs, config.train_frequency
+    shape = {"env_id": config.env_id, "observation_size": size, "actions": action_count, "num_envs": count}
+    rng = np.random.default_rng(config.seed)
+    agent, target = Agent(size, action_count), Agent(size, action_count)
+    replay = Replay(config.buffer_size, count, *_replay(config, environments.observation_space), seed=config.seed)
+    batch = replay.batch(config.batch_size)
+    observations = np.zeros((count, size), base.stored_dtype(environments.observation_space))
+    rewards = np.zeros((frequency, count))
+    learning_starts = config.learning_starts
+
+    if resume is None:
+        global_step = 0
+        agent.network.initialise(rng)
+        target.load_state_dict(agent.state_dict())
+        learner = _learner(config, agent, target)
+        environments.start()
+        environments.observe(observations)
+        replay.start(observations)
+    else:
+        base.check_resumable(NAME, shape, resume)
+        global_step = resume.facts["global_step"]
+        if global_step + count > config.total_timesteps:
+            return
+        agent.load_state_dict(resume.weights)
+        target.load_state_dict(base.named_under("target.", resume.arrays))
+        learner = _learner(config, agent, target)
+        base.restore_optimizer(agent.network, learner, resume.arrays, resume.facts["adam_count"])
+        rng.bit_generator.state = resume.facts["rng"]
+        is_exact = base.restore_environments(run, environments, resume)
+        environments.observe(observations)
+        if not restore_replay(run, replay, resume):
+            replay.start(observations)
+            learning_starts += global_step
+        elif not is_exact:
+            replay.interrupt(observations)
+    values_of = Forward(agent.network, count)
+
+    def save() -> None:
+        arrays, environment_facts = environments.record()
+        replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
+        run.save_checkpoint(
+            global_step,
+            weights=agent.state_dict(),
+            arrays={
+                **arrays,
+                **replay_arrays,
+                **base.optimizer_arrays(agent.network, learner),
+                **{f"target.{name}": part for name, part in target.state_dict().items()},
+            },
+            facts={
+                "algorithm": NAME,
+                "shape": shape,
+                "config": config.model_dump(mode="json"),
+                "backend": base.resolved_backend(config.backend),
+                "inputs": base.Inputs.facts(environments.observation_space),
+                "first_action": first_action,
+                "global_step": global_step,
+                "adam_count": learner.count,
+                "rng": plain(rng.bit_generator.state),
+                "replay": replay_facts,
+                "environments": environment_facts,
+            },
+        )
+
+    started_at, started_step = time.time(), global_step
+    saved_step = -1 if resume is None else global_step
+    while global_step + count <= config.total_timesteps and not run.stop_requested:
+        # Play until the next gradient step. The network does not change meanwhile, so the dice are cast together.
+        began = global_step
+        turns = min(frequency - began // count % frequency, (config.total_timesteps - began) // count)
+        epsilons = config.epsilons(began + count * np.arange(turns))
+        is_greedy = rng.random((turns, count)) >= epsilons[:, None]
+        choices = rng.integers(action_count, size=(turns, count))
+        is_judged: Array = is_greedy.any(1)  # type: ignore[assignment]
+        for t in range(turns):
+            if is_judged[t]:
+                np.copyto(choices[t], values_of(observations).argmax(0), where=is_greedy[t])
+            global_step += count
+            endings = environments.advance(choices[t] + first_action, observations, rewards[t])
+            replay.add(choices[t][:, None], rewards[t], endings, observations)
+            for ending in endings:
+                run.episode(
+                    env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                )
+            run.update(global_step)
+        base.stop_where_reward_infinite(NAME, run, rewards[:turns], began)
+
+        # Learn. Where the target network had to move between two gradient steps, the moves come first, as one.
+        if global_step > learning_starts:
+            every = config.target_network_frequency
+            is_move_due = global_step % every == 0
+            earlier = global_step // every - max(began, learning_starts) // every - is_move_due
+            if earlier > 0:
+                learner.follow(1 - (1 - config.tau) ** earlier)
+            if global_step // count % frequency == 0:
+                replay.sample(batch)
+                is_finite = learner.update(batch, config.learning_rate)
+                learner.collect()
+                # Report.
+                if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
+                    losses = {f"losses/{name}": value for name, value in learner.losses().items()}
+                    base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
+                    rate = int((global_step - started_step) / (time.time() - started_at))
+                    run.scalars(global_step, {**losses, "charts/SPS": rate})
+            if is_move_due:
+                learner.follow(config.tau)
+        if run.checkpoint_due(global_step):
+            save()
+            saved_step = global_step
+    if saved_step != global_step:
+        save()
+
+
+class GreedyPolicy:
+    """Takes the action of the highest value by a checkpoint's weights; needs numpy only."""
+
+    def __init__(self, agent: Agent, inputs: base.Inputs, first_action: int, epsilon: float) -> None:
+        self._agent = agent
+        self._inputs = inputs
+        self._first_action = first_action
+        self._epsilon = epsilon
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        """The best actions; unless `deterministic`, with the share of random ones that training ended with."""
+        chosen = self._agent.network(self._inputs(observations)).argmax(1)
+        if not deterministic:
+            is_random = rng.random(len(chosen)) < self._epsilon
+            chosen = np.where(is_random, rng.integers(self._agent.network.outputs, size=len(chosen)), chosen)
+        return np.asarray(chosen + self._first_action)
+
+
+def _loaded(checkpoint: Checkpoint) -> Agent:
+    base.check_made_by(NAME, checkpoint)
+    shape = checkpoint.facts["shape"]
+    agent = Agent(shape["observation_size"], shape["actions"])
+    agent.load_state_dict(checkpoint.weights)
+    return agent
+
+
+def load_policy(checkpoint: Checkpoint) -> base.Policy:
+    """The policy of a checkpoint of this algorithm."""
+    agent, facts = _loaded(checkpoint), checkpoint.facts
+    return GreedyPolicy(agent, base.Inputs(facts["inputs"]), facts["first_action"], facts["config"]["end_e"])
+
+
+def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
+    """What CleanRL's own script would have saved as its model."""
+    return _loaded(checkpoint).state_dict()

@@ -1,0 +1,392 @@
+"""Proximal policy optimization with memory for Atari games.
+
+As ppo_atari, but the agent looks at one picture at a time and remembers what it saw before: behind the convolutions
+lies a long short-term memory. It is for games, and variants of them, in which the newest four pictures do not tell what
+to do. Where they do, ppo_atari is simpler and usually learns faster.
+
+Paper: Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms", arXiv:1707.06347 (2017).
+Memory: Hochreiter, Schmidhuber, "Long Short-Term Memory", Neural Computation 9 (1997).
+Details: Huang et al., "The 37 Implementation Details of Proximal Policy Optimization", ICLR Blog Track (2022).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from cleanrl_worker import devices, kernels
+from cleanrl_worker.algorithms import base
+from cleanrl_worker.games import Games, check_game
+from cleanrl_worker.pictures import Sizes, assigned, begun_orthogonal, count, layer, sizes_of, trunk
+from cleanrl_worker.vector import plain
+from mosaic.contracts.payload import EnvId, SafeName
+from mosaic.envs.atari import SIDE, STACK
+
+if TYPE_CHECKING:
+    from cleanrl_worker.torch_recurrent import RecurrentLearner
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+NAME = "ppo_atari_lstm"
+NORMALISES = False
+"""Whether observations and rewards are normalised."""
+SIZES = Sizes()
+SEEN = 1
+"""Pictures that are seen at a time: what was before is remembered."""
+UNITS = 128
+"""Of the memory."""
+
+
+class Config(base.AlgorithmConfig):
+    """Settings of PPO with memory for Atari games."""
+
+    env_id: EnvId = Field(default="BreakoutNoFrameskip-v4", json_schema_extra=base.RUN)
+    """The game to train in, by its Gymnasium id."""
+    total_timesteps: int = Field(default=10_000_000, gt=0, json_schema_extra=base.RUN)
+    """How many steps to train for, over all games together; a step is four frames."""
+    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
+    """The name of the experiment, part of the run's name."""
+    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
+    """What computes: torch."""
+    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
+    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
+    """Whether torch compiles its updates first; needs a compiler and a minute at the start."""
+    learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
+    """The step size of Adam; 1e-4 to 1e-3 are usual."""
+    num_envs: int = Field(default=8, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
+    """How many games are played at once."""
+    num_steps: int = Field(default=128, ge=2, le=1_000_000, json_schema_extra=base.ROLLOUT)
+    """How many steps are played in each game before an update."""
+    anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether the learning rate falls to zero over the run."""
+    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """The discount factor: how much a reward counts that comes one step later."""
+    gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """How far the advantage estimate looks ahead: 0 is one step (biased), 1 the whole episode (noisy)."""
+    num_minibatches: int = Field(default=4, ge=1, json_schema_extra=base.LEARNING)
+    """Into how many minibatches a rollout is cut, each of whole stretches of some games: one gradient step."""
+    update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=base.LEARNING)
+    """How many passes over a rollout an update makes."""
+    norm_adv: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether the advantages of each minibatch are brought to mean 0 and deviation 1."""
+    clip_coef: float = Field(default=0.1, gt=0, le=10, json_schema_extra=base.LEARNING)
+    """How far the probability of an action may move in one update before its gradient is cut."""
+    clip_vloss: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether the value function's moves are clipped in the same way."""
+    ent_coef: float = Field(default=0.01, ge=0, le=10, json_schema_extra=base.LEARNING)
+    """How much a varied policy is rewarded; more explores more."""
+    vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
+    """The weight of the value loss beside the policy loss."""
+    max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=base.LEARNING)
+    """The greatest norm of a gradient; a longer one is cut to it."""
+    target_kl: float | None = Field(default=None, gt=0, json_schema_extra=base.LEARNING)
+    """The policy change after which an update stops early; unset: never."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Config:
+        if self.num_envs % self.num_minibatches:
+            raise ValueError(
+                f"num_envs = {self.num_envs} games cannot be shared out to num_minibatches = {self.num_minibatches} "
+                "equally"
+            )
+        if self.norm_adv and self.minibatch_size < 2:
+            raise ValueError("norm_adv needs minibatches of at least 2 rows: lower num_minibatches")
+        if self.total_timesteps < self.batch_size:
+            raise ValueError(
+                f"total_timesteps = {self.total_timesteps} is less than one rollout of num_envs × num_steps = "
+                f"{self.batch_size} steps"
+            )
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def num_iterations(self) -> int:
+        return self.total_timesteps // self.batch_size
+
+
+class Agent:
+    """Three convolutions, a wide layer and a memory, which actor and critic share: logits of actions, and the value."""
+
+    def __init__(self, action_count: int, sizes: Sizes = SIZES, units: int = UNITS) -> None:
+        self.shapes = {
+            **trunk(SEEN, SIDE, sizes),
+            "lstm.weight_ih_l0": (4 * units, sizes.hidden),
+            "lstm.weight_hh_l0": (4 * units, units),
+            "lstm.bias_ih_l0": (4 * units,),
+            "lstm.bias_hh_l0": (4 * units,),
+            **layer("actor", action_count, units),
+            **layer("critic", 1, units),
+        }
+        self.parameters: dict[str, Array] = {}
+
+    def initialise(self, rng: np.random.Generator) -> None:
+        """The small last actor layer makes the first policy nearly uniform."""
+        self.parameters = begun_orthogonal(self.shapes, rng, {"lstm": 1.0, "actor": 0.01, "critic": 1.0})
+
+    def state_dict(self) -> dict[str, Array]:
+        """CleanRL's keys, torch's layout."""
+        return dict(self.parameters)
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self.parameters = assigned(self.shapes, state)
+
+
+def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    actions = check_game(NAME, env)
+    return {
+        "observations": [SEEN, SIDE, SIDE],
+        "actions": actions,
+        "parameters": count(Agent(actions).shapes),
+        "backend": "torch",
+        "threads": devices.threads(),
+    }
+
+
+def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> RecurrentLearner:
+    from cleanrl_worker.torch_backend import Compute
+    from cleanrl_worker.torch_recurrent import RecurrentLearner
+
+    compute = Compute.prepared(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+        cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
+    )  # fmt: skip
+    return RecurrentLearner(agent.parameters, shape, config, compute)
+
+
+def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
+    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    games = Games(config.env_id, config.num_envs, config.seed, run.frames, SEEN)
+    try:
+        _train(config, run, resume, games)
+    finally:
+        games.close()
+
+
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) -> None:
+    action_space: Any = games.action_space
+    action_count = int(action_space.n)
+    steps, envs, total = config.num_steps, config.num_envs, config.batch_size
+    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": envs, "num_steps": steps}
+    rng = np.random.default_rng(config.seed)
+    agent = Agent(action_count, SIZES, UNITS)
+
+    observations = np.zeros((steps + 1, envs, *games.shape), np.uint8)
+    outputs = np.zeros((steps + 1, envs, action_count + 1), np.float32)
+    actions = np.zeros((steps, envs), np.int64)
+    dones = np.zeros((steps, envs), np.bool_)
+    keeps = np.zeros((steps + 1, envs), np.float32)
+    """0 where a game begins: nothing is remembered from before."""
+
+    if resume is None:
+        iteration = global_step = 0
+        agent.initialise(rng)
+        learner = _learner(config, agent, games.shape)
+        games.start()
+    else:
+        base.check_resumable(NAME, shape, resume)
+        iteration, global_step = resume.facts["iteration"], resume.facts["global_step"]
+        if global_step + total > config.total_timesteps:
+            return
+        agent.load_state_dict(resume.weights)
+        learner = _learner(config, agent, games.shape)
+        learner.restore(resume.arrays, resume.facts["adam_count"])
+        rng.bit_generator.state = resume.facts["rng"]
+        if base.restore_environments(run, games, resume):
+            learner.state.copy_(learner.state.new_tensor(resume.arrays["memory.state"]))
+            keeps[-1] = resume.arrays["memory.keeps"]
+    games.observe(observations[-1])
+    learning_rate = config.learning_rate
+
+    def state() -> dict[str, Any]:
+        """Everything that a checkpoint holds, copied."""
+        arrays, environment_facts = games.record()
+        return {
+            "step": global_step,
+            "weights": learner.arrays(),
+            "arrays": {
+                **arrays,
+                **learner.moments(),
+                "memory.state": np.array(learner.state.cpu().numpy()),
+                "memory.keeps": np.array(keeps[-1]),
+            },
+            "facts": {
+                "algorithm": NAME,
+                "shape": shape,
+                "config": config.model_dump(mode="json"),
+                "backend": "torch",
+                "threads": devices.threads(),
+                "first_action": int(action_space.start),
+                "iteration": iteration,
+                "global_step": global_step,
+                "learning_rate": learning_rate,
+                "adam_count": learner.adam.count,
+                "rng": plain(rng.bit_generator.state),
+                "environments": environment_facts,
+            },
+        }
+
+    started_at, started_step = time.time(), global_step
+    saved_step = -1 if resume is None else global_step
+    # A rollout and its update take seconds on a CPU. A run that is stopped meanwhile goes on later from before them.
+    newest = state()
+    while global_step + total <= config.total_timesteps and not run.stop_requested:
+        iteration += 1
+        if config.anneal_lr:
+            learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
+
+        # Play.
+        observations[0], keeps[0] = observations[-1], keeps[-1]
+        dones[...] = False
+        cut: list[tuple[int, int, float]] = []
+        learner.mark()
+        # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
+        noise = rng.standard_exponential((steps, envs, action_count), np.float32)
+        np.log(noise, out=noise)
+        for t in range(steps):
+            learner.keep(keeps[t])
+            outputs[t] = learner.act(observations[t])
+            actions[t] = (outputs[t, :, :-1] - noise[t]).argmax(1)
+            global_step += envs
+            for ending in games.step(actions[t].tolist(), observations[t + 1]):
+                dones[t, ending.env] = True
+                if not ending.is_terminal:
+                    value = learner.values_of([ending.env], ending.observation[None], [1.0])
+                    cut.append((t, ending.env, float(value[0])))
+                if ending.is_episode:
+                    run.episode(
+                        env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                    )
+            keeps[t + 1] = ~dones[t]
+            run.update(global_step)
+            if run.stop_requested:
+                break
+        if run.stop_requested:
+            break
+        rewards = games.finish(actions)
+        base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
+
+        # Judge. Behind a game that was cut short there would have been more: the value of its last observation stands
+        # for that, or the agent would learn that reaching the time limit is as bad as failing.
+        values = outputs[:, :, -1]
+        values[-1] = learner.values_of(np.arange(envs), observations[-1], keeps[-1])
+        for t, env, value in cut:
+            rewards[t, env] += config.gamma * value
+        found = kernels.advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        returns = found + values[:-1]
+        logits = outputs[:-1, :, :-1].reshape(total, action_count)
+        logits = logits - logits.max(1, keepdims=True)
+        chosen = logits[np.arange(total), actions.reshape(total)]
+
+        # Learn.
+        learner.begin(
+            learning_rate,
+            observations[:-1].reshape(total, *games.shape),
+            actions=actions.reshape(total),
+            log_probs=chosen - np.log(np.exp(logits).sum(1)),
+            advantages=found.reshape(total),
+            returns=returns.reshape(total),
+            values=values[:-1].reshape(total),
+            keeps=keeps[:-1].reshape(total),
+        )
+        if not _learned(config, run, learner, rng, global_step):
+            break
+
+        # Report.
+        figures, is_finite = learner.losses()
+        losses = {f"losses/{name}": value for name, value in figures.items()}
+        base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
+        spread = float(returns.var())
+        if spread > 0:
+            losses["losses/explained_variance"] = 1 - float((returns - values[:-1]).var()) / spread
+        rate = int((global_step - started_step) / (time.time() - started_at))
+        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
+        newest = state()
+        if run.checkpoint_due(global_step):
+            run.save_checkpoint(**newest)
+            saved_step = global_step
+    if saved_step != newest["step"]:
+        run.save_checkpoint(**newest)
+
+
+def _learned(config: Config, run: Run, learner: RecurrentLearner, rng: np.random.Generator, global_step: int) -> bool:
+    """Whether all passes over the rollout were made: not where the run was asked to stop before its end."""
+    is_end = global_step + config.batch_size > config.total_timesteps
+    for _ in range(config.update_epochs):
+        for games in rng.permutation(config.num_envs).reshape(config.num_minibatches, -1):
+            learner.update(games)
+            run.update(global_step)
+            if run.stop_requested and not is_end:
+                return False
+        if config.target_kl is not None and learner.losses()[0]["approx_kl"] > config.target_kl:
+            break
+    return True
+
+
+class RememberingPolicy:
+    """Acts on pictures [rows, 4, 84, 84] by a checkpoint's weights: looks at the newest and remembers. Needs torch.
+
+    Each row is a game of its own. A game that has just begun shows one picture four times; then its memory is empty.
+    """
+
+    def __init__(self, agent: Agent, first_action: int) -> None:
+        import torch
+
+        from cleanrl_worker.torch_pictures import as_tensors
+
+        torch.set_num_threads(devices.threads())
+        self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
+        self._first_action = first_action
+        self._state = torch.zeros(2, 0, self._weights["lstm.weight_hh_l0"].shape[1])
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        """The likeliest actions where `deterministic`, else draws."""
+        import torch
+
+        from cleanrl_worker.torch_pictures import channels_last, judged, looked_at
+        from cleanrl_worker.torch_recurrent import remembered
+
+        if observations.shape[1:] != (STACK, SIDE, SIDE):
+            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        if self._state.shape[1] != len(observations):
+            self._state = self._state.new_zeros(2, len(observations), self._state.shape[2])
+        has_begun = (observations == observations[:, :1]).all((1, 2, 3))
+        keeps = torch.as_tensor(~has_begun, dtype=torch.float32)
+        with torch.no_grad():
+            seen = looked_at(self._weights, channels_last(torch.as_tensor(observations[:, -SEEN:])))
+            hidden, self._state = remembered(self._weights, seen[None], self._state, keeps[None])
+            logits = judged(self._weights, hidden[0])[:, :-1].numpy()
+        scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
+        return np.asarray(scores.argmax(1) + self._first_action)
+
+
+def _loaded(checkpoint: Checkpoint) -> Agent:
+    base.check_made_by(NAME, checkpoint)
+    weights = checkpoint.weights
+    agent = Agent(len(weights["actor.bias"]), sizes_of(weights), weights["lstm.weight_hh_l0"].shape[1])
+    agent.load_state_dict(weights)
+    return agent
+
+
+def load_policy(checkpoint: Checkpoint) -> base.Policy:
+    """The policy of a checkpoint of this algorithm."""
+    return RememberingPolicy(_loaded(checkpoint), checkpoint.facts["first_action"])
+
+
+def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
+    """What CleanRL's own script would save as its model, in its order."""
+    return _loaded(checkpoint).state_dict()

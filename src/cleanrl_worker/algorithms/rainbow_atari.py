@@ -1,0 +1,476 @@
+"""Rainbow for Atari games: deep Q-learning with what was found since, together.
+
+As c51_atari it learns the distribution of the return of each action. Layers with learned noise explore, instead of
+random actions; a value for the situation and an advantage for each action share what they see; one network chooses the
+best action and another judges it; rewards are summed over a few steps; and what surprised most is learned from most. It
+needs the fewest games of all here, and the most computing for each: where playing is cheap, ppo_atari is ahead.
+
+Paper: Hessel et al., "Rainbow: Combining Improvements in Deep Reinforcement Learning", arXiv:1710.02298 (2017).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from cleanrl_worker import devices
+from cleanrl_worker.algorithms import base
+from cleanrl_worker.games import Games, check_game
+from cleanrl_worker.pictures import CONVOLUTIONS, KERNELS, WIDE, Sizes, assigned, begun_uniform, count, trunk
+from cleanrl_worker.prioritised import PrioritisedReplay
+from cleanrl_worker.replay import check_memory, restore_replay
+from cleanrl_worker.vector import plain
+from mosaic.contracts.payload import EnvId, SafeName
+from mosaic.envs.atari import SIDE, STACK
+
+if TYPE_CHECKING:
+    import torch
+
+    from cleanrl_worker.torch_noise import Noise
+    from cleanrl_worker.torch_pictures import Window
+    from cleanrl_worker.torch_replay import PrioritisedLearner
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+NAME = "rainbow_atari"
+NORMALISES = False
+"""Whether observations and rewards are normalised."""
+SIZES = Sizes()
+HEADS = ("value_head", "advantage_head")
+"""Each is two noisy layers, number 0 and 2 in CleanRL's lists."""
+SPREAD = 0.5
+"""How much noise there is in the beginning."""
+ADAM_EPSILON = 1.5e-4
+LEAST = 1e-5
+"""The logarithm takes no probability nearer to 0 or 1 than this."""
+REPORT_EVERY = 100
+"""Environment steps between two reports of the losses."""
+FIGURES = ("td_loss", "q_values")
+
+
+class Config(base.AlgorithmConfig):
+    """Settings of Rainbow for Atari games."""
+
+    env_id: EnvId = Field(default="BreakoutNoFrameskip-v4", json_schema_extra=base.RUN)
+    """The game to train in, by its Gymnasium id."""
+    total_timesteps: int = Field(default=10_000_000, gt=0, json_schema_extra=base.RUN)
+    """How many steps to train for, over all games together; a step is four frames."""
+    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
+    """The name of the experiment, part of the run's name."""
+    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
+    """What computes: torch."""
+    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
+    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
+    """Whether torch compiles its updates first; needs a compiler and a minute at the start."""
+    checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
+    """How large a replay buffer is still saved in checkpoints, in megabytes; without it a resume is not exact."""
+    learning_rate: float = Field(default=6.25e-5, gt=0, lt=1, json_schema_extra=base.LEARNING)
+    """The step size of Adam; 5e-5 to 2.5e-4 are usual."""
+    num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
+    """How many games are played at once."""
+    buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=base.ROLLOUT)
+    """How many of the newest transitions are kept to learn from; a million take 7 GB of memory."""
+    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.LEARNING)
+    """The discount factor: how much a reward counts that comes one step later."""
+    tau: float = Field(default=1.0, gt=0, le=1, json_schema_extra=base.LEARNING)
+    """How far the target network moves towards the learned one each time; 1 copies it."""
+    target_network_frequency: int = Field(default=8_000, ge=1, json_schema_extra=base.LEARNING)
+    """Environment steps between two moves of the target network."""
+    batch_size: int = Field(default=32, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
+    """How many transitions one gradient step learns from."""
+    start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """Without effect: noisy layers explore. CleanRL's script has it, so that its commands run here as they are."""
+    end_e: float = Field(default=0.01, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """Without effect, like `start_e`."""
+    exploration_fraction: float = Field(default=0.1, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """Without effect, like `start_e`."""
+    learning_starts: int = Field(default=80_000, ge=0, json_schema_extra=base.LEARNING)
+    """Environment steps before the first gradient step."""
+    train_frequency: int = Field(default=4, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
+    """How many steps each game is played between two gradient steps."""
+    n_step: int = Field(default=3, ge=1, le=1000, json_schema_extra=base.LEARNING)
+    """Over how many steps rewards are summed before the rest is estimated; 3 to 5 are usual."""
+    prioritized_replay_alpha: float = Field(default=0.5, ge=0, le=1, json_schema_extra=base.LEARNING)
+    """How much more often what surprised is drawn: 0 not at all, 1 in proportion."""
+    prioritized_replay_beta: float = Field(default=0.4, ge=0, le=1, json_schema_extra=base.LEARNING)
+    """How fully the weights of drawn rows make up for that in the beginning; it grows to 1 over the run."""
+    prioritized_replay_eps: float = Field(default=1e-6, gt=0, le=1, json_schema_extra=base.LEARNING)
+    """What is added to each surprise, so that nothing is forgotten altogether."""
+    n_atoms: int = Field(default=51, ge=2, le=10_000, json_schema_extra=base.LEARNING)
+    """How many atoms stand for a distribution; 51 is usual."""
+    v_min: float = Field(default=-10.0, json_schema_extra=base.LEARNING)
+    """The lowest return that an atom stands for."""
+    v_max: float = Field(default=10.0, json_schema_extra=base.LEARNING)
+    """The highest return that an atom stands for."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Config:
+        if self.buffer_size < self.num_envs:
+            raise ValueError(
+                f"buffer_size = {self.buffer_size} has no room for one transition of each of num_envs = {self.num_envs}"
+            )
+        if not self.v_min < self.v_max:
+            raise ValueError(f"v_min = {self.v_min:g} must be below v_max = {self.v_max:g}")
+        return self
+
+    @property
+    def kept(self) -> int:
+        """A run shorter than the buffer needs no more of it."""
+        return max(min(self.buffer_size, self.total_timesteps), self.num_envs)
+
+    def beta(self, step: int) -> float:
+        """How fully weights make up for the drawing at this environment step."""
+        first = self.prioritized_replay_beta
+        return min(1.0, first + step * (1 - first) / self.total_timesteps)
+
+
+class Agent:
+    """Three convolutions, and two heads of two noisy layers: the value's logit of each atom, and the advantages'."""
+
+    def __init__(
+        self, action_count: int, n_atoms: int = 51, v_min: float = -10, v_max: float = 10, sizes: Sizes = SIZES
+    ) -> None:
+        self.atoms = np.linspace(v_min, v_max, n_atoms, dtype=np.float32)
+        self.action_count = action_count
+        seeing = trunk(STACK, SIDE, sizes)
+        inputs = seeing.pop(f"{WIDE}.weight")[1]
+        del seeing[f"{WIDE}.bias"]
+        self.noisy: dict[str, tuple[int, int]] = {}
+        """Outputs and inputs of each noisy layer."""
+        for head, outputs in zip(HEADS, (n_atoms, action_count * n_atoms), strict=True):
+            self.noisy |= {f"{head}.0": (sizes.hidden, inputs), f"{head}.2": (outputs, sizes.hidden)}
+        self._seeing = seeing
+        self.shapes = dict(seeing)
+        for name, weight in self.noisy.items():
+            for part, shape in (("weight", weight), ("bias", weight[:1])):
+                self.shapes |= {f"{name}.{part}_mu": shape, f"{name}.{part}_sigma": shape}
+        self.parameters: dict[str, Array] = {}
+        self.noise = np.zeros(sum(map(sum, self.noisy.values())), np.float32)
+        """Of each noisy layer's outputs and inputs, one behind the other."""
+
+    def initialise(self, rng: np.random.Generator) -> None:
+        """Means as torch begins its layers; spreads are equal within a layer."""
+        self.parameters = begun_uniform(self._seeing, rng)
+        for name, (outputs, inputs) in self.noisy.items():
+            widest, shape = 1 / math.sqrt(inputs), (outputs, inputs)
+            self.parameters |= {
+                f"{name}.weight_mu": rng.uniform(-widest, widest, shape).astype(np.float32),
+                f"{name}.weight_sigma": np.full(shape, SPREAD / math.sqrt(inputs), np.float32),
+                f"{name}.bias_mu": rng.uniform(-widest, widest, outputs).astype(np.float32),
+                f"{name}.bias_sigma": np.full(outputs, SPREAD / math.sqrt(outputs), np.float32),
+            }
+
+    def state_dict(self) -> dict[str, Array]:
+        """CleanRL's keys, torch's layout: the noise of each weight is written out."""
+        state = {"support": self.atoms, **{name: self.parameters[name] for name in self._seeing}}
+        begin = 0
+        for name, (outputs, inputs) in self.noisy.items():
+            upper, lower = np.split(self.noise[begin : begin + outputs + inputs], [outputs])
+            begin += outputs + inputs
+            for part in ("weight_mu", "weight_sigma", "bias_mu", "bias_sigma"):
+                state[f"{name}.{part}"] = self.parameters[f"{name}.{part}"]
+            state |= {f"{name}.weight_epsilon": np.outer(upper, lower), f"{name}.bias_epsilon": upper.copy()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self.parameters = assigned(self.shapes, state)
+
+
+# --- in torch
+
+
+def distributions(
+    weights: Mapping[str, torch.Tensor], noise: Noise | None, pictures: torch.Tensor, n_atoms: int
+) -> torch.Tensor:
+    """The probability of each atom, [rows, actions, atoms], for pictures [rows, 84, 84, 4]."""
+    import torch
+    from torch.nn.functional import conv2d, relu
+
+    from cleanrl_worker.torch_noise import noisy
+
+    seen = pictures.permute(0, 3, 1, 2).float()
+    for number, (name, (_, stride)) in enumerate(zip(CONVOLUTIONS, KERNELS, strict=True)):
+        # That bytes count from 0 to 1 is put into the first layer's weights, which are fewer.
+        weight = weights[f"{name}.weight"] if number else weights[f"{name}.weight"] / 255
+        seen = relu(conv2d(seen, weight, weights[f"{name}.bias"], stride=stride))
+    seen = seen.flatten(1)
+    value, advantages = (
+        noisy(weights, noise, f"{head}.2", relu(noisy(weights, noise, f"{head}.0", seen))).view(len(seen), -1, n_atoms)
+        for head in HEADS
+    )
+    return torch.softmax(value + advantages - advantages.mean(1, keepdim=True), 2)
+
+
+def projected(pmfs: torch.Tensor, moved: torch.Tensor, atoms: torch.Tensor) -> torch.Tensor:
+    """Probabilities [rows, atoms] of values that have moved, laid onto the atoms again: each to its two neighbours."""
+    import torch
+
+    last = len(atoms) - 1
+    places = (moved.clamp(atoms[0], atoms[last]) - atoms[0]) * (last / (atoms[last] - atoms[0]))
+    # How near each value is to each atom: 1 on it, 0 at its neighbours. One product instead of scattered sums, which
+    # would come out differently each time on a GPU.
+    numbers = torch.arange(last + 1, device=atoms.device)
+    nearness = (1 - (places[:, None, :] - numbers[:, None]).abs()).clamp(min=0)
+    return torch.matmul(nearness, pmfs[:, :, None])[:, :, 0]
+
+
+def loss(
+    weights: Any, target: Any, batch: Any, noise: Noise, target_noise: Noise, atoms: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross-entropy to what the target network expects behind the summed steps, for the action that the learned one
+    would take there; and the figures that are reported. How far off each row was goes to `batch.surprises`."""
+    import torch
+
+    noise.renew()
+    target_noise.renew()
+    rows = torch.arange(len(batch.rewards), device=atoms.device)
+    with torch.no_grad():
+        chosen = (distributions(weights, noise, batch.next_observations, len(atoms)) * atoms).sum(2).argmax(1)
+        following = distributions(target, target_noise, batch.next_observations, len(atoms))[rows, chosen]
+        wanted = projected(following, batch.rewards[:, None] + batch.discounts[:, None] * atoms, atoms)
+    found = distributions(weights, noise, batch.observations, len(atoms))[rows, batch.actions]
+    entropies = -(wanted * found.clamp(LEAST, 1 - LEAST).log()).sum(1)
+    batch.surprises.copy_(entropies.detach())
+    weighed = (entropies * batch.weights).mean()
+    return weighed, torch.stack([weighed, (found * atoms).sum(1).mean()]).detach()
+
+
+def _learner(
+    config: Config, agent: Agent, target: Mapping[str, Array], replay: PrioritisedReplay
+) -> tuple[PrioritisedLearner, Window, Noise]:
+    """What learns, what gives the mean return of each action, and the noise in it."""
+    import torch
+
+    from cleanrl_worker.torch_backend import Compute
+    from cleanrl_worker.torch_noise import Noise
+    from cleanrl_worker.torch_replay import COLUMNS, Feed, PrioritisedLearner, window
+
+    compute = Compute.prepared(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+        cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
+    )  # fmt: skip
+    atoms = torch.as_tensor(agent.atoms, device=compute.device)
+    noise, target_noise = (Noise(agent.noisy, compute.device) for _ in range(2))
+    noise.renew()
+    feed = Feed(replay, config.batch_size, 2 * STACK, compute, (*COLUMNS, "discounts", "weights"))
+    learner = PrioritisedLearner(
+        agent.parameters, target, functools.partial(loss, noise=noise, target_noise=target_noise, atoms=atoms), feed,
+        config, ADAM_EPSILON, FIGURES, compute, kept=[noise.flat, target_noise.flat],
+    )  # fmt: skip
+
+    def values(pictures: torch.Tensor) -> torch.Tensor:
+        return (distributions(learner.weights, noise, pictures, len(atoms)) * atoms).sum(2)
+
+    return learner, window(replay, agent.action_count, values, compute), noise
+
+
+# --- the run
+
+
+def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    actions = check_game(NAME, env)
+    size_bytes = PrioritisedReplay.size_bytes(config.kept, (SIDE, SIDE))
+    check_memory(NAME, config.kept, size_bytes)
+    return {
+        "observations": [STACK, SIDE, SIDE],
+        "actions": actions,
+        "parameters": count(_agent(config, actions).shapes),
+        "replay_bytes": size_bytes,
+        "backend": "torch",
+        "threads": devices.threads(),
+    }
+
+
+def _agent(config: Config, action_count: int) -> Agent:
+    return Agent(action_count, config.n_atoms, config.v_min, config.v_max, SIZES)
+
+
+def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
+    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    games = Games(config.env_id, config.num_envs, config.seed, run.frames)
+    try:
+        _train(config, run, resume, games)
+    finally:
+        games.close()
+
+
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) -> None:
+    action_space: Any = games.action_space
+    action_count, envs, frequency = int(action_space.n), config.num_envs, config.train_frequency
+    shape = {
+        "env_id": config.env_id, "actions": action_count, "num_envs": envs,
+        "n_atoms": config.n_atoms, "v_min": config.v_min, "v_max": config.v_max,
+    }  # fmt: skip
+    rng = np.random.default_rng(config.seed)
+    agent = _agent(config, action_count)
+    replay = PrioritisedReplay(
+        config.kept, envs, (SIDE, SIDE), STACK, config.seed, n_step=config.n_step, gamma=config.gamma,
+        alpha=config.prioritized_replay_alpha, beta=config.beta(0), epsilon=config.prioritized_replay_eps,
+    )  # fmt: skip
+    observations = np.zeros((envs, *games.shape), np.uint8)
+    newest_pictures = observations[:, -1]
+    actions = np.zeros((frequency, envs), np.int64)
+    rewards = np.zeros((frequency, envs))
+    learning_starts = config.learning_starts
+
+    if resume is None:
+        global_step = 0
+        agent.initialise(rng)
+        learner, values_of, noise = _learner(config, agent, agent.parameters, replay)
+        games.start()
+        games.observe(observations)
+        replay.start(newest_pictures)
+    else:
+        base.check_resumable(NAME, shape, resume)
+        global_step = resume.facts["global_step"]
+        if global_step + envs > config.total_timesteps:
+            return
+        agent.load_state_dict(resume.weights)
+        target = assigned(agent.shapes, base.named_under("target.", resume.arrays))
+        learner, values_of, noise = _learner(config, agent, target, replay)
+        learner.restore(resume.arrays, resume.facts["adam_count"])
+        noise.set(resume.arrays["noise"])
+        rng.bit_generator.state = resume.facts["rng"]
+        is_exact = base.restore_environments(run, games, resume)
+        games.observe(observations)
+        if not restore_replay(run, replay, resume):
+            replay.start(newest_pictures)
+            learning_starts += global_step
+        elif not is_exact:
+            replay.interrupt(newest_pictures)
+
+    def losses() -> dict[str, float]:
+        return {f"losses/{name}": value for name, value in learner.losses().items()}
+
+    def save() -> None:
+        learner.settle(replay)
+        weights = learner.arrays()
+        is_finite = all(bool(np.isfinite(part).all()) for part in weights.values())
+        base.stop_where_infinite(NAME, run, global_step, losses(), is_finite)
+        arrays, environment_facts = games.record()
+        replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
+        run.save_checkpoint(
+            global_step,
+            weights={"support": agent.atoms, **weights},
+            arrays={**arrays, **replay_arrays, **learner.moments(), "noise": noise.array()},
+            facts={
+                "algorithm": NAME,
+                "shape": shape,
+                "config": config.model_dump(mode="json"),
+                "backend": "torch",
+                "threads": devices.threads(),
+                "first_action": int(action_space.start),
+                "global_step": global_step,
+                "adam_count": learner.adam.count,
+                "rng": plain(rng.bit_generator.state),
+                "replay": replay_facts,
+                "environments": environment_facts,
+            },
+        )
+
+    started_at, started_step = time.time(), global_step
+    saved_step = -1 if resume is None else global_step
+    while global_step + envs <= config.total_timesteps and not run.stop_requested:
+        # Play until the next gradient step, which also renews the noise.
+        began = global_step
+        turns = min(frequency - began // envs % frequency, (config.total_timesteps - began) // envs)
+        for t in range(turns):
+            actions[t] = values_of(observations).argmax(1)
+            global_step += envs
+            endings = games.advance(actions[t], observations, rewards[t])
+            replay.add(actions[t], rewards[t], endings, newest_pictures)
+            for ending in endings:
+                if ending.is_episode:
+                    run.episode(
+                        env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                    )
+            run.update(global_step)
+        base.stop_where_reward_infinite(NAME, run, rewards[:turns], began)
+
+        # Learn. Where the target network had to move between two gradient steps, the moves come first, as one.
+        if global_step > learning_starts:
+            every = config.target_network_frequency
+            is_move_due = global_step % every == 0
+            earlier = global_step // every - max(began, learning_starts) // every - is_move_due
+            if earlier > 0:
+                learner.follow(1 - (1 - config.tau) ** earlier)
+            if global_step // envs % frequency == 0:
+                replay.beta = config.beta(global_step)
+                is_finite = learner.update(replay)
+                # Report.
+                if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
+                    found = losses()
+                    base.stop_where_infinite(NAME, run, global_step, found, is_finite)
+                    rate = int((global_step - started_step) / (time.time() - started_at))
+                    run.scalars(global_step, {**found, "charts/SPS": rate, "charts/beta": replay.beta})
+            if is_move_due:
+                learner.follow(config.tau)
+        else:
+            noise.renew()
+        if run.checkpoint_due(global_step):
+            save()
+            saved_step = global_step
+    if saved_step != global_step:
+        save()
+
+
+class GreedyPolicy:
+    """Takes the action of the highest mean return for pictures [rows, 4, 84, 84]; needs torch."""
+
+    def __init__(self, agent: Agent, first_action: int) -> None:
+        import torch
+
+        from cleanrl_worker.torch_noise import Noise
+        from cleanrl_worker.torch_pictures import as_tensors
+
+        torch.set_num_threads(devices.threads())
+        self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
+        self._atoms = torch.as_tensor(agent.atoms)
+        self._noise = Noise(agent.noisy, torch.device("cpu"))
+        self._noise.set(agent.noise)
+        self._first_action = first_action
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        """By the mean weights; unless `deterministic`, with the noise that training ended with."""
+        import torch
+
+        from cleanrl_worker.torch_pictures import channels_last
+
+        if observations.shape[1:] != (STACK, SIDE, SIDE):
+            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        noise = None if deterministic else self._noise
+        with torch.no_grad():
+            pictures = channels_last(torch.as_tensor(observations))
+            values = (distributions(self._weights, noise, pictures, len(self._atoms)) * self._atoms).sum(2)
+        return np.asarray(values.argmax(1).numpy() + self._first_action)
+
+
+def _loaded(checkpoint: Checkpoint) -> Agent:
+    base.check_made_by(NAME, checkpoint)
+    shape, weights = checkpoint.facts["shape"], checkpoint.weights
+    first, second, third = (len(weights[f"{name}.bias"]) for name in CONVOLUTIONS)
+    sizes = Sizes((first, second, third), len(weights["value_head.0.bias_mu"]))
+    agent = Agent(shape["actions"], shape["n_atoms"], shape["v_min"], shape["v_max"], sizes)
+    agent.load_state_dict(weights)
+    agent.noise[...] = checkpoint.arrays["noise"]
+    return agent
+
+
+def load_policy(checkpoint: Checkpoint) -> base.Policy:
+    """The policy of a checkpoint of this algorithm."""
+    return GreedyPolicy(_loaded(checkpoint), checkpoint.facts["first_action"])
+
+
+def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
+    """The state of CleanRL's network, in its order. Its own script saves none."""
+    return _loaded(checkpoint).state_dict()

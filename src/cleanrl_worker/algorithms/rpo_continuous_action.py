@@ -1,0 +1,412 @@
+"""Robust policy optimization for continuous actions.
+
+As ppo_continuous_action, with one change: whenever the policy is updated, a random number is added to every mean, drawn
+anew and evenly from ±`rpo_alpha`. The policy therefore cannot narrow down early, keeps exploring, and on many tasks
+ends better; on a few that want precise actions it needs a small `rpo_alpha` (0.01). Try it where
+ppo_continuous_action gets stuck.
+
+Paper: Rahman, Xue, "Robust Policy Optimization in Deep Reinforcement Learning", arXiv:2212.07536 (2022).
+Before it: Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms", arXiv:1707.06347.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from cleanrl_worker import kernels
+from cleanrl_worker.algorithms import base
+from cleanrl_worker.kernels import Batch, Learner, Losses
+from cleanrl_worker.network import Actor, Network
+from cleanrl_worker.normalise import ObservationNormaliser, RewardNormaliser
+from cleanrl_worker.vector import Environments, plain
+from mosaic import envs
+from mosaic.contracts.payload import EnvId, SafeName
+
+if TYPE_CHECKING:
+    import torch
+
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+NAME = "rpo_continuous_action"
+NORMALISES = True
+"""Whether observations and rewards are normalised."""
+HIDDEN = (64, 64)
+
+
+class Config(base.AlgorithmConfig):
+    """Settings of RPO for continuous actions."""
+
+    env_id: EnvId = Field(default="HalfCheetah-v5", json_schema_extra=base.RUN)
+    """The environment to train in, by its Gymnasium id."""
+    total_timesteps: int = Field(default=8_000_000, gt=0, json_schema_extra=base.RUN)
+    """How many environment steps to train for, over all environments together."""
+    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
+    """The name of the experiment, part of the run's name."""
+    learning_rate: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
+    """The step size of Adam; 1e-4 to 1e-3 are usual."""
+    num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
+    """How many environments are played at once."""
+    num_steps: int = Field(default=2048, ge=2, le=1_000_000, json_schema_extra=base.ROLLOUT)
+    """How many steps are played in each environment before an update."""
+    anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether the learning rate falls to zero over the run."""
+    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """The discount factor: how much a reward counts that comes one step later."""
+    gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """How far the advantage estimate looks ahead: 0 is one step (biased), 1 the whole episode (noisy)."""
+    num_minibatches: int = Field(default=32, ge=1, json_schema_extra=base.LEARNING)
+    """Into how many minibatches a rollout is cut; each is one gradient step."""
+    update_epochs: int = Field(default=10, ge=1, le=1000, json_schema_extra=base.LEARNING)
+    """How many passes over a rollout an update makes."""
+    norm_adv: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether the advantages of each minibatch are brought to mean 0 and deviation 1."""
+    clip_coef: float = Field(default=0.2, gt=0, le=10, json_schema_extra=base.LEARNING)
+    """How far the probability of an action may move in one update before its gradient is cut."""
+    clip_vloss: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether the value function's moves are clipped in the same way."""
+    ent_coef: float = Field(default=0.0, ge=0, le=10, json_schema_extra=base.LEARNING)
+    """How much a varied policy is rewarded; more explores more."""
+    vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
+    """The weight of the value loss beside the policy loss."""
+    max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=base.LEARNING)
+    """The greatest norm of a gradient; a longer one is cut to it."""
+    target_kl: float | None = Field(default=None, gt=0, json_schema_extra=base.LEARNING)
+    """The policy change after which an update stops early; unset: never."""
+    rpo_alpha: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
+    """How far the means are moved at random in an update; 0.5 is usual, 0.01 where precise actions are wanted."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Config:
+        if self.batch_size % self.num_minibatches:
+            raise ValueError(
+                f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
+                f"{self.num_minibatches} equal parts"
+            )
+        if self.norm_adv and self.minibatch_size < 2:
+            raise ValueError("norm_adv needs minibatches of at least 2 rows: lower num_minibatches")
+        if self.total_timesteps < self.batch_size:
+            raise ValueError(
+                f"total_timesteps = {self.total_timesteps} is less than one rollout of num_envs × num_steps = "
+                f"{self.batch_size} steps"
+            )
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def num_iterations(self) -> int:
+        return self.total_timesteps // self.batch_size
+
+
+class Agent:
+    """An actor that gives each action's mean, a spread an action dimension, and a critic; two hidden layers each."""
+
+    def __init__(self, observation_size: int, action_size: int, hidden: tuple[int, ...] = HIDDEN) -> None:
+        self.network = Network(observation_size, action_size, hidden, actor="actor_mean", has_log_std=True)
+        self.parameters = self.network.flat
+
+    def state_dict(self) -> dict[str, Array]:
+        """CleanRL's keys, torch's layout."""
+        return dict(self.network.named(self.network.parameters))
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self.network.assign(self.network.parameters, state)
+
+    def module(self) -> torch.nn.Module:
+        """The same network in torch, with these weights."""
+        import torch
+
+        def layers(outputs: int) -> torch.nn.Sequential:
+            sizes = (self.network.inputs, *self.network.hidden)
+            stack: list[torch.nn.Module] = []
+            for before, after in zip(sizes, self.network.hidden, strict=False):
+                stack += [torch.nn.Linear(before, after), torch.nn.Tanh()]
+            return torch.nn.Sequential(*stack, torch.nn.Linear(sizes[-1], outputs))
+
+        module = torch.nn.Module()
+        module.critic = layers(1)
+        module.actor_mean = layers(self.network.outputs)
+        module.actor_logstd = torch.nn.Parameter(torch.zeros(1, self.network.outputs))
+        module.load_state_dict({name: torch.from_numpy(part) for name, part in self.state_dict().items()})
+        return module
+
+
+def loss(module: Any, batch: Any, config: kernels.Settings) -> tuple[torch.Tensor, Losses]:
+    """The reference loss of one minibatch of tensors. The numpy kernel computes its gradient by hand."""
+    import torch
+
+    normal = torch.distributions.Normal(module.actor_mean(batch.observations), module.actor_logstd.exp())
+    entropy = normal.entropy().sum(1).mean()  # type: ignore[no-untyped-call]
+    log_ratio = normal.log_prob(batch.actions).sum(1) - batch.log_probs  # type: ignore[no-untyped-call]
+    ratio = log_ratio.exp()
+
+    advantages = batch.advantages
+    if config.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    clipped_ratio = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)
+    policy_loss = torch.max(-advantages * ratio, -advantages * clipped_ratio).mean()
+
+    values = module.critic(batch.observations)[:, 0]
+    squares = (values - batch.returns) ** 2
+    if config.clip_vloss:
+        near = batch.values + (values - batch.values).clamp(-config.clip_coef, config.clip_coef)
+        squares = torch.max(squares, (near - batch.returns) ** 2)
+    value_loss = 0.5 * squares.mean()
+
+    kl = ((ratio - 1) - log_ratio).mean()
+    clipfrac = ((ratio - 1).abs() > config.clip_coef).float().mean()
+    figures: Any = [part.detach() for part in (value_loss, policy_loss, entropy, -log_ratio.mean(), kl, clipfrac)]
+    return policy_loss - config.ent_coef * entropy + config.vf_coef * value_loss, Losses(*figures)
+
+
+def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    space = env.action_space
+    if not isinstance(space, gymnasium.spaces.Box) or space.dtype.kind != "f" or 0 in space.shape:
+        raise base.refuse_actions(NAME, "a continuous (Box) action space", env)
+    base.check_observations(NAME, env)
+    inputs = base.Inputs.facts(env.observation_space)
+    return {
+        "observations": list(env.observation_space.shape or (inputs["size"],)),
+        "actions": list(space.shape),
+        "parameters": Agent(inputs["size"], math.prod(space.shape)).network.size,
+        "backend": base.resolved_backend(config.backend),
+        "threads": 1,
+    }
+
+
+def _learner(config: Config, agent: Agent) -> Learner:
+    if base.resolved_backend(config.backend) == "numpy":
+        return kernels.GaussianKernel(agent.network, config.minibatch_size, config)
+    from cleanrl_worker.autograd import AutogradLearner
+
+    return AutogradLearner(
+        agent.network,
+        agent.module(),
+        loss,
+        config.minibatch_size,
+        config,
+        cuda=config.cuda,
+        deterministic=config.torch_deterministic,
+    )
+
+
+def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
+    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    make = functools.partial(envs.make, config.env_id)
+    environments = Environments(make, config.num_envs, config.seed, run.frames)
+    try:
+        _train(config, run, resume, environments)
+    finally:
+        environments.close()
+
+
+def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Environments) -> None:
+    action_space: Any = environments.action_space
+    action_shape, action_size = action_space.shape, math.prod(action_space.shape)
+    low, high = action_space.low.ravel(), action_space.high.ravel()
+    size, steps, count, total = environments.observation_size, config.num_steps, config.num_envs, config.batch_size
+    shape = {
+        "env_id": config.env_id, "observation_size": size, "actions": action_size, "num_envs": count,
+        "num_steps": steps,
+    }  # fmt: skip
+    rng = np.random.default_rng(config.seed)
+    agent = Agent(size, action_size)
+    log_std = agent.network.parameters.log_std
+    assert log_std is not None
+    normalise = ObservationNormaliser(size)
+    scale = RewardNormaliser(count, config.gamma)
+
+    seen = np.zeros((count, size))
+    observations = np.zeros((steps + 1, count, size), np.float32)
+    actions = np.zeros((steps, count, action_size), np.float32)
+    sent = np.zeros((steps, count, action_size), action_space.dtype)
+    dones = np.zeros((steps, count), np.bool_)
+    terminals = np.zeros((steps, count), np.bool_)
+
+    if resume is None:
+        iteration = global_step = 0
+        agent.network.initialise(rng)
+        learner = _learner(config, agent)
+        environments.start()
+        environments.observe(seen)
+        normalise(seen, observations[-1])
+    else:
+        base.check_resumable(NAME, shape, resume)
+        iteration, global_step = resume.facts["iteration"], resume.facts["global_step"]
+        if global_step + total > config.total_timesteps:
+            return
+        agent.load_state_dict(resume.weights)
+        learner = _learner(config, agent)
+        base.restore_optimizer(agent.network, learner, resume.arrays, resume.facts["adam_count"])
+        rng.bit_generator.state = resume.facts["rng"]
+        normalise.restore(resume.arrays, resume.facts["observation_count"])
+        scale.restore(resume.facts["rewards"])
+        is_exact = base.restore_environments(run, environments, resume)
+        environments.observe(seen)
+        observations[-1] = resume.arrays["inputs"] if is_exact else normalise.frozen(seen)
+    actor = Actor(agent.network, count)
+    learning_rate = config.learning_rate
+
+    def save() -> None:
+        arrays, environment_facts = environments.record()
+        run.save_checkpoint(
+            global_step,
+            weights=agent.state_dict(),
+            arrays={
+                **arrays,
+                **normalise.arrays(),
+                **base.optimizer_arrays(agent.network, learner),
+                "inputs": observations[-1],
+                "action.low": action_space.low,
+                "action.high": action_space.high,
+            },
+            facts={
+                "algorithm": NAME,
+                "shape": shape,
+                "config": config.model_dump(mode="json"),
+                "backend": base.resolved_backend(config.backend),
+                "inputs": base.Inputs.facts(environments.observation_space),
+                "iteration": iteration,
+                "global_step": global_step,
+                "learning_rate": learning_rate,
+                "adam_count": learner.count,
+                "observation_count": normalise.count,
+                "rewards": scale.facts(),
+                "rng": plain(rng.bit_generator.state),
+                "environments": environment_facts,
+            },
+        )
+
+    started_at, started_step = time.time(), global_step
+    saved_step = -1 if resume is None else global_step
+    while global_step + total <= config.total_timesteps and not run.stop_requested:
+        iteration += 1
+        if config.anneal_lr:
+            learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
+
+        # Play. Only the means are computed at each step; values and log-probabilities follow in one batch.
+        actor.refresh()
+        observations[0] = observations[-1]
+        dones[...] = terminals[...] = False
+        cut: list[tuple[int, int, Array]] = []
+        noise: Any = rng.standard_normal(actions.shape, np.float32)
+        moves = noise * np.exp(log_std.T)
+        for t in range(steps):
+            actor(observations[t], actions[t])
+            np.add(actions[t], moves[t], out=actions[t])
+            np.maximum(actions[t], low, out=sent[t])
+            np.minimum(sent[t], high, out=sent[t])
+            global_step += count
+            endings = environments.step(sent[t].reshape(count, *action_shape), seen)
+            for ending in endings:
+                dones[t, ending.env] = True
+                terminals[t, ending.env] = ending.is_terminal
+                last = np.empty((1, size), np.float32)
+                normalise(ending.observation[None], last)
+                if not ending.is_terminal:
+                    cut.append((t, ending.env, last[0]))
+                run.episode(
+                    env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                )
+            normalise(seen, observations[t + 1])
+            run.update(global_step)
+        rewards = environments.finish(sent.reshape(steps, count, *action_shape))
+        base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
+        rewards = scale(rewards, terminals)
+
+        # Judge. Behind an episode that was cut short there would have been more: the value of its last observation
+        # stands for that, or the agent would learn that reaching the time limit is as bad as failing.
+        values = agent.network.critic(observations.reshape(-1, size)).reshape(steps + 1, count)
+        if cut:
+            ends = agent.network.critic(np.array([observation for _, _, observation in cut], np.float32))
+            for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
+                rewards[t, env] += config.gamma * value
+        found = kernels.advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        returns = (found + values[:-1]).reshape(total)
+        batch = Batch(
+            observations=observations[:-1].reshape(total, size),
+            actions=actions.reshape(total, action_size),
+            log_probs=kernels.gaussian_log_probs(noise.reshape(total, action_size), log_std),
+            advantages=found.reshape(total),
+            returns=returns,
+            values=values[:-1].reshape(total),
+        )
+
+        # Learn. A mean that is moved one way sees the same as actions that are moved the other way.
+        learner.begin(learning_rate)
+        for _ in range(config.update_epochs):
+            moved = rng.uniform(-config.rpo_alpha, config.rpo_alpha, batch.actions.shape)
+            perturbed = dataclasses.replace(batch, actions=(batch.actions - moved).astype(np.float32))
+            learner.epoch(perturbed, rng.permutation(total))
+            if config.target_kl is not None and learner.losses().approx_kl > config.target_kl:
+                break
+        learner.collect()
+
+        # Report.
+        losses = {f"losses/{name}": value for name, value in learner.losses()._asdict().items()}
+        base.stop_where_infinite(NAME, run, global_step, losses)
+        spread = float(returns.var())
+        if spread > 0:
+            losses["losses/explained_variance"] = 1 - float((returns - batch.values).var()) / spread
+        rate = int((global_step - started_step) / (time.time() - started_at))
+        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
+        if run.checkpoint_due(global_step):
+            save()
+            saved_step = global_step
+    if saved_step != global_step:
+        save()
+
+
+class GaussianPolicy:
+    """Acts by a checkpoint's weights and its normaliser as it then was; needs numpy only."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        base.check_made_by(NAME, checkpoint)
+        facts, arrays = checkpoint.facts, checkpoint.arrays
+        self._agent = Agent(facts["shape"]["observation_size"], facts["shape"]["actions"])
+        self._agent.load_state_dict(checkpoint.weights)
+        self._inputs = base.Inputs(facts["inputs"])
+        self._normalise = ObservationNormaliser(self._inputs.size)
+        self._normalise.restore(arrays, facts["observation_count"])
+        self._low, self._high = arrays["action.low"], arrays["action.high"]
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        """Means where `deterministic`, else draws; cut to the action space either way."""
+        rows = self._normalise.frozen(self._inputs(observations))
+        network = self._agent.network
+        actor = Actor(network, len(rows))
+        actor.refresh()
+        actions = np.empty((len(rows), network.outputs), np.float32)
+        actor(rows, actions)
+        if not deterministic and network.parameters.log_std is not None:
+            actions += rng.standard_normal(actions.shape) * np.exp(network.parameters.log_std.T)
+        shaped = actions.reshape(len(rows), *self._low.shape).astype(self._low.dtype)
+        return np.asarray(np.minimum(np.maximum(shaped, self._low), self._high))
+
+
+def load_policy(checkpoint: Checkpoint) -> base.Policy:
+    """The policy of a checkpoint of this algorithm."""
+    return GaussianPolicy(checkpoint)
+
+
+def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
+    """What CleanRL's own script would have saved as its model."""
+    return dict(checkpoint.weights)

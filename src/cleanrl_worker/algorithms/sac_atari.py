@@ -1,0 +1,335 @@
+"""Soft actor-critic for Atari games.
+
+The agent learns what actions are worth from everything it has lived through, and a policy that seeks worth while
+staying as varied as it can; how much variety counts is tuned by itself. Actor and critics look at the newest four
+pictures each through its own convolutions, so that an update takes several times that of dqn_atari. It explores by its
+policy's variety and not by random actions. On most games rainbow_atari and ppo_atari get further; this one is for those
+who want an actor that learns off-policy.
+
+Papers: Christodoulou, "Soft Actor-Critic for Discrete Action Settings", arXiv:1910.07207 (2019).
+Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", arXiv:1812.05905 (2018).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from cleanrl_worker import devices
+from cleanrl_worker.algorithms import base
+from cleanrl_worker.games import Games, check_game
+from cleanrl_worker.pictures import WIDE, Shapes, Sizes, assigned, count, layer, trunk
+from cleanrl_worker.replay import FrameReplay, check_memory, restore_replay
+from cleanrl_worker.vector import plain
+from mosaic.contracts.payload import EnvId, SafeName
+from mosaic.envs.atari import SIDE, STACK
+
+if TYPE_CHECKING:
+    from cleanrl_worker.torch_pictures import Window
+    from cleanrl_worker.torch_sac import SacLearner
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+NAME = "sac_atari"
+NORMALISES = False
+"""Whether observations and rewards are normalised."""
+SIZES = Sizes()
+HEADS = {"actor": "fc_logits", "qf1": "fc_q", "qf2": "fc_q"}
+"""The networks, and what CleanRL calls the last layer of each."""
+REPORT_EVERY = 100
+"""Environment steps between two reports of the losses."""
+
+
+class Config(base.AlgorithmConfig):
+    """Settings of soft actor-critic for Atari games."""
+
+    env_id: EnvId = Field(default="BeamRiderNoFrameskip-v4", json_schema_extra=base.RUN)
+    """The game to train in, by its Gymnasium id."""
+    total_timesteps: int = Field(default=5_000_000, gt=0, json_schema_extra=base.RUN)
+    """How many steps to train for; a step is four frames."""
+    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
+    """The name of the experiment, part of the run's name."""
+    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
+    """What computes: torch."""
+    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
+    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
+    """Whether torch compiles its updates first; needs a compiler and a minute at the start."""
+    checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
+    """How large a replay buffer is still saved in checkpoints, in megabytes; without it a resume is not exact."""
+    buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=base.ROLLOUT)
+    """How many of the newest transitions are kept to learn from; a million take 7 GB of memory."""
+    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.LEARNING)
+    """The discount factor: how much a reward counts that comes one step later."""
+    tau: float = Field(default=1.0, gt=0, le=1, json_schema_extra=base.LEARNING)
+    """How far the target networks move towards the critics each time; 1 copies them."""
+    batch_size: int = Field(default=64, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
+    """How many transitions each update learns from."""
+    learning_starts: int = Field(default=20_000, ge=0, json_schema_extra=base.LEARNING)
+    """Environment steps with random actions before the first update."""
+    policy_lr: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
+    """The actor's step size; 1e-4 to 5e-4 are usual."""
+    q_lr: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
+    """The critics' step size, and that of the variety's weight; 1e-4 to 5e-4 are usual."""
+    update_frequency: int = Field(default=4, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
+    """How many steps are played between two updates."""
+    target_network_frequency: int = Field(default=8_000, ge=1, json_schema_extra=base.LEARNING)
+    """Environment steps between two moves of the target networks."""
+    alpha: float = Field(default=0.2, ge=0, le=100, json_schema_extra=base.LEARNING)
+    """The weight of variety beside reward, where it is not tuned."""
+    autotune: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether that weight is tuned so that the policy keeps its target entropy."""
+    target_entropy_scale: float = Field(default=0.89, ge=0, le=1, json_schema_extra=base.LEARNING)
+    """The target entropy, as a share of that of a uniform policy; lower lets the policy decide more firmly."""
+
+    @property
+    def kept(self) -> int:
+        """A run shorter than the buffer needs no more of it."""
+        return min(self.buffer_size, self.total_timesteps)
+
+
+class Agent:
+    """An actor and two critics, each with three convolutions, a wide layer and a number for each action."""
+
+    def __init__(self, action_count: int, sizes: Sizes = SIZES) -> None:
+        self.action_count = action_count
+        one = {**trunk(STACK, SIDE, sizes), **layer("head", action_count, sizes.hidden)}
+        self.shapes: Shapes = {f"{network}.{name}": shape for network in HEADS for name, shape in one.items()}
+        self.shapes["log_alpha"] = (1,)
+        self.parameters: dict[str, Array] = {}
+
+    def initialise(self, rng: np.random.Generator) -> None:
+        """Normal weights, as large as rectified units want them; no biases."""
+        for name, shape in self.shapes.items():
+            self.parameters[name] = np.zeros(shape, np.float32)
+            if name.endswith(".weight"):
+                rng.standard_normal(dtype=np.float32, out=self.parameters[name])
+                self.parameters[name] *= np.float32(math.sqrt(2 / math.prod(shape[1:])))
+
+    def critics(self, parameters: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: part for name, part in parameters.items() if name.startswith("qf")}
+
+    def state_dict(self) -> dict[str, Array]:
+        """CleanRL's keys behind the names of its networks, torch's layout."""
+        return {_key(name): part for name, part in self.parameters.items()}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self.parameters = assigned(self.shapes, {name: state[_key(name)] for name in self.shapes})
+
+
+def _key(name: str) -> str:
+    """What CleanRL calls a parameter."""
+    network, _, rest = name.partition(".")
+    rest = rest.replace(WIDE, "fc1").replace("network.", "conv.").replace("head.", f"{HEADS.get(network)}.")
+    return f"{network}.{rest}" if rest else network
+
+
+def _learner(
+    config: Config, agent: Agent, targets: Mapping[str, Array], replay: FrameReplay
+) -> tuple[SacLearner, Window]:
+    """What learns, and what gives the logits of actions."""
+    from cleanrl_worker.torch_backend import Compute
+    from cleanrl_worker.torch_replay import Feed, window
+    from cleanrl_worker.torch_sac import SacLearner
+
+    compute = Compute.prepared(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+        cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
+    )  # fmt: skip
+    feed = Feed(replay, config.batch_size, STACK + 1, compute)
+    learner = SacLearner(agent.parameters, targets, feed, config, compute)
+    return learner, window(replay, agent.action_count, learner.actor, compute)
+
+
+# --- the run
+
+
+def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    actions = check_game(NAME, env)
+    size_bytes = FrameReplay.size_bytes(config.kept, (SIDE, SIDE))
+    check_memory(NAME, config.kept, size_bytes)
+    return {
+        "observations": [STACK, SIDE, SIDE],
+        "actions": actions,
+        "parameters": count(Agent(actions).shapes) - 1,
+        "replay_bytes": size_bytes,
+        "backend": "torch",
+        "threads": devices.threads(),
+    }
+
+
+def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
+    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    games = Games(config.env_id, 1, config.seed, run.frames)
+    try:
+        _train(config, run, resume, games)
+    finally:
+        games.close()
+
+
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) -> None:
+    action_space: Any = games.action_space
+    action_count, frequency = int(action_space.n), config.update_frequency
+    shape = {"env_id": config.env_id, "actions": action_count, "autotune": config.autotune}
+    rng = np.random.default_rng(config.seed)
+    agent = Agent(action_count, SIZES)
+    replay = FrameReplay(config.kept, 1, (SIDE, SIDE), STACK, config.seed)
+    observations = np.zeros((1, *games.shape), np.uint8)
+    newest_pictures = observations[:, -1]
+    actions = np.zeros((frequency, 1), np.int64)
+    rewards = np.zeros((frequency, 1))
+    learning_starts = config.learning_starts
+
+    if resume is None:
+        global_step = 0
+        agent.initialise(rng)
+        learner, logits_of = _learner(config, agent, agent.critics(agent.parameters), replay)
+        games.start()
+        games.observe(observations)
+        replay.start(newest_pictures)
+    else:
+        base.check_resumable(NAME, shape, resume)
+        global_step = resume.facts["global_step"]
+        if global_step + 1 > config.total_timesteps:
+            return
+        agent.load_state_dict(resume.weights)
+        targets = base.named_under("target.", resume.arrays)
+        learner, logits_of = _learner(config, agent, targets, replay)
+        learner.restore(resume.arrays, resume.facts["adam_count"])
+        rng.bit_generator.state = resume.facts["rng"]
+        is_exact = base.restore_environments(run, games, resume)
+        games.observe(observations)
+        if not restore_replay(run, replay, resume):
+            replay.start(newest_pictures)
+            learning_starts += global_step
+        elif not is_exact:
+            replay.interrupt(newest_pictures)
+
+    def losses() -> dict[str, float]:
+        return {f"losses/{name}": value for name, value in learner.losses().items()}
+
+    def save() -> None:
+        agent.parameters = learner.arrays()
+        is_finite = all(bool(np.isfinite(part).all()) for part in agent.parameters.values())
+        base.stop_where_infinite(NAME, run, global_step, losses(), is_finite)
+        arrays, environment_facts = games.record()
+        replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
+        run.save_checkpoint(
+            global_step,
+            weights=agent.state_dict(),
+            arrays={**arrays, **replay_arrays, **learner.moments()},
+            facts={
+                "algorithm": NAME,
+                "shape": shape,
+                "config": config.model_dump(mode="json"),
+                "backend": "torch",
+                "threads": devices.threads(),
+                "first_action": int(action_space.start),
+                "global_step": global_step,
+                "adam_count": learner.count,
+                "rng": plain(rng.bit_generator.state),
+                "replay": replay_facts,
+                "environments": environment_facts,
+            },
+        )
+
+    started_at, started_step = time.time(), global_step
+    saved_step = -1 if resume is None else global_step
+    while global_step < config.total_timesteps and not run.stop_requested:
+        # Play until the next update. The largest of logits plus Gumbel noise is a draw from their softmax distribution.
+        began = global_step
+        turns = min(frequency - began % frequency, config.total_timesteps - began)
+        noise = -np.log(rng.standard_exponential((turns, action_count), np.float32))
+        for t in range(turns):
+            is_random = global_step < config.learning_starts
+            actions[t] = (noise[t] if is_random else logits_of(observations)[0] + noise[t]).argmax()
+            global_step += 1
+            endings = games.advance(actions[t], observations, rewards[t])
+            replay.add(actions[t], rewards[t], endings, newest_pictures)
+            for ending in endings:
+                if ending.is_episode:
+                    run.episode(
+                        env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                    )
+            run.update(global_step)
+        base.stop_where_reward_infinite(NAME, run, rewards[:turns], began)
+
+        # Learn. Where the targets had to move between two updates, the moves come first, as one.
+        if global_step > learning_starts:
+            every = config.target_network_frequency
+            is_move_due = global_step % every == 0
+            earlier = global_step // every - max(began, learning_starts) // every - is_move_due
+            if earlier > 0:
+                learner.follow(1 - (1 - config.tau) ** earlier)
+            if global_step % frequency == 0:
+                is_finite = learner.update(replay)
+                # Report.
+                if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
+                    found = losses()
+                    base.stop_where_infinite(NAME, run, global_step, found, is_finite)
+                    rate = int((global_step - started_step) / (time.time() - started_at))
+                    run.scalars(global_step, {**found, "charts/SPS": rate})
+            if is_move_due:
+                learner.follow(config.tau)
+        if run.checkpoint_due(global_step):
+            save()
+            saved_step = global_step
+    if saved_step != global_step:
+        save()
+
+
+class PicturePolicy:
+    """Acts on pictures [rows, 4, 84, 84] by a checkpoint's weights; needs torch."""
+
+    def __init__(self, agent: Agent, first_action: int) -> None:
+        import torch
+
+        from cleanrl_worker.torch_pictures import as_tensors
+        from cleanrl_worker.torch_sac import Network
+
+        torch.set_num_threads(devices.threads())
+        self._actor = Network(as_tensors(agent.parameters, torch.device("cpu"), is_learned=False), "actor")
+        self._first_action = first_action
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        """The likeliest actions where `deterministic`, else draws."""
+        import torch
+
+        from cleanrl_worker.torch_pictures import channels_last
+
+        if observations.shape[1:] != (STACK, SIDE, SIDE):
+            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        with torch.no_grad():
+            logits = self._actor(channels_last(torch.as_tensor(observations))).numpy()
+        scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
+        return np.asarray(scores.argmax(1) + self._first_action)
+
+
+def _loaded(checkpoint: Checkpoint) -> Agent:
+    base.check_made_by(NAME, checkpoint)
+    weights = checkpoint.weights
+    first, second, third, hidden = (
+        len(weights[f"actor.{name}.bias"]) for name in ("conv.0", "conv.2", "conv.4", "fc1")
+    )
+    agent = Agent(checkpoint.facts["shape"]["actions"], Sizes((first, second, third), hidden))
+    agent.load_state_dict(weights)
+    return agent
+
+
+def load_policy(checkpoint: Checkpoint) -> base.Policy:
+    """The policy of a checkpoint of this algorithm."""
+    return PicturePolicy(_loaded(checkpoint), checkpoint.facts["first_action"])
+
+
+def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:
+    """Actor and critics, as CleanRL's TD3 script saves them; its SAC scripts save no model."""
+    state = _loaded(checkpoint).state_dict()
+    return tuple(base.named_under(f"{name}.", state) for name in HEADS)

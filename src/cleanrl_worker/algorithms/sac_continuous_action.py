@@ -1,0 +1,323 @@
+"""Soft actor-critic for continuous actions.
+
+The agent learns what actions are worth from everything it has lived through, and a policy that seeks worth while
+staying as varied as it can; how much variety counts is tuned by itself. It learns far more from each environment step
+than PPO, at many times the computation for each: the first thing to try where steps are scarce or slow, as on robots
+and in simulated physics. Where steps are cheap, ppo_continuous_action is faster by the clock. TD3 is its deterministic
+sibling, with noise in place of variety.
+
+Paper: Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", arXiv:1812.05905 (2018).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from cleanrl_worker import devices
+from cleanrl_worker.actor_critic import Learner, Networks
+from cleanrl_worker.algorithms import base
+from cleanrl_worker.control_kernels import LOG_STD_MAX, LOG_STD_MIN, SacKernel
+from cleanrl_worker.replay import Replay, check_memory, restore_replay
+from cleanrl_worker.vector import Environments, plain
+from mosaic import envs
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.payload import EnvId, SafeName
+
+if TYPE_CHECKING:
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+NAME = "sac_continuous_action"
+NORMALISES = False
+"""Whether observations and rewards are normalised."""
+HIDDEN = (256, 256)
+HEADS = ("fc_mean", "fc_logstd")
+REPORT_EVERY = 100
+"""Updates between two reports."""
+
+
+class Config(base.AlgorithmConfig):
+    """Settings of soft actor-critic."""
+
+    env_id: EnvId = Field(default="Hopper-v5", json_schema_extra=base.RUN)
+    """The environment to train in, by its Gymnasium id."""
+    total_timesteps: int = Field(default=1_000_000, gt=0, json_schema_extra=base.RUN)
+    """How many environment steps to train for, over all environments together."""
+    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
+    """The name of the experiment, part of the run's name."""
+    checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
+    """How large a replay buffer is still saved in checkpoints, in megabytes; without it a resume is not exact."""
+    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
+    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
+    """Whether the torch backend compiles its updates first; needs a compiler and a minute at the start."""
+    num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
+    """How many environments are played at once; one update follows each step of them all."""
+    buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=base.ROLLOUT)
+    """How many of the newest transitions are kept to learn from; 100,000 to 1,000,000 are usual."""
+    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.LEARNING)
+    """The discount factor: how much a reward counts that comes one step later."""
+    tau: float = Field(default=0.005, gt=0, le=1, json_schema_extra=base.LEARNING)
+    """How far the target networks move towards the learned ones each time; 0.001 to 0.02 are usual."""
+    batch_size: int = Field(default=256, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
+    """How many transitions each update learns from; 64 to 512 are usual."""
+    learning_starts: int = Field(default=5_000, ge=0, json_schema_extra=base.LEARNING)
+    """Environment steps with random actions before the first update; 1,000 to 25,000 are usual."""
+    policy_lr: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
+    """The actor's step size; 1e-4 to 1e-3 are usual."""
+    q_lr: float = Field(default=1e-3, gt=0, lt=1, json_schema_extra=base.LEARNING)
+    """The critics' step size, and that of the variety's weight; 3e-4 to 1e-3 are usual."""
+    policy_frequency: int = Field(default=2, ge=1, le=1000, json_schema_extra=base.LEARNING)
+    """After how many updates of the critics the actor makes up for as many of its own."""
+    target_network_frequency: int = Field(default=1, ge=1, json_schema_extra=base.LEARNING)
+    """Updates between two moves of the target networks."""
+    alpha: float = Field(default=0.2, gt=0, le=100, json_schema_extra=base.LEARNING)
+    """The weight of variety beside reward, where it is not tuned."""
+    autotune: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether that weight is tuned so that the policy stays as varied as one unit for each action dimension."""
+
+
+class Agent:
+    """An actor that gives mean and spread of each action before squashing, two critics, and their slow followers."""
+
+    def __init__(self, observation_size: int, low: Array, high: Array) -> None:
+        self.networks = Networks(observation_size, low.size, HIDDEN, HEADS, critics=2, has_target_actor=False)
+        self.scale = ((high.astype(np.float64) - low) / 2).astype(np.float32)
+        self.bias = ((high.astype(np.float64) + low) / 2).astype(np.float32)
+        self.log_alpha = np.zeros(1, np.float32)
+
+    def state_dict(self) -> dict[str, Array]:
+        """CleanRL's keys behind the names of its networks, torch's layout."""
+        bounds = {"actor.action_scale": self.scale, "actor.action_bias": self.bias}
+        return {**bounds, **self.networks.state_dict(), "log_alpha": self.log_alpha}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self.networks.load_state_dict(state)
+        self.log_alpha[...] = state["log_alpha"]
+
+    def drawn(self, outputs: Array, noise: Array | float) -> Array:
+        """Actions [rows, actions] from the actor's outputs: the mean and so much of the spread, squashed."""
+        mean, log_std = np.split(outputs, 2, 1)
+        log_std = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (np.tanh(log_std) + 1)
+        return np.asarray(np.tanh(mean + np.exp(log_std) * noise) * self.scale.ravel() + self.bias.ravel())
+
+
+def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    space: Any = env.action_space
+    if not isinstance(space, gymnasium.spaces.Box) or space.dtype.kind != "f" or 0 in space.shape:
+        raise base.refuse_actions(NAME, "a continuous (Box) action space", env)
+    if not space.is_bounded():
+        raise BadInput(
+            f"{NAME} squashes its actions into their bounds; {base.name_of(env)} has none for some of them. "
+            "This fits: ppo_continuous_action."
+        )
+    base.check_observations(NAME, env)
+    inputs = base.Inputs.facts(env.observation_space)
+    kept = min(config.buffer_size, config.total_timesteps)
+    size_bytes = Replay.size_bytes(kept, *_row(env.observation_space, space))
+    check_memory(NAME, kept, size_bytes)
+    return {
+        "observations": list(env.observation_space.shape or (inputs["size"],)),
+        "actions": list(space.shape),
+        "parameters": Agent(inputs["size"], space.low, space.high).networks.size,
+        "replay_bytes": size_bytes,
+        "backend": devices.backend_for_wide(config.backend, config.cuda),
+        "threads": devices.threads(),
+    }
+
+
+def _row(observations: gymnasium.Space[Any], actions: Any) -> tuple[tuple[int, Any], tuple[int, Any]]:
+    """Size and type of an observation and of an action in the replay buffer."""
+    seen = base.Inputs.facts(observations)["size"], base.stored_dtype(observations)
+    return seen, (math.prod(actions.shape), np.float32)
+
+
+def _learner(config: Config, agent: Agent, replay: Replay, rng: np.random.Generator, backend: str) -> Learner:
+    rates = (config.policy_lr, config.q_lr)
+    tuned = agent.log_alpha if config.autotune else None
+    if backend == "numpy":
+        return SacKernel(
+            agent.networks, replay, config, rates, agent.scale, agent.bias, rng,
+            policy_steps=config.policy_frequency, alpha=config.alpha, log_alpha=tuned,
+        )  # fmt: skip
+    from cleanrl_worker.torch_backend import Compute
+    from cleanrl_worker.torch_control import SacLearner
+
+    compute = Compute.prepared(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+        cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
+    )  # fmt: skip
+    return SacLearner(
+        agent.networks, replay, config, rates, agent.scale, agent.bias, compute,
+        policy_steps=config.policy_frequency, alpha=config.alpha, log_alpha=tuned,
+    )  # fmt: skip
+
+
+def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
+    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    make = functools.partial(envs.make, config.env_id)
+    environments = Environments(make, config.num_envs, config.seed, run.frames)
+    try:
+        _train(config, run, resume, environments)
+    finally:
+        environments.close()
+
+
+def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Environments) -> None:
+    action_space: Any = environments.action_space
+    low, high = action_space.low.ravel(), action_space.high.ravel()
+    size, count = environments.observation_size, config.num_envs
+    shape = {"env_id": config.env_id, "observation_size": size, "actions": low.size, "num_envs": count}
+    rng = np.random.default_rng(config.seed)
+    agent = Agent(size, action_space.low, action_space.high)
+    kept = min(config.buffer_size, config.total_timesteps)
+    replay = Replay(kept, count, *_row(environments.observation_space, action_space), seed=config.seed)
+    observations = np.zeros((count, size), base.stored_dtype(environments.observation_space))
+    rewards = np.zeros(count)
+    learning_starts = config.learning_starts
+
+    if resume is None:
+        global_step = 0
+        backend = devices.backend_for_wide(config.backend, config.cuda)
+        agent.networks.initialise(rng)
+        learner = _learner(config, agent, replay, rng, backend)
+        environments.start()
+        environments.observe(observations)
+        replay.start(observations)
+    else:
+        base.check_resumable(NAME, shape, resume)
+        global_step = resume.facts["global_step"]
+        if global_step + count > config.total_timesteps:
+            return
+        backend = devices.backend_for_wide(config.backend, config.cuda, resume.facts["backend"])
+        agent.load_state_dict(resume.weights)
+        learner = _learner(config, agent, replay, rng, backend)
+        learner.restore(resume.arrays, resume.facts["optimizer"])
+        rng.bit_generator.state = resume.facts["rng"]
+        is_exact = base.restore_environments(run, environments, resume)
+        environments.observe(observations)
+        if not restore_replay(run, replay, resume):
+            replay.start(observations)
+            learning_starts += global_step
+        elif not is_exact:
+            replay.interrupt(observations)
+
+    def save() -> None:
+        learner.collect()
+        arrays, environment_facts = environments.record()
+        replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
+        moments, optimizer_facts = learner.moments()
+        run.save_checkpoint(
+            global_step,
+            weights=agent.state_dict(),
+            arrays={
+                **arrays,
+                **replay_arrays,
+                **moments,
+                "action.low": action_space.low,
+                "action.high": action_space.high,
+            },
+            facts={
+                "algorithm": NAME,
+                "shape": shape,
+                "config": config.model_dump(mode="json"),
+                "backend": backend,
+                "threads": devices.threads(),
+                "inputs": base.Inputs.facts(environments.observation_space),
+                "global_step": global_step,
+                "optimizer": optimizer_facts,
+                "rng": plain(rng.bit_generator.state),
+                "replay": replay_facts,
+                "environments": environment_facts,
+            },
+        )
+
+    def losses(is_finite: bool = True) -> dict[str, float]:
+        """What is reported; ends the training where it is infinite."""
+        figures = {f"losses/{name}": value for name, value in learner.losses().items()}
+        base.stop_where_infinite(NAME, run, global_step, figures, is_finite)
+        return figures
+
+    started_at, started_step = time.time(), global_step
+    saved_step = -1 if resume is None else global_step
+    while global_step + count <= config.total_timesteps and not run.stop_requested:
+        # Play.
+        if global_step < config.learning_starts:
+            actions = rng.uniform(low, high, (count, low.size))
+        else:
+            actions = agent.drawn(learner.act(observations), rng.standard_normal((count, low.size), np.float32))
+        sent = np.clip(actions, low, high).astype(action_space.dtype)
+        endings = environments.advance(sent.reshape(count, *action_space.shape), observations, rewards)
+        global_step += count
+        for ending in endings:
+            run.episode(env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length)
+        base.stop_where_reward_infinite(NAME, run, rewards[None], global_step - count)
+        replay.add(sent, rewards, endings, observations)
+        run.update(global_step)
+
+        # Learn.
+        updates = global_step // count
+        is_learning = global_step > learning_starts
+        if is_learning:
+            is_finite = learner.update(
+                replay, updates % config.policy_frequency == 0, updates % config.target_network_frequency == 0
+            )
+            if not is_finite:
+                losses(is_finite)
+
+            # Report.
+            if updates % REPORT_EVERY == 0:
+                rate = int((global_step - started_step) / (time.time() - started_at))
+                run.scalars(global_step, {**losses(), "charts/SPS": rate})
+        if run.checkpoint_due(global_step):
+            if is_learning:
+                losses()
+            save()
+            saved_step = global_step
+    if saved_step != global_step:
+        save()
+
+
+class SquashedPolicy:
+    """Acts by a checkpoint's weights; needs numpy only."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._agent = _loaded(checkpoint)
+        self._inputs = base.Inputs(checkpoint.facts["inputs"])
+        self._low, self._high = checkpoint.arrays["action.low"], checkpoint.arrays["action.high"]
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        """Means where `deterministic`, else draws."""
+        outputs = self._agent.networks.actor(self._inputs(observations))
+        noise = 0.0 if deterministic else rng.standard_normal((len(outputs), self._low.size), np.float32)
+        actions = self._agent.drawn(outputs, noise).reshape(-1, *self._low.shape)
+        return np.clip(actions, self._low, self._high).astype(self._low.dtype)
+
+
+def _loaded(checkpoint: Checkpoint) -> Agent:
+    base.check_made_by(NAME, checkpoint)
+    arrays = checkpoint.arrays
+    agent = Agent(checkpoint.facts["shape"]["observation_size"], arrays["action.low"], arrays["action.high"])
+    agent.load_state_dict(checkpoint.weights)
+    return agent
+
+
+def load_policy(checkpoint: Checkpoint) -> base.Policy:
+    """The policy of a checkpoint of this algorithm."""
+    return SquashedPolicy(checkpoint)
+
+
+def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:
+    """Actor and critics, as CleanRL's TD3 script saves them; its SAC script saves no model."""
+    state = _loaded(checkpoint).state_dict()
+    return tuple(base.named_under(f"{name}.", state) for name in ("actor", "qf1", "qf2"))

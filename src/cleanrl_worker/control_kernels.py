@@ -1,0 +1,339 @@
+"""The updates of SAC, TD3 and DDPG written out by hand in numpy.
+
+Almost all of their time goes into products of 256-wide matrices, which numpy computes as fast as torch does. By hand
+nothing is computed that nobody uses: a critic's own gradient while the actor learns, the way back through the critic
+that was not the smaller one, a forward pass that was just done. The losses in torch_control.py are the reference: the
+tests hold these gradients against autograd's.
+
+As in perceptron.py, a network's outputs are [outputs, rows].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cleanrl_worker.actor_critic import Networks, Settings
+from cleanrl_worker.perceptron import Array, Forward, Perceptron
+from cleanrl_worker.value_kernels import BETA_1, BETA_2, Adam, Gradient, move_towards
+
+if TYPE_CHECKING:
+    from cleanrl_worker.replay import PackedBatch, Replay
+
+EPSILON = 1e-8
+LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+LEAST = 1e-6
+"""Keeps the logarithm of an action's density finite at the bounds."""
+
+
+class Kernel:
+    """What the three have in common: the step of the critics, and the way back from values to actions."""
+
+    def __init__(
+        self,
+        networks: Networks,
+        replay: Replay,
+        settings: Settings,
+        rates: tuple[float, float],
+        scale: Array,
+        bias: Array,
+        rng: np.random.Generator,
+    ) -> None:
+        rows = settings.batch_size
+        self.networks = networks
+        self.batch: PackedBatch = replay.batch(rows)
+        self.actor = Gradient(networks.actor, rows)
+        self.critics = [Gradient(critic, rows) for critic in networks.critics]
+        self._targets = [Forward(target, rows) for target in networks.targets]
+        self._actor_rate, self._critic_rate = rates
+        self._actor_adam = Adam(networks.actor, EPSILON)
+        self._critic_adams = [Adam(critic, EPSILON) for critic in networks.critics]
+        self._gamma, self._tau = settings.gamma, settings.tau
+        self._scale, self._bias = scale.reshape(-1, 1).astype(np.float32), bias.reshape(-1, 1).astype(np.float32)
+        self._rng = rng
+        self._rows = rows
+        self._acting = Forward(networks.actor, replay.envs)
+        self._pairs = np.empty((rows, networks.observation_size + networks.action_size), np.float32)
+        self._goals = np.empty(rows, np.float32)
+        self._out_delta = np.empty((1, rows), np.float32)
+        self._slopes = np.empty((networks.action_size, rows), np.float32)
+        self._figures: dict[str, float] = {}
+
+    def act(self, observations: npt.NDArray[Any]) -> Array:
+        return self._acting(observations).T
+
+    def _paired(self, observations: npt.NDArray[Any], actions: Array) -> Array:
+        """What goes into a critic; actions are [actions, rows]."""
+        size = self.networks.observation_size
+        self._pairs[:, :size] = observations
+        self._pairs[:, size:] = actions.T
+        return self._pairs
+
+    def _least(self, forwards: Sequence[Forward], pairs: Array) -> Array:
+        """The smallest value that a critic gives each row."""
+        least: Array = forwards[0](pairs)[0]
+        for forward in forwards[1:]:
+            least = np.minimum(least, forward(pairs)[0])
+        return least
+
+    def _aim(self, next_values: Array) -> None:
+        """The goals of the critics: the reward and, where the episode went on, what comes next."""
+        np.subtract(1, self.batch.terminals, out=self._goals)
+        np.multiply(self._goals, self._gamma, out=self._goals)
+        np.multiply(self._goals, next_values, out=self._goals)
+        np.add(self._goals, self.batch.rewards, out=self._goals)
+
+    def _judge(self) -> bool:
+        """One step of each critic towards the goals."""
+        pairs = self._paired(self.batch.observations, self.batch.actions.T)
+        is_finite = True
+        for number, (critic, adam) in enumerate(zip(self.critics, self._critic_adams, strict=True), start=1):
+            values = critic.forward(pairs)[0]
+            errors = values - self._goals
+            np.multiply(errors, 2 / self._rows, out=self._out_delta[0])
+            critic(self._out_delta)
+            is_finite &= adam(critic.views, self._critic_rate)
+            self._figures[f"qf{number}_values"] = float(np.add.reduce(values)) / self._rows
+            self._figures[f"qf{number}_loss"] = float(np.dot(errors, errors)) / self._rows
+        return is_finite
+
+    def _slope_by_actions(self, forward: Forward, columns: npt.NDArray[np.intp] | slice) -> None:
+        """Fills those columns of `_slopes`: how a critic's value changes with each action."""
+        layers, inputs = forward.network.parameters.layers, forward.inputs
+        slope: Array = layers[-1][0, :-1, None]
+        for index in range(len(layers) - 2, -1, -1):
+            slope = slope * (inputs[index + 1][:-1, columns] > 0)
+            beneath = layers[index][:, :-1] if index else layers[0][:, self.networks.observation_size : -1]
+            slope = np.dot(beneath.T, slope)
+        self._slopes[:, columns] = slope
+
+    def _follow(self) -> None:
+        for critic, target in zip(self.networks.critics, self.networks.targets, strict=True):
+            move_towards(target, critic, self._tau)
+        if self.networks.target_actor is not None:
+            move_towards(self.networks.target_actor, self.networks.actor, self._tau)
+
+    def losses(self) -> dict[str, float]:
+        figures = dict(self._figures)
+        if len(self.critics) > 1:
+            figures["qf_loss"] = (figures["qf1_loss"] + figures["qf2_loss"]) / 2
+        return figures
+
+    def collect(self) -> None:
+        """Nothing to do: this learner works on the networks themselves."""
+
+    def _adams(self) -> dict[str, tuple[Perceptron, Adam]]:
+        adams = [self._actor_adam, *self._critic_adams]
+        return {name: (part, adam) for (name, part), adam in zip(self.networks.learned.items(), adams, strict=True)}
+
+    def moments(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        facts: dict[str, int] = {}
+        for name, (network, adam) in self._adams().items():
+            for kind, views in (("adam.first", adam.first), ("adam.second", adam.second)):
+                arrays |= {f"{kind}.{key}": part for key, part in self.networks.named(name, network, views).items()}
+            facts[name] = adam.count
+        return arrays, {"counts": facts}
+
+    def restore(self, arrays: Mapping[str, npt.NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        for name, (network, adam) in self._adams().items():
+            for kind, views in (("adam.first.", adam.first), ("adam.second.", adam.second)):
+                named = {key.removeprefix(kind): part for key, part in arrays.items() if key.startswith(kind)}
+                self.networks.assign(name, network, views, named)
+            adam.count = facts["counts"][name]
+
+
+class SacKernel(Kernel):
+    """Both critics learn towards the smaller target, less what the policy's certainty costs; the actor by both."""
+
+    def __init__(self, *args: Any, policy_steps: int, alpha: float, log_alpha: Array | None) -> None:
+        super().__init__(*args)
+        rows, size = self._rows, self.networks.action_size
+        self._policy_steps = policy_steps
+        self._alpha = alpha
+        self._log_alpha = log_alpha
+        """Learned, where the temperature is tuned: one number, in place."""
+        self._alpha_adam = NumberAdam(log_alpha, self._critic_rate) if log_alpha is not None else None
+        self._target_entropy = -float(size)
+        self._noise, self._turned, self._stds, self._squashed, self._free = np.empty((5, size, rows), np.float32)
+        self._actions = np.empty((size, rows), np.float32)
+        self._actor_delta = np.empty((2 * size, rows), np.float32)
+
+    @property
+    def alpha(self) -> float:
+        return self._alpha if self._log_alpha is None else math.exp(float(self._log_alpha[0]))
+
+    def update(self, replay: Replay, is_policy_due: bool, is_target_due: bool) -> bool:
+        replay.sample(self.batch)
+        log_probs = self._draw(self.actor.forward(self.batch.next_observations))
+        values = self._least(self._targets, self._paired(self.batch.next_observations, self._actions))
+        self._aim(values - self.alpha * log_probs)
+        is_finite = self._judge()
+        if is_policy_due:
+            is_finite &= self._improve()
+        if is_target_due:
+            self._follow()
+        return is_finite
+
+    def _draw(self, outputs: Array) -> Array:
+        """Draws actions, squashed into their bounds, and gives their log-probabilities."""
+        size = self.networks.action_size
+        self._rng.standard_normal(dtype=np.float32, out=self._noise)
+        np.tanh(outputs[size:], out=self._turned)
+        log_stds = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (self._turned + 1)
+        np.exp(log_stds, out=self._stds)
+        np.multiply(self._stds, self._noise, out=self._squashed)
+        np.add(self._squashed, outputs[:size], out=self._squashed)
+        np.tanh(self._squashed, out=self._squashed)
+        np.multiply(self._squashed, self._scale, out=self._actions)
+        np.add(self._actions, self._bias, out=self._actions)
+        # How much of an action's range the squashing left free: the change of its density.
+        np.multiply(self._squashed, self._squashed, out=self._free)
+        np.subtract(1, self._free, out=self._free)
+        density = self._free * self._scale + LEAST
+        np.log(density, out=density)
+        density += log_stds
+        density += 0.5 * self._noise * self._noise
+        return np.asarray(-np.add.reduce(density, 0) - size * HALF_LOG_TWO_PI)
+
+    def _improve(self) -> bool:
+        """As many steps of the actor as were waited for, each followed by one of the temperature."""
+        observations, forwards = self.batch.observations, [critic.forward for critic in self.critics]
+        outputs, is_finite = self.actor.forward(observations), True
+        for step in range(self._policy_steps):
+            log_probs = self._draw(outputs)
+            pairs = self._paired(observations, self._actions)
+            first, second = (forward(pairs)[0] for forward in forwards)
+            is_first = first <= second
+            # Only the smaller of both values counts, so only its critic is gone back through.
+            for forward, is_chosen in zip(forwards, (is_first, ~is_first), strict=True):
+                self._slope_by_actions(forward, np.flatnonzero(is_chosen))
+            alpha = self.alpha
+            least = np.minimum(first, second)
+            self._figures["actor_loss"] = float(np.add.reduce(alpha * log_probs - least)) / self._rows
+            self._pull(alpha)
+            self.actor(self._actor_delta)
+            is_finite &= self._actor_adam(self.actor.views, self._actor_rate)
+            # The next step wants the same observations: one forward pass serves it and the temperature.
+            if self._alpha_adam is not None or step + 1 < self._policy_steps:
+                outputs = self.actor.forward(observations)
+            if self._alpha_adam is not None:
+                excess = float(np.add.reduce(self._draw(outputs))) / self._rows + self._target_entropy
+                self._figures["alpha_loss"] = slope = -alpha * excess
+                self._alpha_adam(slope)
+        return is_finite
+
+    def _pull(self, alpha: float) -> None:
+        """The slope of the actor's loss by its outputs, from the critics' slopes by the actions."""
+        size = self.networks.action_size
+        means, spreads = self._actor_delta[:size], self._actor_delta[size:]
+        np.multiply(self._free, self._scale, out=means)
+        np.add(means, LEAST, out=means)
+        np.divide(self._squashed, means, out=means)
+        np.multiply(means, 2 * alpha, out=means)
+        np.subtract(means, self._slopes, out=means)
+        np.multiply(means, self._scale, out=means)
+        np.multiply(means, self._free, out=means)
+        np.multiply(means, self._stds, out=spreads)
+        np.multiply(spreads, self._noise, out=spreads)
+        np.subtract(spreads, alpha, out=spreads)
+        np.multiply(self._turned, self._turned, out=self._turned)
+        np.subtract(1, self._turned, out=self._turned)
+        np.multiply(spreads, self._turned, out=spreads)
+        np.multiply(spreads, 0.5 * (LOG_STD_MAX - LOG_STD_MIN), out=spreads)
+        np.multiply(self._actor_delta, 1 / self._rows, out=self._actor_delta)
+
+    def losses(self) -> dict[str, float]:
+        return {**super().losses(), "alpha": self.alpha}
+
+    def moments(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        arrays, facts = super().moments()
+        if self._alpha_adam is not None:
+            arrays |= self._alpha_adam.arrays()
+            facts["counts"]["log_alpha"] = self._alpha_adam.count
+        return arrays, facts
+
+    def restore(self, arrays: Mapping[str, npt.NDArray[Any]], facts: Mapping[str, Any]) -> None:
+        super().restore(arrays, facts)
+        if self._alpha_adam is not None:
+            self._alpha_adam.restore(arrays, facts["counts"]["log_alpha"])
+
+
+class DeterministicKernel(Kernel):
+    """TD3's and DDPG's: the actor climbs the first critic; TD3 blurs the target actions and has two critics."""
+
+    def __init__(self, *args: Any, policy_noise: float, noise_clip: float) -> None:
+        super().__init__(*args)
+        rows, size = self._rows, self.networks.action_size
+        assert self.networks.target_actor is not None
+        self._target_actor = Forward(self.networks.target_actor, rows)
+        self._policy_noise, self._noise_clip = policy_noise, noise_clip
+        self._noise, self._squashed, self._actions, self._actor_delta = np.empty((4, size, rows), np.float32)
+        self._low, self._high = self._bias - self._scale, self._bias + self._scale
+
+    def update(self, replay: Replay, is_policy_due: bool, is_target_due: bool) -> bool:
+        replay.sample(self.batch)
+        self._squash(self._target_actor(self.batch.next_observations))
+        if self._policy_noise:
+            noise, reach = self._noise, self._noise_clip
+            self._rng.standard_normal(dtype=np.float32, out=noise)
+            np.multiply(noise, self._policy_noise, out=noise)
+            np.clip(noise, -reach, reach, out=noise)
+            np.multiply(noise, self._scale, out=noise)
+            np.add(self._actions, noise, out=self._actions)
+            np.clip(self._actions, self._low, self._high, out=self._actions)
+        self._aim(self._least(self._targets, self._paired(self.batch.next_observations, self._actions)))
+        is_finite = self._judge()
+        if is_policy_due:
+            is_finite &= self._improve()
+        if is_target_due:
+            self._follow()
+        return is_finite
+
+    def _squash(self, outputs: Array) -> None:
+        np.tanh(outputs, out=self._squashed)
+        np.multiply(self._squashed, self._scale, out=self._actions)
+        np.add(self._actions, self._bias, out=self._actions)
+
+    def _improve(self) -> bool:
+        observations, forward = self.batch.observations, self.critics[0].forward
+        self._squash(self.actor.forward(observations))
+        values = forward(self._paired(observations, self._actions))[0]
+        self._figures["actor_loss"] = -float(np.add.reduce(values)) / self._rows
+        self._slope_by_actions(forward, slice(None))
+        delta = self._actor_delta
+        np.multiply(self._squashed, self._squashed, out=delta)
+        np.subtract(1, delta, out=delta)
+        np.multiply(delta, self._scale * (-1 / self._rows), out=delta)
+        np.multiply(delta, self._slopes, out=delta)
+        self.actor(delta)
+        return self._actor_adam(self.actor.views, self._actor_rate)
+
+
+class NumberAdam:
+    """Adam for a single number, which it changes in place."""
+
+    def __init__(self, number: Array, rate: float) -> None:
+        self.count = 0
+        self._number = number
+        self._rate = rate
+        self._first = self._second = 0.0
+
+    def __call__(self, slope: float) -> None:
+        self.count += 1
+        self._first += (1 - BETA_1) * (slope - self._first)
+        self._second += (1 - BETA_2) * (slope * slope - self._second)
+        spread = math.sqrt(self._second / (1 - BETA_2**self.count)) + EPSILON
+        self._number[0] -= self._rate * self._first / (1 - BETA_1**self.count) / spread
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {"adam.first.log_alpha": np.array([self._first]), "adam.second.log_alpha": np.array([self._second])}
+
+    def restore(self, arrays: Mapping[str, npt.NDArray[Any]], count: int) -> None:
+        self._first, self._second = (float(arrays[f"adam.{kind}.log_alpha"][0]) for kind in ("first", "second"))
+        self.count = count

@@ -1,0 +1,440 @@
+"""What an agent has lived through, to learn from again and again.
+
+An observation is stored once: what follows a step is the beginning of the next row. Rows lie packed one behind the
+other, so that a transition with its next observation is one stretch of memory and a sample one indexing. Behind an
+episode that was cut short lies its successor's first observation; the true last one is kept aside and put into place
+when such a row is drawn. Behind a terminal row it does not matter: nothing is estimated from there.
+
+Each environment has a ring of its own; all of them go on together. Sampling has its own generator, so that equal seeds
+draw equal rows, and counts from the oldest row on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cleanrl_worker.vector import Ending, plain
+from mosaic.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+Integers = npt.NDArray[np.intp]
+MEGABYTE = 1 << 20
+_STREAM = 0x5EED
+"""Sets the generator of the samples apart from others that begin with the same seed."""
+
+
+class Batch:
+    """Drawn transitions: views of one packed buffer, which the next sample overwrites."""
+
+    observations: Array
+    actions: Array
+    rewards: Array
+    terminals: Array
+    """1 where nothing followed; 0 also where the episode was cut short."""
+    next_observations: Array
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.spots: Integers = np.zeros(rows, np.intp)
+        """Where in the buffer they were."""
+        self._uniform = np.empty(rows)
+
+
+class PackedBatch(Batch):
+    def __init__(self, rows: int, window: np.dtype[Any], buffer: Array | None = None) -> None:
+        super().__init__(rows)
+        self.packed = np.zeros((rows, window.itemsize), np.uint8) if buffer is None else buffer
+        """All of it, as bytes: one copy brings it to another device."""
+        self.layout = {name: _placed(*place[:2]) for name, place in (window.fields or {}).items()}
+        """Where in a row each field begins, how many numbers it has, and their type."""
+        self._windows = self.packed.view(np.dtype((np.void, window.itemsize)))[:, 0]
+        fields = self.packed.view(window)[:, 0]
+        self.observations = fields["observation"]
+        self.actions = fields["action"]
+        self.rewards = fields["reward"]
+        self.terminals = fields["terminal"]
+        self.next_observations = fields["next_observation"]
+        self._cuts = fields["cut"]
+
+
+def _placed(kind: np.dtype[Any], offset: int) -> tuple[int, int, str]:
+    return offset, int(np.prod(kind.shape)), kind.base.name
+
+
+class _Ring:
+    """How rows are written, counted, drawn, saved and restored, whatever is in them."""
+
+    _observations: Array
+    """[environments, rows, …], as are the others."""
+    _actions: Array
+    _rewards: Array
+    _terminals: Array
+    _cuts: Array
+    """Where an episode was cut short."""
+
+    def __init__(self, capacity: int, envs: int, seed: int, before: int = 0) -> None:
+        self.envs = envs
+        self.steps = max(1, capacity // envs)
+        """Transitions of each environment that are kept."""
+        # One row more for the newest observation, which has no transition yet.
+        self._length = self.steps + 1 + before
+        # And one that repeats the first, so that the last one has its successor behind it.
+        self._stride = self._length + 1
+        self._count = 0
+        self._head = 0
+        """The row of the newest observation."""
+        self._used = 1
+        """Rows that were ever written, from the first on."""
+        self._rng = np.random.default_rng([seed, _STREAM])
+        self._cut: dict[int, Array] = {}
+        """The last observations of episodes that were cut short, by their spot."""
+
+    def __len__(self) -> int:
+        return self._count * self.envs
+
+    def _draw(self, batch: Batch) -> None:
+        """Spots of uniformly drawn transitions, oldest first."""
+        uniform, count = batch._uniform, self._count
+        self._rng.random(out=uniform)
+        np.multiply(uniform, count * self.envs, out=uniform)
+        spots = batch.spots
+        spots[...] = uniform
+        oldest = self._head - count
+        if self.envs > 1:
+            lanes, ages = np.divmod(spots, count)
+            spots[...] = (ages + oldest) % self._length + lanes * self._stride
+        else:
+            spots += oldest
+            if oldest < 0:
+                spots %= self._length
+
+    def start(self, observations: Array) -> None:
+        """Begins anew with the first observation of each environment."""
+        self._count, self._head, self._used = 0, 0, 1
+        self._cut.clear()
+        self._show(observations)
+
+    def _show(self, observations: Array) -> None:
+        """Writes the newest observations, of which no transition is known yet."""
+        self._observations[:, self._head] = observations
+        if self._head == 0:
+            self._observations[:, self._length] = observations
+
+    def interrupt(self, observations: Array) -> None:
+        """The environments were reset where nobody saw it: the newest episodes count as cut short."""
+        head, before = self._head, (self._head - 1) % self._length
+        for env in range(self.envs) if self._count else ():
+            if not self._terminals[env, before] and not self._cuts[env, before]:
+                self._cuts[env, before] = True
+                self._cut[env * self._stride + before] = self._observations[env, head].copy()
+        self._show(observations)
+
+    def add(self, actions: Array, rewards: Array, endings: Sequence[Ending], observations: Array) -> None:
+        """One step of each environment. The observations are those after it, of the reset where an episode ended."""
+        head = self._head
+        self._actions[:, head] = actions
+        self._rewards[:, head] = rewards
+        self._terminals[:, head] = 0
+        self._cuts[:, head] = False
+        if self._cut:
+            for env in range(self.envs):
+                self._cut.pop(env * self._stride + head, None)
+        for ending in endings:
+            if ending.is_terminal:
+                self._terminals[ending.env, head] = 1
+            else:
+                self._cuts[ending.env, head] = True
+                self._cut[ending.env * self._stride + head] = self._last(ending)
+        self._head = (head + 1) % self._length
+        self._used = max(self._used, self._head + 1) if self._head else self._stride
+        self._count = min(self._count + 1, self.steps)
+        self._show(observations)
+
+    def _last(self, ending: Ending) -> Array:
+        return ending.observation
+
+    # --- saving
+
+    def _filled(self) -> dict[str, Array]:
+        """Whole arrays by name, [environments, rows, …]."""
+        raise NotImplementedError
+
+    @property
+    def filled_bytes(self) -> int:
+        return sum(part[:, : self._used].nbytes for part in self._filled().values())
+
+    def record(self, limit_mb: float) -> tuple[dict[str, Array], dict[str, Any]]:
+        """Arrays and facts for a checkpoint. Beyond the limit only the facts: then `restore` says so."""
+        is_saved = self.filled_bytes <= limit_mb * MEGABYTE
+        facts = {
+            "is_saved": is_saved,
+            "size_bytes": self.filled_bytes,
+            "limit_mb": limit_mb,
+            "count": self._count,
+            "head": self._head,
+            "used": self._used,
+            "length": self._length,
+            "rng": plain(self._rng.bit_generator.state),
+        }
+        if not is_saved:
+            return {}, facts
+        arrays = {f"replay.{name}": part[:, : self._used] for name, part in self._filled().items()}
+        if self._cut:
+            spots = sorted(self._cut)
+            arrays["replay.cut.spots"] = np.array(spots, np.int64)
+            arrays["replay.cut.observations"] = np.stack([self._cut[spot] for spot in spots])
+        return arrays, facts
+
+    def restore(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> str | None:
+        """Why it is empty now, where it could not be restored."""
+        self._rng.bit_generator.state = facts["rng"]
+        if not facts["is_saved"]:
+            return (
+                f"the replay buffer of {facts['size_bytes'] / MEGABYTE:,.0f} MB was larger than checkpoint_replay_mb = "
+                f"{facts['limit_mb']:g} and is filled anew"
+            )
+        is_wrapped = facts["used"] > facts["length"]
+        if facts["length"] != self._length and (is_wrapped or facts["used"] > self._length):
+            return "the replay buffer has another size than before and is filled anew"
+        self._count, self._head, self._used = facts["count"], facts["head"], facts["used"]
+        for name, part in self._filled().items():
+            part[:, : self._used] = arrays[f"replay.{name}"]
+        spots = arrays.get("replay.cut.spots")
+        if spots is not None:
+            before = facts["length"] + 1
+            moved = (spot // before * self._stride + spot % before for spot in spots.tolist())
+            self._cut = dict(zip(moved, arrays["replay.cut.observations"], strict=True))
+        return None
+
+
+class Replay(_Ring):
+    """Transitions whose observations are vectors: `start`, then `add` after each step, `sample` as often as wanted."""
+
+    def __init__(
+        self,
+        capacity: int,
+        envs: int,
+        observation: tuple[int, npt.DTypeLike],
+        action: tuple[int, npt.DTypeLike],
+        seed: int,
+    ) -> None:
+        super().__init__(capacity, envs, seed)
+        row = row_of(observation, action)
+        self._window = window_of(row)
+        self._packed = np.zeros((envs, self._stride, row.itemsize), np.uint8)
+        fields = self._packed.view(row)[..., 0]
+        self._observations = fields["observation"]
+        self._actions = fields["action"]
+        self._rewards = fields["reward"]
+        self._terminals = fields["terminal"]
+        self._cuts = fields["cut"]
+        self._windows: Array = np.ndarray(
+            (envs * self._stride - 1,),
+            np.dtype((np.void, self._window.itemsize)),
+            self._packed.data,
+            0,
+            (row.itemsize,),
+        )
+        """Every row with the observation behind it. They overlap, so they are for reading."""
+
+    @staticmethod
+    def size_bytes(capacity: int, observation: tuple[int, npt.DTypeLike], action: tuple[int, npt.DTypeLike]) -> int:
+        """What so many transitions take, once they are there."""
+        return capacity * row_of(observation, action).itemsize
+
+    def batch(self, rows: int, buffer: Array | None = None) -> PackedBatch:
+        """What `sample` fills. The bytes of a `buffer` [rows, window_bytes] serve where it has to be special memory."""
+        return PackedBatch(rows, self._window, buffer)
+
+    @property
+    def window_bytes(self) -> int:
+        return self._window.itemsize
+
+    def sample(self, batch: PackedBatch) -> None:
+        """Uniformly, with repetition."""
+        self._draw(batch)
+        batch._windows[...] = self._windows[batch.spots]
+        if self._cut and batch._cuts.any():
+            for row in np.flatnonzero(batch._cuts):
+                batch.next_observations[row] = self._cut[int(batch.spots[row])]
+
+    def _filled(self) -> dict[str, Array]:
+        return {"rows": self._packed}
+
+
+def row_of(observation: tuple[int, npt.DTypeLike], action: tuple[int, npt.DTypeLike]) -> np.dtype[Any]:
+    """A row as it lies in memory; each field where its type wants to be."""
+    return np.dtype(
+        [
+            ("observation", observation[1], (observation[0],)),
+            ("action", action[1], (action[0],)),
+            ("reward", np.float32),
+            ("terminal", np.float32),
+            ("cut", np.uint8),
+        ],
+        align=True,
+    )
+
+
+def window_of(row: np.dtype[Any]) -> np.dtype[Any]:
+    """A row and the observation at the beginning of the next one."""
+    fields = dict(row.fields or {})
+    kinds = {name: kind for name, (kind, *_) in fields.items()}
+    offsets = [offset for _, offset, *_ in fields.values()]
+    size = row.itemsize + kinds["observation"].itemsize
+    return np.dtype(
+        {
+            "names": [*kinds, "next_observation"],
+            "formats": [*kinds.values(), kinds["observation"]],
+            "offsets": [*offsets, row.itemsize],
+            "itemsize": -(-size // row.alignment) * row.alignment,
+        }
+    )
+
+
+class FrameBatch(Batch):
+    def __init__(self, rows: int, stack: int, shape: tuple[int, ...], buffer: Array | None = None) -> None:
+        super().__init__(rows)
+        self.frames = np.zeros((rows, stack + 1, *shape), np.uint8) if buffer is None else buffer
+        """Each row's stack and the frame that followed: the next stack is the same, one frame on."""
+        self._flat = self.frames.reshape(rows * (stack + 1), -1)
+        self.observations = self.frames[:, :-1]
+        self.next_observations = self.frames[:, 1:]
+        self.actions = np.zeros(rows, np.int64)
+        self.rewards = np.zeros(rows, np.float32)
+        self.terminals = np.zeros(rows, np.float32)
+
+
+class FrameReplay(_Ring):
+    """Transitions whose observations are stacks of the newest `stack` frames. Each frame is stored once.
+
+    A stack does not reach over an episode's beginning: its first frame stands there for those before it.
+    """
+
+    def __init__(self, capacity: int, envs: int, shape: tuple[int, ...], stack: int, seed: int) -> None:
+        super().__init__(capacity, envs, seed, before=stack - 1)
+        self.shape = shape
+        self.stack = stack
+        self._observations = np.zeros((envs, self._stride, *shape), np.uint8)
+        self._flat = self._observations.reshape(envs * self._stride, -1)
+        self._ages = np.zeros((envs, self._stride), np.uint8)
+        """Frames of the same episode before this one, as far as a stack reaches."""
+        self._actions = np.zeros((envs, self._stride), np.int64)
+        self._rewards = np.zeros((envs, self._stride), np.float32)
+        self._terminals = np.zeros((envs, self._stride), np.float32)
+        self._cuts = np.zeros((envs, self._stride), np.bool_)
+        self._back = np.arange(stack - 1, -1, -1)
+
+    @staticmethod
+    def size_bytes(capacity: int, shape: tuple[int, ...]) -> int:
+        """What so many transitions take, once they are there."""
+        return capacity * (int(np.prod(shape)) + 18)
+
+    def start(self, frames: Array) -> None:
+        """Begins anew with the first frame [environments, …] of each environment."""
+        super().start(frames)
+        self._ages[:, 0] = 0
+
+    def interrupt(self, frames: Array) -> None:
+        super().interrupt(frames)
+        self._ages[:, self._head] = 0
+
+    def add(self, actions: Array, rewards: Array, endings: Sequence[Ending], frames: Array) -> None:
+        """One step of each environment; the frames are the newest ones, after a reset where an episode ended."""
+        ages = np.minimum(self._ages[:, self._head] + 1, self.stack - 1)
+        for ending in endings:
+            ages[ending.env] = 0
+        super().add(actions, rewards, endings, frames)
+        self._ages[:, self._head] = ages
+
+    def _last(self, ending: Ending) -> Array:
+        """The newest frame of the stack that an episode ended with."""
+        stack: Array = ending.observation.reshape(-1, *self.shape)
+        return np.asarray(stack[-1])
+
+    def newest(self, into: Array) -> None:
+        """The stacks [environments, stack, …] to act on."""
+        for env in range(self.envs):
+            age = int(self._ages[env, self._head])
+            into[env] = self._observations[env, (self._head - np.minimum(self._back, age)) % self._length]
+
+    def batch(self, rows: int, buffer: Array | None = None) -> FrameBatch:
+        """What `sample` fills. A `buffer` [rows, stack + 1, …] serves where it has to be special memory."""
+        return FrameBatch(rows, self.stack, self.shape, buffer)
+
+    def sample(self, batch: FrameBatch) -> None:
+        """Uniformly, with repetition."""
+        self._draw(batch)
+        self.fill(batch)
+
+    def fill(self, batch: FrameBatch) -> None:
+        """What lies at the batch's spots."""
+        spots = batch.spots
+        lanes, rows = (spots // self._stride * self._stride)[:, None], (spots % self._stride)[:, None]
+        places = np.empty((len(spots), self.stack + 1), np.intp)
+        ages = self._ages.reshape(-1)[spots][:, None]
+        places[:, :-1] = lanes + (rows - np.minimum(self._back, ages)) % self._length
+        places[:, -1] = spots + 1
+        self._flat.take(places.reshape(-1), 0, out=batch._flat, mode="clip")
+        self._actions.take(spots, out=batch.actions)
+        self._rewards.take(spots, out=batch.rewards)
+        self._terminals.take(spots, out=batch.terminals)
+        if self._cut:
+            for row in np.flatnonzero(self._cuts.take(spots)):
+                batch.frames[row, -1] = self._cut[int(spots[row])]
+
+    def _filled(self) -> dict[str, Array]:
+        return {
+            "frames": self._observations, "ages": self._ages, "actions": self._actions, "rewards": self._rewards,
+            "terminals": self._terminals, "cuts": self._cuts,
+        }  # fmt: skip
+
+
+# --- memory
+
+
+def free_bytes() -> int:
+    """What a process can still take of this machine's memory, or of its container's."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit ("max")
+        return free
+
+
+def check_memory(algorithm: str, capacity: int, size_bytes: int) -> None:
+    """Refuses a replay buffer that this machine has no room for."""
+    free = free_bytes()
+    if size_bytes > free:
+        fitting = int(capacity * free / size_bytes * 0.8)
+        raise BadInput(
+            f"{algorithm} would need {size_bytes / 1e9:,.1f} GB for its replay buffer of {capacity:,} transitions; "
+            f"{free / 1e9:,.1f} GB of memory are free here. Lower buffer_size to {fitting:,} or less."
+        )
+
+
+def restore_replay(run: Run, replay: Replay | FrameReplay, resume: Checkpoint) -> bool:
+    """Whether it holds again what it held; a warning says why not. Then it wants a `start`.
+
+    Where the environments had to be reset, it wants an `interrupt`.
+    """
+    problem = replay.restore(resume.arrays, resume.facts["replay"])
+    if problem is not None:
+        run.warn(
+            f"The run goes on, but not exactly as it would have without the interruption: {problem}.",
+            code="resumed_inexactly",
+        )
+    return problem is None

@@ -1,0 +1,407 @@
+"""The updates of SAC, TD3 and DDPG in torch: the losses as the papers have them, differentiated by autograd.
+
+They are the reference for the numpy kernels in control_kernels.py and what runs on a GPU. Critics are stacked: one
+batched product computes all of them. Needs torch and nothing of ours but torch_backend.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import relu
+
+from cleanrl_worker.torch_backend import Adam, Compute, Step, fields_of
+
+if TYPE_CHECKING:
+    from cleanrl_worker.actor_critic import Settings
+
+LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+class Rows(NamedTuple):
+    """Transitions as tensors."""
+
+    observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    terminals: Tensor
+    next_observations: Tensor
+
+
+class Stack:
+    """Equal networks side by side: weights [networks, inputs, outputs], biases [networks, 1, outputs]."""
+
+    def __init__(self, layers: list[tuple[Tensor, Tensor]]) -> None:
+        self.layers = layers
+        self.tensors = [tensor for layer in layers for tensor in layer]
+
+    @classmethod
+    def of(cls, networks: Sequence[Any], device: torch.device, is_learned: bool) -> Stack:
+        """With the parameters of networks that keep each layer as one matrix [outputs, inputs + 1], bias last."""
+        layers = []
+        for same in zip(*(network.parameters.layers for network in networks), strict=True):
+            matrices = torch.stack([torch.as_tensor(layer) for layer in same]).transpose(1, 2).to(device)
+            weight, bias = matrices[:, :-1].contiguous(), matrices[:, -1:].contiguous()
+            layers.append((weight.requires_grad_(is_learned), bias.requires_grad_(is_learned)))
+        return cls(layers)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Outputs [networks, rows, outputs] of inputs [rows, inputs]."""
+        if inputs.device.type == "cpu":
+            return self._one_by_one(inputs)
+        hidden = inputs.expand(len(self.layers[0][0]), -1, -1)
+        for weight, bias in self.layers[:-1]:
+            hidden = relu(torch.baddbmm(bias, hidden, weight))
+        return torch.baddbmm(self.layers[-1][1], hidden, self.layers[-1][0])
+
+    def _one_by_one(self, inputs: Tensor) -> Tensor:
+        """A batched product with a turned matrix takes three times as long on a CPU."""
+        hidden = [inputs] * len(self.layers[0][0])
+        for index, (weight, bias) in enumerate(self.layers):
+            parts = zip(bias.unbind(), hidden, weight.unbind(), strict=True)
+            hidden = [torch.addmm(shift, below, factor) for shift, below, factor in parts]
+            if index < len(self.layers) - 1:
+                hidden = [relu(part) for part in hidden]
+        return torch.stack(hidden)
+
+
+def exchange(tensors: Sequence[Tensor], vectors: Sequence[Any], *, to_vectors: bool) -> None:
+    """Copies a stack's tensors, or moments that belong to them, to vectors of numpy networks, or back."""
+    for index, (weight, bias) in enumerate(zip(tensors[::2], tensors[1::2], strict=True)):
+        for number, vector in enumerate(vectors):
+            matrix = torch.as_tensor(vector.layers[index])
+            if to_vectors:
+                matrix[:, :-1] = weight[number].detach().T.cpu()
+                matrix[:, -1] = bias[number, 0].detach().cpu()
+            else:
+                with torch.no_grad():
+                    weight[number] = matrix[:, :-1].T.to(weight.device)
+                    bias[number, 0] = matrix[:, -1].to(bias.device)
+
+
+# --- the losses
+
+
+def with_actions(observations: Tensor, actions: Tensor) -> Tensor:
+    return torch.cat([observations, actions], 1)
+
+
+def drawn(outputs: Tensor, noise: Tensor, scale: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions of a squashed Gaussian from an actor's outputs [rows, 2 × actions], and their log-probabilities."""
+    mean, log_std = outputs.chunk(2, 1)
+    log_std = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (torch.tanh(log_std) + 1)
+    squashed = torch.tanh(mean + log_std.exp() * noise)
+    density = -0.5 * noise**2 - log_std - HALF_LOG_TWO_PI
+    # Squashing moves probability together: the change of variables takes that back.
+    density = density - torch.log(scale * (1 - squashed**2) + 1e-6)
+    return squashed * scale + bias, density.sum(1)
+
+
+def squashed(outputs: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """The one action that a deterministic actor gives."""
+    return torch.tanh(outputs) * scale + bias
+
+
+def critic_loss(critics: Stack, rows: Rows, goals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The sum over the critics of their mean squared errors; each one's error and mean value."""
+    values = critics(with_actions(rows.observations, rows.actions)).squeeze(2)
+    errors = ((values - goals) ** 2).mean(1)
+    return errors.sum(), errors.detach(), values.detach().mean(1)
+
+
+def goals_of(rows: Rows, next_values: Tensor, gamma: float) -> Tensor:
+    return rows.rewards + (1 - rows.terminals) * gamma * next_values
+
+
+def sac_actor_loss(
+    outputs: Tensor, critics: Stack, observations: Tensor, noise: Tensor, alpha: Tensor, scale: Tensor, bias: Tensor
+) -> Tensor:
+    """What the policy's certainty costs, less what the more doubtful critic promises."""
+    actions, log_probs = drawn(outputs, noise, scale, bias)
+    promised = critics(with_actions(observations, actions)).squeeze(2).amin(0)
+    return (alpha * log_probs - promised).mean()
+
+
+def deterministic_actor_loss(
+    outputs: Tensor, critics: Stack, observations: Tensor, scale: Tensor, bias: Tensor
+) -> Tensor:
+    """What the first critic promises, negative. The others are not asked."""
+    first = Stack([(weight[:1], bias_part[:1]) for weight, bias_part in critics.layers])
+    return -first(with_actions(observations, squashed(outputs, scale, bias))).mean()
+
+
+# --- the learners
+
+
+class Learner:
+    """What the three have in common. Keeps its own weights; `collect` brings the numpy networks up to date."""
+
+    def __init__(
+        self,
+        networks: Any,
+        replay: Any,
+        settings: Settings,
+        rates: tuple[float, float],
+        scale: Any,
+        bias: Any,
+        compute: Compute,
+    ) -> None:
+        rows, device = settings.batch_size, compute.device
+        self.networks = networks
+        self.compute = compute
+        self.actor = Stack.of([networks.actor], device, True)
+        self.critics = Stack.of(networks.critics, device, True)
+        self.targets = Stack.of(networks.targets, device, False)
+        self.target_actor = Stack.of([networks.target_actor], device, False) if networks.target_actor else None
+        self.actor_adam = Adam(self.actor.tensors, rates[0], compute)
+        self.critic_adam = Adam(self.critics.tensors, rates[1], compute)
+        self._gamma, self._tau = settings.gamma, settings.tau
+        self._scale = torch.as_tensor(scale, dtype=torch.float32, device=device).reshape(-1)
+        self._bias = torch.as_tensor(bias, dtype=torch.float32, device=device).reshape(-1)
+        self._noise_shape = (rows, networks.action_size)
+
+        self._host = compute.host(rows, replay.window_bytes, dtype=torch.uint8)
+        self.batch = replay.batch(rows, self._host.numpy())
+        self._packed = self._host.to(device)
+        self._fields = fields_of(self._packed, self.batch.layout)
+        self._done = torch.cuda.Event() if compute.is_cuda else None  # type: ignore[no-untyped-call]
+        self._steps: dict[tuple[bool, bool], Step] = {}
+        self._critic_figures = torch.zeros(2, len(networks.critics), device=device)
+        self._policy_figures = torch.zeros(2, device=device)
+
+        self._seen_host = compute.host(replay.envs, networks.observation_size, dtype=torch.float32)
+        self._seen = self._seen_host.to(device)
+        self._outputs_host = compute.host(replay.envs, networks.actor.outputs, dtype=torch.float32)
+        self._outputs = self._outputs_host.to(device)
+        self._acting = Step(self._act, lambda: (), compute, before=self._see, after=self._tell)
+
+    # --- what an algorithm adds
+
+    def _goals(self, rows: Rows) -> Tensor:
+        """What the critics learn towards."""
+        raise NotImplementedError
+
+    def _improve(self, rows: Rows) -> None:
+        """The actor's step, and what belongs to it. Fills `_policy_figures`."""
+        raise NotImplementedError
+
+    # --- acting
+
+    def _see(self) -> None:
+        self._seen.copy_(self._seen_host, non_blocking=True)
+
+    def _act(self) -> None:
+        with torch.no_grad():
+            self._outputs.copy_(self.actor(self._seen)[0])
+
+    def _tell(self) -> None:
+        self._outputs_host.copy_(self._outputs, non_blocking=True)
+
+    def act(self, observations: Any) -> Any:
+        """The actor's outputs [rows, outputs] for as many observations as there are environments."""
+        self._seen_host.numpy()[...] = observations
+        self._acting()
+        if self.compute.is_cuda:
+            torch.cuda.current_stream().synchronize()
+        return self._outputs_host.numpy()
+
+    # --- learning
+
+    def update(self, replay: Any, is_policy_due: bool, is_target_due: bool) -> bool:
+        """One step of the critics on a fresh sample, and of what else is due.
+
+        On a GPU nobody waits for it, so that what is infinite shows in `losses` only.
+        """
+        if self._done is not None:
+            self._done.synchronize()  # or the sample would be overwritten while it is read
+        replay.sample(self.batch)
+        kind = (is_policy_due, is_target_due)
+        if kind not in self._steps:
+            self._steps[kind] = Step(lambda: self._step(*kind), self._kept, self.compute, before=self._feed)
+        self._steps[kind]()
+        if self._done is not None:
+            self._done.record()
+        return self.compute.is_cuda or bool(self._critic_figures.isfinite().all())
+
+    def _feed(self) -> None:
+        self._packed.copy_(self._host, non_blocking=True)
+
+    def _step(self, is_policy_due: bool, is_target_due: bool) -> None:
+        fields = self._fields
+        rows = Rows(
+            fields["observation"].float(),
+            fields["action"],
+            fields["reward"][:, 0],
+            fields["terminal"][:, 0],
+            fields["next_observation"].float(),
+        )
+        with torch.no_grad():
+            goals = self._goals(rows)
+        loss, errors, values = critic_loss(self.critics, rows, goals)
+        self.critic_adam.step(loss)
+        self._critic_figures.copy_(torch.stack([errors, values]))
+        if is_policy_due:
+            self._improve(rows)
+        if is_target_due:
+            with torch.no_grad():
+                torch._foreach_lerp_(self.targets.tensors, self.critics.tensors, self._tau)
+                if self.target_actor is not None:
+                    torch._foreach_lerp_(self.target_actor.tensors, self.actor.tensors, self._tau)
+
+    def _kept(self) -> list[Tensor]:
+        followers = [] if self.target_actor is None else self.target_actor.tensors
+        return [
+            *self.actor_adam.kept(), *self.critic_adam.kept(), *self.targets.tensors, *followers,
+            self._critic_figures, self._policy_figures,
+        ]  # fmt: skip
+
+    def losses(self) -> dict[str, float]:
+        """Of the newest steps, by CleanRL's names. Waits for the device."""
+        errors, values = self._critic_figures.tolist()
+        figures: dict[str, float] = {}
+        for number, (error, value) in enumerate(zip(errors, values, strict=True), start=1):
+            figures |= {f"qf{number}_values": value, f"qf{number}_loss": error}
+        if len(errors) > 1:
+            figures["qf_loss"] = sum(errors) / 2
+        return figures | {"actor_loss": self._policy_figures[0].item()}
+
+    # --- saving
+
+    def collect(self) -> None:
+        networks = self.networks
+        pairs = [(self.actor, [networks.actor]), (self.critics, networks.critics), (self.targets, networks.targets)]
+        if self.target_actor is not None:
+            pairs.append((self.target_actor, [networks.target_actor]))
+        for stack, parts in pairs:
+            exchange(stack.tensors, [part.parameters for part in parts], to_vectors=True)
+
+    def _adams(self) -> list[tuple[Adam, dict[str, Any]]]:
+        names = list(self.networks.learned)
+        parts = self.networks.learned
+        return [
+            (self.actor_adam, {names[0]: parts[names[0]]}),
+            (self.critic_adam, {name: parts[name] for name in names[1:]}),
+        ]
+
+    def moments(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        arrays: dict[str, Any] = {"torch.rng": self.compute.random_state().numpy()}
+        counts: dict[str, int] = {}
+        for adam, parts in self._adams():
+            for kind, tensors in (("adam.first", adam.first), ("adam.second", adam.second)):
+                vectors = {name: part.vector() for name, part in parts.items()}
+                exchange(tensors, list(vectors.values()), to_vectors=True)
+                for name, vector in vectors.items():
+                    named = self.networks.named(name, parts[name], vector)
+                    arrays |= {f"{kind}.{key}": part for key, part in named.items()}
+            counts |= dict.fromkeys(parts, adam.count)
+        return arrays, {"counts": counts}
+
+    def restore(self, arrays: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        for adam, parts in self._adams():
+            for kind, tensors in (("adam.first.", adam.first), ("adam.second.", adam.second)):
+                saved = {key.removeprefix(kind): part for key, part in arrays.items() if key.startswith(kind)}
+                vectors = {name: part.vector() for name, part in parts.items()}
+                for name, vector in vectors.items():
+                    self.networks.assign(name, parts[name], vector, saved)
+                exchange(tensors, list(vectors.values()), to_vectors=False)
+            adam.count = facts["counts"][next(iter(parts))]
+        if "torch.rng" in arrays:
+            self.compute.restore_random_state(torch.as_tensor(arrays["torch.rng"]))
+
+
+class SacLearner(Learner):
+    def __init__(self, *args: Any, policy_steps: int, alpha: float, log_alpha: Any | None) -> None:
+        super().__init__(*args)
+        device = self.compute.device
+        self._policy_steps = policy_steps
+        self._is_tuned = log_alpha is not None
+        self._saved_log_alpha = log_alpha
+        first = math.log(alpha) if log_alpha is None else float(log_alpha[0])
+        self._log_alpha = torch.full((1,), first, device=device, requires_grad=self._is_tuned)
+        self._alpha_adam = Adam([self._log_alpha], args[3][1], self.compute) if self._is_tuned else None
+        self._target_entropy = -float(self.networks.action_size)
+
+    def _noise(self) -> Tensor:
+        return torch.randn(self._noise_shape, device=self.compute.device)
+
+    def _goals(self, rows: Rows) -> Tensor:
+        actions, log_probs = drawn(self.actor(rows.next_observations)[0], self._noise(), self._scale, self._bias)
+        promised = self.targets(with_actions(rows.next_observations, actions)).squeeze(2).amin(0)
+        return goals_of(rows, promised - self._log_alpha.exp() * log_probs, self._gamma)
+
+    def _improve(self, rows: Rows) -> None:
+        outputs = self.actor(rows.observations)[0]
+        for step in range(self._policy_steps):
+            alpha = self._log_alpha.detach().exp()
+            loss = sac_actor_loss(
+                outputs, self.critics, rows.observations, self._noise(), alpha, self._scale, self._bias
+            )
+            self.actor_adam.step(loss)
+            self._policy_figures[0] = loss.detach()
+            # The next step wants the same observations: one forward pass serves it and the temperature.
+            if self._alpha_adam is not None or step + 1 < self._policy_steps:
+                outputs = self.actor(rows.observations)[0]
+            if self._alpha_adam is not None:
+                _, log_probs = drawn(outputs.detach(), self._noise(), self._scale, self._bias)
+                alpha_loss = (-self._log_alpha.exp() * (log_probs + self._target_entropy)).mean()
+                self._alpha_adam.step(alpha_loss)
+                self._policy_figures[1] = alpha_loss.detach()
+
+    def _kept(self) -> list[Tensor]:
+        return super()._kept() + ([] if self._alpha_adam is None else self._alpha_adam.kept())
+
+    def losses(self) -> dict[str, float]:
+        figures = super().losses() | {"alpha": self._log_alpha.exp().item()}
+        return figures | {"alpha_loss": self._policy_figures[1].item()} if self._is_tuned else figures
+
+    def collect(self) -> None:
+        super().collect()
+        if self._saved_log_alpha is not None:
+            self._saved_log_alpha[0] = self._log_alpha.item()
+
+    def moments(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        arrays, facts = super().moments()
+        adam = self._alpha_adam
+        if adam is not None:
+            for kind, (moment,) in (("first", adam.first), ("second", adam.second)):
+                arrays[f"adam.{kind}.log_alpha"] = moment.cpu().numpy().astype(float)
+            facts["counts"]["log_alpha"] = adam.count
+        return arrays, facts
+
+    def restore(self, arrays: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        super().restore(arrays, facts)
+        adam = self._alpha_adam
+        if adam is not None:
+            for kind, (moment,) in (("first", adam.first), ("second", adam.second)):
+                moment.copy_(torch.as_tensor(arrays[f"adam.{kind}.log_alpha"]))
+            adam.count = facts["counts"]["log_alpha"]
+
+
+class DeterministicLearner(Learner):
+    """TD3's and DDPG's."""
+
+    def __init__(self, *args: Any, policy_noise: float, noise_clip: float) -> None:
+        super().__init__(*args)
+        self._policy_noise, self._noise_clip = policy_noise, noise_clip
+        self._low, self._high = self._bias - self._scale, self._bias + self._scale
+
+    def _goals(self, rows: Rows) -> Tensor:
+        assert self.target_actor is not None
+        actions = squashed(self.target_actor(rows.next_observations)[0], self._scale, self._bias)
+        if self._policy_noise:
+            noise = torch.randn(self._noise_shape, device=self.compute.device) * self._policy_noise
+            actions = actions + noise.clamp(-self._noise_clip, self._noise_clip) * self._scale
+            actions = actions.clamp(self._low, self._high)
+        promised = self.targets(with_actions(rows.next_observations, actions)).squeeze(2).amin(0)
+        return goals_of(rows, promised, self._gamma)
+
+    def _improve(self, rows: Rows) -> None:
+        outputs = self.actor(rows.observations)[0]
+        loss = deterministic_actor_loss(outputs, self.critics, rows.observations, self._scale, self._bias)
+        self.actor_adam.step(loss)
+        self._policy_figures[0] = loss.detach()

@@ -1,0 +1,106 @@
+"""The network that looks at pictures and remembers, in torch, and PPO's learner over it.
+
+Behind the wide layer lies a long short-term memory. The products with what is seen are made for all steps at once; what
+is left for each step is small. Needs torch and numpy, and nothing of ours that needs more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from cleanrl_worker.torch_backend import Compute
+from cleanrl_worker.torch_pictures import PolicyLearner, RolloutSettings, channels_last, judged, looked_at, policy_loss
+
+Array = Any
+
+
+def remembered(weights: Mapping[str, Tensor], seen: Tensor, state: Tensor, keeps: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs [steps, rows, units] for what is seen [steps, rows, inputs], and the state [2, rows, units] behind them.
+
+    `keeps` [steps, rows] is 0 where an episode begins: nothing from before it is remembered.
+    """
+    bias = weights["lstm.bias_ih_l0"] + weights["lstm.bias_hh_l0"]
+    inputs = linear(seen, weights["lstm.weight_ih_l0"], bias)
+    back = weights["lstm.weight_hh_l0"].t()
+    units = state.shape[2]
+    outputs = []
+    for given, keep in zip(inputs.unbind(), keeps.unsqueeze(2).unbind(), strict=True):
+        hidden, cell = (state * keep).unbind()
+        gates = torch.addmm(given, hidden, back)
+        # In torch's order: what is let in, what is kept, what is new, what is shown.
+        let_in, kept, _, shown = torch.sigmoid(gates).chunk(4, 1)
+        cell = kept * cell + let_in * torch.tanh(gates[:, 2 * units : 3 * units])
+        hidden = shown * torch.tanh(cell)
+        state = torch.stack([hidden, cell])
+        outputs.append(hidden)
+    return torch.stack(outputs), state
+
+
+class RecurrentLearner(PolicyLearner):
+    """Minibatches are whole stretches of some games, through which what was remembered is learned, too."""
+
+    def __init__(
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: RolloutSettings, compute: Compute
+    ) -> None:
+        device, envs = compute.device, settings.num_envs
+        units = len(arrays["lstm.bias_ih_l0"]) // 4
+        self.state = torch.zeros(2, envs, units, device=device)
+        """What is remembered of each game: hidden and cell state."""
+        self._keeps = torch.zeros(envs, device=device)
+        self._begun = torch.zeros_like(self.state)
+        """What was remembered when the rollout began."""
+        super().__init__(arrays, shape, settings, compute)
+        self._batch.keeps = torch.zeros(settings.batch_size, device=device)
+        self._lanes = torch.zeros(
+            settings.minibatch_size * envs // settings.batch_size, dtype=torch.int64, device=device
+        )
+        steps = settings.batch_size // envs
+        self._first_rows = np.arange(steps)[:, None] * envs
+
+    def _remembered(self) -> Iterable[Tensor]:
+        return (self.state,)
+
+    def _judge(self, pictures: Tensor) -> Tensor:
+        """Goes on to remember what it sees."""
+        seen = looked_at(self.weights, pictures)
+        hidden, state = remembered(self.weights, seen[None], self.state, self._keeps[None])
+        self.state.copy_(state)
+        return judged(self.weights, hidden[0])
+
+    def keep(self, keeps: Array) -> None:
+        """Says before acting which games [environments] go on (1) and which have begun (0)."""
+        self._keeps.copy_(torch.as_tensor(keeps, dtype=torch.float32))
+
+    def mark(self) -> None:
+        """A rollout begins."""
+        self._begun.copy_(self.state)
+
+    def values_of(self, envs: Array, observations: Array, keeps: Array) -> Array:
+        """Of the next observations [rows, channels, 84, 84] of some games; nothing is remembered of them."""
+        device = self.compute.device
+        with torch.no_grad():
+            seen = looked_at(self.weights, channels_last(torch.as_tensor(observations, device=device)))
+            state = self.state[:, torch.as_tensor(envs, device=device)]
+            kept = torch.as_tensor(keeps, dtype=torch.float32, device=device)
+            hidden, _ = remembered(self.weights, seen[None], state, kept[None])
+            return judged(self.weights, hidden[0])[:, -1].cpu().numpy()
+
+    def update(self, rows: Array) -> None:
+        """One step on all rows of some games, whose numbers these are."""
+        self._lanes.copy_(torch.from_numpy(rows))
+        super().update((self._first_rows + rows).ravel())
+
+    def _improve(self) -> None:
+        batch = self._minibatch()
+        lanes = len(self._lanes)
+        seen = looked_at(self.weights, batch.pictures)
+        keeps = batch.keeps.view(-1, lanes)
+        hidden, _ = remembered(self.weights, seen.view(-1, lanes, seen.shape[1]), self._begun[:, self._lanes], keeps)
+        loss, figures = policy_loss(judged(self.weights, hidden.flatten(0, 1)), batch, self._settings)
+        self._descend(loss, figures)

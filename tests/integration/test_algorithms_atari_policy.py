@@ -1,0 +1,243 @@
+"""PPO for Atari games, without and with memory, against the real run handle, with tiny networks."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from tests.helpers.algorithm_cases import Killed, WatchedRun, assert_same, events, newest, opened
+
+pytest.importorskip("ale_py")
+
+from cleanrl_worker import games
+from cleanrl_worker.algorithms import ppo_atari_lstm
+from cleanrl_worker.pictures import Sizes
+from mosaic.arena import evaluate
+from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.envs import make
+from mosaic.envs.atari import AtariGame
+from mosaic.run import Checkpoint
+from mosaic.run.torchfile import save_state_dict
+
+NAMES = ("ppo_atari", "ppo_atari_lstm")
+EACH = pytest.mark.parametrize("name", NAMES)
+SMALL: dict[str, Any] = {
+    "total_timesteps": 128, "checkpoint_every": 64, "num_envs": 2, "num_steps": 16, "num_minibatches": 2,
+    "update_epochs": 2, "cuda": False,
+}  # fmt: skip
+
+
+def module_of(name: str) -> Any:
+    return importlib.import_module(f"cleanrl_worker.algorithms.{name}")
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        monkeypatch.setattr(module_of(name), "SIZES", Sizes((4, 4, 4), 8))
+    monkeypatch.setattr(ppo_atari_lstm, "UNITS", 6)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    path = tmp_path / "a user's runs"
+    path.mkdir()
+    return path
+
+
+def config_of(name: str, **changes: Any) -> Any:
+    return module_of(name).Config(**{**SMALL, **changes})
+
+
+def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> WatchedRun:
+    with opened(path, config, resume) as run:
+        for order, value in orders.items():
+            setattr(run, order, value)
+        module_of(name).train(config, run, resume)
+    return run
+
+
+@EACH
+def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(name: str, place: Path) -> None:
+    # Long enough for whole games, before the kill and behind it.
+    config = config_of(name, total_timesteps=832, checkpoint_every=256)
+    straight = trained(place / "straight", name, config)
+    with pytest.raises(Killed):
+        trained(place / "killed", name, config, kill_at=600)
+    checkpoint = newest(place / "killed")
+    assert checkpoint.step == 512
+
+    resumed = trained(place / "killed", name, config, checkpoint)
+
+    assert_same(newest(place / "straight"), newest(place / "killed"))
+    assert newest(place / "killed").step == 832
+    assert resumed.episodes == [episode for episode in straight.episodes if episode[1] > checkpoint.step] != []
+    assert all(length > 400 for _, _, _, length in straight.episodes), "a length is in frames, of a whole game"
+    assert events(place / "killed", "warning") == []
+
+
+@EACH
+def test_equal_seeds_give_equal_weights_and_saving_changes_nothing(name: str, place: Path) -> None:
+    trained(place / "often", name, config_of(name))
+    trained(place / "once", name, config_of(name, checkpoint_every=10**6))
+    trained(place / "other", name, config_of(name, seed=2))
+    assert_same(newest(place / "often"), newest(place / "once"))
+    weights, others = newest(place / "once").weights, newest(place / "other").weights
+    assert any(weights[key].tobytes() != others[key].tobytes() for key in weights)
+
+
+@EACH
+@pytest.mark.parametrize("stop_at", [70, 96])
+def test_a_stop_goes_on_later_from_before_the_rollout_it_came_in(name: str, stop_at: int, place: Path) -> None:
+    config = config_of(name, checkpoint_every=10**6)
+    trained(place / "straight", name, config)
+    run = trained(place / "stopped", name, config, stop_at=stop_at)
+    stopped = newest(place / "stopped")
+    assert run.global_step == stop_at
+    assert stopped.step == 64
+    trained(place / "stopped", name, config, stopped)
+    assert_same(newest(place / "straight"), newest(place / "stopped"))
+
+
+@EACH
+def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: str, place: Path) -> None:
+    module = module_of(name)
+    config = config_of(name)
+    updates = []
+
+    class Learner:
+        def update(self, rows: Any) -> None:
+            updates.append(rows)
+
+    class Stopping:
+        stop_requested = False
+
+        def update(self, step: int) -> None:
+            self.stop_requested = True
+
+    made: Any = (config, Stopping(), Learner(), np.random.default_rng(1))
+    assert not module._learned(*made, 64)
+    assert len(updates) == 1
+    assert module._learned(*made, 128)
+    assert len(updates) == 1 + 2 * 2
+
+
+@EACH
+def test_everything_is_logged_under_cleanrls_tags(name: str, place: Path) -> None:
+    config = config_of(name, total_timesteps=64)
+    trained(place / "run", name, config)
+    series = {tag for event in events(place / "run", "metrics") for tag in event["series"]}
+    losses = ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "explained_variance")
+    assert {"charts/learning_rate", "charts/SPS", *(f"losses/{name}" for name in losses)} <= series
+
+
+@EACH
+def test_a_policy_change_that_is_large_enough_ends_an_update(name: str, place: Path) -> None:
+    trained(place / "all", name, config_of(name, total_timesteps=32))
+    trained(place / "some", name, config_of(name, total_timesteps=32, target_kl=1e-12, learning_rate=0.01))
+    assert newest(place / "all").facts["adam_count"] == 4
+    assert newest(place / "some").facts["adam_count"] == 2
+
+
+@EACH
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(name: str, place: Path) -> None:
+    config = config_of(name, total_timesteps=10_000, learning_rate=0.9, max_grad_norm=1e30, ent_coef=10, vf_coef=100)
+    trained(place / "run", name, config, stop_at=64)
+    checkpoint = newest(place / "run")
+    arrays = {**checkpoint.weights, "network.0.weight": np.full_like(checkpoint.weights["network.0.weight"], 3e38)}
+    broken = dataclasses.replace(checkpoint, weights=arrays)
+    with pytest.raises(MosaicError, match="became infinite or not a number"):
+        trained(place / "run", name, config, broken)
+    assert newest(place / "run").step == checkpoint.step
+    assert events(place / "run", "anomaly") != []
+
+
+@EACH
+def test_a_game_that_was_cut_short_is_valued_and_a_lost_one_is_not(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(name, total_timesteps=32, num_envs=2, gamma=1.0, gae_lambda=1.0)
+    module = module_of(name)
+    found: list[Any] = []
+    kept = module.kernels.advantages
+    steps = {"count": 0}
+    step = AtariGame.step
+
+    def cut_short(game: AtariGame, action: Any) -> Any:
+        observation, reward, is_terminal, is_truncated, info = step(game, action)
+        steps["count"] += 1
+        if steps["count"] == 11:  # the first game's sixth step
+            game._is_over = True
+            return observation, reward, False, True, info
+        return observation, reward, is_terminal, is_truncated, info
+
+    def listen(rewards: Any, values: Any, dones: Any, *more: Any) -> Any:
+        found.append((rewards.copy(), values.copy(), dones.copy()))
+        return kept(rewards, values, dones, *more)
+
+    monkeypatch.setattr(AtariGame, "step", cut_short)
+    monkeypatch.setattr(module.kernels, "advantages", listen)
+    trained(place / "run", name, config)
+    rewards, values, dones = found[0]
+    assert dones[5, 0]
+    # The value of what followed, near that of the step before; not that of the next game's beginning.
+    assert rewards[5, 0] == pytest.approx(values[5, 0], abs=0.05)
+    assert rewards[5, 0] not in (0.0, 1.0)
+
+
+@EACH
+def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(name: str, place: Path) -> None:
+    import torch
+
+    module = module_of(name)
+    trained(place / "run", name, config_of(name, total_timesteps=64))
+    checkpoint = newest(place / "run")
+
+    def evaluated(deterministic: bool) -> list[float]:
+        policy = module.load_policy(checkpoint)
+        maker: Any = lambda: games.make_game("PongNoFrameskip-v4")  # noqa: E731
+        limit = iter(range(40))
+        seen: list[float] = []
+
+        class Listening:
+            def act(self, observations: Any, is_deterministic: bool, rng: Any) -> Any:
+                chosen = policy.act(observations, is_deterministic, rng)
+                seen.extend(chosen.tolist())
+                return chosen
+
+        evaluate(Listening(), maker, [1, 2], deterministic, on_step=lambda _: next(limit, None) is not None)
+        return seen
+
+    assert evaluated(True) == evaluated(True)
+    assert set(evaluated(False)) <= set(range(4))
+    with pytest.raises(ValueError, match="expected"):
+        module.load_policy(checkpoint).act(np.zeros((1, 210, 160, 3), np.uint8), True, np.random.default_rng(0))
+    model = place / f"{name}.cleanrl_model"
+    save_state_dict(model, module.state_dict_of(checkpoint))
+    state = torch.load(model, weights_only=True)
+    kinds = list(dict.fromkeys(key.partition(".")[0] for key in state))
+    assert kinds == (["network", "actor", "critic"] if name == "ppo_atari" else ["network", "lstm", "actor", "critic"])
+    assert list(state)[:2] == ["network.0.weight", "network.0.bias"]
+
+
+@EACH
+def test_only_games_fit(name: str) -> None:
+    module = module_of(name)
+    with pytest.raises(BadInput, match=rf"{name} needs an Atari game; CartPole-v1 is none. These fit: ppo"):
+        module.check(config_of(name), gymnasium.make("CartPole-v1"))
+    env = make("BreakoutNoFrameskip-v4")
+    facts = module.check(config_of(name), env)
+    env.close()
+    assert facts["actions"] == 4
+    assert facts["backend"] == "torch"
+
+
+def test_memory_wants_games_that_can_be_shared_out() -> None:
+    with pytest.raises(ValueError, match="cannot be shared out to num_minibatches = 4"):
+        ppo_atari_lstm.Config(num_envs=6)
+    assert ppo_atari_lstm.Config().minibatch_size == 256

@@ -1,0 +1,163 @@
+"""What learns Atari games from a replay buffer, against the real run handle, with tiny networks and buffers."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from tests.helpers.algorithm_cases import Killed, WatchedRun, assert_same, events, newest, opened
+
+pytest.importorskip("ale_py")
+
+from cleanrl_worker import torch_replay
+from cleanrl_worker.pictures import Sizes
+from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.run import Checkpoint
+
+SMALL: dict[str, Any] = {
+    "total_timesteps": 240, "checkpoint_every": 64, "buffer_size": 120, "batch_size": 4, "learning_starts": 60,
+    "target_network_frequency": 40, "cuda": False,
+}  # fmt: skip
+MORE: dict[str, dict[str, Any]] = {
+    "c51_atari": {"n_atoms": 11, "exploration_fraction": 0.5},
+    "dqn_atari": {"exploration_fraction": 0.5, "tau": 0.9},
+    "rainbow_atari": {"n_atoms": 11},
+    "sac_atari": {"env_id": "BreakoutNoFrameskip-v4"},
+}
+TAGS = {
+    "dqn_atari": {"losses/td_loss", "losses/q_values", "charts/SPS"},
+    "c51_atari": {"losses/loss", "losses/q_values", "charts/SPS"},
+    "rainbow_atari": {"losses/td_loss", "losses/q_values", "charts/SPS", "charts/beta"},
+    "sac_atari": {
+        *(f"losses/{tag}" for tag in ("qf1_values", "qf2_values", "qf1_loss", "qf2_loss", "qf_loss", "actor_loss")),
+        "losses/alpha", "losses/alpha_loss", "charts/SPS",
+    },
+}  # fmt: skip
+EACH = pytest.mark.parametrize("name", sorted(MORE))
+
+
+def module_of(name: str) -> Any:
+    return importlib.import_module(f"cleanrl_worker.algorithms.{name}")
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in MORE:
+        monkeypatch.setattr(module_of(name), "SIZES", Sizes((4, 4, 4), 8))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    path = tmp_path / "a user's runs"
+    path.mkdir()
+    return path
+
+
+def config_of(name: str, **changes: Any) -> Any:
+    return module_of(name).Config(**{**SMALL, **MORE[name], **changes})
+
+
+def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> WatchedRun:
+    with opened(path, config, resume) as run:
+        for order, value in orders.items():
+            setattr(run, order, value)
+        module_of(name).train(config, run, resume)
+    return run
+
+
+@EACH
+def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(name: str, place: Path) -> None:
+    config = config_of(name)
+    straight = trained(place / "straight", name, config)
+    with pytest.raises(Killed):
+        trained(place / "killed", name, config, kill_at=170)
+    checkpoint = newest(place / "killed")
+    assert checkpoint.step == 128
+    assert checkpoint.facts["adam_count"] > 10
+
+    resumed = trained(place / "killed", name, config, checkpoint)
+
+    assert_same(newest(place / "straight"), newest(place / "killed"))
+    assert newest(place / "killed").step == 240
+    assert resumed.episodes == [episode for episode in straight.episodes if episode[1] > checkpoint.step]
+    assert events(place / "killed", "warning") == []
+
+
+@EACH
+def test_it_learns_and_logs_what_cleanrl_logs_and_stops_when_asked(name: str, place: Path) -> None:
+    config = config_of(name, checkpoint_every=10**6)
+    trained(place / "run", name, config, stop_at=206)
+    last = newest(place / "run")
+    assert 206 <= last.step <= 208
+    tags = {tag for event in events(place / "run", "metrics") for tag in event["series"]}
+    assert tags >= TAGS[name]
+    assert all(np.isfinite(weight).all() for weight in last.weights.values())
+
+
+@EACH
+def test_a_policy_acts_on_pictures_and_the_model_is_the_checkpoints(name: str, place: Path) -> None:
+    trained(place / "run", name, config_of(name, total_timesteps=80))
+    checkpoint = newest(place / "run")
+    policy = module_of(name).load_policy(checkpoint)
+    rng = np.random.default_rng(0)
+    seen = rng.integers(256, size=(5, 4, 84, 84), dtype=np.uint8)
+    first = policy.act(seen, True, rng)
+    assert first.shape == (5,)
+    assert (policy.act(seen, True, rng) == first).all()
+    assert set(policy.act(seen, False, rng).tolist()) <= set(range(4))
+    with pytest.raises(ValueError, match="expected"):
+        policy.act(seen[:, :3], True, rng)
+    checkpoint.facts["algorithm"] = "another"
+    with pytest.raises(BadInput, match="was made by 'another'"):
+        module_of(name).load_policy(checkpoint)
+
+
+@EACH
+def test_a_loss_that_is_no_number_is_reported_and_never_saved(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, calls = torch_replay.Feed.hand_over, []
+
+    def poisoned(self: Any) -> None:
+        calls.append(self)
+        if len(calls) == 8:
+            self.batch.rewards[0] = np.nan
+        honest(self)
+
+    monkeypatch.setattr(torch_replay.Feed, "hand_over", poisoned)
+    with pytest.raises(MosaicError, match=r"stopped at step 92: losses/.*learning_rate"):
+        trained(place / "run", name, config_of(name, checkpoint_every=4))
+    assert {event["step"] for event in events(place / "run", "anomaly")} == {92}
+    last = newest(place / "run")
+    assert last.step == 88
+    assert all(np.isfinite(weight).all() for weight in last.weights.values())
+
+
+@EACH
+def test_a_replay_buffer_that_was_not_saved_is_filled_anew(name: str, place: Path) -> None:
+    config = config_of(name, checkpoint_replay_mb=0.001)
+    trained(place / "run", name, config, stop_at=100)
+    stopped = newest(place / "run")
+    assert not any(key.startswith("replay.") for key in stopped.arrays)
+    trained(place / "run", name, config, stopped)
+    (warning,) = events(place / "run", "warning")
+    assert "checkpoint_replay_mb" in warning["text"]
+    assert newest(place / "run").step == 240
+
+
+@EACH
+def test_what_does_not_fit_is_refused(name: str) -> None:
+    cartpole = gymnasium.make("CartPole-v1")
+    with pytest.raises(BadInput, match=f"{name} needs an Atari game; CartPole-v1 is none. These fit: ppo, dqn"):
+        module_of(name).check(config_of(name), cartpole)
+    game = gymnasium.make("BreakoutNoFrameskip-v4")
+    facts = module_of(name).check(config_of(name), game)
+    assert facts["actions"] == 4
+    assert facts["backend"] == "torch"
+    with pytest.raises(BadInput, match=r"would need .* GB for its replay buffer"):
+        module_of(name).check(config_of(name, buffer_size=10**12, total_timesteps=10**12), game)
+    game.close()

@@ -1,0 +1,379 @@
+"""SAC, TD3 and DDPG against the real run handle: the same checks for each, then what one of them has alone."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from tests.helpers.algorithm_cases import (
+    Corridor,
+    Killed,
+    NotANumber,
+    WatchedRun,
+    assert_same,
+    events,
+    newest,
+    opened,
+    registered,
+)
+
+from cleanrl_worker import control_kernels, replay
+from cleanrl_worker.algorithms import ddpg_continuous_action, sac_continuous_action, td3_continuous_action
+from cleanrl_worker.replay import Replay
+from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.run import Checkpoint
+from mosaic.run.torchfile import save_state_dict
+
+MODULES: dict[str, Any] = {
+    "sac": sac_continuous_action, "td3": td3_continuous_action, "ddpg": ddpg_continuous_action,
+}  # fmt: skip
+SMALL = {
+    "env_id": "Pendulum-v1", "total_timesteps": 640, "checkpoint_every": 128, "buffer_size": 400, "batch_size": 16,
+    "learning_starts": 100,
+}  # fmt: skip
+TORCH = {"backend": "torch", "cuda": False}
+SHORT = {"total_timesteps": 448, "learning_starts": 330}
+"""Few updates: small tensors cost torch far more than they cost numpy."""
+EACH = pytest.mark.parametrize("name", sorted(MODULES))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    path = tmp_path / "a user's runs"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _narrow_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in MODULES.values():
+        monkeypatch.setattr(module, "HIDDEN", (16, 16))
+
+
+def config_of(name: str, **changes: Any) -> Any:
+    return MODULES[name].Config(**{**SMALL, **changes})
+
+
+def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> WatchedRun:
+    with opened(path, config, resume) as run:
+        for order, value in orders.items():
+            setattr(run, order, value)
+        MODULES[name].train(config, run, resume)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("sac", {}),
+        ("sac", {"num_envs": 2, "autotune": False, "policy_frequency": 3, "target_network_frequency": 2}),
+        ("sac", {**TORCH, **SHORT}),
+        ("td3", {}),
+        ("td3", {**TORCH, **SHORT, "num_envs": 2}),
+        ("ddpg", {}),
+        ("ddpg", {**TORCH, **SHORT}),
+    ],
+)
+def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
+    name: str, settings: dict[str, Any], place: Path
+) -> None:
+    config = config_of(name, **settings)
+    straight = trained(place / "straight", name, config)
+    with pytest.raises(Killed):
+        trained(place / "killed", name, config, kill_at=440)
+    checkpoint = newest(place / "killed")
+    assert checkpoint.step == 384
+
+    resumed = trained(place / "killed", name, config, checkpoint)
+
+    assert_same(newest(place / "straight"), newest(place / "killed"))
+    assert newest(place / "killed").step == config.total_timesteps
+    assert resumed.episodes == [episode for episode in straight.episodes if episode[1] > 384] != []
+    assert resumed.mean_return == straight.mean_return
+    assert events(place / "killed", "warning") == []
+
+
+@EACH
+def test_equal_seeds_give_equal_weights_and_saving_changes_nothing(name: str, place: Path) -> None:
+    often = trained(place / "often", name, config_of(name))
+    once = trained(place / "once", name, config_of(name, checkpoint_every=10**6))
+    other = trained(place / "other", name, config_of(name, seed=2))
+    assert_same(newest(place / "often"), newest(place / "once"))
+    assert often.episodes == once.episodes != other.episodes
+    assert [int(path.name) for path in (place / "once" / "checkpoints").glob("[0-9]*")] == [640]
+
+
+@EACH
+def test_a_stop_saves_at_once_and_goes_on_later(name: str, place: Path) -> None:
+    config = config_of(name, checkpoint_every=10**6)
+    trained(place / "straight", name, config)
+    run = trained(place / "stopped", name, config, stop_at=301)
+    stopped = newest(place / "stopped")
+    assert run.global_step == stopped.step == 301
+    trained(place / "stopped", name, config, stopped)
+    assert_same(newest(place / "straight"), newest(place / "stopped"))
+
+
+@EACH
+def test_a_finished_run_is_extended_and_keeps_its_replay_buffer(name: str, place: Path) -> None:
+    short = config_of(name, total_timesteps=300)
+    trained(place / "run", name, short)
+    finished = newest(place / "run")
+    assert trained(place / "run", name, short, finished).episodes == []
+    trained(place / "run", name, config_of(name, total_timesteps=450), finished)
+    assert newest(place / "run").facts["global_step"] == 450
+    assert newest(place / "run").facts["replay"]["count"] == 400
+    assert events(place / "run", "warning") == []
+
+
+@EACH
+def test_each_backend_goes_on_from_the_others_checkpoint(name: str, place: Path) -> None:
+    backends: list[dict[str, Any]] = [{"backend": "numpy"}, TORCH]
+    for before, after in itertools.product(backends, backends):
+        path = place / f"{before['backend']} to {after['backend']}"
+        short = {"learning_starts": 170, "total_timesteps": 230}
+        trained(path, name, config_of(name, **before, **short), stop_at=200)
+        trained(path, name, config_of(name, **after, **short), newest(path))
+    counts = newest(place / "numpy to numpy").facts["optimizer"]["counts"]
+    assert counts["actor"] == (60 if name == "sac" else 30)
+    for path in (place / "numpy to torch", place / "torch to numpy"):
+        mixed = newest(path)
+        assert mixed.facts["optimizer"]["counts"] == counts
+        assert all(np.isfinite(weight).all() for weight in mixed.weights.values())
+
+
+def test_a_resumed_run_keeps_the_backend_that_it_began_with(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(place / "run", "ddpg", config_of("ddpg"), stop_at=150)
+    monkeypatch.setattr("cleanrl_worker.devices.has_gpu", lambda: True)
+    trained(place / "run", "ddpg", config_of("ddpg"), newest(place / "run"), stop_at=200)
+    assert newest(place / "run").facts["backend"] == "numpy"
+
+
+@EACH
+def test_everything_that_cleanrl_logs_is_logged_every_hundred_updates(name: str, place: Path) -> None:
+    run = trained(place / "run", name, config_of(name))
+    series: dict[str, list[int]] = {}
+    for event in events(place / "run", "metrics"):
+        for tag, points in event["series"].items():
+            series.setdefault(tag, []).extend(step for step, _, _ in points)
+    tags = {
+        "sac": ["qf1_values", "qf2_values", "qf1_loss", "qf2_loss", "qf_loss", "actor_loss", "alpha", "alpha_loss"],
+        "td3": ["qf1_values", "qf2_values", "qf1_loss", "qf2_loss", "qf_loss", "actor_loss"],
+        "ddpg": ["qf1_values", "qf1_loss", "actor_loss"],
+    }[name]
+    expected = {tag: [200, 300, 400, 500, 600] for tag in ("charts/SPS", *(f"losses/{tag}" for tag in tags))}
+    assert {tag: steps for tag, steps in series.items() if not tag.startswith("charts/epi")} == expected
+    assert [(env, step, length) for env, step, _, length in run.episodes] == [
+        (0, 200, 200),
+        (0, 400, 200),
+        (0, 600, 200),
+    ]
+
+
+@EACH
+def test_a_reward_that_is_no_number_stops_the_training_at_its_step(name: str, place: Path) -> None:
+    with registered(limit=None, kind=NotANumber, actions="box") as env_id:
+        config = config_of(name, env_id=env_id, checkpoint_every=8)
+        with pytest.raises(MosaicError, match="step 10: reward became infinite or not a number"):
+            trained(place / "run", name, config)
+    assert [(event["tag"], event["step"]) for event in events(place / "run", "anomaly")] == [("reward", 10)]
+    assert newest(place / "run").step == 8
+
+
+@EACH
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_loss_that_is_no_number_is_reported_and_never_saved(
+    name: str, backend: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, calls = Replay.sample, []
+
+    def poisoned(self: Replay, batch: Any) -> None:
+        honest(self, batch)
+        calls.append(batch)
+        if len(calls) == 10:
+            batch.rewards[3] = np.nan
+
+    monkeypatch.setattr(Replay, "sample", poisoned)
+    config = config_of(name, backend=backend, cuda=False, checkpoint_every=1, learning_starts=20)
+    with pytest.raises(MosaicError, match=r"step 30: losses/qf1_loss.*learning_rate"):
+        trained(place / "run", name, config)
+    assert ("losses/qf1_loss", 30) in {(event["tag"], event["step"]) for event in events(place / "run", "anomaly")}
+    last = newest(place / "run")
+    assert last.step == 29
+    assert all(np.isfinite(weight).all() for weight in last.weights.values())
+
+
+@EACH
+def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Any, Any, Any]] = []
+    honest = Replay.sample
+
+    def watched(self: Replay, batch: Any) -> None:
+        honest(self, batch)
+        seen.extend(zip(batch.observations.copy(), batch.next_observations.copy(), batch.terminals.copy(), strict=True))
+
+    class Counting(Corridor):
+        """Its observations are the number of the episode and of the step."""
+
+        episode = 0
+
+        def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+            super().reset(**options)
+            self.episode += 1
+            self._place = 0.0
+            return np.array([self.episode, 0.0]), {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self._place += 1
+            return np.array([self.episode, self._place]), 1.0, False, False, {}
+
+    monkeypatch.setattr(Replay, "sample", watched)
+    with registered(limit=5, kind=Counting, actions="box") as env_id:
+        trained(place / "run", name, config_of(name, env_id=env_id, total_timesteps=150))
+    assert len(seen) > 500
+    for before, after, is_terminal in seen:
+        assert (after - before).tolist() == [0, 1]
+        assert not is_terminal
+    assert {after[1] for _, after, _ in seen} == {1, 2, 3, 4, 5}
+
+
+@EACH
+@pytest.mark.parametrize("observation", ["box", "picture", "dict", "number"])
+def test_observations_and_actions_of_every_fitting_kind_are_trained_on(
+    name: str, observation: str, place: Path
+) -> None:
+    made: list[Corridor] = []
+
+    class Kept(Corridor):
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            made.append(self)
+
+    with registered(kind=Kept, observation=observation, actions="box") as env_id:
+        config = config_of(name, env_id=env_id, total_timesteps=150)
+        env = gymnasium.make(env_id)
+        facts = MODULES[name].check(config, env)
+        made.clear()
+        trained(place / "run", name, config)
+        policy = MODULES[name].load_policy(newest(place / "run"))
+        assert facts["actions"] == [2, 1]
+        assert facts["backend"] == "numpy"
+        sent = np.array([action for env in made for action in env.received])
+        assert sent.shape == (150, 2, 1)
+        assert -0.5 <= sent.min() < -0.4
+        assert 0.4 < sent.max() <= 0.5
+        if observation != "dict":
+            seen = np.array([env.observation_space.sample() for _ in range(3)])
+            rng = np.random.default_rng(1)
+            for is_deterministic in (True, False):
+                chosen = policy.act(seen, is_deterministic, rng)
+                assert all(env.action_space.contains(action) for action in chosen)
+        env.close()
+
+
+@EACH
+def test_the_policy_of_a_checkpoint_acts_as_cleanrls_actor_would(name: str, place: Path) -> None:
+    import torch
+    from torch.nn import Linear
+    from torch.nn.functional import relu
+
+    trained(place / "run", name, config_of(name, total_timesteps=200))
+    checkpoint = newest(place / "run")
+    states = MODULES[name].state_dict_of(checkpoint)
+    assert len(states) == (2 if name == "ddpg" else 3)
+    heads = ["fc_mean", "fc_logstd"] if name == "sac" else ["fc_mu"]
+    kinds = ("weight", "bias")
+    assert list(states[0]) == [
+        "action_scale", "action_bias", *(f"{layer}.{kind}" for layer in ("fc1", "fc2", *heads) for kind in kinds)
+    ]  # fmt: skip
+    assert list(states[1]) == [f"fc{number}.{kind}" for number in (1, 2, 3) for kind in kinds]
+
+    save_state_dict(place / "model", states)
+    loaded = torch.load(place / "model", weights_only=True)
+    assert isinstance(loaded, tuple)
+    actor = loaded[0]
+    seen = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    hidden = torch.from_numpy(seen)
+    for layer in ("fc1", "fc2"):
+        linear = Linear(*actor[f"{layer}.weight"].shape[::-1])
+        linear.load_state_dict({kind: actor[f"{layer}.{kind}"] for kind in kinds})
+        hidden = relu(linear(hidden))
+    mean = hidden @ actor[f"{heads[0]}.weight"].T + actor[f"{heads[0]}.bias"]
+    wanted = (torch.tanh(mean) * actor["action_scale"] + actor["action_bias"]).detach().numpy()
+    policy = MODULES[name].load_policy(checkpoint)
+    np.testing.assert_allclose(policy.act(seen, True, np.random.default_rng(0)), wanted, atol=1e-5)
+    assert (policy.act(seen, False, np.random.default_rng(0)) != wanted).any()
+
+
+@EACH
+def test_a_replay_buffer_too_large_to_save_is_filled_anew_before_learning_goes_on(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(name, checkpoint_replay_mb=0)
+    trained(place / "run", name, config, stop_at=256)
+    updates: list[int] = []
+    honest = control_kernels.Kernel._judge
+
+    def watched(kernel: Any) -> bool:
+        updates.append(1)
+        return honest(kernel)
+
+    monkeypatch.setattr(control_kernels.Kernel, "_judge", watched)
+    run = trained(place / "run", name, config, newest(place / "run"), stop_at=400)
+    assert len(updates) == run.global_step - 356
+    (warning,) = events(place / "run", "warning")
+    assert warning["code"] == "resumed_inexactly"
+    assert "checkpoint_replay_mb = 0" in warning["text"]
+
+
+def test_an_environment_that_had_to_be_reset_is_learned_from_as_one_that_was_cut_short(place: Path) -> None:
+    with registered(noise="foreign", actions="box", limit=50) as env_id:
+        config = config_of("td3", env_id=env_id)
+        trained(place / "run", "td3", config, stop_at=220)
+        trained(place / "run", "td3", config, newest(place / "run"), stop_at=225)
+    (warning,) = events(place / "run", "warning")
+    assert warning["code"] == "resumed_inexactly"
+    assert newest(place / "run").arrays["replay.cut.spots"].tolist() == [49, 99, 149, 199, 219]
+
+
+def test_what_does_not_fit_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    cartpole, pendulum = gymnasium.make("CartPole-v1"), gymnasium.make("Pendulum-v1")
+    for name, module in MODULES.items():
+        with pytest.raises(BadInput) as refusal:
+            module.check(config_of(name, env_id="CartPole-v1"), cartpole)
+        assert str(refusal.value).startswith(
+            f"{module.NAME} needs a continuous (Box) action space; CartPole-v1 has Discrete(2). These fit: ppo, dqn"
+        )
+        monkeypatch.setattr(replay, "free_bytes", lambda: 1000)
+        with pytest.raises(BadInput, match=r"replay buffer of 400 transitions; 0\.0 GB .* Lower buffer_size to"):
+            module.check(config_of(name), pendulum)
+        monkeypatch.undo()
+        pendulum.action_space = gymnasium.spaces.Box(-np.inf, 1.0, (1,), np.float32)
+        with pytest.raises(BadInput, match=r"into their bounds; Pendulum-v1 has none.*ppo_continuous_action"):
+            module.check(config_of(name), pendulum)
+        pendulum = gymnasium.make("Pendulum-v1")
+
+
+def test_a_run_on_the_cpu_does_not_import_torch(place: Path) -> None:
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from cleanrl_worker.algorithms import sac_continuous_action as sac\n"
+        "from tests.helpers.algorithm_cases import opened\n"
+        "config = sac.Config(env_id='Pendulum-v1', total_timesteps=120, learning_starts=100, batch_size=8)\n"
+        "with opened(Path(sys.argv[1]), config) as run:\n"
+        "    sac.train(config, run)\n"
+        "print(sorted({'torch', 'tensorboard', 'scipy'} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(place / "run")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,318 @@
+"""The losses of C51, Rainbow and SAC for Atari games against plain ones, and their networks against torch's modules."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cleanrl_worker.algorithms import c51_atari, rainbow_atari, sac_atari
+from cleanrl_worker.pictures import Sizes
+from cleanrl_worker.torch_backend import Compute
+from cleanrl_worker.torch_noise import Noise
+from cleanrl_worker.torch_pictures import as_tensors, channels_last
+from cleanrl_worker.torch_replay import Feed, PrioritisedLearner
+from cleanrl_worker.torch_sac import Network, SacLearner
+
+CPU = torch.device("cpu")
+COMPUTE = Compute(CPU, uses_graphs=False, is_compiled=False)
+SIZES = Sizes((2, 3, 4), 5)
+ACTIONS, ATOMS, ROWS, GAMMA = 3, 7, 6, 0.9
+SHAPE = (84, 84)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def begun(module: Any, *settings: Any) -> Any:
+    agent = module.Agent(ACTIONS, *settings, sizes=SIZES)
+    agent.initialise(np.random.default_rng(1))
+    return agent
+
+
+def drawn_rows(seed: int = 0) -> SimpleNamespace:
+    """What a replay buffer gives, pictures with their channels last."""
+    rng = np.random.default_rng(seed)
+    frames = torch.as_tensor(rng.integers(256, size=(ROWS, 5, *SHAPE), dtype=np.uint8))
+    return SimpleNamespace(
+        observations=channels_last(frames[:, :4]),
+        next_observations=channels_last(frames[:, 1:]),
+        actions=torch.as_tensor(rng.integers(ACTIONS, size=ROWS)),
+        rewards=torch.as_tensor([-1.0, 0.0, 1.0, 0.3, 9.0, -9.0]),
+        terminals=torch.as_tensor([0.0, 0.0, 1.0, 0.0, 0.0, 1.0]),
+        discounts=torch.as_tensor([0.9, 0.81, 0.0, 0.729, 0.9, 0.0]),
+        weights=torch.as_tensor([1.0, 0.5, 0.25, 1.0, 0.1, 0.9]),
+        surprises=torch.zeros(ROWS),
+    )
+
+
+def seen(pictures: Tensor) -> Tensor:
+    return pictures.permute(0, 3, 1, 2) / 255.0
+
+
+def convolutions(state: dict[str, Tensor], name: str) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for number, stride in ((0, 4), (2, 2), (4, 1)):
+        weight = state[f"{name}.{number}.weight"]
+        made = nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2], stride=stride)
+        made.load_state_dict({"weight": weight, "bias": state[f"{name}.{number}.bias"]})
+        layers += [made, nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten())
+
+
+def dense(state: dict[str, Tensor], name: str, below: Tensor) -> Tensor:
+    return below @ state[f"{name}.weight"].T + state[f"{name}.bias"]
+
+
+def tensors(state: dict[str, Any]) -> dict[str, Tensor]:
+    return {name: torch.as_tensor(part) for name, part in state.items()}
+
+
+def spread_out(pmf: list[float], moved: list[float], atoms: list[float]) -> list[float]:
+    """Each value's probability given to the atoms beside it, by how near they are."""
+    found, gap = [0.0] * len(atoms), atoms[1] - atoms[0]
+    for probability, value in zip(pmf, moved, strict=True):
+        place = (min(max(value, atoms[0]), atoms[-1]) - atoms[0]) / gap
+        lower = min(int(place), len(atoms) - 2)
+        found[lower] += probability * (lower + 1 - place)
+        found[lower + 1] += probability * (place - lower)
+    return found
+
+
+@pytest.mark.parametrize("module", [c51_atari, rainbow_atari])
+def test_moved_values_are_laid_onto_the_atoms_beside_them(module: Any) -> None:
+    rng = np.random.default_rng(2)
+    atoms = torch.linspace(-3, 3, ATOMS)
+    pmfs = torch.softmax(torch.as_tensor(rng.normal(size=(4, ATOMS)).astype(np.float32)), 1)
+    moved = torch.as_tensor(rng.uniform(-5, 5, (4, ATOMS)).astype(np.float32))
+    moved[0] = atoms  # exactly on them
+    moved[1] = 99.0  # behind the last
+    found = module.projected(pmfs, moved, atoms)
+    for row in range(4):
+        expected = spread_out(pmfs[row].tolist(), moved[row].tolist(), atoms.tolist())
+        np.testing.assert_allclose(found[row], expected, atol=1e-5)
+    torch.testing.assert_close(found.sum(1), torch.ones(4))
+    torch.testing.assert_close(found[0], pmfs[0])
+    assert found[1, -1] == pytest.approx(1)
+
+
+def test_c51_learns_towards_what_the_target_network_expects() -> None:
+    agent, other = begun(c51_atari, ATOMS, -3, 3), begun(c51_atari, ATOMS, -3, 3)
+    other.initialise(np.random.default_rng(9))
+    rows, atoms = drawn_rows(), torch.as_tensor(agent.atoms)
+
+    def pmfs(state: dict[str, Tensor], pictures: Tensor) -> Tensor:
+        hidden = torch.relu(dense(state, "network.7", convolutions(state, "network")(seen(pictures))))
+        return torch.softmax(dense(state, "network.9", hidden).view(ROWS, ACTIONS, ATOMS), 2)
+
+    with torch.no_grad():
+        following = pmfs(tensors(other.state_dict()), rows.next_observations)
+        found = pmfs(tensors(agent.state_dict()), rows.observations)
+    expected = 0.0
+    for row in range(ROWS):
+        best = int((following[row] * atoms).sum(1).argmax())
+        moved = rows.rewards[row] + GAMMA * atoms * (1 - rows.terminals[row])
+        wanted = torch.as_tensor(spread_out(following[row, best].tolist(), moved.tolist(), atoms.tolist()))
+        expected -= float((wanted * found[row, rows.actions[row]].log()).sum()) / ROWS
+    weights, target = as_tensors(agent.parameters, CPU), as_tensors(other.parameters, CPU, is_learned=False)
+    loss, figures = c51_atari.loss(weights, target, rows, atoms=atoms, gamma=GAMMA)
+    assert loss.item() == pytest.approx(expected, rel=1e-4)
+    values = (found * atoms).sum(2)[torch.arange(ROWS), rows.actions]
+    np.testing.assert_allclose(figures, [expected, values.mean().item()], rtol=1e-3, atol=1e-6)
+
+
+def test_rainbow_chooses_with_one_network_and_judges_with_the_other() -> None:
+    agent, other = begun(rainbow_atari, ATOMS, -3, 3), begun(rainbow_atari, ATOMS, -3, 3)
+    other.initialise(np.random.default_rng(9))
+    rows, atoms = drawn_rows(), torch.as_tensor(agent.atoms)
+    noise, target_noise = Noise(agent.noisy, CPU), Noise(agent.noisy, CPU)
+    weights, target = as_tensors(agent.parameters, CPU), as_tensors(other.parameters, CPU, is_learned=False)
+    loss, figures = rainbow_atari.loss(weights, target, rows, noise=noise, target_noise=target_noise, atoms=atoms)
+    assert noise.flat.std() > 0.5  # it was renewed
+    assert not torch.equal(noise.flat, target_noise.flat)
+    agent.noise[...], other.noise[...] = noise.array(), target_noise.array()
+
+    def noisy(state: dict[str, Tensor], name: str, below: Tensor) -> Tensor:
+        weight = state[f"{name}.weight_mu"] + state[f"{name}.weight_sigma"] * state[f"{name}.weight_epsilon"]
+        bias = state[f"{name}.bias_mu"] + state[f"{name}.bias_sigma"] * state[f"{name}.bias_epsilon"]
+        return below @ weight.T + bias
+
+    def pmfs(state: dict[str, Tensor], pictures: Tensor) -> Tensor:
+        below = convolutions(state, "network")(seen(pictures))
+        value = noisy(state, "value_head.2", torch.relu(noisy(state, "value_head.0", below)))
+        advantages = noisy(state, "advantage_head.2", torch.relu(noisy(state, "advantage_head.0", below)))
+        advantages = advantages.view(ROWS, ACTIONS, ATOMS)
+        return torch.softmax(value[:, None] + advantages - advantages.mean(1, keepdim=True), 2)
+
+    with torch.no_grad():
+        ours, theirs = tensors(agent.state_dict()), tensors(other.state_dict())
+        chosen = (pmfs(ours, rows.next_observations) * atoms).sum(2).argmax(1)
+        following = pmfs(theirs, rows.next_observations)
+        found = pmfs(ours, rows.observations)
+    expected = []
+    for row in range(ROWS):
+        moved = rows.rewards[row] + rows.discounts[row] * atoms
+        wanted = spread_out(following[row, chosen[row]].tolist(), moved.tolist(), atoms.tolist())
+        expected.append(-float((torch.as_tensor(wanted) * found[row, rows.actions[row]].log()).sum()))
+    np.testing.assert_allclose(rows.surprises, expected, rtol=1e-4)
+    assert loss.item() == pytest.approx(float((torch.as_tensor(expected) * rows.weights).mean()), rel=1e-4)
+    assert float(figures[0]) == pytest.approx(loss.item())
+
+
+def test_noise_of_a_weight_is_that_of_its_input_times_that_of_its_output() -> None:
+    noise = Noise({"one": (400, 300)}, CPU)
+    torch.manual_seed(0)
+    noise.renew()
+    outputs, inputs = noise.parts["one"]
+    product = outputs[:, None] * inputs
+    # The root of a normal number's size has a mean square of the root of 2 over pi.
+    assert float(product.square().mean()) == pytest.approx(2 / np.pi, rel=0.15)
+    assert abs(float(product.mean())) < 0.05
+
+
+class Drawn:
+    """Answers as a replay buffer does, always with the same rows."""
+
+    envs = 1
+    stack = 4
+    shape: tuple[int, ...] = SHAPE
+
+    def __init__(self) -> None:
+        self.settled: list[Any] = []
+        self.samples = 0
+
+    def batch(self, rows: int, buffer: Any = None) -> Any:
+        drawn = drawn_rows()
+        buffer[:, :4] = drawn.observations.permute(0, 3, 1, 2).numpy()
+        buffer[:, -4:] = drawn.next_observations.permute(0, 3, 1, 2).numpy()
+        columns = ("actions", "rewards", "terminals", "discounts", "weights")
+        arrays = {name: getattr(drawn, name).numpy() for name in columns}
+        return SimpleNamespace(frames=buffer, rows=rows, spots=np.arange(rows), **arrays)
+
+    def sample(self, batch: Any) -> None:
+        self.samples += 1
+
+    def settle(self, spots: Any, surprises: Any) -> None:
+        self.settled.append((self.samples, surprises.copy()))
+
+
+def test_surprises_reach_the_buffer_before_the_next_sample_and_once() -> None:
+    agent, replay = begun(rainbow_atari, ATOMS, -3, 3), Drawn()
+
+    def loss(weights: Any, target: Any, rows: Any) -> tuple[Tensor, Tensor]:
+        rows.surprises.copy_(torch.arange(ROWS) + replay.samples)
+        return sum(part.sum() for part in weights.values()), torch.zeros(1)
+
+    feed = Feed(replay, ROWS, 5, COMPUTE)
+    settings = SimpleNamespace(learning_rate=1e-3, batch_size=ROWS)
+    learner = PrioritisedLearner(agent.parameters, agent.parameters, loss, feed, settings, 1e-8, ("loss",), COMPUTE)
+    for _ in range(2):
+        assert learner.update(replay)
+    learner.settle(replay)
+    learner.settle(replay)
+    assert [when for when, _ in replay.settled] == [1, 2]
+    for (when, surprises), expected in zip(replay.settled, (1, 2), strict=True):
+        np.testing.assert_array_equal(surprises, np.arange(ROWS) + expected)
+        assert when == expected
+
+
+@pytest.mark.parametrize("autotune", [True, False])
+def test_sac_makes_the_steps_that_plain_torch_makes(autotune: bool) -> None:
+    agent, other = begun(sac_atari), begun(sac_atari)
+    other.initialise(np.random.default_rng(9))
+    settings = SimpleNamespace(
+        gamma=GAMMA, policy_lr=1e-3, q_lr=2e-3, alpha=0.3, autotune=autotune, target_entropy_scale=0.8
+    )
+    replay = Drawn()
+    learner = SacLearner(
+        agent.parameters, other.critics(other.parameters), Feed(replay, ROWS, 5, COMPUTE), settings, COMPUTE
+    )
+
+    plain, targets = as_tensors(agent.parameters, CPU), as_tensors(other.parameters, CPU, is_learned=False)
+    actor, first, second = (Network(plain, name) for name in ("actor", "qf1", "qf2"))
+    followers = [Network(targets, name) for name in ("qf1", "qf2")]
+
+    def adam(prefix: str, rate: float) -> torch.optim.Adam:
+        return torch.optim.Adam([part for name, part in plain.items() if name.startswith(prefix)], lr=rate, eps=1e-4)
+
+    adams = {"critics": adam("qf", 2e-3), "actor": adam("actor", 1e-3), "alpha": adam("log_alpha", 2e-3)}
+    rows, alpha, figures = drawn_rows(), 1.0 if autotune else 0.3, {}
+    for _ in range(3):
+        assert learner.update(replay)
+        with torch.no_grad():
+            policy: Any = torch.distributions.Categorical(logits=actor(rows.next_observations))
+            worth = torch.min(*(follower(rows.next_observations) for follower in followers))
+            value = (policy.probs * worth).sum(1) + alpha * policy.entropy()
+            goals = rows.rewards + GAMMA * (1 - rows.terminals) * value
+        found = [critic(rows.observations)[torch.arange(ROWS), rows.actions] for critic in (first, second)]
+        errors: list[Any] = [((values - goals) ** 2).mean() for values in found]
+        adams["critics"].zero_grad()
+        (errors[0] + errors[1]).backward()
+        adams["critics"].step()
+        logits = actor(rows.observations)
+        log_probs = logits - logits.logsumexp(1, keepdim=True)
+        with torch.no_grad():
+            least = torch.min(first(rows.observations), second(rows.observations))
+        actor_loss: Any = (log_probs.exp() * (alpha * log_probs - least)).mean()
+        adams["actor"].zero_grad()
+        actor_loss.backward()
+        adams["actor"].step()
+        figures = {
+            "qf1_loss": errors[0],
+            "qf2_loss": errors[1],
+            "actor_loss": actor_loss,
+            "qf1_values": found[0].mean(),
+        }
+        figures["qf_loss"] = (errors[0] + errors[1]) / 2
+        if autotune:
+            wanted = 0.8 * np.log(ACTIONS)
+            alpha_loss = (log_probs.exp().detach() * -plain["log_alpha"].exp() * (log_probs.detach() + wanted)).mean()
+            adams["alpha"].zero_grad()
+            alpha_loss.backward()
+            adams["alpha"].step()
+            alpha = plain["log_alpha"].exp().item()
+            figures["alpha_loss"] = alpha_loss
+    for name, part in learner.arrays().items():
+        np.testing.assert_allclose(part, plain[name].detach(), atol=2e-5, err_msg=name)
+    losses = learner.losses()
+    assert losses["alpha"] == pytest.approx(alpha)
+    assert ("alpha_loss" in losses) == autotune
+    for name, expected in figures.items():
+        assert losses[name] == pytest.approx(expected.item(), rel=1e-3, abs=1e-5), name
+
+
+def test_sacs_targets_follow_the_critics() -> None:
+    agent, other = begun(sac_atari), begun(sac_atari)
+    other.initialise(np.random.default_rng(9))
+    settings = sac_atari.Config()
+    feed = Feed(Drawn(), ROWS, 5, COMPUTE)
+    learner = SacLearner(agent.parameters, other.critics(other.parameters), feed, settings, COMPUTE)
+    learner.follow(0.25)
+    name = "qf2.head.weight"
+    expected = 0.75 * other.parameters[name] + 0.25 * agent.parameters[name]
+    np.testing.assert_allclose(learner.moments()[f"target.{name}"], expected, rtol=1e-5)
+    learner.follow(1)
+    np.testing.assert_array_equal(learner.moments()[f"target.{name}"], agent.parameters[name])
+
+
+def test_models_have_the_keys_of_cleanrls_in_its_order() -> None:
+    convolved = [f"{number}.{kind}" for number in (0, 2, 4) for kind in ("weight", "bias")]
+    c51 = begun(c51_atari, ATOMS, -3, 3).state_dict()
+    layers = [f"network.{number}.{kind}" for number in (7, 9) for kind in ("weight", "bias")]
+    assert list(c51) == ["atoms", *(f"network.{name}" for name in convolved), *layers]
+    rainbow = begun(rainbow_atari, ATOMS, -3, 3).state_dict()
+    parts = ("weight_mu", "weight_sigma", "bias_mu", "bias_sigma", "weight_epsilon", "bias_epsilon")
+    heads = [f"{head}.{number}.{part}" for head in rainbow_atari.HEADS for number in (0, 2) for part in parts]
+    assert list(rainbow) == ["support", *(f"network.{name}" for name in convolved), *heads]
+    assert rainbow["advantage_head.2.weight_epsilon"].shape == (ACTIONS * ATOMS, 5)
+    sac = begun(sac_atari).state_dict()
+    actor = [name.removeprefix("actor.") for name in sac if name.startswith("actor.")]
+    layers = [f"{name}.{kind}" for name in ("fc1", "fc_logits") for kind in ("weight", "bias")]
+    assert actor == [*(f"conv.{name}" for name in convolved), *layers]
+    assert {"qf1.fc_q.weight", "qf2.fc1.bias", "log_alpha"} <= sac.keys()

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+
+from cleanrl_worker import devices
+
+
+@pytest.mark.parametrize(
+    ("backend", "cuda", "before", "is_gpu_there", "chosen"),
+    [
+        ("auto", True, None, False, "numpy"),
+        ("auto", True, None, True, "torch"),
+        ("auto", False, None, True, "numpy"),
+        ("auto", True, "numpy", True, "numpy"),
+        ("auto", True, "torch", False, "torch"),
+        ("numpy", True, "torch", True, "numpy"),
+        ("torch", False, "numpy", False, "torch"),
+    ],
+)
+def test_the_backend_follows_from_the_settings_the_machine_and_what_a_run_began_with(
+    backend: devices.Backend, cuda: bool, before: str, is_gpu_there: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "has_gpu", lambda: is_gpu_there)
+    assert devices.backend_for_wide(backend, cuda, before) == chosen
+
+
+@pytest.mark.parametrize("hidden", ["", "-1"])
+def test_a_gpu_that_is_hidden_is_not_looked_for(hidden: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+    assert not devices.has_gpu()
+
+
+@pytest.mark.parametrize(("told", "count"), [("1", 1), ("4", 4), ("", 1), ("0", 1), ("2,1", 1), (None, 1)])
+def test_threads_are_those_that_the_run_was_given(
+    told: str | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if told is None:
+        monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    else:
+        monkeypatch.setenv("OMP_NUM_THREADS", told)
+    assert devices.threads() == count

@@ -1,0 +1,97 @@
+"""Atari games as the papers play them. Needs the Atari extra."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from mosaic.contracts.errors import BadInput
+
+pytest.importorskip("ale_py")
+
+from mosaic.envs.atari import AtariGame
+
+BREAKOUT = "BreakoutNoFrameskip-v4"
+
+
+def played(game: AtariGame, steps: int, seed: int = 0) -> list[tuple[float, bool, bool, float, int]]:
+    rng = np.random.default_rng(seed)
+    told = []
+    for _ in range(steps):
+        _, reward, is_terminal, is_truncated, _ = game.step(int(rng.integers(4)))
+        told.append((reward, is_terminal, is_truncated, game.score, game.frames))
+        if is_terminal or is_truncated:
+            game.reset()
+    return told
+
+
+def test_a_game_is_seen_as_four_small_grey_pictures() -> None:
+    game = AtariGame(BREAKOUT, ends_with_life=True, clips_rewards=True)
+    first, _ = game.reset(seed=1)
+    assert game.observation_space.contains(first)
+    second = game.step(2)[0]
+    assert (second[:3] == first[1:]).all()
+    assert (second[3] != first[3]).any()
+    game.close()
+
+
+def test_a_lost_life_ends_the_episode_but_not_the_game() -> None:
+    game = AtariGame(BREAKOUT, ends_with_life=True, clips_rewards=True)
+    game.reset(seed=1)
+    ends = []
+    for reward, is_terminal, _, score, frames in played(game, 1200):
+        assert reward in (-1.0, 0.0, 1.0)
+        if is_terminal:
+            ends.append((score, frames))
+    game.close()
+    assert len(ends) > 5
+    # Five lives: the score grows over each of them and begins anew with the next game.
+    lengths = [frames for _, frames in ends]
+    assert any(later < earlier for earlier, later in itertools.pairwise(lengths))
+    assert any(later > earlier for earlier, later in itertools.pairwise(lengths))
+
+
+def test_without_that_an_episode_is_a_whole_game() -> None:
+    game = AtariGame(BREAKOUT, ends_with_life=False, clips_rewards=False)
+    game.reset(seed=1)
+    total = 0.0
+    rng = np.random.default_rng(0)
+    while True:
+        _, reward, is_terminal, is_truncated, _ = game.step(int(rng.integers(4)))
+        total += reward
+        if is_terminal or is_truncated:
+            break
+    assert game.is_over
+    assert game.score == total
+    game.close()
+
+
+def test_equal_seeds_play_equal_games() -> None:
+    games = [AtariGame(BREAKOUT, ends_with_life=True, clips_rewards=True) for _ in range(2)]
+    for game in games:
+        game.reset(seed=7)
+    assert played(games[0], 300) == played(games[1], 300)
+    for game in games:
+        game.close()
+
+
+def test_a_game_comes_back_from_its_snapshot_exactly() -> None:
+    game, other = (AtariGame(BREAKOUT, ends_with_life=True, clips_rewards=True) for _ in range(2))
+    game.reset(seed=3)
+    played(game, 150)
+    arrays, facts = game.snapshot()
+    generator = game.np_random.bit_generator.state
+    expected = played(game, 300, seed=9)
+    other.reset(seed=99)
+    other.restore(arrays, facts)
+    other.np_random.bit_generator.state = generator
+    assert played(other, 300, seed=9) == expected
+    for each in (game, other):
+        each.close()
+
+
+def test_what_is_no_atari_game_is_refused() -> None:
+    with pytest.raises(BadInput, match="no Atari game"):
+        AtariGame("CartPole-v1", ends_with_life=True, clips_rewards=True)

@@ -1,0 +1,129 @@
+"""Several Atari games at once. Needs the Atari extra."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+pytest.importorskip("ale_py")
+
+from cleanrl_worker.games import Games, check_game, make_game
+from cleanrl_worker.vector import Ending
+from mosaic.contracts.errors import BadInput
+from mosaic.envs import make
+
+BREAKOUT = "BreakoutNoFrameskip-v4"
+Told = tuple[list[float], list[tuple[Any, ...]], bytes]
+
+
+def played(games: Games, steps: int, rng: np.random.Generator) -> tuple[list[Told], list[Ending]]:
+    observations = np.zeros((len(games), *games.shape), np.uint8)
+    rewards = np.zeros(len(games))
+    told: list[Told] = []
+    ended: list[Ending] = []
+    for _ in range(steps):
+        endings = games.advance(rng.integers(4, size=len(games)), observations, rewards)
+        ended += endings
+        told.append((rewards.tolist(), [(*end[:1], *end[2:]) for end in endings], observations.tobytes()))
+    return told, ended
+
+
+def test_only_the_end_of_a_game_is_an_episode_and_its_score_counts_all_lives() -> None:
+    games = Games(BREAKOUT, 1, seed=1)
+    games.start()
+    told, ended = played(games, 900, np.random.default_rng(0))
+    games.close()
+    finished = [end for end in ended if end.is_episode]
+    lives = [end for end in ended if not end.is_episode]
+    assert len(finished) >= 2
+    assert len(lives) >= 4 * len(finished)
+    assert all(end.is_terminal for end in ended)
+    # Of Breakout's lowest rows a brick is one point, clipped or not.
+    scores, earned = [], 0.0
+    for rewards, endings, _ in told:
+        earned += rewards[0]
+        if endings and endings[0][-1]:
+            scores.append(earned)
+            earned = 0.0
+    assert [end.episodic_return for end in finished] == scores
+    assert max(scores) > 0
+    assert finished[0].length > 4 * 100
+    assert finished[0].observation.shape == (4, 84, 84)
+
+
+def test_games_go_on_from_a_record_exactly() -> None:
+    games = Games(BREAKOUT, 2, seed=1)
+    games.start()
+    rng = np.random.default_rng(0)
+    played(games, 333, rng)
+    arrays, facts = games.record()
+    before = rng.bit_generator.state
+    straight, _ = played(games, 400, rng)
+
+    again = Games(BREAKOUT, 2, seed=5)
+    assert again.restore(arrays, facts) == []
+    rng.bit_generator.state = before
+    assert played(again, 400, rng)[0] == straight
+    assert any(endings and endings[0][-1] for _, endings, _ in straight), "a game should have ended meanwhile"
+    assert again.record()[1] == games.record()[1]
+    for each in (games, again):
+        each.close()
+
+
+def test_a_snapshot_that_cannot_be_read_is_told_and_the_game_begins_anew() -> None:
+    games = Games(BREAKOUT, 1, seed=1)
+    games.start()
+    arrays, facts = games.record()
+    arrays["env.0.emulator"] = arrays["env.0.emulator"][:10]
+    assert "environment 0: the emulator cannot read its snapshot" in games.restore(arrays, facts)[0]
+    played(games, 5, np.random.default_rng(0))
+    games.close()
+
+
+def test_one_picture_can_be_seen_instead_of_four() -> None:
+    four, one = Games(BREAKOUT, 1, seed=1), Games(BREAKOUT, 1, seed=1, stack=1)
+    seen = {games.shape: np.zeros((1, *games.shape), np.uint8) for games in (four, one)}
+    for games in (four, one):
+        games.start()
+        games.step([2], seen[games.shape])
+        games.close()
+    assert (seen[one.shape][:, 0] == seen[four.shape][:, -1]).all()
+
+
+def test_progress_is_the_games_own() -> None:
+    games = Games(BREAKOUT, 1, seed=1)
+    games.start()
+    _, ended = played(games, 300, np.random.default_rng(0))
+    assert len(ended) > 1
+    game = games._cores[0]
+    assert games._progress(0) == (game.frames, game.score)
+    assert games._episodes[0] == 1 + sum(end.is_episode for end in ended)
+    games.close()
+
+
+def test_what_is_no_game_is_refused_with_what_fits() -> None:
+    cartpole = gymnasium.make("CartPole-v1")
+    with pytest.raises(BadInput, match=r"ppo_atari needs an Atari game; CartPole-v1 is none. These fit: ppo, dqn"):
+        check_game("ppo_atari", cartpole)
+    game = make(BREAKOUT)
+    assert check_game("ppo_atari", game) == 4
+    game.close()
+
+
+def test_an_evaluations_game_is_a_whole_one() -> None:
+    game = make_game(BREAKOUT, render_mode="rgb_array")
+    observation, _ = game.reset(seed=1)
+    assert observation.shape == (4, 84, 84)
+    assert game.render().shape == (210, 160, 3)
+    rng = np.random.default_rng(0)
+    total, is_over = 0.0, False
+    while not is_over:
+        _, reward, is_terminal, is_truncated, _ = game.step(int(rng.integers(4)))
+        total += reward
+        is_over = is_terminal or is_truncated
+    assert game.is_over
+    assert total == game.score
+    game.close()

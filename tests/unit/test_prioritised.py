@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cleanrl_worker.prioritised import BRANCHES, PrioritisedReplay, SumTree
+from cleanrl_worker.vector import Ending
+
+Array = np.ndarray[Any, Any]
+GAMMA, STACK, SHAPE = 0.9, 4, (2, 2)
+
+
+class Games:
+    """Games whose every frame has a number of its own, and the truth about what followed each step."""
+
+    def __init__(self, envs: int) -> None:
+        self.envs = envs
+        self.rng = np.random.default_rng(3)
+        self.frame = 0
+        self.stacks = [[self._next()] * STACK for _ in range(envs)]
+        self.steps: list[list[dict[str, Any]]] = [[] for _ in range(envs)]
+
+    def _next(self) -> int:
+        self.frame = self.frame % 250 + 1
+        return self.frame
+
+    @property
+    def frames(self) -> Array:
+        return np.array([np.full(SHAPE, stack[-1], np.uint8) for stack in self.stacks])
+
+    def play(self, replay: PrioritisedReplay) -> None:
+        actions = self.rng.integers(5, size=self.envs)
+        rewards = self.rng.normal(size=self.envs).astype(np.float32)
+        endings = []
+        for env in range(self.envs):
+            before, after = self.stacks[env], [*self.stacks[env][1:], self._next()]
+            luck = self.rng.random()
+            step = {"seen": before, "action": actions[env], "reward": float(rewards[env]), "next": after}
+            step |= {"is_terminal": luck < 0.1, "is_cut": 0.1 <= luck < 0.25}
+            if luck < 0.25:
+                last = np.array([np.full(SHAPE, number, np.uint8) for number in after])
+                endings.append(Ending(env, last, luck < 0.1, 0.0, 1))
+                after = [self._next()] * STACK
+            self.stacks[env] = after
+            self.steps[env].append(step)
+        replay.add(actions, rewards, endings, self.frames)
+
+    def truth(self, env: int, index: int, n_step: int) -> tuple[float, float, list[int]]:
+        """Sum of rewards, discount and next stack of a step."""
+        total, ahead = 0.0, self.steps[env][index : index + n_step]
+        for count, step in enumerate(ahead, start=1):
+            total += GAMMA ** (count - 1) * step["reward"]
+            if step["is_terminal"]:
+                return total, 0.0, step["next"]
+            if step["is_cut"] or count == len(ahead):
+                return total, GAMMA**count, step["next"]
+        raise AssertionError
+
+
+def replay_of(capacity: int, envs: int = 1, n_step: int = 3, alpha: float = 0.5) -> PrioritisedReplay:
+    return PrioritisedReplay(
+        capacity, envs, SHAPE, STACK, seed=1, n_step=n_step, gamma=GAMMA, alpha=alpha, beta=0.4, epsilon=1e-6
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, BRANCHES, BRANCHES + 1, 3 * BRANCHES**2])
+def test_a_tree_finds_what_a_running_sum_finds(size: int) -> None:
+    rng = np.random.default_rng(size)
+    tree, weights = SumTree(size), np.zeros(size)
+    for _ in range(5):
+        numbers = rng.integers(size, size=20)
+        values = rng.integers(8, size=20).astype(float)
+        tree.put(numbers, values)
+        weights[numbers] = values
+        if not weights.any():
+            continue
+        assert tree.total == weights.sum()
+        sums = rng.random(50) * weights.sum()
+        expected = np.searchsorted(np.cumsum(weights), sums, side="right")
+        np.testing.assert_array_equal(tree.find(sums), expected)
+
+
+def test_a_tree_never_finds_what_has_no_weight_however_sums_are_rounded() -> None:
+    rng = np.random.default_rng(0)
+    tree = SumTree(40_000)
+    numbers = np.arange(0, 40_000, 7)
+    tree.put(numbers, rng.random(len(numbers)) ** 20)
+    ends = tree.find(np.array([0.0, tree.total, np.nextafter(tree.total, np.inf), tree.total / 3]))
+    assert (tree.leaves[ends] > 0).all()
+
+
+@pytest.mark.parametrize("envs", [1, 3])
+@pytest.mark.parametrize("n_step", [1, 3, 5])
+@pytest.mark.parametrize("steps", [1, 2, 6, 20, 47])
+def test_what_is_drawn_reaches_ahead_and_never_over_an_end(envs: int, n_step: int, steps: int) -> None:
+    games, replay = Games(envs), replay_of(12 * envs, envs, n_step)
+    replay.start(games.frames)
+    for _ in range(steps):
+        games.play(replay)
+    kept = min(steps, 12)
+    truth = {
+        tuple(games.steps[env][index]["seen"]): (env, index) for env in range(envs) for index in range(steps)[-kept:]
+    }
+    batch, drawn = replay.batch(16), set()
+    for _ in range(30):
+        replay.sample(batch)
+        for row in range(16):
+            env, index = truth[tuple(batch.observations[row, :, 0, 0].tolist())]
+            drawn.add((env, index))
+            reward, discount, following = games.truth(env, index, n_step)
+            assert batch.actions[row] == games.steps[env][index]["action"]
+            assert batch.rewards[row] == pytest.approx(reward, abs=1e-5)
+            assert batch.discounts[row] == pytest.approx(discount)
+            if discount:
+                assert batch.next_observations[row, :, 0, 0].tolist() == following
+    assert len(drawn) == len(truth)
+
+
+def test_what_surprised_is_drawn_more_often_and_counts_less_each_time() -> None:
+    games, replay = Games(1), replay_of(16, alpha=0.5)
+    replay.start(games.frames)
+    for _ in range(16):
+        games.play(replay)
+    batch = replay.batch(1000)
+    replay.sample(batch)
+    spots = np.unique(batch.spots)
+    assert len(spots) == 16
+    assert (batch.weights == 1).all()
+    surprises = np.where(spots == spots[5], 9.0, 1.0)
+    replay.settle(spots, surprises)
+    replay.sample(batch)
+    assert (batch.spots == spots[5]).sum() == pytest.approx(1000 * 3 / 18, abs=2)
+    expected = np.where(batch.spots == spots[5], 3.0**-0.4, 1.0)
+    np.testing.assert_allclose(batch.weights, expected, rtol=1e-5)
+    # What is new counts as surprising as the greatest surprise so far.
+    games.play(replay)
+    replay.sample(batch)
+    assert (batch.spots == (spots[-1] + 1)).sum() == pytest.approx(1000 * 3 / 20, abs=2)
+
+
+def test_a_surprise_about_what_has_left_meanwhile_does_not_bring_it_back() -> None:
+    games, replay = Games(1), replay_of(8)
+    replay.start(games.frames)
+    for _ in range(8):
+        games.play(replay)
+    batch = replay.batch(64)
+    replay.sample(batch)
+    for _ in range(3):
+        games.play(replay)
+    replay.settle(batch.spots, np.full(64, 5.0))
+    oldest = games.steps[0][-8]["seen"]
+    replay.sample(batch)
+    seen = {tuple(stack) for stack in batch.observations[:, :, 0, 0].tolist()}
+    assert seen == {tuple(step["seen"]) for step in games.steps[0][-8:]}
+    assert tuple(oldest) in seen
+
+
+def test_a_restored_buffer_draws_as_the_first_one_would_have() -> None:
+    games, replay = Games(2), replay_of(20, 2)
+    replay.start(games.frames)
+    batch = replay.batch(8)
+    for _ in range(25):
+        games.play(replay)
+        replay.sample(batch)
+        replay.settle(batch.spots, games.rng.random(8))
+    arrays, facts = replay.record(1)
+    arrays = {name: part.copy() for name, part in arrays.items()}
+    other = replay_of(20, 2)
+    assert other.restore(arrays, facts) is None
+    again = other.batch(8)
+    for one in (replay, other):
+        one.beta = 1.0
+    for _ in range(5):
+        replay.sample(batch)
+        other.sample(again)
+        for name in ("spots", "frames", "rewards", "discounts", "weights"):
+            np.testing.assert_array_equal(getattr(batch, name), getattr(again, name))
+
+
+def test_one_that_was_too_large_to_be_saved_begins_anew() -> None:
+    games, replay = Games(1), replay_of(20)
+    replay.start(games.frames)
+    for _ in range(9):
+        games.play(replay)
+    arrays, facts = replay.record(0)
+    assert arrays == {}
+    other = replay_of(20)
+    assert "filled anew" in str(other.restore(arrays, facts))
+    other.start(games.frames)
+    games.play(other)
+    batch = other.batch(4)
+    other.sample(batch)
+    assert set(batch.spots) == {0}

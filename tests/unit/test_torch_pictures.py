@@ -1,0 +1,274 @@
+"""The networks that look at pictures, against the same ones made of torch's own modules."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Categorical
+
+from cleanrl_worker.algorithms import dqn_atari, ppo_atari, ppo_atari_lstm
+from cleanrl_worker.pictures import Sizes, sizes_of
+from cleanrl_worker.torch_backend import Adam, Compute
+from cleanrl_worker.torch_pictures import PolicyLearner, as_arrays, as_tensors, channels_last, looked_at, policy_loss
+from cleanrl_worker.torch_recurrent import RecurrentLearner, remembered
+
+SIZES = Sizes((4, 6, 8), 10)
+ACTIONS, ENVS, STEPS = 3, 4, 6
+UNITS = 5
+
+
+class Reference(nn.Module):
+    """As CleanRL builds it."""
+
+    def __init__(self, seen: int, heads: bool = True, units: int = 0) -> None:
+        super().__init__()
+        first, second, third = SIZES.channels
+        layers: list[nn.Module] = [
+            nn.Conv2d(seen, first, 8, stride=4), nn.ReLU(), nn.Conv2d(first, second, 4, stride=2), nn.ReLU(),
+            nn.Conv2d(second, third, 3), nn.ReLU(), nn.Flatten(), nn.Linear(third * 49, SIZES.hidden), nn.ReLU(),
+        ]  # fmt: skip
+        self.network = nn.Sequential(*layers, *([] if heads else [nn.Linear(SIZES.hidden, ACTIONS)]))
+        if units:
+            self.lstm = nn.LSTM(SIZES.hidden, units)
+        if heads:
+            self.actor = nn.Linear(units or SIZES.hidden, ACTIONS)
+            self.critic = nn.Linear(units or SIZES.hidden, 1)
+
+    def forward(self, pictures: Any) -> Any:
+        return self.network(pictures / 255.0)
+
+
+def loaded(reference: nn.Module, agent: Any) -> Any:
+    agent.initialise(np.random.default_rng(3))
+    reference.load_state_dict({name: torch.from_numpy(part) for name, part in agent.state_dict().items()})
+    return agent
+
+
+def some_pictures(rows: int, seen: int = 4) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 256, (rows, seen, 84, 84), np.uint8)
+
+
+def settings(**changes: Any) -> Any:
+    given = {
+        "learning_rate": 1e-3, "num_envs": ENVS, "num_minibatches": 2, "batch_size": ENVS * STEPS,
+        "minibatch_size": ENVS * STEPS // 2, "max_grad_norm": 0.5, "norm_adv": True, "clip_coef": 0.1,
+        "clip_vloss": True, "ent_coef": 0.01, "vf_coef": 0.5,
+    }  # fmt: skip
+    return SimpleNamespace(**{**given, **changes})
+
+
+def columns(rows: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(2)
+    found = {name: rng.standard_normal(rows, np.float32) for name in ("advantages", "returns", "values")}
+    return {**found, "actions": rng.integers(ACTIONS, size=rows), "log_probs": -1 - rng.random(rows, np.float32)}
+
+
+def reference_loss(logits: Any, values: Any, batch: dict[str, Any], config: Any) -> Any:
+    chosen: Any = Categorical(logits=logits)
+    ratio = (chosen.log_prob(batch["actions"]) - batch["log_probs"]).exp()
+    advantages = batch["advantages"]
+    if config.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    gain = torch.min(advantages * ratio, advantages * ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)).mean()
+    squares = (values - batch["returns"]) ** 2
+    if config.clip_vloss:
+        near = batch["values"] + (values - batch["values"]).clamp(-config.clip_coef, config.clip_coef)
+        squares = torch.max(squares, (near - batch["returns"]) ** 2)
+    return -gain - config.ent_coef * chosen.entropy().mean() + config.vf_coef * 0.5 * squares.mean()
+
+
+def moved(reference: nn.Module, optimizer: Any, loss: Any, max_norm: float) -> None:
+    optimizer.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(reference.parameters(), max_norm)
+    optimizer.step()
+
+
+def assert_equal_weights(learner: Any, reference: nn.Module, atol: float = 2e-5) -> None:
+    state = reference.state_dict()
+    found = learner.arrays()
+    assert list(found) == list(state)
+    for name, part in found.items():
+        np.testing.assert_allclose(part, state[name].numpy(), atol=atol, err_msg=name)
+
+
+@pytest.fixture
+def compute() -> Compute:
+    return Compute.prepared(cuda=False)
+
+
+def test_the_whole_network_is_cleanrls() -> None:
+    agent = ppo_atari.Agent(4)
+    agent.initialise(np.random.default_rng(1))
+    shapes = {name: part.shape for name, part in agent.state_dict().items()}
+    assert shapes["network.0.weight"] == (32, 4, 8, 8)
+    assert shapes["network.7.weight"] == (512, 3136)
+    assert sizes_of(agent.parameters) == Sizes()
+    assert list(shapes)[-4:] == ["actor.weight", "actor.bias", "critic.weight", "critic.bias"]
+    weight = agent.parameters["network.2.weight"].reshape(64, -1)
+    np.testing.assert_allclose(weight @ weight.T, 2 * np.eye(64), atol=1e-4)
+    assert np.abs(agent.parameters["actor.weight"]).max() < 0.01
+
+
+def test_looking_gives_what_torchs_modules_give() -> None:
+    reference = Reference(4)
+    agent = loaded(reference, ppo_atari.Agent(ACTIONS, SIZES))
+    pictures = torch.from_numpy(some_pictures(5))
+    weights = as_tensors(agent.parameters, torch.device("cpu"))
+    found = looked_at(weights, channels_last(pictures))
+    np.testing.assert_allclose(found.detach(), reference(pictures.float()).detach(), atol=1e-5)
+    for name, part in as_arrays(weights).items():
+        assert part.tobytes() == agent.parameters[name].tobytes()
+
+
+@pytest.mark.parametrize("changes", [{}, {"norm_adv": False, "clip_vloss": False}, {"max_grad_norm": 1e9}])
+def test_updates_of_ppo_move_the_weights_as_torchs_own_adam_does(compute: Compute, changes: dict[str, Any]) -> None:
+    config, total = settings(**changes), ENVS * STEPS
+    reference = Reference(4)
+    agent = loaded(reference, ppo_atari.Agent(ACTIONS, SIZES))
+    learner = PolicyLearner(agent.parameters, (4, 84, 84), config, compute)
+    optimizer = torch.optim.Adam(reference.parameters(), lr=1e-3, eps=1e-5)
+    pictures, batch = some_pictures(total), columns(total)
+    learner.begin(1e-3, pictures, **batch)
+    order = np.random.default_rng(5).permutation(total)
+    for rows in order.reshape(2, -1):
+        learner.update(rows)
+        part = {name: torch.from_numpy(column[rows]) for name, column in batch.items()}
+        hidden = reference(torch.from_numpy(pictures[rows]).float())
+        loss = reference_loss(reference.actor(hidden), reference.critic(hidden)[:, 0], part, config)
+        moved(reference, optimizer, loss, config.max_grad_norm)
+    assert_equal_weights(learner, reference)
+    figures, is_finite = learner.losses()
+    assert is_finite
+    assert 0 < figures["clipfrac"] <= 1
+
+
+def test_a_gradient_that_is_not_finite_is_told(compute: Compute) -> None:
+    agent = loaded(Reference(4), ppo_atari.Agent(ACTIONS, SIZES))
+    learner = PolicyLearner(agent.parameters, (4, 84, 84), settings(), compute)
+    batch = columns(ENVS * STEPS)
+    batch["returns"][3] = np.inf
+    learner.begin(1e-3, some_pictures(ENVS * STEPS), **batch)
+    learner.update(np.arange(12))
+    assert not learner.losses()[1]
+
+
+def test_a_gradient_that_lies_differently_in_memory_moves_the_right_weights(compute: Compute) -> None:
+    start = torch.arange(6.0).reshape(2, 3)
+    slope = torch.tensor([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
+    part = start.clone().requires_grad_()
+    Adam([part], 0.1, compute).step((part.t().contiguous() * slope.t()).sum())
+    turned = start.t().contiguous().t().requires_grad_()
+    Adam([turned], 0.1, compute).step((turned * slope).sum())
+    for found in (part, turned):
+        np.testing.assert_allclose(found.detach(), start - 0.1 * slope, atol=1e-5)
+
+
+def test_remembering_is_torchs_own_lstm_where_nothing_is_forgotten() -> None:
+    lstm = nn.LSTM(SIZES.hidden, UNITS)
+    weights = {f"lstm.{name}": part for name, part in lstm.named_parameters()}
+    seen, state = torch.randn(STEPS, ENVS, SIZES.hidden), torch.randn(2, ENVS, UNITS)
+    outputs, after = remembered(weights, seen, state, torch.ones(STEPS, ENVS))
+    expected, (hidden, cell) = lstm(seen, (state[:1], state[1:]))
+    torch.testing.assert_close(outputs, expected)
+    torch.testing.assert_close(after, torch.cat([hidden, cell]))
+    # Where an episode begins, nothing from before counts.
+    keeps = torch.ones(STEPS, ENVS)
+    keeps[3, 1] = 0
+    outputs, _ = remembered(weights, seen, state, keeps)
+    fresh, _ = lstm(seen[3:, 1:2])
+    torch.testing.assert_close(outputs[3:, 1:2], fresh)
+    torch.testing.assert_close(outputs[:, :1], expected[:, :1])
+
+
+def test_updates_of_ppo_with_memory_move_the_weights_as_torchs_own_adam_does(compute: Compute) -> None:
+    config, total = settings(), ENVS * STEPS
+    reference = Reference(1, units=UNITS)
+    agent = loaded(reference, ppo_atari_lstm.Agent(ACTIONS, SIZES, UNITS))
+    learner = RecurrentLearner(agent.parameters, (1, 84, 84), config, compute)
+    optimizer = torch.optim.Adam(reference.parameters(), lr=1e-3, eps=1e-5)
+    pictures, batch = some_pictures(total, 1), columns(total)
+    keeps = np.ones((STEPS, ENVS), np.float32)
+    keeps[2, 0] = keeps[4, 3] = 0
+    learner.state.copy_(torch.randn(2, ENVS, UNITS))
+    state = learner.state.clone()
+    learner.mark()
+    learner.keep(keeps[0])
+    learner.act(pictures[:ENVS])  # what is remembered meanwhile must not matter
+    learner.begin(1e-3, pictures, **batch, keeps=keeps.ravel())
+    for lanes in np.array([[2, 0], [1, 3]]):
+        learner.update(lanes)
+        rows = (np.arange(STEPS)[:, None] * ENVS + lanes).ravel()
+        part = {name: torch.from_numpy(column[rows]) for name, column in batch.items()}
+        seen = reference(torch.from_numpy(pictures[rows]).float()).view(STEPS, 2, -1)
+        now, hidden = (state[:1, lanes], state[1:, lanes]), []
+        for step in range(STEPS):
+            keep = torch.from_numpy(keeps[step, lanes])[None, :, None]
+            output, now = reference.lstm(seen[step : step + 1], (now[0] * keep, now[1] * keep))
+            hidden.append(output[0])
+        flat = torch.cat(hidden)
+        loss = reference_loss(reference.actor(flat), reference.critic(flat)[:, 0], part, config)
+        moved(reference, optimizer, loss, config.max_grad_norm)
+    assert_equal_weights(learner, reference)
+
+
+def test_valuing_what_comes_next_remembers_nothing_of_it(compute: Compute) -> None:
+    agent = loaded(Reference(1, units=UNITS), ppo_atari_lstm.Agent(ACTIONS, SIZES, UNITS))
+    learner = RecurrentLearner(agent.parameters, (1, 84, 84), settings(), compute)
+    pictures = some_pictures(ENVS, 1)
+    learner.keep(np.zeros(ENVS))
+    first = learner.act(pictures).copy()
+    before = learner.state.clone()
+    fresh = learner.values_of(np.arange(ENVS), pictures, np.zeros(ENVS))
+    np.testing.assert_allclose(fresh, first[:, -1], atol=1e-6)
+    kept = learner.values_of([2], pictures[2:3], [1.0])
+    assert (learner.state == before).all()
+    assert abs(kept[0] - first[2, -1]) > 1e-6
+    learner.keep(np.ones(ENVS))
+    np.testing.assert_allclose(kept[0], learner.act(pictures)[2, -1], atol=1e-6)
+
+
+def test_dqns_loss_is_the_distance_to_reward_and_the_targets_best_value() -> None:
+    reference, older = Reference(4, heads=False), Reference(4, heads=False)
+    agent = loaded(reference, dqn_atari.Agent(ACTIONS, SIZES))
+    other = dqn_atari.Agent(ACTIONS, SIZES)
+    other.initialise(np.random.default_rng(9))
+    older.load_state_dict({name: torch.from_numpy(part) for name, part in other.state_dict().items()})
+    pictures = torch.from_numpy(some_pictures(6))
+    batch = SimpleNamespace(
+        observations=channels_last(pictures),
+        next_observations=channels_last(pictures.flip(0)),
+        actions=torch.tensor([0, 1, 2, 0, 1, 2]),
+        rewards=torch.tensor([1.0, 0, -1, 0, 1, 0]),
+        terminals=torch.tensor([0.0, 1, 0, 0, 0, 1]),
+    )
+    weights = as_tensors(agent.parameters, torch.device("cpu"))
+    found, figures = dqn_atari.loss(weights, as_tensors(other.parameters, torch.device("cpu"), False), batch, 0.9)
+    with torch.no_grad():
+        best = older(pictures.flip(0).float()).max(1).values
+        wanted = batch.rewards + 0.9 * best * (1 - batch.terminals)
+    values = reference(pictures.float()).gather(1, batch.actions[:, None])[:, 0]
+    expected = ((values - wanted) ** 2).mean()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(figures[1], values.mean())
+    slopes = torch.autograd.grad(found, list(weights.values()))
+    for slope, other_slope in zip(slopes, torch.autograd.grad(expected, list(reference.parameters())), strict=True):
+        torch.testing.assert_close(slope, other_slope, atol=1e-5, rtol=1e-4)
+
+
+def test_the_figures_of_the_loss_are_ppos() -> None:
+    outputs = torch.zeros(4, ACTIONS + 1)
+    batch = SimpleNamespace(
+        actions=torch.tensor([0, 1, 2, 0]),
+        log_probs=torch.full((4,), float(np.log(1 / ACTIONS))),
+        advantages=torch.tensor([1.0, -1.0, 2.0, 0.0]),
+        returns=torch.ones(4),
+        values=torch.zeros(4),
+    )
+    _, figures = policy_loss(outputs, batch, settings(norm_adv=False))
+    np.testing.assert_allclose(figures, [0.5, -0.5, np.log(ACTIONS), 0, 0, 0], atol=1e-6)

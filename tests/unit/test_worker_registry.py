@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from tests.helpers.cli_trainer import call
+
+from cleanrl_worker import registry
+from cleanrl_worker.algorithms import base
+from cleanrl_worker.registry import ALGORITHMS, Entry
+from cleanrl_worker.schema import schema
+
+VECTOR = Box(-1, 1, (4,), np.float32)
+PICTURE = Box(0, 255, (84, 84, 3), np.uint8)
+
+
+def made_env(actions: gymnasium.Space[Any], observations: gymnasium.Space[Any] = VECTOR) -> Any:
+    env: Any = gymnasium.Env()
+    env.action_space, env.observation_space = actions, observations
+    return env
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_offers_the_same_names_and_explains_itself(name: str) -> None:
+    module = registry.algorithm(name)
+    assert name == module.NAME
+    for offered in ("Config", "Agent", "check", "train", "load_policy", "state_dict_of"):
+        assert hasattr(module, offered), offered
+    config = module.Config()
+    assert config.exp_name == name
+    page = schema()["algorithms"][name]["help"]
+    for needed in ("# ", "Recommended timesteps", "https://"):
+        assert needed in page, needed
+
+
+def test_what_fits_follows_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert base.algorithms_for(made_env(Discrete(2))) == ["ppo", "dqn", "c51", "pqn"]
+    continuous = base.algorithms_for(made_env(Box(-1, 1, (2,), np.float32)))
+    assert continuous[:2] == ["ppo_continuous_action", "rpo_continuous_action"]
+    for actions in (MultiDiscrete([2, 2]), Box(0, 3, (2,), np.int64), Box(-1, 1, (0,), np.float32)):
+        assert base.algorithms_for(made_env(actions)) == []
+    # Pictures: what is made for them; what makes vectors of them only where nothing is.
+    monkeypatch.setitem(ALGORITHMS, "seer", Entry("nowhere", ("Discrete",), ("Box",), is_for_pictures=True))
+    assert "seer" not in base.algorithms_for(made_env(Discrete(2)))
+    assert "seer" in base.algorithms_for(made_env(Discrete(2), PICTURE))
+    assert "ppo" not in base.algorithms_for(made_env(Discrete(2), PICTURE))
+
+
+def test_a_refusal_names_what_fits_or_says_that_nothing_does() -> None:
+    cartpole = gymnasium.make("CartPole-v1")
+    assert str(base.refuse_actions("sac_continuous_action", "a continuous (Box) action space", cartpole)) == (
+        "sac_continuous_action needs a continuous (Box) action space; CartPole-v1 has Discrete(2). "
+        "These fit: ppo, dqn, c51, pqn."
+    )
+    cartpole.action_space = MultiDiscrete([2, 2])
+    refusal = str(base.refuse_actions("ppo", "a discrete action space", cartpole))
+    assert refusal.endswith("No algorithm of this worker fits it.")
+
+
+def test_the_command_line_lists_what_each_is_for() -> None:
+    said = call(None, "algorithms")
+    lines = {line.split()[0]: line.split() for line in said.out.splitlines()}
+    assert lines["NAME"][:6] == ["NAME", "ACTIONS", "SEES", "COMPUTES", "WITH", "WHAT"]
+    assert ALGORITHMS.keys() <= lines.keys()
+    assert lines["dqn"][1:5] == ["discrete", "vectors", "numpy,", "torch"]
+    assert lines["rpo_continuous_action"][1:3] == ["continuous", "vectors"]
