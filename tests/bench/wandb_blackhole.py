@@ -4,8 +4,8 @@ The same PPO run with W&B in a black hole (a server that takes every request and
 turns of a second each, so that both meet the same machine; the tracked run's sidecar has its turn with it. Each round
 gives ratios of their steps a second: by the CPU seconds of the worker, and by the clock, less the time that the other
 had its turn; the ratio of their whole lives, from the start of the worker to its exit; and how much later the worker
-was started for the sidecar's sake. The sidecar itself needs some three seconds of a core, at the lowest priority:
-where no core is free, that shows by the clock.
+was started for the sidecar's sake. A sidecar leaves a run alone for its first half minute: shorter runs than the
+default here would be over before it looks for W&B at all.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _measured(folder: RunFolder, held: list[Span], used: list[tuple[float, int]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--total-timesteps", type=int, default=300_000)
+    parser.add_argument("--total-timesteps", type=int, default=700_000)
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     by_cpu, speeds, lives, starts = [], [], [], []
