@@ -36,9 +36,7 @@ class AtariGame(gymnasium.Env[Pictures, Any]):
     ) -> None:
         family = prepare(env_id)
         if family is None or family.name != "atari":
-            raise BadInput(
-                f"{env_id!r} is no Atari game. Choose one such as 'BreakoutNoFrameskip-v4'."
-            )
+            raise BadInput(f"{env_id!r} is no Atari game. Choose one such as 'BreakoutNoFrameskip-v4'.")
         self._made = make(env_id, frameskip=1)
         core: Any = self._made.unwrapped
         self._resize = _resizer()
