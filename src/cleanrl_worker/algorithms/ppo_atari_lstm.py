@@ -12,7 +12,7 @@ Details: Huang et al., "The 37 Implementation Details of Proximal Policy Optimiz
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import gymnasium
@@ -355,6 +355,13 @@ class RememberingPolicy:
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
         """The likeliest actions where `deterministic`, else draws."""
+        return self._chosen(observations, () if deterministic else (rng,) * len(observations))
+
+    def draw(self, observations: Array, rngs: Sequence[np.random.Generator]) -> Array:
+        """Drawn actions, each row's by its own generator."""
+        return self._chosen(observations, rngs)
+
+    def _chosen(self, observations: Array, rngs: Sequence[np.random.Generator]) -> Array:
         import torch
 
         from cleanrl_worker.torch_pictures import channels_last, judged, looked_at
@@ -369,8 +376,9 @@ class RememberingPolicy:
         with torch.no_grad():
             seen = looked_at(self._weights, channels_last(torch.as_tensor(observations[:, -SEEN:])))
             hidden, self._state = remembered(self._weights, seen[None], self._state, keeps[None])
-            logits = judged(self._weights, hidden[0])[:, :-1].numpy()
-        scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
+            scores = judged(self._weights, hidden[0])[:, :-1].numpy()
+        if rngs:
+            scores = scores + np.stack([rng.gumbel(size=scores.shape[1]) for rng in rngs])
         return np.asarray(scores.argmax(1) + self._first_action)
 
 

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -32,6 +32,15 @@ PAYS_S = 0.3
 class Policy(Protocol):
     def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
         """One action for each row of observations: as the environment gave them, flattened where they are no arrays."""
+        ...
+
+
+@runtime_checkable
+class RememberingPolicy(Policy, Protocol):
+    """One that keeps in mind what each row has seen: it is always asked for all rows."""
+
+    def draw(self, observations: np.ndarray, rngs: Sequence[np.random.Generator]) -> np.ndarray:
+        """Drawn actions, each row's by its own generator."""
         ...
 
 
@@ -257,6 +266,9 @@ class Player:
     def _actions(self) -> Any:
         if self._deterministic:
             return self._clip(self._policy.act(self._observations, True, self._unused))
+        if isinstance(self._policy, RememberingPolicy):
+            draws = [self._draws.get(row, self._unused) for row in range(AT_ONCE)]
+            return self._clip(self._policy.draw(self._observations, draws))
         # One by one: what an episode draws must not depend on how many others are in play.
         return {
             row: self._clip(self._policy.act(self._observations[row : row + 1], False, self._draws[row]))[0]
