@@ -197,7 +197,7 @@ def test_a_check_names_the_folders_of_this_workspace_and_starts_nothing(workspac
         (("train", "ppo", "--learnin-rate", "0.1"), "--learning-rate"),
         (("train", "ppo", "--env-id", "NoSuch-v9"), "NoSuch"),
         (("train", "ppo", "--env-id", "CartPole-v2"), "CartPole-v1"),
-        (("train", "ppo", "--env-id", "ALE/Pong-v5"), "pip install 'mosaic-rl[atari]'"),
+        (("train", "ppo", "--env-id", "MiniGrid-Empty-5x5-v0"), "pip install 'mosaic-rl[minigrid]'"),
         (("train", "ppo", "--env-id", "../../etc"), "env_id"),
         (("train", "ppo", "--env-id", "Pendulum-v1"), "ppo_continuous_action"),
         (("train", "ppo", "--run-name", "../x"), "run_name"),
