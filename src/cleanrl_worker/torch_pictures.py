@@ -99,25 +99,29 @@ class Window:
         self._compute = compute
         self._host = compute.host(*shape, dtype=torch.uint8)
         self._seen = self._host.to(compute.device) if compute.is_cuda else self._host
-        self._said = torch.zeros(shape[0], outputs, device=compute.device)
         self._said_host = compute.host(shape[0], outputs, dtype=torch.float32)
+        self._said = self._said_host.to(compute.device) if compute.is_cuda else self._said_host
         self._work = work
-        self._step = Step(self._look, kept, compute)
+        self._step = Step(self._look, kept, compute, self._fetch, self._bring)
+
+    def _fetch(self) -> None:
+        if self._compute.is_cuda:
+            self._seen.copy_(self._host, non_blocking=True)
 
     def _look(self) -> None:
         with torch.no_grad():
             self._said.copy_(self._work(channels_last(self._seen)))
 
+    def _bring(self) -> None:
+        if self._compute.is_cuda:
+            self._said_host.copy_(self._said, non_blocking=True)
+
     def __call__(self, observations: Array) -> Array:
         """Outputs [rows, outputs] for bytes [rows, channels, 84, 84]; the next call overwrites them."""
         self._host.copy_(torch.from_numpy(observations))
-        if not self._compute.is_cuda:
-            self._step()
-            return self._said.numpy()
-        self._seen.copy_(self._host, non_blocking=True)
         self._step()
-        self._said_host.copy_(self._said, non_blocking=True)
-        torch.cuda.current_stream().synchronize()
+        if self._compute.is_cuda:
+            torch.cuda.current_stream().synchronize()
         return self._said_host.numpy()
 
 

@@ -1,4 +1,4 @@
-"""Steps per CPU second of the value and replay algorithms against CleanRL's own scripts, while both take turns.
+"""Steps per CPU second of our algorithms against CleanRL's own scripts, while both take turns.
 
     python tests/bench/off_policy_speed.py --cleanrl CHECKOUT [--python ITS_INTERPRETER] [--algo NAME] [--pairs N]
 
@@ -39,6 +39,9 @@ WORKLOADS = {
     "sac_continuous_action": Workload("HalfCheetah-v5", 4_000, 1.4),
     "td3_continuous_action": Workload("HalfCheetah-v5", 4_000, 1.4),
     "ddpg_continuous_action": Workload("HalfCheetah-v5", 4_000, 1.4),
+    "ppo_atari": Workload("BreakoutNoFrameskip-v4", 5_120, 1.4, learning_starts=None),
+    "ppo_atari_lstm": Workload("BreakoutNoFrameskip-v4", 5_120, 1.4, learning_starts=None),
+    "dqn_atari": Workload("BreakoutNoFrameskip-v4", 4_000, 1.4),
 }
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

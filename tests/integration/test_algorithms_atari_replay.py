@@ -16,6 +16,7 @@ pytest.importorskip("ale_py")
 from cleanrl_worker import torch_replay
 from cleanrl_worker.pictures import Sizes
 from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.envs.atari import AtariGame
 from mosaic.run import Checkpoint
 
 SMALL: dict[str, Any] = {
@@ -161,3 +162,41 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match=r"would need .* GB for its replay buffer"):
         module_of(name).check(config_of(name, buffer_size=10**12, total_timesteps=10**12), game)
     game.close()
+
+
+@EACH
+def test_what_follows_a_game_that_was_cut_short_is_estimated_from_its_last_pictures(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Games show how many steps they are old, and are cut after 9; a step ahead must never show the first again."""
+    played: dict[Any, int] = {}
+
+    def reset(self: AtariGame, **options: Any) -> Any:
+        played[self] = 1
+        self._is_over = False
+        return np.full((4, 84, 84), 1, np.uint8), {}
+
+    def step(self: AtariGame, action: Any) -> Any:
+        played[self] += 1
+        self._is_over = is_cut = played[self] == 10
+        ages = np.maximum(played[self] - np.arange(3, -1, -1), 1)
+        return np.broadcast_to(ages[:, None, None], (4, 84, 84)).astype(np.uint8), 1.0, False, is_cut, {}
+
+    monkeypatch.setattr(AtariGame, "reset", reset)
+    monkeypatch.setattr(AtariGame, "step", step)
+    honest, drawn = torch_replay.Feed.hand_over, set()
+
+    def watched(self: Any) -> None:
+        batch = self.batch
+        assert not batch.terminals.any()
+        for now, later in zip(batch.observations[:, -1, 0, 0], batch.next_observations[:, -1, 0, 0], strict=True):
+            drawn.add((int(now), int(later)))
+        honest(self)
+
+    monkeypatch.setattr(torch_replay.Feed, "hand_over", watched)
+    trained(place / "run", name, config_of(name, batch_size=16))
+    ahead = 3 if name == "rainbow_atari" else 1
+    expected = {(age, min(age + ahead, 10)) for age in range(1, 10)}
+    # The newest steps see only as far as there is anything.
+    newest_steps = {(age, later) for age in range(1, 10) for later in range(age + 1, age + ahead)}
+    assert expected <= drawn <= expected | newest_steps

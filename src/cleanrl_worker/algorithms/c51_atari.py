@@ -43,8 +43,6 @@ NORMALISES = False
 SIZES = Sizes()
 LAST = "network.9"
 """The layer that gives the logits, by its number in CleanRL's list."""
-LEAST = 1e-5
-"""The logarithm takes no probability nearer to 0 or 1 than this."""
 REPORT_EVERY = 100
 """Environment steps between two reports of the losses."""
 FIGURES = ("loss", "q_values")
@@ -154,31 +152,19 @@ def distributions(weights: Mapping[str, torch.Tensor], pictures: torch.Tensor, n
     return torch.softmax(logits.view(len(logits), -1, n_atoms), 2)
 
 
-def projected(pmfs: torch.Tensor, moved: torch.Tensor, atoms: torch.Tensor) -> torch.Tensor:
-    """Probabilities [rows, atoms] of values that have moved, laid onto the atoms again: each to its two neighbours."""
-    import torch
-
-    last = len(atoms) - 1
-    places = (moved.clamp(atoms[0], atoms[last]) - atoms[0]) * (last / (atoms[last] - atoms[0]))
-    # How near each value is to each atom: 1 on it, 0 at its neighbours. One product instead of scattered sums, which
-    # would come out differently each time on a GPU.
-    numbers = torch.arange(last + 1, device=atoms.device)
-    nearness = (1 - (places[:, None, :] - numbers[:, None]).abs()).clamp(min=0)
-    return torch.matmul(nearness, pmfs[:, :, None])[:, :, 0]
-
-
 def loss(weights: Any, target: Any, batch: Any, atoms: torch.Tensor, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Cross-entropy to what the target network expects behind the next step; and the figures that are reported."""
     import torch
 
-    rows = torch.arange(len(batch.rewards), device=atoms.device)
+    from cleanrl_worker.torch_atoms import cross_entropies, means, projected, taken
+
     with torch.no_grad():
         following = distributions(target, batch.next_observations, len(atoms))
-        following = following[rows, (following * atoms).sum(2).argmax(1)]
+        following = taken(following, means(following, atoms).argmax(1))
         moved = batch.rewards[:, None] + gamma * atoms * (1 - batch.terminals[:, None])
         wanted = projected(following, moved, atoms)
-    found = distributions(weights, batch.observations, len(atoms))[rows, batch.actions]
-    entropy = -(wanted * found.clamp(LEAST, 1 - LEAST).log()).sum(1).mean()
+    found = taken(distributions(weights, batch.observations, len(atoms)), batch.actions)
+    entropy = cross_entropies(wanted, found).mean()
     return entropy, torch.stack([entropy, (found * atoms).sum(1).mean()]).detach()
 
 
@@ -188,6 +174,7 @@ def _learner(
     """What learns, and what gives the mean return of each action."""
     import torch
 
+    from cleanrl_worker.torch_atoms import means
     from cleanrl_worker.torch_backend import Compute
     from cleanrl_worker.torch_replay import Feed, TargetLearner, window
 
@@ -204,7 +191,7 @@ def _learner(
     )  # fmt: skip
 
     def values(pictures: torch.Tensor) -> torch.Tensor:
-        return (distributions(learner.weights, pictures, len(atoms)) * atoms).sum(2)
+        return means(distributions(learner.weights, pictures, len(atoms)), atoms)
 
     return learner, window(replay, agent.action_count, values, compute)
 
@@ -374,13 +361,14 @@ class GreedyPolicy:
         """The best actions; unless `deterministic`, with the share of random ones that training ended with."""
         import torch
 
+        from cleanrl_worker.torch_atoms import means
         from cleanrl_worker.torch_pictures import channels_last
 
         if observations.shape[1:] != (STACK, SIDE, SIDE):
             raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
         with torch.no_grad():
             pictures = channels_last(torch.as_tensor(observations))
-            values = (distributions(self._weights, pictures, len(self._atoms)) * self._atoms).sum(2)
+            values = means(distributions(self._weights, pictures, len(self._atoms)), self._atoms)
         chosen = values.argmax(1).numpy()
         if not deterministic:
             is_random = rng.random(len(chosen)) < self._epsilon

@@ -49,8 +49,6 @@ HEADS = ("value_head", "advantage_head")
 SPREAD = 0.5
 """How much noise there is in the beginning."""
 ADAM_EPSILON = 1.5e-4
-LEAST = 1e-5
-"""The logarithm takes no probability nearer to 0 or 1 than this."""
 REPORT_EVERY = 100
 """Environment steps between two reports of the losses."""
 FIGURES = ("td_loss", "q_values")
@@ -210,19 +208,6 @@ def distributions(
     return torch.softmax(value + advantages - advantages.mean(1, keepdim=True), 2)
 
 
-def projected(pmfs: torch.Tensor, moved: torch.Tensor, atoms: torch.Tensor) -> torch.Tensor:
-    """Probabilities [rows, atoms] of values that have moved, laid onto the atoms again: each to its two neighbours."""
-    import torch
-
-    last = len(atoms) - 1
-    places = (moved.clamp(atoms[0], atoms[last]) - atoms[0]) * (last / (atoms[last] - atoms[0]))
-    # How near each value is to each atom: 1 on it, 0 at its neighbours. One product instead of scattered sums, which
-    # would come out differently each time on a GPU.
-    numbers = torch.arange(last + 1, device=atoms.device)
-    nearness = (1 - (places[:, None, :] - numbers[:, None]).abs()).clamp(min=0)
-    return torch.matmul(nearness, pmfs[:, :, None])[:, :, 0]
-
-
 def loss(
     weights: Any, target: Any, batch: Any, noise: Noise, target_noise: Noise, atoms: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -230,15 +215,16 @@ def loss(
     would take there; and the figures that are reported. How far off each row was goes to `batch.surprises`."""
     import torch
 
+    from cleanrl_worker.torch_atoms import cross_entropies, means, projected, taken
+
     noise.renew()
     target_noise.renew()
-    rows = torch.arange(len(batch.rewards), device=atoms.device)
     with torch.no_grad():
-        chosen = (distributions(weights, noise, batch.next_observations, len(atoms)) * atoms).sum(2).argmax(1)
-        following = distributions(target, target_noise, batch.next_observations, len(atoms))[rows, chosen]
+        chosen = means(distributions(weights, noise, batch.next_observations, len(atoms)), atoms).argmax(1)
+        following = taken(distributions(target, target_noise, batch.next_observations, len(atoms)), chosen)
         wanted = projected(following, batch.rewards[:, None] + batch.discounts[:, None] * atoms, atoms)
-    found = distributions(weights, noise, batch.observations, len(atoms))[rows, batch.actions]
-    entropies = -(wanted * found.clamp(LEAST, 1 - LEAST).log()).sum(1)
+    found = taken(distributions(weights, noise, batch.observations, len(atoms)), batch.actions)
+    entropies = cross_entropies(wanted, found)
     batch.surprises.copy_(entropies.detach())
     weighed = (entropies * batch.weights).mean()
     return weighed, torch.stack([weighed, (found * atoms).sum(1).mean()]).detach()
@@ -250,6 +236,7 @@ def _learner(
     """What learns, what gives the mean return of each action, and the noise in it."""
     import torch
 
+    from cleanrl_worker.torch_atoms import means
     from cleanrl_worker.torch_backend import Compute
     from cleanrl_worker.torch_noise import Noise
     from cleanrl_worker.torch_replay import COLUMNS, Feed, PrioritisedLearner, window
@@ -268,7 +255,7 @@ def _learner(
     )  # fmt: skip
 
     def values(pictures: torch.Tensor) -> torch.Tensor:
-        return (distributions(learner.weights, noise, pictures, len(atoms)) * atoms).sum(2)
+        return means(distributions(learner.weights, noise, pictures, len(atoms)), atoms)
 
     return learner, window(replay, agent.action_count, values, compute), noise
 
@@ -444,6 +431,7 @@ class GreedyPolicy:
         """By the mean weights; unless `deterministic`, with the noise that training ended with."""
         import torch
 
+        from cleanrl_worker.torch_atoms import means
         from cleanrl_worker.torch_pictures import channels_last
 
         if observations.shape[1:] != (STACK, SIDE, SIDE):
@@ -451,7 +439,7 @@ class GreedyPolicy:
         noise = None if deterministic else self._noise
         with torch.no_grad():
             pictures = channels_last(torch.as_tensor(observations))
-            values = (distributions(self._weights, noise, pictures, len(self._atoms)) * self._atoms).sum(2)
+            values = means(distributions(self._weights, noise, pictures, len(self._atoms)), self._atoms)
         return np.asarray(values.argmax(1).numpy() + self._first_action)
 
 
