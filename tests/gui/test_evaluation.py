@@ -11,7 +11,7 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication, QCheckBox, QComboBox, QLabel, QLineEdit, QTableWidget
 from tests.helpers.evaluations import batch, evaluation
-from tests.helpers.gui import click, find, press, pump, type_text
+from tests.helpers.gui import awaited, click, find, press, pump, type_text
 from tests.helpers.gui_runs import FakeTrainer, run_id, start_with, view
 
 from mosaic.contracts.errors import BadInput
@@ -76,7 +76,7 @@ def test_the_overview_of_an_evaluation_shows_its_batches_and_how_sure_its_mean_i
 ) -> None:
     trainer.found = [found(1, [1.0, 3.0], [2.0, 2.0])]
     shown.workbench.select(run_id(EVALUATION), "overview")
-    table = find(shown.window, "evaluation.batches", QTableWidget)
+    table = awaited(shown.window, "evaluation.batches", QTableWidget)
     pump(lambda: table.rowCount() == 2, "the batches")
     assert cells(table, 0) == ["2", "2", "2  [1, 3]", "2", "2", "2", "0.5s"]
     histogram = find(shown.window, "evaluation.histogram", Histogram)
@@ -91,7 +91,7 @@ def test_the_overview_of_an_evaluation_shows_its_batches_and_how_sure_its_mean_i
 
 def test_batches_that_are_played_while_it_is_looked_at_are_added(shown: Application, trainer: Evaluating) -> None:
     shown.workbench.select(run_id(EVALUATION), "overview")
-    table = find(shown.window, "evaluation.batches", QTableWidget)
+    table = awaited(shown.window, "evaluation.batches", QTableWidget)
     trainer.found = [found(1, [1.0, 3.0])]
     event = {"kind": "eval_summary_update", "run_id": run_id(EVALUATION), "at": 1.0, "summary": batch(1, [1.0, 3.0])}
     shown.bridge.told.emit([event])
@@ -105,11 +105,11 @@ def test_the_fastlane_tab_tells_of_the_last_batch_and_leads_to_the_results(
 ) -> None:
     trainer.found = [found(1, [1.0, 3.0], [2.0, 4.0])]
     shown.workbench.select(run_id(EVALUATION), "fastlane")
-    line = find(shown.window, "fastlane.eval", QLabel)
+    line = awaited(shown.window, "fastlane.eval", QLabel)
     pump(lambda: line.text() == "eval batch 2 | episodes=2 avg=3.0 min=2.0 max=4.0", "the last batch")
     assert find(shown.window, "run.title", QLabel).text().endswith("(Eval)")
     click(find(shown.window, "fastlane.next"))
-    assert find(shown.window, "evaluation.histogram").isVisible()
+    pump(awaited(shown.window, "evaluation.histogram").isVisible, "the results")
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,12 @@ def find(root: QObject, name: str, kind: type[Any] = QWidget) -> Any:
     return found
 
 
+def awaited(root: QObject, name: str, kind: type[Any] = QWidget) -> Any:
+    """The same, of a page that is still being made."""
+    pump(lambda: root.findChild(kind, name) is not None, name)
+    return find(root, name, kind)
+
+
 def has(root: QObject, name: str) -> bool:
     return root.findChild(QObject, name) is not None
 
