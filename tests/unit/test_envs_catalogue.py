@@ -54,7 +54,7 @@ def test_an_id_that_resembles_nothing_gets_no_suggestion() -> None:
     with pytest.raises(UnknownName) as refusal:
         make("NoSuch-v9")
     assert "Did you mean" not in str(refusal.value)
-    assert "Known: Acrobot-v1, " in str(refusal.value)
+    assert "Known: " in str(refusal.value)
 
 
 @pytest.mark.parametrize(
