@@ -30,6 +30,8 @@ class Workload:
     wanted_ratio: float
     learning_starts: int | None = 2000
     """None where it learns from the beginning."""
+    buffer_size: int | None = None
+    """Other than the default, which may not fit into memory on CleanRL's side."""
 
 
 WORKLOADS = {
@@ -41,7 +43,7 @@ WORKLOADS = {
     "ddpg_continuous_action": Workload("HalfCheetah-v5", 4_000, 1.4),
     "ppo_atari": Workload("BreakoutNoFrameskip-v4", 5_120, 1.4, learning_starts=None),
     "ppo_atari_lstm": Workload("BreakoutNoFrameskip-v4", 5_120, 1.4, learning_starts=None),
-    "dqn_atari": Workload("BreakoutNoFrameskip-v4", 4_000, 1.4),
+    "dqn_atari": Workload("BreakoutNoFrameskip-v4", 4_000, 1.4, buffer_size=10_000),
 }
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -129,6 +131,8 @@ def pair(
     settings = {"env_id": work.env_id, "total_timesteps": str(work.steps), "seed": str(seed)}
     if work.learning_starts is not None:
         settings["learning_starts"] = str(work.learning_starts)
+    if work.buffer_size is not None:
+        settings["buffer_size"] = str(work.buffer_size)
     flags = [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
     checkout = Path(chosen.cleanrl).absolute()
     script = str(checkout / "cleanrl" / f"{algo}.py")

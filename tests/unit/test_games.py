@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -127,3 +128,38 @@ def test_an_evaluations_game_is_a_whole_one() -> None:
     assert game.is_over
     assert total == game.score
     game.close()
+
+
+def test_who_watches_sees_the_screen_with_the_games_own_score_and_length() -> None:
+    shown: list[tuple[int, int, float, float]] = []
+
+    class Tap:
+        lane = SimpleNamespace(is_watched=True)
+
+        def __init__(self, env: Any) -> None:
+            self._env = env
+
+        def is_due(self) -> bool:
+            return True
+
+        def show(self, episode: int, length: int, reward: float, earned: float) -> None:
+            assert self._env.render().shape == (210, 160, 3)
+            shown.append((episode, length, reward, earned))
+
+        def close(self) -> None:
+            shown.append((0, 0, 0.0, 0.0))
+
+    class Watcher:
+        def tapped(self, envs: Any) -> list[Tap]:
+            return [Tap(env) for env in envs]
+
+    watcher: Any = Watcher()
+    games = Games(BREAKOUT, 1, seed=1, frames=watcher)
+    games.start()
+    _, ended = played(games, 120, np.random.default_rng(0))
+    games.close()
+    assert len(shown) > 2
+    assert len(ended) > 2
+    assert shown[-1] == (0, 0, 0.0, 0.0)
+    assert max(episode for episode, *_ in shown) <= 1 + sum(end.is_episode for end in ended)
+    assert all(length >= 4 for _, length, _, _ in shown[:-1])
