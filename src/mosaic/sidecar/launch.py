@@ -35,7 +35,10 @@ def sidecar_for(
     env = {name: value for name, value in os.environ.items() if name not in _UNSENT}
     repo = wished_repo(payload) if caller is None else None
     if caller is None:
-        is_wanted = bool(wishes(payload, folder.run_id, env))
+        wanted = wishes(payload, folder.run_id, env)
+        is_wanted = bool(wanted)
+        if wanted.wandb is not None:
+            folder.wandb.mkdir(exist_ok=True)  # shows at a glance that there is, or will be, something of W&B's
     else:
         env |= {name: value for name, value in caller.items() if name.startswith("WANDB_") or _is_proxy(name)}
         is_wanted = has_wandb_probe and "WANDB_MODE" not in caller and is_installed() and _may_have_key(env)
