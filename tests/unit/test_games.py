@@ -150,6 +150,8 @@ def test_who_watches_sees_the_screen_with_the_games_own_score_and_length() -> No
             shown.append((0, 0, 0.0, 0.0))
 
     class Watcher:
+        camera = None
+
         def tapped(self, envs: Any) -> list[Tap]:
             return [Tap(env) for env in envs]
 

@@ -17,6 +17,7 @@ from cleanrl_worker.config import assigned
 from cleanrl_worker.evaluation import fresh_seeds, matched
 from cleanrl_worker.evaluation_registry import RECIPES
 from cleanrl_worker.launcher import ConsoleRun
+from cleanrl_worker.pictures import Sizes
 from cleanrl_worker.registry import ALGORITHMS, algorithm
 from mosaic.arena import Episode, evaluate, pooled, summarise
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
@@ -245,11 +246,14 @@ def test_a_damaged_model_file_is_refused_although_its_run_has_checkpoints(traine
 
 
 @pytest.mark.parametrize("algo", sorted(ALGORITHMS))
-def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(algo: str, tmp_path: Path) -> None:
+def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
+    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env_id = "CartPole-v1" if "Discrete" in ALGORITHMS[algo].action_spaces else "Pendulum-v1"
     if ALGORITHMS[algo].is_for_pictures:
         pytest.importorskip("ale_py")
         env_id = "PongNoFrameskip-v4"
+        monkeypatch.setattr(algorithm(algo), "SIZES", Sizes((4, 4, 4), 8))
     known = algorithm(algo).Config.model_fields
     tiny = {
         name: value
