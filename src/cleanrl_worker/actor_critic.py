@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from cleanrl_worker.network import check_shapes
 from cleanrl_worker.perceptron import Array, Perceptron, Views
 
 if TYPE_CHECKING:
@@ -89,9 +90,7 @@ class Networks:
     def assign(self, name: str, network: Perceptron, views: Views, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """The reverse of `named`. A missing name is a KeyError, a wrong shape a ValueError."""
         wanted = self.named(name, network, views)
-        for key, part in wanted.items():
-            if part.shape != state[key].shape:
-                raise ValueError(f"{key} is {state[key].shape}; expected {part.shape}")
+        check_shapes(wanted, state)
         trunk = [state[key] for key in wanted if ".fc_" not in key]
         heads = [key for key in wanted if ".fc_" in key]
         if heads:

@@ -67,6 +67,28 @@ class Kernel:
     def act(self, observations: npt.NDArray[Any]) -> Array:
         return self._acting(observations).T
 
+    def update(self, replay: Replay, is_policy_due: bool, is_target_due: bool) -> bool:
+        replay.sample(self.batch)
+        self._aim(self._next_values())
+        is_finite = self._judge()
+        if is_policy_due:
+            is_finite &= self._improve()
+        if is_target_due:
+            self._follow()
+        return is_finite
+
+    # --- what an algorithm adds
+
+    def _next_values(self) -> Array:
+        """What the target networks expect from the next observations on."""
+        raise NotImplementedError
+
+    def _improve(self) -> bool:
+        """The actor's own update; False where its gradient is not finite."""
+        raise NotImplementedError
+
+    # --- pieces
+
     def _paired(self, observations: npt.NDArray[Any], actions: Array) -> Array:
         """What goes into a critic; actions are [actions, rows]."""
         size = self.networks.observation_size
@@ -168,17 +190,10 @@ class SacKernel(Kernel):
     def alpha(self) -> float:
         return self._alpha if self._log_alpha is None else math.exp(float(self._log_alpha[0]))
 
-    def update(self, replay: Replay, is_policy_due: bool, is_target_due: bool) -> bool:
-        replay.sample(self.batch)
+    def _next_values(self) -> Array:
         log_probs = self._draw(self.actor.forward(self.batch.next_observations))
         values = self._least(self._targets, self._paired(self.batch.next_observations, self._actions))
-        self._aim(values - self.alpha * log_probs)
-        is_finite = self._judge()
-        if is_policy_due:
-            is_finite &= self._improve()
-        if is_target_due:
-            self._follow()
-        return is_finite
+        return values - self.alpha * log_probs
 
     def _draw(self, outputs: Array) -> Array:
         """Draws actions, squashed into their bounds, and gives their log-probabilities."""
@@ -276,8 +291,7 @@ class DeterministicKernel(Kernel):
         self._noise, self._squashed, self._actions, self._actor_delta = np.empty((4, size, rows), np.float32)
         self._low, self._high = self._bias - self._scale, self._bias + self._scale
 
-    def update(self, replay: Replay, is_policy_due: bool, is_target_due: bool) -> bool:
-        replay.sample(self.batch)
+    def _next_values(self) -> Array:
         self._squash(self._target_actor(self.batch.next_observations))
         if self._policy_noise:
             noise, reach = self._noise, self._noise_clip
@@ -287,13 +301,7 @@ class DeterministicKernel(Kernel):
             np.multiply(noise, self._scale, out=noise)
             np.add(self._actions, noise, out=self._actions)
             np.clip(self._actions, self._low, self._high, out=self._actions)
-        self._aim(self._least(self._targets, self._paired(self.batch.next_observations, self._actions)))
-        is_finite = self._judge()
-        if is_policy_due:
-            is_finite &= self._improve()
-        if is_target_due:
-            self._follow()
-        return is_finite
+        return self._least(self._targets, self._paired(self.batch.next_observations, self._actions))
 
     def _squash(self, outputs: Array) -> None:
         np.tanh(outputs, out=self._squashed)

@@ -90,9 +90,9 @@ class Network:
 
     def assign(self, views: Views, named: Mapping[str, npt.NDArray[Any]]) -> None:
         """The reverse of `named`. A missing name is a KeyError, a wrong shape a ValueError."""
-        for name, part in self._named(views).items():
-            if part.shape != named[name].shape:
-                raise ValueError(f"{name} is {named[name].shape}; expected {part.shape}")
+        parts = self._named(views)
+        check_shapes(parts, named)
+        for name, part in parts.items():
             part[...] = named[name]
 
     def critic(self, observations: Array) -> Array:
@@ -156,6 +156,13 @@ class FrozenActor:
         found = np.empty((rows, self._network.outputs), np.float32)
         self._actors[rows](observations, found)
         return found
+
+
+def check_shapes(parts: Mapping[str, Array], named: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Whether all parts can be taken from there. A missing name is a KeyError, a wrong shape a ValueError."""
+    for name, part in parts.items():
+        if part.shape != named[name].shape:
+            raise ValueError(f"{name} is {named[name].shape}; expected {part.shape}")
 
 
 def orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> Array:

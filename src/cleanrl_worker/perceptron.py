@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.network import orthogonal
+from cleanrl_worker.network import check_shapes, orthogonal
 
 Array = npt.NDArray[np.float32]
 
@@ -97,9 +97,9 @@ class Perceptron:
 
     def assign(self, views: Views, named: Mapping[str, npt.NDArray[Any]]) -> None:
         """The reverse of `named`. A missing name is a KeyError, a wrong shape a ValueError."""
-        for name, part in self._named(views).items():
-            if part.shape != named[name].shape:
-                raise ValueError(f"{name} is {named[name].shape}; expected {part.shape}")
+        parts = self._named(views)
+        check_shapes(parts, named)
+        for name, part in parts.items():
             part[...] = named[name]
 
     def __call__(self, observations: npt.NDArray[Any]) -> Array:
