@@ -3,7 +3,7 @@ BIN := .venv/bin
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help run gui test setup check bench benchgui screenshots faults stubs constraints clean
+.PHONY: help run gui test setup check bench learning benchgui screenshots faults stubs constraints clean
 
 help:  ## This list
 	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name says; do printf '  make %-12s %s\n' "$$name" "$$says"; done
@@ -32,7 +32,10 @@ faults: setup  ## What happens when things are killed, torn and filled up: one l
 	$(BIN)/pytest -v tests/faults
 
 bench: setup  ## Speed against CleanRL: make bench CLEANRL=/path/to/cleanrl [CLEANRL_PYTHON=/path/to/python] [ARGS=…]
-	$(BIN)/python tests/bench/ppo_speed.py --cleanrl "$(CLEANRL)" $(if $(CLEANRL_PYTHON),--python "$(CLEANRL_PYTHON)") $(ARGS)
+	$(BIN)/python -m tests.bench.speed --cleanrl "$(CLEANRL)" $(if $(CLEANRL_PYTHON),--python "$(CLEANRL_PYTHON)") $(ARGS)
+
+learning: setup  ## Train what the learning table lacks: make learning [CLEANRL=/path/to/cleanrl] [CLEANRL_PYTHON=…] [ARGS=…]
+	$(BIN)/python -m tests.learning $(if $(CLEANRL),--cleanrl "$(CLEANRL)") $(if $(CLEANRL_PYTHON),--python "$(CLEANRL_PYTHON)") $(ARGS)
 
 benchgui: setup  ## How long the window stands still, how soon it is there, whether it grows: make benchgui [ARGS="--minutes 10"]
 	$(BIN)/python tests/bench/gui_responsiveness.py $(ARGS)

@@ -77,7 +77,8 @@ def main() -> None:
     name_atari_as_before()
     import torch
 
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    if threads := os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(int(threads))
     sys.argv = sys.argv[1:]
     sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
     sys.path.insert(1, os.path.dirname(sys.path[0]))  # for CleanRL's own modules

@@ -1,0 +1,174 @@
+"""Trains what the learning table still lacks, and writes the table.
+
+    python -m tests.learning [--cleanrl CHECKOUT] [--python ITS_INTERPRETER] [--jobs 2] [--only TEXT] [--long] [--show]
+
+A run that is finished is a line in results.jsonl and is not repeated: stop it at any time, call it again and it goes
+on with what is missing. The number is the mean return of the last 100 episodes of training, its deviation that over
+seeds, as in CleanRL's documentation. Rows that take hours stay empty until `--long`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from tests.bench.sides import CleanRL, Ours, Side, Training, TrainingFailed
+from tests.learning.rows import ROWS, Row
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results.jsonl"
+TABLE = HERE / "README.md"
+WORKSPACE = HERE.parents[1] / "build" / "learning"
+HEAD = """# Do they learn?
+
+Written by `make learning`, which trains what is missing here and can be stopped and called again at any time:
+
+```sh
+make learning                                                # ours, against CleanRL's published figures
+make learning CLEANRL=/path/to/cleanrl                       # and CleanRL's own scripts where none were published
+make learning CLEANRL=/path/to/cleanrl ARGS="--long --only ppo_atari"   # the rows that take hours
+```
+
+The figure is the mean return of the last 100 episodes of training: its mean over seeds, ± its deviation over seeds, and
+the seeds one by one. `published` is CleanRL's documentation at the same number of steps; where there is none, CleanRL's
+own script was run beside ours on the same machine, with the same settings and seeds. An empty cell has not been run.
+
+"""
+
+Key = tuple[str, str, str, int, int]
+
+
+def key(side: str, training: Training) -> Key:
+    return side, training.algo, training.env_id, training.steps, training.seed
+
+
+class Results:
+    """The finished runs, on disk as soon as they are known."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        lines = path.read_text().splitlines() if path.exists() else []
+        self._found = {_key_of(entry): entry for entry in map(json.loads, lines)}
+
+    def __contains__(self, wanted: Key) -> bool:
+        return wanted in self._found
+
+    def returns(self, side: str, row: Row) -> list[float]:
+        keys = (key(side, training) for training in row.trainings())
+        return [self._found[wanted]["mean_return"] for wanted in keys if wanted in self._found]
+
+    def add(self, wanted: Key, **facts: Any) -> None:
+        names = ("side", "algo", "env_id", "steps", "seed")
+        entry = {**dict(zip(names, wanted, strict=True)), **facts, "on": time.strftime("%Y-%m-%d")}
+        with self._lock:
+            self._found[wanted] = entry
+            with self._path.open("a") as file:
+                print(json.dumps(entry), file=file)
+
+
+def _key_of(entry: dict[str, Any]) -> Key:
+    return entry["side"], entry["algo"], entry["env_id"], entry["steps"], entry["seed"]
+
+
+def verdict(row: Row, ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Whether ours is as good: within the published deviation or better, or in a range that overlaps theirs."""
+    if len(ours) < row.seeds or (row.published is None and len(theirs) < row.seeds):
+        return ""
+    if row.published is not None:
+        mean, deviation = row.published
+        is_as_good = statistics.fmean(ours) >= mean - deviation
+    else:
+        is_as_good = max(ours) >= min(theirs)
+    return "yes" if is_as_good else "**no**"
+
+
+def _figure(returns: Sequence[float]) -> str:
+    if not returns:
+        return ""
+    deviation = f" ± {statistics.pstdev(returns):.1f}" if len(returns) > 1 else ""
+    return f"{statistics.fmean(returns):.1f}{deviation} ({', '.join(f'{value:.0f}' for value in returns)})"
+
+
+def table(results: Results) -> str:
+    lines = ["| algorithm | environment | steps | MOSAIC | published | CleanRL beside it | as good |", "|---" * 7 + "|"]
+    for row in ROWS:
+        ours, theirs = results.returns("MOSAIC", row), results.returns("CleanRL", row)
+        published = f"{row.published[0]:.1f} ± {row.published[1]:.1f}" if row.published else ""
+        cells = [f"`{row.algo}`", row.env_id, f"{row.steps:,}", _figure(ours), published, _figure(theirs)]
+        lines.append(f"| {' | '.join([*cells, verdict(row, ours, theirs)])} |")
+    commands = [f"{row.trainings()[0].command}   # seeds 1 to {row.seeds}" for row in ROWS]
+    return HEAD + "\n".join(lines) + "\n\nEach run by itself:\n\n```sh\n" + "\n".join(commands) + "\n```\n"
+
+
+def missing(results: Results, sides: dict[str, Side], chosen: argparse.Namespace) -> Iterator[tuple[Side, Training]]:
+    for row in ROWS:
+        is_left_out = row.is_long and not chosen.long
+        if is_left_out or (chosen.only and not any(text in row.name for text in chosen.only)):
+            continue
+        for training in row.trainings():
+            for name in row.sides:
+                if name in sides and key(name, training) not in results:
+                    yield sides[name], training
+
+
+def train(side: Side, training: Training, results: Results) -> str:
+    result = side.train(training)
+    results.add(
+        key(side.name, training),
+        mean_return=round(result.last_returns, 2),
+        episodes=result.episodes,
+        wall_s=round(result.wall_s, 1),
+        settings=training.settings,
+    )
+    return f"{result.last_returns:.1f} in {result.wall_s:.0f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cleanrl", metavar="CHECKOUT", help="a checkout of CleanRL, for the rows that need it")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that has what CleanRL needs")
+    parser.add_argument("--jobs", type=int, default=2, help="how many trainings at a time, one thread each")
+    parser.add_argument("--only", metavar="TEXT", action="append", help="rows with this in their name")
+    parser.add_argument("--long", action="store_true", help="the rows that take hours too")
+    parser.add_argument("--show", action="store_true", help="write the table of what there is, and train nothing")
+    chosen = parser.parse_args()
+    results = Results(RESULTS)
+    failed = 0
+    if not chosen.show:
+        ours = Ours(WORKSPACE)
+        sides: dict[str, Side] = {ours.name: ours}
+        if chosen.cleanrl:
+            sides["CleanRL"] = CleanRL(Path(chosen.cleanrl).absolute(), chosen.python)
+        try:
+            todo = list(missing(results, sides, chosen))
+            with ThreadPoolExecutor(chosen.jobs) as pool:
+                waiting = {pool.submit(train, side, one, results): (side, one) for side, one in todo}
+                for number, done in enumerate(as_completed(waiting), 1):
+                    side, one = waiting[done]
+                    try:
+                        said = done.result()
+                    except TrainingFailed as error:
+                        failed, said = failed + 1, f"FAILED: {error}"
+                    print(
+                        f"[{number}/{len(todo)}] {side.name} {one.algo} {one.env_id} seed {one.seed}: {said}",
+                        flush=True,
+                    )
+                    TABLE.write_text(table(results))
+        finally:
+            ours.close()
+    TABLE.write_text(table(results))
+    print(table(results))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
