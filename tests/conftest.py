@@ -31,6 +31,9 @@ LANES = SHARED_MEMORY / f"mosaic-test-{MARK[:12]}"
 os.environ[MARK_VARIABLE] = MARK
 if SHARED_MEMORY.is_dir():
     os.environ[LANES_VARIABLE] = str(LANES)
+# As a run's worker has it. With several tests at a time, more threads would only wait for each other.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
 # The keys of whoever runs the tests are neither used nor overwritten.
 os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
 for _name in ("WANDB_API_KEY", "HF_TOKEN"):
