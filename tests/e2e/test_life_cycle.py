@@ -34,6 +34,7 @@ SAVED_EVERY = 128
 HELD_STEP = 150
 """Behind the first checkpoint, and in the middle of a rollout."""
 SEED = 3
+pytestmark = pytest.mark.timeout(300)  # four processes, most with torch, on a machine that may be busy
 
 
 class Case(NamedTuple):
@@ -41,24 +42,28 @@ class Case(NamedTuple):
     settings: Json
     tags: set[str]
     """What CleanRL's script of that name logs, beside what all of them do."""
+    is_exact: bool = True
+    """Whether a resumed run is as if it had never been interrupted."""
 
 
-CART, PENDULUM, GAME, POOLED_GAME = "CartPole-v1", "Pendulum-v1", "RoadRunnerNoFrameskip-v4", "RoadRunner-v5"
-# The road runner is caught soon, whatever it does.
+CART, PENDULUM = "CartPole-v1", "Pendulum-v1"
+GAME, POOLED_GAME = "RoadRunnerNoFrameskip-v4", "RoadRunner-v5"
+"""The road runner is caught soon, whatever it does."""
 EPISODES = {"charts/episodic_return", "charts/episodic_length", SPEED}
 ROLLOUT: Json = {"num_envs": 2, "num_steps": 32, "num_minibatches": 2, "update_epochs": 1}
 REPLAY: Json = {"buffer_size": 200, "batch_size": 8, "learning_starts": 60}
-GRADIENT = {
+FOLLOWED: Json = {**REPLAY, "target_network_frequency": 40}
+POLICY = {
     "charts/learning_rate",
-    *(f"losses/{name}" for name in ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac")),
-    "losses/explained_variance",
+    *(f"losses/{name}" for name in ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl")),
 }
+GRADIENT = POLICY | {"losses/clipfrac", "losses/explained_variance"}
 VALUE = {"losses/td_loss", "losses/q_values"}
 ATOMS = {"losses/loss", "losses/q_values"}
 CRITIC = {"losses/qf1_values", "losses/qf1_loss", "losses/actor_loss"}
 CRITICS = {*CRITIC, "losses/qf2_values", "losses/qf2_loss", "losses/qf_loss"}
 ENTROPY = {"losses/alpha", "losses/alpha_loss"}
-FOLLOWED: Json = {**REPLAY, "target_network_frequency": 40}
+POOL = {"charts/avg_episodic_return"}
 CASES = {
     "ppo": Case(CART, ROLLOUT, GRADIENT),
     "ppo_continuous_action": Case(PENDULUM, ROLLOUT, GRADIENT),
@@ -75,6 +80,15 @@ CASES = {
     "c51_atari": Case(GAME, {**FOLLOWED, "n_atoms": 11}, ATOMS),
     "rainbow_atari": Case(GAME, {**FOLLOWED, "n_atoms": 11}, VALUE | {"charts/beta"}),
     "sac_atari": Case(GAME, FOLLOWED, CRITICS | ENTROPY),
+    # Games of envpool cannot be brought back.
+    "ppo_atari_envpool": Case(POOLED_GAME, ROLLOUT, GRADIENT | POOL, is_exact=False),
+    "pqn_atari_envpool": Case(POOLED_GAME, ROLLOUT, VALUE | POOL, is_exact=False),
+    "ppo_rnd_envpool": Case(
+        POOLED_GAME,
+        {**ROLLOUT, "num_iterations_obs_norm_init": 1},
+        POLICY | POOL | {"losses/fwd_loss"},
+        is_exact=False,
+    ),
 }
 
 
@@ -110,11 +124,11 @@ def test_an_algorithm_trains_pauses_is_cancelled_resumes_and_is_evaluated(name: 
     whole = ended(trainer, straight)
     trainer.resume(broken)
     evaluation = trainer.submit(evaluation_of(whole, trainer))["run_id"]
+    resumed, evaluated = ended(trainer, broken), ended(trainer, evaluation)
 
     assert_trained(trainer, name, whole)
-    resumed = ended(trainer, broken)
     assert_resumed(trainer, name, resumed, whole)
-    assert_evaluated(trainer, ended(trainer, evaluation), whole)
+    assert_evaluated(trainer, evaluated, whole)
 
 
 # --- steering
@@ -157,9 +171,9 @@ def cancel(trainer: Trainer, run_id: str) -> None:
 
 
 def evaluation_of(view: Json, trainer: Trainer) -> Json:
-    """Two episodes of what it ended with."""
+    """One episode of what it ended with."""
     last = RunFolder(view["run_dir"]).last_checkpoint
-    return eval_payload(trainer.config(view["run_id"]), str(last), 2)
+    return eval_payload(trainer.config(view["run_id"]), str(last), 1)
 
 
 # --- what is left of it
@@ -177,14 +191,17 @@ def assert_trained(trainer: Trainer, name: str, view: Json) -> None:
 
 
 def assert_resumed(trainer: Trainer, name: str, view: Json, whole: Json) -> None:
-    """As if it had never been interrupted."""
+    """As if it had never been interrupted, or it says that it is not."""
     folder, straight = RunFolder(view["run_dir"]), RunFolder(whole["run_dir"])
     assert (view["outcome"], len(view["attempts"])) == ("succeeded", 2), view["reason"]
     events = list(read_all(folder.journal))
     first, second = (line["resumed_from"] for line in events if line["kind"] == "hello")
     assert first is None
     assert SAVED_EVERY <= second < TOTAL
-    assert not [line for line in events if line["kind"] in ("warning", "anomaly")]
+    warnings = [line["code"] for line in events if line["kind"] == "warning"]
+    assert warnings == ([] if CASES[name].is_exact else ["resumed_inexactly"])
+    if not CASES[name].is_exact:
+        return
     one, other = last_good_checkpoint(straight), last_good_checkpoint(folder)
     assert one is not None
     assert other is not None
@@ -201,10 +218,10 @@ def assert_evaluated(trainer: Trainer, view: Json, whole: Json) -> None:
     (found,) = trainer.evaluations(view["run_id"])
     assert (found["trained"]["run_id"], found["checkpoint_step"]) == (whole["run_id"], TOTAL)
     (batch,) = found["batches"]
-    assert (batch["episodes"], len(batch["returns"])) == (2, 2)
-    assert all(map(math.isfinite, batch["returns"]))
-    played = curves(trainer, view["run_id"])["eval/episodic_return"]
-    assert sorted(value for _, value in played) == pytest.approx(sorted(batch["returns"]))
+    (expected,) = batch["returns"]
+    ((_, played),) = curves(trainer, view["run_id"])["eval/episodic_return"]
+    assert math.isfinite(played)
+    assert played == pytest.approx(expected)
 
 
 def curves(trainer: Trainer, run_id: str) -> Curves:
