@@ -1,5 +1,6 @@
 # Two commands: `make run` and `make test`. Both set up what they need on first use; `make help` lists the rest.
 BIN := .venv/bin
+JOBS ?= 2
 export PYTHON
 
 .DEFAULT_GOAL := help
@@ -16,8 +17,8 @@ gui:  ## Set up what the workbench needs, then open it
 	@scripts/setup.sh run
 	@$(BIN)/mosaic gui $(ARGS)
 
-test: check  ## Set up everything, then run all checks and all tests
-	$(BIN)/pytest
+test: check  ## Set up everything, then run all checks and all tests, two at a time or as many as JOBS says
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 setup:  ## Make .venv with the mosaic command and all that the tests need
 	@scripts/setup.sh test

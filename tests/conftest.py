@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.helpers.daemons import LiveDaemon, running_daemon
 
 from mosaic.client import Trainer
@@ -31,10 +32,17 @@ LANES = SHARED_MEMORY / f"mosaic-test-{MARK[:12]}"
 os.environ[MARK_VARIABLE] = MARK
 if SHARED_MEMORY.is_dir():
     os.environ[LANES_VARIABLE] = str(LANES)
+# As a run's worker has it. With several tests at a time, more threads would only wait for each other.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+os.environ.pop("COLUMNS", None)  # of whoever runs the tests: here, lines are as long as they need to be
 # The keys of whoever runs the tests are neither used nor overwritten.
 os.environ["PYTHON_KEYRING_BACKEND"] = "keyring.backends.fail.Keyring"
 for _name in ("WANDB_API_KEY", "HF_TOKEN"):
     os.environ.pop(_name, None)
+# What an example costs says something of this machine and of what else it does, and nothing of the code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 WARM_UPS = 3
 """Calls before a capture: libraries get their workspaces, kernels are chosen."""
@@ -124,32 +125,32 @@ class Step:
 
 
 class Adam:
-    """torch's fused Adam with its state made beforehand, so that it can be saved, restored and captured at any time."""
+    """torch's fused Adam with its state made beforehand, so that it can be saved, restored and captured at any time.
+
+    The function and not the optimizer: making that one imports torch's compiler, which takes as long as torch itself.
+    """
 
     def __init__(self, parameters: Sequence[Tensor], learning_rate: float, compute: Compute, epsilon: float = 1e-8):
         self.parameters = list(parameters)
         # A captured graph reads the step size from the device; a plain number would be captured for good.
-        rate = torch.tensor(learning_rate, device=compute.device) if compute.is_cuda else learning_rate
-        self._optimizer = torch.optim.Adam(
-            self.parameters, lr=rate, eps=epsilon, fused=True, capturable=compute.is_cuda
-        )
+        self._rate = torch.tensor(learning_rate, device=compute.device) if compute.is_cuda else learning_rate
+        self._epsilon = epsilon
+        self._is_capturable = compute.is_cuda
         self.first = [torch.zeros_like(part) for part in self.parameters]
         self.second = [torch.zeros_like(part) for part in self.parameters]
         steps_on = compute.device if compute.is_cuda else torch.device("cpu")
         self._steps = [torch.zeros((), device=steps_on) for _ in self.parameters]
-        for part, step, first, second in zip(self.parameters, self._steps, self.first, self.second, strict=True):
-            self._optimizer.state[part] = {"step": step, "exp_avg": first, "exp_avg_sq": second}
 
     def step(self, loss: Tensor, *, is_last: bool = True) -> None:
         """One step down a loss. Gradients of anything else that the loss depends on are not computed."""
         self._differentiate(loss, is_last)
-        self._optimizer.step()
+        self._descend()
 
     def clipped_step(self, loss: Tensor, max_norm: float) -> Tensor:
         """The same with a gradient that is cut to a norm; the norm that it had."""
         self._differentiate(loss, True)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, max_norm, foreach=True)
-        self._optimizer.step()
+        self._descend()
         return norm
 
     def _differentiate(self, loss: Tensor, is_last: bool) -> None:
@@ -158,12 +159,20 @@ class Adam:
             # The fused step goes through memory as it lies: a gradient that lies differently would be mixed up.
             part.grad = slope if slope.stride() == part.stride() else torch.empty_like(part).copy_(slope)
 
+    @torch.no_grad()
+    def _descend(self) -> None:
+        slopes: Any = [part.grad for part in self.parameters]
+        adam(
+            self.parameters, slopes, self.first, self.second, [], self._steps, fused=True,
+            capturable=self._is_capturable, lr=self._rate, eps=self._epsilon, beta1=0.9, beta2=0.999, weight_decay=0.0,
+            amsgrad=False, maximize=False,
+        )  # fmt: skip
+
     def set_learning_rate(self, learning_rate: float) -> None:
-        for group in self._optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(learning_rate)
-            else:
-                group["lr"] = learning_rate
+        if isinstance(self._rate, Tensor):
+            self._rate.fill_(learning_rate)
+        else:
+            self._rate = learning_rate
 
     def kept(self) -> list[Tensor]:
         """Everything that a step changes."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -67,8 +68,12 @@ def program(make_program: Callable[[], Application]) -> Application:
     return make_program()
 
 
+ELDERS: weakref.WeakSet[QTimer | QThread] = weakref.WeakSet()
+"""The timers and threads that earlier tests left in peace, where the collector looks no more."""
+
+
 @pytest.fixture(autouse=True)
-def the_window_is_quiet(qapp: QApplication) -> Iterator[None]:
+def the_window_is_quiet(qapp: QApplication, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     said: list[str] = []
     raised: list[str] = []
 
@@ -85,32 +90,41 @@ def the_window_is_quiet(qapp: QApplication) -> Iterator[None]:
     usual = sys.excepthook
     sys.excepthook = catch
     before = qInstallMessageHandler(hear)
-    timers, threads = set(map(id, active(QTimer))), set(map(id, active(QThread)))
+    # Going through every object of every module, twice a test, would take longer than most tests. What is there already
+    # is put out of the collector's sight, and what the program would put there stays in it.
+    gc.collect()
+    ELDERS.update(timers_and_threads())
+    gc.freeze()
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    earlier = active()
     yield
     for widget in QApplication.topLevelWidgets():  # one that stays would keep the focus from the next test's
         widget.close()
         widget.deleteLater()
     settle()
-    gc.unfreeze()  # what the program put out of the collector's sight is looked at too
     gc.collect()
     settle()
     sys.excepthook = usual
     qInstallMessageHandler(before)
-    left = [describe(timer) for timer in active(QTimer) if id(timer) not in timers]
-    left += [describe(thread) for thread in active(QThread) if id(thread) not in threads]
+    left = [describe(thing) for thing in active() - earlier]
     assert not raised, f"A slot raised: {raised}"
     assert not left, f"Still active after the test: {left}"
     assert not said, f"Qt warned: {said}"
 
 
-def active(kind: type[QTimer] | type[QThread]) -> list[QTimer | QThread]:
+def timers_and_threads() -> list[QTimer | QThread]:
+    """Of all that the collector sees."""
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), QTimer | QThread) and isValid(thing)]
+
+
+def active() -> set[QTimer | QThread]:
     """Timers that tick, threads that run."""
-    found: list[QTimer | QThread] = []
-    for thing in gc.get_objects():
-        if issubclass(type(thing), kind) and isValid(thing):
-            is_active = thing.isActive() if isinstance(thing, QTimer) else thing.isRunning()
-            found += [thing] if is_active else []
-    return found
+    known = {thing for thing in ELDERS if isValid(thing)}
+    return {
+        thing
+        for thing in known.union(timers_and_threads())
+        if (thing.isActive() if isinstance(thing, QTimer) else thing.isRunning())
+    }
 
 
 def describe(thing: QTimer | QThread) -> str:

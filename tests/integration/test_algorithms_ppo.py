@@ -389,14 +389,17 @@ def test_rpo_moves_the_means_anew_in_each_pass(place: Path, monkeypatch: pytest.
     assert batches[0].log_probs is batches[1].log_probs
 
 
-def test_the_checkpoints_weights_are_the_model_that_cleanrl_would_save(place: Path) -> None:
-    trained(place / "run", "ppo", config_of("ppo"))
+@EACH
+def test_the_checkpoints_weights_are_the_model_that_cleanrl_would_save(name: str, place: Path) -> None:
+    trained(place / "run", name, config_of(name))
     checkpoint = load_checkpoint(RunFolder(place / "run").last_checkpoint)
-    module = ppo.Agent(4, 2).module()
+    shape = checkpoint.facts["shape"]
+    module = MODULES[name].Agent(shape["observation_size"], shape["actions"]).module()
     import torch
 
-    state = {key: torch.from_numpy(part) for key, part in ppo.state_dict_of(checkpoint).items()}
+    state = {key: torch.from_numpy(part) for key, part in MODULES[name].state_dict_of(checkpoint).items()}
     assert module.load_state_dict(state).missing_keys == []
+    assert list(state) == list(module.state_dict())
 
 
 def test_a_small_run_imports_neither_torch_nor_tensorboard(place: Path) -> None:

@@ -119,7 +119,7 @@ def test_the_config_says_how_many_can_be_watched(tmp_path: Path, extras: dict[st
     done = threading.Event()
 
     def look() -> None:
-        while not done.is_set():
+        while not done.wait(0.001):
             found.append(len(lane_indices(lanes_folder(folder.path))))
 
     thread = threading.Thread(target=look)

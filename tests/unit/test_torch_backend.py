@@ -48,6 +48,13 @@ def test_a_step_counts_once_for_each_call_and_adam_is_torchs(cuda: bool) -> None
     torch.testing.assert_close(draws, [torch.randn(3, device=compute.device) for _ in range(4)])
 
 
+def test_no_optimizer_is_made_which_would_import_torchs_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim.Optimizer, "__init__")
+    parameter = torch.full((3,), 2.0, requires_grad=True)
+    Adam([parameter], 0.1, Compute.prepared(cuda=False)).step((parameter**2).sum())
+    torch.testing.assert_close(parameter.detach(), torch.full((3,), 1.9))
+
+
 @pytest.mark.parametrize("cuda", CUDA)
 def test_the_random_state_comes_back_and_one_of_another_device_is_left_alone(cuda: bool) -> None:
     compute = Compute.prepared(cuda=cuda)

@@ -408,5 +408,6 @@ def load_policy(checkpoint: Checkpoint) -> base.Policy:
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """What CleanRL's own script would have saved as its model."""
-    return dict(checkpoint.weights)
+    """What CleanRL's own script would have saved as its model, in the same order: a checkpoint sorts its names."""
+    shape = checkpoint.facts["shape"]
+    return {name: checkpoint.weights[name] for name in Agent(shape["observation_size"], shape["actions"]).state_dict()}
