@@ -281,12 +281,12 @@ class Player:
 
 
 def array_maker(space: Any) -> Callable[[Any], np.ndarray]:
-    """What makes an array of one observation: pairs, dictionaries and the like are flattened."""
-    if space.shape is not None:
-        return np.asarray
-    from gymnasium.spaces import flatten
+    """What makes an array of one observation: what is no array, nor a single number, is flattened."""
+    from gymnasium.spaces import Box, Discrete, MultiBinary
 
-    return lambda observation: np.asarray(flatten(space, observation))
+    from mosaic.envs.spaces import flattener
+
+    return np.asarray if isinstance(space, (Box, Discrete, MultiBinary)) else flattener(space) or np.asarray
 
 
 def _clipper(space: Any) -> Callable[[np.ndarray], np.ndarray]:

@@ -103,18 +103,15 @@ def _registered(registry: dict[str, Any]) -> Iterator[Listing]:
 
 def described(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """What a person wants to know of an environment before using it."""
+    from mosaic.envs.spaces import in_words
+
     return {
         "id": env.spec.id if env.spec else None,
         "family": family_of(env),
-        "observation_space": _in_words(env.observation_space),
-        "action_space": _in_words(env.action_space),
+        "observation_space": in_words(env.observation_space),
+        "action_space": in_words(env.action_space),
         "max_episode_steps": env.spec.max_episode_steps if env.spec else None,
     }
-
-
-def _in_words(space: Any) -> str:
-    """A box without its bounds, which may be thousands of numbers."""
-    return f"Box{space.shape} {space.dtype}" if hasattr(space, "low") else str(space)
 
 
 def family_of(env: gymnasium.Env[Any, Any]) -> str:
