@@ -64,9 +64,8 @@ class Shown(gymnasium.Env[Any, Any]):
 
 @contextmanager
 def showing(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> Iterator[str]:
-    gymnasium.register(
-        ENV_ID, entry_point=Shown, max_episode_steps=6, kwargs={"observations": observations, "actions": actions}
-    )
+    spaces = {"observations": observations, "actions": actions}
+    gymnasium.register(ENV_ID, entry_point=Shown, max_episode_steps=6, kwargs=spaces)  # type: ignore[arg-type]
     try:
         yield ENV_ID
     finally:
