@@ -39,6 +39,10 @@ class Policy(Protocol):
 class RememberingPolicy(Policy, Protocol):
     """One that keeps in mind what each row has seen: it is always asked for all rows."""
 
+    def begin(self, row: int) -> None:
+        """An episode begins in that row: nothing of an earlier one is to be remembered."""
+        ...
+
     def draw(self, observations: np.ndarray, rngs: Sequence[np.random.Generator]) -> np.ndarray:
         """Drawn actions, each row's by its own generator."""
         ...
@@ -226,6 +230,8 @@ class Player:
             self._add(row)
         seed = self._seeds[index]
         observation, _ = self._envs[row].reset(seed=seed)
+        if isinstance(self._policy, RememberingPolicy):
+            self._policy.begin(row)
         self._returns[row], self._lengths[row] = 0.0, 0
         if not self._deterministic:
             self._draws[row] = np.random.default_rng(seed)
