@@ -146,6 +146,9 @@ class Kernel:
             figures["qf_loss"] = (figures["qf1_loss"] + figures["qf2_loss"]) / 2
         return figures
 
+    def trouble(self) -> None:
+        """Updates say themselves whether they were finite."""
+
     def collect(self) -> None:
         """Nothing to do: this learner works on the networks themselves."""
 
