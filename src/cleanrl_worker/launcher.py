@@ -109,7 +109,7 @@ def check(assignment: Assignment) -> tuple[Any, dict[str, Any], Any]:
     """The algorithm's config, what it says of the environment, and that environment; or why they do not fit."""
     module = algorithm(assignment.algo)
     config = algorithm_config(assignment)
-    env = make(config.env_id)
+    env = getattr(module, "make_env", make)(config.env_id)
     try:
         facts: dict[str, Any] = module.check(config, env)
     finally:

@@ -18,6 +18,8 @@ class Entry:
     """Whether it looks at Atari games; the others make a vector of what they see."""
     needs_bounds: bool = False
     """Whether continuous actions must have bounds."""
+    extra: str | None = None
+    """The extra of our distribution that it needs beyond `train`; such are not suggested to whoever chose another."""
 
 
 _VECTORS = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple", "Dict")
@@ -44,13 +46,24 @@ ALGORITHMS: dict[str, Entry] = {
     "c51_atari": Entry("cleanrl_worker.algorithms.c51_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
     "rainbow_atari": Entry("cleanrl_worker.algorithms.rainbow_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
     "sac_atari": Entry("cleanrl_worker.algorithms.sac_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
+    "ppo_atari_envpool": Entry(
+        "cleanrl_worker.algorithms.ppo_atari_envpool", ("Discrete",), _PICTURES, is_for_pictures=True, extra="envpool"
+    ),
+    "pqn_atari_envpool": Entry(
+        "cleanrl_worker.algorithms.pqn_atari_envpool", ("Discrete",), _PICTURES, is_for_pictures=True, extra="envpool"
+    ),
+    "ppo_rnd_envpool": Entry(
+        "cleanrl_worker.algorithms.ppo_rnd_envpool", ("Discrete",), _PICTURES, is_for_pictures=True, extra="envpool"
+    ),
 }
 """In the order in which they are suggested."""
 
 
 def fitting(action_space: str, is_game: bool) -> list[str]:
     """The algorithms for such actions: in an Atari game those that look at it, where there are any."""
-    able = {name: entry for name, entry in ALGORITHMS.items() if action_space in entry.action_spaces}
+    able = {
+        name: entry for name, entry in ALGORITHMS.items() if action_space in entry.action_spaces and entry.extra is None
+    }
     seers = [name for name, entry in able.items() if entry.is_for_pictures]
     return seers if is_game and seers else [name for name in able if name not in seers]
 

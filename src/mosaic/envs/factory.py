@@ -122,7 +122,10 @@ def family_of(env: gymnasium.Env[Any, Any]) -> str:
 
 def render_help(env_id: str) -> str:
     """What to do where no picture comes of an environment; empty where nothing is known."""
-    family = prepare(env_id)
+    try:
+        family = prepare(env_id)
+    except BadInput:  # not one of Gymnasium's: an algorithm may have its own
+        return ""
     return family.render_help if family else ""
 
 
