@@ -191,7 +191,9 @@ class SacKernel(Kernel):
 
     @property
     def alpha(self) -> float:
-        return self._alpha if self._log_alpha is None else math.exp(float(self._log_alpha[0]))
+        if self._log_alpha is None:
+            return self._alpha
+        return math.exp(min(float(self._log_alpha[0]), 700.0))  # beyond, Python raises; the losses are infinite long before
 
     def _next_values(self) -> Array:
         log_probs = self._draw(self.actor.forward(self.batch.next_observations))
