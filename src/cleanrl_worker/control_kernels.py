@@ -193,7 +193,7 @@ class SacKernel(Kernel):
     def alpha(self) -> float:
         if self._log_alpha is None:
             return self._alpha
-        return math.exp(min(float(self._log_alpha[0]), 700.0))  # beyond, Python raises; the losses are infinite long before
+        return math.exp(min(float(self._log_alpha[0]), 700.0))  # Python raises beyond; losses are infinite before
 
     def _next_values(self) -> Array:
         log_probs = self._draw(self.actor.forward(self.batch.next_observations))
