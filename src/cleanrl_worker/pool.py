@@ -82,7 +82,7 @@ def _envpool() -> Any:
         # One that is there but broken has more to say than its name.
         why = "" if isinstance(error, ModuleNotFoundError) and error.name == EXTRA else f" ({error})"
         raise MissingExtra(
-            f"This algorithm plays its games in envpool{why}: pip install '{DISTRIBUTION}[{EXTRA}]'."
+            f"This algorithm plays its games in envpool, which is missing{why}: pip install '{DISTRIBUTION}[{EXTRA}]'."
         ) from None
     return envpool
 
