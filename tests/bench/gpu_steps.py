@@ -95,7 +95,7 @@ def check(name: str) -> list[str]:
     lived(resumed, UPDATES // 2, UPDATES)
     tell("a graph that was resumed from a checkpoint, and one that was not", apart(outcome(resumed), whole))
 
-    kept = [(part, part.detach().clone()) for part in graph.learner._kept()]
+    kept = [(part, part.detach().clone()) for part in graph.kept()]
     state = graph.learner.compute.random_state()
     ends = []
     for _ in range(2):

@@ -42,6 +42,11 @@ class Subject:
     def act(self) -> Array: ...
     def set_rate(self, share: float) -> None: ...
     def follow(self, share: float) -> None: ...
+
+    def kept(self) -> list[Any]:
+        """Every tensor that updates and acts change, but targets."""
+        return list(self.learner._kept())
+
     def saved(self) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -259,6 +264,9 @@ class Games(Subject):
 
     def act(self) -> Array:
         return self.learner.act(self._seen)
+
+    def kept(self) -> list[Any]:
+        return [*super().kept(), *([self.learner.state] if self._has_memory else [])]
 
     def set_rate(self, share: float) -> None:
         self.learner.adam.set_learning_rate(self._rate * share)

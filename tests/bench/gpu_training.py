@@ -22,9 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import numpy as np  # noqa: E402
+from tests.helpers.algorithm_cases import newest, opened  # noqa: E402
 
 from cleanrl_worker.registry import algorithm  # noqa: E402
-from tests.helpers.algorithm_cases import newest, opened  # noqa: E402
 
 ROWS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "ppo": ("CartPole-v1", 24_576, {"backend": "torch"}),
