@@ -172,7 +172,8 @@ class AutogradLearner(ModuleLearner):
         figures: Any = losses
         self._figures.copy_(torch.stack(list(figures)))
         self._clipped += figures.clipfrac
-        self._turn += 1
+        # Around: the calls that come before a capture go on counting.
+        self._turn.add_(1).remainder_(len(self._rollout))
 
     def _kept(self) -> list[Tensor]:
         return [*self.adam.kept(), self._figures, self._clipped, self._turn]

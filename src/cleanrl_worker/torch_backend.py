@@ -222,6 +222,7 @@ class Adam:
 
     def __init__(self, parameters: Sequence[Tensor], learning_rate: float, compute: Compute, epsilon: float = 1e-8):
         self.parameters = list(parameters)
+        self._learning_rate = learning_rate
         # A captured graph reads the step size from the device; a plain number would be captured for good.
         rate = torch.tensor(learning_rate, device=compute.device) if compute.is_cuda else learning_rate
         self._optimizer = self._made(rate, epsilon, compute.is_cuda)
@@ -254,6 +255,9 @@ class Adam:
             part.grad = slope if slope.stride() == part.stride() else torch.empty_like(part).copy_(slope)
 
     def set_learning_rate(self, learning_rate: float) -> None:
+        if learning_rate == self._learning_rate:
+            return
+        self._learning_rate = learning_rate
         for group in self._optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(learning_rate)

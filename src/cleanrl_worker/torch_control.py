@@ -174,9 +174,8 @@ class Learner:
         self._steps: dict[tuple[bool, bool], Step] = {}
         critics = [f"qf{number + 1}" for number in range(len(networks.critics))]
         names = [*(f"{name}_loss" for name in critics), *(f"{name}_values" for name in critics), *POLICY_FIGURES]
-        self._figures = torch.zeros(len(names), device=device)
-        self._critic_figures = self._figures[: -len(POLICY_FIGURES)].view(2, -1)
-        self._policy_figures = self._figures[-len(POLICY_FIGURES) :]
+        self._critic_figures = torch.zeros(2, len(critics), device=device)
+        self._policy_figures = torch.zeros(len(POLICY_FIGURES), device=device)
         self._watch = Watch(names, compute)
         self.act = Acting(
             (replay.envs, networks.observation_size), torch.float32, networks.actor.outputs,
@@ -205,14 +204,15 @@ class Learner:
         replay.sample(self.batch)
         kind = (is_policy_due, is_target_due)
         if kind not in self._steps:
-            self._steps[kind] = Step(
-                lambda: self._step(*kind), self._kept, self.compute, self._feed, lambda: self._watch.look(self._figures)
-            )
+            self._steps[kind] = Step(lambda: self._step(*kind), self._kept, self.compute, self._feed, self._look)
         self._steps[kind]()
         if self._done is not None:
             self._done.record()
         self._watch.count()
         return True
+
+    def _look(self) -> None:
+        self._watch.look(torch.cat([self._critic_figures.view(-1), self._policy_figures]))
 
     def _feed(self) -> None:
         self._packed.copy_(self._host, non_blocking=True)
@@ -243,7 +243,7 @@ class Learner:
         followers = [] if self.target_actor is None else self.target_actor.tensors
         return [
             *self.actor_adam.kept(), *self.critic_adam.kept(), *self.targets.tensors, *followers,
-            self._figures, *self._watch.kept(),
+            self._critic_figures, self._policy_figures, *self._watch.kept(),
         ]  # fmt: skip
 
     def losses(self) -> dict[str, float]:

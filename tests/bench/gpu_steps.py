@@ -29,6 +29,10 @@ from tests.bench import bare_worker
 
 bare_worker.prepare()
 
+# torch may look for a device when it is imported; so it does that without touching it, and processes can part.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from tests.bench.gpu_subjects import SUBJECTS, Subject, apart  # noqa: E402
@@ -39,9 +43,9 @@ COMPILED: dict[str, Any] = {"cuda_graphs": True, "compile": True}
 UPDATES = 20
 TOLERANCE = 1e-4
 """Between graph and eager, over weights, moments and targets. They are the same kernels in the same order."""
-ROUNDS, ROUND_S = 7, 0.12
-ROW_S, COMPILED_S = 60, 75
-"""After so long an algorithm is given up."""
+ROUNDS, ROUND_S = 7, 0.08
+ROW_S, MEASURE_S = 60, 6
+"""After so long an algorithm is given up; so long it takes to measure one."""
 UNROLLED = ("ppo_atari_lstm",)
 """Compiling these takes minutes: every step of the memory is written out."""
 
@@ -74,8 +78,8 @@ def check(name: str) -> list[str]:
     lines = []
 
     def tell(what: str, distance: float) -> None:
-        verdict = "" if distance <= TOLERANCE else f"  <-- DIFFERS (over {TOLERANCE:g})"
-        lines.append(f"  {what}: {distance:.1e}{verdict}")
+        verdict = "agrees" if distance <= TOLERANCE else f"DIFFERS (over {TOLERANCE:g})"
+        lines.append(f"{name:24} {what}: at most {distance:.1e} apart, {verdict}")
 
     for subject in (eager, graph):
         torch.manual_seed(1)
@@ -130,8 +134,17 @@ def seconds(work: Callable[[int], object], calls: int) -> float:
     return (time.perf_counter() - began) / calls
 
 
-def table(name: str, kinds: dict[str, dict[str, Any]]) -> list[str]:
-    subjects = {kind: SUBJECTS[name](name, **settings) for kind, settings in kinds.items()}
+def compared(name: str, kind: str, settings: dict[str, Any]) -> Callable[[], list[str]]:
+    """Makes both subjects, and captures and compiles what they do; the rest measures."""
+    subjects = {"eager": SUBJECTS[name](name, **EAGER), kind: SUBJECTS[name](name, **settings)}
+    for subject in subjects.values():
+        for index in range(8):  # both kinds of an update of SAC
+            subject.update(index)
+            subject.act()
+    return lambda: table(name, subjects)
+
+
+def table(name: str, subjects: dict[str, Subject]) -> list[str]:
     steps = subjects["eager"].steps
     lines = []
     for what in ("update", "acting"):
@@ -140,10 +153,7 @@ def table(name: str, kinds: dict[str, dict[str, Any]]) -> list[str]:
             works[kind] = subject.update if what == "update" else lambda _, act=subject.act: act()  # type: ignore[misc]
         if what == "acting" and (numpys := subjects["eager"].in_numpy) is not None:
             works["numpy"] = lambda _, act=numpys: act()  # type: ignore[misc]
-        calls = {}
-        for kind, work in works.items():
-            seconds(work, 8)  # both kinds of an update of SAC, and every capture
-            calls[kind] = max(4, int(ROUND_S / seconds(work, 8)))
+        calls = {kind: max(4, int(ROUND_S / seconds(work, 8))) for kind, work in works.items()}
         rounds = [{kind: seconds(work, calls[kind]) for kind, work in works.items()} for _ in range(ROUNDS)]
         parts = [f"{name:24} {what:7}"]
         for kind in works:
@@ -157,51 +167,112 @@ def table(name: str, kinds: dict[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
-# --- one process for each
+def machine() -> list[str]:
+    if not torch.cuda.is_available():
+        return [f"torch {torch.__version__}, no GPU: every column is the same eager code"]
+    from cleanrl_worker.torch_backend import Acting, Compute
+
+    acting = Acting((1, 4), torch.float32, 1, lambda seen: seen[:, :1], Compute.prepared(cuda=True))
+    seen = np.zeros((1, 4), np.float32)
+    seconds(lambda _: acting(seen), 100)
+    floor = min(seconds(lambda _: acting(seen), 500) for _ in range(5))
+    return [
+        f"torch {torch.__version__}, {torch.cuda.get_device_name(0)}",
+        f"an act that computes nothing, to the device and back: {floor * 1e6:.1f} us",
+    ]
 
 
-def work_on(name: str, part: str, answers: Any) -> None:
-    os.setpgid(0, 0)
+# --- a process for each
+
+
+def guarded(label: str, work: Callable[[], list[str]]) -> list[str]:
     try:
-        if part == "checks":
-            answers.send(check(name))
-        elif part == "machine":
-            there = torch.cuda.is_available()
-            device = torch.cuda.get_device_name(0) if there else "no GPU: every column is the same eager code"
-            answers.send([f"torch {torch.__version__}, {device}"])
-        else:
-            answers.send(table(name, {"eager": EAGER, part: GRAPH if part == "graph" else COMPILED}))
-    except BaseException as error:
+        return work()
+    except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        answers.send([f"{name:24} {part} FAILED: {type(error).__name__}: {error} ({last.filename}:{last.lineno})"])
+        said = " ".join(str(error).split())[:300]
+        return [f"{label} FAILED: {type(error).__name__}: {said} ({last.filename}:{last.lineno})"]
 
 
-def apart_from_here(name: str, part: str, limit_s: float) -> list[str]:
-    """What a process of its own answers within a time."""
-    context = multiprocessing.get_context("fork")  # no device has been touched here: torch is imported once for all
-    answers, sender = context.Pipe(duplex=False)
-    process = context.Process(target=work_on, args=(name, part, sender))
-    process.start()
-    sender.close()
-    try:
-        if not answers.poll(limit_s):
-            return [f"{name:24} {part} GIVEN UP after {limit_s:.0f} s"]
-        found: list[str] = answers.recv()
-        return found
-    except EOFError:
-        return [f"{name:24} {part} FAILED: its process ended without a word"]
-    finally:
+def work_on(name: str, part: str, wire: Any) -> None:
+    os.setpgid(0, 0)
+    if part == "machine":
+        wire.send(guarded("the machine", machine))
+    elif part == "graph":
+        lines = guarded(f"{name:24} {part}", lambda: compared(name, "graph", GRAPH)())
+        wire.send([*lines, *guarded(f"{name:24} checks", lambda: check(name))])
+    else:
+        measure: list[Callable[[], list[str]]] = []
+        failed = guarded(f"{name:24} {part}", lambda: measure.append(compared(name, "compiled", COMPILED)) or [])  # type: ignore[func-returns-value]
+        wire.send("ready")
+        wire.recv()
+        wire.send(failed or guarded(f"{name:24} {part}", measure[0]))
+
+
+class Child:
+    """Works on one algorithm, apart from here: whatever happens to it happens to nothing else."""
+
+    kind = "fork"
+    """torch is imported once for all, and no device has been touched before they part."""
+
+    def __init__(self, name: str, part: str) -> None:
+        context: Any = multiprocessing.get_context(self.kind)
+        self._label = f"{name:24} {part}"
+        self.wire, wire = context.Pipe()
+        self._process = context.Process(target=work_on, args=(name, part, wire))
+        self._process.start()
+        wire.close()
+
+    def answer(self, limit_s: float) -> Any:
+        try:
+            return self.wire.recv() if self.wire.poll(limit_s) else [f"{self._label} GIVEN UP after {limit_s:.0f} s"]
+        except EOFError:
+            return [f"{self._label} FAILED: its process ended without a word"]
+
+    def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid or 0, signal.SIGKILL)  # and the compiler's helpers
-        process.join()
+            os.killpg(self._process.pid, signal.SIGKILL)  # and the compiler's helpers
+        self._process.join()
+
+
+def asked(name: str, part: str, limit_s: float) -> list[str]:
+    child = Child(name, part)
+    try:
+        found: list[str] = child.answer(limit_s)
+        return found
+    finally:
+        child.end()
+
+
+def say(lines: list[str]) -> None:
+    print("\n".join(lines), flush=True)
+
+
+def compile_all(names: list[str], left: Callable[[], float]) -> None:
+    """All are compiled at once, which takes long, and then measured one by one."""
+    children = {name: Child(name, "compiled") for name in names}
+    try:
+        until = time.monotonic() + max(10.0, left() - MEASURE_S * len(names))
+        ready = {name: child.answer(max(0.1, until - time.monotonic())) for name, child in children.items()}
+        for name, answer in ready.items():
+            if answer != "ready":
+                children[name].end()
+                say(answer)
+        for name in (name for name, answer in ready.items() if answer == "ready"):
+            children[name].wire.send("go")
+            say(children[name].answer(max(1.0, min(ROW_S, left()))))
+            children[name].end()
+    finally:
+        for child in children.values():
+            child.end()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", choices=[*SUBJECTS, []], help="algorithms; none: see --all")
-    parser.add_argument("--all", action="store_true", help="every algorithm, and compiled while time is left")
+    parser.add_argument("--all", action="store_true", help="every algorithm, compiled as well")
     parser.add_argument("--compiled", action="store_true", help="compiled as well")
-    parser.add_argument("--seconds", type=float, default=340, help="when to begin nothing more")
+    parser.add_argument("--seconds", type=float, default=345, help="how long all of it may take")
     chosen = parser.parse_args()
     names = list(SUBJECTS) if chosen.all else chosen.names
     if not names:
@@ -211,21 +282,18 @@ def main() -> None:
     def left() -> float:
         return float(chosen.seconds) - (time.monotonic() - began)
 
-    def say(lines: list[str]) -> None:
-        print("\n".join(lines), flush=True)
-
-    say(apart_from_here("", "machine", ROW_S))
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # pulls in the compiler, for all
+    first = asked("", "machine", ROW_S)
+    if "FAILED" in first[0] and "fork" in first[0]:
+        Child.kind = "spawn"
+        first = asked("", "machine", ROW_S)
+    say(first)
     for name in names:
-        if left() < 5:
-            say([f"{name:24} not begun: {chosen.seconds:.0f} s are over"])
-            continue
-        say(apart_from_here(name, "graph", min(ROW_S, left())))
-        say([f"  {name}: differences at most", *apart_from_here(name, "checks", max(5, min(ROW_S, left())))])
-    for name in names if chosen.compiled or chosen.all else ():
-        if name in UNROLLED or left() < 20:
-            say([f"{name:24} compiled not begun: " + ("it takes minutes" if name in UNROLLED else "no time is left")])
-            continue
-        say(apart_from_here(name, "compiled", min(COMPILED_S, left())))
+        say(asked(name, "graph", min(ROW_S, left())) if left() > 5 else [f"{name:24} not begun: the time is over"])
+    if chosen.compiled or chosen.all:
+        wanted = [name for name in names if name not in UNROLLED]
+        say([f"{name:24} is not compiled: that takes minutes" for name in names if name in UNROLLED])
+        compile_all(wanted, left)
     say([f"{time.monotonic() - began:.0f} s in all"])
 
 
