@@ -320,3 +320,29 @@ def test_a_policy_change_that_is_large_enough_ends_an_update(stand_in: Any, plac
         changes = {"total_timesteps": 32, "target_kl": 1e-12, "learning_rate": 0.01}
         trained(place / name, name, config_of(name, **changes))
         assert newest(place / name).facts["adam_count"] == 2
+
+
+def test_envpool_itself_ends_resets_and_counts_as_the_stand_in_does() -> None:
+    pytest.importorskip("envpool", reason="envpool is not installed: pip install 'mosaic-rl[envpool]'")
+    following = {}
+    for ignored in (0, 3):
+        pool, rng = Task("Breakout-v5", 0.0).opened([1, 2], 1), np.random.default_rng(0)
+        seen, _ = pool.reset()
+        ends = np.zeros(2, bool)
+        while not ends.any():
+            before = seen
+            seen, rewards, ends, cuts, info = pool.step(rng.integers(4, size=2))
+            assert not cuts.any()
+            assert (rewards == np.sign(info["reward"])).all()
+        ended = np.flatnonzero(ends).astype(np.int32)
+        assert (seen[ended, :3] == before[ended, 1:]).all(), "what is seen at an end belongs to what has ended"
+        assert set(info["lives"][ended]) == {4}
+        assert not info["terminated"].any(), "a life is an end, and the game goes on"
+        after, _, ends, _, info = pool.step(np.full(len(ended), ignored), ended)
+        assert len(after) == len(ended), "only the games that are named are stepped"
+        assert not ends.any()
+        assert (after[:, :3] == seen[ended, 1:]).all()
+        assert info["lives"].tolist() == [4] * len(ended)
+        following[ignored] = after.tobytes()
+        pool.reset(ended)
+    assert following[0] == following[3], "the action of a step that resets counts for nothing"
