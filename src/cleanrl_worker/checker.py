@@ -146,7 +146,7 @@ def _model(question: Json) -> Json:
     """Writes a checkpoint's weights as the file that users of CleanRL know."""
     into = Path(_text(question, "into"))
     try:
-        launcher.write_model(load_checkpoint(_text(question, "path")), into)
+        launcher.write_model(load_checkpoint(_text(question, "path"), with_parts=False), into)
     except OSError as error:
         raise BadInput(f"{into} cannot be written: {error.strerror or error}.") from None
     return {"path": str(into)}

@@ -182,7 +182,7 @@ def reject(folder: RunFolder, sentence: str) -> None:
 
 def _save_model(run: Run, algo: str, config: Any) -> None:
     """The file that users of CleanRL know, from the checkpoint that training ended with."""
-    checkpoint = last_good_checkpoint(run.folder)
+    checkpoint = last_good_checkpoint(run.folder, with_parts=False)
     if checkpoint is None:
         run.warn("No checkpoint was saved, so no .cleanrl_model was written.", "no_model")
         return

@@ -21,6 +21,7 @@ from mosaic.envs.spaces import flat_size, in_words, left_out
 
 if TYPE_CHECKING:
     from mosaic.run import Checkpoint, Run
+    from mosaic.run.checkpoints import Part
 
 Array = npt.NDArray[Any]
 Backend = Literal["auto", "numpy", "torch"]
@@ -242,7 +243,7 @@ def stop_where_actions_infinite(
 
 
 def save_checkpoint(
-    algorithm: str, run: Run, step: int, *, weights: Mapping[str, Array], arrays: Mapping[str, Array], facts: Any
+    algorithm: str, run: Run, step: int, *, weights: Mapping[str, Array], arrays: Mapping[str, Array | Part], facts: Any
 ) -> None:
     """Weights that are not finite are never saved: the run ends, and the checkpoint from before is its last."""
     is_finite = all(bool(np.isfinite(part).all()) for part in weights.values())

@@ -237,6 +237,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
     rng = np.random.default_rng(config.seed)
     agent = _agent(config, action_count)
     replay = FrameReplay(config.kept, envs, (SIDE, SIDE), STACK, config.seed)
+    replay.write_ahead(run, config.checkpoint_replay_mb)
     observations = np.zeros((envs, *games.shape), np.uint8)
     newest_pictures = observations[:, -1]
     rewards = np.zeros((frequency, envs))

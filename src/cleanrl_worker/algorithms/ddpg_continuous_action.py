@@ -166,6 +166,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
     agent = Agent(size, action_space.low, action_space.high)
     kept = min(config.buffer_size, config.total_timesteps)
     replay = Replay(kept, count, *_row(environments.observation_space, action_space), seed=config.seed)
+    replay.write_ahead(run, config.checkpoint_replay_mb)
     observations = np.zeros((count, size), base.stored_dtype(environments.observation_space))
     rewards = np.zeros(count)
     learning_starts = config.learning_starts

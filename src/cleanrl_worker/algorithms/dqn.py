@@ -189,6 +189,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
     rng = np.random.default_rng(config.seed)
     agent, target = Agent(size, action_count), Agent(size, action_count)
     replay = Replay(config.buffer_size, count, *_replay(config, environments.observation_space), seed=config.seed)
+    replay.write_ahead(run, config.checkpoint_replay_mb)
     batch = replay.batch(config.batch_size)
     observations = np.zeros((count, size), base.stored_dtype(environments.observation_space))
     rewards = np.zeros((frequency, count))

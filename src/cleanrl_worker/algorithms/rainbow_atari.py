@@ -304,6 +304,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         config.kept, envs, (SIDE, SIDE), STACK, config.seed, n_step=config.n_step, gamma=config.gamma,
         alpha=config.prioritized_replay_alpha, beta=config.beta(0), epsilon=config.prioritized_replay_eps,
     )  # fmt: skip
+    replay.write_ahead(run, config.checkpoint_replay_mb)
     observations = np.zeros((envs, *games.shape), np.uint8)
     newest_pictures = observations[:, -1]
     actions = np.zeros((frequency, envs), np.int64)
