@@ -275,6 +275,40 @@ class Games(Subject):
         return {"weights": self.learner.arrays(), "arrays": self.learner.moments(), "count": self.learner.adam.count}
 
 
+class Pooled(Games):
+    """PQN, and PPO with curiosity, that look at pictures."""
+
+    _has_memory = False
+
+    def __init__(self, name: str, saved: Mapping[str, Any] | None = None, **settings: Any) -> None:
+        is_curious = name == "ppo_rnd_envpool"
+        module, config = made_of(name, **({"num_envs": 32} if is_curious else {}) | settings)
+        agent = module.Agent(4)
+        agent.initialise(np.random.default_rng(1))
+        if saved is not None:
+            agent.parameters = dict(saved["weights"])
+        self.learner = module._learner(config, agent, (4, 84, 84))
+        if saved is not None:
+            self.learner.restore(saved["arrays"], saved["count"])
+        total = config.batch_size
+        rng = np.random.default_rng(2)
+        pictures = rng.integers(0, 256, (total, 4, 84, 84), np.uint8)
+        self._seen = pictures[: config.num_envs]
+        numbers = ("returns", "advantages", "values", "int_returns") if is_curious else ("returns",)
+        columns = {name: drawn(total, seed=seed) for seed, name in enumerate(numbers)}
+        columns["actions"] = rng.integers(4, size=total)
+        if is_curious:
+            columns |= {"log_probs": np.full(total, -np.log(4), np.float32), "arrived": pictures[:, -1]}
+            self.learner.look_by(np.full((84, 84), 128.0), np.full((84, 84), 5000.0))
+        self._taught = [rng.random(config.minibatch_size) < 0.25] if is_curious else []
+        self._rate = config.learning_rate
+        self.learner.begin(self._rate, pictures, **columns)
+        self._orders = rng.permutation(total).reshape(config.num_minibatches, -1)
+
+    def update(self, index: int) -> None:
+        self.learner.update(self._orders[index % len(self._orders)], *self._taught)
+
+
 class Pictures:
     """Answers as a replay buffer of pictures does, with the same few batches over and over."""
 
@@ -352,7 +386,8 @@ SUBJECTS: dict[str, Callable[..., Subject]] = {
     **dict.fromkeys(("ppo", "ppo_continuous_action", "rpo_continuous_action"), Rollouts),
     **dict.fromkeys(("dqn", "c51", "pqn"), Values),
     **dict.fromkeys(("sac_continuous_action", "td3_continuous_action", "ddpg_continuous_action"), Control),
-    **dict.fromkeys(("ppo_atari", "ppo_atari_lstm"), Games),
+    **dict.fromkeys(("ppo_atari", "ppo_atari_lstm", "ppo_atari_envpool"), Games),
+    **dict.fromkeys(("pqn_atari_envpool", "ppo_rnd_envpool"), Pooled),
     **dict.fromkeys(("dqn_atari", "c51_atari", "rainbow_atari", "sac_atari"), Replayed),
 }
 
