@@ -185,7 +185,7 @@ class PrioritisedReplay(FrameReplay):
         count = self.envs * self._stride
         return {"priorities": self._tree.leaves[:count].reshape(self.envs, self._stride)}
 
-    def record(self, limit_mb: float) -> tuple[dict[str, Array | Part], dict[str, Any]]:
+    def record(self, limit_mb: float) -> tuple[dict[str, Any], dict[str, Any]]:
         self._catch_up()
         arrays, facts = super().record(limit_mb)
         return arrays, {**facts, "largest": self._largest}

@@ -201,7 +201,7 @@ class _Ring:
             self._blocks = Blocks(run.folder.checkpoints, arrays)
             self._limit_mb = limit_mb
 
-    def record(self, limit_mb: float) -> tuple[dict[str, Array | Part], dict[str, Any]]:
+    def record(self, limit_mb: float) -> tuple[dict[str, Any], dict[str, Any]]:
         """Arrays and facts for a checkpoint. Beyond the limit only the facts: then `restore` says so."""
         is_saved = self.filled_bytes <= limit_mb * MEGABYTE
         facts = {
@@ -219,7 +219,7 @@ class _Ring:
         parts = self._written_parts()
         facts["block_rows"] = self._blocks.rows if parts and self._blocks else None
         whole = self._restless() if parts else self._filled() | self._restless()
-        arrays: dict[str, Array | Part] = {f"replay.{name}": part[:, : self._used] for name, part in whole.items()}
+        arrays: dict[str, Any] = {f"replay.{name}": part[:, : self._used] for name, part in whole.items()}
         arrays |= parts
         if self._cut:
             spots = sorted(self._cut)
