@@ -33,7 +33,7 @@ PREDICTOR, TARGET = "predictor", "target"
 BOUND = 5.0
 """Normalised pictures are cut to plus and minus this."""
 CHUNK = 512
-"""Pictures that are described at once where nothing is learned from them: more only take more memory."""
+"""Pictures that the target describes at once: more only take more memory."""
 
 
 def judged_twice(weights: Mapping[str, Tensor], pictures: Tensor) -> Tensor:
@@ -119,14 +119,10 @@ class CuriousLearner(Learner):
 
     def surprises(self, arrived: Array) -> Array:
         """How far the prediction is from the target, for newest pictures [rows, 84, 84]."""
-        found = []
         with torch.no_grad():
-            for first in range(0, len(arrived), CHUNK):
-                part = torch.from_numpy(arrived[first : first + CHUNK])
-                pictures = self._normalised(part.to(self.compute.device))
-                miss = described(self._target, TARGET, pictures) - described(self.weights, PREDICTOR, pictures)
-                found.append(miss.square().sum(1) / 2)
-        return torch.cat(found).cpu().numpy()
+            pictures = self._normalised(torch.from_numpy(arrived).to(self.compute.device))
+            miss = described(self._target, TARGET, pictures) - described(self.weights, PREDICTOR, pictures)
+            return (miss.square().sum(1) / 2).cpu().numpy()
 
     # --- learning
 
@@ -137,10 +133,14 @@ class CuriousLearner(Learner):
         self.compute.send(self._batch.arrived, arrived)
         for name, column in columns.items():
             self.compute.send(getattr(self._batch, name), column)
-        with torch.no_grad():  # the target never changes, so that once is enough for all passes
-            for part, into in zip(self._batch.arrived.split(CHUNK), self._batch.features.split(CHUNK), strict=True):
-                into.copy_(described(self._target, TARGET, self._normalised(part)))
         self._norms.zero_()
+
+    def describe(self, first: int) -> None:
+        """What the target says of `CHUNK` rows. It never changes, so that once is enough for all passes over them."""
+        rows = slice(first, first + CHUNK)
+        with torch.no_grad():
+            pictures = self._normalised(self._batch.arrived[rows])
+            self._batch.features[rows] = described(self._target, TARGET, pictures)
 
     def update(self, rows: Array, is_taught: Array) -> None:
         """One step on a minibatch, of which the predictor learns from some rows. Nobody waits for it."""

@@ -303,6 +303,8 @@ class Pooled(Games):
         self._taught = [rng.random(config.minibatch_size) < 0.25] if is_curious else []
         self._rate = config.learning_rate
         self.learner.begin(self._rate, pictures, **columns)
+        if is_curious:
+            self.learner.describe(0)
         self._orders = rng.permutation(total).reshape(config.num_minibatches, -1)
 
     def update(self, index: int) -> None:

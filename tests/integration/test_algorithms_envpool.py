@@ -163,6 +163,9 @@ def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: st
     updates = []
 
     class Learner:
+        def describe(self, first: int) -> None:
+            pass
+
         def update(self, *rows: Any) -> None:
             updates.append(rows)
 
@@ -170,7 +173,7 @@ def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: st
         stop_requested = False
 
         def update(self, step: int) -> None:
-            self.stop_requested = True
+            self.stop_requested = bool(updates)
 
     made: Any = (config_of(name), Stopping(), Learner(), np.random.default_rng(1))
     assert not module_of(name)._learned(*made, 64)

@@ -193,6 +193,7 @@ def test_updates_with_curiosity_move_policy_and_predictor_and_leave_the_target(c
     miss = model.target(looks) - model.predictor(looks)  # type: ignore[operator]
     np.testing.assert_allclose(learner.surprises(arrived), (miss**2).sum(1).detach() / 2, rtol=1e-4)
     learner.begin(1e-3, pictures, arrived, **batch)
+    learner.describe(0)
     for rows in rng.permutation(TOTAL).reshape(2, -1):
         is_taught = rng.random(len(rows)) < 0.5
         learner.update(rows, is_taught)

@@ -228,6 +228,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
     observations = np.zeros((steps + 1, envs, *games.shape), np.uint8)
     arrived = np.zeros((steps, envs, SIDE, SIDE), np.uint8)
     outputs = np.zeros((steps + 1, envs, action_count + 2), np.float32)
+    surprises = np.zeros((steps, envs), np.float32)
     actions = np.zeros((steps, envs), np.int64)
     dones = np.zeros((steps, envs), np.bool_)
     never = np.zeros((steps, envs), np.bool_)
@@ -327,7 +328,13 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
         base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
 
         # Be surprised.
-        surprises = learner.surprises(arrived.reshape(total, SIDE, SIDE)).reshape(steps, envs)
+        for t in range(steps):
+            surprises[t] = learner.surprises(arrived[t])
+            run.update(global_step)
+            if run.stop_requested:
+                break
+        if run.stop_requested:
+            break
         for t, env, step in finished:
             run.scalar("charts/episode_curiosity_reward", surprises[t, env], step)
         paid = scale(surprises)
@@ -398,7 +405,14 @@ def _looked_around(
 
 def _learned(config: Config, run: Run, learner: CuriousLearner, rng: np.random.Generator, global_step: int) -> bool:
     """Whether all passes over the rollout were made: not where the run was asked to stop before its end."""
+    from cleanrl_worker.torch_curiosity import CHUNK
+
     is_end = global_step + config.batch_size > config.total_timesteps
+    for first in range(0, config.batch_size, CHUNK):
+        learner.describe(first)
+        run.update(global_step)
+        if run.stop_requested and not is_end:
+            return False
     for _ in range(config.update_epochs):
         for rows in rng.permutation(config.batch_size).reshape(config.num_minibatches, -1):
             is_taught = rng.random(config.minibatch_size, np.float32) < config.update_proportion
