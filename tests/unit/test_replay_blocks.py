@@ -120,6 +120,19 @@ def test_what_was_saved_at_any_time_comes_back_and_goes_on_alike(kind: str, envs
     assert early._count == found[0].facts["replay"]["count"] == 3
 
 
+def test_an_episode_that_was_interrupted_is_saved_as_cut_short(folder: RunFolder) -> None:
+    life, kept = Life("rows", 1), made("rows", folder)
+    kept.start(life.seen())
+    # The newest observation is the first of its block, so that the one before it lies in another.
+    for _ in range(2 * kept._blocks.rows):
+        kept.add(np.zeros((1, 1), int), np.zeros(1), [], life.seen())
+    saved(kept, folder, 1)
+    kept.interrupt(life.seen())
+    back = restored("rows", folder, saved(kept, folder, 2))
+    assert kept._cuts[0, kept._head - 1]
+    assert_alike(back, kept)
+
+
 def test_blocks_that_did_not_change_are_shared_and_not_written_again(folder: RunFolder) -> None:
     life, kept = Life("rows", 1), made("rows", folder, capacity=200)
     kept.start(life.seen())
