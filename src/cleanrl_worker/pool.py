@@ -47,6 +47,10 @@ class Task(NamedTuple):
     stickiness: float
     """The probability that the action before is held on to."""
 
+    @property
+    def action_space(self) -> gymnasium.spaces.Discrete:
+        return gymnasium.spaces.Discrete(int(_envpool().make_spec(self.name).action_space.n))
+
     def opened(self, seeds: Sequence[int], threads: int) -> Any:
         """A pool with a game for each seed: an episode is a life, and of a reward only the sign counts."""
         return _envpool().make(
@@ -97,19 +101,17 @@ class PoolGame(gymnasium.Env[Array, Any]):
 
     def __init__(self, env_id: str, stickiness: float = 0.0, render_mode: str | None = None) -> None:
         self._task = task_of(env_id, stickiness)
-        self._pool = self._task.opened([0], 1)
-        self._is_begun = False
+        self._pool: Any = None
         self.spec = gymnasium.envs.registration.EnvSpec(env_id, "envpool:make", max_episode_steps=MOST_STEPS)
         self.render_mode = render_mode
         self.observation_space = gymnasium.spaces.Box(0, 255, (STACK, SIDE, SIDE), np.uint8)
-        self.action_space = gymnasium.spaces.Discrete(int(self._pool.action_space.n))
+        self.action_space = self._task.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        if seed is not None:
+        if seed is not None or self._pool is None:
             # envpool takes a seed when it makes a game, and never again.
-            self._pool = self._task.opened([seed], 1)
+            self._pool = self._task.opened([seed or 0], 1)
         observations, _ = self._pool.reset()
-        self._is_begun = True
         return observations[0], {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
@@ -121,7 +123,7 @@ class PoolGame(gymnasium.Env[Array, Any]):
         return observations[0], float(info["reward"][0]), is_over, is_truncated and not is_over, {}
 
     def render(self) -> Any:
-        return self._pool.render()[0] if self._is_begun else np.zeros((210, 160, 3), np.uint8)
+        return np.zeros((210, 160, 3), np.uint8) if self._pool is None else self._pool.render()[0]
 
     def close(self) -> None:
         self._pool = None
@@ -176,7 +178,7 @@ class Pool(Environments):
     def __init__(self, task: Task, count: int, seed: int, threads: int, frames: Frames | None = None) -> None:
         self._task, self._threads = task, threads
         self._pool: Any = None
-        actions = gymnasium.spaces.Discrete(int(_envpool().make_spec(task.name).action_space.n))
+        actions = task.action_space
         seats = iter([_Seat(functools.partial(self._draw, index), actions) for index in range(count)])
         super().__init__(lambda: next(seats), count, seed, frames)
         self._flatten = None
