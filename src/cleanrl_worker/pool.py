@@ -71,11 +71,12 @@ class Task(NamedTuple):
 def task_of(env_id: str, stickiness: float) -> Task:
     """What an id means: one of envpool's (`Breakout-v5`), or the same game by one of Gymnasium's ids."""
     games = {known.removeprefix("ALE/") for known in FAMILIES[FAMILY].known_ids}
-    games &= set(_envpool().list_all_envs())
     for form, own in _FORMS:
         found = form.fullmatch(env_id)
         if found is not None and f"{found[1]}-v5" in games:
-            return Task(f"{found[1]}-v5", stickiness if own is None else own)
+            games &= set(_envpool().list_all_envs())
+            if f"{found[1]}-v5" in games:
+                return Task(f"{found[1]}-v5", stickiness if own is None else own)
     raise unknown("game", env_id, games, "envpool")
 
 

@@ -40,7 +40,7 @@ def test_an_id_is_envpools_or_says_by_gymnasiums_form_whether_actions_stick() ->
     assert task_of("PongNoFrameskip-v4", 0.25) == Task("Pong-v5", 0.0)
     with pytest.raises(UnknownName, match=r"No game 'Breakot-v5' in envpool. Did you mean 'Breakout-v5'\?"):
         task_of("Breakot-v5", 0.0)
-    for other in ("Ant-v5", "Breakout-v4", "CartPole-v1"):
+    for other in ("Ant-v5", "Breakout-v4", "CartPole-v1", "Tennis-v5"):
         with pytest.raises(UnknownName):
             task_of(other, 0.0)
 
@@ -49,6 +49,9 @@ def test_without_envpool_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(MissingExtra, match=r"envpool, which is missing: pip install 'mosaic-rl\[envpool\]'"):
         made("Breakout-v5")
+    # What would not fit in any case is told without it.
+    with pytest.raises(BadInput, match="ppo_rnd_envpool needs an Atari game; CartPole-v1 is none"):
+        check_pool("ppo_rnd_envpool", made("CartPole-v1"))
 
 
 def test_another_kind_of_environment_is_refused_with_what_fits_it() -> None:
