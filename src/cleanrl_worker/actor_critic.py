@@ -112,6 +112,9 @@ class Learner(Protocol):
     def losses(self) -> dict[str, float]:
         """Of the newest steps, by CleanRL's names."""
 
+    def trouble(self) -> tuple[int, list[str]] | None:
+        """How many updates ago something was first not finite, and what; none where `update` would have said so."""
+
     def collect(self) -> None:
         """Brings the networks up to date, where the learner keeps its own."""
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 from cleanrl_worker import describe, evaluation, launcher
 from cleanrl_worker.config import DEFAULT_SEED, Assignment, assigned
 from cleanrl_worker.inspection import inspect
-from cleanrl_worker.registry import module_name
+from cleanrl_worker.registry import ALGORITHMS, module_name
 from mosaic.contracts.errors import BadInput, MosaicError, unknown
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder, Workspace
 from mosaic.envs import list_environments
@@ -65,6 +65,10 @@ def check(assignment: Assignment, config_path: str = "<config>") -> Json:
         return summary | evaluation.check(assignment)
     config, facts, env = launcher.check(assignment)
     settings = config.model_dump(mode="json")
+    if not ALGORITHMS[assignment.algo].is_for_pictures:
+        from cleanrl_worker.algorithms.base import caveats
+
+        summary["warnings"] += caveats(env)
     return summary | {
         "module": module_name(assignment.algo),
         "algo": assignment.algo,
@@ -142,7 +146,7 @@ def _model(question: Json) -> Json:
     """Writes a checkpoint's weights as the file that users of CleanRL know."""
     into = Path(_text(question, "into"))
     try:
-        launcher.write_model(load_checkpoint(_text(question, "path")), into)
+        launcher.write_model(load_checkpoint(_text(question, "path"), with_parts=False), into)
     except OSError as error:
         raise BadInput(f"{into} cannot be written: {error.strerror or error}.") from None
     return {"path": str(into)}

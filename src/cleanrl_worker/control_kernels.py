@@ -146,6 +146,9 @@ class Kernel:
             figures["qf_loss"] = (figures["qf1_loss"] + figures["qf2_loss"]) / 2
         return figures
 
+    def trouble(self) -> None:
+        """Updates say themselves whether they were finite."""
+
     def collect(self) -> None:
         """Nothing to do: this learner works on the networks themselves."""
 
@@ -188,7 +191,9 @@ class SacKernel(Kernel):
 
     @property
     def alpha(self) -> float:
-        return self._alpha if self._log_alpha is None else math.exp(float(self._log_alpha[0]))
+        if self._log_alpha is None:
+            return self._alpha
+        return math.exp(min(float(self._log_alpha[0]), 700.0))  # Python raises beyond; losses are infinite before
 
     def _next_values(self) -> Array:
         log_probs = self._draw(self.actor.forward(self.batch.next_observations))

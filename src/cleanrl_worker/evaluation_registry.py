@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from mosaic.arena import Policy, evaluate
@@ -72,6 +73,13 @@ def _game(env_id: str, **settings: Any) -> Any:
     return make_game(env_id, **settings)
 
 
+def _own_game(algo: str, env_id: str, **settings: Any) -> Any:
+    """By the algorithm's own maker: what plays its games decides how they look."""
+    from cleanrl_worker.registry import algorithm
+
+    return algorithm(algo).make_env(env_id, **settings)
+
+
 @dataclass(frozen=True)
 class Recipe:
     agent: Callable[[str, Checkpoint], Policy] = _load_policy
@@ -93,6 +101,7 @@ _NORMALISED = Recipe(lacks="the mean and variance by which observations were nor
 _CHOOSING = Recipe(adopt=choice_of_actions)
 _GAME = Recipe(environment=_game, adopt=choice_in_games)
 _GAME_OF_OURS = Recipe(environment=_game, lacks="the rest of its checkpoint")
+_IN_ENVPOOL = ("ppo_atari_envpool", "pqn_atari_envpool", "ppo_rnd_envpool")
 _TWO_CRITICS = Recipe(adopt=bounded_actions, parts=("actor", "qf1", "qf2"))
 RECIPES: dict[str, Recipe] = {
     "ppo": _CHOOSING,
@@ -110,6 +119,7 @@ RECIPES: dict[str, Recipe] = {
     "c51_atari": _GAME,
     "rainbow_atari": _GAME_OF_OURS,
     "sac_atari": _GAME_OF_OURS,
+    **{algo: Recipe(environment=partial(_own_game, algo), adopt=choice_in_games) for algo in _IN_ENVPOOL},
 }
 
 

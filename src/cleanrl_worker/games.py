@@ -38,10 +38,7 @@ def make_lesson(env_id: str, render_mode: str | None = None) -> AtariGame:
 def check_game(algorithm: str, env: gymnasium.Env[Any, Any]) -> int:
     """Refuses what is no Atari game, and a machine that cannot play one; the number of actions."""
     if family_of(env) != FAMILY:
-        # What is made for pictures wants a game as well: it is no advice here.
-        able = [name for name in base.algorithms_for(env) if not name.endswith("_atari") and "_atari_" not in name]
-        advice = f"These fit: {', '.join(able)}." if able else "Choose a game such as 'BreakoutNoFrameskip-v4'."
-        raise BadInput(f"{algorithm} needs an Atari game; {base.name_of(env)} is none. {advice}")
+        raise BadInput(f"{algorithm} needs an Atari game; {base.name_of(env)} is none. {base.advice_for(env)}")
     assert env.spec is not None
     make_game(env.spec.id).close()
     actions: Any = env.action_space

@@ -49,14 +49,14 @@ def find_policy(path: str) -> Saved:
     """What is meant by a checkpoint's folder, by a run's folder, or by a file of weights; refused where damaged."""
     given = Path(path).expanduser()
     if (given / "manifest.json").exists():
-        return _of_checkpoint(load_checkpoint(given))
+        return _of_checkpoint(load_checkpoint(given, with_parts=False))
     if given.is_file():
         return _of_model(given.absolute())
     if given.suffix == MODEL_SUFFIX:
         raise BadInput(f"There is no file {given}.")
     folder = RunFolder(given)
     if steps(folder):
-        found = last_good_checkpoint(folder)
+        found = last_good_checkpoint(folder, with_parts=False)
         if found is None:
             raise CheckpointDamaged(
                 f"No good checkpoint under {folder.checkpoints}. Train the run again, or resume it."
@@ -87,7 +87,7 @@ def _of_model(path: Path) -> Saved:
     if folder is not None:
         for step in reversed(steps(folder)):
             try:
-                checkpoint = load_checkpoint(folder.checkpoint(step))
+                checkpoint = load_checkpoint(folder.checkpoint(step), with_parts=False)
             except CheckpointDamaged:
                 continue
             if _is_same(_model_of(checkpoint), weights):

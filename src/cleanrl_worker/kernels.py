@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.network import ACTOR, CRITIC, Array, Network, Views
+from cleanrl_worker.network import ACTOR, CRITIC, Actor, Array, Network, Views
 
 Doubles = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.intp]
@@ -90,15 +90,28 @@ class Settings(Protocol):
     def max_grad_norm(self) -> float: ...
 
 
+class ActsBy(Protocol):
+    """An actor's forward pass for a fixed number of observations."""
+
+    def refresh(self) -> None:
+        """Call when the parameters have changed."""
+
+    def __call__(self, observations: Array, out: Array) -> None: ...
+
+
 class Learner(Protocol):
     """Improves the parameters; there is one over numpy (below) and one over torch (autograd.py)."""
 
-    first: Views
-    """Adam's running mean of the gradient."""
-    second: Views
-    """Adam's running mean of the squared gradient."""
     count: int
     """Adam's steps so far."""
+
+    @property
+    def first(self) -> Views:
+        """Adam's running mean of the gradient."""
+
+    @property
+    def second(self) -> Views:
+        """Adam's running mean of the squared gradient."""
 
     def begin(self, learning_rate: float) -> None:
         """A new update begins."""
@@ -108,8 +121,11 @@ class Learner(Protocol):
 
     def losses(self) -> Losses: ...
 
+    def actor(self, rows: int) -> ActsBy:
+        """What acts by the newest weights, on as many observations at a time."""
+
     def collect(self) -> None:
-        """Brings the network and Adam's moments up to date, where the learner keeps its own."""
+        """Brings the network up to date, where the learner keeps its own."""
 
 
 class Kernel:
@@ -299,6 +315,9 @@ class Kernel:
             approx_kl=float(np.mean(np.expm1(log_ratio) - log_ratio)),
             clipfrac=sum(self._clipped) / len(self._clipped),
         )
+
+    def actor(self, rows: int) -> Actor:
+        return Actor(self.network, rows)
 
     def collect(self) -> None:
         """Nothing to do: this learner works on the network itself."""

@@ -109,7 +109,7 @@ def check(assignment: Assignment) -> tuple[Any, dict[str, Any], Any]:
     """The algorithm's config, what it says of the environment, and that environment; or why they do not fit."""
     module = algorithm(assignment.algo)
     config = algorithm_config(assignment)
-    env = make(config.env_id)
+    env = getattr(module, "make_env", make)(config.env_id)
     try:
         facts: dict[str, Any] = module.check(config, env)
     finally:
@@ -182,7 +182,7 @@ def reject(folder: RunFolder, sentence: str) -> None:
 
 def _save_model(run: Run, algo: str, config: Any) -> None:
     """The file that users of CleanRL know, from the checkpoint that training ended with."""
-    checkpoint = last_good_checkpoint(run.folder)
+    checkpoint = last_good_checkpoint(run.folder, with_parts=False)
     if checkpoint is None:
         run.warn("No checkpoint was saved, so no .cleanrl_model was written.", "no_model")
         return

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from cleanrl_worker.replay import FrameBatch, FrameReplay, Integers
 from cleanrl_worker.vector import Ending
+from mosaic.run.checkpoints import Part
 
 Array = npt.NDArray[Any]
 BRANCHES = 128
@@ -180,17 +181,19 @@ class PrioritisedReplay(FrameReplay):
             for row in np.flatnonzero(self._cuts.take(last)):
                 batch.frames[row, -1] = self._cut[int(last[row])]
 
-    def _filled(self) -> dict[str, Array]:
+    def _restless(self) -> dict[str, Array]:
         count = self.envs * self._stride
-        return {**super()._filled(), "priorities": self._tree.leaves[:count].reshape(self.envs, self._stride)}
+        return {"priorities": self._tree.leaves[:count].reshape(self.envs, self._stride)}
 
-    def record(self, limit_mb: float) -> tuple[dict[str, Array], dict[str, Any]]:
+    def record(self, limit_mb: float) -> tuple[dict[str, Any], dict[str, Any]]:
         self._catch_up()
         arrays, facts = super().record(limit_mb)
         return arrays, {**facts, "largest": self._largest}
 
-    def restore(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> str | None:
-        problem = super().restore(arrays, facts)
+    def restore(
+        self, arrays: Mapping[str, Array], facts: Mapping[str, Any], parts: Mapping[str, Part] | None = None
+    ) -> str | None:
+        problem = super().restore(arrays, facts, parts)
         self._largest = facts["largest"]
         self._tree.sum_up()
         return problem

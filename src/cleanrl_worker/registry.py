@@ -15,7 +15,11 @@ class Entry:
     action_spaces: tuple[str, ...]
     observation_spaces: tuple[str, ...]
     is_for_pictures: bool = False
-    """Whether it looks at pictures; the others make a vector of what they see."""
+    """Whether it looks at Atari games; the others make a vector of what they see."""
+    needs_bounds: bool = False
+    """Whether continuous actions must have bounds."""
+    extra: str | None = None
+    """The extra of our distribution that it needs beyond `train`; such are not suggested to whoever chose another."""
 
 
 _VECTORS = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple", "Dict")
@@ -27,24 +31,41 @@ ALGORITHMS: dict[str, Entry] = {
     "pqn": Entry("cleanrl_worker.algorithms.pqn", ("Discrete",), _VECTORS),
     "ppo_continuous_action": Entry("cleanrl_worker.algorithms.ppo_continuous_action", ("Box",), _VECTORS),
     "rpo_continuous_action": Entry("cleanrl_worker.algorithms.rpo_continuous_action", ("Box",), _VECTORS),
-    "sac_continuous_action": Entry("cleanrl_worker.algorithms.sac_continuous_action", ("Box",), _VECTORS),
-    "td3_continuous_action": Entry("cleanrl_worker.algorithms.td3_continuous_action", ("Box",), _VECTORS),
-    "ddpg_continuous_action": Entry("cleanrl_worker.algorithms.ddpg_continuous_action", ("Box",), _VECTORS),
+    "sac_continuous_action": Entry(
+        "cleanrl_worker.algorithms.sac_continuous_action", ("Box",), _VECTORS, needs_bounds=True
+    ),
+    "td3_continuous_action": Entry(
+        "cleanrl_worker.algorithms.td3_continuous_action", ("Box",), _VECTORS, needs_bounds=True
+    ),
+    "ddpg_continuous_action": Entry(
+        "cleanrl_worker.algorithms.ddpg_continuous_action", ("Box",), _VECTORS, needs_bounds=True
+    ),
     "ppo_atari": Entry("cleanrl_worker.algorithms.ppo_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
     "ppo_atari_lstm": Entry("cleanrl_worker.algorithms.ppo_atari_lstm", ("Discrete",), _PICTURES, is_for_pictures=True),
     "dqn_atari": Entry("cleanrl_worker.algorithms.dqn_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
     "c51_atari": Entry("cleanrl_worker.algorithms.c51_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
     "rainbow_atari": Entry("cleanrl_worker.algorithms.rainbow_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
     "sac_atari": Entry("cleanrl_worker.algorithms.sac_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
+    "ppo_atari_envpool": Entry(
+        "cleanrl_worker.algorithms.ppo_atari_envpool", ("Discrete",), _PICTURES, is_for_pictures=True, extra="envpool"
+    ),
+    "pqn_atari_envpool": Entry(
+        "cleanrl_worker.algorithms.pqn_atari_envpool", ("Discrete",), _PICTURES, is_for_pictures=True, extra="envpool"
+    ),
+    "ppo_rnd_envpool": Entry(
+        "cleanrl_worker.algorithms.ppo_rnd_envpool", ("Discrete",), _PICTURES, is_for_pictures=True, extra="envpool"
+    ),
 }
 """In the order in which they are suggested."""
 
 
-def fitting(action_space: str, is_picture: bool) -> list[str]:
-    """The algorithms for such actions; among them those for what is seen, where there are any."""
-    able = {name: entry for name, entry in ALGORITHMS.items() if action_space in entry.action_spaces}
-    made_for_it = [name for name, entry in able.items() if entry.is_for_pictures == is_picture]
-    return made_for_it or [name for name, entry in able.items() if not entry.is_for_pictures]
+def fitting(action_space: str, is_game: bool) -> list[str]:
+    """The algorithms for such actions: in an Atari game those that look at it, where there are any."""
+    able = {
+        name: entry for name, entry in ALGORITHMS.items() if action_space in entry.action_spaces and entry.extra is None
+    }
+    seers = [name for name, entry in able.items() if entry.is_for_pictures]
+    return seers if is_game and seers else [name for name in able if name not in seers]
 
 
 def module_name(algo: str) -> str:

@@ -19,15 +19,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cleanrl_worker.blocks import Blocks, read_blocks
 from cleanrl_worker.vector import Ending, plain
 from mosaic.contracts.errors import BadInput
 
 if TYPE_CHECKING:
     from mosaic.run import Checkpoint, Run
+    from mosaic.run.checkpoints import Part
 
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.intp]
 MEGABYTE = 1 << 20
+BLOCKS_FROM_MB = 32
+"""A larger buffer is saved in blocks; a smaller one is written with the rest of each checkpoint."""
 _STREAM = 0x5EED
 """Sets the generator of the samples apart from others that begin with the same seed."""
 
@@ -97,6 +101,8 @@ class _Ring:
         self._rng = np.random.default_rng([seed, _STREAM])
         self._cut: dict[int, Array] = {}
         """The last observations of episodes that were cut short, by their spot."""
+        self._blocks: Blocks | None = None
+        self._limit_mb = 0.0
 
     def __len__(self) -> int:
         return self._count * self.envs
@@ -121,6 +127,8 @@ class _Ring:
         """Begins anew with the first observation of each environment."""
         self._count, self._head, self._used = 0, 0, 1
         self._cut.clear()
+        if self._blocks is not None:
+            self._blocks.forget()
         self._show(observations)
 
     def _show(self, observations: Array) -> None:
@@ -128,6 +136,10 @@ class _Ring:
         self._observations[:, self._head] = observations
         if self._head == 0:
             self._observations[:, self._length] = observations
+        if self._blocks is not None:
+            self._blocks.touch(self._head)
+            if self._head == 0:
+                self._blocks.touch(self._length)
 
     def interrupt(self, observations: Array) -> None:
         """The environments were reset where nobody saw it: the newest episodes count as cut short."""
@@ -136,6 +148,8 @@ class _Ring:
             if not self._terminals[env, before] and not self._cuts[env, before]:
                 self._cuts[env, before] = True
                 self._cut[env * self._stride + before] = self._observations[env, head].copy()
+                if self._blocks is not None:
+                    self._blocks.touch(before)
         self._show(observations)
 
     def add(self, actions: Array, rewards: Array, endings: Sequence[Ending], observations: Array) -> None:
@@ -158,6 +172,10 @@ class _Ring:
         self._used = max(self._used, self._head + 1) if self._head else self._stride
         self._count = min(self._count + 1, self.steps)
         self._show(observations)
+        if self._blocks is not None:
+            self._blocks.touch(head)
+            if self._head % self._blocks.rows == 0 and self.filled_bytes <= self._limit_mb * MEGABYTE:
+                self._blocks.settle(head)
 
     def _last(self, ending: Ending) -> Array:
         return ending.observation
@@ -168,11 +186,22 @@ class _Ring:
         """Whole arrays by name, [environments, rows, …]."""
         raise NotImplementedError
 
+    def _restless(self) -> dict[str, Array]:
+        """The same of what changes all over, and not only where rows are added."""
+        return {}
+
     @property
     def filled_bytes(self) -> int:
-        return sum(part[:, : self._used].nbytes for part in self._filled().values())
+        return sum(part[:, : self._used].nbytes for part in (self._filled() | self._restless()).values())
 
-    def record(self, limit_mb: float) -> tuple[dict[str, Array], dict[str, Any]]:
+    def write_ahead(self, run: Run, limit_mb: float) -> None:
+        """From now on what is full is written at once, where it is large: so that checkpoints are saved quickly."""
+        arrays = self._filled()
+        if sum(part.nbytes for part in arrays.values()) > BLOCKS_FROM_MB * MEGABYTE:
+            self._blocks = Blocks(run.folder.checkpoints, arrays)
+            self._limit_mb = limit_mb
+
+    def record(self, limit_mb: float) -> tuple[dict[str, Any], dict[str, Any]]:
         """Arrays and facts for a checkpoint. Beyond the limit only the facts: then `restore` says so."""
         is_saved = self.filled_bytes <= limit_mb * MEGABYTE
         facts = {
@@ -187,14 +216,26 @@ class _Ring:
         }
         if not is_saved:
             return {}, facts
-        arrays = {f"replay.{name}": part[:, : self._used] for name, part in self._filled().items()}
+        parts = self._written_parts()
+        facts["block_rows"] = self._blocks.rows if parts and self._blocks else None
+        whole = self._restless() if parts else self._filled() | self._restless()
+        arrays: dict[str, Any] = {f"replay.{name}": part[:, : self._used] for name, part in whole.items()}
+        arrays |= parts
         if self._cut:
             spots = sorted(self._cut)
             arrays["replay.cut.spots"] = np.array(spots, np.int64)
             arrays["replay.cut.observations"] = np.stack([self._cut[spot] for spot in spots])
         return arrays, facts
 
-    def restore(self, arrays: Mapping[str, Array], facts: Mapping[str, Any]) -> str | None:
+    def _written_parts(self) -> dict[str, Part]:
+        try:
+            return {} if self._blocks is None else self._blocks.parts(self._used)
+        except OSError:  # the disk is full, say: then nothing can be saved, and the checkpoint tells
+            return {}
+
+    def restore(
+        self, arrays: Mapping[str, Array], facts: Mapping[str, Any], parts: Mapping[str, Part] | None = None
+    ) -> str | None:
         """Why it is empty now, where it could not be restored."""
         self._rng.bit_generator.state = facts["rng"]
         if not facts["is_saved"]:
@@ -206,7 +247,15 @@ class _Ring:
         if facts["length"] != self._length and (is_wrapped or facts["used"] > self._length):
             return "the replay buffer has another size than before and is filled anew"
         self._count, self._head, self._used = facts["count"], facts["head"], facts["used"]
-        for name, part in self._filled().items():
+        if facts.get("block_rows") is None:
+            whole = self._filled() | self._restless()
+        else:
+            whole = self._restless()
+            total = facts["length"] + 1
+            read_blocks(self._filled(), parts or {}, facts["block_rows"], self._used, total)
+            if self._blocks is not None and (self._blocks.rows, self._stride) == (facts["block_rows"], total):
+                self._blocks.adopt(parts or {})
+        for name, part in whole.items():
             part[:, : self._used] = arrays[f"replay.{name}"]
         spots = arrays.get("replay.cut.spots")
         if spots is not None:
@@ -431,7 +480,7 @@ def restore_replay(run: Run, replay: Replay | FrameReplay, resume: Checkpoint) -
 
     Where the environments had to be reset, it wants an `interrupt`.
     """
-    problem = replay.restore(resume.arrays, resume.facts["replay"])
+    problem = replay.restore(resume.arrays, resume.facts["replay"], resume.parts)
     if problem is not None:
         run.warn(
             f"The run goes on, but not exactly as it would have without the interruption: {problem}.",

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
+from torch.optim.radam import radam
 
 WARM_UPS = 3
 """Calls before a capture: libraries get their workspaces, kernels are chosen."""
@@ -67,6 +68,23 @@ class Compute:
     def host(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Memory that the device is fed from: pinned where that makes copies asynchronous."""
         return torch.zeros(shape, dtype=dtype, pin_memory=self.is_cuda)
+
+    def twin(self, host: Tensor) -> Tensor:
+        """The device's side of such memory; on a CPU the same."""
+        return host.to(self.device) if self.is_cuda else host
+
+    def send(self, target: Tensor, array: Any) -> None:
+        """Copies an array to the device, and nobody waits: torch keeps the pinned copy until it has been read."""
+        source = torch.as_tensor(array).to(target.dtype)
+        target.copy_(source.pin_memory() if self.is_cuda else source, non_blocking=True)
+
+
+class Trouble(NamedTuple):
+    """What was first seen not to be finite."""
+
+    steps_ago: int
+    """0: in the newest step."""
+    names: list[str]
 
 
 def _nothing() -> None:
@@ -124,6 +142,83 @@ class Step:
         return graph
 
 
+class Acting:
+    """What a network sees and says at each step, in fixed memory: on a GPU one launch, and one wait for the answer."""
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        outputs: int,
+        work: Callable[[Tensor], Tensor],
+        compute: Compute,
+        kept: Callable[[], Iterable[Tensor]] = lambda: (),
+        beside: Sequence[tuple[Tensor, Tensor]] = (),
+    ) -> None:
+        """`kept` is what the work changes beside its outputs, `beside` what else it reads: on device and host."""
+        host, said_host = compute.host(*shape, dtype=dtype), compute.host(shape[0], outputs, dtype=torch.float32)
+        self._seen, self._said = compute.twin(host), compute.twin(said_host)
+        self._fed = [(self._seen, host), *beside] if compute.is_cuda else []
+        self._told = [(said_host, self._said)] if compute.is_cuda else []
+        self._work = work
+        # Made once: at each step they would take longer than the network does.
+        self._asked, self._answer = host.numpy(), said_host.numpy()
+        self._wait: Callable[[], object] = torch.cuda.current_stream().synchronize if compute.is_cuda else _nothing
+        self._step = Step(self._look, kept, compute, self._feed, self._tell)
+
+    def _feed(self) -> None:
+        for device, host in self._fed:
+            device.copy_(host, non_blocking=True)
+
+    def _look(self) -> None:
+        with torch.no_grad():
+            self._said.copy_(self._work(self._seen))
+
+    def _tell(self) -> None:
+        for host, device in self._told:
+            host.copy_(device, non_blocking=True)
+
+    def __call__(self, observations: Any) -> Any:
+        """Outputs [rows, outputs] for as many observations as there is room for; the next call overwrites them."""
+        self._asked[...] = observations
+        self._step()
+        self._wait()
+        return self._answer
+
+
+class Watch:
+    """Notices on the device when a figure is not finite, and after how many steps, so that no step is waited for."""
+
+    def __init__(self, names: Sequence[str], compute: Compute) -> None:
+        self._names = names
+        self._stain = torch.zeros(len(names), device=compute.device)
+        """0, until a figure is not finite; from then on not a number."""
+        self._fine = torch.zeros(len(names), dtype=torch.int64, device=compute.device)
+        """Steps before that."""
+        self._steps = 0
+
+    def look(self, figures: Tensor) -> None:
+        """Part of the step, and never compiled: a compiler may hold nothing times a number for nothing."""
+        self._stain.add_(figures, alpha=0)
+        self._fine.add_(self._stain == 0)
+
+    def count(self) -> None:
+        """Another step has been launched."""
+        self._steps += 1
+
+    def kept(self) -> list[Tensor]:
+        return [self._stain, self._fine]
+
+    def trouble(self) -> Trouble | None:
+        """Of the first step that was bad. Waits for the device."""
+        first = min(fine := self._fine.tolist())
+        if first == self._steps:
+            return None
+        return Trouble(
+            self._steps - first - 1, [name for name, count in zip(self._names, fine, strict=True) if count == first]
+        )
+
+
 class Adam:
     """torch's fused Adam with its state made beforehand, so that it can be saved, restored and captured at any time.
 
@@ -132,6 +227,7 @@ class Adam:
 
     def __init__(self, parameters: Sequence[Tensor], learning_rate: float, compute: Compute, epsilon: float = 1e-8):
         self.parameters = list(parameters)
+        self._learning_rate = learning_rate
         # A captured graph reads the step size from the device; a plain number would be captured for good.
         self._rate = torch.tensor(learning_rate, device=compute.device) if compute.is_cuda else learning_rate
         self._epsilon = epsilon
@@ -161,14 +257,23 @@ class Adam:
 
     @torch.no_grad()
     def _descend(self) -> None:
-        slopes: Any = [part.grad for part in self.parameters]
-        adam(
-            self.parameters, slopes, self.first, self.second, [], self._steps, fused=True,
-            capturable=self._is_capturable, lr=self._rate, eps=self._epsilon, beta1=0.9, beta2=0.999, weight_decay=0.0,
-            amsgrad=False, maximize=False,
-        )  # fmt: skip
+        parameters, slopes, first, second = self._state()
+        adam(parameters, slopes, first, second, [], self._steps, fused=True, amsgrad=False, maximize=False,
+             **self._settings())  # fmt: skip
+
+    def _state(self) -> Any:
+        return self.parameters, [part.grad for part in self.parameters], self.first, self.second
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "capturable": self._is_capturable, "lr": self._rate, "eps": self._epsilon, "beta1": 0.9, "beta2": 0.999,
+            "weight_decay": 0.0,
+        }  # fmt: skip
 
     def set_learning_rate(self, learning_rate: float) -> None:
+        if learning_rate == self._learning_rate:
+            return
+        self._learning_rate = learning_rate
         if isinstance(self._rate, Tensor):
             self._rate.fill_(learning_rate)
         else:
@@ -186,6 +291,14 @@ class Adam:
     def count(self, count: int) -> None:
         for step in self._steps:
             step.fill_(count)
+
+
+class RAdam(Adam):
+    """Adam that trusts its second moment only as far as enough gradients were seen (arXiv:1908.03265)."""
+
+    @torch.no_grad()
+    def _descend(self) -> None:
+        radam(*self._state(), self._steps, **self._settings())
 
 
 def fields_of(packed: Tensor, layout: Mapping[str, tuple[int, int, str]]) -> dict[str, Tensor]:

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import relu
 
-from cleanrl_worker.torch_backend import Adam, Compute, Step, fields_of
+from cleanrl_worker.torch_backend import Acting, Adam, Compute, Step, Trouble, Watch, fields_of
 
 if TYPE_CHECKING:
     from cleanrl_worker.actor_critic import Settings
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+POLICY_FIGURES = ("actor_loss", "alpha_loss")
 
 
 class Rows(NamedTuple):
@@ -171,14 +172,15 @@ class Learner:
         self._fields = fields_of(self._packed, self.batch.layout)
         self._done = torch.cuda.Event() if compute.is_cuda else None  # type: ignore[no-untyped-call]
         self._steps: dict[tuple[bool, bool], Step] = {}
-        self._critic_figures = torch.zeros(2, len(networks.critics), device=device)
-        self._policy_figures = torch.zeros(2, device=device)
-
-        self._seen_host = compute.host(replay.envs, networks.observation_size, dtype=torch.float32)
-        self._seen = self._seen_host.to(device)
-        self._outputs_host = compute.host(replay.envs, networks.actor.outputs, dtype=torch.float32)
-        self._outputs = self._outputs_host.to(device)
-        self._acting = Step(self._act, lambda: (), compute, before=self._see, after=self._tell)
+        critics = [f"qf{number + 1}" for number in range(len(networks.critics))]
+        names = [*(f"{name}_loss" for name in critics), *(f"{name}_values" for name in critics), *POLICY_FIGURES]
+        self._critic_figures = torch.zeros(2, len(critics), device=device)
+        self._policy_figures = torch.zeros(len(POLICY_FIGURES), device=device)
+        self._watch = Watch(names, compute)
+        self.act = Acting(
+            (replay.envs, networks.observation_size), torch.float32, networks.actor.outputs,
+            lambda seen: self.actor(seen)[0], compute,
+        )  # fmt: skip
 
     # --- what an algorithm adds
 
@@ -190,43 +192,27 @@ class Learner:
         """The actor's step, and what belongs to it. Fills `_policy_figures`."""
         raise NotImplementedError
 
-    # --- acting
-
-    def _see(self) -> None:
-        self._seen.copy_(self._seen_host, non_blocking=True)
-
-    def _act(self) -> None:
-        with torch.no_grad():
-            self._outputs.copy_(self.actor(self._seen)[0])
-
-    def _tell(self) -> None:
-        self._outputs_host.copy_(self._outputs, non_blocking=True)
-
-    def act(self, observations: Any) -> Any:
-        """The actor's outputs [rows, outputs] for as many observations as there are environments."""
-        self._seen_host.numpy()[...] = observations
-        self._acting()
-        if self.compute.is_cuda:
-            torch.cuda.current_stream().synchronize()
-        return self._outputs_host.numpy()
-
     # --- learning
 
     def update(self, replay: Any, is_policy_due: bool, is_target_due: bool) -> bool:
         """One step of the critics on a fresh sample, and of what else is due.
 
-        On a GPU nobody waits for it, so that what is infinite shows in `losses` only.
+        Nobody waits for it, so that what is infinite shows in `trouble`.
         """
         if self._done is not None:
             self._done.synchronize()  # or the sample would be overwritten while it is read
         replay.sample(self.batch)
         kind = (is_policy_due, is_target_due)
         if kind not in self._steps:
-            self._steps[kind] = Step(lambda: self._step(*kind), self._kept, self.compute, before=self._feed)
+            self._steps[kind] = Step(lambda: self._step(*kind), self._kept, self.compute, self._feed, self._look)
         self._steps[kind]()
         if self._done is not None:
             self._done.record()
-        return self.compute.is_cuda or bool(self._critic_figures.isfinite().all())
+        self._watch.count()
+        return True
+
+    def _look(self) -> None:
+        self._watch.look(torch.cat([self._critic_figures.view(-1), self._policy_figures]))
 
     def _feed(self) -> None:
         self._packed.copy_(self._host, non_blocking=True)
@@ -257,7 +243,7 @@ class Learner:
         followers = [] if self.target_actor is None else self.target_actor.tensors
         return [
             *self.actor_adam.kept(), *self.critic_adam.kept(), *self.targets.tensors, *followers,
-            self._critic_figures, self._policy_figures,
+            self._critic_figures, self._policy_figures, *self._watch.kept(),
         ]  # fmt: skip
 
     def losses(self) -> dict[str, float]:
@@ -269,6 +255,9 @@ class Learner:
         if len(errors) > 1:
             figures["qf_loss"] = sum(errors) / 2
         return figures | {"actor_loss": self._policy_figures[0].item()}
+
+    def trouble(self) -> Trouble | None:
+        return self._watch.trouble()
 
     # --- saving
 

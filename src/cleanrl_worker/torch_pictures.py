@@ -7,7 +7,7 @@ Needs torch and numpy, and nothing of ours that needs more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from torch import Tensor, relu_
 from torch.nn.functional import conv2d, linear
 
 from cleanrl_worker.pictures import CONVOLUTIONS, KERNELS, WIDE
-from cleanrl_worker.torch_backend import Adam, Compute, Step
+from cleanrl_worker.torch_backend import Acting, Adam, Compute, Step
 
 Weights = dict[str, Tensor]
 Array = Any
@@ -84,45 +84,13 @@ class Learner:
         self.adam.count = count
 
 
-class Window:
-    """What a network sees and says at each step, in fixed memory: bytes in, numbers out, one graph on a GPU."""
+class Window(Acting):
+    """Acts on pictures: bytes [rows, channels, 84, 84] in, numbers [rows, outputs] out."""
 
     def __init__(
-        self,
-        shape: Sequence[int],
-        outputs: int,
-        work: Callable[[Tensor], Tensor],
-        compute: Compute,
-        kept: Callable[[], Iterable[Tensor]] = lambda: (),
+        self, shape: Sequence[int], outputs: int, work: Callable[[Tensor], Tensor], compute: Compute, **more: Any
     ) -> None:
-        """`kept`: what the work changes beside its outputs."""
-        self._compute = compute
-        self._host = compute.host(*shape, dtype=torch.uint8)
-        self._seen = self._host.to(compute.device) if compute.is_cuda else self._host
-        self._said_host = compute.host(shape[0], outputs, dtype=torch.float32)
-        self._said = self._said_host.to(compute.device) if compute.is_cuda else self._said_host
-        self._work = work
-        self._step = Step(self._look, kept, compute, self._fetch, self._bring)
-
-    def _fetch(self) -> None:
-        if self._compute.is_cuda:
-            self._seen.copy_(self._host, non_blocking=True)
-
-    def _look(self) -> None:
-        with torch.no_grad():
-            self._said.copy_(self._work(channels_last(self._seen)))
-
-    def _bring(self) -> None:
-        if self._compute.is_cuda:
-            self._said_host.copy_(self._said, non_blocking=True)
-
-    def __call__(self, observations: Array) -> Array:
-        """Outputs [rows, outputs] for bytes [rows, channels, 84, 84]; the next call overwrites them."""
-        self._host.copy_(torch.from_numpy(observations))
-        self._step()
-        if self._compute.is_cuda:
-            torch.cuda.current_stream().synchronize()
-        return self._said_host.numpy()
+        super().__init__(shape, torch.uint8, outputs, lambda seen: work(channels_last(seen)), compute, **more)
 
 
 # --- learning a policy from rollouts
@@ -199,7 +167,7 @@ class PolicyLearner(Learner):
         self._settings = settings
         device, total = compute.device, settings.batch_size
         self._outputs = len(self.weights["actor.bias"]) + 1
-        self.act = Window((settings.num_envs, *shape), self._outputs, self._judge, compute, self._remembered)
+        self.act = Window((settings.num_envs, *shape), self._outputs, self._judge, compute, **self._memory())
         channels, *sides = shape
         self._batch = SimpleNamespace(
             pictures=torch.zeros(total, *sides, channels, dtype=torch.uint8, device=device),
@@ -213,9 +181,9 @@ class PolicyLearner(Learner):
         self._updates = 0
         self._step = Step(self._improve, self._kept, compute)
 
-    def _remembered(self) -> Iterable[Tensor]:
-        """What acting changes."""
-        return ()
+    def _memory(self) -> dict[str, Any]:
+        """What acting changes, and what it reads beside pictures."""
+        return {}
 
     def _judge(self, pictures: Tensor) -> Tensor:
         return judged(self.weights, looked_at(self.weights, pictures))
@@ -231,13 +199,13 @@ class PolicyLearner(Learner):
         self.adam.set_learning_rate(learning_rate)
         self._batch.pictures.copy_(torch.from_numpy(pictures).permute(0, 2, 3, 1))
         for name, column in columns.items():
-            getattr(self._batch, name).copy_(torch.from_numpy(column))
+            self.compute.send(getattr(self._batch, name), column)
         self._sums.zero_()
         self._updates = 0
 
     def update(self, rows: Array) -> None:
         """One step on a minibatch. Nobody waits for it."""
-        self._order.copy_(torch.from_numpy(rows))
+        self.compute.send(self._order, rows)
         self._step()
         self._updates += 1
 

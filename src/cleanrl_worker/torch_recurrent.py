@@ -6,7 +6,7 @@ is left for each step is small. Needs torch and numpy, and nothing of ours that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,10 @@ class RecurrentLearner(PolicyLearner):
         units = len(arrays["lstm.bias_ih_l0"]) // 4
         self.state = torch.zeros(2, envs, units, device=device)
         """What is remembered of each game: hidden and cell state."""
-        self._keeps = torch.zeros(envs, device=device)
+        keeps_host = compute.host(envs, dtype=torch.float32)
+        self._keeps = compute.twin(keeps_host)
+        self._kept_games = keeps_host.numpy()
+        self._beside = (self._keeps, keeps_host)
         self._begun = torch.zeros_like(self.state)
         """What was remembered when the rollout began."""
         super().__init__(arrays, shape, settings, compute)
@@ -63,8 +66,8 @@ class RecurrentLearner(PolicyLearner):
         steps = settings.batch_size // envs
         self._first_rows = np.arange(steps)[:, None] * envs
 
-    def _remembered(self) -> Iterable[Tensor]:
-        return (self.state,)
+    def _memory(self) -> dict[str, Any]:
+        return {"kept": lambda: (self.state,), "beside": [self._beside]}
 
     def _judge(self, pictures: Tensor) -> Tensor:
         """Goes on to remember what it sees."""
@@ -75,7 +78,7 @@ class RecurrentLearner(PolicyLearner):
 
     def keep(self, keeps: Array) -> None:
         """Says before acting which games [environments] go on (1) and which have begun (0)."""
-        self._keeps.copy_(torch.as_tensor(keeps, dtype=torch.float32))
+        self._kept_games[...] = keeps
 
     def mark(self) -> None:
         """A rollout begins."""
@@ -93,7 +96,7 @@ class RecurrentLearner(PolicyLearner):
 
     def update(self, rows: Array) -> None:
         """One step on all rows of some games, whose numbers these are."""
-        self._lanes.copy_(torch.from_numpy(rows))
+        self.compute.send(self._lanes, rows)
         super().update((self._first_rows + rows).ravel())
 
     def _improve(self) -> None:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from cleanrl_worker.torch_backend import Compute, Step
+from cleanrl_worker.torch_backend import Compute, Step, Trouble, Watch
 from cleanrl_worker.torch_pictures import Learner, Weights, Window, as_arrays, as_tensors, channels_last
 
 Array = Any
@@ -118,16 +119,17 @@ class TargetLearner(Learner):
         self._loss, self._feed, self._names = loss, feed, figures
         self._more_kept = kept
         self._figures = torch.zeros(len(figures), device=compute.device)
+        self._watch = Watch(figures, compute)
         self._step = Step(self._improve, self._kept, compute, feed.copy, self._after)
 
-    def update(self, replay: Buffer) -> bool:
-        """One step on a fresh sample; whether its figures are finite. On a GPU that shows in `losses` only."""
+    def update(self, replay: Buffer) -> None:
+        """One step on a fresh sample. Nobody waits for it, so that what is infinite shows in `trouble`."""
         self.settle(replay)
         replay.sample(self._feed.batch)
         self._feed.hand_over()
         self._step()
         self._feed.mark()
-        return self.compute.is_cuda or bool(self._figures.isfinite().all())
+        self._watch.count()
 
     def settle(self, replay: Any) -> None:
         """Waits for the newest step, and tells the buffer what it found out."""
@@ -142,10 +144,11 @@ class TargetLearner(Learner):
         return self._feed.rows()
 
     def _after(self) -> None:
-        """Copies back to the host."""
+        """What is never compiled."""
+        self._watch.look(self._figures)
 
     def _kept(self) -> list[Tensor]:
-        return [*self.adam.kept(), self._figures, *self._more_kept]
+        return [*self.adam.kept(), self._figures, *self._watch.kept(), *self._more_kept]
 
     def follow(self, share: float) -> None:
         """Moves the target by this share of the way towards the learned network."""
@@ -155,6 +158,9 @@ class TargetLearner(Learner):
     def losses(self) -> dict[str, float]:
         """Of the newest step, by CleanRL's names. Waits for the device."""
         return dict(zip(self._names, self._figures.tolist(), strict=True))
+
+    def trouble(self) -> Trouble | None:
+        return self._watch.trouble()
 
     def moments(self) -> dict[str, Array]:
         return {
@@ -181,14 +187,15 @@ class PrioritisedLearner(TargetLearner):
 
     def settle(self, replay: Any) -> None:
         super().settle(replay)
-        if not self._is_settled:
-            replay.settle(self._feed.batch.spots, self._surprises_host.numpy())
+        surprises = self._surprises_host.numpy()
+        # What is not finite would spoil every later draw; the run is about to end over it.
+        if not self._is_settled and np.isfinite(surprises).all():
+            replay.settle(self._feed.batch.spots, surprises)
         self._is_settled = True
 
-    def update(self, replay: Buffer) -> bool:
-        is_finite = super().update(replay)
+    def update(self, replay: Buffer) -> None:
+        super().update(replay)
         self._is_settled = False
-        return is_finite
 
     def _rows(self) -> SimpleNamespace:
         rows = super()._rows()
@@ -196,6 +203,7 @@ class PrioritisedLearner(TargetLearner):
         return rows
 
     def _after(self) -> None:
+        super()._after()
         self._surprises_host.copy_(self._surprises, non_blocking=True)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, log_softmax, mse_loss
 
-from cleanrl_worker.torch_backend import Compute, Step
+from cleanrl_worker.torch_backend import Compute, Step, Trouble, Watch
 from cleanrl_worker.torch_pictures import Learner, as_arrays, as_tensors, looked_at
 from cleanrl_worker.torch_replay import Buffer, Feed
 
@@ -92,20 +92,21 @@ class SacLearner:
         actions = len(self._actor.weights["actor.head.bias"])
         self._target_entropy = settings.target_entropy_scale * math.log(actions)
         self._figures = torch.zeros(len(FIGURES), device=compute.device)
-        self._step = Step(self._improve, self._kept, compute, feed.copy)
+        self._watch = Watch(FIGURES, compute)
+        self._step = Step(self._improve, self._kept, compute, feed.copy, lambda: self._watch.look(self._figures))
 
     @property
     def _log_alpha(self) -> Tensor:
         return self._variety.weights["log_alpha"]
 
-    def update(self, replay: Buffer) -> bool:
-        """One step of everything on a fresh sample; whether its figures are finite. On a GPU see `losses`."""
+    def update(self, replay: Buffer) -> None:
+        """One step of everything on a fresh sample. Nobody waits for it: what is infinite shows in `trouble`."""
         self._feed.wait()
         replay.sample(self._feed.batch)
         self._feed.hand_over()
         self._step()
         self._feed.mark()
-        return self.compute.is_cuda or bool(self._figures.isfinite().all())
+        self._watch.count()
 
     def _improve(self) -> None:
         rows, alpha = self._feed.rows(), self._alpha
@@ -138,7 +139,8 @@ class SacLearner:
         self._figures.copy_(torch.stack(figures).detach())
 
     def _kept(self) -> list[Tensor]:
-        return [part for learner in self._learners for part in learner.adam.kept()] + [self._alpha, self._figures]
+        parts = [part for learner in self._learners for part in learner.adam.kept()]
+        return [*parts, self._alpha, self._figures, *self._watch.kept()]
 
     def follow(self, share: float) -> None:
         """Moves the targets by this share of the way towards the critics."""
@@ -151,6 +153,9 @@ class SacLearner:
         if not self._settings.autotune:
             del found["alpha_loss"]
         return found
+
+    def trouble(self) -> Trouble | None:
+        return self._watch.trouble()
 
     # --- saving
 

@@ -7,6 +7,7 @@ against autograd's.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -58,6 +59,12 @@ class Learner(Protocol):
 
     def losses(self) -> dict[str, float]:
         """Of the newest batch, by CleanRL's names."""
+
+    def trouble(self) -> tuple[int, list[str]] | None:
+        """How many updates ago something was first not finite, and what; none where `update` would have said so."""
+
+    def forward(self, rows: int) -> Callable[[npt.NDArray[Any]], Array]:
+        """What gives outputs [outputs, rows] by the newest weights for as many observations at a time."""
 
     def collect(self) -> None:
         """Brings the network up to date, where the learner keeps its own."""
@@ -225,6 +232,12 @@ class Kernel:
     @count.setter
     def count(self, count: int) -> None:
         self._adam.count = count
+
+    def trouble(self) -> None:
+        """Updates say themselves whether they were finite."""
+
+    def forward(self, rows: int) -> Forward:
+        return Forward(self.network, rows)
 
     def collect(self) -> None:
         """Nothing to do: this learner works on the networks themselves."""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
-from mosaic.contracts.errors import BadInput
+from mosaic.envs.spaces import flat_size, flattener
 from mosaic.fastlane import FrameTap
 from mosaic.run.frames import Frames
 
@@ -348,23 +348,6 @@ def strip(env: Environment) -> tuple[Environment, float]:
             break
         env = env.env
     return env, limit
-
-
-def flat_size(space: gymnasium.Space[Any]) -> int:
-    size = gymnasium.spaces.flatdim(space)
-    return int(size)
-
-
-def flattener(space: gymnasium.Space[Any]) -> Callable[[Any], Array] | None:
-    """What makes a vector of an observation; None where it is one already."""
-    if isinstance(space, gymnasium.spaces.Box):
-        return None if len(space.shape) == 1 else np.ravel
-    if isinstance(space, gymnasium.spaces.Discrete):
-        choices, first = np.eye(int(space.n), dtype=np.float32), int(space.start)
-        return lambda observation: choices[observation - first]
-    if not space.is_np_flattenable:
-        raise BadInput(f"Observations of the kind {type(space).__name__} cannot be made into one vector.")
-    return lambda observation: np.asarray(gymnasium.spaces.flatten(space, observation))
 
 
 def random_state(core: Any) -> Any:

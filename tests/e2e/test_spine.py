@@ -197,7 +197,11 @@ def test_a_check_names_the_folders_of_this_workspace_and_starts_nothing(workspac
         (("train", "ppo", "--learnin-rate", "0.1"), "--learning-rate"),
         (("train", "ppo", "--env-id", "NoSuch-v9"), "NoSuch"),
         (("train", "ppo", "--env-id", "CartPole-v2"), "CartPole-v1"),
-        (("train", "ppo", "--env-id", "MiniGrid-Empty-5x5-v0"), "pip install 'mosaic-rl[minigrid]'"),
+        (("train", "ppo", "--env-id", "phys2d/CartPole-v1"), "pip install gymnasium jax"),
+        (
+            ("train", "sac_continuous_action", "--env-id", "CartPole-v1"),
+            "has Discrete(2). These fit: ppo, dqn, c51, pqn",
+        ),
         (("train", "ppo", "--env-id", "../../etc"), "env_id"),
         (("train", "ppo", "--env-id", "Pendulum-v1"), "ppo_continuous_action"),
         (("train", "ppo", "--run-name", "../x"), "run_name"),

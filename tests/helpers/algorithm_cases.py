@@ -130,6 +130,9 @@ def assert_same(one: Checkpoint, other: Checkpoint) -> None:
         assert parts.keys() == others.keys()
         for key in parts:
             assert parts[key].tobytes() == others[key].tobytes(), key
+    assert {key: part.sha256 for key, part in one.parts.items()} == {
+        key: part.sha256 for key, part in other.parts.items()
+    }
     assert {**one.facts, "config": None} == {**other.facts, "config": None}
 
 

@@ -308,7 +308,7 @@ def test_spaces_that_do_not_fit_are_refused_with_what_does() -> None:
         ppo.check(config_of("ppo"), pendulum)
     assert str(refusal.value) == (
         "ppo needs a discrete action space; Pendulum-v1 has Box(1,). "
-        f"These fit: {', '.join(registry.fitting('Box', is_picture=False))}."
+        f"These fit: {', '.join(registry.fitting('Box', is_game=False))}."
     )
     for name in ("ppo_continuous_action", "rpo_continuous_action"):
         with pytest.raises(BadInput) as refusal:

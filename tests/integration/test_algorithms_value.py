@@ -23,11 +23,11 @@ from tests.helpers.algorithm_cases import (
     registered,
 )
 
-from cleanrl_worker import value_kernels
+from cleanrl_worker import blocks, replay, value_kernels
 from cleanrl_worker.algorithms import c51, dqn, pqn
 from cleanrl_worker.perceptron import Perceptron
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.run import Checkpoint
+from mosaic.run import Checkpoint, checkpoints
 
 MODULES: dict[str, Any] = {"dqn": dqn, "c51": c51, "pqn": pqn}
 _REPLAY = {
@@ -100,6 +100,24 @@ def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
     assert resumed.episodes == [episode for episode in straight.episodes if episode[1] > checkpoint.step] != []
     assert resumed.mean_return == straight.mean_return
     assert events(place / "killed", "warning") == []
+
+
+@FROM_REPLAY
+def test_a_run_whose_buffer_is_saved_in_blocks_goes_on_exactly(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "BLOCKS_FROM_MB", 0)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1000)
+    config = config_of(name)
+    trained(place / "straight", name, config)
+    with pytest.raises(Killed):
+        trained(place / "killed", name, config, kill_at=1100)
+    checkpoint = newest(place / "killed")
+    assert len(checkpoint.parts) > 10
+    trained(place / "killed", name, config, checkpoint)
+    assert_same(newest(place / "straight"), newest(place / "killed"))
+    assert events(place / "killed", "warning") == []
+    assert not (place / "killed" / "checkpoints" / checkpoints.PARTS).exists()
 
 
 @EACH

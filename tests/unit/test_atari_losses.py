@@ -213,7 +213,7 @@ def test_surprises_reach_the_buffer_before_the_next_sample_and_once() -> None:
     settings = SimpleNamespace(learning_rate=1e-3, batch_size=ROWS)
     learner = PrioritisedLearner(agent.parameters, agent.parameters, loss, feed, settings, 1e-8, ("loss",), COMPUTE)
     for _ in range(2):
-        assert learner.update(replay)
+        learner.update(replay)
     learner.settle(replay)
     learner.settle(replay)
     assert [when for when, _ in replay.settled] == [1, 2]
@@ -244,7 +244,7 @@ def test_sac_makes_the_steps_that_plain_torch_makes(autotune: bool) -> None:
     adams = {"critics": adam("qf", 2e-3), "actor": adam("actor", 1e-3), "alpha": adam("log_alpha", 2e-3)}
     rows, alpha, figures = drawn_rows(), 1.0 if autotune else 0.3, {}
     for _ in range(3):
-        assert learner.update(replay)
+        learner.update(replay)
         with torch.no_grad():
             policy: Any = torch.distributions.Categorical(logits=actor(rows.next_observations))
             worth = torch.min(*(follower(rows.next_observations) for follower in followers))

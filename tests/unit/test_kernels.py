@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch
 
 from cleanrl_worker import kernels
 from cleanrl_worker.algorithms import ppo, ppo_continuous_action
-from cleanrl_worker.autograd import AutogradLearner, part_of
+from cleanrl_worker.autograd import AutogradLearner
 from cleanrl_worker.kernels import Batch
 from cleanrl_worker.network import Actor
+from cleanrl_worker.torch_backend import Compute
 
 CASES = [("ppo", 5, 3), ("ppo_continuous_action", 5, 2)]
 MODULES: dict[str, Any] = {"ppo": ppo, "ppo_continuous_action": ppo_continuous_action}
@@ -76,7 +78,8 @@ def test_the_gradient_by_hand_is_autograds(
     kernel = KERNELS[name](agent.network, 64, config)
     module = agent.module()
 
-    loss, figures = MODULES[name].loss(module, part_of(batch, np.arange(64), torch.device("cpu")), config)
+    tensors = SimpleNamespace(**{part: torch.from_numpy(values) for part, values in vars(batch).items()})
+    loss, figures = MODULES[name].loss(module, tensors, config)
     loss.backward()
     kernel.begin(learning_rate=0.0)
     kernel.epoch(batch, np.arange(64))
@@ -98,7 +101,7 @@ def test_steps_with_clipped_norm_follow_torchs_adam(
     config = settings(name, max_grad_norm=0.5)
     kernel = KERNELS[name](ours.network, 64, config)
     reference = AutogradLearner(
-        theirs.network, theirs.module(), MODULES[name].loss, 64, config, cuda=False, deterministic=True
+        theirs.network, theirs.module(), MODULES[name].loss, 64, config, Compute.prepared(cuda=False)
     )
     rng = np.random.default_rng(3)
     for rate in (1e-3, 5e-4, 2e-4):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from cleanrl_worker.replay import Replay
-from cleanrl_worker.torch_backend import Adam, Compute, Step, fields_of
+from cleanrl_worker.torch_backend import Acting, Adam, Compute, RAdam, Step, Watch, fields_of
 
 CUDA = [
     False,
@@ -78,3 +78,72 @@ def test_packed_rows_are_read_in_place() -> None:
     assert fields["action"].tolist() == [[0.5, -0.5]] * 4
     assert fields["reward"].tolist() == [[3.0]] * 4
     assert fields["terminal"].dtype == torch.float32
+
+
+@pytest.mark.parametrize("cuda", CUDA)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_watch_names_the_step_and_the_figures_that_were_first_not_finite(cuda: bool, bad: float) -> None:
+    compute = Compute.prepared(cuda=cuda)
+    watch = Watch(("loss", "norm", "value"), compute)
+    figures = torch.zeros(3, device=compute.device)
+    step = Step(lambda: None, lambda: [figures, *watch.kept()], compute, after=lambda: watch.look(figures))
+    for number in range(7):
+        compute.send(figures, [1.0, bad if number in (3, 4) else 1.0, bad if number >= 5 else 0.0])
+        step()
+        watch.count()
+        if number < 3:
+            assert watch.trouble() is None
+    assert watch.trouble() == (3, ["norm"])
+
+
+@pytest.mark.parametrize("cuda", CUDA)
+def test_acting_answers_by_the_newest_weights_and_reads_what_lies_beside(cuda: bool) -> None:
+    compute = Compute.prepared(cuda=cuda)
+    weight = torch.ones(2, 3, device=compute.device)
+    host = compute.host(4, dtype=torch.float32)
+    beside = compute.twin(host)
+    calls = torch.zeros((), device=compute.device)
+
+    def work(seen: torch.Tensor) -> torch.Tensor:
+        calls.add_(1)
+        return seen.float() @ weight + beside[:, None]
+
+    acting = Acting((4, 2), torch.uint8, 3, work, compute, lambda: (calls,), [(beside, host)])
+    assert acting(np.full((4, 2), 3)).tolist() == [[6.0] * 3] * 4
+    weight.mul_(2)
+    host.numpy()[...] = [0, 1, 2, 3]
+    assert acting(np.ones((4, 2)))[:, 0].tolist() == [4.0, 5.0, 6.0, 7.0]
+    assert calls.item() == 2
+
+
+@pytest.mark.parametrize("cuda", CUDA)
+def test_what_is_sent_may_be_changed_at_once(cuda: bool) -> None:
+    compute = Compute.prepared(cuda=cuda)
+    target, source = torch.zeros(1000, device=compute.device), np.arange(1000)
+    compute.send(target, source)
+    source[...] = 0
+    assert target.sum().item() == 999 * 500
+
+
+@pytest.mark.parametrize("cuda", CUDA)
+def test_the_learning_rate_can_change_behind_a_step_and_a_loaded_state_is_gone_on_from(cuda: bool) -> None:
+    compute = Compute.prepared(cuda=cuda)
+    for kind, theirs in ((Adam, torch.optim.Adam), (RAdam, torch.optim.RAdam)):
+        ours, reference = (torch.full((3,), 2.0, device=compute.device, requires_grad=True) for _ in range(2))
+        adam, optimizer = kind([ours], 0.1, compute), theirs([reference], lr=0.1)
+        step = Step(lambda adam=adam, ours=ours: adam.step((ours**2).sum()), adam.kept, compute)  # type: ignore[misc]
+        for number in range(12):
+            rate = 0.1 / (number + 1)
+            adam.set_learning_rate(rate)
+            optimizer.param_groups[0]["lr"] = rate
+            if number == 8:
+                saved = [part.detach().clone() for part in adam.kept()]
+                step()
+                with torch.no_grad():
+                    for part, value in zip(adam.kept(), saved, strict=True):
+                        part.copy_(value)
+            step()
+            optimizer.zero_grad()
+            (reference**2).sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        torch.testing.assert_close(ours, reference)

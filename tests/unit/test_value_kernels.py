@@ -66,8 +66,7 @@ def test_the_gradient_by_hand_is_autograds(name: str, changes: dict[str, Any]) -
     reference = made_learner(name, config.model_copy(update={"backend": "torch", "cuda": False}), agent, target)
     kernel = made_learner(name, config, agent, target)
 
-    reference._take(batch)
-    reference._differentiate()
+    reference.update(batch, learning_rate=0.0)
     assert kernel.update(batch, learning_rate=0.0)
 
     found = agent.network.named(kernel.gradient.views)
@@ -176,17 +175,29 @@ def test_first_weights_are_spread_as_torch_spreads_them_and_pqns_are_orthogonal(
 @EACH
 def test_a_gradient_that_is_not_finite_changes_nothing(name: str) -> None:
     config = config_of(name)
-    for backend in ("numpy", "torch"):
-        agent, target = made_agents(name, config)
-        learner = made_learner(name, config.model_copy(update={"backend": backend, "cuda": False}), agent, target)
-        before = agent.parameters.copy()
-        batch = made_batch(name)
-        batch.observations[3] = np.nan
-        assert not learner.update(batch, 1e-3)
-        learner.collect()
-        assert (agent.parameters == before).all()
-        assert learner.count == 0
-        assert not np.isfinite(list(learner.losses().values())).all()
+    agent, target = made_agents(name, config)
+    learner = made_learner(name, config, agent, target)
+    before = agent.parameters.copy()
+    batch = made_batch(name)
+    batch.observations[3] = np.nan
+    assert not learner.update(batch, 1e-3)
+    assert (agent.parameters == before).all()
+    assert learner.count == 0
+    assert not np.isfinite(list(learner.losses().values())).all()
+
+
+@EACH
+def test_torch_tells_later_in_which_update_what_was_first_not_finite(name: str) -> None:
+    config = config_of(name, backend="torch", cuda=False)
+    learner = made_learner(name, config, *made_agents(name, config))
+    for step in range(8):
+        batch = made_batch(name, seed=step)
+        if step == 3:
+            batch.observations[5] = np.nan
+        assert learner.update(batch, 1e-3)
+        if step < 3:
+            assert learner.trouble() is None
+    assert learner.trouble() == (4, list(learner.losses()))
 
 
 @pytest.mark.parametrize("terminal", [0.0, 1.0])
@@ -229,8 +240,7 @@ def test_c51s_reference_is_the_papers_projection_atom_by_atom() -> None:
     agent, target = made_agents("c51", config)
     batch = made_batch("c51")
     learner = made_learner("c51", config.model_copy(update={"backend": "torch", "cuda": False}), agent, target)
-    learner._take(batch)
-    learner._differentiate()
+    learner.update(batch, learning_rate=0.0)
 
     atoms, gap = agent.atoms.astype(float), 0.5
     following = np.exp(target.network(batch.next_observations).astype(float)).reshape(ROWS, 3, 11)

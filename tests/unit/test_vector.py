@@ -12,7 +12,6 @@ from tests.helpers.algorithm_cases import Corridor, registered
 
 from cleanrl_worker import vector
 from cleanrl_worker.vector import Ending, Environments
-from mosaic.contracts.errors import BadInput
 
 
 def maker(env_id: str, **settings: Any) -> Callable[[], gymnasium.Env[Any, Any]]:
@@ -86,11 +85,6 @@ def test_observations_of_every_kind_become_rows(kind: str, shown: list[float]) -
     row = np.zeros((1, environments.observation_size), np.float32)
     environments.observe(row)
     assert row[0].tolist() == shown
-
-
-def test_observations_that_are_no_vector_are_refused_in_a_sentence() -> None:
-    with pytest.raises(BadInput, match="Sequence"):
-        vector.flattener(gymnasium.spaces.Sequence(gymnasium.spaces.Discrete(3)))
 
 
 @pytest.mark.parametrize("rollouts", [1, 2, 6, 9])

@@ -250,6 +250,8 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
     algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env_id = "CartPole-v1" if "Discrete" in ALGORITHMS[algo].action_spaces else "Pendulum-v1"
+    if ALGORITHMS[algo].extra is not None:
+        pytest.importorskip(str(ALGORITHMS[algo].extra))
     if ALGORITHMS[algo].is_for_pictures:
         pytest.importorskip("ale_py")
         env_id = "PongNoFrameskip-v4"
@@ -259,7 +261,7 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
         name: value
         for name, value in {
             "num_envs": 2, "num_steps": 16, "num_minibatches": 2, "buffer_size": 64, "learning_starts": 32,
-            "batch_size": 8,
+            "batch_size": 8, "num_iterations_obs_norm_init": 1,
         }.items()
         if name in known
     }  # fmt: skip

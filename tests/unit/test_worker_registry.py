@@ -5,7 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Text
 from tests.helpers.cli_trainer import call
 
 from cleanrl_worker import registry
@@ -40,13 +40,18 @@ def test_what_fits_follows_from_the_table(monkeypatch: pytest.MonkeyPatch) -> No
     assert base.algorithms_for(made_env(Discrete(2))) == ["ppo", "dqn", "c51", "pqn"]
     continuous = base.algorithms_for(made_env(Box(-1, 1, (2,), np.float32)))
     assert continuous[:2] == ["ppo_continuous_action", "rpo_continuous_action"]
+    assert "sac_continuous_action" in continuous
+    assert "sac_continuous_action" not in base.algorithms_for(made_env(Box(-np.inf, np.inf, (2,), np.float32)))
     for actions in (MultiDiscrete([2, 2]), Box(0, 3, (2,), np.int64), Box(-1, 1, (0,), np.float32)):
         assert base.algorithms_for(made_env(actions)) == []
-    # Pictures: what is made for them; what makes vectors of them only where nothing is.
+    assert base.algorithms_for(made_env(Discrete(2), Text(5))) == []
+    # What looks at games fits games alone; other pictures become vectors.
     monkeypatch.setitem(ALGORITHMS, "seer", Entry("nowhere", ("Discrete",), ("Box",), is_for_pictures=True))
-    assert "seer" not in base.algorithms_for(made_env(Discrete(2)))
-    assert "seer" in base.algorithms_for(made_env(Discrete(2), PICTURE))
-    assert "ppo" not in base.algorithms_for(made_env(Discrete(2), PICTURE))
+    picture = made_env(Discrete(2), PICTURE)
+    assert base.algorithms_for(picture) == ["ppo", "dqn", "c51", "pqn"]
+    monkeypatch.setattr(base, "family_of", lambda env: "atari")
+    assert "seer" in base.algorithms_for(picture)
+    assert "ppo" not in base.algorithms_for(picture)
 
 
 def test_a_refusal_names_what_fits_or_says_that_nothing_does() -> None:

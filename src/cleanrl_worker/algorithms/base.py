@@ -11,14 +11,17 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from cleanrl_worker.registry import fitting
-from cleanrl_worker.vector import Environments, flat_size, flattener
+from cleanrl_worker.registry import ALGORITHMS, fitting
+from cleanrl_worker.vector import Environments
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.model import Contract
 from mosaic.contracts.payload import EnvId, SafeName
+from mosaic.envs.factory import family_of
+from mosaic.envs.spaces import flat_size, in_words, left_out
 
 if TYPE_CHECKING:
     from mosaic.run import Checkpoint, Run
+    from mosaic.run.checkpoints import Part
 
 Array = npt.NDArray[Any]
 Backend = Literal["auto", "numpy", "torch"]
@@ -27,6 +30,8 @@ RUN: Group = {"group": "run"}
 COMPUTE: Group = {"group": "compute"}
 ROLLOUT: Group = {"group": "rollout"}
 LEARNING: Group = {"group": "learning"}
+MOST_NUMBERS = 1_000_000
+"""In one observation. What is larger is no vector that a layer could be laid over."""
 
 
 class AlgorithmConfig(Contract):
@@ -59,7 +64,7 @@ class Policy(Protocol):
     """A trained policy, ready to act: everything between observation and action is inside of it."""
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """Actions for observations [n, …]: as the environment gave them, or flattened where they are no arrays."""
+        """Actions for observations [n, …]: arrays and single numbers as the environment gave them, others flattened."""
 
 
 class Named(Protocol):
@@ -95,7 +100,9 @@ class Inputs:
 
     def __call__(self, observations: Array) -> Array:
         if self._first is not None and observations.ndim == 1:
-            return np.asarray(np.eye(self.size, dtype=np.float32)[observations - self._first])
+            vectors = np.zeros((len(observations), self.size), np.float32)
+            vectors[np.arange(len(observations)), observations - self._first] = 1
+            return vectors
         return np.asarray(observations).reshape(len(observations), self.size)
 
 
@@ -109,46 +116,78 @@ def stored_dtype(space: gymnasium.Space[Any]) -> npt.DTypeLike:
 
 
 def algorithms_for(env: gymnasium.Env[Any, Any]) -> list[str]:
-    """The algorithms here that can act in such an environment."""
-    actions, seen = env.action_space, env.observation_space
-    # Whole numbers and empty boxes are no continuous actions.
-    if isinstance(actions, gymnasium.spaces.Box) and (actions.dtype.kind != "f" or 0 in actions.shape):
+    """The algorithms here that would not refuse such an environment."""
+    actions = env.action_space
+    is_game = family_of(env) == "atari"
+    if not is_game and not 0 < flat_size(env.observation_space) <= MOST_NUMBERS:
         return []
-    is_picture = isinstance(seen, gymnasium.spaces.Box) and seen.dtype == np.uint8 and len(seen.shape) > 1
-    return fitting(type(actions).__name__, is_picture)
+    if isinstance(actions, gymnasium.spaces.Box) and not is_continuous(actions):
+        return []
+    able = fitting(type(actions).__name__, is_game)
+    return able if is_bounded(actions) else [name for name in able if not ALGORITHMS[name].needs_bounds]
+
+
+def is_continuous(space: gymnasium.Space[Any]) -> bool:
+    """Whole numbers and empty boxes are no continuous actions."""
+    return isinstance(space, gymnasium.spaces.Box) and space.dtype.kind == "f" and 0 not in space.shape
+
+
+def is_bounded(space: gymnasium.Space[Any]) -> bool:
+    """Whether actions can be squashed into their bounds. Some environments write the largest number for "none"."""
+    if not isinstance(space, gymnasium.spaces.Box):
+        return True
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(space.high.astype(np.float32) - space.low.astype(np.float32)).all())
 
 
 def described(space: gymnasium.Space[Any]) -> str:
-    """`Discrete(2)`, `Box(3,)`: a space without its bounds."""
-    if isinstance(space, gymnasium.spaces.Box):
-        return f"Box{space.shape}"
-    return str(space) if isinstance(space, gymnasium.spaces.Discrete) else type(space).__name__
+    """`Discrete(2)`, `Box(3,)`: a space as it is named in a refusal."""
+    if not isinstance(space, gymnasium.spaces.Box):
+        return in_words(space)
+    return f"Box{space.shape}" if space.dtype.kind == "f" else in_words(space)
 
 
 def name_of(env: gymnasium.Env[Any, Any]) -> str:
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
 
 
-def refuse_actions(algorithm: str, needed: str, env: gymnasium.Env[Any, Any]) -> BadInput:
+def advice_for(env: gymnasium.Env[Any, Any]) -> str:
     names = algorithms_for(env)
-    advice = f"{'These fit' if len(names) > 1 else 'This fits'}: {', '.join(names)}."
     if not names:
-        advice = "No algorithm of this worker fits it."
-    return BadInput(f"{algorithm} needs {needed}; {name_of(env)} has {described(env.action_space)}. {advice}")
+        return "No algorithm of this worker fits it."
+    return f"{'These fit' if len(names) > 1 else 'This fits'}: {', '.join(names)}."
+
+
+def refuse_actions(algorithm: str, needed: str, env: gymnasium.Env[Any, Any]) -> BadInput:
+    without = "" if is_bounded(env.action_space) else " without bounds"
+    has = f"{described(env.action_space)}{without}"
+    return BadInput(f"{algorithm} needs {needed}; {name_of(env)} has {has}. {advice_for(env)}")
 
 
 def check_observations(algorithm: str, env: gymnasium.Env[Any, Any]) -> None:
     space = env.observation_space
-    try:
-        flattener(space)
-        size = flat_size(space)
-    except (BadInput, ValueError):
-        size = 0
+    size = flat_size(space)
     if size == 0:
         raise BadInput(
             f"{algorithm} needs observations that can be made into one vector; {name_of(env)} has {described(space)}. "
             "A wrapper that gives arrays of a fixed size would make it fit."
         )
+    if size > MOST_NUMBERS:
+        raise BadInput(
+            f"{algorithm} makes one vector of an observation; that of {name_of(env)} would have {size:,} numbers, more "
+            f"than {MOST_NUMBERS:,}. A wrapper that makes them smaller would make it fit."
+        )
+
+
+def caveats(env: gymnasium.Env[Any, Any]) -> list[str]:
+    """What whoever trains an agent that sees vectors should know first: a sentence each."""
+    said = []
+    parts = ", ".join(map(repr, left_out(env.observation_space)))
+    if parts:
+        said.append(f"The agent will not see {parts} of {name_of(env)}'s observations: it can learn from numbers only.")
+    if family_of(env) == "atari":
+        said.append(f"{name_of(env)} is seen as one long vector, of which little is learned. {advice_for(env)}")
+    return said
 
 
 def resolved_backend(backend: Backend) -> str:
@@ -173,6 +212,43 @@ def stop_where_infinite(
             f"{algorithm} stopped at step {step:,}: {', '.join(bad)} became infinite or not a number. The last "
             f"checkpoint from before is kept in {run.folder.checkpoints}; a lower learning_rate may help."
         )
+
+
+class Watched(Protocol):
+    """A learner that notices by itself what is not finite."""
+
+    def trouble(self) -> tuple[int, list[str]] | None:
+        """How many updates ago it was first so, and in what."""
+
+
+def stop_where_troubled(algorithm: str, run: Run, step: int, every: int, learner: Watched) -> None:
+    """The same for updates that nobody waited for, at the step of the first bad one.
+
+    Updates are `every` steps apart; the newest was made at `step` or at the last such step before it.
+    """
+    found = learner.trouble()
+    if found is not None:
+        ago, names = found
+        bad = {f"losses/{name}": math.nan for name in names}
+        stop_where_infinite(algorithm, run, (step // every - ago) * every, bad)
+
+
+def stop_where_actions_infinite(
+    algorithm: str, run: Run, actions: Array, step: int, every: int, learner: Watched
+) -> None:
+    """The same before an environment meets actions that are no numbers: they come of an update that went wrong."""
+    if not np.isfinite(actions).all():
+        stop_where_troubled(algorithm, run, step, every, learner)
+        stop_where_infinite(algorithm, run, step, {"actions": math.nan})
+
+
+def save_checkpoint(
+    algorithm: str, run: Run, step: int, *, weights: Mapping[str, Array], arrays: Mapping[str, Array | Part], facts: Any
+) -> None:
+    """Weights that are not finite are never saved: the run ends, and the checkpoint from before is its last."""
+    is_finite = all(bool(np.isfinite(part).all()) for part in weights.values())
+    stop_where_infinite(algorithm, run, step, {} if is_finite else {"weights": math.nan})
+    run.save_checkpoint(step, weights=weights, arrays=arrays, facts=facts)
 
 
 def stop_where_reward_infinite(algorithm: str, run: Run, rewards: Array, step: int) -> None:

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.perceptron import Forward, Perceptron
+from cleanrl_worker.perceptron import Perceptron
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
-from cleanrl_worker.value_kernels import LEAST, Adam, DistributionKernel, TargetLearner, softmax
+from cleanrl_worker.value_kernels import Adam, DistributionKernel, TargetLearner, softmax
 from cleanrl_worker.vector import Environments, plain
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
@@ -39,6 +39,7 @@ NORMALISES = False
 HIDDEN = (120, 84)
 REPORT_EVERY = 100
 """Environment steps between two reports of the losses."""
+FIGURES = ("loss", "q_values")
 
 
 class Config(base.AlgorithmConfig):
@@ -151,25 +152,19 @@ def loss(module: Any, target: Any, batch: Any, config: Config) -> tuple[torch.Te
     """The reference loss of one batch of tensors. The numpy kernel computes its gradient by hand."""
     import torch
 
+    from cleanrl_worker.torch_atoms import cross_entropies, means, projected, taken
+
     def distributions(network: Any, observations: torch.Tensor) -> torch.Tensor:
         logits = network.network(observations)
         return torch.softmax(logits.view(len(logits), -1, config.n_atoms), 2)
 
-    rows = torch.arange(len(batch.rewards), device=batch.rewards.device)
     with torch.no_grad():
         following = distributions(target, batch.next_observations)
-        following = following[rows, (following * target.atoms).sum(2).argmax(1)]
+        following = taken(following, means(following, target.atoms).argmax(1))
         moved = batch.rewards[:, None] + config.gamma * target.atoms * (1 - batch.terminals[:, None])
-        places = (moved.clamp(config.v_min, config.v_max) - config.v_min) / (target.atoms[1] - target.atoms[0])
-        # Between which two atoms the mass falls; what falls on one exactly is all of the lower's.
-        lower = places.floor().clamp(0, config.n_atoms - 1)
-        upper = (lower + 1).clamp(max=config.n_atoms - 1)
-        share = places - lower
-        wanted = torch.zeros_like(following)
-        wanted.scatter_add_(1, lower.long(), following * (1 - share))
-        wanted.scatter_add_(1, upper.long(), following * share)
-    found = distributions(module, batch.observations)[rows, batch.actions[:, 0]]
-    entropy = -(wanted * found.clamp(LEAST, 1 - LEAST).log()).sum(1).mean()
+        wanted = projected(following, moved, target.atoms)
+    found = taken(distributions(module, batch.observations), batch.actions[:, 0])
+    entropy = cross_entropies(wanted, found).mean()
     return entropy, {"loss": entropy.detach(), "q_values": (found.detach() * module.atoms).sum(1).mean()}
 
 
@@ -212,7 +207,7 @@ def _learner(config: Config, agent: Agent, target: Agent) -> TargetLearner:
     from cleanrl_worker.value_autograd import AutogradLearner, adam_of
 
     make_adam = functools.partial(adam_of, epsilon=_epsilon(config))
-    return AutogradLearner(agent, functools.partial(loss, config=config), make_adam, config, target=target)
+    return AutogradLearner(agent, functools.partial(loss, config=config), make_adam, config, FIGURES, target=target)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
@@ -236,6 +231,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
     rng = np.random.default_rng(config.seed)
     agent, target = _agent(config, size, action_count), _agent(config, size, action_count)
     replay = Replay(config.buffer_size, count, *_replay(config, environments.observation_space), seed=config.seed)
+    replay.write_ahead(run, config.checkpoint_replay_mb)
     batch = replay.batch(config.batch_size)
     observations = np.zeros((count, size), base.stored_dtype(environments.observation_space))
     rewards = np.zeros((frequency, count))
@@ -266,12 +262,16 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             learning_starts += global_step
         elif not is_exact:
             replay.interrupt(observations)
-    logits_of = Forward(agent.network, count)
+    logits_of = learner.forward(count)
 
     def save() -> None:
+        base.stop_where_troubled(NAME, run, global_step, count * frequency, learner)
+        learner.collect()
         arrays, environment_facts = environments.record()
         replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
-        run.save_checkpoint(
+        base.save_checkpoint(
+            NAME,
+            run,
             global_step,
             weights=agent.state_dict(),
             arrays={
@@ -327,9 +327,9 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             if global_step // count % frequency == 0:
                 replay.sample(batch)
                 is_finite = learner.update(batch, config.learning_rate)
-                learner.collect()
                 # Report.
                 if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
+                    base.stop_where_troubled(NAME, run, global_step, count * frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
                     base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
                     rate = int((global_step - started_step) / (time.time() - started_at))

@@ -237,6 +237,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
     rng = np.random.default_rng(config.seed)
     agent = _agent(config, action_count)
     replay = FrameReplay(config.kept, envs, (SIDE, SIDE), STACK, config.seed)
+    replay.write_ahead(run, config.checkpoint_replay_mb)
     observations = np.zeros((envs, *games.shape), np.uint8)
     newest_pictures = observations[:, -1]
     rewards = np.zeros((frequency, envs))
@@ -267,16 +268,14 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         elif not is_exact:
             replay.interrupt(newest_pictures)
 
-    def losses() -> dict[str, float]:
-        return {f"losses/{name}": value for name, value in learner.losses().items()}
-
     def save() -> None:
+        base.stop_where_troubled(NAME, run, global_step, envs * frequency, learner)
         weights = learner.arrays()
-        is_finite = all(bool(np.isfinite(part).all()) for part in weights.values())
-        base.stop_where_infinite(NAME, run, global_step, losses(), is_finite)
         arrays, environment_facts = games.record()
         replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
-        run.save_checkpoint(
+        base.save_checkpoint(
+            NAME,
+            run,
             global_step,
             weights={"atoms": agent.atoms, **weights},
             arrays={**arrays, **replay_arrays, **learner.moments()},
@@ -326,13 +325,13 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             if global_step // every - max(began, learning_starts) // every > is_move_due:
                 learner.follow(1)
             if global_step // envs % frequency == 0:
-                is_finite = learner.update(replay)
+                learner.update(replay)
                 # Report.
-                if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    found = losses()
-                    base.stop_where_infinite(NAME, run, global_step, found, is_finite)
+                if global_step // REPORT_EVERY > began // REPORT_EVERY:
+                    base.stop_where_troubled(NAME, run, global_step, envs * frequency, learner)
+                    losses = {f"losses/{name}": value for name, value in learner.losses().items()}
                     rate = int((global_step - started_step) / (time.time() - started_at))
-                    run.scalars(global_step, {**found, "charts/SPS": rate})
+                    run.scalars(global_step, {**losses, "charts/SPS": rate})
             if is_move_due:
                 learner.follow(1)
         if run.checkpoint_due(global_step):

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.perceptron import Forward, Perceptron
+from cleanrl_worker.perceptron import Perceptron
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
 from cleanrl_worker.value_kernels import Adam, QKernel, TargetLearner
 from cleanrl_worker.vector import Environments, plain
@@ -41,6 +41,7 @@ NORMALISES = False
 HIDDEN = (120, 84)
 REPORT_EVERY = 100
 """Environment steps between two reports of the losses."""
+FIGURES = ("td_loss", "q_values")
 
 
 class Config(base.AlgorithmConfig):
@@ -167,7 +168,7 @@ def _learner(config: Config, agent: Agent, target: Agent) -> TargetLearner:
         return QKernel(agent.network, target.network, config.batch_size, adam, config.gamma)
     from cleanrl_worker.value_autograd import AutogradLearner, adam_of
 
-    return AutogradLearner(agent, functools.partial(loss, config=config), adam_of, config, target=target)
+    return AutogradLearner(agent, functools.partial(loss, config=config), adam_of, config, FIGURES, target=target)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
@@ -188,6 +189,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
     rng = np.random.default_rng(config.seed)
     agent, target = Agent(size, action_count), Agent(size, action_count)
     replay = Replay(config.buffer_size, count, *_replay(config, environments.observation_space), seed=config.seed)
+    replay.write_ahead(run, config.checkpoint_replay_mb)
     batch = replay.batch(config.batch_size)
     observations = np.zeros((count, size), base.stored_dtype(environments.observation_space))
     rewards = np.zeros((frequency, count))
@@ -218,12 +220,16 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             learning_starts += global_step
         elif not is_exact:
             replay.interrupt(observations)
-    values_of = Forward(agent.network, count)
+    values_of = learner.forward(count)
 
     def save() -> None:
+        base.stop_where_troubled(NAME, run, global_step, count * frequency, learner)
+        learner.collect()
         arrays, environment_facts = environments.record()
         replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
-        run.save_checkpoint(
+        base.save_checkpoint(
+            NAME,
+            run,
             global_step,
             weights=agent.state_dict(),
             arrays={
@@ -280,9 +286,9 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             if global_step // count % frequency == 0:
                 replay.sample(batch)
                 is_finite = learner.update(batch, config.learning_rate)
-                learner.collect()
                 # Report.
                 if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
+                    base.stop_where_troubled(NAME, run, global_step, count * frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
                     base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
                     rate = int((global_step - started_step) / (time.time() - started_at))

@@ -208,6 +208,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
     rng = np.random.default_rng(config.seed)
     agent = Agent(action_count, SIZES)
     replay = FrameReplay(config.kept, envs, (SIDE, SIDE), STACK, config.seed)
+    replay.write_ahead(run, config.checkpoint_replay_mb)
     observations = np.zeros((envs, *games.shape), np.uint8)
     newest_pictures = observations[:, -1]
     rewards = np.zeros((frequency, envs))
@@ -239,9 +240,12 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             replay.interrupt(newest_pictures)
 
     def save() -> None:
+        base.stop_where_troubled(NAME, run, global_step, envs * frequency, learner)
         arrays, environment_facts = games.record()
         replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
-        run.save_checkpoint(
+        base.save_checkpoint(
+            NAME,
+            run,
             global_step,
             weights=learner.arrays(),
             arrays={**arrays, **replay_arrays, **learner.moments()},
@@ -292,11 +296,11 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             if earlier > 0:
                 learner.follow(1 - (1 - config.tau) ** earlier)
             if global_step // envs % frequency == 0:
-                is_finite = learner.update(replay)
+                learner.update(replay)
                 # Report.
-                if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
+                if global_step // REPORT_EVERY > began // REPORT_EVERY:
+                    base.stop_where_troubled(NAME, run, global_step, envs * frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
-                    base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
                     rate = int((global_step - started_step) / (time.time() - started_at))
                     run.scalars(global_step, {**losses, "charts/SPS": rate})
             if is_move_due:

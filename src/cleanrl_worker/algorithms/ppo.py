@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from cleanrl_worker import kernels
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.kernels import Batch, Learner, Losses
-from cleanrl_worker.network import Actor, FrozenActor, Network
+from cleanrl_worker.network import FrozenActor, Network
 from cleanrl_worker.vector import Environments, plain
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
@@ -50,6 +50,10 @@ class Config(base.AlgorithmConfig):
     """How many environment steps to train for, over all environments together."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
     """The name of the experiment, part of the run's name."""
+    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
+    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
+    """Whether the torch backend compiles its updates first; needs a compiler and a minute at the start."""
     learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
     """The step size of Adam; 1e-4 to 1e-3 are usual."""
     num_envs: int = Field(default=4, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
@@ -189,16 +193,14 @@ def _learner(config: Config, agent: Agent) -> Learner:
     if base.resolved_backend(config.backend) == "numpy":
         return kernels.CategoricalKernel(agent.network, config.minibatch_size, config)
     from cleanrl_worker.autograd import AutogradLearner
+    from cleanrl_worker.torch_backend import Compute
 
-    return AutogradLearner(
-        agent.network,
-        agent.module(),
-        loss,
-        config.minibatch_size,
-        config,
-        cuda=config.cuda,
-        deterministic=config.torch_deterministic,
-    )
+    # One thread: more make small networks slower, and the result depend on their number.
+    compute = Compute.prepared(
+        cuda=config.cuda, deterministic=config.torch_deterministic, cuda_graphs=config.cuda_graphs,
+        compiles=config.compile, seed=config.seed,
+    )  # fmt: skip
+    return AutogradLearner(agent.network, agent.module(), loss, config.minibatch_size, config, compute)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
@@ -246,12 +248,14 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         rng.bit_generator.state = resume.facts["rng"]
         base.restore_environments(run, environments, resume)
     environments.observe(observations[-1])
-    actor = Actor(agent.network, count)
+    actor = learner.actor(count)
     learning_rate = config.learning_rate
 
     def save() -> None:
         arrays, environment_facts = environments.record()
-        run.save_checkpoint(
+        base.save_checkpoint(
+            NAME,
+            run,
             global_step,
             weights=agent.state_dict(),
             arrays={**arrays, **base.optimizer_arrays(agent.network, learner)},

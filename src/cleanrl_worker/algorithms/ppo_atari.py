@@ -297,10 +297,10 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
         newest = state()
         if run.checkpoint_due(global_step):
-            run.save_checkpoint(**newest)
+            base.save_checkpoint(NAME, run, **newest)
             saved_step = global_step
     if saved_step != newest["step"]:
-        run.save_checkpoint(**newest)
+        base.save_checkpoint(NAME, run, **newest)
 
 
 def _learned(config: Config, run: Run, learner: PolicyLearner, rng: np.random.Generator, global_step: int) -> bool:

@@ -317,10 +317,10 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
         newest = state()
         if run.checkpoint_due(global_step):
-            run.save_checkpoint(**newest)
+            base.save_checkpoint(NAME, run, **newest)
             saved_step = global_step
     if saved_step != newest["step"]:
-        run.save_checkpoint(**newest)
+        base.save_checkpoint(NAME, run, **newest)
 
 
 def _learned(config: Config, run: Run, learner: RecurrentLearner, rng: np.random.Generator, global_step: int) -> bool:
@@ -340,7 +340,7 @@ def _learned(config: Config, run: Run, learner: RecurrentLearner, rng: np.random
 class RememberingPolicy:
     """Acts on pictures [rows, 4, 84, 84] by a checkpoint's weights: looks at the newest and remembers. Needs torch.
 
-    Each row is a game of its own. A game that has just begun shows one picture four times; then its memory is empty.
+    Each row is a game of its own, with its own memory.
     """
 
     def __init__(self, agent: Agent, first_action: int) -> None:
@@ -352,6 +352,10 @@ class RememberingPolicy:
         self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
         self._first_action = first_action
         self._state = torch.zeros(2, 0, self._weights["lstm.weight_hh_l0"].shape[1])
+
+    def begin(self, row: int) -> None:
+        """A game begins in this row: what was remembered there is forgotten."""
+        self._state[:, row : row + 1] = 0
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
         """The likeliest actions where `deterministic`, else draws."""
@@ -371,8 +375,7 @@ class RememberingPolicy:
             raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
         if self._state.shape[1] != len(observations):
             self._state = self._state.new_zeros(2, len(observations), self._state.shape[2])
-        has_begun = (observations == observations[:, :1]).all((1, 2, 3))
-        keeps = torch.as_tensor(~has_begun, dtype=torch.float32)
+        keeps = torch.ones(len(observations))
         with torch.no_grad():
             seen = looked_at(self._weights, channels_last(torch.as_tensor(observations[:, -SEEN:])))
             hidden, self._state = remembered(self._weights, seen[None], self._state, keeps[None])

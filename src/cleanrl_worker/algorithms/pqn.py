@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker import value_kernels
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.perceptron import Forward, Perceptron
+from cleanrl_worker.perceptron import Perceptron
 from cleanrl_worker.value_kernels import Judged, Learner, RAdam, ReturnsKernel
 from cleanrl_worker.vector import Environments, plain
 from mosaic import envs
@@ -38,6 +38,7 @@ NAME = "pqn"
 NORMALISES = False
 """Whether observations and rewards are normalised."""
 HIDDEN = (120, 84)
+FIGURES = ("td_loss", "q_values")
 
 
 class Config(base.AlgorithmConfig):
@@ -168,7 +169,7 @@ def _learner(config: Config, agent: Agent) -> Learner:
         return ReturnsKernel(agent.network, config.minibatch_size, RAdam(agent.network, max_norm=config.max_grad_norm))
     from cleanrl_worker.value_autograd import AutogradLearner, radam_of
 
-    return AutogradLearner(agent, loss, radam_of, config, max_norm=config.max_grad_norm)
+    return AutogradLearner(agent, loss, radam_of, config, FIGURES, max_norm=config.max_grad_norm)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
@@ -214,12 +215,14 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         rng.bit_generator.state = resume.facts["rng"]
         base.restore_environments(run, environments, resume)
     environments.observe(observations[-1])
-    values_of = Forward(agent.network, count)
+    values_of = learner.forward(count)
     learning_rate = config.learning_rate
 
     def save() -> None:
         arrays, environment_facts = environments.record()
-        run.save_checkpoint(
+        base.save_checkpoint(
+            NAME,
+            run,
             global_step,
             weights=agent.state_dict(),
             arrays={**arrays, **base.optimizer_arrays(agent.network, learner)},

@@ -304,6 +304,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         config.kept, envs, (SIDE, SIDE), STACK, config.seed, n_step=config.n_step, gamma=config.gamma,
         alpha=config.prioritized_replay_alpha, beta=config.beta(0), epsilon=config.prioritized_replay_eps,
     )  # fmt: skip
+    replay.write_ahead(run, config.checkpoint_replay_mb)
     observations = np.zeros((envs, *games.shape), np.uint8)
     newest_pictures = observations[:, -1]
     actions = np.zeros((frequency, envs), np.int64)
@@ -336,17 +337,15 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         elif not is_exact:
             replay.interrupt(newest_pictures)
 
-    def losses() -> dict[str, float]:
-        return {f"losses/{name}": value for name, value in learner.losses().items()}
-
     def save() -> None:
+        base.stop_where_troubled(NAME, run, global_step, envs * frequency, learner)
         learner.settle(replay)
         weights = learner.arrays()
-        is_finite = all(bool(np.isfinite(part).all()) for part in weights.values())
-        base.stop_where_infinite(NAME, run, global_step, losses(), is_finite)
         arrays, environment_facts = games.record()
         replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
-        run.save_checkpoint(
+        base.save_checkpoint(
+            NAME,
+            run,
             global_step,
             weights={"support": agent.atoms, **weights},
             arrays={**arrays, **replay_arrays, **learner.moments(), "noise": noise.array()},
@@ -393,13 +392,13 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
                 learner.follow(1 - (1 - config.tau) ** earlier)
             if global_step // envs % frequency == 0:
                 replay.beta = config.beta(global_step)
-                is_finite = learner.update(replay)
+                learner.update(replay)
                 # Report.
-                if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    found = losses()
-                    base.stop_where_infinite(NAME, run, global_step, found, is_finite)
+                if global_step // REPORT_EVERY > began // REPORT_EVERY:
+                    base.stop_where_troubled(NAME, run, global_step, envs * frequency, learner)
+                    losses = {f"losses/{name}": value for name, value in learner.losses().items()}
                     rate = int((global_step - started_step) / (time.time() - started_at))
-                    run.scalars(global_step, {**found, "charts/SPS": rate, "charts/beta": replay.beta})
+                    run.scalars(global_step, {**losses, "charts/SPS": rate, "charts/beta": replay.beta})
             if is_move_due:
                 learner.follow(config.tau)
         else:

@@ -182,6 +182,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
     rng = np.random.default_rng(config.seed)
     agent = Agent(action_count, SIZES)
     replay = FrameReplay(config.kept, 1, (SIDE, SIDE), STACK, config.seed)
+    replay.write_ahead(run, config.checkpoint_replay_mb)
     observations = np.zeros((1, *games.shape), np.uint8)
     newest_pictures = observations[:, -1]
     actions = np.zeros((frequency, 1), np.int64)
@@ -213,16 +214,14 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         elif not is_exact:
             replay.interrupt(newest_pictures)
 
-    def losses() -> dict[str, float]:
-        return {f"losses/{name}": value for name, value in learner.losses().items()}
-
     def save() -> None:
+        base.stop_where_troubled(NAME, run, global_step, frequency, learner)
         agent.parameters = learner.arrays()
-        is_finite = all(bool(np.isfinite(part).all()) for part in agent.parameters.values())
-        base.stop_where_infinite(NAME, run, global_step, losses(), is_finite)
         arrays, environment_facts = games.record()
         replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
-        run.save_checkpoint(
+        base.save_checkpoint(
+            NAME,
+            run,
             global_step,
             weights=agent.state_dict(),
             arrays={**arrays, **replay_arrays, **learner.moments()},
@@ -270,13 +269,13 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             if earlier > 0:
                 learner.follow(1 - (1 - config.tau) ** earlier)
             if global_step % frequency == 0:
-                is_finite = learner.update(replay)
+                learner.update(replay)
                 # Report.
-                if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    found = losses()
-                    base.stop_where_infinite(NAME, run, global_step, found, is_finite)
+                if global_step // REPORT_EVERY > began // REPORT_EVERY:
+                    base.stop_where_troubled(NAME, run, global_step, frequency, learner)
+                    losses = {f"losses/{name}": value for name, value in learner.losses().items()}
                     rate = int((global_step - started_step) / (time.time() - started_at))
-                    run.scalars(global_step, {**found, "charts/SPS": rate})
+                    run.scalars(global_step, {**losses, "charts/SPS": rate})
             if is_move_due:
                 learner.follow(config.tau)
         if run.checkpoint_due(global_step):

@@ -29,7 +29,6 @@ from cleanrl_worker.control_kernels import LOG_STD_MAX, LOG_STD_MIN, SacKernel
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
 from cleanrl_worker.vector import Environments, plain
 from mosaic import envs
-from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import EnvId, SafeName
 
 if TYPE_CHECKING:
@@ -114,13 +113,10 @@ class Agent:
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
     space: Any = env.action_space
-    if not isinstance(space, gymnasium.spaces.Box) or space.dtype.kind != "f" or 0 in space.shape:
+    if not base.is_continuous(space):
         raise base.refuse_actions(NAME, "a continuous (Box) action space", env)
-    if not space.is_bounded():
-        raise BadInput(
-            f"{NAME} squashes its actions into their bounds; {base.name_of(env)} has none for some of them. "
-            "This fits: ppo_continuous_action."
-        )
+    if not base.is_bounded(space):
+        raise base.refuse_actions(NAME, "a continuous (Box) action space with bounds", env)
     base.check_observations(NAME, env)
     inputs = base.Inputs.facts(env.observation_space)
     kept = min(config.buffer_size, config.total_timesteps)
@@ -182,6 +178,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
     agent = Agent(size, action_space.low, action_space.high)
     kept = min(config.buffer_size, config.total_timesteps)
     replay = Replay(kept, count, *_row(environments.observation_space, action_space), seed=config.seed)
+    replay.write_ahead(run, config.checkpoint_replay_mb)
     observations = np.zeros((count, size), base.stored_dtype(environments.observation_space))
     rewards = np.zeros(count)
     learning_starts = config.learning_starts
@@ -213,11 +210,14 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             replay.interrupt(observations)
 
     def save() -> None:
+        base.stop_where_troubled(NAME, run, global_step, count, learner)
         learner.collect()
         arrays, environment_facts = environments.record()
         replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
         moments, optimizer_facts = learner.moments()
-        run.save_checkpoint(
+        base.save_checkpoint(
+            NAME,
+            run,
             global_step,
             weights=agent.state_dict(),
             arrays={
@@ -244,6 +244,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
 
     def losses(is_finite: bool = True) -> dict[str, float]:
         """What is reported; ends the training where it is infinite."""
+        base.stop_where_troubled(NAME, run, global_step, count, learner)
         figures = {f"losses/{name}": value for name, value in learner.losses().items()}
         base.stop_where_infinite(NAME, run, global_step, figures, is_finite)
         return figures
@@ -256,6 +257,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             actions = rng.uniform(low, high, (count, low.size))
         else:
             actions = agent.drawn(learner.act(observations), rng.standard_normal((count, low.size), np.float32))
+            base.stop_where_actions_infinite(NAME, run, actions, global_step, count, learner)
         sent = np.clip(actions, low, high).astype(action_space.dtype)
         endings = environments.advance(sent.reshape(count, *action_space.shape), observations, rewards)
         global_step += count

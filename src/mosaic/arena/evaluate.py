@@ -39,6 +39,10 @@ class Policy(Protocol):
 class RememberingPolicy(Policy, Protocol):
     """One that keeps in mind what each row has seen: it is always asked for all rows."""
 
+    def begin(self, row: int) -> None:
+        """An episode begins in that row: nothing of an earlier one is to be remembered."""
+        ...
+
     def draw(self, observations: np.ndarray, rngs: Sequence[np.random.Generator]) -> np.ndarray:
         """Drawn actions, each row's by its own generator."""
         ...
@@ -226,6 +230,8 @@ class Player:
             self._add(row)
         seed = self._seeds[index]
         observation, _ = self._envs[row].reset(seed=seed)
+        if isinstance(self._policy, RememberingPolicy):
+            self._policy.begin(row)
         self._returns[row], self._lengths[row] = 0.0, 0
         if not self._deterministic:
             self._draws[row] = np.random.default_rng(seed)
@@ -281,12 +287,12 @@ class Player:
 
 
 def array_maker(space: Any) -> Callable[[Any], np.ndarray]:
-    """What makes an array of one observation: pairs, dictionaries and the like are flattened."""
-    if space.shape is not None:
-        return np.asarray
-    from gymnasium.spaces import flatten
+    """What makes an array of one observation: what is no array, nor a single number, is flattened."""
+    from gymnasium.spaces import Box, Discrete, MultiBinary
 
-    return lambda observation: np.asarray(flatten(space, observation))
+    from mosaic.envs.spaces import flattener
+
+    return np.asarray if isinstance(space, (Box, Discrete, MultiBinary)) else flattener(space) or np.asarray
 
 
 def _clipper(space: Any) -> Callable[[np.ndarray], np.ndarray]:

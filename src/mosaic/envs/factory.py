@@ -103,18 +103,15 @@ def _registered(registry: dict[str, Any]) -> Iterator[Listing]:
 
 def described(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """What a person wants to know of an environment before using it."""
+    from mosaic.envs.spaces import in_words
+
     return {
         "id": env.spec.id if env.spec else None,
         "family": family_of(env),
-        "observation_space": _in_words(env.observation_space),
-        "action_space": _in_words(env.action_space),
+        "observation_space": in_words(env.observation_space),
+        "action_space": in_words(env.action_space),
         "max_episode_steps": env.spec.max_episode_steps if env.spec else None,
     }
-
-
-def _in_words(space: Any) -> str:
-    """A box without its bounds, which may be thousands of numbers."""
-    return f"Box{space.shape} {space.dtype}" if hasattr(space, "low") else str(space)
 
 
 def family_of(env: gymnasium.Env[Any, Any]) -> str:
@@ -125,7 +122,10 @@ def family_of(env: gymnasium.Env[Any, Any]) -> str:
 
 def render_help(env_id: str) -> str:
     """What to do where no picture comes of an environment; empty where nothing is known."""
-    family = prepare(env_id)
+    try:
+        family = prepare(env_id)
+    except BadInput:  # not one of Gymnasium's: an algorithm may have its own
+        return ""
     return family.render_help if family else ""
 
 

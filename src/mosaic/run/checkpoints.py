@@ -1,8 +1,9 @@
 """Checkpoints: written elsewhere and renamed, hashed, and read without unpickling anything.
 
 `checkpoints/<step>/` holds `weights.safetensors`, `state.npz` and `manifest.json`; `last` and `best` are relative
-links. A name that begins with a dot and ends in `.tmp` is unfinished; `<step>.damaged` and `<step>.superseded` were
-set aside by a later attempt and are nobody's to load.
+links. What is too large to be written anew each time lies beside them in parts, files that never change and that
+checkpoints share by hard links; only going on needs them. A name that begins with a dot and ends in `.tmp` is
+unfinished; `<step>.damaged` and `<step>.superseded` were set aside by a later attempt and are nobody's to load.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,8 +32,18 @@ FORMAT = 1
 WEIGHTS = "weights.safetensors"
 STATE = "state.npz"
 MANIFEST = "manifest.json"
+PARTS = ".parts.tmp"
+"""Where parts lie that no checkpoint may have yet."""
 
 Array = npt.NDArray[Any]
+
+
+class Part(NamedTuple):
+    """A file that checkpoints share: once it is written, nobody changes it."""
+
+    path: Path
+    size_bytes: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,7 @@ class Checkpoint:
     facts: dict[str, Any]
     """What the algorithm wrote down beside its arrays."""
     manifest: dict[str, Any]
+    parts: dict[str, Part] = field(default_factory=dict)
     passed_over: tuple[Path, ...] = ()
     """Newer ones that are damaged."""
 
@@ -56,12 +68,12 @@ class _Damage(Exception):
 # --- reading
 
 
-def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """The checkpoint in that folder (or behind that link), or CheckpointDamaged."""
+def load_checkpoint(path: str | os.PathLike[str], *, with_parts: bool = True) -> Checkpoint:
+    """The checkpoint in that folder (or behind that link), or CheckpointDamaged. Only going on needs its parts."""
     given = Path(path)
     where = given.resolve() if given.is_symlink() else given.absolute()
     try:
-        return _load(where)
+        return _load(where, with_parts)
     except _Damage as damage:
         others = (other for other in _newest_first(where.parent) if other != where and is_whole(other))
         other = next(others, None)
@@ -69,12 +81,12 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
         raise CheckpointDamaged(f"Checkpoint {where} is damaged ({damage}). {advice}") from None
 
 
-def last_good_checkpoint(folder: RunFolder) -> Checkpoint | None:
-    """The newest that is whole; none where there is none."""
+def last_good_checkpoint(folder: RunFolder, *, with_parts: bool = True) -> Checkpoint | None:
+    """The newest that is whole; none where there is none. Only going on needs its parts."""
     passed_over: list[Path] = []
     for path in _newest_first(folder.checkpoints):
         try:
-            return replace(_load(path), passed_over=tuple(passed_over))
+            return replace(_load(path, with_parts), passed_over=tuple(passed_over))
         except _Damage:
             passed_over.append(path)
     return None
@@ -117,8 +129,8 @@ def _newest_first(shelf: Path) -> list[Path]:
     return [shelf / name for name in sorted(names, key=int, reverse=True)]
 
 
-def _load(path: Path) -> Checkpoint:
-    manifest = _verified(path)
+def _load(path: Path, with_parts: bool) -> Checkpoint:
+    manifest = _verified(path, with_parts)
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -127,13 +139,21 @@ def _load(path: Path) -> Checkpoint:
         arrays = _read_arrays(path / STATE)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, SafetensorError) as error:
         raise _Damage(str(error)) from None
-    return Checkpoint(path, manifest["step"], weights, arrays, manifest["facts"], manifest)
+    parts = {
+        name: Part(path / name, said["size_bytes"], said["sha256"])
+        for name, said in manifest["files"].items()
+        if name not in (WEIGHTS, STATE)
+    }
+    return Checkpoint(path, manifest["step"], weights, arrays, manifest["facts"], manifest, parts)
 
 
-def _verified(path: Path) -> dict[str, Any]:
+def _verified(path: Path, with_parts: bool = True) -> dict[str, Any]:
     manifest = _manifest(path)
-    for name in (WEIGHTS, STATE):
-        said = manifest["files"][name]
+    for name, said in manifest["files"].items():
+        if os.path.basename(name) != name:
+            raise _Damage(f"{MANIFEST} names a file outside of it")
+        if name not in (WEIGHTS, STATE) and not with_parts:
+            continue
         try:
             size, digest = _fingerprint(path / name)
         except OSError as error:
@@ -154,6 +174,8 @@ def _manifest(path: Path) -> dict[str, Any]:
             raise _Damage(f"{MANIFEST}: hash mismatch")
         if body["format"] != FORMAT:
             raise _Damage(f"{MANIFEST}: format {body['format']}, this version reads {FORMAT}")
+        if not {WEIGHTS, STATE} <= body["files"].keys():
+            raise _Damage(f"{MANIFEST} cannot be read")
     except OSError as error:
         raise _Damage(f"{MANIFEST}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -184,11 +206,12 @@ def write(
     folder: RunFolder,
     step: int,
     weights: Mapping[str, Array],
-    arrays: Mapping[str, Array],
+    arrays: Mapping[str, Array | Part],
     facts: Mapping[str, Any],
     further: Mapping[str, Any],
 ) -> Path:
     """`further` are entries of the manifest beside its own. An existing checkpoint of that step is replaced."""
+    parts = {name: array for name, array in arrays.items() if isinstance(array, Part)}
     from safetensors.numpy import save
 
     draft = folder.checkpoints / f".{step}.tmp"
@@ -196,8 +219,10 @@ def write(
     try:
         draft.mkdir(parents=True)
         (draft / WEIGHTS).write_bytes(save({name: np.asarray(array, order="C") for name, array in weights.items()}))
-        _write_arrays(draft / STATE, arrays)
-        files = {}
+        _write_arrays(draft / STATE, {key: array for key, array in arrays.items() if not isinstance(array, Part)})
+        files = {name: {"size_bytes": part.size_bytes, "sha256": part.sha256} for name, part in parts.items()}
+        for name, part in parts.items():
+            link(part.path, draft / name)
         for name in (WEIGHTS, STATE):
             size, digest = _fingerprint(draft / name)
             files[name] = {"size_bytes": size, "sha256": digest}
@@ -214,7 +239,7 @@ def write(
         body = json.loads(json.dumps(body))  # so that the digest is of what a reader will see
         body["sha256"] = _digest_of(body)
         (draft / MANIFEST).write_text(_manifest_text(body))
-        for path in (draft / WEIGHTS, draft / STATE, draft / MANIFEST, draft):
+        for path in (*(draft / name for name in files), draft / MANIFEST, draft):
             sync(path)
     except BaseException:
         _remove(draft)  # what a full disk needs most is room
@@ -235,6 +260,16 @@ def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+def link(path: Path, target: Path) -> None:
+    """The same file under another name; a copy where the file system knows no such thing."""
+    try:
+        os.link(path, target)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        shutil.copyfile(path, target)
 
 
 def point(link: Path, step: int) -> None:
@@ -262,6 +297,11 @@ def tidy(folder: RunFolder) -> None:
             os.rename(path, folder.checkpoint(int(step)))
         else:
             _remove(path)
+
+
+def drop_parts(folder: RunFolder) -> None:
+    """Removes parts that no checkpoint has; those that one has are there under its own names."""
+    shutil.rmtree(folder.checkpoints / PARTS, ignore_errors=True)
 
 
 class SetAside(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any, Self, SupportsFloat
 from mosaic.contracts import commands
 from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
 from mosaic.run import checkpoints
-from mosaic.run.checkpoints import Array, Checkpoint
+from mosaic.run.checkpoints import Array, Checkpoint, Part
 from mosaic.run.frames import Frames
 from mosaic.run.inbox import Inbox, process_started_at
 from mosaic.run.log import Log
@@ -208,7 +208,7 @@ class Run:
         step: int,
         *,
         weights: Mapping[str, Array],
-        arrays: Mapping[str, Array],
+        arrays: Mapping[str, Array | Part],
         facts: Mapping[str, Any],
     ) -> Path | None:
         """Where it lies; none where it could not be written: then a warning tells, and the one before still holds."""
@@ -277,6 +277,7 @@ class Run:
             self._flush()
             self._write_analytics()
         self._log.close()
+        checkpoints.drop_parts(self.folder)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import checkpoints
-from mosaic.run.checkpoints import Array, SetAside
+from mosaic.run.checkpoints import Array, Part, SetAside
 
 
 class Saved(NamedTuple):
@@ -45,7 +45,7 @@ class Shelf:
         self,
         step: int,
         weights: Mapping[str, Array],
-        arrays: Mapping[str, Array],
+        arrays: Mapping[str, Array | Part],
         facts: Mapping[str, Any],
         further: Mapping[str, Any],
         score: float | None,

@@ -1,0 +1,374 @@
+"""Proximal policy optimization for Atari games that envpool plays.
+
+The same agent as ppo_atari: three convolutions look at the newest four pictures, several games are played at once, and
+the policy is improved on what was seen over a few passes. The games are stepped by one call into envpool, which plays
+them in threads of its own. Choose it where there are cores to spare and many games to play, or a GPU that should not
+wait for the games; on one core it is no faster than ppo_atari, whose games come back exactly when a run is resumed.
+
+Paper: Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms", arXiv:1707.06347 (2017).
+Games: Weng et al., "EnvPool: A Highly Parallel Reinforcement Learning Environment Execution Engine", arXiv:2206.10558.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Mapping
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from cleanrl_worker import devices, kernels
+from cleanrl_worker.algorithms import base
+from cleanrl_worker.pictures import Sizes, assigned, begun_orthogonal, count, layer, sizes_of, trunk
+from cleanrl_worker.pool import Pool, check_pool, made, task_of
+from cleanrl_worker.vector import plain
+from mosaic.contracts.payload import EnvId, SafeName
+from mosaic.envs.atari import SIDE, STACK
+
+if TYPE_CHECKING:
+    from cleanrl_worker.torch_pictures import PolicyLearner
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+NAME = "ppo_atari_envpool"
+NORMALISES = False
+"""Whether observations and rewards are normalised."""
+SIZES = Sizes()
+STICKINESS = 0.0
+"""How often a game holds on to the action before, where its id does not say."""
+RECENT = 20
+"""Games over which the average return is reported."""
+make_env = functools.partial(made, stickiness=STICKINESS)
+"""How the environment is made that `check` is given."""
+
+
+class Config(base.AlgorithmConfig):
+    """Settings of PPO for Atari games in envpool."""
+
+    env_id: EnvId = Field(default="Breakout-v5", json_schema_extra=base.RUN)
+    """The game to train in, by its id in envpool (`Breakout-v5`) or in Gymnasium."""
+    total_timesteps: int = Field(default=10_000_000, gt=0, json_schema_extra=base.RUN)
+    """How many steps to train for, over all games together; a step is four frames."""
+    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
+    """The name of the experiment, part of the run's name."""
+    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
+    """What computes: torch."""
+    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
+    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
+    """Whether torch compiles its updates first; needs a compiler and a minute at the start."""
+    learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
+    """The step size of Adam; 1e-4 to 1e-3 are usual."""
+    num_envs: int = Field(default=8, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
+    """How many games are played at once."""
+    num_steps: int = Field(default=128, ge=2, le=1_000_000, json_schema_extra=base.ROLLOUT)
+    """How many steps are played in each game before an update."""
+    anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether the learning rate falls to zero over the run."""
+    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """The discount factor: how much a reward counts that comes one step later."""
+    gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """How far the advantage estimate looks ahead: 0 is one step (biased), 1 the whole episode (noisy)."""
+    num_minibatches: int = Field(default=4, ge=1, json_schema_extra=base.LEARNING)
+    """Into how many minibatches a rollout is cut; each is one gradient step."""
+    update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=base.LEARNING)
+    """How many passes over a rollout an update makes."""
+    norm_adv: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether the advantages of each minibatch are brought to mean 0 and deviation 1."""
+    clip_coef: float = Field(default=0.1, gt=0, le=10, json_schema_extra=base.LEARNING)
+    """How far the probability of an action may move in one update before its gradient is cut."""
+    clip_vloss: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether the value function's moves are clipped in the same way."""
+    ent_coef: float = Field(default=0.01, ge=0, le=10, json_schema_extra=base.LEARNING)
+    """How much a varied policy is rewarded; more explores more."""
+    vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
+    """The weight of the value loss beside the policy loss."""
+    max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=base.LEARNING)
+    """The greatest norm of a gradient; a longer one is cut to it."""
+    target_kl: float | None = Field(default=None, gt=0, json_schema_extra=base.LEARNING)
+    """The policy change after which an update stops early; unset: never."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Config:
+        if self.batch_size % self.num_minibatches:
+            raise ValueError(
+                f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
+                f"{self.num_minibatches} equal parts"
+            )
+        if self.norm_adv and self.minibatch_size < 2:
+            raise ValueError("norm_adv needs minibatches of at least 2 rows: lower num_minibatches")
+        if self.total_timesteps < self.batch_size:
+            raise ValueError(
+                f"total_timesteps = {self.total_timesteps} is less than one rollout of num_envs × num_steps = "
+                f"{self.batch_size} steps"
+            )
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def num_iterations(self) -> int:
+        return self.total_timesteps // self.batch_size
+
+
+class Agent:
+    """Three convolutions and a wide layer, which actor and critic share: a logit for each action, and the value."""
+
+    def __init__(self, action_count: int, sizes: Sizes = SIZES) -> None:
+        self.shapes = {
+            **trunk(STACK, SIDE, sizes),
+            **layer("actor", action_count, sizes.hidden),
+            **layer("critic", 1, sizes.hidden),
+        }
+        self.parameters: dict[str, Array] = {}
+
+    def initialise(self, rng: np.random.Generator) -> None:
+        """The small last actor layer makes the first policy nearly uniform."""
+        self.parameters = begun_orthogonal(self.shapes, rng, {"actor": 0.01, "critic": 1.0})
+
+    def state_dict(self) -> dict[str, Array]:
+        """CleanRL's keys, torch's layout."""
+        return dict(self.parameters)
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self.parameters = assigned(self.shapes, state)
+
+
+def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    actions = check_pool(NAME, env)
+    return {
+        "observations": [STACK, SIDE, SIDE],
+        "actions": actions,
+        "parameters": count(Agent(actions).shapes),
+        "backend": "torch",
+        "threads": devices.threads(),
+    }
+
+
+def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> PolicyLearner:
+    from cleanrl_worker.torch_backend import Compute
+    from cleanrl_worker.torch_pictures import PolicyLearner
+
+    compute = Compute.prepared(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+        cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
+    )  # fmt: skip
+    return PolicyLearner(agent.parameters, shape, config, compute)
+
+
+def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
+    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    task = task_of(config.env_id, STICKINESS)
+    games = Pool(task, config.num_envs, config.seed, devices.threads(), run.frames)
+    try:
+        _train(config, run, resume, games)
+    finally:
+        games.close()
+
+
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> None:
+    action_space: Any = games.action_space
+    action_count = int(action_space.n)
+    steps, envs, total = config.num_steps, config.num_envs, config.batch_size
+    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": envs, "num_steps": steps}
+    rng = np.random.default_rng(config.seed)
+    agent = Agent(action_count, SIZES)
+
+    observations = np.zeros((steps + 1, envs, *games.shape), np.uint8)
+    outputs = np.zeros((steps + 1, envs, action_count + 1), np.float32)
+    actions = np.zeros((steps, envs), np.int64)
+    dones = np.zeros((steps, envs), np.bool_)
+    recent: deque[float] = deque(maxlen=RECENT)
+
+    if resume is None:
+        iteration = global_step = 0
+        agent.initialise(rng)
+        learner = _learner(config, agent, games.shape)
+        games.start()
+    else:
+        base.check_resumable(NAME, shape, resume)
+        iteration, global_step = resume.facts["iteration"], resume.facts["global_step"]
+        if global_step + total > config.total_timesteps:
+            return
+        agent.load_state_dict(resume.weights)
+        learner = _learner(config, agent, games.shape)
+        learner.restore(resume.arrays, resume.facts["adam_count"])
+        rng.bit_generator.state = resume.facts["rng"]
+        recent.extend(resume.facts["recent"])
+        base.restore_environments(run, games, resume)
+    games.observe(observations[-1])
+    learning_rate = config.learning_rate
+
+    def state() -> dict[str, Any]:
+        """Everything that a checkpoint holds, copied."""
+        arrays, environment_facts = games.record()
+        return {
+            "step": global_step,
+            "weights": learner.arrays(),
+            "arrays": {**arrays, **learner.moments()},
+            "facts": {
+                "algorithm": NAME,
+                "shape": shape,
+                "config": config.model_dump(mode="json"),
+                "backend": "torch",
+                "threads": devices.threads(),
+                "first_action": int(action_space.start),
+                "iteration": iteration,
+                "global_step": global_step,
+                "learning_rate": learning_rate,
+                "adam_count": learner.adam.count,
+                "rng": plain(rng.bit_generator.state),
+                "recent": list(recent),
+                "environments": environment_facts,
+            },
+        }
+
+    started_at, started_step = time.time(), global_step
+    saved_step = -1 if resume is None else global_step
+    # A rollout and its update take seconds on a CPU. A run that is stopped meanwhile goes on later from before them.
+    newest = state()
+    while global_step + total <= config.total_timesteps and not run.stop_requested:
+        iteration += 1
+        if config.anneal_lr:
+            learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
+
+        # Play.
+        observations[0] = observations[-1]
+        dones[...] = False
+        cut: list[tuple[int, int, Array]] = []
+        # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
+        noise = rng.standard_exponential((steps, envs, action_count), np.float32)
+        np.log(noise, out=noise)
+        for t in range(steps):
+            outputs[t] = learner.act(observations[t])
+            actions[t] = (outputs[t, :, :-1] - noise[t]).argmax(1)
+            global_step += envs
+            for ending in games.step(actions[t], observations[t + 1]):
+                dones[t, ending.env] = True
+                if not ending.is_terminal:
+                    cut.append((t, ending.env, ending.observation))
+                if ending.is_episode:
+                    run.episode(
+                        env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                    )
+                    recent.append(ending.episodic_return)
+                    run.scalar("charts/avg_episodic_return", fmean(recent), global_step)
+            run.update(global_step)
+            if run.stop_requested:
+                break
+        if run.stop_requested:
+            break
+        rewards = games.finish(actions)
+        base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
+
+        # Judge. Behind a game that was cut short there would have been more: the value of its last observation stands
+        # for that, or the agent would learn that reaching the time limit is as bad as failing.
+        outputs[-1] = learner.act(observations[-1])
+        values = outputs[:, :, -1]
+        if cut:
+            ends = learner.values(np.array([observation for _, _, observation in cut]))
+            for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
+                rewards[t, env] += config.gamma * value
+        found = kernels.advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        returns = found + values[:-1]
+        logits = outputs[:-1, :, :-1].reshape(total, action_count)
+        logits = logits - logits.max(1, keepdims=True)
+        chosen = logits[np.arange(total), actions.reshape(total)]
+
+        # Learn.
+        learner.begin(
+            learning_rate,
+            observations[:-1].reshape(total, *games.shape),
+            actions=actions.reshape(total),
+            log_probs=chosen - np.log(np.exp(logits).sum(1)),
+            advantages=found.reshape(total),
+            returns=returns.reshape(total),
+            values=values[:-1].reshape(total),
+        )
+        if not _learned(config, run, learner, rng, global_step):
+            break
+
+        # Report.
+        figures, is_finite = learner.losses()
+        losses = {f"losses/{name}": value for name, value in figures.items()}
+        base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
+        spread = float(returns.var())
+        if spread > 0:
+            losses["losses/explained_variance"] = 1 - float((returns - values[:-1]).var()) / spread
+        rate = int((global_step - started_step) / (time.time() - started_at))
+        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
+        newest = state()
+        if run.checkpoint_due(global_step):
+            base.save_checkpoint(NAME, run, **newest)
+            saved_step = global_step
+    if saved_step != newest["step"]:
+        base.save_checkpoint(NAME, run, **newest)
+
+
+def _learned(config: Config, run: Run, learner: PolicyLearner, rng: np.random.Generator, global_step: int) -> bool:
+    """Whether all passes over the rollout were made: not where the run was asked to stop before its end."""
+    is_end = global_step + config.batch_size > config.total_timesteps
+    for _ in range(config.update_epochs):
+        for rows in rng.permutation(config.batch_size).reshape(config.num_minibatches, -1):
+            learner.update(rows)
+            run.update(global_step)
+            if run.stop_requested and not is_end:
+                return False
+        if config.target_kl is not None and learner.losses()[0]["approx_kl"] > config.target_kl:
+            break
+    return True
+
+
+class PicturePolicy:
+    """Acts on pictures [rows, 4, 84, 84] by a checkpoint's weights; needs torch."""
+
+    def __init__(self, state: Mapping[str, Array], first_action: int) -> None:
+        import torch
+
+        from cleanrl_worker.torch_pictures import as_tensors
+
+        torch.set_num_threads(devices.threads())
+        agent = Agent(len(state["actor.bias"]), sizes_of(state))
+        agent.load_state_dict(state)
+        self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
+        self._first_action = first_action
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        """The likeliest actions where `deterministic`, else draws."""
+        import torch
+
+        from cleanrl_worker.torch_pictures import channels_last, judged, looked_at
+
+        if observations.shape[1:] != (STACK, SIDE, SIDE):
+            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        with torch.no_grad():
+            pictures = channels_last(torch.as_tensor(observations))
+            logits = judged(self._weights, looked_at(self._weights, pictures))[:, :-1].numpy()
+        scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
+        return np.asarray(scores.argmax(1) + self._first_action)
+
+
+def load_policy(checkpoint: Checkpoint) -> base.Policy:
+    """The policy of a checkpoint of this algorithm."""
+    base.check_made_by(NAME, checkpoint)
+    return PicturePolicy(checkpoint.weights, checkpoint.facts["first_action"])
+
+
+def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
+    """What CleanRL's own script would save as its model, in its order."""
+    agent = Agent(len(checkpoint.weights["actor.bias"]), sizes_of(checkpoint.weights))
+    agent.load_state_dict(checkpoint.weights)
+    return agent.state_dict()

@@ -1,0 +1,473 @@
+"""Proximal policy optimization with curiosity (random network distillation) for Atari games that envpool plays.
+
+Where rewards are so rare that hardly anyone meets one by chance, the agent is paid for seeing something new. A fixed
+random network describes each picture, another one learns to predict the description; where it is wrong, the picture is
+new. PPO then maximises both the game's rewards and these surprises, each with a value of its own: the game's end with
+a life, the surprises go on through all lives. Choose it for games such as Montezuma's Revenge, with many games at once
+and a GPU. Where rewards are met by chance, ppo_atari_envpool learns the same with less.
+
+Paper: Burda, Edwards, Storkey, Klimov, "Exploration by Random Network Distillation", arXiv:1810.12894 (2018).
+Games: Weng et al., "EnvPool: A Highly Parallel Reinforcement Learning Environment Execution Engine", arXiv:2206.10558.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Mapping
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from cleanrl_worker import devices, kernels
+from cleanrl_worker.algorithms import base
+from cleanrl_worker.curiosity import PictureMoments, SurpriseScale
+from cleanrl_worker.pictures import Shapes, Sizes, assigned, begun_orthogonal, count, layer, trunk
+from cleanrl_worker.pool import STICKY, Pool, check_pool, made, task_of
+from cleanrl_worker.vector import plain
+from mosaic.contracts.payload import EnvId, SafeName
+from mosaic.envs.atari import SIDE, STACK
+
+if TYPE_CHECKING:
+    from cleanrl_worker.torch_curiosity import CuriousLearner
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+NAME = "ppo_rnd_envpool"
+NORMALISES = True
+"""Whether observations and rewards are normalised: what curiosity sees, and what it pays."""
+SIZES = Sizes(hidden=256)
+WIDE = 448
+"""Units of the layers behind the wide one."""
+FEATURES = 512
+"""Numbers with which a picture is described."""
+STICKINESS = STICKY
+"""How often a game holds on to the action before, where its id does not say."""
+RECENT = 20
+"""Games over which the average return is reported."""
+REPORTED = ("value_loss", "policy_loss", "entropy", "old_approx_kl", "fwd_loss", "approx_kl")
+make_env = functools.partial(made, stickiness=STICKINESS)
+"""How the environment is made that `check` is given."""
+
+
+class Config(base.AlgorithmConfig):
+    """Settings of PPO with random network distillation."""
+
+    env_id: EnvId = Field(default="MontezumaRevenge-v5", json_schema_extra=base.RUN)
+    """The game to train in, by its id in envpool (`MontezumaRevenge-v5`) or in Gymnasium."""
+    total_timesteps: int = Field(default=2_000_000_000, gt=0, json_schema_extra=base.RUN)
+    """How many steps to train for, over all games together; a step is four frames."""
+    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
+    """The name of the experiment, part of the run's name."""
+    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
+    """What computes: torch."""
+    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
+    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
+    """Whether torch compiles its updates first; needs a compiler and a minute at the start."""
+    learning_rate: float = Field(default=1e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
+    """The step size of Adam; 5e-5 to 5e-4 are usual."""
+    num_envs: int = Field(default=128, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
+    """How many games are played at once."""
+    num_steps: int = Field(default=128, ge=2, le=1_000_000, json_schema_extra=base.ROLLOUT)
+    """How many steps are played in each game before an update."""
+    anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether the learning rate falls to zero over the run."""
+    gamma: float = Field(default=0.999, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """The discount factor of the game's rewards: how much one counts that comes a step later."""
+    gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """How far the advantage estimates look ahead: 0 is one step (biased), 1 the whole rollout (noisy)."""
+    num_minibatches: int = Field(default=4, ge=1, json_schema_extra=base.LEARNING)
+    """Into how many minibatches a rollout is cut; each is one gradient step."""
+    update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=base.LEARNING)
+    """How many passes over a rollout an update makes."""
+    norm_adv: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether the advantages of each minibatch are brought to mean 0 and deviation 1."""
+    clip_coef: float = Field(default=0.1, gt=0, le=10, json_schema_extra=base.LEARNING)
+    """How far the probability of an action may move in one update before its gradient is cut."""
+    clip_vloss: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether the moves of the value of rewards are clipped in the same way."""
+    ent_coef: float = Field(default=0.001, ge=0, le=10, json_schema_extra=base.LEARNING)
+    """How much a varied policy is rewarded; more explores more."""
+    vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
+    """The weight of the losses of both values beside the policy loss."""
+    max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=base.LEARNING)
+    """The greatest norm of a gradient; a longer one is cut to it."""
+    target_kl: float | None = Field(default=None, gt=0, json_schema_extra=base.LEARNING)
+    """The policy change after which an update stops early; unset: never."""
+    update_proportion: float = Field(default=0.25, gt=0, le=1, json_schema_extra=base.LEARNING)
+    """The share of a minibatch from which the predictor learns: with many games less, or all is soon old."""
+    int_coef: float = Field(default=1.0, ge=0, le=1000, json_schema_extra=base.ROLLOUT)
+    """The weight of the advantages of surprises."""
+    ext_coef: float = Field(default=2.0, ge=0, le=1000, json_schema_extra=base.ROLLOUT)
+    """The weight of the advantages of the game's rewards."""
+    int_gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """The discount factor of surprises."""
+    num_iterations_obs_norm_init: int = Field(default=50, ge=1, le=100_000, json_schema_extra=base.ROLLOUT)
+    """For how many rollouts random actions are taken first, to learn how pictures look on the whole."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Config:
+        if self.batch_size % self.num_minibatches:
+            raise ValueError(
+                f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
+                f"{self.num_minibatches} equal parts"
+            )
+        if self.norm_adv and self.minibatch_size < 2:
+            raise ValueError("norm_adv needs minibatches of at least 2 rows: lower num_minibatches")
+        if self.total_timesteps < self.batch_size:
+            raise ValueError(
+                f"total_timesteps = {self.total_timesteps} is less than one rollout of num_envs × num_steps = "
+                f"{self.batch_size} steps"
+            )
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def num_iterations(self) -> int:
+        return self.total_timesteps // self.batch_size
+
+
+class Agent:
+    """Actor and both critics over shared convolutions; beside them the target, which is fixed, and its predictor."""
+
+    def __init__(self, action_count: int, sizes: Sizes = SIZES, wide: int = WIDE, features: int = FEATURES) -> None:
+        self.policy: Shapes = {
+            **trunk(STACK, SIDE, sizes),
+            **layer("network.9", wide, sizes.hidden),
+            **layer("extra_layer.0", wide, wide),
+            **layer("actor.0", wide, wide),
+            **layer("actor.2", action_count, wide),
+            **layer("critic_ext", 1, wide),
+            **layer("critic_int", 1, wide),
+        }
+        """What acts, under CleanRL's names."""
+        sight = {
+            name.removeprefix("network."): shape
+            for name, shape in trunk(1, SIDE, Sizes(sizes.channels, features)).items()
+        }
+        self.curiosity: Shapes = {
+            **{f"predictor.{name}": shape for name, shape in sight.items()},
+            **layer("predictor.9", features, features),
+            **layer("predictor.11", features, features),
+            **{f"target.{name}": shape for name, shape in sight.items()},
+        }
+        self.shapes = self.policy | self.curiosity
+        self.parameters: dict[str, Array] = {}
+
+    def initialise(self, rng: np.random.Generator) -> None:
+        """Small heads make the first policy nearly uniform and the first values nearly nothing."""
+        gains = {"extra_layer": 0.1, "actor": 0.01, "critic_ext": 0.01, "critic_int": 0.01}
+        self.parameters = begun_orthogonal(self.shapes, rng, gains)
+
+    def state_dict(self) -> dict[str, Array]:
+        """Of what acts: CleanRL's keys, torch's layout."""
+        return {name: self.parameters[name] for name in self.policy}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """What acts, and the rest where it is there."""
+        is_whole = any(name in state for name in self.curiosity)
+        self.parameters = assigned(self.shapes if is_whole else self.policy, state)
+
+
+def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    actions = check_pool(NAME, env)
+    return {
+        "observations": [STACK, SIDE, SIDE],
+        "actions": actions,
+        "parameters": count(Agent(actions).shapes),
+        "backend": "torch",
+        "threads": devices.threads(),
+    }
+
+
+def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> CuriousLearner:
+    from cleanrl_worker.torch_backend import Compute
+    from cleanrl_worker.torch_curiosity import CuriousLearner
+
+    compute = Compute.prepared(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+        cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
+    )  # fmt: skip
+    return CuriousLearner(agent.parameters, shape, config, compute)
+
+
+def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
+    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    task = task_of(config.env_id, STICKINESS)
+    games = Pool(task, config.num_envs, config.seed, devices.threads(), run.frames)
+    try:
+        _train(config, run, resume, games)
+    finally:
+        games.close()
+
+
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> None:
+    action_space: Any = games.action_space
+    action_count = int(action_space.n)
+    steps, envs, total = config.num_steps, config.num_envs, config.batch_size
+    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": envs, "num_steps": steps}
+    rng = np.random.default_rng(config.seed)
+    agent = Agent(action_count, SIZES, WIDE, FEATURES)
+    looks = PictureMoments(SIDE, SIDE)
+    scale = SurpriseScale(envs, config.int_gamma)
+
+    observations = np.zeros((steps + 1, envs, *games.shape), np.uint8)
+    arrived = np.zeros((steps, envs, SIDE, SIDE), np.uint8)
+    outputs = np.zeros((steps + 1, envs, action_count + 2), np.float32)
+    surprises = np.zeros((steps, envs), np.float32)
+    actions = np.zeros((steps, envs), np.int64)
+    dones = np.zeros((steps, envs), np.bool_)
+    never = np.zeros((steps, envs), np.bool_)
+    recent: deque[float] = deque(maxlen=RECENT)
+
+    if resume is None:
+        iteration = global_step = 0
+        agent.initialise(rng)
+        learner = _learner(config, agent, games.shape)
+        games.start()
+    else:
+        base.check_resumable(NAME, shape, resume)
+        iteration, global_step = resume.facts["iteration"], resume.facts["global_step"]
+        if global_step + total > config.total_timesteps:
+            return
+        agent.load_state_dict(resume.weights)
+        learner = _learner(config, agent, games.shape)
+        learner.restore(resume.arrays, resume.facts["adam_count"])
+        rng.bit_generator.state = resume.facts["rng"]
+        looks.restore("looks", resume.arrays, resume.facts["looks"])
+        scale.restore(resume.arrays, resume.facts["surprises"])
+        recent.extend(resume.facts["recent"])
+        base.restore_environments(run, games, resume)
+    games.observe(observations[-1])
+    learning_rate = config.learning_rate
+
+    def state() -> dict[str, Any]:
+        """Everything that a checkpoint holds, copied."""
+        arrays, environment_facts = games.record()
+        return {
+            "step": global_step,
+            "weights": learner.arrays(),
+            "arrays": {**arrays, **learner.moments(), **looks.arrays("looks"), **scale.arrays()},
+            "facts": {
+                "algorithm": NAME,
+                "shape": shape,
+                "config": config.model_dump(mode="json"),
+                "backend": "torch",
+                "threads": devices.threads(),
+                "first_action": int(action_space.start),
+                "iteration": iteration,
+                "global_step": global_step,
+                "learning_rate": learning_rate,
+                "adam_count": learner.adam.count,
+                "rng": plain(rng.bit_generator.state),
+                "looks": looks.count,
+                "surprises": scale.moments.count,
+                "recent": list(recent),
+                "environments": environment_facts,
+            },
+        }
+
+    saved_step = -1 if resume is None else global_step
+    # A rollout and its update take long. A run that is stopped meanwhile goes on later from before them.
+    newest = state()
+    if global_step == 0 and _looked_around(config, run, games, looks, rng, observations[-1]):
+        newest = state()
+    learner.look_by(looks.mean, looks.variance)
+    started_at, started_step = time.time(), global_step
+    while global_step + total <= config.total_timesteps and not run.stop_requested:
+        iteration += 1
+        if config.anneal_lr:
+            learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
+
+        # Play.
+        observations[0] = observations[-1]
+        dones[...] = False
+        cut: list[tuple[int, int, Array]] = []
+        finished: list[tuple[int, int, int]] = []
+        # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
+        noise = rng.standard_exponential((steps, envs, action_count), np.float32)
+        np.log(noise, out=noise)
+        for t in range(steps):
+            outputs[t] = learner.act(observations[t])
+            actions[t] = (outputs[t, :, :-2] - noise[t]).argmax(1)
+            global_step += envs
+            endings = games.step(actions[t], observations[t + 1])
+            arrived[t] = observations[t + 1, :, -1]
+            for ending in endings:
+                dones[t, ending.env] = True
+                arrived[t, ending.env] = ending.observation[-1]
+                if not ending.is_terminal:
+                    cut.append((t, ending.env, ending.observation))
+                if ending.is_episode:
+                    run.episode(
+                        env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                    )
+                    finished.append((t, ending.env, global_step))
+                    recent.append(ending.episodic_return)
+                    run.scalar("charts/avg_episodic_return", fmean(recent), global_step)
+            run.update(global_step)
+            if run.stop_requested:
+                break
+        if run.stop_requested:
+            break
+        rewards = games.finish(actions)
+        base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
+
+        # Be surprised.
+        for t in range(steps):
+            surprises[t] = learner.surprises(arrived[t])
+            run.update(global_step)
+            if run.stop_requested:
+                break
+        if run.stop_requested:
+            break
+        for t, env, step in finished:
+            run.scalar("charts/episode_curiosity_reward", surprises[t, env], step)
+        paid = scale(surprises)
+
+        # Judge. Behind a game that was cut short there would have been more: the value of its last observation stands
+        # for that, or the agent would learn that reaching the time limit is as bad as failing. Surprises have no end:
+        # what comes after a lost life counts for them, or the agent would be afraid of losing one.
+        outputs[-1] = learner.act(observations[-1])
+        values, int_values = outputs[:, :, -2], outputs[:, :, -1]
+        if cut:
+            ends = learner.values(np.array([observation for _, _, observation in cut]))
+            for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
+                rewards[t, env] += config.gamma * value
+        found = kernels.advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        int_found = kernels.advantages(paid, int_values, never, config.int_gamma, config.gae_lambda)
+        logits = outputs[:-1, :, :-2].reshape(total, action_count)
+        logits = logits - logits.max(1, keepdims=True)
+        chosen = logits[np.arange(total), actions.reshape(total)]
+
+        # Learn.
+        looks.see(arrived.reshape(total, SIDE, SIDE))
+        learner.look_by(looks.mean, looks.variance)
+        learner.begin(
+            learning_rate,
+            observations[:-1].reshape(total, *games.shape),
+            arrived.reshape(total, SIDE, SIDE),
+            actions=actions.reshape(total),
+            log_probs=chosen - np.log(np.exp(logits).sum(1)),
+            advantages=(config.ext_coef * found + config.int_coef * int_found).reshape(total),
+            returns=(found + values[:-1]).reshape(total),
+            values=values[:-1].reshape(total),
+            int_returns=(int_found + int_values[:-1]).reshape(total),
+        )
+        if not _learned(config, run, learner, rng, global_step):
+            break
+
+        # Report.
+        figures, is_finite = learner.losses()
+        losses = {f"losses/{name}": figures[name] for name in REPORTED}
+        base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
+        rate = int((global_step - started_step) / (time.time() - started_at))
+        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
+        newest = state()
+        if run.checkpoint_due(global_step):
+            base.save_checkpoint(NAME, run, **newest)
+            saved_step = global_step
+    if saved_step != newest["step"]:
+        base.save_checkpoint(NAME, run, **newest)
+
+
+def _looked_around(
+    config: Config, run: Run, games: Pool, looks: PictureMoments, rng: np.random.Generator, into: Array
+) -> bool:
+    """Plays at random to learn how pictures look; whether the run was not asked to stop meanwhile."""
+    action_space: Any = games.action_space
+    seen = np.zeros((config.num_steps, config.num_envs, SIDE, SIDE), np.uint8)
+    for _ in range(config.num_iterations_obs_norm_init):
+        for t in range(config.num_steps):
+            games.step(rng.integers(int(action_space.n), size=config.num_envs), into)
+            seen[t] = into[:, -1]
+            run.update(0)
+            if run.stop_requested:
+                return False
+        games.finish(np.zeros((config.num_steps, config.num_envs), np.int64))
+        looks.see(seen.reshape(config.batch_size, SIDE, SIDE))
+    return True
+
+
+def _learned(config: Config, run: Run, learner: CuriousLearner, rng: np.random.Generator, global_step: int) -> bool:
+    """Whether all passes over the rollout were made: not where the run was asked to stop before its end."""
+    from cleanrl_worker.torch_curiosity import CHUNK
+
+    is_end = global_step + config.batch_size > config.total_timesteps
+    for first in range(0, config.batch_size, CHUNK):
+        learner.describe(first)
+        run.update(global_step)
+        if run.stop_requested and not is_end:
+            return False
+    for _ in range(config.update_epochs):
+        for rows in rng.permutation(config.batch_size).reshape(config.num_minibatches, -1):
+            is_taught = rng.random(config.minibatch_size, np.float32) < config.update_proportion
+            learner.update(rows, is_taught)
+            run.update(global_step)
+            if run.stop_requested and not is_end:
+                return False
+        if config.target_kl is not None and learner.losses()[0]["approx_kl"] > config.target_kl:
+            break
+    return True
+
+
+class CuriousPolicy:
+    """Acts on pictures [rows, 4, 84, 84] by a checkpoint's weights; needs torch."""
+
+    def __init__(self, agent: Agent, first_action: int) -> None:
+        import torch
+
+        from cleanrl_worker.torch_pictures import as_tensors
+
+        torch.set_num_threads(devices.threads())
+        self._weights = as_tensors(agent.state_dict(), torch.device("cpu"), is_learned=False)
+        self._first_action = first_action
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        """The likeliest actions where `deterministic`, else draws."""
+        import torch
+
+        from cleanrl_worker.torch_curiosity import judged_twice
+        from cleanrl_worker.torch_pictures import channels_last
+
+        if observations.shape[1:] != (STACK, SIDE, SIDE):
+            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        with torch.no_grad():
+            logits = judged_twice(self._weights, channels_last(torch.as_tensor(observations)))[:, :-2].numpy()
+        scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
+        return np.asarray(scores.argmax(1) + self._first_action)
+
+
+def _loaded(checkpoint: Checkpoint) -> Agent:
+    base.check_made_by(NAME, checkpoint)
+    state = checkpoint.weights
+    first, second, third = (len(state[f"network.{number}.bias"]) for number in (0, 2, 4))
+    sizes = Sizes((first, second, third), len(state["network.7.bias"]))
+    features = len(state["target.7.bias"]) if "target.7.bias" in state else FEATURES
+    agent = Agent(len(state["actor.2.bias"]), sizes, len(state["network.9.bias"]), features)
+    agent.load_state_dict(state)
+    return agent
+
+
+def load_policy(checkpoint: Checkpoint) -> base.Policy:
+    """The policy of a checkpoint of this algorithm."""
+    return CuriousPolicy(_loaded(checkpoint), checkpoint.facts["first_action"])
+
+
+def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
+    """What CleanRL's own script would save as its model, in its order, if it saved one."""
+    return _loaded(checkpoint).state_dict()

@@ -1,0 +1,382 @@
+"""Parallelised Q-learning for Atari games that envpool plays.
+
+Q-learning without a replay buffer and without a target network: several games are played for a while, then the agent
+learns from what it saw in a few passes, towards λ-returns. Normalised layers keep it from running away. It needs a
+fraction of the memory of dqn_atari and is at home where many games can be played at once. The games are stepped by one
+call into envpool, which plays them in threads of its own.
+
+Paper: Gallici et al., "Simplifying Deep Temporal Difference Learning", arXiv:2407.04811 (2024).
+Games: Weng et al., "EnvPool: A Highly Parallel Reinforcement Learning Environment Execution Engine", arXiv:2206.10558.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Mapping
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Literal
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from cleanrl_worker import devices, value_kernels
+from cleanrl_worker.algorithms import base
+from cleanrl_worker.pictures import KERNELS, Shapes, Sizes, assigned, begun_orthogonal, count, layer
+from cleanrl_worker.pool import Pool, check_pool, made, task_of
+from cleanrl_worker.vector import plain
+from mosaic.contracts.payload import EnvId, SafeName
+from mosaic.envs.atari import SIDE, STACK
+
+if TYPE_CHECKING:
+    from cleanrl_worker.torch_returns import ReturnsLearner
+    from mosaic.run import Checkpoint, Run
+
+Array = npt.NDArray[Any]
+NAME = "pqn_atari_envpool"
+NORMALISES = False
+"""Whether observations and rewards are normalised."""
+SIZES = Sizes()
+STICKINESS = 0.0
+"""How often a game holds on to the action before, where its id does not say."""
+RECENT = 20
+"""Games over which the average return is reported."""
+make_env = functools.partial(made, stickiness=STICKINESS)
+"""How the environment is made that `check` is given."""
+
+
+class Config(base.AlgorithmConfig):
+    """Settings of parallelised Q-learning for Atari games in envpool."""
+
+    env_id: EnvId = Field(default="Breakout-v5", json_schema_extra=base.RUN)
+    """The game to train in, by its id in envpool (`Breakout-v5`) or in Gymnasium."""
+    total_timesteps: int = Field(default=10_000_000, gt=0, json_schema_extra=base.RUN)
+    """How many steps to train for, over all games together; a step is four frames."""
+    exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
+    """The name of the experiment, part of the run's name."""
+    backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
+    """What computes: torch."""
+    cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
+    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
+    """Whether torch compiles its updates first; needs a compiler and a minute at the start."""
+    learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
+    """The step size of RAdam; 1e-4 to 1e-3 are usual."""
+    num_envs: int = Field(default=8, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
+    """How many games are played at once."""
+    num_steps: int = Field(default=128, ge=1, le=1_000_000, json_schema_extra=base.ROLLOUT)
+    """How many steps are played in each game before an update."""
+    anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
+    """Whether the learning rate falls to zero over the run."""
+    gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """The discount factor: how much a reward counts that comes one step later."""
+    num_minibatches: int = Field(default=4, ge=1, json_schema_extra=base.LEARNING)
+    """Into how many minibatches a rollout is cut; each is one gradient step."""
+    update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=base.LEARNING)
+    """How many passes over a rollout an update makes."""
+    max_grad_norm: float = Field(default=10.0, gt=0, json_schema_extra=base.LEARNING)
+    """The greatest norm of a gradient; a longer one is cut to it."""
+    start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """The share of random actions in the beginning."""
+    end_e: float = Field(default=0.01, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """The share of random actions in the end."""
+    exploration_fraction: float = Field(default=0.1, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """The part of the run over which the share of random actions falls from `start_e` to `end_e`."""
+    q_lambda: float = Field(default=0.65, ge=0, le=1, json_schema_extra=base.ROLLOUT)
+    """How far the returns look ahead: 0 is one step (biased), 1 the whole rollout (noisy)."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Config:
+        if self.batch_size % self.num_minibatches:
+            raise ValueError(
+                f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
+                f"{self.num_minibatches} equal parts"
+            )
+        if self.total_timesteps < self.batch_size:
+            raise ValueError(
+                f"total_timesteps = {self.total_timesteps} is less than one rollout of num_envs × num_steps = "
+                f"{self.batch_size} steps"
+            )
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        return self.num_envs * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        return self.batch_size // self.num_minibatches
+
+    @property
+    def num_iterations(self) -> int:
+        return self.total_timesteps // self.batch_size
+
+    def epsilons(self, steps: Array) -> Array:
+        """The share of random actions at these environment steps."""
+        duration = max(1.0, self.exploration_fraction * self.total_timesteps)
+        fallen = np.minimum(steps / duration, 1.0)
+        return np.asarray(self.start_e + (self.end_e - self.start_e) * fallen)
+
+
+class Agent:
+    """A value for each action: three convolutions and a wide layer, each normalised before it is rectified."""
+
+    def __init__(self, action_count: int, sizes: Sizes = SIZES) -> None:
+        self.shapes: Shapes = {}
+        self._norms: Shapes = {}
+        seen, side = STACK, SIDE
+        for number, ((kernel, stride), channels) in enumerate(zip(KERNELS, sizes.channels, strict=True)):
+            side = (side - kernel) // stride + 1
+            self.shapes |= layer(f"network.{3 * number}", channels, seen, kernel, kernel)
+            self._add_norm(f"network.{3 * number + 1}", channels, side, side)
+            seen = channels
+        self.shapes |= layer("network.10", sizes.hidden, seen * side * side)
+        self._add_norm("network.11", sizes.hidden)
+        self.shapes |= layer("network.13", action_count, sizes.hidden)
+        self.parameters: dict[str, Array] = {}
+
+    def _add_norm(self, name: str, *shape: int) -> None:
+        norm = {f"{name}.weight": shape, f"{name}.bias": shape}
+        self._norms |= norm
+        self.shapes |= norm
+
+    def initialise(self, rng: np.random.Generator) -> None:
+        """Orthogonal layers; normalisations that change nothing yet."""
+        layers = {name: shape for name, shape in self.shapes.items() if name not in self._norms}
+        found = begun_orthogonal(layers, rng, {})
+        found |= {
+            name: np.full(shape, name.endswith("weight"), np.float32) for name, shape in self._norms.items()
+        }  # fmt: skip
+        self.parameters = {name: found[name] for name in self.shapes}
+
+    def state_dict(self) -> dict[str, Array]:
+        """CleanRL's keys, torch's layout."""
+        return dict(self.parameters)
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self.parameters = assigned(self.shapes, state)
+
+
+def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    actions = check_pool(NAME, env)
+    return {
+        "observations": [STACK, SIDE, SIDE],
+        "actions": actions,
+        "parameters": count(Agent(actions).shapes),
+        "backend": "torch",
+        "threads": devices.threads(),
+    }
+
+
+def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> ReturnsLearner:
+    from cleanrl_worker.torch_backend import Compute
+    from cleanrl_worker.torch_returns import ReturnsLearner
+
+    compute = Compute.prepared(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+        cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
+    )  # fmt: skip
+    return ReturnsLearner(agent.parameters, shape, config, compute)
+
+
+def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
+    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    task = task_of(config.env_id, STICKINESS)
+    games = Pool(task, config.num_envs, config.seed, devices.threads(), run.frames)
+    try:
+        _train(config, run, resume, games)
+    finally:
+        games.close()
+
+
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> None:
+    action_space: Any = games.action_space
+    action_count = int(action_space.n)
+    steps, envs, total = config.num_steps, config.num_envs, config.batch_size
+    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": envs, "num_steps": steps}
+    rng = np.random.default_rng(config.seed)
+    agent = Agent(action_count, SIZES)
+
+    observations = np.zeros((steps + 1, envs, *games.shape), np.uint8)
+    values = np.zeros((steps + 1, envs, action_count), np.float32)
+    dones = np.zeros((steps, envs), np.bool_)
+    recent: deque[float] = deque(maxlen=RECENT)
+
+    if resume is None:
+        iteration = global_step = 0
+        agent.initialise(rng)
+        learner = _learner(config, agent, games.shape)
+        games.start()
+    else:
+        base.check_resumable(NAME, shape, resume)
+        iteration, global_step = resume.facts["iteration"], resume.facts["global_step"]
+        if global_step + total > config.total_timesteps:
+            return
+        agent.load_state_dict(resume.weights)
+        learner = _learner(config, agent, games.shape)
+        learner.restore(resume.arrays, resume.facts["adam_count"])
+        rng.bit_generator.state = resume.facts["rng"]
+        recent.extend(resume.facts["recent"])
+        base.restore_environments(run, games, resume)
+    games.observe(observations[-1])
+    learning_rate = config.learning_rate
+
+    def state() -> dict[str, Any]:
+        """Everything that a checkpoint holds, copied."""
+        arrays, environment_facts = games.record()
+        return {
+            "step": global_step,
+            "weights": learner.arrays(),
+            "arrays": {**arrays, **learner.moments()},
+            "facts": {
+                "algorithm": NAME,
+                "shape": shape,
+                "config": config.model_dump(mode="json"),
+                "backend": "torch",
+                "threads": devices.threads(),
+                "first_action": int(action_space.start),
+                "iteration": iteration,
+                "global_step": global_step,
+                "learning_rate": learning_rate,
+                "adam_count": learner.adam.count,
+                "rng": plain(rng.bit_generator.state),
+                "recent": list(recent),
+                "environments": environment_facts,
+            },
+        }
+
+    started_at, started_step = time.time(), global_step
+    saved_step = -1 if resume is None else global_step
+    # A rollout and its update take seconds on a CPU. A run that is stopped meanwhile goes on later from before them.
+    newest = state()
+    while global_step + total <= config.total_timesteps and not run.stop_requested:
+        iteration += 1
+        if config.anneal_lr:
+            learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
+
+        # Play. The values that choose the actions are kept: they say later what a situation was worth.
+        observations[0] = observations[-1]
+        dones[...] = False
+        cut: list[tuple[int, int, Array]] = []
+        epsilons = config.epsilons(global_step + envs * np.arange(1, steps + 1))
+        is_greedy = rng.random((steps, envs)) >= epsilons[:, None]
+        actions = rng.integers(action_count, size=(steps, envs))
+        for t in range(steps):
+            values[t] = learner.act(observations[t])
+            np.copyto(actions[t], values[t].argmax(1), where=is_greedy[t])
+            global_step += envs
+            for ending in games.step(actions[t], observations[t + 1]):
+                dones[t, ending.env] = True
+                if not ending.is_terminal:
+                    cut.append((t, ending.env, ending.observation))
+                if ending.is_episode:
+                    run.episode(
+                        env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                    )
+                    recent.append(ending.episodic_return)
+                    run.scalar("charts/avg_episodic_return", fmean(recent), global_step)
+            run.update(global_step)
+            if run.stop_requested:
+                break
+        if run.stop_requested:
+            break
+        rewards = games.finish(actions)
+        base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
+
+        # Judge. Behind a game that was cut short there would have been more: the value of its last observation stands
+        # for that, or the agent would learn that reaching the time limit is as bad as failing.
+        values[-1] = learner.act(observations[-1])
+        if cut:
+            ends = learner.values(np.array([observation for _, _, observation in cut]))
+            for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
+                rewards[t, env] += config.gamma * value
+        found = value_kernels.q_lambda_returns(rewards, values[1:].max(2), dones, config.gamma, config.q_lambda)
+
+        # Learn.
+        learner.begin(
+            learning_rate,
+            observations[:-1].reshape(total, *games.shape),
+            actions.reshape(total),
+            found.reshape(total),
+        )
+        if not _learned(config, run, learner, rng, global_step):
+            break
+
+        # Report.
+        figures, is_finite = learner.losses()
+        losses = {f"losses/{name}": value for name, value in figures.items()}
+        base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
+        rate = int((global_step - started_step) / (time.time() - started_at))
+        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
+        newest = state()
+        if run.checkpoint_due(global_step):
+            base.save_checkpoint(NAME, run, **newest)
+            saved_step = global_step
+    if saved_step != newest["step"]:
+        base.save_checkpoint(NAME, run, **newest)
+
+
+def _learned(config: Config, run: Run, learner: ReturnsLearner, rng: np.random.Generator, global_step: int) -> bool:
+    """Whether all passes over the rollout were made: not where the run was asked to stop before its end."""
+    is_end = global_step + config.batch_size > config.total_timesteps
+    for _ in range(config.update_epochs):
+        for rows in rng.permutation(config.batch_size).reshape(config.num_minibatches, -1):
+            learner.update(rows)
+            run.update(global_step)
+            if run.stop_requested and not is_end:
+                return False
+    return True
+
+
+class GreedyPolicy:
+    """Takes the action of the highest value for pictures [rows, 4, 84, 84] by a checkpoint's weights; needs torch."""
+
+    def __init__(self, agent: Agent, first_action: int, epsilon: float) -> None:
+        import torch
+
+        from cleanrl_worker.torch_pictures import as_tensors
+
+        torch.set_num_threads(devices.threads())
+        self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
+        self._first_action = first_action
+        self._epsilon = epsilon
+
+    def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
+        """The best actions; unless `deterministic`, with the share of random ones that training ended with."""
+        import torch
+
+        from cleanrl_worker.torch_pictures import channels_last
+        from cleanrl_worker.torch_returns import valued
+
+        if observations.shape[1:] != (STACK, SIDE, SIDE):
+            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        with torch.no_grad():
+            values = valued(self._weights, channels_last(torch.as_tensor(observations))).numpy()
+        chosen = values.argmax(1)
+        if not deterministic:
+            is_random = rng.random(len(chosen)) < self._epsilon
+            chosen = np.where(is_random, rng.integers(values.shape[1], size=len(chosen)), chosen)
+        return np.asarray(chosen + self._first_action)
+
+
+def _loaded(checkpoint: Checkpoint) -> Agent:
+    base.check_made_by(NAME, checkpoint)
+    state = checkpoint.weights
+    first, second, third = (len(state[f"network.{number}.bias"]) for number in (0, 3, 6))
+    agent = Agent(len(state["network.13.bias"]), Sizes((first, second, third), len(state["network.10.bias"])))
+    agent.load_state_dict(state)
+    return agent
+
+
+def load_policy(checkpoint: Checkpoint) -> base.Policy:
+    """The policy of a checkpoint of this algorithm."""
+    return GreedyPolicy(_loaded(checkpoint), checkpoint.facts["first_action"], checkpoint.facts["config"]["end_e"])
+
+
+def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
+    """What CleanRL's own script would save, if it saved a model."""
+    return _loaded(checkpoint).state_dict()

@@ -1,0 +1,89 @@
+"""Whole trainings on a GPU: do they run, how fast, do they learn, and does a resumed one end where the other did?
+
+    python -m tests.bench.gpu_training [--cpu] [--no-cuda-graphs] [--steps-share 1.0]
+
+PPO and DQN on CartPole-v1 and SAC on Pendulum-v1, each twice with the same seed: in one go, and stopped half way and
+resumed from its checkpoint. Beside torch and numpy it needs gymnasium, farama-notifications, pydantic, pydantic-core,
+annotated-types, typing-extensions, typing-inspection and safetensors; what was imported is told in the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+import numpy as np  # noqa: E402
+from tests.helpers.algorithm_cases import newest, opened  # noqa: E402
+
+from cleanrl_worker.registry import algorithm  # noqa: E402
+
+ROWS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "ppo": ("CartPole-v1", 24_576, {"backend": "torch"}),
+    "dqn": ("CartPole-v1", 8_000, {"backend": "torch", "learning_starts": 1_000, "buffer_size": 5_000}),
+    "sac_continuous_action": ("Pendulum-v1", 4_000, {"backend": "torch", "learning_starts": 500}),
+}
+
+
+def trained(path: Path, name: str, config: Any, stop_at: int | None = None, is_resumed: bool = False) -> Any:
+    """The run, and how long it took."""
+    resume = newest(path) if is_resumed else None
+    with opened(path, config, resume) as run:
+        run.stop_at = stop_at
+        began = time.perf_counter()
+        algorithm(name).train(config, run, resume)
+        return run, time.perf_counter() - began
+
+
+def told(name: str, settings: dict[str, Any], share: float, folder: Path) -> str:
+    env_id, steps, own = ROWS[name]
+    total = max(2, int(steps * share) // 512) * 512
+    config = algorithm(name).Config(env_id=env_id, total_timesteps=total, seed=1, **{**own, **settings})
+    run, taken = trained(folder / f"{name} whole", name, config)
+    trained(folder / f"{name} halves", name, config, stop_at=total // 2)
+    half = newest(folder / f"{name} halves").step
+    trained(folder / f"{name} halves", name, config, is_resumed=True)
+    one, other = newest(folder / f"{name} whole"), newest(folder / f"{name} halves")
+    apart = max(float(np.abs(part - other.weights[key]).max()) for key, part in one.weights.items())
+    verdict = "equal" if apart == 0 and one.step == other.step else f"DIFFER by {apart:.1e}"
+    returns = [episode[2] for episode in run.episodes]
+    began, ended = statistics.mean(returns[:10]), statistics.mean(returns[-10:])
+    return (
+        f"{name:22} {env_id:12} {total:6} steps at {total / taken:7.0f}/s; mean return of the first ten episodes "
+        f"{began:8.1f}, of the last {ended:8.1f}; resumed at {half}: weights {verdict}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cpu", action="store_true", help="on the CPU instead")
+    parser.add_argument("--no-cuda-graphs", action="store_true")
+    parser.add_argument("--steps-share", type=float, default=1.0, help="how much of each training")
+    chosen = parser.parse_args()
+    import torch
+
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() and not chosen.cpu else "CPU"
+    print(f"torch {torch.__version__}, {device}", flush=True)
+    settings = {"cuda": not chosen.cpu, "cuda_graphs": not chosen.no_cuda_graphs}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ROWS:
+            try:
+                print(told(name, settings, chosen.steps_share, Path(folder)), flush=True)
+            except Exception:
+                print(f"{name:22} FAILED", flush=True)
+                traceback.print_exc()
+    imported = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
+    ours = {"cleanrl_worker", "mosaic", "tests", "__main__", "__mp_main__"}
+    print("imported:", ", ".join(sorted(name for name in imported - ours if not name.startswith("_"))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,351 @@
+"""The algorithms that play in envpool, against the real run handle, with tiny networks.
+
+Their games are a stand-in's that ends, resets and counts as envpool does; and envpool's own where it is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.helpers import fake_envpool
+from tests.helpers.algorithm_cases import Killed, WatchedRun, assert_same, events, newest, opened
+
+from cleanrl_worker.algorithms import ppo_rnd_envpool
+from cleanrl_worker.evaluation_registry import recipe
+from cleanrl_worker.pictures import Sizes
+from cleanrl_worker.pool import PoolGame, Task
+from mosaic.contracts.errors import MosaicError
+from mosaic.run import Checkpoint
+from mosaic.run.torchfile import save_state_dict
+
+NAMES = ("ppo_atari_envpool", "pqn_atari_envpool", "ppo_rnd_envpool")
+EACH = pytest.mark.parametrize("name", NAMES)
+SMALL: dict[str, Any] = {
+    "env_id": "Breakout-v5", "total_timesteps": 128, "checkpoint_every": 64, "num_envs": 2, "num_steps": 16,
+    "num_minibatches": 2, "update_epochs": 2, "num_iterations_obs_norm_init": 1, "cuda": False,
+}  # fmt: skip
+TAGS = {
+    "ppo_atari_envpool": (
+        "value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "explained_variance",
+    ),
+    "pqn_atari_envpool": ("td_loss", "q_values"),
+    "ppo_rnd_envpool": ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "fwd_loss"),
+}  # fmt: skip
+KINDS = {
+    "ppo_atari_envpool": ["network", "actor", "critic"],
+    "pqn_atari_envpool": ["network"],
+    "ppo_rnd_envpool": ["network", "extra_layer", "actor", "critic_ext", "critic_int"],
+}
+
+
+def module_of(name: str) -> Any:
+    return importlib.import_module(f"cleanrl_worker.algorithms.{name}")
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        monkeypatch.setattr(module_of(name), "SIZES", Sizes((4, 4, 4), 8))
+    monkeypatch.setattr(ppo_rnd_envpool, "WIDE", 6)
+    monkeypatch.setattr(ppo_rnd_envpool, "FEATURES", 5)
+
+
+@pytest.fixture(params=["stand-in", "envpool"])
+def games(request: pytest.FixtureRequest) -> Iterator[str]:
+    """What plays: the stand-in, or envpool itself."""
+    if request.param == "stand-in":
+        with fake_envpool.fake_envpool():
+            yield request.param
+        return
+    if importlib.util.find_spec("envpool") is None:
+        pytest.skip("envpool is not installed: pip install 'mosaic-rl[envpool]'")
+    yield request.param
+
+
+@pytest.fixture
+def stand_in() -> Iterator[list[fake_envpool.FakePool]]:
+    with fake_envpool.fake_envpool() as pools:
+        yield pools
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    path = tmp_path / "a user's runs"
+    path.mkdir()
+    return path
+
+
+def config_of(name: str, **changes: Any) -> Any:
+    kind = module_of(name).Config
+    return kind(**{key: value for key, value in (SMALL | changes).items() if key in kind.model_fields})
+
+
+def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> WatchedRun:
+    with opened(path, config, resume) as run:
+        for order, value in orders.items():
+            setattr(run, order, value)
+        module_of(name).train(config, run, resume)
+    return run
+
+
+@EACH
+def test_equal_seeds_give_equal_weights_and_saving_changes_nothing(name: str, games: str, place: Path) -> None:
+    trained(place / "often", name, config_of(name))
+    trained(place / "once", name, config_of(name, checkpoint_every=10**6))
+    trained(place / "other", name, config_of(name, seed=2))
+    assert_same(newest(place / "often"), newest(place / "once"))
+    weights, others = newest(place / "once").weights, newest(place / "other").weights
+    assert any(weights[key].tobytes() != others[key].tobytes() for key in weights)
+
+
+@EACH
+def test_a_killed_run_goes_on_with_new_games_and_says_so(name: str, games: str, place: Path) -> None:
+    config = config_of(name, total_timesteps=192)
+    straight = trained(place / "straight", name, config)
+    ended = []
+    for number in range(2):
+        path = place / f"killed {number}"
+        with pytest.raises(Killed):
+            trained(path, name, config, kill_at=150)
+        checkpoint = newest(path)
+        assert checkpoint.step == 128
+        run = trained(path, name, config, checkpoint)
+        ended.append((newest(path), run.episodes))
+        (warning,) = events(path, "warning")
+        assert warning["code"] == "resumed_inexactly"
+        assert "envpool cannot put games back, so all 2 of them began anew" in warning["text"]
+    assert_same(ended[0][0], ended[1][0])
+    assert ended[0][1] == ended[1][1]
+    # All but the games is as it was: the schedule, the optimizer, the random numbers.
+    facts, whole = ended[0][0].facts, newest(place / "straight").facts
+    for key in ("iteration", "learning_rate", "adam_count", "rng"):
+        assert facts[key] == whole[key], key
+    assert straight.global_step == 192
+
+
+@EACH
+def test_where_games_are_all_alike_a_resumed_run_is_the_one_that_was_never_interrupted(
+    name: str, stand_in: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_envpool, "MOST_STEPS", 10**6)
+    monkeypatch.setattr(fake_envpool, "LEAST_LIFE", 10**6)
+    monkeypatch.setattr(fake_envpool.FakeGame, "_picture", lambda _: np.full((84, 84), 9, np.uint8))
+    config = config_of(name)
+    trained(place / "straight", name, config)
+    with pytest.raises(Killed):
+        trained(place / "killed", name, config, kill_at=100)
+    trained(place / "killed", name, config, newest(place / "killed"))
+    straight, resumed = newest(place / "straight"), newest(place / "killed")
+    for checkpoint in (straight, resumed):
+        checkpoint.facts.pop("environments")
+    assert_same(straight, resumed)
+
+
+@EACH
+@pytest.mark.parametrize("stop_at", [70, 96])
+def test_a_stop_goes_on_later_from_before_the_rollout_it_came_in(
+    name: str, stop_at: int, stand_in: Any, place: Path
+) -> None:
+    run = trained(place / "stopped", name, config_of(name, checkpoint_every=10**6), stop_at=stop_at)
+    assert run.global_step == stop_at
+    assert newest(place / "stopped").step == 64
+
+
+@EACH
+def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: str) -> None:
+    updates = []
+
+    class Learner:
+        def describe(self, first: int) -> None:
+            pass
+
+        def update(self, *rows: Any) -> None:
+            updates.append(rows)
+
+    class Stopping:
+        stop_requested = False
+
+        def update(self, step: int) -> None:
+            self.stop_requested = bool(updates)
+
+    made: Any = (config_of(name), Stopping(), Learner(), np.random.default_rng(1))
+    assert not module_of(name)._learned(*made, 64)
+    assert len(updates) == 1
+    assert module_of(name)._learned(*made, 128)
+    assert len(updates) == 1 + 2 * 2
+
+
+def test_curiosity_can_be_stopped_before_it_has_looked_around_and_does_so_later(stand_in: Any, place: Path) -> None:
+    config = config_of("ppo_rnd_envpool")
+    trained(place / "run", "ppo_rnd_envpool", config, stop_at=0)
+    begun = newest(place / "run")
+    assert begun.step == 0
+    assert begun.facts["looks"] < 1
+    trained(place / "run", "ppo_rnd_envpool", config, begun)
+    # Its random play, and then what it saw while it learned.
+    assert newest(place / "run").facts["looks"] == pytest.approx(32 + 128, abs=0.01)
+
+
+@EACH
+def test_everything_is_logged_under_cleanrls_tags(name: str, games: str, place: Path) -> None:
+    # Long enough for a whole game.
+    run = trained(place / "run", name, config_of(name, total_timesteps=640, num_steps=160))
+    series = {tag for event in events(place / "run", "metrics") for tag in event["series"]}
+    wanted = {"charts/learning_rate", "charts/SPS", "charts/avg_episodic_return", *(f"losses/{t}" for t in TAGS[name])}
+    assert wanted <= series
+    assert {tag for tag in series if tag.startswith("losses/")} == {f"losses/{tag}" for tag in TAGS[name]}
+    assert ("charts/episode_curiosity_reward" in series) == (name == "ppo_rnd_envpool")
+    assert run.episodes != []
+    assert all(length > 5 for *_, length in run.episodes)
+
+
+@EACH
+def test_a_game_that_was_cut_short_is_valued_and_a_lost_one_is_not(
+    name: str, stand_in: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = module_of(name)
+    found: list[Any] = []
+    kernels, function = (
+        (module.value_kernels, "q_lambda_returns") if name == "pqn_atari_envpool" else (module.kernels, "advantages")
+    )
+    kept = getattr(kernels, function)
+
+    def listen(rewards: Any, values: Any, dones: Any, *more: Any) -> Any:
+        found.append((rewards.copy(), dones.copy()))
+        return kept(rewards, values, dones, *more)
+
+    monkeypatch.setattr(kernels, function, listen)
+    monkeypatch.setattr(fake_envpool, "MOST_STEPS", 6)
+    monkeypatch.setattr(fake_envpool, "LEAST_LIFE", 100)
+    changes = {"num_steps": 16, "total_timesteps": 32, "gamma": 1.0, "num_iterations_obs_norm_init": 3}
+    trained(place / "run", name, config_of(name, **changes))
+    rewards, dones = found[0]
+    assert dones.any(0).all()
+    assert all(reward not in (0.0, 1.0) for reward in rewards[dones]), "the value of what would have followed is there"
+    assert set(rewards[~dones]) <= {0.0, 1.0}
+    if name == "ppo_rnd_envpool":
+        _, no_ends = found[1]
+        assert not no_ends.any(), "surprises go on through all games"
+
+
+@EACH
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(
+    name: str, stand_in: Any, place: Path
+) -> None:
+    config = config_of(name, total_timesteps=10_000)
+    trained(place / "run", name, config, stop_at=64)
+    checkpoint = newest(place / "run")
+    arrays = {**checkpoint.weights, "network.0.weight": np.full_like(checkpoint.weights["network.0.weight"], 3e38)}
+    broken = dataclasses.replace(checkpoint, weights=arrays)
+    with pytest.raises(MosaicError, match="became infinite or not a number"):
+        trained(place / "run", name, config, broken)
+    assert newest(place / "run").step == checkpoint.step
+    assert {event["step"] for event in events(place / "run", "anomaly")} == {checkpoint.step + 32}
+
+
+@EACH
+def test_a_reward_that_is_no_number_is_told_at_its_step(
+    name: str, stand_in: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, before = fake_envpool.FakePool._told, 16 if name == "ppo_rnd_envpool" else 0
+    calls = []
+
+    def once_not(pool: Any, chosen: Any, rewards: Any) -> Any:
+        observations, clipped, *rest = told(pool, chosen, rewards)
+        if len(chosen) == 2 and len(rewards) == 2:
+            calls.append(1)
+            if len(calls) == 1 + before + 10 + _resets(pool):
+                clipped = clipped * np.nan
+        return observations, clipped, *rest
+
+    def _resets(pool: Any) -> int:
+        """Games that both ended in one step take another call."""
+        return len(calls) - 1 - len(pool.games[0].actions)
+
+    monkeypatch.setattr(fake_envpool.FakePool, "_told", once_not)
+    with pytest.raises(MosaicError, match=f"{name} stopped at step 20: reward became infinite"):
+        trained(place / "run", name, config_of(name))
+    assert [(event["tag"], event["step"]) for event in events(place / "run", "anomaly")] == [("reward", 20)]
+
+
+@EACH
+def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(
+    name: str, games: str, place: Path
+) -> None:
+    import torch
+
+    module = module_of(name)
+    trained(place / "run", name, config_of(name, total_timesteps=64))
+    checkpoint = newest(place / "run")
+    game = recipe(name).environment("Breakout-v5")
+    assert isinstance(game, PoolGame)
+    assert game._task == Task("Breakout-v5", module.STICKINESS)
+    policy = module.load_policy(checkpoint)
+    observation, _ = game.reset(seed=1)
+    for deterministic in (True, False):
+        chosen = policy.act(np.stack([observation] * 8), deterministic, np.random.default_rng(0))
+        assert chosen.shape == (8,)
+        assert set(chosen.tolist()) <= set(range(4))
+    assert len(set(policy.act(np.stack([observation] * 8), True, np.random.default_rng(0)).tolist())) == 1
+    with pytest.raises(ValueError, match="expected"):
+        policy.act(np.zeros((1, 210, 160, 3), np.uint8), True, np.random.default_rng(0))
+    game.close()
+
+    model = place / f"{name}.cleanrl_model"
+    save_state_dict(model, module.state_dict_of(checkpoint))
+    state = torch.load(model, weights_only=True)
+    assert list(dict.fromkeys(key.partition(".")[0] for key in state)) == KINDS[name]
+    # What is saved for users of CleanRL is enough to act by.
+    alone = dataclasses.replace(checkpoint, weights={key: part.numpy() for key, part in state.items()})
+    seen = np.stack([observation] * 8)
+    rngs = np.random.default_rng(0), np.random.default_rng(0)
+    assert (module.load_policy(alone).act(seen, False, rngs[0]) == policy.act(seen, False, rngs[1])).all()
+
+
+@EACH
+def test_the_dry_run_says_what_the_run_will_be_made_of(name: str, games: str) -> None:
+    module = module_of(name)
+    game = module.make_env("Breakout-v5")
+    facts = module.check(config_of(name), game)
+    game.close()
+    assert (facts["actions"], facts["observations"], facts["backend"]) == (4, [4, 84, 84], "torch")
+
+
+def test_a_policy_change_that_is_large_enough_ends_an_update(stand_in: Any, place: Path) -> None:
+    for name in ("ppo_atari_envpool", "ppo_rnd_envpool"):
+        changes = {"total_timesteps": 32, "target_kl": 1e-12, "learning_rate": 0.01}
+        trained(place / name, name, config_of(name, **changes))
+        assert newest(place / name).facts["adam_count"] == 2
+
+
+def test_envpool_itself_ends_resets_and_counts_as_the_stand_in_does() -> None:
+    pytest.importorskip("envpool", reason="envpool is not installed: pip install 'mosaic-rl[envpool]'")
+    following = {}
+    for ignored in (0, 3):
+        pool, rng = Task("Breakout-v5", 0.0).opened([1, 2], 1), np.random.default_rng(0)
+        seen, _ = pool.reset()
+        ends = np.zeros(2, bool)
+        while not ends.any():
+            before = seen
+            seen, rewards, ends, cuts, info = pool.step(rng.integers(4, size=2))
+            assert not cuts.any()
+            assert (rewards == np.sign(info["reward"])).all()
+        ended = np.flatnonzero(ends).astype(np.int32)
+        assert (seen[ended, :3] == before[ended, 1:]).all(), "what is seen at an end belongs to what has ended"
+        assert set(info["lives"][ended]) == {4}
+        assert not info["terminated"].any(), "a life is an end, and the game goes on"
+        after, _, ends, _, info = pool.step(np.full(len(ended), ignored), ended)
+        assert len(after) == len(ended), "only the games that are named are stepped"
+        assert not ends.any()
+        assert (after[:, :3] == seen[ended, 1:]).all()
+        assert info["lives"].tolist() == [4] * len(ended)
+        following[ignored] = after.tobytes()
+        pool.reset(ended)
+    assert following[0] == following[3], "the action of a step that resets counts for nothing"

@@ -1,0 +1,104 @@
+"""What is no number ends a run at its step, whatever learns, and the last checkpoint from before stays the last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.helpers.algorithm_cases import NotANumber, events, newest, opened, registered
+
+from cleanrl_worker.pictures import Sizes
+from cleanrl_worker.registry import ALGORITHMS, algorithm
+from mosaic.contracts.errors import MosaicError
+from mosaic.run import Checkpoint
+
+EACH = pytest.mark.parametrize("name", [name for name, entry in ALGORITHMS.items() if entry.extra is None])
+SMALL: dict[str, Any] = {
+    "total_timesteps": 64, "checkpoint_every": 8, "num_envs": 1, "num_steps": 8, "num_minibatches": 1,
+    "update_epochs": 1, "buffer_size": 40, "batch_size": 4, "learning_starts": 4, "train_frequency": 4,
+    "target_network_frequency": 8, "n_atoms": 11, "cuda": False,
+}  # fmt: skip
+BAD_STEP = 10
+"""Of whose reward the environments make no number."""
+
+
+class Patient(NotANumber):
+    """Takes any action, also one that is no number."""
+
+    def _observe(self) -> Any:
+        return np.array([self._place, 1.0])
+
+
+@pytest.fixture
+def env_id(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An environment for the algorithm; the networks that look at it are small."""
+    if ALGORITHMS[name].is_for_pictures:
+        pytest.importorskip("ale_py")
+        monkeypatch.setattr(algorithm(name), "SIZES", Sizes((4, 4, 4), 8))
+        yield "PongNoFrameskip-v4"
+        return
+    actions = "discrete" if "Discrete" in ALGORITHMS[name].action_spaces else "box"
+    with registered(limit=None, kind=Patient, actions=actions) as made:
+        yield made
+
+
+def train(path: Path, name: str, env_id: str, resume: Checkpoint | None = None, **changes: Any) -> None:
+    module = algorithm(name)
+    known = module.Config.model_fields
+    config = module.Config(env_id=env_id, **{key: value for key, value in (SMALL | changes).items() if key in known})
+    with opened(path, config, resume) as run:
+        module.train(config, run, resume)
+
+
+@EACH
+def test_a_reward_that_is_no_number_ends_the_run_at_its_step(
+    name: str, env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if ALGORITHMS[name].is_for_pictures:
+        from mosaic.envs.atari import AtariGame
+
+        honest, steps = AtariGame.step, []
+
+        def step(self: Any, action: Any) -> Any:
+            steps.append(action)
+            pictures, reward, *rest = honest(self, action)
+            return pictures, float("nan") if len(steps) == BAD_STEP else reward, *rest
+
+        monkeypatch.setattr(AtariGame, "step", step)
+    with pytest.raises(
+        MosaicError, match=f"^{name} stopped at step {BAD_STEP}: reward became infinite or not a number"
+    ):
+        train(tmp_path / "a user's run", name, env_id)
+    assert [(event["tag"], event["step"]) for event in events(tmp_path / "a user's run", "anomaly")] == [
+        ("reward", BAD_STEP)
+    ]
+    assert_last_is_whole(tmp_path / "a user's run", 8)
+
+
+@EACH
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
+@pytest.mark.parametrize("poison", [np.nan, 3e38])
+def test_weights_that_went_wrong_end_the_run_and_are_never_saved(
+    name: str, poison: float, env_id: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a user's run"
+    train(path, name, env_id, total_timesteps=8)
+    good = newest(path)
+    assert good.step == 8
+    poisoned = replace(good, weights={key: np.full_like(part, poison) for key, part in good.weights.items()})
+    with pytest.raises(MosaicError, match=f"^{name} stopped at step .* became infinite or not a number"):
+        train(path, name, env_id, poisoned)
+    flagged = events(path, "anomaly")
+    assert flagged
+    assert 8 <= min(event["step"] for event in flagged) <= 16, "at the first update that met them, or before it"
+    assert_last_is_whole(path, 8)
+
+
+def assert_last_is_whole(path: Path, step: int) -> None:
+    last = newest(path)
+    assert last.step == step
+    assert all(np.isfinite(part).all() for part in last.weights.values())

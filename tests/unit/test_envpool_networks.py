@@ -1,0 +1,244 @@
+"""The networks of the algorithms that play in envpool, against the same ones made of torch's own modules."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cleanrl_worker.algorithms import ppo_atari, ppo_atari_envpool, ppo_rnd_envpool, pqn_atari_envpool
+from cleanrl_worker.pictures import Sizes
+from cleanrl_worker.torch_backend import Compute
+from cleanrl_worker.torch_curiosity import CuriousLearner, described, judged_twice
+from cleanrl_worker.torch_pictures import FIGURES, as_tensors, channels_last, policy_loss
+from cleanrl_worker.torch_returns import ReturnsLearner, valued
+
+SIZES = Sizes((4, 6, 8), 10)
+ACTIONS, ENVS, STEPS, WIDE, FEATURES = 3, 4, 6, 12, 7
+TOTAL = ENVS * STEPS
+
+
+def normed(sizes: Sizes, actions: int) -> nn.Module:
+    """PQN's network as CleanRL builds it."""
+    first, second, third = sizes.channels
+    module = nn.Module()
+    module.network = nn.Sequential(
+        nn.Conv2d(4, first, 8, stride=4), nn.LayerNorm([first, 20, 20]), nn.ReLU(),
+        nn.Conv2d(first, second, 4, stride=2), nn.LayerNorm([second, 9, 9]), nn.ReLU(),
+        nn.Conv2d(second, third, 3), nn.LayerNorm([third, 7, 7]), nn.ReLU(), nn.Flatten(),
+        nn.Linear(third * 49, sizes.hidden), nn.LayerNorm(sizes.hidden), nn.ReLU(), nn.Linear(sizes.hidden, actions),
+    )  # fmt: skip
+    return module
+
+
+def looking(seen: int, sizes: Sizes, between: Any) -> list[nn.Module]:
+    first, second, third = sizes.channels
+    return [
+        nn.Conv2d(seen, first, 8, stride=4), between(), nn.Conv2d(first, second, 4, stride=2), between(),
+        nn.Conv2d(second, third, 3), between(), nn.Flatten(), nn.Linear(third * 49, sizes.hidden),
+    ]  # fmt: skip
+
+
+def curious(sizes: Sizes, actions: int, wide: int, features: int) -> tuple[nn.Module, nn.Module]:
+    """Agent and RND model as CleanRL builds them."""
+    agent, model = nn.Module(), nn.Module()
+    layers = looking(4, sizes, nn.ReLU)
+    agent.network = nn.Sequential(*layers, nn.ReLU(), nn.Linear(sizes.hidden, wide), nn.ReLU())
+    agent.extra_layer = nn.Sequential(nn.Linear(wide, wide), nn.ReLU())
+    agent.actor = nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, actions))
+    agent.critic_ext, agent.critic_int = nn.Linear(wide, 1), nn.Linear(wide, 1)
+    sight = Sizes(sizes.channels, features)
+    deeper = [nn.ReLU(), nn.Linear(features, features), nn.ReLU(), nn.Linear(features, features)]
+    model.predictor = nn.Sequential(*looking(1, sight, nn.LeakyReLU), *deeper)
+    model.target = nn.Sequential(*looking(1, sight, nn.LeakyReLU))
+    return agent, model
+
+
+def begun(agent: Any, *modules: nn.Module) -> Any:
+    """The agent with weights of its own, which are given to torch's modules, too."""
+    agent.initialise(np.random.default_rng(3))
+    if any(name.startswith("network.1.") for name in agent.parameters):
+        rng = np.random.default_rng(4)  # normalisations that change nothing would hide a wrong order
+        for name, part in agent.parameters.items():
+            part += 0.1 * rng.standard_normal(part.shape, np.float32) if ".1." in name or ".4." in name else 0
+    for module in modules:
+        own = module.state_dict()
+        module.load_state_dict({name: torch.from_numpy(agent.parameters[name]) for name in own})
+    return agent
+
+
+def some_pictures(rows: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(0, 256, (rows, 4, 84, 84), np.uint8)
+
+
+def settings(**changes: Any) -> Any:
+    given = {
+        "learning_rate": 1e-3, "num_envs": ENVS, "batch_size": TOTAL, "minibatch_size": TOTAL // 2,
+        "max_grad_norm": 0.5, "norm_adv": True, "clip_coef": 0.1, "clip_vloss": True, "ent_coef": 0.01, "vf_coef": 0.5,
+    }  # fmt: skip
+    return SimpleNamespace(**{**given, **changes})
+
+
+@pytest.fixture
+def compute() -> Compute:
+    return Compute.prepared(cuda=False)
+
+
+def test_the_networks_have_the_keys_and_shapes_of_cleanrls() -> None:
+    agent, model = curious(ppo_rnd_envpool.SIZES, 18, 448, 512)
+    ours: Any = ppo_rnd_envpool.Agent(18)
+    assert {**_shapes(agent), **_shapes(model)} == ours.shapes
+    assert list(_shapes(agent)) == list(ours.policy)
+    assert list(_shapes(normed(Sizes(), 4))) == list(pqn_atari_envpool.Agent(4).shapes)
+    assert _shapes(normed(Sizes(), 4)) == pqn_atari_envpool.Agent(4).shapes
+    assert ppo_atari_envpool.Agent(4).shapes == ppo_atari.Agent(4).shapes
+
+
+def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(part.shape) for name, part in module.state_dict().items()}
+
+
+def test_the_networks_begin_as_cleanrls() -> None:
+    rng = np.random.default_rng(1)
+    values = pqn_atari_envpool.Agent(4)
+    values.initialise(rng)
+    weight = values.parameters["network.13.weight"]
+    np.testing.assert_allclose(weight @ weight.T, 2 * np.eye(4), atol=1e-4)
+    assert (values.parameters["network.4.weight"] == 1).all()
+    assert (values.parameters["network.11.bias"] == 0).all()
+    agent: Any = ppo_rnd_envpool.Agent(18)
+    agent.initialise(rng)
+    for name, gain in (("extra_layer.0", 0.1), ("actor.0", 0.01), ("critic_int", 0.01), ("predictor.11", 2**0.5)):
+        weight = agent.parameters[f"{name}.weight"]
+        np.testing.assert_allclose(weight @ weight.T, gain**2 * np.eye(len(weight)), atol=1e-4)
+    assert list(agent.state_dict()) == list(agent.policy)
+
+
+def test_values_are_those_of_torchs_modules() -> None:
+    module = normed(SIZES, ACTIONS)
+    agent = begun(pqn_atari_envpool.Agent(ACTIONS, SIZES), module)
+    pictures = torch.from_numpy(some_pictures(5))
+    found = valued(as_tensors(agent.parameters, torch.device("cpu")), channels_last(pictures))
+    expected = module.network(pictures.float() / 255)  # type: ignore[operator]
+    np.testing.assert_allclose(found.detach(), expected.detach(), atol=1e-5)
+
+
+def test_updates_of_pqn_move_the_weights_as_torchs_own_radam_does(compute: Compute) -> None:
+    module = normed(SIZES, ACTIONS)
+    agent = begun(pqn_atari_envpool.Agent(ACTIONS, SIZES), module)
+    learner = ReturnsLearner(agent.parameters, (4, 84, 84), settings(), compute)
+    optimizer = torch.optim.RAdam(module.parameters(), lr=2e-3)
+    rng = np.random.default_rng(2)
+    pictures, actions = some_pictures(TOTAL), rng.integers(ACTIONS, size=TOTAL)
+    returns = rng.standard_normal(TOTAL, np.float32)
+    learner.begin(2e-3, pictures, actions, returns)
+    for rows in np.tile(rng.permutation(TOTAL).reshape(2, -1), (4, 1)):
+        learner.update(rows)
+        values = module.network(torch.from_numpy(pictures[rows]).float() / 255)  # type: ignore[operator]
+        chosen = values[torch.arange(len(rows)), torch.from_numpy(actions[rows])]
+        loss: Any = functional.mse_loss(torch.from_numpy(returns[rows]), chosen)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        optimizer.step()
+    for name, part in learner.arrays().items():
+        np.testing.assert_allclose(part, module.state_dict()[name].numpy(), atol=2e-5, err_msg=name)
+    figures, is_finite = learner.losses()
+    assert is_finite
+    assert figures == pytest.approx({"td_loss": loss.item(), "q_values": chosen.mean().item()}, abs=1e-5)
+
+
+def test_judging_twice_is_what_torchs_modules_do() -> None:
+    module, model = curious(SIZES, ACTIONS, WIDE, FEATURES)
+    agent = begun(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
+    weights = as_tensors(agent.parameters, torch.device("cpu"))
+    pictures = torch.from_numpy(some_pictures(5))
+    found = judged_twice(weights, channels_last(pictures)).detach()
+    np.testing.assert_allclose(found, _outputs(module, pictures).detach(), atol=1e-5)
+    one = torch.randn(5, 1, 84, 84)
+    for name in ("predictor", "target"):
+        np.testing.assert_allclose(
+            described(weights, name, one).detach(), getattr(model, name)(one).detach(), atol=1e-5
+        )
+
+
+def _outputs(module: Any, pictures: torch.Tensor) -> torch.Tensor:
+    hidden = module.network(pictures.float() / 255)
+    features = module.extra_layer(hidden) + hidden
+    return torch.cat([module.actor(hidden), module.critic_ext(features), module.critic_int(features)], 1)
+
+
+def test_updates_with_curiosity_move_policy_and_predictor_and_leave_the_target(compute: Compute) -> None:
+    module, model = curious(SIZES, ACTIONS, WIDE, FEATURES)
+    agent = begun(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
+    config = settings()
+    learner = CuriousLearner(agent.parameters, (4, 84, 84), config, compute)
+    learned = [*module.parameters(), *model.predictor.parameters()]  # type: ignore[union-attr]
+    optimizer = torch.optim.Adam(learned, lr=1e-3, eps=1e-5)
+    rng = np.random.default_rng(2)
+    names = ("advantages", "returns", "values", "int_returns", "log_probs")
+    batch: dict[str, Any] = {name: rng.standard_normal(TOTAL, np.float32) for name in names}
+    batch["actions"] = rng.integers(ACTIONS, size=TOTAL)
+    pictures = some_pictures(TOTAL)
+    arrived = rng.integers(0, 256, (TOTAL, 84, 84), np.uint8)
+    mean, variance = arrived.mean(0), arrived.var(0) + 0.1
+    looks = torch.from_numpy(((arrived - mean) / np.sqrt(variance)).clip(-5, 5).astype(np.float32))[:, None]
+
+    learner.look_by(mean, variance)
+    miss = model.target(looks) - model.predictor(looks)  # type: ignore[operator]
+    np.testing.assert_allclose(learner.surprises(arrived), (miss**2).sum(1).detach() / 2, rtol=1e-4)
+    learner.begin(1e-3, pictures, arrived, **batch)
+    learner.describe(0)
+    for rows in rng.permutation(TOTAL).reshape(2, -1):
+        is_taught = rng.random(len(rows)) < 0.5
+        learner.update(rows, is_taught)
+        part = SimpleNamespace(**{name: torch.from_numpy(column[rows]) for name, column in batch.items()})
+        outputs = _outputs(module, torch.from_numpy(pictures[rows]))
+        loss, figures = policy_loss(outputs[:, :-1], part, config)
+        second = 0.5 * ((outputs[:, -1] - part.int_returns) ** 2).mean()
+        wrong = (model.predictor(looks[rows]) - model.target(looks[rows]).detach()) ** 2  # type: ignore[operator]
+        forward = wrong.mean(1)[torch.from_numpy(is_taught)].mean()
+        optimizer.zero_grad()
+        (loss + 0.5 * second + forward).backward()
+        nn.utils.clip_grad_norm_(learned, 0.5)
+        optimizer.step()
+    expected = module.state_dict() | model.state_dict()
+    for name, part in learner.arrays().items():
+        np.testing.assert_allclose(part, expected[name].numpy(), atol=3e-5, err_msg=name)
+    told, is_finite = learner.losses()
+    assert is_finite
+    assert told["fwd_loss"] == pytest.approx(forward.item(), abs=1e-5)
+    assert told["value_loss"] == pytest.approx(figures[0].item() + second.item(), abs=1e-5)
+    assert list(told)[:-1] == list(FIGURES)
+
+
+def test_a_minibatch_from_which_nothing_is_taught_costs_nothing(compute: Compute) -> None:
+    agent = begun(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
+    learner = CuriousLearner(agent.parameters, (4, 84, 84), settings(), compute)
+    learner.update(np.arange(TOTAL // 2), np.zeros(TOTAL // 2, bool))
+    figures, is_finite = learner.losses()
+    assert is_finite
+    assert figures["fwd_loss"] == 0
+
+
+@pytest.mark.parametrize("kind", ["returns", "curious"])
+def test_a_gradient_that_is_not_finite_is_told(kind: str, compute: Compute) -> None:
+    bad = np.full(TOTAL, np.inf, np.float32)
+    learner: Any
+    if kind == "returns":
+        learner = ReturnsLearner(
+            begun(pqn_atari_envpool.Agent(ACTIONS, SIZES)).parameters, (4, 84, 84), settings(), compute
+        )
+        learner.begin(1e-3, some_pictures(TOTAL), np.zeros(TOTAL, np.int64), bad)
+        learner.update(np.arange(TOTAL // 2))
+    else:
+        agent = begun(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
+        learner = CuriousLearner(agent.parameters, (4, 84, 84), settings(), compute)
+        learner.begin(1e-3, some_pictures(TOTAL), np.zeros((TOTAL, 84, 84), np.uint8), int_returns=bad)
+        learner.update(np.arange(TOTAL // 2), np.ones(TOTAL // 2, bool))
+    assert not learner.losses()[1]

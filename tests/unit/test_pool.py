@@ -1,0 +1,244 @@
+"""Games of envpool, by a stand-in that ends, resets and counts as envpool does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from tests.helpers import fake_envpool
+from tests.helpers.fake_envpool import LIVES, MOST_STEPS, POINTS, FakeGame, FakePool
+
+from cleanrl_worker.pool import Pool, PoolGame, Task, check_pool, made, task_of
+from cleanrl_worker.vector import Ending
+from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
+
+TASK = Task("Breakout-v5", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def pools() -> Iterator[list[FakePool]]:
+    with fake_envpool.fake_envpool() as found:
+        yield found
+
+
+def played(games: Pool, steps: int, action: int = 1) -> tuple[list[tuple[int, Ending]], Any, Any]:
+    seen = np.zeros((steps, len(games), *games.shape), np.uint8)
+    ended = []
+    for step in range(steps):
+        ended += [(step, ending) for ending in games.step(np.full(len(games), action), seen[step])]
+    return ended, seen, games.finish(np.full((steps, len(games)), action))
+
+
+def test_an_id_is_envpools_or_says_by_gymnasiums_form_whether_actions_stick() -> None:
+    assert task_of("Breakout-v5", 0.1) == Task("Breakout-v5", 0.1)
+    assert task_of("ALE/Breakout-v5", 0.0) == Task("Breakout-v5", 0.25)
+    assert task_of("PongNoFrameskip-v4", 0.25) == Task("Pong-v5", 0.0)
+    with pytest.raises(UnknownName, match=r"No game 'Breakot-v5' in envpool. Did you mean 'Breakout-v5'\?"):
+        task_of("Breakot-v5", 0.0)
+    for other in ("Ant-v5", "Breakout-v4", "CartPole-v1", "Tennis-v5"):
+        with pytest.raises(UnknownName):
+            task_of(other, 0.0)
+
+
+def test_without_envpool_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(MissingExtra, match=r"envpool, which is missing: pip install 'mosaic-rl\[envpool\]'"):
+        made("Breakout-v5")
+    # What would not fit in any case is told without it.
+    with pytest.raises(BadInput, match="ppo_rnd_envpool needs an Atari game; CartPole-v1 is none"):
+        check_pool("ppo_rnd_envpool", made("CartPole-v1"))
+
+
+def test_another_kind_of_environment_is_refused_with_what_fits_it() -> None:
+    with pytest.raises(BadInput, match=r"pqn_atari_envpool needs an Atari game; CartPole-v1 is none. These fit: ppo"):
+        check_pool("pqn_atari_envpool", made("CartPole-v1"))
+    with pytest.raises(UnknownName, match="No game 'Nothing-v5' in envpool"):
+        made("Nothing-v5")
+    assert check_pool("pqn_atari_envpool", made("Breakout-v5")) == 4
+
+
+def test_a_lost_life_is_no_episode_and_the_score_counts_all_lives_unclipped(pools: list[FakePool]) -> None:
+    games = Pool(TASK, 2, 1, 1)
+    games.start()
+    ended, seen, rewards = played(games, 60)
+    assert set(rewards.ravel()) == {1.0}
+    for env in range(2):
+        steps = [step for step, ending in ended if ending.env == env]
+        endings = [ending for _, ending in ended if ending.env == env]
+        assert [ending.is_episode for ending in endings[:4]] == [False, True, False, True]
+        assert all(ending.is_terminal for ending in endings)
+        assert (endings[1].length, endings[1].episodic_return) == (steps[1] + 1, (steps[1] + 1) * POINTS)
+        length = steps[3] - steps[1]
+        assert (endings[3].length, endings[3].episodic_return) == (length, length * POINTS)
+        # What is seen next is the beginning of what follows; the end was seen by nobody else.
+        assert not (seen[steps[0], env] == endings[0].observation).all()
+        assert (seen[steps[0], env, :3] == endings[0].observation[1:]).all(), "the next life goes on with the pictures"
+        assert (seen[steps[1], env] == seen[steps[1], env, :1]).all(), "a new game begins with one picture"
+    # Every action of ours was played: the step that resets a game is made for that game alone.
+    assert [len(game.actions) for game in pools[-1].games] == [60, 60]
+    assert {action for game in pools[-1].games for action in game.actions} == {1}
+    games.close()
+
+
+def test_a_game_that_is_cut_short_is_not_terminal_and_its_last_pictures_are_known(
+    pools: list[FakePool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_envpool, "LEAST_LIFE", 10**6)
+    games = Pool(TASK, 1, 1, 1)
+    games.start()
+    ended, seen, _ = played(games, MOST_STEPS + 5)
+    ((step, ending),) = ended
+    assert step == MOST_STEPS - 1
+    assert (ending.is_terminal, ending.is_episode, ending.length) == (False, True, MOST_STEPS)
+    assert (ending.observation[:3] == seen[step - 1, 0, 1:]).all()
+    assert pools[-1].games[0].steps == 5
+
+
+def test_a_game_that_is_lost_in_its_last_step_is_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fake_envpool, "LEAST_LIFE", MOST_STEPS)
+    monkeypatch.setattr(fake_envpool, "LIVES", 1)
+    monkeypatch.setattr(FakeGame, "begin", _always_the_same_length(FakeGame.begin))
+    games = Pool(TASK, 1, 1, 1)
+    games.start()
+    ((_, ending),), _, _ = played(games, MOST_STEPS)
+    assert (ending.is_terminal, ending.is_episode) == (True, True)
+
+
+def _always_the_same_length(begin: Any) -> Any:
+    def begun(game: FakeGame, is_forced: bool) -> None:
+        begin(game, is_forced)
+        game._life = MOST_STEPS
+
+    return begun
+
+
+def test_a_game_that_ends_in_its_idle_frames_is_an_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = FakeGame.begin
+
+    def unlucky(game: FakeGame, is_forced: bool) -> None:
+        begin(game, is_forced=True)  # whatever was left of it, a new game has begun
+
+    monkeypatch.setattr(FakeGame, "begin", unlucky)
+    games = Pool(TASK, 1, 1, 1)
+    games.start()
+    ended, _, _ = played(games, 20)
+    assert all(ending.is_episode and ending.is_terminal for _, ending in ended)
+    assert sum(ending.length for _, ending in ended) == ended[-1][0] + 1
+
+
+def test_games_begin_anew_after_a_resume_by_seeds_that_follow_from_the_step(pools: list[FakePool]) -> None:
+    games = Pool(TASK, 2, 1, 1)
+    games.start()
+    played(games, 40)
+    arrays, facts = games.record()
+
+    def resumed(facts: Any, seed: int = 1) -> Any:
+        again = Pool(TASK, 2, seed, 1)
+        assert again.restore(arrays, facts) == [
+            "envpool cannot put games back, so all 2 of them began anew, with seeds of their own"
+        ]
+        first = np.zeros((2, *again.shape), np.uint8)
+        again.observe(first)
+        return first.tobytes(), played(again, 20)[1].tobytes(), again.record()[1]
+
+    first, seen, after = resumed(facts)
+    assert (first, seen, after) == resumed(facts)
+    assert first != resumed(facts, seed=2)[0]
+    assert first != resumed([{**fact, "clock": 41} for fact in facts])[0]
+    assert after[0]["clock"] == 60
+    assert after[0]["episode"] > facts[0]["episode"] > 1
+    assert isinstance(pools[-1], FakePool)
+
+
+def test_an_evaluations_game_is_a_whole_one_and_follows_from_its_seed() -> None:
+    def game_of(seed: int) -> tuple[float, int, bytes]:
+        game = PoolGame("Breakout-v5", render_mode="rgb_array")
+        assert game.render().shape == (210, 160, 3)
+        pictures, _ = game.reset(seed=seed)
+        seen, total, length = pictures.tobytes(), 0.0, 0
+        is_over = False
+        while not is_over:
+            pictures, reward, is_terminal, is_truncated, _ = game.step(1)
+            seen, total, length = seen + pictures.tobytes(), total + reward, length + 1
+            is_over = is_terminal or is_truncated
+        game.render()
+        game.close()
+        return total, length, seen
+
+    total, length, seen = game_of(5)
+    assert total == length * POINTS
+    assert length >= LIVES * fake_envpool.LEAST_LIFE
+    assert (total, length, seen) == game_of(5)
+    assert seen != game_of(6)[2]
+    assert game_of(2**40)[1] > 0, "seeds of evaluations may be larger than envpool takes"
+
+
+def test_who_watches_sees_each_game_with_its_own_score(pools: list[FakePool]) -> None:
+    shown: list[tuple[int, int, int, float]] = []
+
+    class Tap:
+        lane = SimpleNamespace(is_watched=True)
+
+        def __init__(self, env: Any, index: int) -> None:
+            self._env, self._index = env, index
+
+        def is_due(self) -> bool:
+            return True
+
+        def show(self, episode: int, length: int, reward: float, earned: float) -> None:
+            assert (self._env.render()[:, :, 0] == pools[-1].games[self._index].pictures[-1]).all()
+            shown.append((self._index, episode, length, earned))
+
+        def close(self) -> None:
+            shown.append((self._index, 0, 0, 0.0))
+
+    watcher: Any = SimpleNamespace(camera=None, tapped=lambda envs: [Tap(env, at) for at, env in enumerate(envs)])
+    games = Pool(TASK, 2, 1, 1, watcher)
+    games.start()
+    played(games, 50)
+    games.close()
+    assert {index for index, *_ in shown} == {0, 1}
+    assert max(episode for _, episode, _, _ in shown) > 1
+    assert all(earned == length * POINTS for _, _, length, earned in shown)
+
+
+def test_whole_games_of_the_first_environment_are_filmed(pools: list[FakePool]) -> None:
+    told: list[tuple[str, int]] = []
+
+    class Camera:
+        def begin(self, number: int, env: Any) -> bool:
+            told.append(("begin", number))
+            return number == 1
+
+        def shoot(self, number: int) -> None:
+            told.append(("shoot", pools[-1].games[0].steps))
+
+        def finish(self, number: int, episodic_return: float, length: int) -> None:
+            told.append(("finish", length))
+            assert episodic_return == length * POINTS
+
+    games = Pool(TASK, 2, 1, 1, frames=_filming(Camera()))
+    games.start()
+    played(games, 60)
+    assert told[:2] == [("begin", 0), ("begin", 1)]
+    (length,) = [value for kind, value in told if kind == "finish"]
+    shots = [value for kind, value in told if kind == "shoot"]
+    assert shots[0] == 1
+    assert shots[-1] == length, "the end is on the film, and not the beginning of the next game"
+
+
+def _filming(camera: Any) -> Any:
+    return SimpleNamespace(camera=camera, tapped=lambda envs: [])
+
+
+def test_the_spaces_are_those_of_the_pictures() -> None:
+    game = PoolGame("Breakout-v5")
+    assert isinstance(game.observation_space, gymnasium.spaces.Box)
+    assert game.observation_space.shape == (4, 84, 84)
+    assert game.spec is not None
+    assert (game.spec.id, game.spec.max_episode_steps) == ("Breakout-v5", 27_000)
