@@ -257,12 +257,13 @@ class Adam:
 
     @torch.no_grad()
     def _descend(self) -> None:
-        parameters, slopes, first, second = self._state()
-        adam(parameters, slopes, first, second, [], self._steps, fused=True, amsgrad=False, maximize=False,
-             **self._settings())  # fmt: skip
+        adam(
+            self.parameters, self._slopes(), self.first, self.second, [], self._steps, fused=True, amsgrad=False,
+            maximize=False, **self._settings(),
+        )  # fmt: skip
 
-    def _state(self) -> Any:
-        return self.parameters, [part.grad for part in self.parameters], self.first, self.second
+    def _slopes(self) -> Any:
+        return [part.grad for part in self.parameters]
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -298,7 +299,7 @@ class RAdam(Adam):
 
     @torch.no_grad()
     def _descend(self) -> None:
-        radam(*self._state(), self._steps, **self._settings())
+        radam(self.parameters, self._slopes(), self.first, self.second, self._steps, **self._settings())
 
 
 def fields_of(packed: Tensor, layout: Mapping[str, tuple[int, int, str]]) -> dict[str, Tensor]:
