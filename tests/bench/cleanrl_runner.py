@@ -6,18 +6,21 @@ because a vector environment then spends a step on each reset. What differs is p
 - SyncVectorEnv resets in the step that ends an episode, and `final_info` is a list with one dict (or None) for each
   environment, `final_observation` its last observation;
 - TransformObservation takes a function alone;
-- the wrappers around Atari games have the names that they had, and the games are registered.
+- the wrappers around Atari games have the names that they had, and the games are registered;
+- where gym is not installed, what the scripts for envpool use of it is there, and envpool speaks as it did with it.
 
 Stands alone: it runs on CleanRL's interpreter, which need not have MOSAIC.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import runpy
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -71,10 +74,63 @@ def name_atari_as_before() -> None:
         gymnasium.register_envs(ale_py)
 
 
+class OldPool:
+    """envpool for gym: a reset gives observations alone, a step four values."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self.action_space, self.observation_space = pool.action_space, pool.observation_space
+
+    def reset(self) -> Any:
+        return self._pool.reset()[0]
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, terminated, truncated, infos = self._pool.step(actions)
+        return observations, rewards, terminated | truncated, infos
+
+    def close(self) -> None:
+        self._pool = None
+
+
+class OldWrapper:
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["env"], name)
+
+    def reset(self, **options: Any) -> Any:
+        return self.env.reset(**options)
+
+    def step(self, actions: Any) -> Any:
+        return self.env.step(actions)
+
+
+def speak_gym() -> None:
+    if importlib.util.find_spec("gym") is not None:
+        return
+    with suppress(ImportError):
+        import envpool
+
+        make = envpool.make
+
+        def made(task: str, env_type: str, **settings: Any) -> OldPool:
+            threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+            return OldPool(make(task, env_type="gymnasium", num_threads=threads, **settings))
+
+        envpool.make = made
+        gym, wrappers, normalize = (ModuleType(name) for name in ("gym", "gym.wrappers", "gym.wrappers.normalize"))
+        vars(gym).update(Wrapper=OldWrapper, spaces=gymnasium.spaces, wrappers=wrappers)
+        vars(normalize).update(RunningMeanStd=gymnasium.wrappers.utils.RunningMeanStd)
+        sys.modules.update({module.__name__: module for module in (gym, wrappers, normalize)})
+
+
 def main() -> None:
     gymnasium.vector.SyncVectorEnv = SameStepVectorEnv  # type: ignore[assignment,misc]
     gymnasium.wrappers.TransformObservation = TransformObservation  # type: ignore[misc]
     name_atari_as_before()
+    if "envpool" in sys.argv[1]:
+        speak_gym()
     import torch
 
     if threads := os.environ.get("OMP_NUM_THREADS"):
