@@ -195,6 +195,12 @@ def resolved_backend(backend: Backend) -> str:
     return "numpy" if backend == "auto" else backend
 
 
+def exponentials(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Draws whose logarithm is taken: none of them is 0, which one in ten million would be."""
+    drawn = rng.standard_exponential(shape, np.float32)
+    return np.maximum(drawn, np.finfo(np.float32).tiny, out=drawn)
+
+
 # --- what must not go on
 
 

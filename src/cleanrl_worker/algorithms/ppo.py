@@ -288,7 +288,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         dones[...] = False
         cut: list[tuple[int, int, Array]] = []
         # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
-        noise = rng.standard_exponential(logits.shape, np.float32)
+        noise = base.exponentials(rng, logits.shape)
         np.log(noise, out=noise)
         for t in range(steps):
             actor(observations[t], logits[t])

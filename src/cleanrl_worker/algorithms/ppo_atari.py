@@ -237,7 +237,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         dones[...] = False
         cut: list[tuple[int, int, Array]] = []
         # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
-        noise = rng.standard_exponential((steps, envs, action_count), np.float32)
+        noise = base.exponentials(rng, (steps, envs, action_count))
         np.log(noise, out=noise)
         for t in range(steps):
             outputs[t] = learner.act(observations[t])

@@ -255,7 +255,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         cut: list[tuple[int, int, float]] = []
         learner.mark()
         # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
-        noise = rng.standard_exponential((steps, envs, action_count), np.float32)
+        noise = base.exponentials(rng, (steps, envs, action_count))
         np.log(noise, out=noise)
         for t in range(steps):
             learner.keep(keeps[t])

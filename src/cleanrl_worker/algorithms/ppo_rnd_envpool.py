@@ -299,7 +299,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
         cut: list[tuple[int, int, Array]] = []
         finished: list[tuple[int, int, int]] = []
         # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
-        noise = rng.standard_exponential((steps, envs, action_count), np.float32)
+        noise = base.exponentials(rng, (steps, envs, action_count))
         np.log(noise, out=noise)
         for t in range(steps):
             outputs[t] = learner.act(observations[t])

@@ -246,7 +246,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         # Play until the next update. The largest of logits plus Gumbel noise is a draw from their softmax distribution.
         began = global_step
         turns = min(frequency - began % frequency, config.total_timesteps - began)
-        noise = -np.log(rng.standard_exponential((turns, action_count), np.float32))
+        noise = -np.log(base.exponentials(rng, (turns, action_count)))
         for t in range(turns):
             is_random = global_step < config.learning_starts
             actions[t] = (noise[t] if is_random else logits_of(observations)[0] + noise[t]).argmax()
