@@ -194,7 +194,8 @@ def test_frames_come_through_the_daemon_until_the_run_ends(trainer: Trainer, wor
                 hud = sight.hud
                 if len(pictures) == 12:
                     trainer.cancel(run_id)
-        assert pictures[0].shape == (160, 480, 3)
+        # The first may have been made before all environments had drawn.
+        assert pictures[-1].shape == (160, 480, 3)
         assert (hud["rows"], hud["columns"], [env["env"] for env in hud["envs"]]) == (2, 4, list(range(8)))
         assert len({picture.tobytes() for picture in pictures}) > 1
         assert states[-1] == "unavailable"

@@ -46,12 +46,13 @@ def test_an_id_is_envpools_or_says_by_gymnasiums_form_whether_actions_stick() ->
 
 
 def test_without_envpool_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(MissingExtra, match=r"envpool, which is missing: pip install 'mosaic-rl\[envpool\]'"):
-        made("Breakout-v5")
-    # What would not fit in any case is told without it.
-    with pytest.raises(BadInput, match="ppo_rnd_envpool needs an Atari game; CartPole-v1 is none"):
-        check_pool("ppo_rnd_envpool", made("CartPole-v1"))
+    with monkeypatch.context() as without:  # undone before the stand-in goes, or that would come back
+        without.setitem(sys.modules, "envpool", None)
+        with pytest.raises(MissingExtra, match=r"envpool, which is missing: pip install 'mosaic-rl\[envpool\]'"):
+            made("Breakout-v5")
+        # What would not fit in any case is told without it.
+        with pytest.raises(BadInput, match="ppo_rnd_envpool needs an Atari game; CartPole-v1 is none"):
+            check_pool("ppo_rnd_envpool", made("CartPole-v1"))
 
 
 def test_another_kind_of_environment_is_refused_with_what_fits_it() -> None:
