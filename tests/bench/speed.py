@@ -38,6 +38,12 @@ class Workload:
     def name(self) -> str:
         return f"{self.training.algo} {self.training.env_id}"
 
+    def shortened(self, share: float) -> Workload:
+        """Less of it; what is played before learning starts stays."""
+        start = self.training.learning_starts
+        steps = start + int((self.training.steps - start) * share)
+        return replace(self, training=replace(self.training, steps=steps))
+
 
 WORKLOADS = (
     Workload(Training("ppo", "CartPole-v1", 50_000), 8),
@@ -127,6 +133,7 @@ def main() -> None:
     )
     parser.add_argument("--only", metavar="TEXT", action="append", help="workloads with this in their name")
     parser.add_argument("--pairs", type=int, help=f"how many seeds ({PAIRS}; {SLOW_PAIRS} below {SLOW_SPS} steps/s)")
+    parser.add_argument("--share", type=float, default=1.0, help="how much of each workload's steps behind the start")
     parser.add_argument("--sb3", action="store_true", help="Stable-Baselines3 too, where it has the algorithm")
     chosen = parser.parse_args()
     threads = None if chosen.threads == "default" else int(chosen.threads)
@@ -141,7 +148,7 @@ def main() -> None:
             sides: list[Side] = [cleanrl, ours]
             if chosen.sb3 and work.training.algo in PEERS_ALGORITHMS:
                 sides.insert(1, baselines)
-            rows.append(compared(work, sides, chosen.pairs))
+            rows.append(compared(work.shortened(chosen.share), sides, chosen.pairs))
         shortest = _spread([ours.shortest_s() for _ in range(PAIRS)], ".2f")
     finally:
         ours.close()
