@@ -77,6 +77,7 @@ def check(assignment: Assignment, config_path: str = "<config>") -> Json:
         "total_timesteps": config.total_timesteps,
         "settings": settings,
         "environment": described(env),
+        "cpus": ALGORITHMS[assignment.algo].threads,
         "backend": facts.get("backend", settings.get("backend")),
         "facts": facts,
     }

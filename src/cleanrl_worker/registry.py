@@ -8,6 +8,9 @@ from types import ModuleType
 
 from mosaic.contracts.errors import unknown
 
+WIDE = 2
+"""Threads for layers of some hundred units and for convolutions: 1.2 to 1.7 times the speed of one, where free."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -18,6 +21,8 @@ class Entry:
     """Whether it looks at Atari games; the others make a vector of what they see."""
     needs_bounds: bool = False
     """Whether continuous actions must have bounds."""
+    threads: int = 1
+    """How many pay on a CPU. Small networks are slower with more than one."""
     extra: str | None = None
     """The extra of our distribution that it needs beyond `train`; such are not suggested to whoever chose another."""
 
@@ -32,28 +37,55 @@ ALGORITHMS: dict[str, Entry] = {
     "ppo_continuous_action": Entry("cleanrl_worker.algorithms.ppo_continuous_action", ("Box",), _VECTORS),
     "rpo_continuous_action": Entry("cleanrl_worker.algorithms.rpo_continuous_action", ("Box",), _VECTORS),
     "sac_continuous_action": Entry(
-        "cleanrl_worker.algorithms.sac_continuous_action", ("Box",), _VECTORS, needs_bounds=True
+        "cleanrl_worker.algorithms.sac_continuous_action", ("Box",), _VECTORS, needs_bounds=True, threads=WIDE
     ),
     "td3_continuous_action": Entry(
-        "cleanrl_worker.algorithms.td3_continuous_action", ("Box",), _VECTORS, needs_bounds=True
+        "cleanrl_worker.algorithms.td3_continuous_action", ("Box",), _VECTORS, needs_bounds=True, threads=WIDE
     ),
     "ddpg_continuous_action": Entry(
-        "cleanrl_worker.algorithms.ddpg_continuous_action", ("Box",), _VECTORS, needs_bounds=True
+        "cleanrl_worker.algorithms.ddpg_continuous_action", ("Box",), _VECTORS, needs_bounds=True, threads=WIDE
     ),
-    "ppo_atari": Entry("cleanrl_worker.algorithms.ppo_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
-    "ppo_atari_lstm": Entry("cleanrl_worker.algorithms.ppo_atari_lstm", ("Discrete",), _PICTURES, is_for_pictures=True),
-    "dqn_atari": Entry("cleanrl_worker.algorithms.dqn_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
-    "c51_atari": Entry("cleanrl_worker.algorithms.c51_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
-    "rainbow_atari": Entry("cleanrl_worker.algorithms.rainbow_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
-    "sac_atari": Entry("cleanrl_worker.algorithms.sac_atari", ("Discrete",), _PICTURES, is_for_pictures=True),
+    "ppo_atari": Entry(
+        "cleanrl_worker.algorithms.ppo_atari", ("Discrete",), _PICTURES, is_for_pictures=True, threads=WIDE
+    ),
+    "ppo_atari_lstm": Entry(
+        "cleanrl_worker.algorithms.ppo_atari_lstm", ("Discrete",), _PICTURES, is_for_pictures=True, threads=WIDE
+    ),
+    "dqn_atari": Entry(
+        "cleanrl_worker.algorithms.dqn_atari", ("Discrete",), _PICTURES, is_for_pictures=True, threads=WIDE
+    ),
+    "c51_atari": Entry(
+        "cleanrl_worker.algorithms.c51_atari", ("Discrete",), _PICTURES, is_for_pictures=True, threads=WIDE
+    ),
+    "rainbow_atari": Entry(
+        "cleanrl_worker.algorithms.rainbow_atari", ("Discrete",), _PICTURES, is_for_pictures=True, threads=WIDE
+    ),
+    "sac_atari": Entry(
+        "cleanrl_worker.algorithms.sac_atari", ("Discrete",), _PICTURES, is_for_pictures=True, threads=WIDE
+    ),
     "ppo_atari_envpool": Entry(
-        "cleanrl_worker.algorithms.ppo_atari_envpool", ("Discrete",), _PICTURES, is_for_pictures=True, extra="envpool"
+        "cleanrl_worker.algorithms.ppo_atari_envpool",
+        ("Discrete",),
+        _PICTURES,
+        is_for_pictures=True,
+        threads=WIDE,
+        extra="envpool",
     ),
     "pqn_atari_envpool": Entry(
-        "cleanrl_worker.algorithms.pqn_atari_envpool", ("Discrete",), _PICTURES, is_for_pictures=True, extra="envpool"
+        "cleanrl_worker.algorithms.pqn_atari_envpool",
+        ("Discrete",),
+        _PICTURES,
+        is_for_pictures=True,
+        threads=WIDE,
+        extra="envpool",
     ),
     "ppo_rnd_envpool": Entry(
-        "cleanrl_worker.algorithms.ppo_rnd_envpool", ("Discrete",), _PICTURES, is_for_pictures=True, extra="envpool"
+        "cleanrl_worker.algorithms.ppo_rnd_envpool",
+        ("Discrete",),
+        _PICTURES,
+        is_for_pictures=True,
+        threads=WIDE,
+        extra="envpool",
     ),
 }
 """In the order in which they are suggested."""

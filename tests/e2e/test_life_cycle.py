@@ -108,7 +108,12 @@ def payload_of(name: str, **ui: Any) -> Json:
     case = CASES[name]
     extras = {"cuda": False, "checkpoint_every": SAVED_EVERY, **case.settings}
     config = {"algo": name, "env_id": case.env_id, "total_timesteps": TOTAL, "seed": SEED, "extras": extras}
-    return {"metadata": {"worker": {"id": "cleanrl", "config": config}, "ui": ui}, "artifacts": {}}
+    # One thread each, so that two run side by side.
+    return {
+        "metadata": {"worker": {"id": "cleanrl", "config": config}, "ui": ui},
+        "artifacts": {},
+        "resources": {"cpus": 1},
+    }
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -21,6 +21,7 @@ from tests.helpers.daemons import ended, wait_for
 from mosaic.client import connect
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.journal import read_all
+from mosaic.run import last_good_checkpoint
 
 Points = dict[str, list[tuple[int, float, float]]]
 
@@ -178,6 +179,30 @@ def test_a_daemon_killed_in_the_middle_is_replaced_by_the_next_command(workspace
     assert mosaic(workspace, "cancel", run_id).code == 0
     seqs = [event["seq"] for event in read_all(RunFolder(after["run_dir"]).journal)]
     assert seqs == list(range(1, len(seqs) + 1))
+
+
+@pytest.mark.parametrize(
+    ("algo", "options", "threads"),
+    [
+        ("ppo", (), 1),
+        ("sac_continuous_action", (), 2),
+        ("sac_continuous_action", ("--cpus", "1"), 1),
+    ],
+)
+def test_a_run_gets_as_many_threads_as_pay_and_keeps_to_them(
+    workspace: Workspace, algo: str, options: tuple[str, ...], threads: int
+) -> None:
+    env_id = "CartPole-v1" if algo == "ppo" else "Pendulum-v1"
+    mosaic(workspace, "daemon", "start", "--max-runs", "2")
+    said = mosaic(workspace, "train", algo, "--env-id", env_id, "--total-timesteps", "600", *options, "--json")
+    assert said.code == 0, said.err
+    folder = RunFolder(said.json["run_dir"])
+    assert said.json["cpus"] == threads
+    checkpoint = last_good_checkpoint(folder)
+    assert checkpoint is not None
+    assert checkpoint.facts.get("threads", 1) == threads
+    config = json.loads((folder.path / "config.json").read_text())
+    assert config.get("resources", {}).get("cpus", 1) == threads
 
 
 def test_a_check_names_the_folders_of_this_workspace_and_starts_nothing(workspace: Workspace) -> None:

@@ -82,7 +82,7 @@ def run_options(is_check: bool) -> list[click.Option]:
             help="Stop it after so many seconds.",
         ),
         option(["--memory-mb"], metavar="N", type=click.IntRange(16), help="The most memory it may take."),
-        option(["--cpus"], metavar="N", type=click.IntRange(1), help="CPU threads it needs.  [default: 1]"),
+        option(["--cpus"], metavar="N", type=click.IntRange(1), help="CPU threads it gets.  [default: as many as pay]"),
         option(["--gpus"], metavar="N", type=click.IntRange(0), help="GPUs it needs; it waits for them.  [default: 0]"),
         option(
             ["--keep-checkpoints"],

@@ -75,6 +75,7 @@ class Desk:
         with self._records.lock:
             run_id = self._records.new_id()
         now = time.time()
+        payload = self._with_cpus(payload, summary.get("cpus"))
         # What the config leaves to the worker's defaults is taken from the worker's own verdict.
         settings = summary.get("settings") if isinstance(summary.get("settings"), dict) else {}
         config = {**(settings or {}), **{k: v for k, v in payload.metadata.worker.config.items() if v is not None}}
@@ -104,6 +105,13 @@ class Desk:
         folder = workspace.run(run_id)
         making.rename(folder.path)
         return record, folder
+
+    def _with_cpus(self, payload: Payload, wish: object) -> Payload:
+        """Where none are named, as many threads as the worker says that pay. From now on they belong to the config."""
+        if payload.resources.cpus is not None or not isinstance(wish, int) or wish < 2:
+            return payload
+        resources = payload.resources.model_copy(update={"cpus": min(wish, self._slots.cpus)})
+        return payload.model_copy(update={"resources": resources})
 
     # --- steering
 

@@ -49,7 +49,7 @@ RUN_FIELDS = (
     *(field for field in EXTRA_FIELDS if field.name in ("video_mode", "grid_limit", "capture_video", "save_model")),
     *(field for field in EXTRA_FIELDS if field.name in ("upload_model", "hf_entity")),
     Field("keep_checkpoints", "int", 3, "How many of the newest to keep; the best is always kept.", {"ge": 1}),
-    Field("cpus", "int", 1, "CPU threads it needs.", {"ge": 1}),
+    Field("cpus", "int", None, "CPU threads it gets; unset: as many as pay.", {"ge": 1}, is_optional=True),
     Field("gpus", "int", 0, "GPUs it needs; it waits for them.", {"ge": 0}),
     Field("memory_mb", "int", None, "The most memory it may take; unset: no limit.", {"ge": 16}, is_optional=True),
     Field("max_seconds", "float", None, "Stop it after so long; unset: never.", {"gt": 0}, is_optional=True),
