@@ -285,11 +285,12 @@ class Lanes(QObject):
         if self._source is None and self._can_watch():
             self._source = self._opened()
             self._frame_at = now
-        if self._source is not None:
+        source = self._source
+        if source is not None:
             before = len(self.cells)
-            new = self._source.look()
-            if self._source.cells and (new or len(self._source.cells) != before):
-                self.cells = list(self._source.cells)
+            new = source.look()  # a signal that closes the window may come in the middle: then there is no source left
+            if source.cells and (new or len(source.cells) != before):
+                self.cells = list(source.cells)
             if new:
                 self._frame_at = now
                 self._arrived.extend([now] * len(new))
