@@ -38,8 +38,9 @@ make learning CLEANRL=/path/to/cleanrl ARGS="--long --only ppo_atari"   # the ro
 ```
 
 The figure is the mean return of the last 100 episodes of training (of all of them where there were fewer, as in 30,000
-steps of HalfCheetah): its mean over seeds, ± its deviation over seeds, and the seeds one by one. `published` is CleanRL's documentation at the same number of steps; where there is none, CleanRL's
-own script was run beside ours on the same machine, with the same settings and seeds. An empty cell has not been run.
+steps of HalfCheetah): its mean over seeds, ± its deviation over seeds, and the seeds one by one. `published` is
+CleanRL's documentation at the same number of steps; where there is none, CleanRL's own script was run beside ours on
+the same machine, with the same settings and seeds. An empty cell has not been run.
 
 """
 
