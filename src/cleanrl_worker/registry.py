@@ -1,9 +1,9 @@
-"""Which algorithms this worker has: name to module, imported when one is asked for."""
+"""Which algorithms this worker has, a module each, imported when one is asked for."""
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 from mosaic.contracts.errors import unknown
@@ -14,7 +14,6 @@ WIDE = 2
 
 @dataclass(frozen=True)
 class Entry:
-    module: str
     action_spaces: tuple[str, ...]
     observation_spaces: tuple[str, ...]
     is_for_pictures: bool = False
@@ -28,65 +27,30 @@ class Entry:
 
 
 _VECTORS = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple", "Dict")
-_PICTURES = ("Box",)
+_CHOOSES = Entry(("Discrete",), _VECTORS)
+_MOVES = Entry(("Box",), _VECTORS)
+_MOVES_IN_BOUNDS = replace(_MOVES, needs_bounds=True, threads=WIDE)
+_LOOKS = Entry(("Discrete",), ("Box",), is_for_pictures=True, threads=WIDE)
+_LOOKS_INTO_A_POOL = replace(_LOOKS, extra="envpool")
 ALGORITHMS: dict[str, Entry] = {
-    "ppo": Entry("cleanrl_worker.algorithms.ppo", ("Discrete",), _VECTORS),
-    "dqn": Entry("cleanrl_worker.algorithms.dqn", ("Discrete",), _VECTORS),
-    "c51": Entry("cleanrl_worker.algorithms.c51", ("Discrete",), _VECTORS),
-    "pqn": Entry("cleanrl_worker.algorithms.pqn", ("Discrete",), _VECTORS),
-    "ppo_continuous_action": Entry("cleanrl_worker.algorithms.ppo_continuous_action", ("Box",), _VECTORS),
-    "rpo_continuous_action": Entry("cleanrl_worker.algorithms.rpo_continuous_action", ("Box",), _VECTORS),
-    "sac_continuous_action": Entry(
-        "cleanrl_worker.algorithms.sac_continuous_action", ("Box",), _VECTORS, needs_bounds=True, threads=WIDE
-    ),
-    "td3_continuous_action": Entry(
-        "cleanrl_worker.algorithms.td3_continuous_action", ("Box",), _VECTORS, needs_bounds=True, threads=WIDE
-    ),
-    "ddpg_continuous_action": Entry(
-        "cleanrl_worker.algorithms.ddpg_continuous_action", ("Box",), _VECTORS, needs_bounds=True, threads=WIDE
-    ),
-    "ppo_atari": Entry(
-        "cleanrl_worker.algorithms.ppo_atari", ("Discrete",), _PICTURES, is_for_pictures=True, threads=WIDE
-    ),
-    "ppo_atari_lstm": Entry(
-        "cleanrl_worker.algorithms.ppo_atari_lstm", ("Discrete",), _PICTURES, is_for_pictures=True, threads=WIDE
-    ),
-    "dqn_atari": Entry(
-        "cleanrl_worker.algorithms.dqn_atari", ("Discrete",), _PICTURES, is_for_pictures=True, threads=WIDE
-    ),
-    "c51_atari": Entry(
-        "cleanrl_worker.algorithms.c51_atari", ("Discrete",), _PICTURES, is_for_pictures=True, threads=WIDE
-    ),
-    "rainbow_atari": Entry(
-        "cleanrl_worker.algorithms.rainbow_atari", ("Discrete",), _PICTURES, is_for_pictures=True, threads=WIDE
-    ),
-    "sac_atari": Entry(
-        "cleanrl_worker.algorithms.sac_atari", ("Discrete",), _PICTURES, is_for_pictures=True, threads=WIDE
-    ),
-    "ppo_atari_envpool": Entry(
-        "cleanrl_worker.algorithms.ppo_atari_envpool",
-        ("Discrete",),
-        _PICTURES,
-        is_for_pictures=True,
-        threads=WIDE,
-        extra="envpool",
-    ),
-    "pqn_atari_envpool": Entry(
-        "cleanrl_worker.algorithms.pqn_atari_envpool",
-        ("Discrete",),
-        _PICTURES,
-        is_for_pictures=True,
-        threads=WIDE,
-        extra="envpool",
-    ),
-    "ppo_rnd_envpool": Entry(
-        "cleanrl_worker.algorithms.ppo_rnd_envpool",
-        ("Discrete",),
-        _PICTURES,
-        is_for_pictures=True,
-        threads=WIDE,
-        extra="envpool",
-    ),
+    "ppo": _CHOOSES,
+    "dqn": _CHOOSES,
+    "c51": _CHOOSES,
+    "pqn": _CHOOSES,
+    "ppo_continuous_action": _MOVES,
+    "rpo_continuous_action": _MOVES,
+    "sac_continuous_action": _MOVES_IN_BOUNDS,
+    "td3_continuous_action": _MOVES_IN_BOUNDS,
+    "ddpg_continuous_action": _MOVES_IN_BOUNDS,
+    "ppo_atari": _LOOKS,
+    "ppo_atari_lstm": _LOOKS,
+    "dqn_atari": _LOOKS,
+    "c51_atari": _LOOKS,
+    "rainbow_atari": _LOOKS,
+    "sac_atari": _LOOKS,
+    "ppo_atari_envpool": _LOOKS_INTO_A_POOL,
+    "pqn_atari_envpool": _LOOKS_INTO_A_POOL,
+    "ppo_rnd_envpool": _LOOKS_INTO_A_POOL,
 }
 """In the order in which they are suggested."""
 
@@ -101,10 +65,9 @@ def fitting(action_space: str, is_game: bool) -> list[str]:
 
 
 def module_name(algo: str) -> str:
-    try:
-        return ALGORITHMS[algo].module
-    except KeyError:
-        raise unknown("algorithm", algo, ALGORITHMS, "worker 'cleanrl'") from None
+    if algo not in ALGORITHMS:
+        raise unknown("algorithm", algo, ALGORITHMS, "worker 'cleanrl'")
+    return f"cleanrl_worker.algorithms.{algo}"
 
 
 def algorithm(algo: str) -> ModuleType:

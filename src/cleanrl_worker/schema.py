@@ -43,7 +43,7 @@ def _algorithm(name: str) -> Json:
     paragraph = (rest.strip() or title).partition("\n\n")[0]
     page = _DOCS / f"{name}.md"
     return {
-        "module": entry.module,
+        "module": module.__name__,
         "title": title.rstrip("."),
         "summary": " ".join(paragraph.split()),
         "help": page.read_text() if page.exists() else "",

@@ -19,7 +19,7 @@ from cleanrl_worker.torch_pictures import (
     EPSILON,
     FIGURES,
     Learner,
-    RolloutSettings,
+    PolicyRolloutSettings,
     Window,
     as_arrays,
     as_tensors,
@@ -66,7 +66,7 @@ class CuriousLearner(Learner):
     """Acts, judges, is surprised, and improves policy and predictor on a rollout, minibatch by minibatch."""
 
     def __init__(
-        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: RolloutSettings, compute: Compute
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: PolicyRolloutSettings, compute: Compute
     ) -> None:
         learned = {name: part for name, part in arrays.items() if not name.startswith(f"{TARGET}.")}
         super().__init__(learned, settings.learning_rate, EPSILON, compute)
@@ -171,7 +171,7 @@ class CuriousLearner(Learner):
 
 
 def curious_loss(
-    outputs: Tensor, predicted: Tensor, batch: Any, is_taught: Tensor, settings: RolloutSettings
+    outputs: Tensor, predicted: Tensor, batch: Any, is_taught: Tensor, settings: PolicyRolloutSettings
 ) -> tuple[Tensor, Tensor, Tensor]:
     """PPO's with a second value, and the predictor's; PPO's figures, and the predictor's loss."""
     loss, figures = policy_loss(outputs[:, :-1], batch, settings)

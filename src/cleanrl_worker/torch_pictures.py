@@ -61,10 +61,17 @@ def judged(weights: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
 class Learner:
     """Weights, their Adam, and what is saved of both."""
 
-    def __init__(self, arrays: Mapping[str, Array], learning_rate: float, epsilon: float, compute: Compute) -> None:
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        learning_rate: float,
+        epsilon: float,
+        compute: Compute,
+        optimizer: type[Adam] = Adam,
+    ) -> None:
         self.compute = compute
         self.weights = as_tensors(arrays, compute.device)
-        self.adam = Adam(list(self.weights.values()), learning_rate, compute, epsilon)
+        self.adam = optimizer(list(self.weights.values()), learning_rate, compute, epsilon)
 
     def arrays(self) -> dict[str, Array]:
         return as_arrays(self.weights)
@@ -111,8 +118,8 @@ class PolicySettings(Protocol):
     def vf_coef(self) -> float: ...
 
 
-class RolloutSettings(PolicySettings, Protocol):
-    """What its learner needs as well."""
+class RolloutSettings(Protocol):
+    """What a learner that takes a rollout in minibatches needs of an algorithm's Config."""
 
     @property
     def learning_rate(self) -> float: ...
@@ -124,6 +131,10 @@ class RolloutSettings(PolicySettings, Protocol):
     def minibatch_size(self) -> int: ...
     @property
     def max_grad_norm(self) -> float: ...
+
+
+class PolicyRolloutSettings(PolicySettings, RolloutSettings, Protocol):
+    """What PPO's learner needs."""
 
 
 FIGURES = ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac")
@@ -161,7 +172,7 @@ class PolicyLearner(Learner):
     """PPO's: acts, judges, and improves the policy on a rollout, minibatch by minibatch."""
 
     def __init__(
-        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: RolloutSettings, compute: Compute
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: PolicyRolloutSettings, compute: Compute
     ) -> None:
         super().__init__(arrays, settings.learning_rate, EPSILON, compute)
         self._settings = settings

@@ -15,7 +15,14 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from cleanrl_worker.torch_backend import Compute
-from cleanrl_worker.torch_pictures import PolicyLearner, RolloutSettings, channels_last, judged, looked_at, policy_loss
+from cleanrl_worker.torch_pictures import (
+    PolicyLearner,
+    PolicyRolloutSettings,
+    channels_last,
+    judged,
+    looked_at,
+    policy_loss,
+)
 
 Array = Any
 
@@ -46,7 +53,7 @@ class RecurrentLearner(PolicyLearner):
     """Minibatches are whole stretches of some games, through which what was remembered is learned, too."""
 
     def __init__(
-        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: RolloutSettings, compute: Compute
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: PolicyRolloutSettings, compute: Compute
     ) -> None:
         device, envs = compute.device, settings.num_envs
         units = len(arrays["lstm.bias_ih_l0"]) // 4

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, relu_
@@ -16,26 +16,11 @@ from torch.nn.functional import conv2d, layer_norm, linear, mse_loss
 
 from cleanrl_worker.pictures import KERNELS
 from cleanrl_worker.torch_backend import Compute, RAdam, Step
-from cleanrl_worker.torch_pictures import Learner, Window, channels_last
+from cleanrl_worker.torch_pictures import Learner, RolloutSettings, Window, channels_last
 
 Array = Any
 EPSILON = 1e-8
 """RAdam's, as torch has it."""
-
-
-class ReturnsSettings(Protocol):
-    """What the learner needs of an algorithm's Config."""
-
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def num_envs(self) -> int: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def minibatch_size(self) -> int: ...
-    @property
-    def max_grad_norm(self) -> float: ...
 
 
 def valued(weights: Mapping[str, Tensor], pictures: Tensor) -> Tensor:
@@ -60,10 +45,9 @@ class ReturnsLearner(Learner):
     """Acts, judges, and brings the values of a rollout's actions near their returns, minibatch by minibatch."""
 
     def __init__(
-        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: ReturnsSettings, compute: Compute
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: RolloutSettings, compute: Compute
     ) -> None:
-        super().__init__(arrays, settings.learning_rate, EPSILON, compute)
-        self.adam = RAdam(list(self.weights.values()), settings.learning_rate, compute, EPSILON)
+        super().__init__(arrays, settings.learning_rate, EPSILON, compute, RAdam)
         self._settings = settings
         device, total = compute.device, settings.batch_size
         self.act = Window((settings.num_envs, *shape), len(self.weights["network.13.bias"]), self._judge, compute)

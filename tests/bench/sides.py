@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -160,8 +161,8 @@ class Ours:
 
     def __init__(self, workspace: Path | None = None, threads: int | None = 1) -> None:
         """Without a workspace it has a temporary one, whose runs go when it is closed."""
-        self._temporary = tempfile.TemporaryDirectory(prefix="mosaic-bench-") if workspace is None else None
-        self._root = workspace if workspace is not None else Path(str(self._temporary and self._temporary.name))
+        self._is_temporary = workspace is None
+        self._root = workspace or Path(tempfile.mkdtemp(prefix="mosaic-bench-"))
         self._root.mkdir(parents=True, exist_ok=True)
         self._threads = threads
         self._mosaic = str(Path(sys.executable).with_name("mosaic"))
@@ -180,5 +181,5 @@ class Ours:
 
     def close(self) -> None:
         self._call("daemon", "stop")
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        if self._is_temporary:
+            shutil.rmtree(self._root)

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
 from cleanrl_worker.algorithms.base import AlgorithmConfig
+from cleanrl_worker.registry import algorithm
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import read_all
 from mosaic.run import Checkpoint, Run, last_good_checkpoint
@@ -115,6 +116,15 @@ def opened(
     with run:
         run.hello(resume)
         yield run
+
+
+def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> WatchedRun:
+    """A whole training here, or the rest of one; orders are attributes of the run."""
+    with opened(path, config, resume) as run:
+        for order, value in orders.items():
+            setattr(run, order, value)
+        algorithm(name).train(config, run, resume)
+    return run
 
 
 def newest(path: Path) -> Checkpoint:

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from tests.helpers.algorithm_cases import Killed, WatchedRun, assert_same, events, newest, opened
+from tests.helpers.algorithm_cases import Killed, assert_same, events, newest, trained
 
 pytest.importorskip("ale_py")
 
 from cleanrl_worker import games
 from cleanrl_worker.algorithms import ppo_atari_lstm
 from cleanrl_worker.pictures import Sizes
+from cleanrl_worker.registry import algorithm
 from mosaic.arena import evaluate
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.envs import make
 from mosaic.envs.atari import AtariGame
-from mosaic.run import Checkpoint
 from mosaic.run.torchfile import save_state_dict
 
 NAMES = ("ppo_atari", "ppo_atari_lstm")
@@ -32,34 +31,15 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def module_of(name: str) -> Any:
-    return importlib.import_module(f"cleanrl_worker.algorithms.{name}")
-
-
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
-        monkeypatch.setattr(module_of(name), "SIZES", Sizes((4, 4, 4), 8))
+        monkeypatch.setattr(algorithm(name), "SIZES", Sizes((4, 4, 4), 8))
     monkeypatch.setattr(ppo_atari_lstm, "UNITS", 6)
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    path = tmp_path / "a user's runs"
-    path.mkdir()
-    return path
-
-
 def config_of(name: str, **changes: Any) -> Any:
-    return module_of(name).Config(**{**SMALL, **changes})
-
-
-def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> WatchedRun:
-    with opened(path, config, resume) as run:
-        for order, value in orders.items():
-            setattr(run, order, value)
-        module_of(name).train(config, run, resume)
-    return run
+    return algorithm(name).Config(**{**SMALL, **changes})
 
 
 @EACH
@@ -106,7 +86,7 @@ def test_a_stop_goes_on_later_from_before_the_rollout_it_came_in(name: str, stop
 
 @EACH
 def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: str, place: Path) -> None:
-    module = module_of(name)
+    module = algorithm(name)
     config = config_of(name)
     updates = []
 
@@ -162,7 +142,7 @@ def test_a_game_that_was_cut_short_is_valued_and_a_lost_one_is_not(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(name, total_timesteps=32, num_envs=2, gamma=1.0, gae_lambda=1.0)
-    module = module_of(name)
+    module = algorithm(name)
     found: list[Any] = []
     kept = module.kernels.advantages
     steps = {"count": 0}
@@ -194,7 +174,7 @@ def test_a_game_that_was_cut_short_is_valued_and_a_lost_one_is_not(
 def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(name: str, place: Path) -> None:
     import torch
 
-    module = module_of(name)
+    module = algorithm(name)
     trained(place / "run", name, config_of(name, total_timesteps=64))
     checkpoint = newest(place / "run")
 
@@ -227,7 +207,7 @@ def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(nam
 
 @EACH
 def test_only_games_fit(name: str) -> None:
-    module = module_of(name)
+    module = algorithm(name)
     with pytest.raises(BadInput, match=rf"{name} needs an Atari game; CartPole-v1 is none. These fit: ppo"):
         module.check(config_of(name), gymnasium.make("CartPole-v1"))
     env = make("BreakoutNoFrameskip-v4")

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from tests.helpers.algorithm_cases import Killed, WatchedRun, assert_same, events, newest, opened
+from tests.helpers.algorithm_cases import Killed, assert_same, events, newest, trained
 
 pytest.importorskip("ale_py")
 
 from cleanrl_worker import torch_replay
 from cleanrl_worker.pictures import Sizes
+from cleanrl_worker.registry import algorithm
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.envs.atari import AtariGame
-from mosaic.run import Checkpoint
 
 SMALL: dict[str, Any] = {
     "total_timesteps": 240, "checkpoint_every": 64, "buffer_size": 120, "batch_size": 4, "learning_starts": 60,
@@ -41,33 +40,14 @@ TAGS = {
 EACH = pytest.mark.parametrize("name", sorted(MORE))
 
 
-def module_of(name: str) -> Any:
-    return importlib.import_module(f"cleanrl_worker.algorithms.{name}")
-
-
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in MORE:
-        monkeypatch.setattr(module_of(name), "SIZES", Sizes((4, 4, 4), 8))
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    path = tmp_path / "a user's runs"
-    path.mkdir()
-    return path
+        monkeypatch.setattr(algorithm(name), "SIZES", Sizes((4, 4, 4), 8))
 
 
 def config_of(name: str, **changes: Any) -> Any:
-    return module_of(name).Config(**{**SMALL, **MORE[name], **changes})
-
-
-def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> WatchedRun:
-    with opened(path, config, resume) as run:
-        for order, value in orders.items():
-            setattr(run, order, value)
-        module_of(name).train(config, run, resume)
-    return run
+    return algorithm(name).Config(**{**SMALL, **MORE[name], **changes})
 
 
 @EACH
@@ -103,7 +83,7 @@ def test_it_learns_and_logs_what_cleanrl_logs_and_stops_when_asked(name: str, pl
 def test_a_policy_acts_on_pictures_and_the_model_is_the_checkpoints(name: str, place: Path) -> None:
     trained(place / "run", name, config_of(name, total_timesteps=80))
     checkpoint = newest(place / "run")
-    policy = module_of(name).load_policy(checkpoint)
+    policy = algorithm(name).load_policy(checkpoint)
     rng = np.random.default_rng(0)
     seen = rng.integers(256, size=(5, 4, 84, 84), dtype=np.uint8)
     first = policy.act(seen, True, rng)
@@ -114,7 +94,7 @@ def test_a_policy_acts_on_pictures_and_the_model_is_the_checkpoints(name: str, p
         policy.act(seen[:, :3], True, rng)
     checkpoint.facts["algorithm"] = "another"
     with pytest.raises(BadInput, match="was made by 'another'"):
-        module_of(name).load_policy(checkpoint)
+        algorithm(name).load_policy(checkpoint)
 
 
 @EACH
@@ -154,13 +134,13 @@ def test_a_replay_buffer_that_was_not_saved_is_filled_anew(name: str, place: Pat
 def test_what_does_not_fit_is_refused(name: str) -> None:
     cartpole = gymnasium.make("CartPole-v1")
     with pytest.raises(BadInput, match=f"{name} needs an Atari game; CartPole-v1 is none. These fit: ppo, dqn"):
-        module_of(name).check(config_of(name), cartpole)
+        algorithm(name).check(config_of(name), cartpole)
     game = gymnasium.make("BreakoutNoFrameskip-v4")
-    facts = module_of(name).check(config_of(name), game)
+    facts = algorithm(name).check(config_of(name), game)
     assert facts["actions"] == 4
     assert facts["backend"] == "torch"
     with pytest.raises(BadInput, match=r"would need .* GB for its replay buffer"):
-        module_of(name).check(config_of(name, buffer_size=10**12, total_timesteps=10**12), game)
+        algorithm(name).check(config_of(name, buffer_size=10**12, total_timesteps=10**12), game)
     game.close()
 
 

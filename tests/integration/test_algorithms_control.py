@@ -15,24 +15,24 @@ from tests.helpers.algorithm_cases import (
     Corridor,
     Killed,
     NotANumber,
-    WatchedRun,
     assert_same,
     events,
     newest,
-    opened,
     registered,
+    trained,
 )
 
 from cleanrl_worker import control_kernels, replay
 from cleanrl_worker.algorithms import ddpg_continuous_action, sac_continuous_action, td3_continuous_action
 from cleanrl_worker.replay import Replay
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.run import Checkpoint
 from mosaic.run.torchfile import save_state_dict
 
 MODULES: dict[str, Any] = {
-    "sac": sac_continuous_action, "td3": td3_continuous_action, "ddpg": ddpg_continuous_action,
-}  # fmt: skip
+    "sac_continuous_action": sac_continuous_action,
+    "td3_continuous_action": td3_continuous_action,
+    "ddpg_continuous_action": ddpg_continuous_action,
+}
 SMALL = {
     "env_id": "Pendulum-v1", "total_timesteps": 640, "checkpoint_every": 128, "buffer_size": 400, "batch_size": 16,
     "learning_starts": 100,
@@ -41,13 +41,6 @@ TORCH = {"backend": "torch", "cuda": False}
 SHORT = {"total_timesteps": 448, "learning_starts": 330}
 """Few updates: small tensors cost torch far more than they cost numpy."""
 EACH = pytest.mark.parametrize("name", sorted(MODULES))
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    path = tmp_path / "a user's runs"
-    path.mkdir()
-    return path
 
 
 @pytest.fixture(autouse=True)
@@ -60,24 +53,19 @@ def config_of(name: str, **changes: Any) -> Any:
     return MODULES[name].Config(**{**SMALL, **changes})
 
 
-def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> WatchedRun:
-    with opened(path, config, resume) as run:
-        for order, value in orders.items():
-            setattr(run, order, value)
-        MODULES[name].train(config, run, resume)
-    return run
-
-
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("sac", {}),
-        ("sac", {"num_envs": 2, "autotune": False, "policy_frequency": 3, "target_network_frequency": 2}),
-        ("sac", {**TORCH, **SHORT}),
-        ("td3", {}),
-        ("td3", {**TORCH, **SHORT, "num_envs": 2}),
-        ("ddpg", {}),
-        ("ddpg", {**TORCH, **SHORT}),
+        ("sac_continuous_action", {}),
+        (
+            "sac_continuous_action",
+            {"num_envs": 2, "autotune": False, "policy_frequency": 3, "target_network_frequency": 2},
+        ),
+        ("sac_continuous_action", {**TORCH, **SHORT}),
+        ("td3_continuous_action", {}),
+        ("td3_continuous_action", {**TORCH, **SHORT, "num_envs": 2}),
+        ("ddpg_continuous_action", {}),
+        ("ddpg_continuous_action", {**TORCH, **SHORT}),
     ],
 )
 def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
@@ -141,7 +129,7 @@ def test_each_backend_goes_on_from_the_others_checkpoint(name: str, place: Path)
         trained(path, name, config_of(name, **before, **short), stop_at=200)
         trained(path, name, config_of(name, **after, **short), newest(path))
     counts = newest(place / "numpy to numpy").facts["optimizer"]["counts"]
-    assert counts["actor"] == (60 if name == "sac" else 30)
+    assert counts["actor"] == (60 if name == "sac_continuous_action" else 30)
     for path in (place / "numpy to torch", place / "torch to numpy"):
         mixed = newest(path)
         assert mixed.facts["optimizer"]["counts"] == counts
@@ -149,9 +137,11 @@ def test_each_backend_goes_on_from_the_others_checkpoint(name: str, place: Path)
 
 
 def test_a_resumed_run_keeps_the_backend_that_it_began_with(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained(place / "run", "ddpg", config_of("ddpg"), stop_at=150)
+    trained(place / "run", "ddpg_continuous_action", config_of("ddpg_continuous_action"), stop_at=150)
     monkeypatch.setattr("cleanrl_worker.devices.has_gpu", lambda: True)
-    trained(place / "run", "ddpg", config_of("ddpg"), newest(place / "run"), stop_at=200)
+    trained(
+        place / "run", "ddpg_continuous_action", config_of("ddpg_continuous_action"), newest(place / "run"), stop_at=200
+    )
     assert newest(place / "run").facts["backend"] == "numpy"
 
 
@@ -163,9 +153,18 @@ def test_everything_that_cleanrl_logs_is_logged_every_hundred_updates(name: str,
         for tag, points in event["series"].items():
             series.setdefault(tag, []).extend(step for step, _, _ in points)
     tags = {
-        "sac": ["qf1_values", "qf2_values", "qf1_loss", "qf2_loss", "qf_loss", "actor_loss", "alpha", "alpha_loss"],
-        "td3": ["qf1_values", "qf2_values", "qf1_loss", "qf2_loss", "qf_loss", "actor_loss"],
-        "ddpg": ["qf1_values", "qf1_loss", "actor_loss"],
+        "sac_continuous_action": [
+            "qf1_values",
+            "qf2_values",
+            "qf1_loss",
+            "qf2_loss",
+            "qf_loss",
+            "actor_loss",
+            "alpha",
+            "alpha_loss",
+        ],
+        "td3_continuous_action": ["qf1_values", "qf2_values", "qf1_loss", "qf2_loss", "qf_loss", "actor_loss"],
+        "ddpg_continuous_action": ["qf1_values", "qf1_loss", "actor_loss"],
     }[name]
     expected = {tag: [200, 300, 400, 500, 600] for tag in ("charts/SPS", *(f"losses/{tag}" for tag in tags))}
     assert {tag: steps for tag, steps in series.items() if not tag.startswith("charts/epi")} == expected
@@ -288,8 +287,8 @@ def test_the_policy_of_a_checkpoint_acts_as_cleanrls_actor_would(name: str, plac
     trained(place / "run", name, config_of(name, total_timesteps=200))
     checkpoint = newest(place / "run")
     states = MODULES[name].state_dict_of(checkpoint)
-    assert len(states) == (2 if name == "ddpg" else 3)
-    heads = ["fc_mean", "fc_logstd"] if name == "sac" else ["fc_mu"]
+    assert len(states) == (2 if name == "ddpg_continuous_action" else 3)
+    heads = ["fc_mean", "fc_logstd"] if name == "sac_continuous_action" else ["fc_mu"]
     kinds = ("weight", "bias")
     assert list(states[0]) == [
         "action_scale", "action_bias", *(f"{layer}.{kind}" for layer in ("fc1", "fc2", *heads) for kind in kinds)
@@ -336,9 +335,9 @@ def test_a_replay_buffer_too_large_to_save_is_filled_anew_before_learning_goes_o
 
 def test_an_environment_that_had_to_be_reset_is_learned_from_as_one_that_was_cut_short(place: Path) -> None:
     with registered(noise="foreign", actions="box", limit=50) as env_id:
-        config = config_of("td3", env_id=env_id)
-        trained(place / "run", "td3", config, stop_at=220)
-        trained(place / "run", "td3", config, newest(place / "run"), stop_at=225)
+        config = config_of("td3_continuous_action", env_id=env_id)
+        trained(place / "run", "td3_continuous_action", config, stop_at=220)
+        trained(place / "run", "td3_continuous_action", config, newest(place / "run"), stop_at=225)
     (warning,) = events(place / "run", "warning")
     assert warning["code"] == "resumed_inexactly"
     assert newest(place / "run").arrays["replay.cut.spots"].tolist() == [49, 99, 149, 199, 219]

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.helpers import fake_envpool
-from tests.helpers.algorithm_cases import Killed, WatchedRun, assert_same, events, newest, opened
+from tests.helpers.algorithm_cases import Killed, assert_same, events, newest, trained
 
 from cleanrl_worker.algorithms import ppo_rnd_envpool
 from cleanrl_worker.evaluation_registry import recipe
 from cleanrl_worker.pictures import Sizes
 from cleanrl_worker.pool import PoolGame, Task
+from cleanrl_worker.registry import algorithm
 from mosaic.contracts.errors import MosaicError
-from mosaic.run import Checkpoint
 from mosaic.run.torchfile import save_state_dict
 
 NAMES = ("ppo_atari_envpool", "pqn_atari_envpool", "ppo_rnd_envpool")
@@ -45,14 +45,10 @@ KINDS = {
 }
 
 
-def module_of(name: str) -> Any:
-    return importlib.import_module(f"cleanrl_worker.algorithms.{name}")
-
-
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
-        monkeypatch.setattr(module_of(name), "SIZES", Sizes((4, 4, 4), 8))
+        monkeypatch.setattr(algorithm(name), "SIZES", Sizes((4, 4, 4), 8))
     monkeypatch.setattr(ppo_rnd_envpool, "WIDE", 6)
     monkeypatch.setattr(ppo_rnd_envpool, "FEATURES", 5)
 
@@ -75,24 +71,9 @@ def stand_in() -> Iterator[list[fake_envpool.FakePool]]:
         yield pools
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    path = tmp_path / "a user's runs"
-    path.mkdir()
-    return path
-
-
 def config_of(name: str, **changes: Any) -> Any:
-    kind = module_of(name).Config
+    kind = algorithm(name).Config
     return kind(**{key: value for key, value in (SMALL | changes).items() if key in kind.model_fields})
-
-
-def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> WatchedRun:
-    with opened(path, config, resume) as run:
-        for order, value in orders.items():
-            setattr(run, order, value)
-        module_of(name).train(config, run, resume)
-    return run
 
 
 @EACH
@@ -176,9 +157,9 @@ def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: st
             self.stop_requested = bool(updates)
 
     made: Any = (config_of(name), Stopping(), Learner(), np.random.default_rng(1))
-    assert not module_of(name)._learned(*made, 64)
+    assert not algorithm(name)._learned(*made, 64)
     assert len(updates) == 1
-    assert module_of(name)._learned(*made, 128)
+    assert algorithm(name)._learned(*made, 128)
     assert len(updates) == 1 + 2 * 2
 
 
@@ -210,7 +191,7 @@ def test_everything_is_logged_under_cleanrls_tags(name: str, games: str, place: 
 def test_a_game_that_was_cut_short_is_valued_and_a_lost_one_is_not(
     name: str, stand_in: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = module_of(name)
+    module = algorithm(name)
     found: list[Any] = []
     kernels, function = (
         (module.value_kernels, "q_lambda_returns") if name == "pqn_atari_envpool" else (module.kernels, "advantages")
@@ -281,7 +262,7 @@ def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(
 ) -> None:
     import torch
 
-    module = module_of(name)
+    module = algorithm(name)
     trained(place / "run", name, config_of(name, total_timesteps=64))
     checkpoint = newest(place / "run")
     game = recipe(name).environment("Breakout-v5")
@@ -311,7 +292,7 @@ def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(
 
 @EACH
 def test_the_dry_run_says_what_the_run_will_be_made_of(name: str, games: str) -> None:
-    module = module_of(name)
+    module = algorithm(name)
     game = module.make_env("Breakout-v5")
     facts = module.check(config_of(name), game)
     game.close()

@@ -15,12 +15,12 @@ from tests.helpers.algorithm_cases import (
     Corridor,
     Killed,
     NotANumber,
-    WatchedRun,
     assert_same,
     events,
     newest,
     opened,
     registered,
+    trained,
 )
 
 from cleanrl_worker import kernels, registry
@@ -29,7 +29,7 @@ from cleanrl_worker.network import Actor, Network
 from cleanrl_worker.normalise import RewardNormaliser
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder
-from mosaic.run import Checkpoint, load_checkpoint
+from mosaic.run import load_checkpoint
 
 MODULES: dict[str, Any] = {
     "ppo": ppo,
@@ -47,23 +47,8 @@ SMALL["rpo_continuous_action"] = SMALL["ppo_continuous_action"]
 EACH = pytest.mark.parametrize("name", sorted(MODULES))
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    path = tmp_path / "a user's runs"
-    path.mkdir()
-    return path
-
-
 def config_of(name: str, **changes: Any) -> Any:
     return MODULES[name].Config(**{**SMALL[name], **changes})
-
-
-def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> WatchedRun:
-    with opened(path, config, resume) as run:
-        for order, value in orders.items():
-            setattr(run, order, value)
-        MODULES[name].train(config, run, resume)
-    return run
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from tests.helpers.algorithm_cases import events, newest, opened
 from cleanrl_worker import torch_replay
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.pictures import Sizes
+from cleanrl_worker.registry import algorithm
 from cleanrl_worker.replay import Replay
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
@@ -27,22 +27,11 @@ ATARI = ("c51_atari", "dqn_atari", "rainbow_atari", "sac_atari")
 CONTROL = ("ddpg_continuous_action", "sac_continuous_action", "td3_continuous_action")
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    path = tmp_path / "a user's runs"
-    path.mkdir()
-    return path
-
-
-def module_of(name: str) -> Any:
-    return importlib.import_module(f"cleanrl_worker.algorithms.{name}")
-
-
 def trained(path: Path, name: str, stop_at: int | None = None, **changes: Any) -> None:
-    config = module_of(name).Config(**{**SMALL, **changes})
+    config = algorithm(name).Config(**{**SMALL, **changes})
     with opened(path, config) as run:
         run.stop_at = stop_at
-        module_of(name).train(config, run)
+        algorithm(name).train(config, run)
 
 
 def poisoned(honest: Callable[..., Any], call: int, poison: Callable[[Any], None]) -> Callable[..., Any]:
@@ -85,7 +74,7 @@ def test_a_network_that_sees_pictures_is_stopped_at_the_next_report_and_the_bad_
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ale_py")
-    monkeypatch.setattr(module_of(name), "SIZES", Sizes((4, 4, 4), 8))
+    monkeypatch.setattr(algorithm(name), "SIZES", Sizes((4, 4, 4), 8))
     monkeypatch.setattr(torch_replay.Feed, "hand_over", poisoned(torch_replay.Feed.hand_over, 3, spoil_a_reward))
     with pytest.raises(MosaicError, match="stopped at step 72: losses/"):
         trained(place / "run", name)
@@ -97,7 +86,7 @@ def test_a_network_that_sees_pictures_is_stopped_at_the_next_report_and_the_bad_
 def test_no_environment_meets_an_action_that_is_no_number(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module_of(name), "HIDDEN", (16, 16))
+    monkeypatch.setattr(algorithm(name), "HIDDEN", (16, 16))
     monkeypatch.setattr(Replay, "sample", poisoned(Replay.sample, 4, spoil_a_reward))
     with pytest.raises(MosaicError, match="stopped at step 64: losses/"):
         trained(place / "run", name, env_id="Pendulum-v1")
@@ -116,7 +105,7 @@ def test_a_run_that_is_asked_to_stop_saves_nothing_that_is_not_finite(
 
 
 def test_weights_that_are_not_finite_are_never_saved_whatever_the_losses_say(place: Path) -> None:
-    config = module_of("dqn").Config(**SMALL)
+    config = algorithm("dqn").Config(**SMALL)
     whole: dict[str, Any] = {"weights": {"w": np.ones(2)}, "arrays": {}, "facts": {}}
     with opened(place / "run", config) as run:
         base.save_checkpoint("dqn", run, 10, **whole)

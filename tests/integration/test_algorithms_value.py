@@ -15,19 +15,19 @@ from tests.helpers.algorithm_cases import (
     Corridor,
     Killed,
     NotANumber,
-    WatchedRun,
     assert_same,
     events,
     newest,
     opened,
     registered,
+    trained,
 )
 
 from cleanrl_worker import blocks, replay, value_kernels
 from cleanrl_worker.algorithms import c51, dqn, pqn
 from cleanrl_worker.perceptron import Perceptron
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.run import Checkpoint, checkpoints
+from mosaic.run import checkpoints
 
 MODULES: dict[str, Any] = {"dqn": dqn, "c51": c51, "pqn": pqn}
 _REPLAY = {
@@ -43,23 +43,8 @@ EACH = pytest.mark.parametrize("name", sorted(MODULES))
 FROM_REPLAY = pytest.mark.parametrize("name", ["c51", "dqn"])
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    path = tmp_path / "a user's runs"
-    path.mkdir()
-    return path
-
-
 def config_of(name: str, **changes: Any) -> Any:
     return MODULES[name].Config(**{**SMALL[name], **changes})
-
-
-def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> WatchedRun:
-    with opened(path, config, resume) as run:
-        for order, value in orders.items():
-            setattr(run, order, value)
-        MODULES[name].train(config, run, resume)
-    return run
 
 
 def series_of(path: Path) -> dict[str, list[int]]:

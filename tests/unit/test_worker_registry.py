@@ -46,7 +46,7 @@ def test_what_fits_follows_from_the_table(monkeypatch: pytest.MonkeyPatch) -> No
         assert base.algorithms_for(made_env(actions)) == []
     assert base.algorithms_for(made_env(Discrete(2), Text(5))) == []
     # What looks at games fits games alone; other pictures become vectors.
-    monkeypatch.setitem(ALGORITHMS, "seer", Entry("nowhere", ("Discrete",), ("Box",), is_for_pictures=True))
+    monkeypatch.setitem(ALGORITHMS, "seer", Entry(("Discrete",), ("Box",), is_for_pictures=True))
     picture = made_env(Discrete(2), PICTURE)
     assert base.algorithms_for(picture) == ["ppo", "dqn", "c51", "pqn"]
     monkeypatch.setattr(base, "family_of", lambda env: "atari")
