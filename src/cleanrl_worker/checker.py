@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from cleanrl_worker import describe, evaluation, launcher
+from cleanrl_worker import describe, devices, evaluation, launcher
 from cleanrl_worker.config import DEFAULT_SEED, Assignment, assigned
 from cleanrl_worker.inspection import inspect
 from cleanrl_worker.registry import ALGORITHMS, module_name
@@ -28,7 +28,6 @@ from mosaic.envs.probe import probe
 from mosaic.run import load_checkpoint
 
 Json = dict[str, Any]
-THREADS_VARIABLE = "OMP_NUM_THREADS"
 
 
 def run_folder(run_id: str | None) -> RunFolder:
@@ -53,7 +52,7 @@ def check(assignment: Assignment, config_path: str = "<config>") -> Json:
             "logs": str(folder.logs),
         },
         "tensorboard_dir": None if tensorboard is None else str(tensorboard),
-        "threads": int(os.environ.get(THREADS_VARIABLE, "1")),
+        "threads": devices.threads(),
         "extras": assignment.extras.model_dump(mode="json", exclude_unset=True, exclude={"wandb_api_key"}),
         "warnings": warnings(assignment),
     }

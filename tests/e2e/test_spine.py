@@ -194,6 +194,8 @@ def test_a_run_gets_as_many_threads_as_pay_and_keeps_to_them(
 ) -> None:
     env_id = "CartPole-v1" if algo == "ppo" else "Pendulum-v1"
     mosaic(workspace, "daemon", "start", "--max-runs", "2")
+    verdict = mosaic(workspace, "check", algo, "--env-id", env_id, *options, "--json")
+    assert verdict.json["summary"]["threads"] == threads
     said = mosaic(workspace, "train", algo, "--env-id", env_id, "--total-timesteps", "600", *options, "--json")
     assert said.code == 0, said.err
     folder = RunFolder(said.json["run_dir"])

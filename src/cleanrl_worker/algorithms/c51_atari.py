@@ -210,7 +210,6 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         "parameters": count(_agent(config, actions).shapes),
         "replay_bytes": size_bytes,
         "backend": "torch",
-        "threads": devices.threads(),
     }
 
 

@@ -158,7 +158,6 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         "parameters": Agent(inputs["size"], int(env.action_space.n)).network.size,
         "replay_bytes": size_bytes,
         "backend": base.resolved_backend(config.backend),
-        "threads": 1,
     }
 
 

@@ -188,7 +188,6 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         "parameters": count(Agent(actions).shapes),
         "replay_bytes": size_bytes,
         "backend": "torch",
-        "threads": devices.threads(),
     }
 
 

@@ -185,7 +185,6 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         "actions": int(env.action_space.n),
         "parameters": Agent(inputs["size"], int(env.action_space.n)).network.size,
         "backend": base.resolved_backend(config.backend),
-        "threads": 1,
     }
 
 

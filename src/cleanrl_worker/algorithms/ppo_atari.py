@@ -145,7 +145,6 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         "actions": actions,
         "parameters": count(Agent(actions).shapes),
         "backend": "torch",
-        "threads": devices.threads(),
     }
 
 

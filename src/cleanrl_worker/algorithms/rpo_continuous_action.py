@@ -194,7 +194,6 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         "actions": list(space.shape),
         "parameters": Agent(inputs["size"], math.prod(space.shape)).network.size,
         "backend": base.resolved_backend(config.backend),
-        "threads": 1,
     }
 
 

@@ -123,7 +123,6 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         "parameters": Agent(inputs["size"], space.low, space.high).networks.size,
         "replay_bytes": size_bytes,
         "backend": devices.backend_for_wide(config.backend, config.cuda),
-        "threads": devices.threads(),
     }
 
 

@@ -19,6 +19,7 @@ def verdict_rows(summary: Json, algorithm: Algorithm | None = None) -> list[tupl
     rows = [
         ("module", summary.get("module")),
         ("backend", summary.get("backend")),
+        ("threads", summary.get("threads")),
         ("policy", summary.get("policy_path")),
         ("environment", env.get("id") or summary.get("env_id")),
         ("observations", env.get("observation_space")),

@@ -42,7 +42,10 @@ class Desk:
         """The verdict on a payload: its contract's first, then the worker's own."""
         payload = Payload.parse(without_secrets(_loads(text)))
         _check_programs(payload, has_environment)
-        return self._verdict(payload)
+        verdict = self._verdict(payload)
+        if isinstance(summary := verdict.get("summary"), dict):  # the worker itself answers with one thread
+            summary["threads"] = self._with_cpus(payload, summary.get("cpus")).resources.cpus or 1
+        return verdict
 
     def _verdict(self, payload: Payload) -> dict[str, Any]:
         gpus = payload.resources.gpus
