@@ -164,6 +164,7 @@ class Acting:
         # Made once: at each step they would take longer than the network does.
         self._asked, self._answer = host.numpy(), said_host.numpy()
         self._wait: Callable[[], object] = torch.cuda.current_stream().synchronize if compute.is_cuda else _nothing
+        self._is_small = shape[0] == 1 and not compute.is_cuda
         self._step = Step(self._look, kept, compute, self._feed, self._tell)
 
     def _feed(self) -> None:
@@ -181,7 +182,11 @@ class Acting:
     def __call__(self, observations: Any) -> Any:
         """Outputs [rows, outputs] for as many observations as there is room for; the next call overwrites them."""
         self._asked[...] = observations
+        threads = torch.get_num_threads()
+        # One observation gains nothing from more threads, and beside another program they wait long for each other.
+        torch.set_num_threads(1 if self._is_small else threads)
         self._step()
+        torch.set_num_threads(threads)
         self._wait()
         return self._answer
 

@@ -21,6 +21,20 @@ def test_threads_and_device_follow_from_the_settings_alone() -> None:
     torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize(("rows", "threads"), [(1, 1), (8, 2)])
+def test_a_single_observation_is_looked_at_by_one_thread(rows: int, threads: int) -> None:
+    before, seen = torch.get_num_threads(), []
+    compute = Compute.prepared(cuda=False, threads=2)
+
+    def work(observations: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return observations
+
+    Acting((rows, 4), torch.float32, 4, work, compute)(np.zeros((rows, 4)))
+    assert (seen, torch.get_num_threads()) == ([threads], 2)
+    torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize("cuda", CUDA)
 def test_a_step_counts_once_for_each_call_and_adam_is_torchs(cuda: bool) -> None:
     compute = Compute.prepared(cuda=cuda)
