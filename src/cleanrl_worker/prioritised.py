@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.replay import FrameBatch, FrameReplay, Integers
+from cleanrl_worker.replay import FrameBatch, FrameReplay
+from cleanrl_worker.ring import Integers
 from cleanrl_worker.vector import Ending
 from mosaic.run.checkpoints import Part
 

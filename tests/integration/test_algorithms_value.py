@@ -23,7 +23,7 @@ from tests.helpers.algorithm_cases import (
     trained,
 )
 
-from cleanrl_worker import blocks, replay, value_kernels
+from cleanrl_worker import blocks, ring, value_kernels
 from cleanrl_worker.algorithms import c51, dqn, pqn
 from cleanrl_worker.perceptron import Perceptron
 from mosaic.contracts.errors import BadInput, MosaicError
@@ -91,7 +91,7 @@ def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
 def test_a_run_whose_buffer_is_saved_in_blocks_goes_on_exactly(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "BLOCKS_FROM_MB", 0)
+    monkeypatch.setattr(ring, "BLOCKS_FROM_MB", 0)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 1000)
     config = config_of(name)
     trained(place / "straight", name, config)

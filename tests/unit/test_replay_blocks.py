@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.helpers.run_folders import a_folder
 
-from cleanrl_worker import blocks, replay
+from cleanrl_worker import blocks, ring
 from cleanrl_worker.prioritised import PrioritisedReplay
 from cleanrl_worker.replay import FrameReplay, Replay
 from cleanrl_worker.vector import Ending
@@ -24,7 +24,7 @@ KINDS = ("rows", "frames", "priorities")
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "BLOCKS_FROM_MB", 0)
+    monkeypatch.setattr(ring, "BLOCKS_FROM_MB", 0)
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 128)
 
 
