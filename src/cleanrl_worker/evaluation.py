@@ -16,7 +16,7 @@ from cleanrl_worker import launcher
 from cleanrl_worker.config import Assignment
 from cleanrl_worker.evaluation_match import Match, check, fresh_seeds, matched
 from mosaic.arena import Episode, pooled, summarise
-from mosaic.arena.evaluate import AT_ONCE
+from mosaic.arena.evaluate import AT_ONCE, LONGEST
 from mosaic.arena.video import Camera
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.files import write_json
@@ -100,6 +100,7 @@ class Batches:
         self._videos: list[str] = earlier.get("videos", [])
         self.episodes = sum(batch["episodes"] for batch in self.done)
         self._is_first = True
+        self._is_cut = False
         self._steps = sum(sum(batch["lengths"]) for batch in self.done)
 
     def play(self) -> bool:
@@ -153,6 +154,13 @@ class Batches:
 
     def _note(self, episode: Episode) -> None:
         self.episodes += 1
+        if episode.length >= LONGEST and not self._is_cut:
+            self._is_cut = True
+            self._run.warn(
+                f"An episode was cut after {LONGEST:,} steps: {self._match.env_id} has no earlier limit, and the "
+                "policy seems to be stuck.",
+                "eval_cut_warning",
+            )
         if self._is_own_run:
             self._run.episode(
                 env=episode.seed % AT_ONCE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,17 @@ def test_an_evaluation_writes_its_summary_its_events_and_its_scalars(trained: Ru
     assert json.loads(folder.analytics.read_text())["evaluation"]["avg_return"] == summary["avg_return"]
     again = train_here(RunFolder(tmp_path / "again"), evaluation(trained.last_checkpoint))
     assert json.loads(again.eval_summary.read_text())["returns"] == summary["returns"]
+
+
+def test_an_episode_that_would_never_end_is_cut_and_that_is_said_once(
+    trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("mosaic.arena.evaluate", "cleanrl_worker.evaluation"):
+        monkeypatch.setattr(sys.modules[module], "LONGEST", 5)
+    folder = train_here(RunFolder(tmp_path / "evaluation"), evaluation(trained.path))
+    assert json.loads(folder.eval_summary.read_text())["batches"][0]["lengths"] == [5, 5, 5]
+    (said,) = (event["text"] for event in events(folder, "warning") if event.get("code") == "eval_cut_warning")
+    assert said.startswith("An episode was cut after 5 steps: CartPole-v1 has no earlier limit")
 
 
 def test_a_seed_may_be_told(trained: RunFolder, tmp_path: Path) -> None:

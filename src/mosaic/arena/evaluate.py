@@ -28,6 +28,9 @@ DECIDE_S = 0.1
 PAYS_S = 0.3
 """Helpers cost a few hundredths of a second, and make their own environments: less work than this is not shared."""
 
+LONGEST = 100_000
+"""Steps after which an episode is cut: where its environment sets no limit, a policy that is stuck plays forever."""
+
 
 class Policy(Protocol):
     def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
@@ -262,7 +265,7 @@ class Player:
                 if self._record is not None:
                     self._record(index, env)
                 self._observations[row] = self._as_array(observation)
-                if is_terminated or is_truncated:
+                if is_terminated or is_truncated or self._lengths[row] >= LONGEST:
                     del self._playing[row]
                     on_episode(Episode(index, self._seeds[index], self._returns[row], self._lengths[row]))
                     self._begin_in([row, *self._claims.rows()])
