@@ -214,14 +214,15 @@ class Ring:
                 f"the replay buffer of {facts['size_bytes'] / MEGABYTE:,.0f} MB was larger than checkpoint_replay_mb = "
                 f"{facts['limit_mb']:g} and is filled anew"
             )
+        is_in_blocks = facts.get("block_rows") is not None
+        if is_in_blocks and not parts:
+            return "the replay buffer is not whole, or did not come along, and is filled anew"
         is_wrapped = facts["used"] > facts["length"]
         if facts["length"] != self._length and (is_wrapped or facts["used"] > self._length):
             return "the replay buffer has another size than before and is filled anew"
         self._count, self._head, self._used = facts["count"], facts["head"], facts["used"]
-        if facts.get("block_rows") is None:
-            whole = self._filled() | self._restless()
-        else:
-            whole = self._restless()
+        whole = self._restless() if is_in_blocks else self._filled() | self._restless()
+        if is_in_blocks:
             total = facts["length"] + 1
             read_blocks(self._filled(), parts or {}, facts["block_rows"], self._used, total)
             if self._blocks is not None and (self._blocks.rows, self._stride) == (facts["block_rows"], total):

@@ -204,6 +204,13 @@ def test_a_block_that_is_damaged_or_missing_is_damage_only_for_whoever_goes_on(f
     light = last_good_checkpoint(folder, with_parts=False)
     assert light is not None
     assert light.step == 3
+    # Where no checkpoint has all of its blocks, its weights are worth more than none.
+    (folder.checkpoint(1) / f"{blocks.PREFIX}0").unlink()
+    bare = last_good_checkpoint(folder)
+    assert bare is not None
+    assert (bare.step, bare.parts, bare.passed_over) == (3, {}, ())
+    said = made("rows", folder).restore(bare.arrays, bare.facts["replay"], bare.parts)
+    assert said == "the replay buffer is not whole, or did not come along, and is filled anew"
 
 
 def test_where_no_block_can_be_written_the_checkpoint_is_left_to_tell(

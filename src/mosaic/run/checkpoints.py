@@ -82,13 +82,20 @@ def load_checkpoint(path: str | os.PathLike[str], *, with_parts: bool = True) ->
 
 
 def last_good_checkpoint(folder: RunFolder, *, with_parts: bool = True) -> Checkpoint | None:
-    """The newest that is whole; none where there is none. Only going on needs its parts."""
-    passed_over: list[Path] = []
-    for path in _newest_first(folder.checkpoints):
-        try:
-            return replace(_load(path, with_parts), passed_over=tuple(passed_over))
-        except _Damage:
-            passed_over.append(path)
+    """The newest that is whole; none where there is none. Only going on needs its parts.
+
+    Where no checkpoint has all of its parts (they do not travel to the Hub, say), the newest comes without any.
+    """
+    for has_parts in (True, False) if with_parts else (False,):
+        passed_over: list[Path] = []
+        for path in _newest_first(folder.checkpoints):
+            try:
+                found = _load(path, has_parts)
+            except _Damage:
+                passed_over.append(path)
+                continue
+            parts = found.parts if has_parts or not with_parts else {}
+            return replace(found, parts=parts, passed_over=tuple(passed_over))
     return None
 
 
