@@ -95,6 +95,10 @@ class Replay(Ring):
     def sample(self, batch: PackedBatch) -> None:
         """Uniformly, with repetition."""
         self._draw(batch)
+        self.fill(batch)
+
+    def fill(self, batch: PackedBatch) -> None:
+        """What lies at the batch's spots."""
         batch._windows[...] = self._windows[batch.spots]
         if self._cut and batch._cuts.any():
             for row in np.flatnonzero(batch._cuts):

@@ -1,0 +1,110 @@
+"""Is an update of ours CleanRL's? DQN and C51 learn again from what CleanRL's own script lived through.
+
+    python -m tests.learning.same_updates --cleanrl CHECKOUT [--python ITS_INTERPRETER] [--steps 60000]
+
+The script is run once, and everything it stored and drew is written down. Then our replay buffer is given the same
+transitions and our kernel the same first weights and the same draws. What was drawn must be the same to the last bit;
+the weights in the end differ by roundings, which thousands of updates let grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cleanrl_worker.registry import algorithm
+from cleanrl_worker.replay import Replay
+from cleanrl_worker.vector import Ending
+
+ENV_ID, OBSERVATION, ACTIONS = "CartPole-v1", 4, 2
+ALGORITHMS = ("dqn", "c51")
+
+
+def recorded(algo: str, chosen: argparse.Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="mosaic-learning-") as folder:
+        script = Path(chosen.cleanrl).absolute() / "cleanrl" / f"{algo}.py"
+        recorder = Path(__file__).resolve().with_name("recorder.py")
+        flags = ["--no-cuda", "--env-id", ENV_ID, "--total-timesteps", str(chosen.steps), "--seed", "1"]
+        subprocess.run(
+            [chosen.python, str(recorder), str(script), "lived.npz", *flags],
+            cwd=folder, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        with np.load(Path(folder) / "lived.npz") as found:
+            return dict(found)
+
+
+def compared(algo: str, lived: dict[str, Any]) -> str:
+    module = algorithm(algo)
+    steps = len(lived["rewards"])
+    config = module.Config(env_id=ENV_ID, total_timesteps=steps, backend="numpy")
+    agent, target = module.Agent(OBSERVATION, ACTIONS), module.Agent(OBSERVATION, ACTIONS)
+    names = [name for name in agent.state_dict() if name != "atoms"]
+    for one in (agent, target):
+        one.load_state_dict({name: lived[f"before.{place}"] for place, name in enumerate(names)})
+    replay = Replay(config.buffer_size, 1, (OBSERVATION, np.float32), (1, np.int64), seed=1)
+    batch = replay.batch(config.batch_size)
+    learner = module._learner(config, agent, target)
+    draws = dict(zip(lived["drawn_after"].tolist(), lived["drawn"], strict=True))
+    observations, following = lived["observations"], lived["next_observations"]
+    replay.start(observations[:1])
+    strangers = 0
+    for step in range(steps):
+        shown = observations[step + 1] if step + 1 < steps else following[step]
+        is_terminal = bool(lived["terminals"][step])
+        has_ended = is_terminal or not np.array_equal(shown, following[step])
+        endings = [Ending(0, following[step], is_terminal, 0.0, 1)] if has_ended else []
+        replay.add(lived["actions"][None, None, step], lived["rewards"][None, step], endings, shown[None])
+        if step + 1 in draws:
+            # CleanRL's places are those of a ring of so many; the newest transition that lies there is meant.
+            newest = draws[step + 1] + step // config.buffer_size * config.buffer_size
+            rows = np.where(newest > step, newest - config.buffer_size, newest)
+            batch.spots[...] = rows % (config.buffer_size + 1)  # ours has a row more, for the newest observation
+            replay.fill(batch)
+            strangers += not _is_same(batch, lived, rows)
+            learner.update(batch, config.learning_rate)
+        if step > config.learning_starts and step % config.target_network_frequency == 0:
+            learner.follow(1)
+    learner.collect()
+    weights = agent.state_dict()
+    apart, moved = 0.0, 0.0
+    for place, name in enumerate(names):
+        theirs = lived[f"behind.{place}"]
+        apart = max(apart, float(np.abs(weights[name] - theirs).max()))
+        moved = max(moved, float(np.abs(theirs - lived[f"before.{place}"]).max()))
+    return (
+        f"{algo:4} {len(draws):,} updates, {strangers} of other transitions; "
+        f"weights moved by up to {moved:.3f} and are at most {apart:.4f} apart ({apart / moved:.1%})"
+    )
+
+
+def _is_same(batch: Any, lived: dict[str, Any], rows: Any) -> bool:
+    goes_on = lived["terminals"][rows] == 0
+    pairs = (
+        (batch.observations, lived["observations"][rows]),
+        (batch.actions[:, 0], lived["actions"][rows]),
+        (batch.rewards, lived["rewards"][rows]),
+        (batch.terminals, lived["terminals"][rows]),
+        (batch.next_observations[goes_on], lived["next_observations"][rows][goes_on]),
+    )
+    return all(np.array_equal(ours, theirs) for ours, theirs in pairs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cleanrl", metavar="CHECKOUT", required=True, help="a checkout of CleanRL")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter that has what CleanRL needs")
+    parser.add_argument("--steps", type=int, default=60_000, help="environment steps")
+    chosen = parser.parse_args()
+    for algo in ALGORITHMS:
+        print(compared(algo, recorded(algo, chosen)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
