@@ -145,8 +145,11 @@ class CleanRL(Script):
         if not (self._scripts / "ppo.py").is_file():
             raise SystemExit(f"{checkout} is no checkout of CleanRL (https://github.com/vwxyzjn/cleanrl).")
 
+    def script(self, algo: str) -> str:
+        return str(self._scripts / f"{algo}.py")
+
     def _arguments(self, training: Training) -> list[str]:
-        return [str(self._scripts / f"{training.algo}.py")]
+        return [self.script(training.algo)]
 
 
 class StableBaselines(Script):

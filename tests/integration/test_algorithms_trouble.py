@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.helpers import algorithm_cases
 from tests.helpers.algorithm_cases import events, newest, opened
 
 from cleanrl_worker import torch_replay
@@ -28,10 +29,7 @@ CONTROL = ("ddpg_continuous_action", "sac_continuous_action", "td3_continuous_ac
 
 
 def trained(path: Path, name: str, stop_at: int | None = None, **changes: Any) -> None:
-    config = algorithm(name).Config(**{**SMALL, **changes})
-    with opened(path, config) as run:
-        run.stop_at = stop_at
-        algorithm(name).train(config, run)
+    algorithm_cases.trained(path, name, algorithm(name).Config(**{**SMALL, **changes}), stop_at=stop_at)
 
 
 def poisoned(honest: Callable[..., Any], call: int, poison: Callable[[Any], None]) -> Callable[..., Any]:

@@ -10,14 +10,13 @@ the weights in the end differ by roundings, which thousands of updates let grow.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.bench.sides import CleanRL, Training, called
 
 from cleanrl_worker.registry import algorithm
 from cleanrl_worker.replay import Replay
@@ -27,15 +26,12 @@ ENV_ID, OBSERVATION, ACTIONS = "CartPole-v1", 4, 2
 ALGORITHMS = ("dqn", "c51")
 
 
-def recorded(algo: str, chosen: argparse.Namespace) -> dict[str, Any]:
+def recorded(algo: str, cleanrl: CleanRL, chosen: argparse.Namespace) -> dict[str, Any]:
+    training = Training(algo, ENV_ID, chosen.steps)
+    recorder = Path(__file__).resolve().with_name("recorder.py")
     with tempfile.TemporaryDirectory(prefix="mosaic-learning-") as folder:
-        script = Path(chosen.cleanrl).absolute() / "cleanrl" / f"{algo}.py"
-        recorder = Path(__file__).resolve().with_name("recorder.py")
-        flags = ["--no-cuda", "--env-id", ENV_ID, "--total-timesteps", str(chosen.steps), "--seed", "1"]
-        subprocess.run(
-            [chosen.python, str(recorder), str(script), "lived.npz", *flags],
-            cwd=folder, check=True, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        command = [chosen.python, str(recorder), cleanrl.script(algo), "lived.npz", "--no-cuda", *training.flags]
+        called(command, Path(folder), threads=1)
         with np.load(Path(folder) / "lived.npz") as found:
             return dict(found)
 
@@ -102,8 +98,9 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has what CleanRL needs")
     parser.add_argument("--steps", type=int, default=60_000, help="environment steps")
     chosen = parser.parse_args()
+    cleanrl = CleanRL(Path(chosen.cleanrl).absolute(), chosen.python)
     for algo in ALGORITHMS:
-        print(compared(algo, recorded(algo, chosen)), flush=True)
+        print(compared(algo, recorded(algo, cleanrl, chosen)), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ DECIDE_S = 0.1
 """How long to play before it is decided whether helpers pay."""
 PAYS_S = 0.3
 """Helpers cost a few hundredths of a second, and make their own environments: less work than this is not shared."""
-
 LONGEST = 100_000
 """Steps after which an episode is cut: where its environment sets no limit, a policy that is stuck plays forever."""
 

@@ -90,12 +90,9 @@ def last_good_checkpoint(folder: RunFolder, *, with_parts: bool = True) -> Check
         passed_over: list[Path] = []
         for path in _newest_first(folder.checkpoints):
             try:
-                found = _load(path, has_parts)
+                return replace(_load(path, has_parts), passed_over=tuple(passed_over))
             except _Damage:
                 passed_over.append(path)
-                continue
-            parts = found.parts if has_parts or not with_parts else {}
-            return replace(found, parts=parts, passed_over=tuple(passed_over))
     return None
 
 
@@ -149,7 +146,7 @@ def _load(path: Path, with_parts: bool) -> Checkpoint:
     parts = {
         name: Part(path / name, said["size_bytes"], said["sha256"])
         for name, said in manifest["files"].items()
-        if name not in (WEIGHTS, STATE)
+        if with_parts and name not in (WEIGHTS, STATE)
     }
     return Checkpoint(path, manifest["step"], weights, arrays, manifest["facts"], manifest, parts)
 
