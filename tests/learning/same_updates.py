@@ -24,6 +24,7 @@ from cleanrl_worker.vector import Ending
 
 ENV_ID, OBSERVATION, ACTIONS = "CartPole-v1", 4, 2
 ALGORITHMS = ("dqn", "c51")
+LEAST_STEPS = 11_000
 
 
 def recorded(algo: str, cleanrl: CleanRL, chosen: argparse.Namespace) -> dict[str, Any]:
@@ -98,6 +99,8 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="the interpreter that has what CleanRL needs")
     parser.add_argument("--steps", type=int, default=60_000, help="environment steps")
     chosen = parser.parse_args()
+    if chosen.steps < LEAST_STEPS:
+        parser.error(f"--steps: at least {LEAST_STEPS:,}, because learning starts after 10,000")
     cleanrl = CleanRL(Path(chosen.cleanrl).absolute(), chosen.python)
     for algo in ALGORITHMS:
         print(compared(algo, recorded(algo, cleanrl, chosen)), flush=True)
