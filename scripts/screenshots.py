@@ -31,36 +31,40 @@ from PySide6.QtWidgets import QApplication, QDialog, QWidget
 from tests.helpers.daemons import ended
 from tests.helpers.gui import close, pump, pump_for, settle
 
-from mosaic.client import Trainer, connect, read_address
+from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
 from mosaic.gui.panels import PAGES, RUN_TABS
-from mosaic.plugins.payloads import Wishes, eval_payload, train_payload, with_seed
+from mosaic.plugins.run_payloads import RunOptions, build_eval_payload, build_train_payload, with_seed
 
 ROOT = Path(__file__).parents[1]
 THEMES = ("light", "dark")
 SIZES = ("1366x768", "1920x1080")
 SLOW_TABS = {"tensorboard": 4.0, "videos": 2.0, "fastlane": 2.0, "analytics": 1.5}
 """Seconds until there is something to see; the others are there at once."""
-NATIVE = ("run.export", "run.folder", "run.open", "run.import")
+NATIVE_DIALOG_ACTIONS = ("run.export", "run.folder", "run.open", "run.import")
 """Actions that open dialogs or programs of the system's."""
 
 
-def train(trainer: Trainer, algo: str, env_id: str, steps: int, track: bool = False, **wishes: Any) -> str:
+def submit_training(
+    trainer: TrainerClient, algo: str, env_id: str, steps: int, track: bool = False, **options: Any
+) -> str:
     settings = {"env_id": env_id, "total_timesteps": steps, "seed": 1} | ({"track": True} if track else {})
-    view = trainer.submit(train_payload("cleanrl", algo, settings, {}, Wishes(**wishes)))
+    view = trainer.submit(build_train_payload("cleanrl", algo, settings, {}, RunOptions(**options)))
     return str(view["run_id"])
 
 
-def make_runs(trainer: Trainer) -> dict[str, str]:
+def make_runs(trainer: TrainerClient) -> dict[str, str]:
     """One run of each kind, by what it shows."""
     tags, notes = ("baseline", "good"), "The first one."
-    runs = {"cartpole": train(trainer, "ppo", "CartPole-v1", 150_000, track=True, tags=tags, notes=notes)}
-    acrobot = train_payload("cleanrl", "ppo", {"env_id": "Acrobot-v1", "total_timesteps": 60_000}, {}, Wishes())
+    runs = {"cartpole": submit_training(trainer, "ppo", "CartPole-v1", 150_000, track=True, tags=tags, notes=notes)}
+    acrobot = build_train_payload(
+        "cleanrl", "ppo", {"env_id": "Acrobot-v1", "total_timesteps": 60_000}, {}, RunOptions()
+    )
     for seed in (1, 2, 3):
         runs[f"seed{seed}"] = trainer.submit(with_seed(acrobot, seed, "acrobot"))["run_id"]
-    runs["short"] = train(trainer, "ppo", "MountainCar-v0", 20_000_000, max_seconds=4.0)
-    runs["stopped"] = train(trainer, "ppo", "CartPole-v1", 5_000_000, tags=("long",))
+    runs["short"] = submit_training(trainer, "ppo", "MountainCar-v0", 20_000_000, max_seconds=4.0)
+    runs["stopped"] = submit_training(trainer, "ppo", "CartPole-v1", 5_000_000, tags=("long",))
     for name in ("cartpole", "seed1", "seed2", "seed3", "short"):
         ended(trainer, runs[name], 180)
     pump(lambda: (trainer.get(runs["stopped"])["global_step"] or 0) > 20_000, "some steps", 60)
@@ -68,49 +72,49 @@ def make_runs(trainer: Trainer) -> dict[str, str]:
     ended(trainer, runs["stopped"])
     for name, of, episodes in (("other", "seed1", 30), ("evaluation", "cartpole", 10)):
         checkpoint = str(Path(trainer.get(runs[of])["run_dir"]) / "checkpoints" / "last")
-        evaluation = eval_payload(trainer.config(runs[of]), checkpoint, episodes, has_video=name == "evaluation")
+        evaluation = build_eval_payload(trainer.config(runs[of]), checkpoint, episodes, has_video=name == "evaluation")
         runs[name] = trainer.submit(evaluation)["run_id"]
         ended(trainer, runs[name], 120)
-    runs["running"] = train(trainer, "ppo_continuous_action", "Pendulum-v1", 20_000_000, tags=("long",))
+    runs["running"] = submit_training(trainer, "ppo_continuous_action", "Pendulum-v1", 20_000_000, tags=("long",))
     pump(lambda: (trainer.get(runs["running"])["global_step"] or 0) > 10_000, "some steps", 60)
-    runs["queued"] = train(trainer, "ppo", "CartPole-v1", 20_000_000, priority=2)
+    runs["queued"] = submit_training(trainer, "ppo", "CartPole-v1", 20_000_000, priority=2)
     return runs
 
 
 class Scene(NamedTuple):
     name: str
-    arrange: Callable[[], None]
+    set_up: Callable[[], None]
     wait_s: float = 0.8
 
 
-class Photographer:
+class ScreenshotTaker:
     def __init__(self, program: Application, runs: dict[str, str], out: Path, only: str) -> None:
         self.program, self.runs, self.out, self.only = program, runs, out, only
         self.count = 0
 
-    def walk(self, theme: str, size: str) -> None:
+    def capture_all(self, theme: str, size: str) -> None:
         width, height = map(int, size.split("x"))
         self.program.settings.put("theme", theme)
-        self.program.workbench.restyle()
+        self.program.workbench.apply_theme()
         self.program.window.resize(width, height)
         for scene in self.scenes():
             if self.only in scene.name:
-                scene.arrange()
+                scene.set_up()
                 if "tensorboard" in scene.name:
                     with suppress(AssertionError):  # a machine that is too slow gets a picture of the waiting
-                        pump(self.has_page, "TensorBoard's page", 60)
+                        pump(self.is_tensorboard_visible, "TensorBoard's page", 60)
                 pump_for(scene.wait_s)
-                self.take(f"{size}-{theme}-{scene.name}")
-                self.end_dialogs()
+                self.save_screenshot(f"{size}-{theme}-{scene.name}")
+                self.close_dialogs()
 
-    def has_page(self) -> bool:
+    def is_tensorboard_visible(self) -> bool:
         page = self.program.window.findChild(QWidget, "tensorboard.page")
         return page is not None and page.isVisible()
 
     def scenes(self) -> Iterator[Scene]:
         window, workbench = self.program.window, self.program.workbench
         seeds = [self.runs[f"seed{seed}"] for seed in (1, 2, 3)]
-        workbench.compare_wanted.emit(seeds)
+        workbench.comparison_requested.emit(seeds)
         for page in PAGES:
             if page.id != "run":
                 yield Scene(f"page-{page.id}", partial(window.show_page, page.id))
@@ -119,18 +123,18 @@ class Photographer:
                 ("cartpole", "running", "evaluation") if row.id != "tensorboard" else ("cartpole", "evaluation")
             ):
                 view = workbench.runs.get(self.runs[name])
-                if view is not None and row.when(view):
+                if view is not None and row.is_available(view):
                     wait_s = SLOW_TABS.get(row.id, 0.8)
                     yield Scene(f"tab-{row.id}-{name}", partial(workbench.select, self.runs[name], row.id), wait_s)
         for name in ("short", "stopped", "queued"):
             first = RUN_TABS[0].id
             yield Scene(f"tab-{first}-{name}", partial(workbench.select, self.runs[name], first))
-        dialogs = [action.id for action in window.table if action.title.endswith("…")]
+        dialogs = [action.id for action in window.action_table if action.title.endswith("…")]
         for action_id in ("app.palette", "help.help", "help.shortcuts", "help.about", *dialogs):
-            if not action_id.startswith(NATIVE):
-                yield Scene(f"dialog-{action_id}", partial(self.act, action_id))
+            if not action_id.startswith(NATIVE_DIALOG_ACTIONS):
+                yield Scene(f"dialog-{action_id}", partial(self.trigger_action, action_id))
 
-    def act(self, action_id: str) -> None:
+    def trigger_action(self, action_id: str) -> None:
         self.program.workbench.mark([])
         self.program.workbench.select(self.runs["cartpole"])
         pump_for(0.2)
@@ -141,12 +145,12 @@ class Photographer:
         shown = [dialog for dialog in found if dialog.isVisible()]
         return shown[-1] if shown else None
 
-    def end_dialogs(self) -> None:
+    def close_dialogs(self) -> None:
         while (dialog := self.top_dialog()) is not None:
             dialog.close()
             settle()
 
-    def take(self, name: str) -> None:
+    def save_screenshot(self, name: str) -> None:
         window, dialog = self.program.window, self.top_dialog()
         picture = window.grab()
         if dialog is not None:
@@ -175,14 +179,14 @@ def main() -> int:
                 program = Application(app, workspace, Path(place) / "settings.ini")
                 program.start()
                 pump(lambda: len(program.workbench.runs) == len(runs), "the runs")
-                photographer = Photographer(program, runs, told.out, told.only)
+                photographer = ScreenshotTaker(program, runs, told.out, told.only)
                 for theme in told.themes.split(","):
                     for size in told.sizes.split(","):
-                        photographer.walk(theme, size)
+                        photographer.capture_all(theme, size)
                 close(program)
             finally:
                 trainer.stop_daemon(cancel_runs=True)
-                pump(lambda: read_address(workspace) is None, "the trainer to end", 60)
+                pump(lambda: read_daemon_address(workspace) is None, "the trainer to end", 60)
     print(f"{photographer.count} pictures in {told.out}")
     return 0
 

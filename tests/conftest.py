@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.helpers.daemons import LiveDaemon, running_daemon
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 from mosaic.contracts.processes import identify, is_alive
-from mosaic.fastlane.place import LANES_VARIABLE, reap_all
+from mosaic.fastlane.lane_files import LANES_VARIABLE, reap_all
 
 PATIENCE_S = 10.0
 """How long what is on its way out may take. Only a test that leaks waits so long."""
@@ -68,18 +68,18 @@ def plugins(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def live(workspace: Workspace, plugins: Path) -> Iterator[tuple[LiveDaemon, Trainer]]:
+def live(workspace: Workspace, plugins: Path) -> Iterator[tuple[LiveDaemon, TrainerClient]]:
     with running_daemon(workspace, plugins, "--max-runs", "4") as both:
         yield both
 
 
 @pytest.fixture
-def daemon(live: tuple[LiveDaemon, Trainer]) -> LiveDaemon:
+def daemon(live: tuple[LiveDaemon, TrainerClient]) -> LiveDaemon:
     return live[0]
 
 
 @pytest.fixture
-def trainer(live: tuple[LiveDaemon, Trainer]) -> Trainer:
+def trainer(live: tuple[LiveDaemon, TrainerClient]) -> TrainerClient:
     return live[1]
 
 

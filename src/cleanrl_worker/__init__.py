@@ -26,6 +26,6 @@ def describe() -> WorkerDescription:
 
 
 def _algorithms_in(path: str) -> dict[str, Any]:
-    from cleanrl_worker.foreign import algorithms
+    from cleanrl_worker.user_cleanrl import script_algorithms
 
-    return algorithms(path)
+    return script_algorithms(path)

@@ -16,15 +16,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from cleanrl_worker import describe, devices, evaluation, launcher
-from cleanrl_worker.config import DEFAULT_SEED, Assignment, assigned
-from cleanrl_worker.inspection import inspect
+from cleanrl_worker import describe, devices, launcher, policy_evaluation
+from cleanrl_worker.inspection import inspect_policy
 from cleanrl_worker.registry import ALGORITHMS, module_name
-from mosaic.contracts.errors import BadInput, MosaicError, unknown
+from cleanrl_worker.worker_config import DEFAULT_SEED, WorkerRequest, parse_request
+from mosaic.contracts.errors import BadInput, MosaicError, unknown_name_error
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder, Workspace
 from mosaic.envs import list_environments
-from mosaic.envs.factory import described
-from mosaic.envs.probe import probe
+from mosaic.envs.factory import describe_env
+from mosaic.envs.render_check import check_rendering
 from mosaic.run import load_checkpoint
 
 Json = dict[str, Any]
@@ -33,15 +33,15 @@ Json = dict[str, Any]
 def run_folder(run_id: str | None) -> RunFolder:
     """The folder that was given by whoever started us, else one in the workspace."""
     told = os.environ.get(RUN_DIR_VARIABLE)
-    return RunFolder(told) if told else Workspace.chosen().run(run_id or "<run>")
+    return RunFolder(told) if told else Workspace.resolve().run(run_id or "<run>")
 
 
-def check(assignment: Assignment, config_path: str = "<config>") -> Json:
+def check_request(request: WorkerRequest, config_path: str = "<config>") -> Json:
     """Everything that a run would use, from the same code; raises where the run would be refused."""
-    folder = run_folder(assignment.config.run_id)
-    tensorboard = launcher.tensorboard_folder(assignment, folder)
+    folder = run_folder(request.config.run_id)
+    tensorboard = launcher.tensorboard_folder(request, folder)
     summary: Json = {
-        "mode": assignment.extras.mode or "train",
+        "mode": request.extras.mode or "train",
         "worker": "cleanrl",
         "command": [*describe().command, "--config", config_path],
         "directories": {
@@ -52,44 +52,44 @@ def check(assignment: Assignment, config_path: str = "<config>") -> Json:
             "logs": str(folder.logs),
         },
         "tensorboard_dir": None if tensorboard is None else str(tensorboard),
-        "threads": devices.threads(),
-        "extras": assignment.extras.model_dump(mode="json", exclude_unset=True, exclude={"wandb_api_key"}),
-        "warnings": warnings(assignment),
+        "threads": devices.thread_count(),
+        "extras": request.extras.model_dump(mode="json", exclude_unset=True, exclude={"wandb_api_key"}),
+        "warnings": request_warnings(request),
     }
-    if assignment.is_foreign:
-        from cleanrl_worker.scripts import planned
+    if request.is_user_script:
+        from cleanrl_worker.script_job import build_script_job
 
-        return summary | planned(assignment).summary()
-    if assignment.is_evaluation:
-        return summary | evaluation.check(assignment)
-    config, facts, env = launcher.check(assignment)
+        return summary | build_script_job(request).summary()
+    if request.is_evaluation:
+        return summary | policy_evaluation.check_evaluation(request)
+    config, facts, env = launcher.check_training(request)
     settings = config.model_dump(mode="json")
-    if not ALGORITHMS[assignment.algo].is_for_pictures:
-        from cleanrl_worker.algorithms.base import caveats
+    if not ALGORITHMS[request.algo].is_for_atari:
+        from cleanrl_worker.algorithms.base import observation_warnings
 
-        summary["warnings"] += caveats(env)
+        summary["warnings"] += observation_warnings(env)
     return summary | {
-        "module": module_name(assignment.algo),
-        "algo": assignment.algo,
+        "module": module_name(request.algo),
+        "algo": request.algo,
         "env_id": config.env_id,
         "seed": config.seed,
         "total_timesteps": config.total_timesteps,
         "settings": settings,
-        "environment": described(env),
-        "cpus": ALGORITHMS[assignment.algo].threads,
+        "environment": describe_env(env),
+        "cpus": ALGORITHMS[request.algo].threads,
         "backend": facts.get("backend", settings.get("backend")),
         "facts": facts,
     }
 
 
-def warnings(assignment: Assignment) -> list[str]:
+def request_warnings(request: WorkerRequest) -> list[str]:
     """What was asked for and would be left out: no reason to refuse the run."""
-    wandb = assignment.wandb_enabled or assignment.extras.track_wandb is True
-    upload = assignment.extras.upload_model is True and not assignment.is_evaluation
+    wandb = request.wandb_enabled or request.extras.track_wandb is True
+    upload = request.extras.upload_model is True and not request.is_evaluation
     asked = {
-        ("wandb", "wandb", "being tracked"): wandb and not assignment.is_foreign,
-        ("trackio", "trackio", "being tracked"): assignment.trackio_enabled,
-        ("huggingface_hub", "hub", "its policy being uploaded"): upload and not assignment.is_foreign,
+        ("wandb", "wandb", "being tracked"): wandb and not request.is_user_script,
+        ("trackio", "trackio", "being tracked"): request.trackio_enabled,
+        ("huggingface_hub", "hub", "its policy being uploaded"): upload and not request.is_user_script,
     }
     return [
         f"{package} is not installed: the run would train without {what}. Install it: pip install 'mosaic-rl[{extra}]'"
@@ -98,7 +98,7 @@ def warnings(assignment: Assignment) -> list[str]:
     ]
 
 
-def told(summary: Json) -> str:
+def format_summary(summary: Json) -> str:
     """The summary for people."""
     lines = [
         f"{summary['algo']} on {summary['env_id']}: this would run.",
@@ -118,63 +118,63 @@ def told(summary: Json) -> str:
 # --- the process
 
 
-def _check(question: Json) -> Json:
-    return {"summary": check(assigned(question.get("config")))}
+def _answer_check(question: Json) -> Json:
+    return {"summary": check_request(parse_request(question.get("config")))}
 
 
-def _environments(question: Json) -> Json:
-    family = None if question.get("family") is None else _text(question, "family")
+def _answer_environments(question: Json) -> Json:
+    family = None if question.get("family") is None else _require_text(question, "family")
     return {"environments": list_environments(family)}
 
 
-def _algorithms(question: Json) -> Json:
-    from cleanrl_worker.schema import schema
+def _answer_algorithms(question: Json) -> Json:
+    from cleanrl_worker.schema_generator import build_schema
 
-    found = schema()
+    found = build_schema()
     if question.get("cleanrl") is not None:
-        from cleanrl_worker.foreign import algorithms as own_algorithms
+        from cleanrl_worker.user_cleanrl import script_algorithms as own_algorithms
 
-        found["algorithms"] |= own_algorithms(_text(question, "cleanrl"))
+        found["algorithms"] |= own_algorithms(_require_text(question, "cleanrl"))
     return {"algorithms": sorted(found["algorithms"]), "schema": found}
 
 
-def _checkpoint(question: Json) -> Json:
-    return {"checkpoint": inspect(_text(question, "path"))}
+def _answer_checkpoint(question: Json) -> Json:
+    return {"checkpoint": inspect_policy(_require_text(question, "path"))}
 
 
-def _model(question: Json) -> Json:
+def _answer_model(question: Json) -> Json:
     """Writes a checkpoint's weights as the file that users of CleanRL know."""
-    into = Path(_text(question, "into"))
+    into = Path(_require_text(question, "into"))
     try:
-        launcher.write_model(load_checkpoint(_text(question, "path"), with_parts=False), into)
+        launcher.write_model(load_checkpoint(_require_text(question, "path"), with_parts=False), into)
     except OSError as error:
         raise BadInput(f"{into} cannot be written: {error.strerror or error}.") from None
     return {"path": str(into)}
 
 
-def _probe(question: Json) -> Json:
-    found = probe(_text(question, "family"))
+def _answer_probe(question: Json) -> Json:
+    found = check_rendering(_require_text(question, "family"))
     if not found["ok"]:
         raise BadInput(found["message"])
     return found
 
 
-def _ping(question: Json) -> Json:
+def _answer_ping(question: Json) -> Json:
     return {"pid": os.getpid()}
 
 
-QUESTIONS: dict[str, Callable[[Json], Json]] = {
-    "check": _check,
-    "environments": _environments,
-    "algorithms": _algorithms,
-    "checkpoint": _checkpoint,
-    "model": _model,
-    "probe": _probe,
-    "ping": _ping,
+QUESTION_HANDLERS: dict[str, Callable[[Json], Json]] = {
+    "check": _answer_check,
+    "environments": _answer_environments,
+    "algorithms": _answer_algorithms,
+    "checkpoint": _answer_checkpoint,
+    "model": _answer_model,
+    "probe": _answer_probe,
+    "ping": _answer_ping,
 }
 
 
-def _text(question: Json, key: str) -> str:
+def _require_text(question: Json, key: str) -> str:
     value = question.get(key)
     if not isinstance(value, str) or not value or "\0" in value:
         raise BadInput(f"{key}: expected a text.")
@@ -192,9 +192,9 @@ def answer(line: bytes) -> Json:
     number = question.get("id")
     try:
         asked = str(question.get("ask"))
-        if asked not in QUESTIONS:
-            raise unknown("question", asked, QUESTIONS)
-        return {"id": number, "ok": True, **QUESTIONS[asked](question)}
+        if asked not in QUESTION_HANDLERS:
+            raise unknown_name_error("question", asked, QUESTION_HANDLERS)
+        return {"id": number, "ok": True, **QUESTION_HANDLERS[asked](question)}
     except MosaicError as error:
         return {"id": number, "ok": False, "error": type(error).__name__, "message": str(error)}
     except Exception as error:
@@ -204,19 +204,19 @@ def answer(line: bytes) -> Json:
         return {"id": number, "ok": False, "error": "MosaicError", "message": f"The check itself failed: {said}"}
 
 
-def _as_line(reply: Json) -> bytes:
+def _encode_line(reply: Json) -> bytes:
     """One line of strict JSON: a number that is not finite becomes null."""
     try:
         return json.dumps(reply, allow_nan=False, default=str).encode() + b"\n"
     except ValueError:
-        return json.dumps(_finite(reply), default=str).encode() + b"\n"
+        return json.dumps(_replace_non_finite(reply), default=str).encode() + b"\n"
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): _replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [_replace_non_finite(item) for item in value]
     return None if isinstance(value, float) and (value != value or abs(value) == float("inf")) else value
 
 
@@ -229,7 +229,7 @@ def serve(questions: IO[bytes] | None = None) -> int:
     for line in questions or sys.stdin.buffer:
         if line.strip():
             try:
-                _write(replies, _as_line(answer(line)))
+                _write(replies, _encode_line(answer(line)))
             except BrokenPipeError:
                 break
     os.close(replies)
@@ -245,6 +245,6 @@ def _warm_up() -> None:
     """Imports what the first question would wait for."""
     for name in ("ppo", "ppo_continuous_action"):
         try:
-            check(assigned({"algo": name, "env_id": "CartPole-v1", "seed": DEFAULT_SEED}))
+            check_request(parse_request({"algo": name, "env_id": "CartPole-v1", "seed": DEFAULT_SEED}))
         except MosaicError:
             continue

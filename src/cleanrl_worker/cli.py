@@ -19,7 +19,7 @@ for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cleanrl_worker.cli", description="MOSAIC's CleanRL worker.")
     parser.add_argument("--config", metavar="PATH", help="a trainer payload or a bare worker config, as JSON")
     parser.add_argument("--dry-run", action="store_true", help="check everything and start nothing")
@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = _parser()
+    parser = _build_parser()
     args = parser.parse_args(argv)
     faulthandler.enable()
     if args.checker:
@@ -48,14 +48,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     from mosaic.contracts.errors import BadInput, MosaicError
 
     try:
-        return _checked(args) if args.dry_run else _launched(args)
+        return _run_dry_run(args) if args.dry_run else _run_worker(args)
     except MosaicError as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, BadInput) else 1
 
 
-def _assignment(args: argparse.Namespace) -> Any:
-    from cleanrl_worker.config import assigned, read
+def _parse_request(args: argparse.Namespace) -> Any:
+    from cleanrl_worker.worker_config import parse_request, read_config_file
 
     overrides: dict[str, Any] = {
         "seed": args.seed,
@@ -63,11 +63,11 @@ def _assignment(args: argparse.Namespace) -> Any:
         "worker_id": args.worker_id,
     }
     if args.extras is not None:
-        overrides["extras"] = _extras(args.extras)
-    return assigned(read(args.config), overrides)
+        overrides["extras"] = _parse_extras(args.extras)
+    return parse_request(read_config_file(args.config), overrides)
 
 
-def _extras(text: str) -> dict[str, Any]:
+def _parse_extras(text: str) -> dict[str, Any]:
     from mosaic.contracts.errors import ConfigRefused
 
     try:
@@ -79,28 +79,28 @@ def _extras(text: str) -> dict[str, Any]:
     return extras
 
 
-def _checked(args: argparse.Namespace) -> int:
-    from cleanrl_worker.checker import check, told
+def _run_dry_run(args: argparse.Namespace) -> int:
+    from cleanrl_worker.checker import check_request, format_summary
 
-    summary = check(_assignment(args), args.config)
-    print(json.dumps(summary) if args.emit_summary else told(summary))
+    summary = check_request(_parse_request(args), args.config)
+    print(json.dumps(summary) if args.emit_summary else format_summary(summary))
     return 0
 
 
-def _launched(args: argparse.Namespace) -> int:
+def _run_worker(args: argparse.Namespace) -> int:
     from cleanrl_worker import launcher
     from mosaic.contracts.errors import BadInput
     from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
 
     given = os.environ.get(RUN_DIR_VARIABLE)
     try:
-        assignment = _assignment(args)
-        work = launcher.prepared(assignment)
+        assignment = _parse_request(args)
+        work = launcher.build_job(assignment)
     except BadInput as error:
         if given:
-            launcher.reject(RunFolder(given), str(error))
+            launcher.write_rejection(RunFolder(given), str(error))
         raise
-    folder = RunFolder(given) if given else _new_folder(assignment.config.run_id)
+    folder = RunFolder(given) if given else _new_run_folder(assignment.config.run_id)
     registration = None
     if args.grpc:
         from cleanrl_worker.registration import Registration
@@ -109,21 +109,21 @@ def _launched(args: argparse.Namespace) -> int:
         registration.start()
     work(folder, args.resume)
     if registration is not None:
-        registration.end()
+        registration.cancel()
     return 0
 
 
-def _new_folder(run_id: str | None) -> Any:
+def _new_run_folder(run_id: str | None) -> Any:
     from mosaic.contracts.folder import Workspace
 
     if run_id is None:
         from ulid import ULID
 
         run_id = str(ULID())
-    return Workspace.chosen().run(run_id)
+    return Workspace.resolve().run(run_id)
 
 
-def _leave(code: int) -> None:
+def _exit_immediately(code: int) -> None:
     """Ends at once: taking the interpreter down costs time, and would wait for a library's threads."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
@@ -132,4 +132,4 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    _leave(main())
+    _exit_immediately(main())

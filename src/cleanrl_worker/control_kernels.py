@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.actor_critic import Networks, Settings
-from cleanrl_worker.perceptron import Array, Forward, Perceptron
-from cleanrl_worker.value_kernels import BETA_1, BETA_2, Adam, Gradient, move_towards
+from cleanrl_worker.actor_critic import ActorCriticNetworks, ActorCriticSettings
+from cleanrl_worker.perceptron import Array, ForwardPass, Perceptron
+from cleanrl_worker.value_kernels import ADAM_BETA_1, ADAM_BETA_2, BackwardPass, NumpyAdam, soft_update
 
 if TYPE_CHECKING:
     from cleanrl_worker.replay import PackedBatch, Replay
@@ -27,54 +27,54 @@ if TYPE_CHECKING:
 EPSILON = 1e-8
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
-LEAST = 1e-6
+LOG_EPSILON = 1e-6
 """Keeps the logarithm of an action's density finite at the bounds."""
 
 
-class Kernel:
+class ActorCriticKernel:
     """What the three have in common: the step of the critics, and the way back from values to actions."""
 
     def __init__(
         self,
-        networks: Networks,
+        networks: ActorCriticNetworks,
         replay: Replay,
-        settings: Settings,
-        rates: tuple[float, float],
+        settings: ActorCriticSettings,
+        learning_rates: tuple[float, float],
         scale: Array,
         bias: Array,
         rng: np.random.Generator,
     ) -> None:
         rows = settings.batch_size
         self.networks = networks
-        self.batch: PackedBatch = replay.batch(rows)
-        self.actor = Gradient(networks.actor, rows)
-        self.critics = [Gradient(critic, rows) for critic in networks.critics]
-        self._targets = [Forward(target, rows) for target in networks.targets]
-        self._actor_rate, self._critic_rate = rates
-        self._actor_adam = Adam(networks.actor, EPSILON)
-        self._critic_adams = [Adam(critic, EPSILON) for critic in networks.critics]
+        self.batch: PackedBatch = replay.allocate_batch(rows)
+        self.actor = BackwardPass(networks.actor, rows)
+        self.critics = [BackwardPass(critic, rows) for critic in networks.critics]
+        self._targets = [ForwardPass(target, rows) for target in networks.targets]
+        self._actor_learning_rate, self._critic_learning_rate = learning_rates
+        self._actor_adam = NumpyAdam(networks.actor, EPSILON)
+        self._critic_adams = [NumpyAdam(critic, EPSILON) for critic in networks.critics]
         self._gamma, self._tau = settings.gamma, settings.tau
         self._scale, self._bias = scale.reshape(-1, 1).astype(np.float32), bias.reshape(-1, 1).astype(np.float32)
         self._rng = rng
         self._rows = rows
-        self._acting = Forward(networks.actor, replay.envs)
-        self._pairs = np.empty((rows, networks.observation_size + networks.action_size), np.float32)
-        self._goals = np.empty(rows, np.float32)
+        self._actor_forward = ForwardPass(networks.actor, replay.num_envs)
+        self._critic_inputs = np.empty((rows, networks.observation_size + networks.action_size), np.float32)
+        self._td_targets = np.empty(rows, np.float32)
         self._out_delta = np.empty((1, rows), np.float32)
-        self._slopes = np.empty((networks.action_size, rows), np.float32)
-        self._figures: dict[str, float] = {}
+        self._action_grads = np.empty((networks.action_size, rows), np.float32)
+        self._metrics: dict[str, float] = {}
 
     def act(self, observations: npt.NDArray[Any]) -> Array:
-        return self._acting(observations).T
+        return self._actor_forward(observations).T
 
     def update(self, replay: Replay, is_policy_due: bool, is_target_due: bool) -> bool:
         replay.sample(self.batch)
-        self._aim(self._next_values())
-        is_finite = self._judge()
+        self._compute_td_targets(self._next_values())
+        is_finite = self._update_critics()
         if is_policy_due:
-            is_finite &= self._improve()
+            is_finite &= self._update_actor()
         if is_target_due:
-            self._follow()
+            self._update_targets()
         return is_finite
 
     # --- what an algorithm adds
@@ -83,48 +83,48 @@ class Kernel:
         """What the target networks expect from the next observations on."""
         raise NotImplementedError
 
-    def _improve(self) -> bool:
+    def _update_actor(self) -> bool:
         """The actor's own update; False where its gradient is not finite."""
         raise NotImplementedError
 
     # --- pieces
 
-    def _paired(self, observations: npt.NDArray[Any], actions: Array) -> Array:
+    def _concat_actions(self, observations: npt.NDArray[Any], actions: Array) -> Array:
         """What goes into a critic; actions are [actions, rows]."""
         size = self.networks.observation_size
-        self._pairs[:, :size] = observations
-        self._pairs[:, size:] = actions.T
-        return self._pairs
+        self._critic_inputs[:, :size] = observations
+        self._critic_inputs[:, size:] = actions.T
+        return self._critic_inputs
 
-    def _least(self, forwards: Sequence[Forward], pairs: Array) -> Array:
+    def _min_values(self, forwards: Sequence[ForwardPass], pairs: Array) -> Array:
         """The smallest value that a critic gives each row."""
         least: Array = forwards[0](pairs)[0]
         for forward in forwards[1:]:
             least = np.minimum(least, forward(pairs)[0])
         return least
 
-    def _aim(self, next_values: Array) -> None:
+    def _compute_td_targets(self, next_values: Array) -> None:
         """The goals of the critics: the reward and, where the episode went on, what comes next."""
-        np.subtract(1, self.batch.terminals, out=self._goals)
-        np.multiply(self._goals, self._gamma, out=self._goals)
-        np.multiply(self._goals, next_values, out=self._goals)
-        np.add(self._goals, self.batch.rewards, out=self._goals)
+        np.subtract(1, self.batch.terminals, out=self._td_targets)
+        np.multiply(self._td_targets, self._gamma, out=self._td_targets)
+        np.multiply(self._td_targets, next_values, out=self._td_targets)
+        np.add(self._td_targets, self.batch.rewards, out=self._td_targets)
 
-    def _judge(self) -> bool:
+    def _update_critics(self) -> bool:
         """One step of each critic towards the goals."""
-        pairs = self._paired(self.batch.observations, self.batch.actions.T)
+        pairs = self._concat_actions(self.batch.observations, self.batch.actions.T)
         is_finite = True
         for number, (critic, adam) in enumerate(zip(self.critics, self._critic_adams, strict=True), start=1):
             values = critic.forward(pairs)[0]
-            errors = values - self._goals
+            errors = values - self._td_targets
             np.multiply(errors, 2 / self._rows, out=self._out_delta[0])
             critic(self._out_delta)
-            is_finite &= adam(critic.views, self._critic_rate)
-            self._figures[f"qf{number}_values"] = float(np.add.reduce(values)) / self._rows
-            self._figures[f"qf{number}_loss"] = float(np.dot(errors, errors)) / self._rows
+            is_finite &= adam(critic.views, self._critic_learning_rate)
+            self._metrics[f"qf{number}_values"] = float(np.add.reduce(values)) / self._rows
+            self._metrics[f"qf{number}_loss"] = float(np.dot(errors, errors)) / self._rows
         return is_finite
 
-    def _slope_by_actions(self, forward: Forward, columns: npt.NDArray[np.intp] | slice) -> None:
+    def _action_gradients(self, forward: ForwardPass, columns: npt.NDArray[np.intp] | slice) -> None:
         """Fills those columns of `_slopes`: how a critic's value changes with each action."""
         layers, inputs = forward.network.parameters.layers, forward.inputs
         slope: Array = layers[-1][0, :-1, None]
@@ -132,48 +132,52 @@ class Kernel:
             slope = slope * (inputs[index + 1][:-1, columns] > 0)
             beneath = layers[index][:, :-1] if index else layers[0][:, self.networks.observation_size : -1]
             slope = np.dot(beneath.T, slope)
-        self._slopes[:, columns] = slope
+        self._action_grads[:, columns] = slope
 
-    def _follow(self) -> None:
+    def _update_targets(self) -> None:
         for critic, target in zip(self.networks.critics, self.networks.targets, strict=True):
-            move_towards(target, critic, self._tau)
+            soft_update(target, critic, self._tau)
         if self.networks.target_actor is not None:
-            move_towards(self.networks.target_actor, self.networks.actor, self._tau)
+            soft_update(self.networks.target_actor, self.networks.actor, self._tau)
 
     def losses(self) -> dict[str, float]:
-        figures = dict(self._figures)
+        figures = dict(self._metrics)
         if len(self.critics) > 1:
             figures["qf_loss"] = (figures["qf1_loss"] + figures["qf2_loss"]) / 2
         return figures
 
-    def trouble(self) -> None:
+    def first_non_finite(self) -> None:
         """Updates say themselves whether they were finite."""
 
-    def collect(self) -> None:
+    def sync_networks(self) -> None:
         """Nothing to do: this learner works on the networks themselves."""
 
-    def _adams(self) -> dict[str, tuple[Perceptron, Adam]]:
+    def _named_adams(self) -> dict[str, tuple[Perceptron, NumpyAdam]]:
         adams = [self._actor_adam, *self._critic_adams]
-        return {name: (part, adam) for (name, part), adam in zip(self.networks.learned.items(), adams, strict=True)}
+        return {
+            name: (part, adam) for (name, part), adam in zip(self.networks.trained_networks.items(), adams, strict=True)
+        }
 
-    def moments(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+    def optimizer_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         arrays: dict[str, npt.NDArray[Any]] = {}
         facts: dict[str, int] = {}
-        for name, (network, adam) in self._adams().items():
-            for kind, views in (("adam.first", adam.first), ("adam.second", adam.second)):
-                arrays |= {f"{kind}.{key}": part for key, part in self.networks.named(name, network, views).items()}
+        for name, (network, adam) in self._named_adams().items():
+            for kind, views in (("adam.first", adam.first_moment), ("adam.second", adam.second_moment)):
+                arrays |= {
+                    f"{kind}.{key}": part for key, part in self.networks.named_arrays(name, network, views).items()
+                }
             facts[name] = adam.count
         return arrays, {"counts": facts}
 
     def restore(self, arrays: Mapping[str, npt.NDArray[Any]], facts: Mapping[str, Any]) -> None:
-        for name, (network, adam) in self._adams().items():
-            for kind, views in (("adam.first.", adam.first), ("adam.second.", adam.second)):
+        for name, (network, adam) in self._named_adams().items():
+            for kind, views in (("adam.first.", adam.first_moment), ("adam.second.", adam.second_moment)):
                 named = {key.removeprefix(kind): part for key, part in arrays.items() if key.startswith(kind)}
                 self.networks.assign(name, network, views, named)
             adam.count = facts["counts"][name]
 
 
-class SacKernel(Kernel):
+class SacKernel(ActorCriticKernel):
     """Both critics learn towards the smaller target, less what the policy's certainty costs; the actor by both."""
 
     def __init__(self, *args: Any, policy_steps: int, alpha: float, log_alpha: Array | None) -> None:
@@ -183,9 +187,11 @@ class SacKernel(Kernel):
         self._alpha = alpha
         self._log_alpha = log_alpha
         """Learned, where the temperature is tuned: one number, in place."""
-        self._alpha_adam = NumberAdam(log_alpha, self._critic_rate) if log_alpha is not None else None
+        self._alpha_adam = ScalarAdam(log_alpha, self._critic_learning_rate) if log_alpha is not None else None
         self._target_entropy = -float(size)
-        self._noise, self._turned, self._stds, self._squashed, self._free = np.empty((5, size, rows), np.float32)
+        self._noise, self._transposed_noise, self._stds, self._squashed, self._free = np.empty(
+            (5, size, rows), np.float32
+        )
         self._actions = np.empty((size, rows), np.float32)
         self._actor_delta = np.empty((2 * size, rows), np.float32)
 
@@ -196,16 +202,16 @@ class SacKernel(Kernel):
         return math.exp(min(float(self._log_alpha[0]), 700.0))  # Python raises beyond; losses are infinite before
 
     def _next_values(self) -> Array:
-        log_probs = self._draw(self.actor.forward(self.batch.next_observations))
-        values = self._least(self._targets, self._paired(self.batch.next_observations, self._actions))
+        log_probs = self._sample_actions(self.actor.forward(self.batch.next_observations))
+        values = self._min_values(self._targets, self._concat_actions(self.batch.next_observations, self._actions))
         return values - self.alpha * log_probs
 
-    def _draw(self, outputs: Array) -> Array:
+    def _sample_actions(self, outputs: Array) -> Array:
         """Draws actions, squashed into their bounds, and gives their log-probabilities."""
         size = self.networks.action_size
         self._rng.standard_normal(dtype=np.float32, out=self._noise)
-        np.tanh(outputs[size:], out=self._turned)
-        log_stds = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (self._turned + 1)
+        np.tanh(outputs[size:], out=self._transposed_noise)
+        log_stds = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (self._transposed_noise + 1)
         np.exp(log_stds, out=self._stds)
         np.multiply(self._stds, self._noise, out=self._squashed)
         np.add(self._squashed, outputs[:size], out=self._squashed)
@@ -215,64 +221,64 @@ class SacKernel(Kernel):
         # How much of an action's range the squashing left free: the change of its density.
         np.multiply(self._squashed, self._squashed, out=self._free)
         np.subtract(1, self._free, out=self._free)
-        density = self._free * self._scale + LEAST
+        density = self._free * self._scale + LOG_EPSILON
         np.log(density, out=density)
         density += log_stds
         density += 0.5 * self._noise * self._noise
         return np.asarray(-np.add.reduce(density, 0) - size * HALF_LOG_TWO_PI)
 
-    def _improve(self) -> bool:
+    def _update_actor(self) -> bool:
         """As many steps of the actor as were waited for, each followed by one of the temperature."""
         observations, forwards = self.batch.observations, [critic.forward for critic in self.critics]
         outputs, is_finite = self.actor.forward(observations), True
         for step in range(self._policy_steps):
-            log_probs = self._draw(outputs)
-            pairs = self._paired(observations, self._actions)
+            log_probs = self._sample_actions(outputs)
+            pairs = self._concat_actions(observations, self._actions)
             first, second = (forward(pairs)[0] for forward in forwards)
             is_first = first <= second
             # Only the smaller of both values counts, so only its critic is gone back through.
             for forward, is_chosen in zip(forwards, (is_first, ~is_first), strict=True):
-                self._slope_by_actions(forward, np.flatnonzero(is_chosen))
+                self._action_gradients(forward, np.flatnonzero(is_chosen))
             alpha = self.alpha
             least = np.minimum(first, second)
-            self._figures["actor_loss"] = float(np.add.reduce(alpha * log_probs - least)) / self._rows
-            self._pull(alpha)
+            self._metrics["actor_loss"] = float(np.add.reduce(alpha * log_probs - least)) / self._rows
+            self._backward_actor_loss(alpha)
             self.actor(self._actor_delta)
-            is_finite &= self._actor_adam(self.actor.views, self._actor_rate)
+            is_finite &= self._actor_adam(self.actor.views, self._actor_learning_rate)
             # The next step wants the same observations: one forward pass serves it and the temperature.
             if self._alpha_adam is not None or step + 1 < self._policy_steps:
                 outputs = self.actor.forward(observations)
             if self._alpha_adam is not None:
-                excess = float(np.add.reduce(self._draw(outputs))) / self._rows + self._target_entropy
-                self._figures["alpha_loss"] = slope = -alpha * excess
+                excess = float(np.add.reduce(self._sample_actions(outputs))) / self._rows + self._target_entropy
+                self._metrics["alpha_loss"] = slope = -alpha * excess
                 self._alpha_adam(slope)
         return is_finite
 
-    def _pull(self, alpha: float) -> None:
+    def _backward_actor_loss(self, alpha: float) -> None:
         """The slope of the actor's loss by its outputs, from the critics' slopes by the actions."""
         size = self.networks.action_size
         means, spreads = self._actor_delta[:size], self._actor_delta[size:]
         np.multiply(self._free, self._scale, out=means)
-        np.add(means, LEAST, out=means)
+        np.add(means, LOG_EPSILON, out=means)
         np.divide(self._squashed, means, out=means)
         np.multiply(means, 2 * alpha, out=means)
-        np.subtract(means, self._slopes, out=means)
+        np.subtract(means, self._action_grads, out=means)
         np.multiply(means, self._scale, out=means)
         np.multiply(means, self._free, out=means)
         np.multiply(means, self._stds, out=spreads)
         np.multiply(spreads, self._noise, out=spreads)
         np.subtract(spreads, alpha, out=spreads)
-        np.multiply(self._turned, self._turned, out=self._turned)
-        np.subtract(1, self._turned, out=self._turned)
-        np.multiply(spreads, self._turned, out=spreads)
+        np.multiply(self._transposed_noise, self._transposed_noise, out=self._transposed_noise)
+        np.subtract(1, self._transposed_noise, out=self._transposed_noise)
+        np.multiply(spreads, self._transposed_noise, out=spreads)
         np.multiply(spreads, 0.5 * (LOG_STD_MAX - LOG_STD_MIN), out=spreads)
         np.multiply(self._actor_delta, 1 / self._rows, out=self._actor_delta)
 
     def losses(self) -> dict[str, float]:
         return {**super().losses(), "alpha": self.alpha}
 
-    def moments(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        arrays, facts = super().moments()
+    def optimizer_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
+        arrays, facts = super().optimizer_state()
         if self._alpha_adam is not None:
             arrays |= self._alpha_adam.arrays()
             facts["counts"]["log_alpha"] = self._alpha_adam.count
@@ -284,20 +290,20 @@ class SacKernel(Kernel):
             self._alpha_adam.restore(arrays, facts["counts"]["log_alpha"])
 
 
-class DeterministicKernel(Kernel):
+class DeterministicKernel(ActorCriticKernel):
     """TD3's and DDPG's: the actor climbs the first critic; TD3 blurs the target actions and has two critics."""
 
     def __init__(self, *args: Any, policy_noise: float, noise_clip: float) -> None:
         super().__init__(*args)
         rows, size = self._rows, self.networks.action_size
         assert self.networks.target_actor is not None
-        self._target_actor = Forward(self.networks.target_actor, rows)
+        self._target_actor = ForwardPass(self.networks.target_actor, rows)
         self._policy_noise, self._noise_clip = policy_noise, noise_clip
         self._noise, self._squashed, self._actions, self._actor_delta = np.empty((4, size, rows), np.float32)
         self._low, self._high = self._bias - self._scale, self._bias + self._scale
 
     def _next_values(self) -> Array:
-        self._squash(self._target_actor(self.batch.next_observations))
+        self._squash_actions(self._target_actor(self.batch.next_observations))
         if self._policy_noise:
             noise, reach = self._noise, self._noise_clip
             self._rng.standard_normal(dtype=np.float32, out=noise)
@@ -306,47 +312,52 @@ class DeterministicKernel(Kernel):
             np.multiply(noise, self._scale, out=noise)
             np.add(self._actions, noise, out=self._actions)
             np.clip(self._actions, self._low, self._high, out=self._actions)
-        return self._least(self._targets, self._paired(self.batch.next_observations, self._actions))
+        return self._min_values(self._targets, self._concat_actions(self.batch.next_observations, self._actions))
 
-    def _squash(self, outputs: Array) -> None:
+    def _squash_actions(self, outputs: Array) -> None:
         np.tanh(outputs, out=self._squashed)
         np.multiply(self._squashed, self._scale, out=self._actions)
         np.add(self._actions, self._bias, out=self._actions)
 
-    def _improve(self) -> bool:
+    def _update_actor(self) -> bool:
         observations, forward = self.batch.observations, self.critics[0].forward
-        self._squash(self.actor.forward(observations))
-        values = forward(self._paired(observations, self._actions))[0]
-        self._figures["actor_loss"] = -float(np.add.reduce(values)) / self._rows
-        self._slope_by_actions(forward, slice(None))
+        self._squash_actions(self.actor.forward(observations))
+        values = forward(self._concat_actions(observations, self._actions))[0]
+        self._metrics["actor_loss"] = -float(np.add.reduce(values)) / self._rows
+        self._action_gradients(forward, slice(None))
         delta = self._actor_delta
         np.multiply(self._squashed, self._squashed, out=delta)
         np.subtract(1, delta, out=delta)
         np.multiply(delta, self._scale * (-1 / self._rows), out=delta)
-        np.multiply(delta, self._slopes, out=delta)
+        np.multiply(delta, self._action_grads, out=delta)
         self.actor(delta)
-        return self._actor_adam(self.actor.views, self._actor_rate)
+        return self._actor_adam(self.actor.views, self._actor_learning_rate)
 
 
-class NumberAdam:
+class ScalarAdam:
     """Adam for a single number, which it changes in place."""
 
-    def __init__(self, number: Array, rate: float) -> None:
+    def __init__(self, value: Array, learning_rate: float) -> None:
         self.count = 0
-        self._number = number
-        self._rate = rate
-        self._first = self._second = 0.0
+        self._value = value
+        self._learning_rate = learning_rate
+        self._first_moment = self._second_moment = 0.0
 
-    def __call__(self, slope: float) -> None:
+    def __call__(self, gradient: float) -> None:
         self.count += 1
-        self._first += (1 - BETA_1) * (slope - self._first)
-        self._second += (1 - BETA_2) * (slope * slope - self._second)
-        spread = math.sqrt(self._second / (1 - BETA_2**self.count)) + EPSILON
-        self._number[0] -= self._rate * self._first / (1 - BETA_1**self.count) / spread
+        self._first_moment += (1 - ADAM_BETA_1) * (gradient - self._first_moment)
+        self._second_moment += (1 - ADAM_BETA_2) * (gradient * gradient - self._second_moment)
+        spread = math.sqrt(self._second_moment / (1 - ADAM_BETA_2**self.count)) + EPSILON
+        self._value[0] -= self._learning_rate * self._first_moment / (1 - ADAM_BETA_1**self.count) / spread
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        return {"adam.first.log_alpha": np.array([self._first]), "adam.second.log_alpha": np.array([self._second])}
+        return {
+            "adam.first.log_alpha": np.array([self._first_moment]),
+            "adam.second.log_alpha": np.array([self._second_moment]),
+        }
 
     def restore(self, arrays: Mapping[str, npt.NDArray[Any]], count: int) -> None:
-        self._first, self._second = (float(arrays[f"adam.{kind}.log_alpha"][0]) for kind in ("first", "second"))
+        self._first_moment, self._second_moment = (
+            float(arrays[f"adam.{kind}.log_alpha"][0]) for kind in ("first", "second")
+        )
         self.count = count

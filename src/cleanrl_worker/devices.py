@@ -20,16 +20,18 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def backend_for_wide(backend: Literal["auto", "numpy", "torch"], cuda: bool, before: str | None = None) -> Backend:
+def choose_backend(
+    backend: Literal["auto", "numpy", "torch"], cuda: bool, previous_backend: str | None = None
+) -> Backend:
     """For networks some hundred units wide: numpy on a CPU, torch on a GPU. A resumed run keeps to what it had."""
     if backend != "auto":
         return backend
-    if before in ("numpy", "torch"):
-        return "torch" if before == "torch" else "numpy"
+    if previous_backend in ("numpy", "torch"):
+        return "torch" if previous_backend == "torch" else "numpy"
     return "torch" if cuda and has_gpu() else "numpy"
 
 
-def threads() -> int:
+def thread_count() -> int:
     """As many as the run was given: the daemon sets this from the run's `resources.cpus`, one where it is unset."""
     told = os.environ.get("OMP_NUM_THREADS", "")
     return int(told) if told.isdecimal() and int(told) else 1

@@ -11,22 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from cleanrl_worker.foreign import PREFIX
-from cleanrl_worker.registry import ALGORITHMS, algorithm
+from cleanrl_worker.registry import ALGORITHMS, load_algorithm
+from cleanrl_worker.user_cleanrl import USER_CLEANRL_PREFIX
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import Checkpoint, last_good_checkpoint, load_checkpoint
-from mosaic.run.checkpoints import steps
+from mosaic.run.checkpoints import list_steps
 from mosaic.run.torchreader import read_weights
 
 Json = dict[str, Any]
 MODEL_SUFFIX = ".cleanrl_model"
-_CLEANRL_NAME = re.compile(r"(?P<env_id>.+)__(?P<algo>.+)__(?P<seed>\d+)__\d+")
+_CLEANRL_RUN_NAME = re.compile(r"(?P<env_id>.+)__(?P<algo>.+)__(?P<seed>\d+)__\d+")
 """How CleanRL names the folder of a run."""
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedPolicy:
     """A policy that somebody has saved, and what is known of it."""
 
     path: Path
@@ -45,32 +45,32 @@ class Saved:
         return None if self.checkpoint is None else self.checkpoint.step
 
 
-def find_policy(path: str) -> Saved:
+def find_policy(path: str) -> SavedPolicy:
     """What is meant by a checkpoint's folder, by a run's folder, or by a file of weights; refused where damaged."""
     given = Path(path).expanduser()
     if (given / "manifest.json").exists():
-        return _of_checkpoint(load_checkpoint(given, with_parts=False))
+        return _policy_from_checkpoint(load_checkpoint(given, with_parts=False))
     if given.is_file():
-        return _of_model(given.absolute())
+        return _policy_from_model(given.absolute())
     if given.suffix == MODEL_SUFFIX:
         raise BadInput(f"There is no file {given}.")
     folder = RunFolder(given)
-    if steps(folder):
+    if list_steps(folder):
         found = last_good_checkpoint(folder, with_parts=False)
         if found is None:
             raise CheckpointDamaged(
                 f"No good checkpoint under {folder.checkpoints}. Train the run again, or resume it."
             )
-        return _of_checkpoint(found)
+        return _policy_from_checkpoint(found)
     models = sorted(folder.models.glob(f"**/*{MODEL_SUFFIX}"), key=lambda model: model.stat().st_mtime)
     if models:
-        return _of_model(models[-1])
+        return _policy_from_model(models[-1])
     raise BadInput(f"{given} is neither a checkpoint nor a run folder with checkpoints.")
 
 
-def _of_checkpoint(checkpoint: Checkpoint, path: Path | None = None) -> Saved:
+def _policy_from_checkpoint(checkpoint: Checkpoint, path: Path | None = None) -> SavedPolicy:
     config = checkpoint.facts.get("config") or {}
-    return Saved(
+    return SavedPolicy(
         path or checkpoint.path,
         checkpoint,
         algo=checkpoint.facts.get("algorithm"),
@@ -80,40 +80,40 @@ def _of_checkpoint(checkpoint: Checkpoint, path: Path | None = None) -> Saved:
     )
 
 
-def _of_model(path: Path) -> Saved:
+def _policy_from_model(path: Path) -> SavedPolicy:
     """A model file of one of our runs stands for the checkpoint that holds the same weights, and all the rest."""
     weights = read_weights(path)
     folder = RunFolder(path.parents[2]) if len(path.parents) > 2 else None
     if folder is not None:
-        for step in reversed(steps(folder)):
+        for step in reversed(list_steps(folder)):
             try:
                 checkpoint = load_checkpoint(folder.checkpoint(step), with_parts=False)
             except CheckpointDamaged:
                 continue
-            if _is_same(_model_of(checkpoint), weights):
-                return _of_checkpoint(checkpoint, path)
-    return Saved(path, None, weights, **_said_of(path, weights))
+            if _is_equal(_model_state(checkpoint), weights):
+                return _policy_from_checkpoint(checkpoint, path)
+    return SavedPolicy(path, None, weights, **_model_metadata(path, weights))
 
 
-def _model_of(checkpoint: Checkpoint) -> Any:
+def _model_state(checkpoint: Checkpoint) -> Any:
     """What a run would save as its model with this checkpoint; nothing where it is none of ours."""
     try:
-        return algorithm(checkpoint.facts["algorithm"]).state_dict_of(checkpoint)
+        return load_algorithm(checkpoint.facts["algorithm"]).state_dict_of(checkpoint)
     except (MosaicError, KeyError, ValueError):
         return None
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_equal(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return set(one) == set(other) and all(_is_same(part, other[name]) for name, part in one.items())
+        return set(one) == set(other) and all(_is_equal(part, other[name]) for name, part in one.items())
     if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
-        return len(one) == len(other) and all(map(_is_same, one, other))
+        return len(one) == len(other) and all(map(_is_equal, one, other))
     return bool(np.array_equal(one, other))
 
 
-def _said_of(path: Path, weights: Any) -> Json:
+def _model_metadata(path: Path, weights: Any) -> Json:
     """What stands beside a model file or in it: its run's config, settings saved along, the name of its folder."""
-    named = _CLEANRL_NAME.fullmatch(path.parent.name)
+    named = _CLEANRL_RUN_NAME.fullmatch(path.parent.name)
     said: Json = {} if named is None else {"env_id": named["env_id"], "algo": named["algo"], "seed": int(named["seed"])}
     if named is not None and path.parents[1].name != "runs" and path.parents[2].name == "runs":
         said["env_id"] = f"{path.parents[1].name}/{said['env_id']}"  # `ALE/Pong-v5` makes a folder `ALE`
@@ -123,16 +123,16 @@ def _said_of(path: Path, weights: Any) -> Json:
     if isinstance(weights, dict) and isinstance(weights.get("args"), dict):
         config |= weights["args"]
     for folder in (path.parent, *path.parents[1:3]):
-        config |= _worker_config(folder / "config.json")
+        config |= _read_worker_config(folder / "config.json")
     for key in ("algo", "env_id", "seed"):
         if config.get(key) is not None:
             said[key] = config[key]
     if isinstance(said["algo"], str):
-        said["algo"] = said["algo"].removeprefix(PREFIX)
+        said["algo"] = said["algo"].removeprefix(USER_CLEANRL_PREFIX)
     return {**said, "config": config}
 
 
-def _worker_config(path: Path) -> Json:
+def _read_worker_config(path: Path) -> Json:
     """Of a payload or of a bare worker config; empty where there is none that can be read."""
     try:
         said = json.loads(path.read_bytes())
@@ -147,7 +147,7 @@ def _worker_config(path: Path) -> Json:
 # --- for those who choose one
 
 
-def inspect(path: str) -> Json:
+def inspect_policy(path: str) -> Json:
     """The metadata of a checkpoint, of a run's newest one, or of a model file; refused where damaged."""
     found = find_policy(path)
     is_model = found.path.is_file()
@@ -163,11 +163,11 @@ def inspect(path: str) -> Json:
     if found.checkpoint is not None:
         manifest = found.checkpoint.manifest
         said |= {key: manifest.get(key) for key in ("run_id", "saved_at", "score", "versions")}
-    weights = found.checkpoint.weights if found.checkpoint is not None else flat(found.weights)
+    weights = found.checkpoint.weights if found.checkpoint is not None else flatten_weights(found.weights)
     return said | {"weights": {name: list(array.shape) for name, array in weights.items()}}
 
 
-def flat(weights: Any, parts: tuple[str, ...] = ()) -> dict[str, Any]:
+def flatten_weights(weights: Any, parts: tuple[str, ...] = ()) -> dict[str, Any]:
     """The arrays of a model file by name. In a tuple of state dicts each has the name of its part before its own."""
     if isinstance(weights, dict) and isinstance(weights.get("model_weights"), dict):
         weights = weights["model_weights"]

@@ -9,95 +9,95 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cleanrl_worker.config import WORKER, Assignment, algorithm_config
-from cleanrl_worker.registry import algorithm
+from cleanrl_worker.registry import load_algorithm
+from cleanrl_worker.worker_config import WORKER_NAME, WorkerRequest, algorithm_config
 from mosaic import __version__
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.contracts.folder import RunFolder, file_name
+from mosaic.contracts.folder import RunFolder, to_file_name
 from mosaic.envs import make
 from mosaic.envs.factory import render_help
 from mosaic.run import Checkpoint, Run, last_good_checkpoint
-from mosaic.run.frames import Frames
-from mosaic.run.pictures import show_film
+from mosaic.run.live_frames import LiveFrames
+from mosaic.run.video_preview import log_video_preview
 
 TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
-CONSOLE_S = 1.0
+CONSOLE_INTERVAL_S = 1.0
 CAPABILITIES = ("inbox", "pause", "checkpoint", "resume")
-KEEP_CHECKPOINTS = 3
-GRID_LIMIT = 8
+DEFAULT_KEEP_CHECKPOINTS = 3
+DEFAULT_GRID_LIMIT = 8
 """Environments that can be watched, unless `grid_limit` says otherwise."""
 
 
 class ConsoleRun(Run):
     """Says in CleanRL's words on stdout how far it is: by the clock, because a line for each episode costs."""
 
-    _said_at = 0.0
-    _said_step = -1
+    _printed_at = 0.0
+    _printed_step = -1
 
     def update(self, global_step: int) -> None:
         super().update(global_step)
-        if self._recent_returns and time.monotonic() - self._said_at >= CONSOLE_S:
-            self.say()
+        if self._recent_returns and time.monotonic() - self._printed_at >= CONSOLE_INTERVAL_S:
+            self.print_progress()
 
-    def say(self) -> None:
-        if self._recent_returns and self.global_step != self._said_step:
-            self._said_at = time.monotonic()
-            self._said_step = self.global_step
+    def print_progress(self) -> None:
+        if self._recent_returns and self.global_step != self._printed_step:
+            self._printed_at = time.monotonic()
+            self._printed_step = self.global_step
             # Nobody may be listening any more; that is no reason to stop.
             try:
                 print(f"global_step={self.global_step}, episodic_return={self._recent_returns[-1]:g}", flush=True)
             except OSError:
-                self._said_at = float("inf")
+                self._printed_at = float("inf")
 
 
-def tensorboard_folder(assignment: Assignment, folder: RunFolder) -> Path | None:
+def tensorboard_folder(request: WorkerRequest, folder: RunFolder) -> Path | None:
     """Where event files go; none where they are switched off."""
-    if not assignment.tensorboard_enabled:
+    if not request.tensorboard_enabled:
         return None
-    if assignment.extras.tensorboard_dir is not None:
-        return folder.path / assignment.extras.tensorboard_dir
-    if assignment.is_evaluation:
+    if request.extras.tensorboard_dir is not None:
+        return folder.path / request.extras.tensorboard_dir
+    if request.is_evaluation:
         return folder.tensorboard_eval
     told = os.environ.get(TENSORBOARD_VARIABLE)
     return Path(told).absolute() if told else folder.tensorboard
 
 
-def open_run(assignment: Assignment, folder: RunFolder, **more: Any) -> ConsoleRun:
+def open_run(request: WorkerRequest, folder: RunFolder, **options: Any) -> ConsoleRun:
     return ConsoleRun.open(
         folder,
-        worker=WORKER,
+        worker=WORKER_NAME,
         version=__version__,
-        tensorboard=tensorboard_folder(assignment, folder),
-        **more,
+        tensorboard=tensorboard_folder(request, folder),
+        **options,
     )
 
 
-def live_frames(assignment: Assignment, run: Run, env_id: str) -> Frames | None:
+def make_live_frames(request: WorkerRequest, run: Run, env_id: str) -> LiveFrames | None:
     """Pictures while somebody watches, as `video_mode` says; without a watcher nothing is drawn."""
-    extras = assignment.extras
+    extras = request.extras
     if extras.video_mode == "off":
         return None
-    limit = 1 if extras.video_mode == "single" else extras.grid_limit or GRID_LIMIT
-    return Frames(run.folder, limit, run.warn, render_help(env_id))
+    limit = 1 if extras.video_mode == "single" else extras.grid_limit or DEFAULT_GRID_LIMIT
+    return LiveFrames(run.folder, limit, run.warn, render_help(env_id))
 
 
 @contextlib.contextmanager
-def filmed(assignment: Assignment, run: Run) -> Iterator[None]:
+def record_training_videos(request: WorkerRequest, run: Run) -> Iterator[None]:
     """Where videos of the training are asked for: of the first environment, on CleanRL's schedule."""
-    if not assignment.extras.capture_video:
+    if not request.extras.capture_video:
         yield
         return
-    from mosaic.arena.video import Camera, is_cubic
+    from mosaic.arena.video import VideoRecorder, is_cubic
 
     folder = run.folder
 
     def tell(films: list[Path]) -> None:
-        show_film(run, films[-1])
+        log_video_preview(run, films[-1])
         earlier = folder.videos.glob("*.mp4") if run.attempt > 1 else ()
         run.artifact("videos", sorted({str(path.relative_to(folder.path)) for path in (*earlier, *films)}))
 
-    camera = Camera(folder.videos, folder.run_id, is_cubic, run.warn, tell)
-    run.frames = run.frames or Frames(folder, 0, run.warn)
+    camera = VideoRecorder(folder.videos, folder.run_id, is_cubic, run.warn, tell)
+    run.frames = run.frames or LiveFrames(folder, 0, run.warn)
     run.frames.camera = camera
     try:
         yield
@@ -105,10 +105,10 @@ def filmed(assignment: Assignment, run: Run) -> Iterator[None]:
         camera.close()
 
 
-def check(assignment: Assignment) -> tuple[Any, dict[str, Any], Any]:
+def check_training(request: WorkerRequest) -> tuple[Any, dict[str, Any], Any]:
     """The algorithm's config, what it says of the environment, and that environment; or why they do not fit."""
-    module = algorithm(assignment.algo)
-    config = algorithm_config(assignment)
+    module = load_algorithm(request.algo)
+    config = algorithm_config(request)
     env = getattr(module, "make_env", make)(config.env_id)
     try:
         facts: dict[str, Any] = module.check(config, env)
@@ -117,35 +117,35 @@ def check(assignment: Assignment) -> tuple[Any, dict[str, Any], Any]:
     return config, facts, env
 
 
-Work = Callable[[RunFolder, bool], None]
+Job = Callable[[RunFolder, bool], None]
 """Does what was asked in a run folder; the flag says whether to go on from its last good checkpoint."""
 
 
-def prepared(assignment: Assignment) -> Work:
+def build_job(request: WorkerRequest) -> Job:
     """Checks everything as a dry run does, so that what is refused is refused before a folder is touched."""
-    if assignment.is_foreign:
-        from cleanrl_worker.scripts import planned
+    if request.is_user_script:
+        from cleanrl_worker.script_job import build_script_job
 
-        plan = planned(assignment)
+        plan = build_script_job(request)
         return lambda folder, _: plan.run(folder)
-    if assignment.is_evaluation:
-        from cleanrl_worker.evaluation import matched, run_evaluation
+    if request.is_evaluation:
+        from cleanrl_worker.policy_evaluation import load_for_evaluation, run_evaluation
 
-        match = matched(assignment)
-        return lambda folder, _: run_evaluation(assignment, match, folder)
-    config, _, _ = check(assignment)
-    return lambda folder, is_resume: train(assignment, config, folder, is_resume)
+        match = load_for_evaluation(request)
+        return lambda folder, _: run_evaluation(request, match, folder)
+    config, _, _ = check_training(request)
+    return lambda folder, is_resume: train(request, config, folder, is_resume)
 
 
-def train(assignment: Assignment, config: Any, folder: RunFolder, is_resume: bool) -> None:
+def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: bool) -> None:
     """Trains until done or stopped."""
-    module = algorithm(assignment.algo)
+    module = load_algorithm(request.algo)
     with open_run(
-        assignment,
+        request,
         folder,
         capabilities=CAPABILITIES,
         total_timesteps=config.total_timesteps,
-        keep_checkpoints=assignment.keep_checkpoints or KEEP_CHECKPOINTS,
+        keep_checkpoints=request.keep_checkpoints or DEFAULT_KEEP_CHECKPOINTS,
         checkpoint_every=config.checkpoint_interval,
     ) as run:
         try:
@@ -155,16 +155,16 @@ def train(assignment: Assignment, config: Any, folder: RunFolder, is_resume: boo
                 run.warn("No checkpoint to resume from is whole: the run starts from the beginning.", "no_checkpoint")
             if resumed is None:
                 run.hyperparameters(config.model_dump())
-            run.frames = live_frames(assignment, run, config.env_id)
-            with filmed(assignment, run):
+            run.frames = make_live_frames(request, run, config.env_id)
+            with record_training_videos(request, run):
                 module.train(config, run, resumed)
-            run.say()
-            if assignment.saves_model:
-                _save_model(run, assignment.algo, config)
-            if assignment.evaluates_model and not run.stop_requested:
-                from cleanrl_worker.evaluation import evaluate_trained
+            run.print_progress()
+            if request.saves_model:
+                _save_model(run, request.algo, config)
+            if request.evaluates_model and not run.stop_requested:
+                from cleanrl_worker.policy_evaluation import evaluate_after_training
 
-                evaluate_trained(assignment, run)
+                evaluate_after_training(request, run)
         except MosaicError as error:
             run.finish("rejected" if isinstance(error, BadInput) else "failed", str(error))
             raise
@@ -172,12 +172,12 @@ def train(assignment: Assignment, config: Any, folder: RunFolder, is_resume: boo
         run.finish("succeeded" if is_done else "stopped")
 
 
-def reject(folder: RunFolder, sentence: str) -> None:
+def write_rejection(folder: RunFolder, reason: str) -> None:
     """Writes down that an accepted run was refused by the worker after all."""
-    with Run.open(folder, worker=WORKER, version=__version__, capabilities=()) as run:
+    with Run.open(folder, worker=WORKER_NAME, version=__version__, capabilities=()) as run:
         if run.attempt == 1:  # a later one that begins nothing must not drop what the earlier ones did
             run.hello()
-        run.finish("rejected", sentence)
+        run.finish("rejected", reason)
 
 
 def _save_model(run: Run, algo: str, config: Any) -> None:
@@ -186,7 +186,7 @@ def _save_model(run: Run, algo: str, config: Any) -> None:
     if checkpoint is None:
         run.warn("No checkpoint was saved, so no .cleanrl_model was written.", "no_model")
         return
-    path = run.folder.model(_run_name(run.folder, config), algo)
+    path = run.folder.model(_cleanrl_run_name(run.folder, config), algo)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_model(checkpoint, path)
     run.artifact("model", str(path.relative_to(run.folder.path)))
@@ -195,11 +195,11 @@ def _save_model(run: Run, algo: str, config: Any) -> None:
 def write_model(checkpoint: Checkpoint, path: Path) -> None:
     from mosaic.run.torchfile import save_state_dict
 
-    save_state_dict(path, algorithm(checkpoint.facts["algorithm"]).state_dict_of(checkpoint))
+    save_state_dict(path, load_algorithm(checkpoint.facts["algorithm"]).state_dict_of(checkpoint))
 
 
-def _run_name(folder: RunFolder, config: Any) -> str:
+def _cleanrl_run_name(folder: RunFolder, config: Any) -> str:
     """CleanRL's name of a run; a resumed run keeps the one it has."""
-    stem = file_name(f"{config.env_id}__{config.exp_name}__{config.seed}__")
+    stem = to_file_name(f"{config.env_id}__{config.exp_name}__{config.seed}__")
     earlier = sorted(path.name for path in folder.models.glob("*") if path.name.startswith(stem))
     return earlier[-1] if earlier else f"{stem}{int(time.time())}"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.network import check_shapes, orthogonal
+from cleanrl_worker.ppo_network import check_shapes, orthogonal_matrix
 
 Array = npt.NDArray[np.float32]
 
@@ -23,49 +23,49 @@ NORM_EPSILON = 1e-5
 """Torch's for its LayerNorm."""
 
 
-class Views:
+class PerceptronViews:
     """The parts of one flat vector by name: of the parameters, of their gradient, or of Adam's moments."""
 
     def __init__(self, network: Perceptron, flat: Array) -> None:
         self.flat = flat
-        self._taken = 0
+        self._offset = 0
         self.layers: list[Array] = []
         """[outputs, inputs + 1] each; the last column is the bias."""
         self.gains: list[Array] = []
-        self.shifts: list[Array] = []
+        self.offsets: list[Array] = []
         """[size, 1] each: what a hidden layer's normalisation multiplies with and adds; none without."""
         width = network.inputs
         for size in (*network.hidden, network.outputs):
-            self.layers.append(self._take(size, width + 1))
+            self.layers.append(self._next_view(size, width + 1))
             width = size
-        for size in network.hidden if network.is_normed else ():
-            self.gains.append(self._take(size, 1))
-            self.shifts.append(self._take(size, 1))
+        for size in network.hidden if network.has_layer_norm else ():
+            self.gains.append(self._next_view(size, 1))
+            self.offsets.append(self._next_view(size, 1))
 
-    def _take(self, *shape: int) -> Array:
-        begin, self._taken = self._taken, self._taken + math.prod(shape)
-        return self.flat[begin : self._taken].reshape(shape)
+    def _next_view(self, *shape: int) -> Array:
+        begin, self._offset = self._offset, self._offset + math.prod(shape)
+        return self.flat[begin : self._offset].reshape(shape)
 
 
 class Perceptron:
     """ReLU layers and a linear head; where `is_normed`, each hidden layer is normalised before its ReLU."""
 
-    def __init__(self, inputs: int, outputs: int, hidden: tuple[int, ...], is_normed: bool = False) -> None:
+    def __init__(self, inputs: int, outputs: int, hidden: tuple[int, ...], has_layer_norm: bool = False) -> None:
         self.inputs = inputs
         self.outputs = outputs
         self.hidden = hidden
-        self.is_normed = is_normed
+        self.has_layer_norm = has_layer_norm
         sizes = (inputs, *hidden, outputs)
         self.size = sum((before + 1) * after for before, after in itertools.pairwise(sizes))
-        self.size += 2 * sum(hidden) if is_normed else 0
-        self.parameters = self.vector()
+        self.size += 2 * sum(hidden) if has_layer_norm else 0
+        self.parameters = self.zero_vector()
         self.flat = self.parameters.flat
         for gain in self.parameters.gains:
             gain[...] = 1
 
-    def vector(self) -> Views:
+    def zero_vector(self) -> PerceptronViews:
         """A further vector of the same shape, all zeros."""
-        return Views(self, np.zeros(self.size, np.float32))
+        return PerceptronViews(self, np.zeros(self.size, np.float32))
 
     def initialise(self, rng: np.random.Generator) -> None:
         """As torch does it: weights and biases uniform within ±1 over the root of a layer's inputs."""
@@ -76,40 +76,40 @@ class Perceptron:
     def initialise_orthogonal(self, rng: np.random.Generator) -> None:
         """Orthogonal weights with the gain of a ReLU, zero biases."""
         for layer in self.parameters.layers:
-            layer[:, :-1] = orthogonal(rng, layer[:, :-1].shape, math.sqrt(2))
+            layer[:, :-1] = orthogonal_matrix(rng, layer[:, :-1].shape, math.sqrt(2))
             layer[:, -1] = 0
 
-    def _named(self, views: Views) -> dict[str, Array]:
+    def _named_views(self, views: PerceptronViews) -> dict[str, Array]:
         """Views in torch's layout under CleanRL's names, in torch's order."""
         named: dict[str, Array] = {}
-        stride = 3 if self.is_normed else 2
+        stride = 3 if self.has_layer_norm else 2
         for index, layer in enumerate(views.layers):
             named[f"network.{stride * index}.weight"] = layer[:, :-1]
             named[f"network.{stride * index}.bias"] = layer[:, -1]
             if index < len(views.gains):
                 named[f"network.{stride * index + 1}.weight"] = views.gains[index][:, 0]
-                named[f"network.{stride * index + 1}.bias"] = views.shifts[index][:, 0]
+                named[f"network.{stride * index + 1}.bias"] = views.offsets[index][:, 0]
         return named
 
-    def named(self, views: Views) -> dict[str, Array]:
+    def named_arrays(self, views: PerceptronViews) -> dict[str, Array]:
         """Copies of the parts, in torch's layout under CleanRL's names."""
-        return {name: np.array(part, order="C") for name, part in self._named(views).items()}
+        return {name: np.array(part, order="C") for name, part in self._named_views(views).items()}
 
-    def assign(self, views: Views, named: Mapping[str, npt.NDArray[Any]]) -> None:
+    def assign(self, views: PerceptronViews, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """The reverse of `named`. A missing name is a KeyError, a wrong shape a ValueError."""
-        parts = self._named(views)
-        check_shapes(parts, named)
+        parts = self._named_views(views)
+        check_shapes(parts, arrays)
         for name, part in parts.items():
-            part[...] = named[name]
+            part[...] = arrays[name]
 
     def __call__(self, observations: npt.NDArray[Any]) -> Array:
         """The outputs [rows, outputs] of observations [rows, inputs]."""
-        forward = Forward(self, len(observations))
+        forward = ForwardPass(self, len(observations))
         found: Array = forward(observations).T
         return found
 
 
-class Forward:
+class ForwardPass:
     """The forward pass for a fixed number of observations, without allocations. What it computed stays readable."""
 
     def __init__(self, network: Perceptron, rows: int) -> None:
@@ -122,13 +122,13 @@ class Forward:
         self._zeros = [np.zeros_like(layer) for layer in self.inputs[1:]]  # faster to compare with than a number
         self._layers = list(zip(network.parameters.layers, self.inputs, strict=True))
         self._hidden = [layer[:-1] for layer in self.inputs[1:]]
-        sizes = network.hidden if network.is_normed else ()
-        self.scaled = [np.empty((size, rows), np.float32) for size in sizes]
+        sizes = network.hidden if network.has_layer_norm else ()
+        self.normalised = [np.empty((size, rows), np.float32) for size in sizes]
         """Hidden layers with mean 0 and deviation 1 over their features."""
-        self.inverses = [np.empty((1, rows), np.float32) for _ in sizes]
+        self.inverse_deviations = [np.empty((1, rows), np.float32) for _ in sizes]
         """What that took: one over the deviation."""
         # A product with this is a mean over the features, and faster than a reduction.
-        self.averages = [np.full((1, size), 1 / size, np.float32) for size in sizes]
+        self.averaging_rows = [np.full((1, size), 1 / size, np.float32) for size in sizes]
         self._squares = [np.empty((size, rows), np.float32) for size in sizes]
         self._means = np.empty((1, rows), np.float32)
 
@@ -138,23 +138,23 @@ class Forward:
         for index, hidden in enumerate(self._hidden):
             layer, below = self._layers[index]
             np.dot(layer, below, out=hidden)
-            if self.scaled:
-                self._normalise(index, hidden)
+            if self.normalised:
+                self._layer_norm(index, hidden)
             above = self.inputs[index + 1]
             np.maximum(above, self._zeros[index], out=above)
         layer, below = self._layers[-1]
         np.dot(layer, below, out=self.out)
         return self.out
 
-    def _normalise(self, index: int, hidden: Array) -> None:
-        scaled, inverse, square = self.scaled[index], self.inverses[index], self._squares[index]
-        np.dot(self.averages[index], hidden, out=self._means)
+    def _layer_norm(self, index: int, hidden: Array) -> None:
+        scaled, inverse, square = self.normalised[index], self.inverse_deviations[index], self._squares[index]
+        np.dot(self.averaging_rows[index], hidden, out=self._means)
         np.subtract(hidden, self._means, out=scaled)
         np.multiply(scaled, scaled, out=square)
-        np.dot(self.averages[index], square, out=inverse)
+        np.dot(self.averaging_rows[index], square, out=inverse)
         np.add(inverse, NORM_EPSILON, out=inverse)
         np.sqrt(inverse, out=inverse)
         np.divide(1, inverse, out=inverse)
         np.multiply(scaled, inverse, out=scaled)
         np.multiply(scaled, self.network.parameters.gains[index], out=hidden)
-        np.add(hidden, self.network.parameters.shifts[index], out=hidden)
+        np.add(hidden, self.network.parameters.offsets[index], out=hidden)

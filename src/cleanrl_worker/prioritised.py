@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.replay import FrameBatch, FrameReplay
-from cleanrl_worker.ring import Integers
-from cleanrl_worker.vector import Ending
-from mosaic.run.checkpoints import Part
+from cleanrl_worker.replay_ring import Integers
+from cleanrl_worker.vector_envs import EpisodeEnd
+from mosaic.run.checkpoints import CheckpointPart
 
 Array = npt.NDArray[Any]
-BRANCHES = 128
+BRANCHING_FACTOR = 128
 """Children of a node. Many, so that a million leaves are three levels: numpy's calls cost more than its sums."""
 
 
@@ -31,41 +31,41 @@ class SumTree:
         self._levels: list[npt.NDArray[np.float64]] = []
         """From the leaves up to the root's children. A row's sum stands in the row above, at the row's number."""
         while not self._levels or size > 1:
-            size = -(-size // BRANCHES)
-            self._levels.append(np.zeros((size, BRANCHES)))
+            size = -(-size // BRANCHING_FACTOR)
+            self._levels.append(np.zeros((size, BRANCHING_FACTOR)))
         self.leaves: npt.NDArray[np.float64] = self._levels[0].reshape(-1)
 
     @property
     def total(self) -> float:
-        return float(_summed(self._levels[-1])[0])
+        return float(_row_sums(self._levels[-1])[0])
 
-    def put(self, numbers: Integers, weights: Array) -> None:
+    def set_weights(self, indices: Integers, weights: Array) -> None:
         """Where a number comes twice, its last weight counts."""
-        self.leaves[numbers] = weights
+        self.leaves[indices] = weights
         for below, above in pairwise(self._levels):
-            numbers = numbers // BRANCHES
-            above.reshape(-1)[numbers] = _summed(below[numbers])
+            indices = indices // BRANCHING_FACTOR
+            above.reshape(-1)[indices] = _row_sums(below[indices])
 
-    def sum_up(self) -> None:
+    def rebuild_sums(self) -> None:
         """The leaves were written to directly."""
         for below, above in pairwise(self._levels):
-            above.reshape(-1)[: len(below)] = _summed(below)
+            above.reshape(-1)[: len(below)] = _row_sums(below)
 
-    def find(self, sums: Array) -> Integers:
+    def find_indices(self, sums: Array) -> Integers:
         """For each sum below the total, the number at which the weights so far exceed it; never one without weight."""
         found = np.zeros(len(sums), np.intp)
         for level in reversed(self._levels):
             reached = level[found].cumsum(1)
             # Sums of sums are rounded: what is left may seem to lie behind the last child.
             sums = np.minimum(sums, np.nextafter(reached[:, -1], 0))
-            child = np.minimum((reached <= sums[:, None]).sum(1), BRANCHES - 1)
+            child = np.minimum((reached <= sums[:, None]).sum(1), BRANCHING_FACTOR - 1)
             before = np.take_along_axis(reached, np.maximum(child - 1, 0)[:, None], 1)[:, 0]
             sums = sums - np.where(child > 0, before, 0.0)
-            found = found * BRANCHES + child
+            found = found * BRANCHING_FACTOR + child
         return found
 
 
-def _summed(rows: Array) -> Array:
+def _row_sums(rows: Array) -> Array:
     """In the order in which `find` sums."""
     return np.asarray(rows.cumsum(1)[:, -1])
 
@@ -88,7 +88,7 @@ class PrioritisedReplay(FrameReplay):
     def __init__(
         self,
         capacity: int,
-        envs: int,
+        num_envs: int,
         shape: tuple[int, ...],
         stack: int,
         seed: int,
@@ -99,17 +99,17 @@ class PrioritisedReplay(FrameReplay):
         beta: float,
         epsilon: float,
     ) -> None:
-        super().__init__(capacity, envs, shape, stack, seed)
+        super().__init__(capacity, num_envs, shape, stack, seed)
         self.beta = beta
         """How fully the weights make up for the drawing: 0 not at all, 1 wholly."""
         self._alpha, self._epsilon = alpha, epsilon
-        self._tree = SumTree(envs * self._stride)
-        self._largest = 1.0
+        self._tree = SumTree(num_envs * self._allocated_rows)
+        self._max_td_error = 1.0
         """The greatest surprise so far, which what is new is taken for."""
-        self._changes: dict[int, bool] = {}
+        self._pending_changes: dict[int, bool] = {}
         """Spots that came (true) or left since the tree was told."""
-        self._ahead = np.arange(n_step)
-        self._powers = gamma ** np.arange(n_step + 1)
+        self._step_offsets = np.arange(n_step)
+        self._discount_powers = gamma ** np.arange(n_step + 1)
 
     @staticmethod
     def size_bytes(capacity: int, shape: tuple[int, ...]) -> int:
@@ -118,83 +118,83 @@ class PrioritisedReplay(FrameReplay):
     def start(self, frames: Array) -> None:
         super().start(frames)
         self._tree.leaves[:] = 0
-        self._tree.sum_up()
-        self._changes.clear()
+        self._tree.rebuild_sums()
+        self._pending_changes.clear()
 
-    def add(self, actions: Array, rewards: Array, endings: Sequence[Ending], frames: Array) -> None:
-        super().add(actions, rewards, endings, frames)
-        came, left = (self._head - 1) % self._length, (self._head - 1 - self.steps) % self._length
-        for env in range(self.envs):
-            self._changes[env * self._stride + left] = False
-            self._changes[env * self._stride + came] = True
+    def add(self, actions: Array, rewards: Array, episode_ends: Sequence[EpisodeEnd], frames: Array) -> None:
+        super().add(actions, rewards, episode_ends, frames)
+        came, left = (self._head - 1) % self._ring_rows, (self._head - 1 - self.steps_per_env) % self._ring_rows
+        for env in range(self.num_envs):
+            self._pending_changes[env * self._allocated_rows + left] = False
+            self._pending_changes[env * self._allocated_rows + came] = True
 
-    def _catch_up(self) -> None:
-        if self._changes:
-            spots = np.fromiter(self._changes, np.intp, len(self._changes))
-            is_new = np.fromiter(self._changes.values(), np.bool_, len(self._changes))
-            self._tree.put(spots, is_new * self._largest**self._alpha)
-            self._changes.clear()
+    def _apply_pending_changes(self) -> None:
+        if self._pending_changes:
+            spots = np.fromiter(self._pending_changes, np.intp, len(self._pending_changes))
+            is_new = np.fromiter(self._pending_changes.values(), np.bool_, len(self._pending_changes))
+            self._tree.set_weights(spots, is_new * self._max_td_error**self._alpha)
+            self._pending_changes.clear()
 
-    def batch(self, rows: int, buffer: Array | None = None) -> PrioritisedBatch:
+    def allocate_batch(self, rows: int, buffer: Array | None = None) -> PrioritisedBatch:
         """What `sample` fills. A `buffer` [rows, 2 × stack, …] serves where it has to be special memory."""
         return PrioritisedBatch(rows, self.stack, self.shape, buffer)
 
     def sample(self, batch: PrioritisedBatch) -> None:  # type: ignore[override]  # what `batch` made
         """By priority, one from each of as many equal parts of their sum as there are rows."""
-        self._catch_up()
+        self._apply_pending_changes()
         total, rows = self._tree.total, batch.rows
         self._rng.random(out=batch._uniform)
-        batch.spots[...] = self._tree.find((np.arange(rows) + batch._uniform) * (total / rows))
-        shares = self._tree.leaves[batch.spots] / total
+        batch.indices[...] = self._tree.find_indices((np.arange(rows) + batch._uniform) * (total / rows))
+        shares = self._tree.leaves[batch.indices] / total
         weights = (len(self) * shares) ** -self.beta
         batch.weights[...] = weights / weights.max()
         self.fill(batch)
 
-    def settle(self, spots: Integers, surprises: Array) -> None:
+    def update_priorities(self, indices: Integers, td_errors: Array) -> None:
         """How large the errors at drawn spots were. Before the next sample, and before a record."""
-        surprises = np.abs(surprises.astype(np.float64)) + self._epsilon
-        self._largest = max(self._largest, float(surprises.max()))
-        self._tree.put(spots, surprises**self._alpha)
+        td_errors = np.abs(td_errors.astype(np.float64)) + self._epsilon
+        self._max_td_error = max(self._max_td_error, float(td_errors.max()))
+        self._tree.set_weights(indices, td_errors**self._alpha)
 
     def fill(self, batch: PrioritisedBatch) -> None:  # type: ignore[override]
-        spots, length, stride = batch.spots, self._length, self._stride
+        spots, length, stride = batch.indices, self._ring_rows, self._allocated_rows
         lanes, rows = spots // stride * stride, spots % stride
         # How far ahead: up to an end, or to the newest observation.
-        ahead = lanes[:, None] + (rows[:, None] + self._ahead) % length
-        ends = (self._terminals.reshape(-1)[ahead] > 0) | self._cuts.reshape(-1)[ahead]
-        is_there = (self._ahead < ((self._head - rows) % length)[:, None]) & (ends.cumsum(1) - ends == 0)
+        ahead = lanes[:, None] + (rows[:, None] + self._step_offsets) % length
+        ends = (self._terminals.reshape(-1)[ahead] > 0) | self._truncations.reshape(-1)[ahead]
+        is_there = (self._step_offsets < ((self._head - rows) % length)[:, None]) & (ends.cumsum(1) - ends == 0)
         steps = is_there.sum(1)
         last_rows = (rows + steps - 1) % length
         last = lanes + last_rows
 
         places = np.empty((len(spots), 2, self.stack), np.intp)
-        ages = self._ages.reshape(-1)
-        places[:, 0] = lanes[:, None] + (rows[:, None] - np.minimum(self._back, ages[spots][:, None])) % length
-        back = np.minimum(self._back[1:], ages[last][:, None])
+        ages = self._frames_since_start.reshape(-1)
+        places[:, 0] = lanes[:, None] + (rows[:, None] - np.minimum(self._stack_offsets, ages[spots][:, None])) % length
+        back = np.minimum(self._stack_offsets[1:], ages[last][:, None])
         places[:, 1, :-1] = lanes[:, None] + (last_rows[:, None] - back) % length
         places[:, 1, -1] = last + 1
         self._flat.take(places.reshape(-1), 0, out=batch._flat, mode="clip")
         self._actions.take(spots, out=batch.actions)
-        batch.rewards[...] = (self._rewards.reshape(-1)[ahead] * is_there * self._powers[:-1]).sum(1)
+        batch.rewards[...] = (self._rewards.reshape(-1)[ahead] * is_there * self._discount_powers[:-1]).sum(1)
         self._terminals.take(last, out=batch.terminals)
-        batch.discounts[...] = self._powers[steps] * (1 - batch.terminals)
-        if self._cut:
-            for row in np.flatnonzero(self._cuts.take(last)):
-                batch.frames[row, -1] = self._cut[int(last[row])]
+        batch.discounts[...] = self._discount_powers[steps] * (1 - batch.terminals)
+        if self._truncated_observations:
+            for row in np.flatnonzero(self._truncations.take(last)):
+                batch.frames[row, -1] = self._truncated_observations[int(last[row])]
 
-    def _restless(self) -> dict[str, Array]:
-        count = self.envs * self._stride
-        return {"priorities": self._tree.leaves[:count].reshape(self.envs, self._stride)}
+    def _volatile_arrays(self) -> dict[str, Array]:
+        count = self.num_envs * self._allocated_rows
+        return {"priorities": self._tree.leaves[:count].reshape(self.num_envs, self._allocated_rows)}
 
-    def record(self, limit_mb: float) -> tuple[dict[str, Any], dict[str, Any]]:
-        self._catch_up()
-        arrays, facts = super().record(limit_mb)
-        return arrays, {**facts, "largest": self._largest}
+    def checkpoint_state(self, limit_mb: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        self._apply_pending_changes()
+        arrays, facts = super().checkpoint_state(limit_mb)
+        return arrays, {**facts, "largest": self._max_td_error}
 
     def restore(
-        self, arrays: Mapping[str, Array], facts: Mapping[str, Any], parts: Mapping[str, Part] | None = None
+        self, arrays: Mapping[str, Array], facts: Mapping[str, Any], parts: Mapping[str, CheckpointPart] | None = None
     ) -> str | None:
         problem = super().restore(arrays, facts, parts)
-        self._largest = facts["largest"]
-        self._tree.sum_up()
+        self._max_td_error = facts["largest"]
+        self._tree.rebuild_sums()
         return problem

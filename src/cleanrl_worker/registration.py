@@ -9,28 +9,30 @@ import threading
 from mosaic import __version__
 
 TOKEN_VARIABLE = "MOSAIC_TOKEN"
-QUIET_S = 5.0
+REGISTRATION_DELAY_S = 5.0
 """Importing grpc takes a tenth of a second from training and 20 MB: a run that is over by then never pays."""
-_PATIENCE_S = 3.0
+_RPC_TIMEOUT_S = 3.0
 
 
 class Registration(threading.Thread):
     """Registers the run after a while, if it still goes on. A target that is gone or not ours is passed over."""
 
-    def __init__(self, target: str, run_id: str, capabilities: tuple[str, ...], quiet_s: float = QUIET_S) -> None:
+    def __init__(
+        self, target: str, run_id: str, capabilities: tuple[str, ...], delay_s: float = REGISTRATION_DELAY_S
+    ) -> None:
         super().__init__(name="registration", daemon=True)
         self._target = target
         self._run_id = run_id
         self._capabilities = capabilities
-        self._quiet_s = quiet_s
+        self._delay_s = delay_s
         self._token = os.environ.get(TOKEN_VARIABLE, "")
-        self._is_over = threading.Event()
+        self._end_requested = threading.Event()
 
-    def end(self) -> None:
-        self._is_over.set()
+    def cancel(self) -> None:
+        self._end_requested.set()
 
     def run(self) -> None:
-        if not self._token or self._is_over.wait(self._quiet_s):
+        if not self._token or self._end_requested.wait(self._delay_s):
             return
         try:
             self._register()
@@ -42,7 +44,7 @@ class Registration(threading.Thread):
         import grpc
 
         from mosaic.contracts import trainer_pb2 as pb
-        from mosaic.contracts.secrets import PROOF_KEY, TOKEN_KEY, proof, same
+        from mosaic.contracts.auth_proof import PROOF_KEY, TOKEN_KEY, compute_proof, constant_time_equals
         from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 
         nonce = secrets.token_hex(16)
@@ -50,10 +52,10 @@ class Registration(threading.Thread):
             stub = TrainerStub(channel)
             reply = stub.Identify(
                 pb.IdentifyRequest(nonce=nonce),
-                metadata=((PROOF_KEY, proof(self._token, "client", nonce)),),
-                timeout=_PATIENCE_S,
+                metadata=((PROOF_KEY, compute_proof(self._token, "client", nonce)),),
+                timeout=_RPC_TIMEOUT_S,
             )
-            if not same(reply.proof, proof(self._token, "server", nonce)):
+            if not constant_time_equals(reply.proof, compute_proof(self._token, "server", nonce)):
                 return  # somebody else listens there now: the token is not for them
             stub.RegisterWorker(
                 pb.RegisterRequest(
@@ -64,5 +66,5 @@ class Registration(threading.Thread):
                     capabilities=self._capabilities,
                 ),
                 metadata=((TOKEN_KEY, self._token),),
-                timeout=_PATIENCE_S,
+                timeout=_RPC_TIMEOUT_S,
             )

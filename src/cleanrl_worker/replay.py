@@ -5,7 +5,7 @@ other, so that a transition with its next observation is one stretch of memory a
 episode that was cut short lies its successor's first observation; the true last one is kept aside and put into place
 when such a row is drawn. Behind a terminal row it does not matter: nothing is estimated from there.
 
-Each environment has a ring of its own: see ring.py.
+Each environment has a ring of its own: see replay_ring.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.ring import Batch, Ring
-from cleanrl_worker.vector import Ending
+from cleanrl_worker.replay_ring import ReplayRing, TransitionBatch
+from cleanrl_worker.vector_envs import EpisodeEnd
 from mosaic.contracts.errors import BadInput
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
-class PackedBatch(Batch):
+class PackedBatch(TransitionBatch):
     def __init__(self, rows: int, window: np.dtype[Any], buffer: Array | None = None) -> None:
         super().__init__(rows)
         self.packed = np.zeros((rows, window.itemsize), np.uint8) if buffer is None else buffer
         """All of it, as bytes: one copy brings it to another device."""
-        self.layout = {name: _placed(*place[:2]) for name, place in (window.fields or {}).items()}
+        self.layout = {name: _field_layout(*place[:2]) for name, place in (window.fields or {}).items()}
         """Where in a row each field begins, how many numbers it has, and their type."""
         self._windows = self.packed.view(np.dtype((np.void, window.itemsize)))[:, 0]
         fields = self.packed.view(window)[:, 0]
@@ -42,36 +42,36 @@ class PackedBatch(Batch):
         self.rewards = fields["reward"]
         self.terminals = fields["terminal"]
         self.next_observations = fields["next_observation"]
-        self._cuts = fields["cut"]
+        self._truncations = fields["cut"]
 
 
-def _placed(kind: np.dtype[Any], offset: int) -> tuple[int, int, str]:
+def _field_layout(kind: np.dtype[Any], offset: int) -> tuple[int, int, str]:
     return offset, int(np.prod(kind.shape)), kind.base.name
 
 
-class Replay(Ring):
+class Replay(ReplayRing):
     """Transitions whose observations are vectors: `start`, then `add` after each step, `sample` as often as wanted."""
 
     def __init__(
         self,
         capacity: int,
-        envs: int,
+        num_envs: int,
         observation: tuple[int, npt.DTypeLike],
         action: tuple[int, npt.DTypeLike],
         seed: int,
     ) -> None:
-        super().__init__(capacity, envs, seed)
-        row = row_of(observation, action)
-        self._window = window_of(row)
-        self._packed = np.zeros((envs, self._stride, row.itemsize), np.uint8)
+        super().__init__(capacity, num_envs, seed)
+        row = row_dtype(observation, action)
+        self._window = window_dtype(row)
+        self._packed = np.zeros((num_envs, self._allocated_rows, row.itemsize), np.uint8)
         fields = self._packed.view(row)[..., 0]
         self._observations = fields["observation"]
         self._actions = fields["action"]
         self._rewards = fields["reward"]
         self._terminals = fields["terminal"]
-        self._cuts = fields["cut"]
+        self._truncations = fields["cut"]
         self._windows: Array = np.ndarray(
-            (envs * self._stride - 1,),
+            (num_envs * self._allocated_rows - 1,),
             np.dtype((np.void, self._window.itemsize)),
             self._packed.data,
             0,
@@ -82,9 +82,9 @@ class Replay(Ring):
     @staticmethod
     def size_bytes(capacity: int, observation: tuple[int, npt.DTypeLike], action: tuple[int, npt.DTypeLike]) -> int:
         """What so many transitions take, once they are there."""
-        return capacity * row_of(observation, action).itemsize
+        return capacity * row_dtype(observation, action).itemsize
 
-    def batch(self, rows: int, buffer: Array | None = None) -> PackedBatch:
+    def allocate_batch(self, rows: int, buffer: Array | None = None) -> PackedBatch:
         """What `sample` fills. The bytes of a `buffer` [rows, window_bytes] serve where it has to be special memory."""
         return PackedBatch(rows, self._window, buffer)
 
@@ -94,21 +94,21 @@ class Replay(Ring):
 
     def sample(self, batch: PackedBatch) -> None:
         """Uniformly, with repetition."""
-        self._draw(batch)
+        self._draw_uniform(batch)
         self.fill(batch)
 
     def fill(self, batch: PackedBatch) -> None:
         """What lies at the batch's spots."""
-        batch._windows[...] = self._windows[batch.spots]
-        if self._cut and batch._cuts.any():
-            for row in np.flatnonzero(batch._cuts):
-                batch.next_observations[row] = self._cut[int(batch.spots[row])]
+        batch._windows[...] = self._windows[batch.indices]
+        if self._truncated_observations and batch._truncations.any():
+            for row in np.flatnonzero(batch._truncations):
+                batch.next_observations[row] = self._truncated_observations[int(batch.indices[row])]
 
-    def _filled(self) -> dict[str, Array]:
+    def _stored_arrays(self) -> dict[str, Array]:
         return {"rows": self._packed}
 
 
-def row_of(observation: tuple[int, npt.DTypeLike], action: tuple[int, npt.DTypeLike]) -> np.dtype[Any]:
+def row_dtype(observation: tuple[int, npt.DTypeLike], action: tuple[int, npt.DTypeLike]) -> np.dtype[Any]:
     """A row as it lies in memory; each field where its type wants to be."""
     return np.dtype(
         [
@@ -122,7 +122,7 @@ def row_of(observation: tuple[int, npt.DTypeLike], action: tuple[int, npt.DTypeL
     )
 
 
-def window_of(row: np.dtype[Any]) -> np.dtype[Any]:
+def window_dtype(row: np.dtype[Any]) -> np.dtype[Any]:
     """A row and the observation at the beginning of the next one."""
     fields = dict(row.fields or {})
     kinds = {name: kind for name, (kind, *_) in fields.items()}
@@ -138,7 +138,7 @@ def window_of(row: np.dtype[Any]) -> np.dtype[Any]:
     )
 
 
-class FrameBatch(Batch):
+class FrameBatch(TransitionBatch):
     def __init__(self, rows: int, stack: int, shape: tuple[int, ...], buffer: Array | None = None) -> None:
         super().__init__(rows)
         self.frames = np.zeros((rows, stack + 1, *shape), np.uint8) if buffer is None else buffer
@@ -151,25 +151,25 @@ class FrameBatch(Batch):
         self.terminals = np.zeros(rows, np.float32)
 
 
-class FrameReplay(Ring):
+class FrameReplay(ReplayRing):
     """Transitions whose observations are stacks of the newest `stack` frames. Each frame is stored once.
 
     A stack does not reach over an episode's beginning: its first frame stands there for those before it.
     """
 
-    def __init__(self, capacity: int, envs: int, shape: tuple[int, ...], stack: int, seed: int) -> None:
-        super().__init__(capacity, envs, seed, before=stack - 1)
+    def __init__(self, capacity: int, num_envs: int, shape: tuple[int, ...], stack: int, seed: int) -> None:
+        super().__init__(capacity, num_envs, seed, history_rows=stack - 1)
         self.shape = shape
         self.stack = stack
-        self._observations = np.zeros((envs, self._stride, *shape), np.uint8)
-        self._flat = self._observations.reshape(envs * self._stride, -1)
-        self._ages = np.zeros((envs, self._stride), np.uint8)
+        self._observations = np.zeros((num_envs, self._allocated_rows, *shape), np.uint8)
+        self._flat = self._observations.reshape(num_envs * self._allocated_rows, -1)
+        self._frames_since_start = np.zeros((num_envs, self._allocated_rows), np.uint8)
         """Frames of the same episode before this one, as far as a stack reaches."""
-        self._actions = np.zeros((envs, self._stride), np.int64)
-        self._rewards = np.zeros((envs, self._stride), np.float32)
-        self._terminals = np.zeros((envs, self._stride), np.float32)
-        self._cuts = np.zeros((envs, self._stride), np.bool_)
-        self._back = np.arange(stack - 1, -1, -1)
+        self._actions = np.zeros((num_envs, self._allocated_rows), np.int64)
+        self._rewards = np.zeros((num_envs, self._allocated_rows), np.float32)
+        self._terminals = np.zeros((num_envs, self._allocated_rows), np.float32)
+        self._truncations = np.zeros((num_envs, self._allocated_rows), np.bool_)
+        self._stack_offsets = np.arange(stack - 1, -1, -1)
 
     @staticmethod
     def size_bytes(capacity: int, shape: tuple[int, ...]) -> int:
@@ -179,67 +179,70 @@ class FrameReplay(Ring):
     def start(self, frames: Array) -> None:
         """Begins anew with the first frame [environments, …] of each environment."""
         super().start(frames)
-        self._ages[:, 0] = 0
+        self._frames_since_start[:, 0] = 0
 
-    def interrupt(self, frames: Array) -> None:
-        super().interrupt(frames)
-        self._ages[:, self._head] = 0
+    def mark_truncated(self, frames: Array) -> None:
+        super().mark_truncated(frames)
+        self._frames_since_start[:, self._head] = 0
 
-    def add(self, actions: Array, rewards: Array, endings: Sequence[Ending], frames: Array) -> None:
+    def add(self, actions: Array, rewards: Array, episode_ends: Sequence[EpisodeEnd], frames: Array) -> None:
         """One step of each environment; the frames are the newest ones, after a reset where an episode ended."""
-        ages = np.minimum(self._ages[:, self._head] + 1, self.stack - 1)
-        for ending in endings:
+        ages = np.minimum(self._frames_since_start[:, self._head] + 1, self.stack - 1)
+        for ending in episode_ends:
             ages[ending.env] = 0
-        super().add(actions, rewards, endings, frames)
-        self._ages[:, self._head] = ages
+        super().add(actions, rewards, episode_ends, frames)
+        self._frames_since_start[:, self._head] = ages
 
-    def _last(self, ending: Ending) -> Array:
+    def _final_observation(self, ending: EpisodeEnd) -> Array:
         """The newest frame of the stack that an episode ended with."""
         stack: Array = ending.observation.reshape(-1, *self.shape)
         return np.asarray(stack[-1])
 
-    def newest(self, into: Array) -> None:
+    def write_newest_stacks(self, into: Array) -> None:
         """The stacks [environments, stack, …] to act on."""
-        for env in range(self.envs):
-            age = int(self._ages[env, self._head])
-            into[env] = self._observations[env, (self._head - np.minimum(self._back, age)) % self._length]
+        for env in range(self.num_envs):
+            age = int(self._frames_since_start[env, self._head])
+            into[env] = self._observations[env, (self._head - np.minimum(self._stack_offsets, age)) % self._ring_rows]
 
-    def batch(self, rows: int, buffer: Array | None = None) -> FrameBatch:
+    def allocate_batch(self, rows: int, buffer: Array | None = None) -> FrameBatch:
         """What `sample` fills. A `buffer` [rows, stack + 1, …] serves where it has to be special memory."""
         return FrameBatch(rows, self.stack, self.shape, buffer)
 
     def sample(self, batch: FrameBatch) -> None:
         """Uniformly, with repetition."""
-        self._draw(batch)
+        self._draw_uniform(batch)
         self.fill(batch)
 
     def fill(self, batch: FrameBatch) -> None:
         """What lies at the batch's spots."""
-        spots = batch.spots
-        lanes, rows = (spots // self._stride * self._stride)[:, None], (spots % self._stride)[:, None]
+        spots = batch.indices
+        lanes, rows = (
+            (spots // self._allocated_rows * self._allocated_rows)[:, None],
+            (spots % self._allocated_rows)[:, None],
+        )
         places = np.empty((len(spots), self.stack + 1), np.intp)
-        ages = self._ages.reshape(-1)[spots][:, None]
-        places[:, :-1] = lanes + (rows - np.minimum(self._back, ages)) % self._length
+        ages = self._frames_since_start.reshape(-1)[spots][:, None]
+        places[:, :-1] = lanes + (rows - np.minimum(self._stack_offsets, ages)) % self._ring_rows
         places[:, -1] = spots + 1
         self._flat.take(places.reshape(-1), 0, out=batch._flat, mode="clip")
         self._actions.take(spots, out=batch.actions)
         self._rewards.take(spots, out=batch.rewards)
         self._terminals.take(spots, out=batch.terminals)
-        if self._cut:
-            for row in np.flatnonzero(self._cuts.take(spots)):
-                batch.frames[row, -1] = self._cut[int(spots[row])]
+        if self._truncated_observations:
+            for row in np.flatnonzero(self._truncations.take(spots)):
+                batch.frames[row, -1] = self._truncated_observations[int(spots[row])]
 
-    def _filled(self) -> dict[str, Array]:
+    def _stored_arrays(self) -> dict[str, Array]:
         return {
-            "frames": self._observations, "ages": self._ages, "actions": self._actions, "rewards": self._rewards,
-            "terminals": self._terminals, "cuts": self._cuts,
+            "frames": self._observations, "ages": self._frames_since_start, "actions": self._actions,
+            "rewards": self._rewards, "terminals": self._terminals, "cuts": self._truncations,
         }  # fmt: skip
 
 
 # --- memory
 
 
-def free_bytes() -> int:
+def available_memory_bytes() -> int:
     """What a process can still take of this machine's memory, or of its container's."""
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
@@ -254,7 +257,7 @@ def free_bytes() -> int:
 
 def check_memory(algorithm: str, capacity: int, size_bytes: int) -> None:
     """Refuses a replay buffer that this machine has no room for."""
-    free = free_bytes()
+    free = available_memory_bytes()
     if size_bytes > free:
         fitting = int(capacity * free / size_bytes * 0.8)
         raise BadInput(

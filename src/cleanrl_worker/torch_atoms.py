@@ -5,24 +5,24 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LEAST = 1e-5
+MIN_PROBABILITY = 1e-5
 """The logarithm takes no probability nearer to 0 or 1 than this."""
 
 
-def means(pmfs: Tensor, atoms: Tensor) -> Tensor:
+def mean_returns(pmfs: Tensor, atoms: Tensor) -> Tensor:
     """The mean return of each action, [rows, actions], for probabilities [rows, actions, atoms]."""
     return (pmfs * atoms).sum(2)
 
 
-def taken(pmfs: Tensor, actions: Tensor) -> Tensor:
+def select_actions(pmfs: Tensor, actions: Tensor) -> Tensor:
     """The probabilities of one action in each row, [rows, atoms]."""
     return pmfs.gather(1, actions[:, None, None].expand(-1, 1, pmfs.shape[2]))[:, 0]
 
 
-def projected(pmfs: Tensor, moved: Tensor, atoms: Tensor) -> Tensor:
+def project_onto_atoms(pmfs: Tensor, shifted_values: Tensor, atoms: Tensor) -> Tensor:
     """Probabilities [rows, atoms] of values that have moved, laid onto the atoms again: each to its two neighbours."""
     last = len(atoms) - 1
-    places = (moved.clamp(atoms[0], atoms[last]) - atoms[0]) * (last / (atoms[last] - atoms[0]))
+    places = (shifted_values.clamp(atoms[0], atoms[last]) - atoms[0]) * (last / (atoms[last] - atoms[0]))
     # How near each value is to each atom: 1 on it, 0 at its neighbours. One product instead of scattered sums, which
     # would come out differently each time on a GPU.
     numbers = torch.arange(last + 1, device=atoms.device)
@@ -30,6 +30,6 @@ def projected(pmfs: Tensor, moved: Tensor, atoms: Tensor) -> Tensor:
     return torch.matmul(nearness, pmfs[:, :, None])[:, :, 0]
 
 
-def cross_entropies(wanted: Tensor, found: Tensor) -> Tensor:
+def cross_entropies(targets: Tensor, predictions: Tensor) -> Tensor:
     """Of each row."""
-    return -(wanted * found.clamp(LEAST, 1 - LEAST).log()).sum(1)
+    return -(targets * predictions.clamp(MIN_PROBABILITY, 1 - MIN_PROBABILITY).log()).sum(1)

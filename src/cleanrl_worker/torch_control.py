@@ -14,17 +14,25 @@ import torch
 from torch import Tensor
 from torch.nn.functional import relu
 
-from cleanrl_worker.torch_backend import Acting, Adam, Compute, Step, Trouble, Watch, fields_of
+from cleanrl_worker.torch_backend import (
+    GraphedStep,
+    InferenceStep,
+    NonFiniteMonitor,
+    NonFiniteReport,
+    TorchAdam,
+    TorchContext,
+    unpack_fields,
+)
 
 if TYPE_CHECKING:
-    from cleanrl_worker.actor_critic import Settings
+    from cleanrl_worker.actor_critic import ActorCriticSettings
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
-POLICY_FIGURES = ("actor_loss", "alpha_loss")
+POLICY_METRIC_NAMES = ("actor_loss", "alpha_loss")
 
 
-class Rows(NamedTuple):
+class TransitionTensors(NamedTuple):
     """Transitions as tensors."""
 
     observations: Tensor
@@ -34,7 +42,7 @@ class Rows(NamedTuple):
     next_observations: Tensor
 
 
-class Stack:
+class StackedNetworks:
     """Equal networks side by side: weights [networks, inputs, outputs], biases [networks, 1, outputs]."""
 
     def __init__(self, layers: list[tuple[Tensor, Tensor]]) -> None:
@@ -42,7 +50,7 @@ class Stack:
         self.tensors = [tensor for layer in layers for tensor in layer]
 
     @classmethod
-    def of(cls, networks: Sequence[Any], device: torch.device, is_learned: bool) -> Stack:
+    def from_networks(cls, networks: Sequence[Any], device: torch.device, is_learned: bool) -> StackedNetworks:
         """With the parameters of networks that keep each layer as one matrix [outputs, inputs + 1], bias last."""
         layers = []
         for same in zip(*(network.parameters.layers for network in networks), strict=True):
@@ -54,13 +62,13 @@ class Stack:
     def __call__(self, inputs: Tensor) -> Tensor:
         """Outputs [networks, rows, outputs] of inputs [rows, inputs]."""
         if inputs.device.type == "cpu":
-            return self._one_by_one(inputs)
+            return self._forward_one_by_one(inputs)
         hidden = inputs.expand(len(self.layers[0][0]), -1, -1)
         for weight, bias in self.layers[:-1]:
             hidden = relu(torch.baddbmm(bias, hidden, weight))
         return torch.baddbmm(self.layers[-1][1], hidden, self.layers[-1][0])
 
-    def _one_by_one(self, inputs: Tensor) -> Tensor:
+    def _forward_one_by_one(self, inputs: Tensor) -> Tensor:
         """A batched product with a turned matrix takes three times as long on a CPU."""
         hidden = [inputs] * len(self.layers[0][0])
         for index, (weight, bias) in enumerate(self.layers):
@@ -71,7 +79,7 @@ class Stack:
         return torch.stack(hidden)
 
 
-def exchange(tensors: Sequence[Tensor], vectors: Sequence[Any], *, to_vectors: bool) -> None:
+def copy_parameters(tensors: Sequence[Tensor], vectors: Sequence[Any], *, to_vectors: bool) -> None:
     """Copies a stack's tensors, or moments that belong to them, to vectors of numpy networks, or back."""
     for index, (weight, bias) in enumerate(zip(tensors[::2], tensors[1::2], strict=True)):
         for number, vector in enumerate(vectors):
@@ -88,11 +96,11 @@ def exchange(tensors: Sequence[Tensor], vectors: Sequence[Any], *, to_vectors: b
 # --- the losses
 
 
-def with_actions(observations: Tensor, actions: Tensor) -> Tensor:
+def concat_actions(observations: Tensor, actions: Tensor) -> Tensor:
     return torch.cat([observations, actions], 1)
 
 
-def drawn(outputs: Tensor, noise: Tensor, scale: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+def sample_squashed_gaussian(outputs: Tensor, noise: Tensor, scale: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Actions of a squashed Gaussian from an actor's outputs [rows, 2 × actions], and their log-probabilities."""
     mean, log_std = outputs.chunk(2, 1)
     log_std = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (torch.tanh(log_std) + 1)
@@ -103,92 +111,102 @@ def drawn(outputs: Tensor, noise: Tensor, scale: Tensor, bias: Tensor) -> tuple[
     return squashed * scale + bias, density.sum(1)
 
 
-def squashed(outputs: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def squash_to_bounds(outputs: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """The one action that a deterministic actor gives."""
     return torch.tanh(outputs) * scale + bias
 
 
-def critic_loss(critics: Stack, rows: Rows, goals: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def critic_loss(
+    critics: StackedNetworks, batch: TransitionTensors, td_targets: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """The sum over the critics of their mean squared errors; each one's error and mean value."""
-    values = critics(with_actions(rows.observations, rows.actions)).squeeze(2)
-    errors = ((values - goals) ** 2).mean(1)
+    values = critics(concat_actions(batch.observations, batch.actions)).squeeze(2)
+    errors = ((values - td_targets) ** 2).mean(1)
     return errors.sum(), errors.detach(), values.detach().mean(1)
 
 
-def goals_of(rows: Rows, next_values: Tensor, gamma: float) -> Tensor:
-    return rows.rewards + (1 - rows.terminals) * gamma * next_values
+def compute_td_targets(batch: TransitionTensors, next_values: Tensor, gamma: float) -> Tensor:
+    return batch.rewards + (1 - batch.terminals) * gamma * next_values
 
 
 def sac_actor_loss(
-    outputs: Tensor, critics: Stack, observations: Tensor, noise: Tensor, alpha: Tensor, scale: Tensor, bias: Tensor
+    outputs: Tensor,
+    critics: StackedNetworks,
+    observations: Tensor,
+    noise: Tensor,
+    alpha: Tensor,
+    scale: Tensor,
+    bias: Tensor,
 ) -> Tensor:
     """What the policy's certainty costs, less what the more doubtful critic promises."""
-    actions, log_probs = drawn(outputs, noise, scale, bias)
-    promised = critics(with_actions(observations, actions)).squeeze(2).amin(0)
+    actions, log_probs = sample_squashed_gaussian(outputs, noise, scale, bias)
+    promised = critics(concat_actions(observations, actions)).squeeze(2).amin(0)
     return (alpha * log_probs - promised).mean()
 
 
 def deterministic_actor_loss(
-    outputs: Tensor, critics: Stack, observations: Tensor, scale: Tensor, bias: Tensor
+    outputs: Tensor, critics: StackedNetworks, observations: Tensor, scale: Tensor, bias: Tensor
 ) -> Tensor:
     """What the first critic promises, negative. The others are not asked."""
-    first = Stack([(weight[:1], bias_part[:1]) for weight, bias_part in critics.layers])
-    return -first(with_actions(observations, squashed(outputs, scale, bias))).mean()
+    first = StackedNetworks([(weight[:1], bias_part[:1]) for weight, bias_part in critics.layers])
+    return -first(concat_actions(observations, squash_to_bounds(outputs, scale, bias))).mean()
 
 
 # --- the learners
 
 
-class Learner:
+class TorchActorCriticLearner:
     """What the three have in common. Keeps its own weights; `collect` brings the numpy networks up to date."""
 
     def __init__(
         self,
         networks: Any,
         replay: Any,
-        settings: Settings,
-        rates: tuple[float, float],
+        settings: ActorCriticSettings,
+        learning_rates: tuple[float, float],
         scale: Any,
         bias: Any,
-        compute: Compute,
+        compute: TorchContext,
     ) -> None:
         rows, device = settings.batch_size, compute.device
         self.networks = networks
         self.compute = compute
-        self.actor = Stack.of([networks.actor], device, True)
-        self.critics = Stack.of(networks.critics, device, True)
-        self.targets = Stack.of(networks.targets, device, False)
-        self.target_actor = Stack.of([networks.target_actor], device, False) if networks.target_actor else None
-        self.actor_adam = Adam(self.actor.tensors, rates[0], compute)
-        self.critic_adam = Adam(self.critics.tensors, rates[1], compute)
+        self.actor = StackedNetworks.from_networks([networks.actor], device, True)
+        self.critics = StackedNetworks.from_networks(networks.critics, device, True)
+        self.targets = StackedNetworks.from_networks(networks.targets, device, False)
+        self.target_actor = (
+            StackedNetworks.from_networks([networks.target_actor], device, False) if networks.target_actor else None
+        )
+        self.actor_adam = TorchAdam(self.actor.tensors, learning_rates[0], compute)
+        self.critic_adam = TorchAdam(self.critics.tensors, learning_rates[1], compute)
         self._gamma, self._tau = settings.gamma, settings.tau
         self._scale = torch.as_tensor(scale, dtype=torch.float32, device=device).reshape(-1)
         self._bias = torch.as_tensor(bias, dtype=torch.float32, device=device).reshape(-1)
         self._noise_shape = (rows, networks.action_size)
 
-        self._host = compute.host(rows, replay.window_bytes, dtype=torch.uint8)
-        self.batch = replay.batch(rows, self._host.numpy())
-        self._packed = self._host.to(device)
-        self._fields = fields_of(self._packed, self.batch.layout)
-        self._done = torch.cuda.Event() if compute.is_cuda else None  # type: ignore[no-untyped-call]
-        self._steps: dict[tuple[bool, bool], Step] = {}
+        self._host_batch = compute.host_buffer(rows, replay.window_bytes, dtype=torch.uint8)
+        self.allocate_batch = replay.allocate_batch(rows, self._host_batch.numpy())
+        self._device_batch = self._host_batch.to(device)
+        self._fields = unpack_fields(self._device_batch, self.allocate_batch.layout)
+        self._step_finished = torch.cuda.Event() if compute.is_cuda else None  # type: ignore[no-untyped-call]
+        self._steps: dict[tuple[bool, bool], GraphedStep] = {}
         critics = [f"qf{number + 1}" for number in range(len(networks.critics))]
-        names = [*(f"{name}_loss" for name in critics), *(f"{name}_values" for name in critics), *POLICY_FIGURES]
-        self._critic_figures = torch.zeros(2, len(critics), device=device)
-        self._policy_figures = torch.zeros(len(POLICY_FIGURES), device=device)
-        self._watch = Watch(names, compute)
-        self.act = Acting(
-            (replay.envs, networks.observation_size), torch.float32, networks.actor.outputs,
+        names = [*(f"{name}_loss" for name in critics), *(f"{name}_values" for name in critics), *POLICY_METRIC_NAMES]
+        self._critic_metrics = torch.zeros(2, len(critics), device=device)
+        self._policy_metrics = torch.zeros(len(POLICY_METRIC_NAMES), device=device)
+        self._monitor = NonFiniteMonitor(names, compute)
+        self.act = InferenceStep(
+            (replay.num_envs, networks.observation_size), torch.float32, networks.actor.outputs,
             lambda seen: self.actor(seen)[0], compute,
         )  # fmt: skip
 
     # --- what an algorithm adds
 
-    def _goals(self, rows: Rows) -> Tensor:
+    def _td_targets(self, batch: TransitionTensors) -> Tensor:
         """What the critics learn towards."""
         raise NotImplementedError
 
-    def _improve(self, rows: Rows) -> None:
+    def _update_actor(self, batch: TransitionTensors) -> None:
         """The actor's step, and what belongs to it. Fills `_policy_figures`."""
         raise NotImplementedError
 
@@ -199,27 +217,33 @@ class Learner:
 
         Nobody waits for it, so that what is infinite shows in `trouble`.
         """
-        if self._done is not None:
-            self._done.synchronize()  # or the sample would be overwritten while it is read
-        replay.sample(self.batch)
+        if self._step_finished is not None:
+            self._step_finished.synchronize()  # or the sample would be overwritten while it is read
+        replay.sample(self.allocate_batch)
         kind = (is_policy_due, is_target_due)
         if kind not in self._steps:
-            self._steps[kind] = Step(lambda: self._step(*kind), self._kept, self.compute, self._feed, self._look)
+            self._steps[kind] = GraphedStep(
+                lambda: self._update_networks(*kind),
+                self._state_tensors,
+                self.compute,
+                self._copy_batch_to_device,
+                self._check_metrics,
+            )
         self._steps[kind]()
-        if self._done is not None:
-            self._done.record()
-        self._watch.count()
+        if self._step_finished is not None:
+            self._step_finished.record()
+        self._monitor.count_step()
         return True
 
-    def _look(self) -> None:
-        self._watch.look(torch.cat([self._critic_figures.view(-1), self._policy_figures]))
+    def _check_metrics(self) -> None:
+        self._monitor.check(torch.cat([self._critic_metrics.view(-1), self._policy_metrics]))
 
-    def _feed(self) -> None:
-        self._packed.copy_(self._host, non_blocking=True)
+    def _copy_batch_to_device(self) -> None:
+        self._device_batch.copy_(self._host_batch, non_blocking=True)
 
-    def _step(self, is_policy_due: bool, is_target_due: bool) -> None:
+    def _update_networks(self, is_policy_due: bool, is_target_due: bool) -> None:
         fields = self._fields
-        rows = Rows(
+        rows = TransitionTensors(
             fields["observation"].float(),
             fields["action"],
             fields["reward"][:, 0],
@@ -227,83 +251,83 @@ class Learner:
             fields["next_observation"].float(),
         )
         with torch.no_grad():
-            goals = self._goals(rows)
+            goals = self._td_targets(rows)
         loss, errors, values = critic_loss(self.critics, rows, goals)
         self.critic_adam.step(loss)
-        self._critic_figures.copy_(torch.stack([errors, values]))
+        self._critic_metrics.copy_(torch.stack([errors, values]))
         if is_policy_due:
-            self._improve(rows)
+            self._update_actor(rows)
         if is_target_due:
             with torch.no_grad():
                 torch._foreach_lerp_(self.targets.tensors, self.critics.tensors, self._tau)
                 if self.target_actor is not None:
                     torch._foreach_lerp_(self.target_actor.tensors, self.actor.tensors, self._tau)
 
-    def _kept(self) -> list[Tensor]:
+    def _state_tensors(self) -> list[Tensor]:
         followers = [] if self.target_actor is None else self.target_actor.tensors
         return [
-            *self.actor_adam.kept(), *self.critic_adam.kept(), *self.targets.tensors, *followers,
-            self._critic_figures, self._policy_figures, *self._watch.kept(),
+            *self.actor_adam.state_tensors(), *self.critic_adam.state_tensors(), *self.targets.tensors, *followers,
+            self._critic_metrics, self._policy_metrics, *self._monitor.state_tensors(),
         ]  # fmt: skip
 
     def losses(self) -> dict[str, float]:
         """Of the newest steps, by CleanRL's names. Waits for the device."""
-        errors, values = self._critic_figures.tolist()
+        errors, values = self._critic_metrics.tolist()
         figures: dict[str, float] = {}
         for number, (error, value) in enumerate(zip(errors, values, strict=True), start=1):
             figures |= {f"qf{number}_values": value, f"qf{number}_loss": error}
         if len(errors) > 1:
             figures["qf_loss"] = sum(errors) / 2
-        return figures | {"actor_loss": self._policy_figures[0].item()}
+        return figures | {"actor_loss": self._policy_metrics[0].item()}
 
-    def trouble(self) -> Trouble | None:
-        return self._watch.trouble()
+    def first_non_finite(self) -> NonFiniteReport | None:
+        return self._monitor.first_non_finite()
 
     # --- saving
 
-    def collect(self) -> None:
+    def sync_networks(self) -> None:
         networks = self.networks
         pairs = [(self.actor, [networks.actor]), (self.critics, networks.critics), (self.targets, networks.targets)]
         if self.target_actor is not None:
             pairs.append((self.target_actor, [networks.target_actor]))
         for stack, parts in pairs:
-            exchange(stack.tensors, [part.parameters for part in parts], to_vectors=True)
+            copy_parameters(stack.tensors, [part.parameters for part in parts], to_vectors=True)
 
-    def _adams(self) -> list[tuple[Adam, dict[str, Any]]]:
-        names = list(self.networks.learned)
-        parts = self.networks.learned
+    def _named_adams(self) -> list[tuple[TorchAdam, dict[str, Any]]]:
+        names = list(self.networks.trained_networks)
+        parts = self.networks.trained_networks
         return [
             (self.actor_adam, {names[0]: parts[names[0]]}),
             (self.critic_adam, {name: parts[name] for name in names[1:]}),
         ]
 
-    def moments(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    def optimizer_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays: dict[str, Any] = {"torch.rng": self.compute.random_state().numpy()}
         counts: dict[str, int] = {}
-        for adam, parts in self._adams():
-            for kind, tensors in (("adam.first", adam.first), ("adam.second", adam.second)):
-                vectors = {name: part.vector() for name, part in parts.items()}
-                exchange(tensors, list(vectors.values()), to_vectors=True)
+        for adam, parts in self._named_adams():
+            for kind, tensors in (("adam.first", adam.first_moment), ("adam.second", adam.second_moment)):
+                vectors = {name: part.zero_vector() for name, part in parts.items()}
+                copy_parameters(tensors, list(vectors.values()), to_vectors=True)
                 for name, vector in vectors.items():
-                    named = self.networks.named(name, parts[name], vector)
+                    named = self.networks.named_arrays(name, parts[name], vector)
                     arrays |= {f"{kind}.{key}": part for key, part in named.items()}
             counts |= dict.fromkeys(parts, adam.count)
         return arrays, {"counts": counts}
 
     def restore(self, arrays: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        for adam, parts in self._adams():
-            for kind, tensors in (("adam.first.", adam.first), ("adam.second.", adam.second)):
+        for adam, parts in self._named_adams():
+            for kind, tensors in (("adam.first.", adam.first_moment), ("adam.second.", adam.second_moment)):
                 saved = {key.removeprefix(kind): part for key, part in arrays.items() if key.startswith(kind)}
-                vectors = {name: part.vector() for name, part in parts.items()}
+                vectors = {name: part.zero_vector() for name, part in parts.items()}
                 for name, vector in vectors.items():
                     self.networks.assign(name, parts[name], vector, saved)
-                exchange(tensors, list(vectors.values()), to_vectors=False)
+                copy_parameters(tensors, list(vectors.values()), to_vectors=False)
             adam.count = facts["counts"][next(iter(parts))]
         if "torch.rng" in arrays:
             self.compute.restore_random_state(torch.as_tensor(arrays["torch.rng"]))
 
 
-class SacLearner(Learner):
+class ContinuousSacLearner(TorchActorCriticLearner):
     def __init__(self, *args: Any, policy_steps: int, alpha: float, log_alpha: Any | None) -> None:
         super().__init__(*args)
         device = self.compute.device
@@ -312,52 +336,54 @@ class SacLearner(Learner):
         self._saved_log_alpha = log_alpha
         first = math.log(alpha) if log_alpha is None else float(log_alpha[0])
         self._log_alpha = torch.full((1,), first, device=device, requires_grad=self._is_tuned)
-        self._alpha_adam = Adam([self._log_alpha], args[3][1], self.compute) if self._is_tuned else None
+        self._alpha_adam = TorchAdam([self._log_alpha], args[3][1], self.compute) if self._is_tuned else None
         self._target_entropy = -float(self.networks.action_size)
 
-    def _noise(self) -> Tensor:
+    def _sample_noise(self) -> Tensor:
         return torch.randn(self._noise_shape, device=self.compute.device)
 
-    def _goals(self, rows: Rows) -> Tensor:
-        actions, log_probs = drawn(self.actor(rows.next_observations)[0], self._noise(), self._scale, self._bias)
-        promised = self.targets(with_actions(rows.next_observations, actions)).squeeze(2).amin(0)
-        return goals_of(rows, promised - self._log_alpha.exp() * log_probs, self._gamma)
+    def _td_targets(self, batch: TransitionTensors) -> Tensor:
+        actions, log_probs = sample_squashed_gaussian(
+            self.actor(batch.next_observations)[0], self._sample_noise(), self._scale, self._bias
+        )
+        promised = self.targets(concat_actions(batch.next_observations, actions)).squeeze(2).amin(0)
+        return compute_td_targets(batch, promised - self._log_alpha.exp() * log_probs, self._gamma)
 
-    def _improve(self, rows: Rows) -> None:
-        outputs = self.actor(rows.observations)[0]
+    def _update_actor(self, batch: TransitionTensors) -> None:
+        outputs = self.actor(batch.observations)[0]
         for step in range(self._policy_steps):
             alpha = self._log_alpha.detach().exp()
             loss = sac_actor_loss(
-                outputs, self.critics, rows.observations, self._noise(), alpha, self._scale, self._bias
+                outputs, self.critics, batch.observations, self._sample_noise(), alpha, self._scale, self._bias
             )
             self.actor_adam.step(loss)
-            self._policy_figures[0] = loss.detach()
+            self._policy_metrics[0] = loss.detach()
             # The next step wants the same observations: one forward pass serves it and the temperature.
             if self._alpha_adam is not None or step + 1 < self._policy_steps:
-                outputs = self.actor(rows.observations)[0]
+                outputs = self.actor(batch.observations)[0]
             if self._alpha_adam is not None:
-                _, log_probs = drawn(outputs.detach(), self._noise(), self._scale, self._bias)
+                _, log_probs = sample_squashed_gaussian(outputs.detach(), self._sample_noise(), self._scale, self._bias)
                 alpha_loss = (-self._log_alpha.exp() * (log_probs + self._target_entropy)).mean()
                 self._alpha_adam.step(alpha_loss)
-                self._policy_figures[1] = alpha_loss.detach()
+                self._policy_metrics[1] = alpha_loss.detach()
 
-    def _kept(self) -> list[Tensor]:
-        return super()._kept() + ([] if self._alpha_adam is None else self._alpha_adam.kept())
+    def _state_tensors(self) -> list[Tensor]:
+        return super()._state_tensors() + ([] if self._alpha_adam is None else self._alpha_adam.state_tensors())
 
     def losses(self) -> dict[str, float]:
         figures = super().losses() | {"alpha": self._log_alpha.exp().item()}
-        return figures | {"alpha_loss": self._policy_figures[1].item()} if self._is_tuned else figures
+        return figures | {"alpha_loss": self._policy_metrics[1].item()} if self._is_tuned else figures
 
-    def collect(self) -> None:
-        super().collect()
+    def sync_networks(self) -> None:
+        super().sync_networks()
         if self._saved_log_alpha is not None:
             self._saved_log_alpha[0] = self._log_alpha.item()
 
-    def moments(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        arrays, facts = super().moments()
+    def optimizer_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        arrays, facts = super().optimizer_state()
         adam = self._alpha_adam
         if adam is not None:
-            for kind, (moment,) in (("first", adam.first), ("second", adam.second)):
+            for kind, (moment,) in (("first", adam.first_moment), ("second", adam.second_moment)):
                 arrays[f"adam.{kind}.log_alpha"] = moment.cpu().numpy().astype(float)
             facts["counts"]["log_alpha"] = adam.count
         return arrays, facts
@@ -366,12 +392,12 @@ class SacLearner(Learner):
         super().restore(arrays, facts)
         adam = self._alpha_adam
         if adam is not None:
-            for kind, (moment,) in (("first", adam.first), ("second", adam.second)):
+            for kind, (moment,) in (("first", adam.first_moment), ("second", adam.second_moment)):
                 moment.copy_(torch.as_tensor(arrays[f"adam.{kind}.log_alpha"]))
             adam.count = facts["counts"]["log_alpha"]
 
 
-class DeterministicLearner(Learner):
+class DeterministicActorLearner(TorchActorCriticLearner):
     """TD3's and DDPG's."""
 
     def __init__(self, *args: Any, policy_noise: float, noise_clip: float) -> None:
@@ -379,18 +405,18 @@ class DeterministicLearner(Learner):
         self._policy_noise, self._noise_clip = policy_noise, noise_clip
         self._low, self._high = self._bias - self._scale, self._bias + self._scale
 
-    def _goals(self, rows: Rows) -> Tensor:
+    def _td_targets(self, batch: TransitionTensors) -> Tensor:
         assert self.target_actor is not None
-        actions = squashed(self.target_actor(rows.next_observations)[0], self._scale, self._bias)
+        actions = squash_to_bounds(self.target_actor(batch.next_observations)[0], self._scale, self._bias)
         if self._policy_noise:
             noise = torch.randn(self._noise_shape, device=self.compute.device) * self._policy_noise
             actions = actions + noise.clamp(-self._noise_clip, self._noise_clip) * self._scale
             actions = actions.clamp(self._low, self._high)
-        promised = self.targets(with_actions(rows.next_observations, actions)).squeeze(2).amin(0)
-        return goals_of(rows, promised, self._gamma)
+        promised = self.targets(concat_actions(batch.next_observations, actions)).squeeze(2).amin(0)
+        return compute_td_targets(batch, promised, self._gamma)
 
-    def _improve(self, rows: Rows) -> None:
-        outputs = self.actor(rows.observations)[0]
-        loss = deterministic_actor_loss(outputs, self.critics, rows.observations, self._scale, self._bias)
+    def _update_actor(self, batch: TransitionTensors) -> None:
+        outputs = self.actor(batch.observations)[0]
+        loss = deterministic_actor_loss(outputs, self.critics, batch.observations, self._scale, self._bias)
         self.actor_adam.step(loss)
-        self._policy_figures[0] = loss.detach()
+        self._policy_metrics[0] = loss.detach()

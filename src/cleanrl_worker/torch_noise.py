@@ -19,7 +19,7 @@ Layers = Mapping[str, tuple[int, int]]
 """Outputs and inputs of each layer."""
 
 
-class Noise:
+class FactorisedNoise:
     """Of all noisy layers of a network, in fixed memory."""
 
     def __init__(self, layers: Layers, device: torch.device) -> None:
@@ -29,23 +29,25 @@ class Noise:
         self.parts = dict(zip(layers, zip(parts[::2], parts[1::2], strict=True), strict=True))
         """For each layer that of its outputs, and that of its inputs."""
 
-    def renew(self) -> None:
+    def resample(self) -> None:
         self.flat.normal_()
         self.flat.copy_(self.flat.sign() * self.flat.abs().sqrt())
 
-    def array(self) -> Any:
+    def to_array(self) -> Any:
         """All of it, copied."""
         return np.array(self.flat.cpu().numpy())
 
-    def set(self, array: Any) -> None:
+    def copy_from(self, array: Any) -> None:
         self.flat.copy_(torch.as_tensor(array))
 
 
-def noisy(weights: Mapping[str, Tensor], noise: Noise | None, name: str, below: Tensor) -> Tensor:
+def noisy_linear(
+    weights: Mapping[str, Tensor], noise: FactorisedNoise | None, name: str, activations: Tensor
+) -> Tensor:
     """A layer's outputs; without noise those of its mean weights."""
-    means = linear(below, weights[f"{name}.weight_mu"], weights[f"{name}.bias_mu"])
+    means = linear(activations, weights[f"{name}.weight_mu"], weights[f"{name}.bias_mu"])
     if noise is None:
         return means
     outputs, inputs = noise.parts[name]
-    spread = linear(below * inputs, weights[f"{name}.weight_sigma"], weights[f"{name}.bias_sigma"])
+    spread = linear(activations * inputs, weights[f"{name}.weight_sigma"], weights[f"{name}.bias_sigma"])
     return torch.addcmul(means, spread, outputs)

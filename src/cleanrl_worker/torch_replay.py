@@ -15,66 +15,71 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cleanrl_worker.torch_backend import Compute, Step, Trouble, Watch
-from cleanrl_worker.torch_pictures import Learner, Weights, Window, as_arrays, as_tensors, channels_last
+from cleanrl_worker.torch_backend import GraphedStep, NonFiniteMonitor, NonFiniteReport, TorchContext
+from cleanrl_worker.torch_conv import ImageInferenceStep, TorchLearner, Weights, as_arrays, as_tensors, channels_last
 
 Array = Any
-COLUMNS = ("actions", "rewards", "terminals")
+BATCH_COLUMNS = ("actions", "rewards", "terminals")
 
 
-class Buffer(Protocol):
+class FrameBuffer(Protocol):
     """Fills batches: pictures [rows, pictures, …], the first `stack` and what follows, and columns by name."""
 
-    envs: int
+    num_envs: int
     stack: int
     shape: tuple[int, ...]
 
-    def batch(self, rows: int, buffer: Array | None = None) -> Any: ...
+    def allocate_batch(self, rows: int, buffer: Array | None = None) -> Any: ...
     def sample(self, batch: Any) -> None: ...
 
 
-class Feed:
+class ReplayFeed:
     """Samples on their way to the device."""
 
     def __init__(
-        self, replay: Buffer, rows: int, pictures: int, compute: Compute, columns: Sequence[str] = COLUMNS
+        self,
+        replay: FrameBuffer,
+        rows: int,
+        frames_per_row: int,
+        compute: TorchContext,
+        columns: Sequence[str] = BATCH_COLUMNS,
     ) -> None:
         self._columns = columns
         self._stack = replay.stack
-        self._host = compute.host(rows, pictures, *replay.shape, dtype=torch.uint8)
-        self.batch = replay.batch(rows, self._host.numpy())
-        self._numbers_host = compute.host(len(columns), rows, dtype=torch.float32)
+        self._host_frames = compute.host_buffer(rows, frames_per_row, *replay.shape, dtype=torch.uint8)
+        self.batch = replay.allocate_batch(rows, self._host_frames.numpy())
+        self._host_column_values = compute.host_buffer(len(columns), rows, dtype=torch.float32)
         is_cuda = compute.is_cuda
-        self._frames = self._host.to(compute.device) if is_cuda else self._host
-        self._numbers = self._numbers_host.to(compute.device) if is_cuda else self._numbers_host
+        self._frames = self._host_frames.to(compute.device) if is_cuda else self._host_frames
+        self._column_values = self._host_column_values.to(compute.device) if is_cuda else self._host_column_values
         self._is_cuda = is_cuda
-        self._done: Any = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
+        self._step_finished: Any = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Until the newest step is done, or what it reads would be overwritten."""
-        if self._done is not None:
-            self._done.synchronize()
+        if self._step_finished is not None:
+            self._step_finished.synchronize()
 
-    def hand_over(self) -> None:
+    def stage_columns(self) -> None:
         """The batch has been filled."""
-        numbers = self._numbers_host.numpy()
+        numbers = self._host_column_values.numpy()
         for row, name in enumerate(self._columns):
             numbers[row] = getattr(self.batch, name)
 
-    def copy(self) -> None:
+    def copy_to_device(self) -> None:
         """The step's first part."""
         if self._is_cuda:
-            self._frames.copy_(self._host, non_blocking=True)
-            self._numbers.copy_(self._numbers_host, non_blocking=True)
+            self._frames.copy_(self._host_frames, non_blocking=True)
+            self._column_values.copy_(self._host_column_values, non_blocking=True)
 
-    def mark(self) -> None:
+    def record_launch(self) -> None:
         """The step has been launched."""
-        if self._done is not None:
-            self._done.record()
+        if self._step_finished is not None:
+            self._step_finished.record()
 
-    def rows(self) -> SimpleNamespace:
+    def batch_tensors(self) -> SimpleNamespace:
         """What a loss looks at: pictures with their channels last, and the columns."""
-        columns = dict(zip(self._columns, self._numbers, strict=True))
+        columns = dict(zip(self._columns, self._column_values, strict=True))
         return SimpleNamespace(
             observations=channels_last(self._frames[:, : self._stack]),
             next_observations=channels_last(self._frames[:, -self._stack :]),
@@ -82,7 +87,7 @@ class Feed:
         )
 
 
-class Settings(Protocol):
+class ReplayLearnerSettings(Protocol):
     """What a learner needs of an algorithm's Config."""
 
     @property
@@ -94,11 +99,11 @@ class Settings(Protocol):
 Loss = Callable[[Weights, Weights, SimpleNamespace], tuple[Tensor, Tensor]]
 """Of the learned weights, the target's and drawn rows: the loss, and the figures to report.
 
-Where the buffer draws by priority, the loss also fills the rows' `surprises`.
+Where the buffer draws by priority, the loss also fills the rows' `td_errors`.
 """
 
 
-class TargetLearner(Learner):
+class TargetNetworkLearner(TorchLearner):
     """Learns towards a target network, which follows from time to time."""
 
     def __init__(
@@ -106,65 +111,67 @@ class TargetLearner(Learner):
         arrays: Mapping[str, Array],
         target: Mapping[str, Array],
         loss: Loss,
-        feed: Feed,
-        settings: Settings,
+        feed: ReplayFeed,
+        settings: ReplayLearnerSettings,
         epsilon: float,
-        figures: Sequence[str],
-        compute: Compute,
-        kept: Sequence[Tensor] = (),
+        metric_names: Sequence[str],
+        compute: TorchContext,
+        state_tensors: Sequence[Tensor] = (),
     ) -> None:
-        """`kept` are tensors that the loss itself changes."""
+        """`state_tensors` are tensors that the loss itself changes."""
         super().__init__(arrays, settings.learning_rate, epsilon, compute)
         self.target = as_tensors(target, compute.device, is_learned=False)
-        self._loss, self._feed, self._names = loss, feed, figures
-        self._more_kept = kept
-        self._figures = torch.zeros(len(figures), device=compute.device)
-        self._watch = Watch(figures, compute)
-        self._step = Step(self._improve, self._kept, compute, feed.copy, self._after)
+        self._loss, self._feed, self._metric_names = loss, feed, metric_names
+        self._loss_state_tensors = state_tensors
+        self._metrics = torch.zeros(len(metric_names), device=compute.device)
+        self._monitor = NonFiniteMonitor(metric_names, compute)
+        self._step = GraphedStep(
+            self._gradient_step, self._state_tensors, compute, feed.copy_to_device, self._after_step
+        )
 
-    def update(self, replay: Buffer) -> None:
+    def update(self, replay: FrameBuffer) -> None:
         """One step on a fresh sample. Nobody waits for it, so that what is infinite shows in `trouble`."""
-        self.settle(replay)
+        self.synchronize(replay)
         replay.sample(self._feed.batch)
-        self._feed.hand_over()
+        self._feed.stage_columns()
         self._step()
-        self._feed.mark()
-        self._watch.count()
+        self._feed.record_launch()
+        self._monitor.count_step()
 
-    def settle(self, replay: Any) -> None:
+    def synchronize(self, replay: Any) -> None:
         """Waits for the newest step, and tells the buffer what it found out."""
-        self._feed.wait()
+        self._feed.synchronize()
 
-    def _improve(self) -> None:
-        loss, figures = self._loss(self.weights, self.target, self._rows())
+    def _gradient_step(self) -> None:
+        loss, figures = self._loss(self.weights, self.target, self._batch_tensors())
         self.adam.step(loss)
-        self._figures.copy_(figures)
+        self._metrics.copy_(figures)
 
-    def _rows(self) -> SimpleNamespace:
-        return self._feed.rows()
+    def _batch_tensors(self) -> SimpleNamespace:
+        return self._feed.batch_tensors()
 
-    def _after(self) -> None:
+    def _after_step(self) -> None:
         """What is never compiled."""
-        self._watch.look(self._figures)
+        self._monitor.check(self._metrics)
 
-    def _kept(self) -> list[Tensor]:
-        return [*self.adam.kept(), self._figures, *self._watch.kept(), *self._more_kept]
+    def _state_tensors(self) -> list[Tensor]:
+        return [*self.adam.state_tensors(), self._metrics, *self._monitor.state_tensors(), *self._loss_state_tensors]
 
-    def follow(self, share: float) -> None:
+    def update_target(self, tau: float) -> None:
         """Moves the target by this share of the way towards the learned network."""
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.target.values()), list(self.weights.values()), share)
+            torch._foreach_lerp_(list(self.target.values()), list(self.weights.values()), tau)
 
     def losses(self) -> dict[str, float]:
         """Of the newest step, by CleanRL's names. Waits for the device."""
-        return dict(zip(self._names, self._figures.tolist(), strict=True))
+        return dict(zip(self._metric_names, self._metrics.tolist(), strict=True))
 
-    def trouble(self) -> Trouble | None:
-        return self._watch.trouble()
+    def first_non_finite(self) -> NonFiniteReport | None:
+        return self._monitor.first_non_finite()
 
-    def moments(self) -> dict[str, Array]:
+    def optimizer_state(self) -> dict[str, Array]:
         return {
-            **super().moments(),
+            **super().optimizer_state(),
             **{f"target.{name}": part for name, part in as_arrays(self.target).items()},
             "torch.rng": self.compute.random_state().numpy(),
         }
@@ -175,38 +182,40 @@ class TargetLearner(Learner):
             self.compute.restore_random_state(torch.as_tensor(arrays["torch.rng"]))
 
 
-class PrioritisedLearner(TargetLearner):
+class PrioritisedLearner(TargetNetworkLearner):
     """Learns from a buffer that draws by priority, and tells it how surprising each drawn row was."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         rows = self._feed.batch.rows
-        self._surprises = torch.zeros(rows, device=self.compute.device)
-        self._surprises_host = self.compute.host(rows, dtype=torch.float32)
-        self._is_settled = True
+        self._td_errors = torch.zeros(rows, device=self.compute.device)
+        self._host_td_errors = self.compute.host_buffer(rows, dtype=torch.float32)
+        self._has_updated_priorities = True
 
-    def settle(self, replay: Any) -> None:
-        super().settle(replay)
-        surprises = self._surprises_host.numpy()
+    def synchronize(self, replay: Any) -> None:
+        super().synchronize(replay)
+        td_errors = self._host_td_errors.numpy()
         # What is not finite would spoil every later draw; the run is about to end over it.
-        if not self._is_settled and np.isfinite(surprises).all():
-            replay.settle(self._feed.batch.spots, surprises)
-        self._is_settled = True
+        if not self._has_updated_priorities and np.isfinite(td_errors).all():
+            replay.update_priorities(self._feed.batch.indices, td_errors)
+        self._has_updated_priorities = True
 
-    def update(self, replay: Buffer) -> None:
+    def update(self, replay: FrameBuffer) -> None:
         super().update(replay)
-        self._is_settled = False
+        self._has_updated_priorities = False
 
-    def _rows(self) -> SimpleNamespace:
-        rows = super()._rows()
-        rows.surprises = self._surprises
+    def _batch_tensors(self) -> SimpleNamespace:
+        rows = super()._batch_tensors()
+        rows.td_errors = self._td_errors
         return rows
 
-    def _after(self) -> None:
-        super()._after()
-        self._surprises_host.copy_(self._surprises, non_blocking=True)
+    def _after_step(self) -> None:
+        super()._after_step()
+        self._host_td_errors.copy_(self._td_errors, non_blocking=True)
 
 
-def window(replay: Buffer, outputs: int, work: Callable[[Tensor], Tensor], compute: Compute) -> Window:
+def make_inference_step(
+    replay: FrameBuffer, outputs: int, work: Callable[[Tensor], Tensor], compute: TorchContext
+) -> ImageInferenceStep:
     """What acts on the newest pictures of every game that a buffer is filled from."""
-    return Window((replay.envs, replay.stack, *replay.shape), outputs, work, compute)
+    return ImageInferenceStep((replay.num_envs, replay.stack, *replay.shape), outputs, work, compute)

@@ -16,25 +16,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cleanrl_worker.autograd import ModuleLearner, arrays_of
 from cleanrl_worker.perceptron import Perceptron
-from cleanrl_worker.torch_backend import Acting, Adam, Compute, RAdam, Step, Trouble, Watch
-from cleanrl_worker.value_kernels import Judged
+from cleanrl_worker.ppo_autograd import ModuleLearner, to_arrays
+from cleanrl_worker.torch_backend import (
+    GraphedStep,
+    InferenceStep,
+    NonFiniteMonitor,
+    NonFiniteReport,
+    TorchAdam,
+    TorchContext,
+    TorchRAdam,
+)
+from cleanrl_worker.value_kernels import ReturnBatch
 
 Loss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
 """Of the module, of the target's module where there is one, and of a batch of tensors."""
-MakeAdam = Callable[[Sequence[Tensor], Compute], Adam]
+MakeAdam = Callable[[Sequence[Tensor], TorchContext], TorchAdam]
 Array = Any
-_TRANSITION = ("observations", "actions", "rewards", "terminals", "next_observations")
+_TRANSITION_FIELDS = ("observations", "actions", "rewards", "terminals", "next_observations")
 
 
-class Agent(Protocol):
+class ValueAgent(Protocol):
     network: Perceptron
 
     def module(self) -> torch.nn.Module: ...
 
 
-class Settings(Protocol):
+class TorchSettings(Protocol):
     """What it needs to know of a Config."""
 
     @property
@@ -49,30 +57,30 @@ class Settings(Protocol):
     def compile(self) -> bool: ...
 
 
-def adam_of(parameters: Sequence[Tensor], compute: Compute, epsilon: float = 1e-8) -> Adam:
-    return Adam(parameters, 0.0, compute, epsilon)
+def create_adam(parameters: Sequence[Tensor], compute: TorchContext, epsilon: float = 1e-8) -> TorchAdam:
+    return TorchAdam(parameters, 0.0, compute, epsilon)
 
 
-def radam_of(parameters: Sequence[Tensor], compute: Compute) -> Adam:
-    return RAdam(parameters, 0.0, compute)
+def create_radam(parameters: Sequence[Tensor], compute: TorchContext) -> TorchAdam:
+    return TorchRAdam(parameters, 0.0, compute)
 
 
-class AutogradLearner(ModuleLearner):
+class ValueAutogradLearner(ModuleLearner):
     """Improves a torch module and acts by it."""
 
     def __init__(
         self,
-        agent: Agent,
+        agent: ValueAgent,
         loss: Loss,
         make_adam: MakeAdam,
-        settings: Settings,
-        figures: Sequence[str],
-        target: Agent | None = None,
+        settings: TorchSettings,
+        metric_names: Sequence[str],
+        target: ValueAgent | None = None,
         max_norm: float | None = None,
     ) -> None:
         """`figures` are what the loss tells beside itself, in its order."""
         # One thread: more make small networks slower, and the result depend on their number.
-        compute = Compute.prepared(
+        compute = TorchContext.set_up(
             cuda=settings.cuda,
             deterministic=settings.torch_deterministic,
             cuda_graphs=settings.cuda_graphs,
@@ -85,20 +93,22 @@ class AutogradLearner(ModuleLearner):
         self._perceptron = agent.network
         self._loss = loss
         self._max_norm = max_norm
-        self._names = figures
-        self._figures = torch.zeros(len(figures), device=compute.device)
-        self._watch = Watch(figures, compute)
+        self._metric_names = metric_names
+        self._metrics = torch.zeros(len(metric_names), device=compute.device)
+        self._monitor = NonFiniteMonitor(metric_names, compute)
         self._shapes: dict[str, tuple[int, ...]] = {}
         """Of each part of a batch, without the rows."""
         self._packed = torch.zeros(0, device=compute.device)
-        self._step = Step(self._improve, self._kept, compute, after=lambda: self._watch.look(self._figures))
+        self._step = GraphedStep(
+            self._gradient_step, self._state_tensors, compute, after=lambda: self._monitor.check(self._metrics)
+        )
 
     # --- acting
 
     def forward(self, rows: int) -> Callable[[Array], Array]:
         """What gives outputs [outputs, rows] by the newest weights for as many observations at a time."""
         network, shape = self.module.network, (rows, self._perceptron.inputs)
-        acting = Acting(shape, torch.float32, self._perceptron.outputs, network, self.compute)  # type: ignore[arg-type]
+        acting = InferenceStep(shape, torch.float32, self._perceptron.outputs, network, self.compute)  # type: ignore[arg-type]
         return lambda observations: acting(observations).T
 
     # --- the update
@@ -106,22 +116,22 @@ class AutogradLearner(ModuleLearner):
     def update(self, batch: Any, learning_rate: float) -> bool:
         """One gradient step. Nobody waits for it, so that what is infinite shows in `trouble`."""
         self.adam.set_learning_rate(learning_rate)
-        self._take(batch)
+        self._copy_batch(batch)
         self._step()
-        self._watch.count()
+        self._monitor.count_step()
         return True
 
-    def _take(self, batch: Any) -> None:
+    def _copy_batch(self, batch: Any) -> None:
         """Copies a batch to where the update reads it."""
-        names = Judged._fields if self.target is None else _TRANSITION
+        names = ReturnBatch._fields if self.target is None else _TRANSITION_FIELDS
         parts = [getattr(batch, name) for name in names]
         packed = np.concatenate([part.reshape(len(part), -1) for part in parts], 1, dtype=np.float32, casting="unsafe")
         if not self._shapes:
             self._shapes = {name: part.shape[1:] for name, part in zip(names, parts, strict=True)}
             self._packed = torch.zeros(packed.shape, device=self.compute.device)
-        self.compute.send(self._packed, packed)
+        self.compute.copy_to_device(self._packed, packed)
 
-    def _batch(self) -> SimpleNamespace:
+    def _unpack_batch(self) -> SimpleNamespace:
         columns = torch.split(self._packed, [math.prod(shape) for shape in self._shapes.values()], 1)
         parts = {
             name: column if shape else column[:, 0]
@@ -129,31 +139,31 @@ class AutogradLearner(ModuleLearner):
         }
         return SimpleNamespace(**{**parts, "actions": parts["actions"].long()})
 
-    def _improve(self) -> None:
-        loss, losses = self._loss(*self.modules, self._batch())
+    def _gradient_step(self) -> None:
+        loss, losses = self._loss(*self.modules, self._unpack_batch())
         if self._max_norm is None:
             self.adam.step(loss)
         else:
             self.adam.clipped_step(loss, self._max_norm)
-        self._figures.copy_(torch.stack([losses[name] for name in self._names]))
+        self._metrics.copy_(torch.stack([losses[name] for name in self._metric_names]))
 
-    def _kept(self) -> list[Tensor]:
-        return [*self.adam.kept(), self._figures, *self._watch.kept()]
+    def _state_tensors(self) -> list[Tensor]:
+        return [*self.adam.state_tensors(), self._metrics, *self._monitor.state_tensors()]
 
-    def follow(self, share: float) -> None:
+    def update_target(self, tau: float) -> None:
         learned, target = self.modules
         with torch.no_grad():
-            torch._foreach_lerp_(list(target.parameters()), list(learned.parameters()), share)
+            torch._foreach_lerp_(list(target.parameters()), list(learned.parameters()), tau)
 
     def losses(self) -> dict[str, float]:
         """Of the newest batch. Waits for the device."""
-        return dict(zip(self._names, self._figures.tolist(), strict=True))
+        return dict(zip(self._metric_names, self._metrics.tolist(), strict=True))
 
-    def trouble(self) -> Trouble | None:
-        return self._watch.trouble()
+    def first_non_finite(self) -> NonFiniteReport | None:
+        return self._monitor.first_non_finite()
 
-    def collect(self) -> None:
-        super().collect()
+    def sync_networks(self) -> None:
+        super().sync_networks()
         if self.target is not None:
             network = self.target.network
-            network.assign(network.parameters, arrays_of(dict(self.modules[1].named_parameters())))
+            network.assign(network.parameters, to_arrays(dict(self.modules[1].named_parameters())))

@@ -28,21 +28,21 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 
-def rows_of(columns: dict[str, Any], index: int) -> dict[str, Any]:
+def info_of_env(columns: dict[str, Any], index: int) -> dict[str, Any]:
     """What one environment said, out of the arrays in which Gymnasium 1.x gathers what all of them said."""
     row: dict[str, Any] = {}
     for name, column in columns.items():
         if name.startswith("_") or not columns.get(f"_{name}", np.ones(index + 1, dtype=bool))[index]:
             continue
-        row[name] = rows_of(column, index) if isinstance(column, dict) else column[index]
+        row[name] = info_of_env(column, index) if isinstance(column, dict) else column[index]
     return row
 
 
-def as_in_029(infos: dict[str, Any]) -> dict[str, Any]:
+def convert_infos_to_029(infos: dict[str, Any]) -> dict[str, Any]:
     if "final_info" not in infos:
         return infos
     ended = infos["_final_info"]
-    rows = [rows_of(infos["final_info"], index) if has_ended else None for index, has_ended in enumerate(ended)]
+    rows = [info_of_env(infos["final_info"], index) if has_ended else None for index, has_ended in enumerate(ended)]
     for row in rows:
         if row is not None and "episode" in row:
             # Some scripts index the statistics: they were arrays of one number.
@@ -56,7 +56,7 @@ class SameStepVectorEnv(gymnasium.vector.SyncVectorEnv):
 
     def step(self, actions: Any) -> Any:
         *transition, infos = super().step(actions)
-        return *transition, as_in_029(infos)
+        return *transition, convert_infos_to_029(infos)
 
 
 class TransformObservation(gymnasium.wrappers.TransformObservation):
@@ -64,7 +64,7 @@ class TransformObservation(gymnasium.wrappers.TransformObservation):
         super().__init__(env, func, observation_space or env.observation_space)
 
 
-def name_atari_as_before() -> None:
+def restore_atari_names() -> None:
     wrappers: Any = gymnasium.wrappers
     wrappers.GrayScaleObservation = wrappers.GrayscaleObservation
     wrappers.FrameStack = wrappers.FrameStackObservation
@@ -74,7 +74,7 @@ def name_atari_as_before() -> None:
         gymnasium.register_envs(ale_py)
 
 
-class OldPool:
+class GymEnvPool:
     """envpool for gym: a reset gives observations alone, a step four values."""
 
     def __init__(self, pool: Any) -> None:
@@ -92,7 +92,7 @@ class OldPool:
         self._pool = None
 
 
-class OldWrapper:
+class GymWrapper:
     def __init__(self, env: Any) -> None:
         self.env = env
 
@@ -106,7 +106,7 @@ class OldWrapper:
         return self.env.step(actions)
 
 
-def speak_gym() -> None:
+def install_gym_shim() -> None:
     if importlib.util.find_spec("gym") is not None:
         return
     with suppress(ImportError):
@@ -114,13 +114,13 @@ def speak_gym() -> None:
 
         make = envpool.make
 
-        def made(task: str, env_type: str, **settings: Any) -> OldPool:
+        def made(task: str, env_type: str, **settings: Any) -> GymEnvPool:
             threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
-            return OldPool(make(task, env_type="gymnasium", num_threads=threads, **settings))
+            return GymEnvPool(make(task, env_type="gymnasium", num_threads=threads, **settings))
 
         envpool.make = made
         gym, wrappers, normalize = (ModuleType(name) for name in ("gym", "gym.wrappers", "gym.wrappers.normalize"))
-        vars(gym).update(Wrapper=OldWrapper, spaces=gymnasium.spaces, wrappers=wrappers)
+        vars(gym).update(Wrapper=GymWrapper, spaces=gymnasium.spaces, wrappers=wrappers)
         vars(normalize).update(RunningMeanStd=gymnasium.wrappers.utils.RunningMeanStd)
         sys.modules.update({module.__name__: module for module in (gym, wrappers, normalize)})
 
@@ -128,9 +128,9 @@ def speak_gym() -> None:
 def main() -> None:
     gymnasium.vector.SyncVectorEnv = SameStepVectorEnv  # type: ignore[assignment,misc]
     gymnasium.wrappers.TransformObservation = TransformObservation  # type: ignore[misc]
-    name_atari_as_before()
+    restore_atari_names()
     if "envpool" in sys.argv[1]:
-        speak_gym()
+        install_gym_shim()
     import torch
 
     if threads := os.environ.get("OMP_NUM_THREADS"):

@@ -30,15 +30,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tests.bench.turns import take_turns, without
+from tests.bench.process_turns import run_alternately, running_time_s
 
 from mosaic.fastlane import FrameTap, LaneReader, LaneView, LaneWriter, lanes_folder, reap_all
-from mosaic.fastlane.place import LANES_VARIABLE, lanes_root
+from mosaic.fastlane.lane_files import LANES_VARIABLE, lanes_root
 
 HEIGHT, WIDTH = 400, 600
-FACTS: dict[str, Any] = {"episode": 1, "step": 1, "reward": 1.0, "episodic_return": 1.0, "render_s": 0.0}
-WRITER = Path(__file__).parents[1] / "helpers" / "lane_writer.py"
-COLOURS = 251
+FRAME_METADATA: dict[str, Any] = {"episode": 1, "step": 1, "reward": 1.0, "episodic_return": 1.0, "render_s": 0.0}
+LANE_WRITER_SCRIPT = Path(__file__).parents[1] / "helpers" / "lane_writer.py"
+COLOR_COUNT = 251
 
 
 def percentiles(seconds: Sequence[float]) -> str:
@@ -49,7 +49,7 @@ def percentiles(seconds: Sequence[float]) -> str:
     )
 
 
-def timed(call: Callable[[], object], times: int) -> list[float]:
+def time_calls(call: Callable[[], object], times: int) -> list[float]:
     taken = []
     for _ in range(times):
         started = time.perf_counter()
@@ -58,41 +58,44 @@ def timed(call: Callable[[], object], times: int) -> list[float]:
     return taken
 
 
-def writer() -> None:
+def bench_writer() -> None:
     folder = lanes_folder("bench writer")
     for channels, name in ((3, "RGB24"), (4, "BGRX32")):
         lane = LaneWriter(folder, 0)
         frame = np.random.default_rng(0).integers(0, 255, (HEIGHT, WIDTH, channels), np.uint8)
-        timed(lambda lane=lane, frame=frame: lane.publish(frame, **FACTS), 20)  # type: ignore[misc]
-        found = timed(lambda lane=lane, frame=frame: lane.publish(frame, **FACTS), 3000)  # type: ignore[misc]
+        time_calls(lambda lane=lane, frame=frame: lane.publish(frame, **FRAME_METADATA), 20)  # type: ignore[misc]
+        found = time_calls(lambda lane=lane, frame=frame: lane.publish(frame, **FRAME_METADATA), 3000)  # type: ignore[misc]
         print(f"writer   publish {name:6} {percentiles(found)}")
         lane.close()
     lane = LaneWriter(folder, 0)
-    found = timed(lane.is_due, 200_000)
+    found = time_calls(lane.is_due, 200_000)
     print(f"writer   is_due without a viewer {statistics.median(found) * 1e9:.0f} ns")
     from mosaic import envs
 
     env = envs.make("CartPole-v1")
     env.reset(seed=1)
     tap = FrameTap(env, lane)
-    timed(lambda: tap.show(1, 1, 0.0, 0.0), 20)
-    print(f"writer   CartPole drawn and published {percentiles(timed(lambda: tap.show(1, 1, 0.0, 0.0), 1000))}")
+    time_calls(lambda: tap.publish_frame(1, 1, 0.0, 0.0), 20)
+    print(
+        "writer   CartPole drawn and published "
+        f"{percentiles(time_calls(lambda: tap.publish_frame(1, 1, 0.0, 0.0), 1000))}"
+    )
     lane.close()
 
 
-def age(seconds: float = 5.0) -> None:
+def bench_frame_age(seconds: float = 5.0) -> None:
     """The writer draws 60 times a second; the reader repaints 60 times a second, or looks every millisecond."""
     folder = lanes_folder("bench age")
-    child = subprocess.Popen([*ITSELF, "--draw", folder, str(seconds * 2 + 4)])
+    child = subprocess.Popen([*THIS_COMMAND, "--draw", folder, str(seconds * 2 + 4)])
     for name, every_s in (("repainting at 60 Hz", 1 / 60), ("looking every ms", 0.001)):
         reader = LaneReader(folder, rate_hz=60, budget=0.5)
         ages: list[float] = []
-        while reader.newest() is None:
+        while reader.read_newest() is None:
             time.sleep(0.01)
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             time.sleep(every_s)
-            frame = reader.newest()
+            frame = reader.read_newest()
             if frame is not None:
                 ages.append(time.time() - frame.rendered_at)
         print(f"age      {name}: {percentiles(ages)}")
@@ -101,22 +104,22 @@ def age(seconds: float = 5.0) -> None:
     reap_all()
 
 
-def draw(folder: str, seconds: float) -> None:
+def write_frames(folder: str, seconds: float) -> None:
     lane = LaneWriter(folder, 0, rate_hz=60, budget=0.5)
     frame = np.random.default_rng(0).integers(0, 255, (HEIGHT, WIDTH, 4), np.uint8)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if lane.is_due():
-            lane.publish(frame, **FACTS)
+            lane.publish(frame, **FRAME_METADATA)
         time.sleep(0.0005)
 
 
-def torn(reads: int = 1_000_000) -> None:
+def bench_torn_reads(reads: int = 1_000_000) -> None:
     """Every read is one that finds a new frame."""
     for side, part in ((16, reads * 9 // 10), (256, reads // 10)):
         folder = lanes_folder("bench torn")
         child = subprocess.Popen(
-            [sys.executable, str(WRITER), folder, "1", str(side), "600"], stdout=subprocess.PIPE, text=True
+            [sys.executable, str(LANE_WRITER_SCRIPT), folder, "1", str(side), "600"], stdout=subprocess.PIPE, text=True
         )
         assert child.stdout is not None
         child.stdout.readline()
@@ -124,23 +127,23 @@ def torn(reads: int = 1_000_000) -> None:
         taken = bad = looks = 0
         while taken < part:
             looks += 1
-            frame = reader.newest()
+            frame = reader.read_newest()
             if frame is not None:
                 taken += 1
-                bad += not (int(frame.image.min()) == int(frame.image.max()) == frame.step % COLOURS)
+                bad += not (int(frame.image.min()) == int(frame.image.max()) == frame.step % COLOR_COUNT)
         child.kill()
         child.wait()
         reap_all()
         print(
             f"torn     {side} by {side}: {taken:,} frames taken in {looks:,} looks, {bad} of them torn; "
-            f"{reader.torn:,} torn ones were thrown away, {reader.gave_up:,} looks gave up"
+            f"{reader.torn_reads:,} torn ones were thrown away, {reader.failed_reads:,} looks gave up"
         )
 
 
-def kills(times: int = 100) -> None:
+def bench_kills(times: int = 100) -> None:
     left = 0
     for attempt in range(times):
-        command = [sys.executable, str(WRITER), lanes_folder(f"bench kills {attempt}"), "4", "64", "60"]
+        command = [sys.executable, str(LANE_WRITER_SCRIPT), lanes_folder(f"bench kills {attempt}"), "4", "64", "60"]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert child.stdout is not None
         child.stdout.readline()
@@ -155,35 +158,35 @@ def kills(times: int = 100) -> None:
 # --- training
 
 
-class Kind(NamedTuple):
+class ViewerSetup(NamedTuple):
     name: str
     viewers: int
     envs: Sequence[int]
     extras: dict[str, Any]
 
 
-BARE = Kind("without lanes", 0, (), {"video_mode": "off"})
-KINDS = (
-    Kind("lanes, no viewer", 0, (), {}),
-    Kind("one viewer, one environment", 1, (0,), {}),
-    Kind("one viewer, grid of 8", 1, (), {}),
-    Kind("five viewers, grid of 8", 5, (), {}),
+WITHOUT_LANES = ViewerSetup("without lanes", 0, (), {"video_mode": "off"})
+SETUPS = (
+    ViewerSetup("lanes, no viewer", 0, (), {}),
+    ViewerSetup("one viewer, one environment", 1, (0,), {}),
+    ViewerSetup("one viewer, grid of 8", 1, (), {}),
+    ViewerSetup("five viewers, grid of 8", 5, (), {}),
 )
-WANTED = {"lanes, no viewer": 0.99, "one viewer, one environment": 0.98}
-WANTED_GRID = 0.97
+TARGET_RATIOS = {"lanes, no viewer": 0.99, "one viewer, one environment": 0.98}
+GRID_TARGET_RATIO = 0.97
 
 
-ITSELF = (sys.executable, "-m", "tests.bench.fastlane")
-PIPED: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
+THIS_COMMAND = (sys.executable, "-m", "tests.bench.fastlane")
+PIPE_OPTIONS: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
 
 
-class Result(NamedTuple):
+class WorkerSpeed(NamedTuple):
     wall_sps: float
     cpu_sps: float
     frames: int
 
 
-def view(folder: str, envs: Sequence[int]) -> None:
+def run_viewer(folder: str, envs: Sequence[int]) -> None:
     """A viewer that repaints at 60 Hz until it is told to end."""
     watched = LaneView(folder, envs)
     frames = 0
@@ -195,55 +198,57 @@ def view(folder: str, envs: Sequence[int]) -> None:
 
     signal.signal(signal.SIGTERM, end)
     while not is_over:
-        frames += watched.look()
+        frames += watched.poll()
         time.sleep(1 / 60)
     print(frames)
 
 
-def side_by_side(kind: Kind, env_id: str, steps: int, seed: int) -> tuple[Result, Result]:
+def run_pair(setup: ViewerSetup, env_id: str, steps: int, seed: int) -> tuple[WorkerSpeed, WorkerSpeed]:
     """A worker without lanes and one of the given kind, by turns."""
     with tempfile.TemporaryDirectory(prefix="mosaic-bench-") as place:
         viewers = [
-            subprocess.Popen([*ITSELF, "--view", lanes_folder(_run_dir(place, kind)), *map(str, kind.envs)], **PIPED)
-            for _ in range(kind.viewers)
+            subprocess.Popen(
+                [*THIS_COMMAND, "--view", lanes_folder(_run_dir(place, setup)), *map(str, setup.envs)], **PIPE_OPTIONS
+            )
+            for _ in range(setup.viewers)
         ]
-        bare, watched = (_started(place, one, env_id, steps, seed) for one in (BARE, kind))
-        held = take_turns(bare.pid, watched.pid)
+        bare, watched = (_start_worker(place, one, env_id, steps, seed) for one in (WITHOUT_LANES, setup))
+        held = run_alternately(bare.pid, watched.pid)
         said = [json.loads(worker.communicate()[0].splitlines()[-1]) for worker in (bare, watched)]
         seen = 0
         for viewer in viewers:
             viewer.terminate()
             seen += int(viewer.communicate()[0])
         first, second = (
-            Result(steps / without(held[worker.pid], began, ended), steps / cpu_s, seen)
+            WorkerSpeed(steps / running_time_s(held[worker.pid], began, ended), steps / cpu_s, seen)
             for worker, (steps, began, ended, cpu_s) in zip((bare, watched), said, strict=True)
         )
         return first, second
 
 
-def _run_dir(place: str, kind: Kind) -> Path:
-    return Path(place) / kind.name / "run"
+def _run_dir(temp_dir: str, setup: ViewerSetup) -> Path:
+    return Path(temp_dir) / setup.name / "run"
 
 
-def _started(place: str, kind: Kind, env_id: str, steps: int, seed: int) -> subprocess.Popen[str]:
-    run_dir = _run_dir(place, kind)
+def _start_worker(temp_dir: str, setup: ViewerSetup, env_id: str, steps: int, seed: int) -> subprocess.Popen[str]:
+    run_dir = _run_dir(temp_dir, setup)
     run_dir.mkdir(parents=True)
     algo = "ppo" if env_id == "CartPole-v1" else "ppo_continuous_action"
-    extras = {"num_envs": 8, "num_steps": 128, **kind.extras}
+    extras = {"num_envs": 8, "num_steps": 128, **setup.extras}
     config = {"run_id": "bench", "algo": algo, "env_id": env_id, "total_timesteps": steps, "seed": seed}
     file = run_dir.with_name("config.json")
     file.write_text(json.dumps({**config, "extras": extras}))
-    environment = {**os.environ, "MOSAIC_RUN_DIR": str(run_dir), "OMP_NUM_THREADS": "1", "MOSAIC_VAR": place}
-    return subprocess.Popen([*ITSELF, "--train", str(file), str(run_dir)], env=environment, **PIPED)
+    environment = {**os.environ, "MOSAIC_RUN_DIR": str(run_dir), "OMP_NUM_THREADS": "1", "MOSAIC_VAR": temp_dir}
+    return subprocess.Popen([*THIS_COMMAND, "--train", str(file), str(run_dir)], env=environment, **PIPE_OPTIONS)
 
 
-def train(config_path: str, run_dir: str) -> None:
+def run_worker(config_path: str, run_dir: str) -> None:
     """Trains, and prints the steps of all but the first quarter, when they were taken, and the processor time."""
     from cleanrl_worker import launcher
-    from cleanrl_worker.config import assigned, read
+    from cleanrl_worker.worker_config import parse_request, read_config_file
     from mosaic.contracts.folder import RunFolder
 
-    config = read(config_path)
+    config = read_config_file(config_path)
     opened: list[Any] = []
     open_run = launcher.open_run
 
@@ -262,30 +267,30 @@ def train(config_path: str, run_dir: str) -> None:
     launcher.open_run = kept
     thread = threading.Thread(target=sample)
     thread.start()
-    launcher.prepared(assigned(config))(RunFolder(run_dir), False)
+    launcher.build_job(parse_request(config))(RunFolder(run_dir), False)
     is_over.set()
     thread.join()
     first, last = samples[0], next(one for one in reversed(samples) if one[2] > samples[0][2])
     print(json.dumps([last[2] - first[2], first[0], last[0], last[1] - first[1]]))
 
 
-def spread(values: Sequence[float]) -> str:
+def format_spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
-def training(env_id: str, steps: int, pairs: int) -> None:
+def bench_training(env_id: str, steps: int, pairs: int) -> None:
     print(f"training {env_id}, 8 environments, {steps:,} steps, {pairs} pairs of each kind", flush=True)
-    results: dict[str, list[tuple[Result, Result]]] = {kind.name: [] for kind in KINDS}
+    results: dict[str, list[tuple[WorkerSpeed, WorkerSpeed]]] = {kind.name: [] for kind in SETUPS}
     for number in range(pairs):
-        for kind in KINDS:
-            results[kind.name].append(side_by_side(kind, env_id, steps, number + 1))
-    for kind in KINDS:
+        for kind in SETUPS:
+            results[kind.name].append(run_pair(kind, env_id, steps, number + 1))
+    for kind in SETUPS:
         found = results[kind.name]
         pace = statistics.median(mine.wall_sps for _, mine in found)
         cpu = [mine.cpu_sps / bare.cpu_sps for bare, mine in found]
         wall = [mine.wall_sps / bare.wall_sps for bare, mine in found]
-        line = f"  {kind.name:28} {pace:9,.0f} steps/s   ratio by processor time {spread(cpu)}"
-        line += f", by the clock {spread(wall)}; wanted {WANTED.get(kind.name, WANTED_GRID)}"
+        line = f"  {kind.name:28} {pace:9,.0f} steps/s   ratio by processor time {format_spread(cpu)}"
+        line += f", by the clock {format_spread(wall)}; wanted {TARGET_RATIOS.get(kind.name, GRID_TARGET_RATIO)}"
         if kind.viewers:
             line += f"; {statistics.median(mine.frames for _, mine in found) / kind.viewers:.0f} repaints a viewer"
         print(line, flush=True)
@@ -302,17 +307,17 @@ def main() -> None:
     parser.add_argument("--view", nargs="+", metavar="FOLDER", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.draw:
-        return draw(chosen.draw[0], float(chosen.draw[1]))
+        return write_frames(chosen.draw[0], float(chosen.draw[1]))
     if chosen.train:
-        return train(*chosen.train)
+        return run_worker(*chosen.train)
     if chosen.view:
-        return view(chosen.view[0], [int(env) for env in chosen.view[1:]])
+        return run_viewer(chosen.view[0], [int(env) for env in chosen.view[1:]])
     parts: dict[str, Callable[[], None]] = {
-        "writer": writer,
-        "age": age,
-        "torn": torn,
-        "kills": kills,
-        "training": lambda: training(chosen.env_id, chosen.steps, chosen.pairs),
+        "writer": bench_writer,
+        "age": bench_frame_age,
+        "torn": bench_torn_reads,
+        "kills": bench_kills,
+        "training": lambda: bench_training(chosen.env_id, chosen.steps, chosen.pairs),
     }
     unknown = [part for part in chosen.parts if part not in parts]
     if unknown:

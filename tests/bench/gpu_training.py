@@ -24,33 +24,33 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 import numpy as np  # noqa: E402
 from tests.helpers.algorithm_cases import newest, opened  # noqa: E402
 
-from cleanrl_worker.registry import algorithm  # noqa: E402
+from cleanrl_worker.registry import load_algorithm  # noqa: E402
 
-ROWS: dict[str, tuple[str, int, dict[str, Any]]] = {
+TRAININGS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "ppo": ("CartPole-v1", 24_576, {"backend": "torch"}),
     "dqn": ("CartPole-v1", 8_000, {"backend": "torch", "learning_starts": 1_000, "buffer_size": 5_000}),
     "sac_continuous_action": ("Pendulum-v1", 4_000, {"backend": "torch", "learning_starts": 500}),
 }
 
 
-def trained(path: Path, name: str, config: Any, stop_at: int | None = None, is_resumed: bool = False) -> Any:
+def run_training(path: Path, name: str, config: Any, stop_at: int | None = None, is_resumed: bool = False) -> Any:
     """The run, and how long it took."""
     resume = newest(path) if is_resumed else None
     with opened(path, config, resume) as run:
         run.stop_at = stop_at
         began = time.perf_counter()
-        algorithm(name).train(config, run, resume)
+        load_algorithm(name).train(config, run, resume)
         return run, time.perf_counter() - began
 
 
-def told(name: str, settings: dict[str, Any], share: float, folder: Path) -> str:
-    env_id, steps, own = ROWS[name]
-    total = max(2, int(steps * share) // 512) * 512
-    config = algorithm(name).Config(env_id=env_id, total_timesteps=total, seed=1, **{**own, **settings})
-    run, taken = trained(folder / f"{name} whole", name, config)
-    trained(folder / f"{name} halves", name, config, stop_at=total // 2)
+def run_and_format(name: str, settings: dict[str, Any], steps_fraction: float, folder: Path) -> str:
+    env_id, steps, own = TRAININGS[name]
+    total = max(2, int(steps * steps_fraction) // 512) * 512
+    config = load_algorithm(name).Config(env_id=env_id, total_timesteps=total, seed=1, **{**own, **settings})
+    run, taken = run_training(folder / f"{name} whole", name, config)
+    run_training(folder / f"{name} halves", name, config, stop_at=total // 2)
     half = newest(folder / f"{name} halves").step
-    trained(folder / f"{name} halves", name, config, is_resumed=True)
+    run_training(folder / f"{name} halves", name, config, is_resumed=True)
     one, other = newest(folder / f"{name} whole"), newest(folder / f"{name} halves")
     apart = max(float(np.abs(part - other.weights[key]).max()) for key, part in one.weights.items())
     verdict = "equal" if apart == 0 and one.step == other.step else f"DIFFER by {apart:.1e}"
@@ -74,9 +74,9 @@ def main() -> None:
     print(f"torch {torch.__version__}, {device}", flush=True)
     settings = {"cuda": not chosen.cpu, "cuda_graphs": not chosen.no_cuda_graphs}
     with tempfile.TemporaryDirectory() as folder:
-        for name in ROWS:
+        for name in TRAININGS:
             try:
-                print(told(name, settings, chosen.steps_share, Path(folder)), flush=True)
+                print(run_and_format(name, settings, chosen.steps_share, Path(folder)), flush=True)
             except Exception:
                 print(f"{name:22} FAILED", flush=True)
                 traceback.print_exc()

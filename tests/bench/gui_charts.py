@@ -18,15 +18,17 @@ from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.models.curve import Floats
+from mosaic.gui.models.curve_model import Floats
 from mosaic.gui.views.chart import Chart
 
-SIZE = (900, 500)
+CHART_SIZE_PX = (900, 500)
 
 
-def pan(widget: QWidget, move: Callable[[float, float], None], points: int, share: float, seconds: float) -> float:
+def pan(
+    widget: QWidget, move: Callable[[float, float], None], points: int, visible_fraction: float, seconds: float
+) -> float:
     """Frames a second of processor time, so that a busy machine does not blur it: each frame is painted once."""
-    width = points * share
+    width = points * visible_fraction
     frames, began = 0, time.process_time()
     while time.process_time() - began < seconds:
         at = (points - width) * (0.5 + 0.5 * np.sin(frames / 40))
@@ -36,19 +38,19 @@ def pan(widget: QWidget, move: Callable[[float, float], None], points: int, shar
     return frames / (time.process_time() - began)
 
 
-def our_chart(x: Floats, y: Floats, weight: float) -> Chart:
+def build_mosaic_chart(x: Floats, y: Floats, smoothing: float) -> Chart:
     chart = Chart("episodic_return")
-    chart.set_smoothing(weight)
-    chart.put_curve("run", "run", QColor(theme.RUN_COLOURS[0])).extend(x, y)
+    chart.set_smoothing(smoothing)
+    chart.ensure_curve("run", "run", QColor(theme.RUN_COLOURS[0])).extend(x, y)
     return chart
 
 
-def plain_plot(x: Floats, y: Floats, is_helped: bool) -> pg.PlotWidget:
+def build_pyqtgraph_plot(x: Floats, y: Floats, is_downsampled: bool) -> pg.PlotWidget:
     plot = pg.PlotWidget(background=theme.tokens().surface)
     """With its thinnest and fastest line: at our width and smoothness it takes seconds a frame."""
     item = pg.PlotDataItem(x, y, pen=pg.mkPen(theme.RUN_COLOURS[0]), skipFiniteCheck=True)
     plot.addItem(item)
-    if is_helped:
+    if is_downsampled:
         item.setDownsampling(auto=True, method="peak")
         item.setClipToView(True)
     return plot
@@ -64,18 +66,20 @@ def main() -> None:
     random = np.random.default_rng(0)
     x = np.arange(float(options.points))
     y = 500 * (1 - np.exp(-x / options.points * 4)) + 40 * random.normal(size=options.points)
-    raw, smooth = our_chart(x, y, 0.0), our_chart(x, y, 0.9)
-    helped, bare = plain_plot(x, y, True), plain_plot(x, y, False)
+    raw, smooth = build_mosaic_chart(x, y, 0.0), build_mosaic_chart(x, y, 0.9)
+    helped, bare = build_pyqtgraph_plot(x, y, True), build_pyqtgraph_plot(x, y, False)
     cases: list[tuple[str, QWidget, Callable[[float, float], None]]] = [
         ("chart", raw, raw.zoom),
         ("chart, smoothed", smooth, smooth.zoom),
         ("pyqtgraph, peaks and clipping", helped, lambda low, high: helped.setXRange(low, high, padding=0)),
         ("pyqtgraph, all points", bare, lambda low, high: bare.setXRange(low, high, padding=0)),
     ]
-    print(f"{options.points:,} points, {SIZE[0]} by {SIZE[1]} pixels; frames a second of processor time")
+    print(
+        f"{options.points:,} points, {CHART_SIZE_PX[0]} by {CHART_SIZE_PX[1]} pixels; frames a second of processor time"
+    )
     print(f"{'in sight':32}{'all':>8}{'half':>8}{'1 %':>8}")
     for name, widget, move in cases:
-        widget.resize(*SIZE)
+        widget.resize(*CHART_SIZE_PX)
         widget.show()
         QApplication.processEvents()
         rates = [pan(widget, move, options.points, share, options.seconds) for share in (0.999, 0.5, 0.01)]

@@ -39,16 +39,16 @@ from tests.helpers.gui import close, pump
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.fastlane import lanes_folder
 from mosaic.gui.app import Application
-from mosaic.gui.views.frames import FramesView
+from mosaic.gui.views.frames_view import FramesView
 
 LANE_WRITER = Path(__file__).parents[1] / "helpers" / "lane_writer.py"
-LANES, SIDE, RATE_HZ = 4, 300, 30
+LANES_PER_RUN, FRAME_SIZE_PX, RATE_HZ = 4, 300, 30
 """Of each run that streams: environments, pixels of a side, and pictures a second of each environment."""
 TICK_MS = 5
 TABS = ("overview", "analytics", "fastlane", "logs", "config")
 PAGES = ("train", "compare", "trainer", "settings", "run")
-LIMIT_S = 0.050
-WARM = 2
+MAX_GAP_S = 0.050
+WARMUP_ROUNDS = 2
 """Rounds until everything has been made that is made once."""
 
 
@@ -57,10 +57,10 @@ class Heartbeat(QObject):
 
     def __init__(self) -> None:
         super().__init__()
-        self.what = "start"
+        self.activity = "start"
         self.gaps: dict[str, array[float]] = {}
         """Of each tick how late it was and how much of that was computing, flat: it shall not be what grows."""
-        self._at = time.perf_counter(), time.thread_time()
+        self._last_tick = time.perf_counter(), time.thread_time()
         self._timer = QTimer(self, interval=TICK_MS)
         self._timer.setTimerType(Qt.TimerType.PreciseTimer)
         self._timer.timeout.connect(self._tick)
@@ -68,19 +68,19 @@ class Heartbeat(QObject):
 
     def _tick(self) -> None:
         now = time.perf_counter(), time.thread_time()
-        gap = now[0] - self._at[0] - TICK_MS / 1000, now[1] - self._at[1]
-        self.gaps.setdefault(self.what, array("d")).extend(gap)
-        self._at = now
+        gap = now[0] - self._last_tick[0] - TICK_MS / 1000, now[1] - self._last_tick[1]
+        self.gaps.setdefault(self.activity, array("d")).extend(gap)
+        self._last_tick = now
 
     @contextmanager
-    def during(self, what: str) -> Iterator[None]:
-        before, self.what = self.what, what
+    def during(self, activity: str) -> Iterator[None]:
+        before, self.activity = self.activity, activity
         yield
-        self.what = before
+        self.activity = before
 
-    def forgive(self) -> None:
+    def reset_clock(self) -> None:
         """What happened since the last tick was the benchmark's own doing."""
-        self._at = time.perf_counter(), time.thread_time()
+        self._last_tick = time.perf_counter(), time.thread_time()
 
     def report(self) -> float:
         print(f"{'while':24} {'longest gap':>12} {'computing':>10} {'99.9 %':>10} {'above 50 ms':>12}")
@@ -88,7 +88,7 @@ class Heartbeat(QObject):
             longest, computing = max(zip(gaps[::2], gaps[1::2], strict=True))
             ordered = sorted(gaps[::2])
             high = ordered[min(len(ordered) - 1, int(0.999 * len(ordered)))]
-            late = sum(gap > LIMIT_S for gap in ordered)
+            late = sum(gap > MAX_GAP_S for gap in ordered)
             print(
                 f"{what:24} {longest * 1e3:9.1f} ms {computing * 1e3:7.1f} ms {high * 1e3:7.1f} ms "
                 f"{late:5} of {len(ordered)}"
@@ -99,7 +99,7 @@ class Heartbeat(QObject):
         self._timer.stop()
 
 
-def live_for(seconds: float) -> None:
+def run_event_loop(seconds: float) -> None:
     """In a loop of Qt's own: without one nothing that is let go of would ever be deleted."""
     loop = QEventLoop()
     QTimer.singleShot(round(1000 * seconds), loop.quit)
@@ -113,7 +113,7 @@ def resident_mb() -> float:
     return 0.0
 
 
-FIRST_WINDOW = """
+FIRST_PAINT_SCRIPT = """
 import sys, time
 from pathlib import Path
 from PySide6.QtCore import QEvent, QObject, QTimer
@@ -139,10 +139,10 @@ program.stop()
 """
 
 
-def first_window(workspace: Workspace, settings: Path) -> tuple[float, float]:
+def measure_first_paint(workspace: Workspace, settings: Path) -> tuple[float, float]:
     """Seconds from the start of the process to the first paint, by the clock and by the processor."""
     began = time.time()
-    command = [sys.executable, "-c", FIRST_WINDOW, str(workspace.root), str(settings)]
+    command = [sys.executable, "-c", FIRST_PAINT_SCRIPT, str(workspace.root), str(settings)]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
     return float(said[0]) - began, float(said[1])
 
@@ -152,7 +152,15 @@ def streaming_frames(folders: Sequence[RunFolder], seconds: float) -> Iterator[N
     """Writes into the lanes of these runs, from one process a run."""
     processes = []
     for folder in folders:
-        command = [sys.executable, LANE_WRITER, lanes_folder(folder.path), LANES, SIDE, seconds, RATE_HZ]
+        command = [
+            sys.executable,
+            LANE_WRITER,
+            lanes_folder(folder.path),
+            LANES_PER_RUN,
+            FRAME_SIZE_PX,
+            seconds,
+            RATE_HZ,
+        ]
         processes.append(subprocess.Popen([str(word) for word in command], stdout=subprocess.DEVNULL))
     try:
         yield
@@ -162,38 +170,38 @@ def streaming_frames(folders: Sequence[RunFolder], seconds: float) -> Iterator[N
             process.wait(timeout=10)
 
 
-class Walked(NamedTuple):
+class WalkResult(NamedTuple):
     memory: list[tuple[float, float]]
     """When, and how many megabytes."""
     frames_hz: list[float]
     """Pictures a second that the FastLane tab showed."""
 
 
-def walk(program: Application, heart: Heartbeat, run_ids: list[str], minutes: float) -> Walked:
+def walk_through_pages(program: Application, heartbeat: Heartbeat, run_ids: list[str], minutes: float) -> WalkResult:
     """Looks at everything, again and again."""
-    walked = Walked([], [])
+    walked = WalkResult([], [])
     ends_at = time.monotonic() + 60 * minutes
     while time.monotonic() < ends_at:
         for number, tab in enumerate(TABS):
-            with heart.during(f"tab {tab}"):
+            with heartbeat.during(f"tab {tab}"):
                 program.workbench.select(run_ids[number % len(run_ids)], tab)
-                live_for(2.0)
+                run_event_loop(2.0)
                 if tab == "fastlane":
                     shown = program.window.findChild(FramesView, "fastlane.frames")
-                    walked.frames_hz.append(shown.lanes.shown_hz() if shown is not None else 0.0)
+                    walked.frames_hz.append(shown.lanes.frame_rate_hz() if shown is not None else 0.0)
         for page in PAGES:
-            with heart.during(f"page {page}"):
+            with heartbeat.during(f"page {page}"):
                 program.window.show_page(page)
-                live_for(1.0)
-        with heart.during("palette"):
+                run_event_loop(1.0)
+        with heartbeat.during("palette"):
             program.window.open_dialog("palette")
-            live_for(0.5)
+            run_event_loop(0.5)
             for dialog in program.window.findChildren(QWidget, "palette"):
                 dialog.close()
-            live_for(0.5)
+            run_event_loop(0.5)
         gc.collect()
         walked.memory.append((time.monotonic(), resident_mb()))
-        heart.forgive()
+        heartbeat.reset_clock()
     return walked
 
 
@@ -208,7 +216,7 @@ def main() -> int:
         make_runs(workspace, told.runs)
         daemon = LiveDaemon(workspace, Path(place) / "plugins", "--max-runs", str(told.streaming))
         trainer = daemon.start()
-        starts = [first_window(workspace, settings) for _ in range(5)]
+        starts = [measure_first_paint(workspace, settings) for _ in range(5)]
         payload = scripted(steps=10_000_000, dt=0.05)
         run_ids = [trainer.submit(payload)["run_id"] for _ in range(told.streaming)]
         folders = [workspace.run(run_id) for run_id in run_ids]
@@ -220,10 +228,10 @@ def main() -> int:
             program.start()
             with heart.during("loading the list"):
                 pump(lambda: len(program.workbench.runs) == told.runs + told.streaming, "the runs", 60)
-                live_for(2.0)
+                run_event_loop(2.0)
             with heart.during("streaming, list only"):
-                live_for(10.0)
-            walked = walk(program, heart, run_ids, told.minutes)
+                run_event_loop(10.0)
+            walked = walk_through_pages(program, heart, run_ids, told.minutes)
             heart.stop()
             close(program)
         trainer.close()
@@ -233,13 +241,13 @@ def main() -> int:
     print(f"first paint: {clock:.2f} s by the clock, {processor:.2f} s by the processor (wanted: 1.5)")
     longest = heart.report()
     print(f"longest gap: {longest * 1e3:.1f} ms (wanted: 50)")
-    print(f"FastLane showed {statistics.median(walked.frames_hz):.0f} of {LANES * RATE_HZ} pictures a second")
+    print(f"FastLane showed {statistics.median(walked.frames_hz):.0f} of {LANES_PER_RUN * RATE_HZ} pictures a second")
     memory = walked.memory
-    if len(memory) > WARM:
-        (warm_at, warm_mb), (last_at, last_mb) = memory[WARM], memory[-1]
+    if len(memory) > WARMUP_ROUNDS:
+        (warm_at, warm_mb), (last_at, last_mb) = memory[WARMUP_ROUNDS], memory[-1]
         rate = (last_mb - warm_mb) / max(1e-9, (last_at - warm_at) / 60)
         print(
-            f"memory: {at_start_mb:.0f} MB before the window, {warm_mb:.0f} MB after {WARM + 1} rounds, "
+            f"memory: {at_start_mb:.0f} MB before the window, {warm_mb:.0f} MB after {WARMUP_ROUNDS + 1} rounds, "
             f"{last_mb:.0f} MB at the end: {rate:+.2f} MB a minute"
         )
     return 0

@@ -20,10 +20,10 @@ from ulid import ULID
 from mosaic.client import connect
 from mosaic.contracts.files import write_json, write_text
 from mosaic.contracts.folder import Workspace
-from mosaic.contracts.states import Outcome, RunRecord, Stage, StoryLine
+from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.journal import Journal
 
-MOSAIC = str(Path(sys.executable).with_name("mosaic"))
+MOSAIC_COMMAND = str(Path(sys.executable).with_name("mosaic"))
 
 
 def make_runs(workspace: Workspace, count: int) -> None:
@@ -34,7 +34,7 @@ def make_runs(workspace: Workspace, count: int) -> None:
         folder = workspace.run(str(ULID.from_timestamp(now)))
         folder.path.mkdir(parents=True)
         story = tuple(
-            StoryLine(at=now, stage=stage, said="…") for stage in (Stage.QUEUED, Stage.RUNNING, Stage.FINISHED)
+            HistoryEntry(at=now, stage=stage, message="…") for stage in (Stage.QUEUED, Stage.RUNNING, Stage.FINISHED)
         )
         record = RunRecord(
             run_id=folder.run_id, worker="cleanrl", stage=Stage.FINISHED, outcome=Outcome.SUCCEEDED, submitted_at=now,
@@ -49,7 +49,7 @@ def make_runs(workspace: Workspace, count: int) -> None:
         journal.close()
 
 
-def timed(command: list[str], environment: dict[str, str]) -> float:
+def time_command(command: list[str], environment: dict[str, str]) -> float:
     began = time.perf_counter()
     subprocess.run(command, env=environment, check=True, capture_output=True)
     return time.perf_counter() - began
@@ -63,10 +63,10 @@ def main() -> None:
         workspace = Workspace(place)
         make_runs(workspace, count)
         environment = {**os.environ, "MOSAIC_VAR": place}
-        first = timed([MOSAIC, "daemon", "start"], environment)
-        timed([MOSAIC, "daemon", "stop"], environment)
-        again = timed([MOSAIC, "daemon", "start"], environment)
-        listed = json.loads(subprocess.check_output([MOSAIC, "runs", "--all", "--json"], env=environment))
+        first = time_command([MOSAIC_COMMAND, "daemon", "start"], environment)
+        time_command([MOSAIC_COMMAND, "daemon", "stop"], environment)
+        again = time_command([MOSAIC_COMMAND, "daemon", "start"], environment)
+        listed = json.loads(subprocess.check_output([MOSAIC_COMMAND, "runs", "--all", "--json"], env=environment))
         assert len(listed) == count
         with connect(workspace) as trainer:
             calls = []
@@ -74,9 +74,9 @@ def main() -> None:
                 began = time.perf_counter()
                 trainer.runs()
                 calls.append(time.perf_counter() - began)
-            helps = [timed([MOSAIC, "--help"], environment) for _ in range(5)]
-            rows = [timed([MOSAIC, "runs"], environment) for _ in range(5)]
-            everything = [timed([MOSAIC, "runs", "--all", "--json"], environment) for _ in range(5)]
+            helps = [time_command([MOSAIC_COMMAND, "--help"], environment) for _ in range(5)]
+            rows = [time_command([MOSAIC_COMMAND, "runs"], environment) for _ in range(5)]
+            everything = [time_command([MOSAIC_COMMAND, "runs", "--all", "--json"], environment) for _ in range(5)]
             trainer.stop_daemon()
     print(f"{count} finished runs")
     print(f"daemon start, index built from the folders  {first:6.2f} s")

@@ -19,76 +19,76 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.bench.turns import Span, take_turns, without
+from tests.bench.process_turns import Span, run_alternately, running_time_s
 
-from mosaic.client import Trainer, connect
+from mosaic.client import TrainerClient, connect
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.fastlane import LaneReader, lane_indices, lanes_folder
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "scripts" / "ppo_cartpole.py"
 RATE_HZ = 30.0
-SETTLE_S = 10.0
+WARMUP_S = 10.0
 """A new daemon's checkers warm up, which would slow the first run."""
-AIMS = {"no viewer": 0.99, "one viewer": 0.98, "grid, one viewer": 0.97, "grid, five viewers": 0.97}
-ENVIRONMENTS = {"no viewer": 4, "one viewer": 4, "grid, one viewer": 8, "grid, five viewers": 8}
+TARGET_RATIOS = {"no viewer": 0.99, "one viewer": 0.98, "grid, one viewer": 0.97, "grid, five viewers": 0.97}
+ENV_COUNTS = {"no viewer": 4, "one viewer": 4, "grid, one viewer": 8, "grid, five viewers": 8}
 
 
-def view(folder: str, is_grid: bool) -> None:
+def run_viewer(folder: str, is_grid: bool) -> None:
     """Looks at one lane or at all of them until it is ended."""
     readers: dict[int, LaneReader] = {}
     while True:
         wanted = lane_indices(folder) if is_grid else lane_indices(folder)[:1]
         readers.update({index: LaneReader(folder, index) for index in wanted if index not in readers})
         for reader in readers.values():
-            reader.newest()
+            reader.read_newest()
         time.sleep(1 / RATE_HZ)
 
 
-Took = dict[str, Any]
+Timing = dict[str, Any]
 
 
-def took(text: str, held: list[Span]) -> Took:
+def parse_timing(text: str, suspended: list[Span]) -> Timing:
     lines = [line for line in text.splitlines() if line.startswith("took ")]
     if not lines:
         raise SystemExit(f"The script did not reach its end:\n{text[-2000:]}")
-    found: Took = json.loads(lines[-1].removeprefix("took "))
-    found["wall_s"] = without(held, found["began"], found["began"] + found["wall_s"])
+    found: Timing = json.loads(lines[-1].removeprefix("took "))
+    found["wall_s"] = running_time_s(suspended, found["began"], found["began"] + found["wall_s"])
     return found
 
 
-def caller() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "SDL_VIDEODRIVER": "dummy"}
 
 
-class Watched(NamedTuple):
+class ViewerMode(NamedTuple):
     viewers: int
     is_grid: bool
 
 
 MODES = {
-    "no viewer": Watched(0, False),
-    "one viewer": Watched(1, False),
-    "grid, one viewer": Watched(1, True),
-    "grid, five viewers": Watched(5, True),
+    "no viewer": ViewerMode(0, False),
+    "one viewer": ViewerMode(1, False),
+    "grid, one viewer": ViewerMode(1, True),
+    "grid, five viewers": ViewerMode(5, True),
 }
 
 
-def side_by_side(trainer: Trainer, argv: list[str], cwd: Path, watched: Watched) -> tuple[Took, Took]:
+def run_pair(trainer: TrainerClient, argv: list[str], cwd: Path, mode: ViewerMode) -> tuple[Timing, Timing]:
     """The bare script and the same as a run, by turns."""
     payload = {"metadata": {"worker": {"id": "script", "config": {"argv": argv, "cwd": str(cwd)}}}, "artifacts": {}}
     with open(cwd / "out", "w") as output, open(cwd / "err", "w") as errors:
-        run = trainer.submit(payload, caller())["run_id"]
+        run = trainer.submit(payload, child_environment())["run_id"]
         while (view := trainer.get(run))["pid"] is None:
             time.sleep(0.02)
-        alone = subprocess.Popen(argv, cwd=cwd, env=caller(), stdout=output, stderr=errors)
+        alone = subprocess.Popen(argv, cwd=cwd, env=child_environment(), stdout=output, stderr=errors)
     folder = lanes_folder(view["run_dir"])
-    grid = ["--grid"] if watched.is_grid else []
+    grid = ["--grid"] if mode.is_grid else []
     watching = [
         subprocess.Popen([sys.executable, "-m", "tests.bench.probe", "--view", folder, *grid])
-        for _ in range(watched.viewers)
+        for _ in range(mode.viewers)
     ]
     try:
-        held = take_turns(alone.pid, view["pid"])
+        held = run_alternately(alone.pid, view["pid"])
         alone.wait()
         while trainer.get(run)["stage"] != "finished":
             time.sleep(0.1)
@@ -97,8 +97,8 @@ def side_by_side(trainer: Trainer, argv: list[str], cwd: Path, watched: Watched)
             viewer.terminate()
             viewer.wait()
     return (
-        took((cwd / "out").read_text(), held[alone.pid]),
-        took(RunFolder(view["run_dir"]).stdout_log("script").read_text(), held[view["pid"]]),
+        parse_timing((cwd / "out").read_text(), held[alone.pid]),
+        parse_timing(RunFolder(view["run_dir"]).stdout_log("script").read_text(), held[view["pid"]]),
     )
 
 
@@ -108,30 +108,30 @@ def main() -> None:
     parser.add_argument("--total-timesteps", type=int, default=60_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--python", default=sys.executable, help="an interpreter with torch, and ale-py for Atari")
-    parser.add_argument("--modes", nargs="*", default=list(AIMS), choices=list(AIMS))
+    parser.add_argument("--modes", nargs="*", default=list(TARGET_RATIOS), choices=list(TARGET_RATIOS))
     parser.add_argument("--view", help=argparse.SUPPRESS)
     parser.add_argument("--grid", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.view:
-        view(args.view, args.grid)
+        run_viewer(args.view, args.grid)
         return
     with tempfile.TemporaryDirectory() as place:
         measure(args, Path(place))
 
 
-def measure(args: argparse.Namespace, place: Path) -> None:
+def measure(args: argparse.Namespace, temp_dir: Path) -> None:
     command = [args.python, str(SCRIPT), "--env-id", args.env_id, "--total-timesteps", str(args.total_timesteps)]
-    cwd = place / "cwd"
+    cwd = temp_dir / "cwd"
     cwd.mkdir()
     ratios: dict[str, list[float]] = {mode: [] for mode in args.modes}
     walls: dict[str, list[float]] = {mode: [] for mode in args.modes}
-    with connect(Workspace(place / "var")) as trainer:
+    with connect(Workspace(temp_dir / "var")) as trainer:
         try:
-            time.sleep(SETTLE_S)
+            time.sleep(WARMUP_S)
             for turn in range(args.rounds):
                 for mode in args.modes:
-                    argv = [*command, "--num-envs", str(ENVIRONMENTS[mode])]
-                    alone, run = side_by_side(trainer, argv, cwd, MODES[mode])
+                    argv = [*command, "--num-envs", str(ENV_COUNTS[mode])]
+                    alone, run = run_pair(trainer, argv, cwd, MODES[mode])
                     ratios[mode].append(_iteration_s(alone) / _iteration_s(run))
                     walls[mode].append(alone["wall_s"] / run["wall_s"])
                     print(f"{turn + 1}/{args.rounds} {mode}: {ratios[mode][-1]:.3f}", file=sys.stderr, flush=True)
@@ -140,15 +140,17 @@ def measure(args: argparse.Namespace, place: Path) -> None:
     print(f"{args.env_id}, {args.total_timesteps:,} steps, {args.rounds} rounds; share of the bare steps per second")
     print("| | by CPU time: median (least … most) | by the clock | aim |\n|---|---|---|---|")
     for mode in args.modes:
-        print(f"| {mode} | {_spread(ratios[mode])} | {_spread(walls[mode])} | {AIMS[mode]:.2f} |")
+        print(
+            f"| {mode} | {_format_spread(ratios[mode])} | {_format_spread(walls[mode])} | {TARGET_RATIOS[mode]:.2f} |"
+        )
 
 
-def _iteration_s(measured: Took) -> float:
-    spent = sorted(measured["iterations_cpu_s"])
+def _iteration_s(timing: Timing) -> float:
+    spent = sorted(timing["iterations_cpu_s"])
     return statistics.fmean(spent[len(spent) // 4 : -(len(spent) // 4) or None])
 
 
-def _spread(values: list[float]) -> str:
+def _format_spread(values: list[float]) -> str:
     return f"{statistics.median(values):.3f} ({min(values):.3f} … {max(values):.3f})"
 
 

@@ -24,20 +24,20 @@ from torch.utils.tensorboard import SummaryWriter
 REPORT_EVERY = 500
 
 
-class Reports(BaseCallback):  # type: ignore[misc]
+class SpeedReporter(BaseCallback):  # type: ignore[misc]
     def __init__(self, writer: SummaryWriter) -> None:
         super().__init__()
         self._writer = writer
-        self._began = time.time()
-        self._reported = 0
+        self._started_at = time.time()
+        self._last_reported_step = 0
 
     def _on_step(self) -> bool:
         for info in self.locals["infos"]:
             if "episode" in info:
                 self._writer.add_scalar("charts/episodic_return", info["episode"]["r"], self.num_timesteps)
-        if self.num_timesteps - self._reported >= REPORT_EVERY:
-            self._reported = self.num_timesteps
-            speed = self.num_timesteps / (time.time() - self._began)
+        if self.num_timesteps - self._last_reported_step >= REPORT_EVERY:
+            self._last_reported_step = self.num_timesteps
+            speed = self.num_timesteps / (time.time() - self._started_at)
             self._writer.add_scalar("charts/SPS", speed, self.num_timesteps)
         return True
 
@@ -68,14 +68,14 @@ def sac_continuous_action(env: VecEnv, common: dict[str, Any]) -> Any:
 
 
 def td3_continuous_action(env: VecEnv, common: dict[str, Any]) -> Any:
-    return sb3.TD3("MlpPolicy", env, **_deterministic(env), **common)
+    return sb3.TD3("MlpPolicy", env, **_ddpg_options(env), **common)
 
 
 def ddpg_continuous_action(env: VecEnv, common: dict[str, Any]) -> Any:
-    return sb3.DDPG("MlpPolicy", env, **_deterministic(env), **common)
+    return sb3.DDPG("MlpPolicy", env, **_ddpg_options(env), **common)
 
 
-def _deterministic(env: VecEnv) -> dict[str, Any]:
+def _ddpg_options(env: VecEnv) -> dict[str, Any]:
     shape = env.action_space.shape
     assert shape is not None
     noise = NormalActionNoise(np.zeros(shape), np.full(shape, 0.1))
@@ -112,7 +112,7 @@ def main() -> None:
         common["learning_starts"] = chosen.learning_starts
     model = make(make_vec_env(chosen.env_id, num_envs, seed=chosen.seed), common)
     with SummaryWriter("runs") as writer:
-        model.learn(chosen.total_timesteps, Reports(writer))
+        model.learn(chosen.total_timesteps, SpeedReporter(writer))
 
 
 if __name__ == "__main__":

@@ -23,10 +23,10 @@ from mosaic.run import Run
 ROUNDS = 9
 UPDATES = 400
 TAGS = [f"losses/loss_{number}" for number in range(10)]
-POINTS = UPDATES * len(TAGS)
+POINT_COUNT = UPDATES * len(TAGS)
 
 
-def ours(folder: Path) -> tuple[float, float]:
+def measure_run_handle(folder: Path) -> tuple[float, float]:
     """CPU seconds in scalar() alone, and with everything written."""
     in_calls = 0.0
     run_folder = RunFolder(folder)
@@ -43,7 +43,7 @@ def ours(folder: Path) -> tuple[float, float]:
     return in_calls, time.process_time() - began
 
 
-def theirs(folder: Path) -> tuple[float, float]:
+def measure_summary_writer(folder: Path) -> tuple[float, float]:
     in_calls = 0.0
     writer = SummaryWriter(str(folder))
     began = time.process_time()
@@ -56,18 +56,24 @@ def theirs(folder: Path) -> tuple[float, float]:
     return in_calls, time.process_time() - began
 
 
-def measured(side: Callable[[Path], tuple[float, float]]) -> tuple[float, float]:
+def microseconds_per_point(measure: Callable[[Path], tuple[float, float]]) -> tuple[float, float]:
     folder = Path(tempfile.mkdtemp())
     try:
-        in_calls, all_in_all = side(folder)
+        in_calls, all_in_all = measure(folder)
     finally:
         shutil.rmtree(folder)
-    return in_calls / POINTS * 1e6, all_in_all / POINTS * 1e6
+    return in_calls / POINT_COUNT * 1e6, all_in_all / POINT_COUNT * 1e6
 
 
 def main() -> None:
-    measured(ours), measured(theirs)  # imports and caches are warm from here on
-    rounds = [(measured(ours), measured(theirs)) for _ in range(ROUNDS)]
+    (
+        microseconds_per_point(measure_run_handle),
+        microseconds_per_point(measure_summary_writer),
+    )  # imports and caches are warm from here on
+    rounds = [
+        (microseconds_per_point(measure_run_handle), microseconds_per_point(measure_summary_writer))
+        for _ in range(ROUNDS)
+    ]
     for place, what in enumerate(("in the call", "written out")):
         mine = [a[place] for a, _ in rounds]
         other = [b[place] for _, b in rounds]

@@ -20,70 +20,72 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.bench.turns import TURN_S, Span, without
+from tests.bench.process_turns import TURN_S, Span, running_time_s
 from tests.helpers.wandb_server import KEY, WandbServer
 
-from mosaic.client import Trainer, connect
+from mosaic.client import TrainerClient, connect
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.processes import is_alive
 from mosaic.journal import read_all
 from mosaic.keeper.tree import read_process
 
-SETTLE_S = 10.0
+WARMUP_S = 10.0
 """A new daemon's checkers warm up, which would slow the first run."""
 
 
-def started(folder: RunFolder, kinds: tuple[str, ...]) -> list[int]:
+def wait_for_process_groups(folder: RunFolder, kinds: tuple[str, ...]) -> list[int]:
     """The process groups of those who were started."""
     while True:
-        found = {body["kind"]: body["process"]["pid"] for body in _told(folder.keeper) if body["kind"] in kinds}
+        found = {body["kind"]: body["process"]["pid"] for body in _read_events(folder.keeper) if body["kind"] in kinds}
         if len(found) == len(kinds):
             return [found[kind] for kind in kinds]
         time.sleep(0.005)
 
 
-def _told(path: Path) -> list[dict[str, Any]]:
+def _read_events(path: Path) -> list[dict[str, Any]]:
     return list(read_all(path)) if path.exists() else []
 
 
-class Turns:
+class RunAlternator:
     """As turns.take_turns, for several processes each, by the clock of the journals; notes what a worker has used."""
 
     def __init__(self, folders: list[RunFolder], groups: dict[str, list[int]]) -> None:
-        self.held: dict[str, list[Span]] = {folder.run_id: [] for folder in folders}
-        self.used: dict[str, list[tuple[float, int]]] = {folder.run_id: [] for folder in folders}
+        self.suspended: dict[str, list[Span]] = {folder.run_id: [] for folder in folders}
+        self.cpu_samples: dict[str, list[tuple[float, int]]] = {folder.run_id: [] for folder in folders}
         """By run, at the end of each of its turns: CPU seconds, steps."""
         self._folders = folders
         self._groups = groups
 
-    def take(self) -> None:
+    def run(self) -> None:
         running, waiting = self._folders
         try:
-            while not any(body["kind"] == "exited" for folder in self._folders for body in _told(folder.keeper)):
+            while not any(body["kind"] == "exited" for folder in self._folders for body in _read_events(folder.keeper)):
                 self._signal(waiting, signal.SIGSTOP)
-                self._note(waiting)
+                self._record_usage(waiting)
                 self._signal(running, signal.SIGCONT)
                 began = time.time()
                 time.sleep(TURN_S)
-                self.held[waiting.run_id].append((began, time.time()))
+                self.suspended[waiting.run_id].append((began, time.time()))
                 running, waiting = waiting, running
         finally:
             for folder in self._folders:
                 self._signal(folder, signal.SIGCONT)
 
-    def _signal(self, folder: RunFolder, number: signal.Signals) -> None:
+    def _signal(self, folder: RunFolder, signal_number: signal.Signals) -> None:
         for group in self._groups[folder.run_id]:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, number)
+                os.killpg(group, signal_number)
 
-    def _note(self, folder: RunFolder) -> None:
+    def _record_usage(self, folder: RunFolder) -> None:
         process = read_process("/proc", self._groups[folder.run_id][0])
-        steps = [row[0] for body in _told(folder.journal) for rows in body.get("series", {}).values() for row in rows]
+        steps = [
+            row[0] for body in _read_events(folder.journal) for rows in body.get("series", {}).values() for row in rows
+        ]
         if process is not None and steps:
-            self.used[folder.run_id].append((process.own_ticks / os.sysconf("SC_CLK_TCK"), max(steps)))
+            self.cpu_samples[folder.run_id].append((process.own_ticks / os.sysconf("SC_CLK_TCK"), max(steps)))
 
 
-def one_round(trainer: Trainer, steps: int, is_tracked_first: bool) -> tuple[dict[str, float], dict[str, float]]:
+def run_round(trainer: TrainerClient, steps: int, is_tracked_first: bool) -> tuple[dict[str, float], dict[str, float]]:
     config = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": steps}
     bare = {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}
     tracked = {**bare, "artifacts": {"wandb": {"enabled": True}}}
@@ -91,29 +93,34 @@ def one_round(trainer: Trainer, steps: int, is_tracked_first: bool) -> tuple[dic
     views = [trainer.submit(payload) for payload in order]
     folders = [RunFolder(view["run_dir"]) for view in views]
     kinds = [("worker_started", "sidecar_started") if payload is tracked else ("worker_started",) for payload in order]
-    groups = {folder.run_id: started(folder, some) for folder, some in zip(folders, kinds, strict=True)}
-    turns = Turns(folders, groups)
-    turns.take()
+    groups = {folder.run_id: wait_for_process_groups(folder, some) for folder, some in zip(folders, kinds, strict=True)}
+    turns = RunAlternator(folders, groups)
+    turns.run()
     while any(trainer.get(view["run_id"])["stage"] != "finished" for view in views):
         time.sleep(0.1)
-    measured = [_measured(folder, turns.held[folder.run_id], turns.used[folder.run_id]) for folder in folders]
+    measured = [
+        _measure(folder, turns.suspended[folder.run_id], turns.cpu_samples[folder.run_id]) for folder in folders
+    ]
     sidecar = next(
-        body["process"] for folder in folders for body in _told(folder.keeper) if body["kind"] == "sidecar_started"
+        body["process"]
+        for folder in folders
+        for body in _read_events(folder.keeper)
+        if body["kind"] == "sidecar_started"
     )
     while is_alive(sidecar):
         time.sleep(0.1)
     return (measured[0], measured[1]) if is_tracked_first else (measured[1], measured[0])
 
 
-def _measured(folder: RunFolder, held: list[Span], used: list[tuple[float, int]]) -> dict[str, float]:
+def _measure(folder: RunFolder, suspended: list[Span], cpu_samples: list[tuple[float, int]]) -> dict[str, float]:
     progress = [(body["at"], body["global_step"]) for body in read_all(folder.journal) if body["kind"] == "progress"]
     at = {body["kind"]: body["at"] for body in read_all(folder.keeper) if body["kind"] != "sample"}
     (first_at, first_step), (last_at, last_step) = progress[0], progress[-1]
-    (first_cpu_s, cpu_from), (last_cpu_s, cpu_to) = used[0], used[-1]
+    (first_cpu_s, cpu_from), (last_cpu_s, cpu_to) = cpu_samples[0], cpu_samples[-1]
     return {
         "cpu_sps": (cpu_to - cpu_from) / (last_cpu_s - first_cpu_s),
-        "sps": (last_step - first_step) / without(held, first_at, last_at),
-        "life_s": without(held, at["worker_started"], at["exited"]),
+        "sps": (last_step - first_step) / running_time_s(suspended, first_at, last_at),
+        "life_s": running_time_s(suspended, at["worker_started"], at["exited"]),
         "start_ms": 1000 * (at["worker_started"] - at["keeper_started"]),
     }
 
@@ -128,9 +135,9 @@ def main() -> None:
         os.environ |= {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY}
         with connect(Workspace(Path(place) / "var")) as trainer:
             try:
-                time.sleep(SETTLE_S)
+                time.sleep(WARMUP_S)
                 for turn in range(args.rounds):
-                    tracked, bare = one_round(trainer, args.total_timesteps, turn % 2 == 0)
+                    tracked, bare = run_round(trainer, args.total_timesteps, turn % 2 == 0)
                     by_cpu.append(tracked["cpu_sps"] / bare["cpu_sps"])
                     speeds.append(tracked["sps"] / bare["sps"])
                     lives.append(bare["life_s"] / tracked["life_s"])
@@ -142,13 +149,13 @@ def main() -> None:
             finally:
                 trainer.stop_daemon(cancel_runs=True)
     print("| W&B in a black hole against no W&B | median (least … most) | aim |\n|---|---|---|")
-    print(f"| steps per second of CPU | {_spread(by_cpu)} | 1.00 |")
-    print(f"| steps per second by the clock | {_spread(speeds)} | 1.00 |")
-    print(f"| whole life of the worker | {_spread(lives)} | 1.00 |")
-    print(f"| worker started later, ms | {_spread(starts)} | < 10 |")
+    print(f"| steps per second of CPU | {_format_spread(by_cpu)} | 1.00 |")
+    print(f"| steps per second by the clock | {_format_spread(speeds)} | 1.00 |")
+    print(f"| whole life of the worker | {_format_spread(lives)} | 1.00 |")
+    print(f"| worker started later, ms | {_format_spread(starts)} | < 10 |")
 
 
-def _spread(values: list[float]) -> str:
+def _format_spread(values: list[float]) -> str:
     return f"{statistics.median(values):.3f} ({min(values):.3f} … {max(values):.3f})"
 
 

@@ -14,7 +14,7 @@ from tests.helpers.commands import MOSAIC, mosaic
 from tests.helpers.daemons import wait_for
 
 from mosaic.cli.main import COMMANDS
-from mosaic.client import connect, read_address
+from mosaic.client import connect, read_daemon_address
 from mosaic.contracts.folder import RunFolder, Workspace
 
 LONG = ("train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "20000000", "--json")
@@ -69,13 +69,13 @@ def test_ctrl_c_stops_the_run_with_a_checkpoint(workspace: Workspace) -> None:
 def test_a_train_command_outlives_the_daemon_it_began_with(workspace: Workspace) -> None:
     process = started(workspace, "train", "ppo", "--total-timesteps", "400000", "--json")
     wait_for(lambda: steps(workspace) > 1000, "some steps")
-    address = read_address(workspace)
+    address = read_daemon_address(workspace)
     assert address is not None
     os.kill(address.process["pid"], signal.SIGKILL)
     out, err = process.communicate(timeout=100)
     assert process.returncode == 0, err
     assert (json.loads(out)["outcome"], len(json.loads(out)["attempts"])) == ("succeeded", 1)
-    after = read_address(workspace)
+    after = read_daemon_address(workspace)
     assert after is not None
     assert after.process != address.process
 
@@ -131,7 +131,7 @@ def test_completion_offers_runs_only_where_a_daemon_runs_already(workspace: Work
     words = {"_MOSAIC_COMPLETE": "bash_complete", "COMP_WORDS": "mosaic show ", "COMP_CWORD": "2"}
     offered = [line.partition(",")[2] for line in mosaic(workspace, **words).out.splitlines()]
     assert offered == (["last", run_id] if has_daemon else ["last"])
-    assert (read_address(workspace) is not None) == has_daemon
+    assert (read_daemon_address(workspace) is not None) == has_daemon
 
 
 def test_the_doctor_finds_this_machine_well(workspace: Workspace) -> None:

@@ -19,10 +19,10 @@ from tests.helpers.daemons import ended, running_daemon, wait_for
 from tests.helpers.held_worker import HELD_AT, install_held_worker
 
 from cleanrl_worker.registry import ALGORITHMS
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.journal import read_all
-from mosaic.plugins.payloads import eval_payload
+from mosaic.plugins.run_payloads import build_eval_payload
 from mosaic.run import last_good_checkpoint
 
 Json = dict[str, Any]
@@ -93,7 +93,7 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrainerClient]:
     """One daemon for all of them, with room for two runs side by side."""
     place = tmp_path_factory.mktemp("lives")
     workspace, plugins = Workspace(place / "it's a place" / "var"), place / "plug ins"
@@ -117,10 +117,10 @@ def payload_of(name: str, **ui: Any) -> Json:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_algorithm_trains_pauses_is_cancelled_resumes_and_is_evaluated(name: str, trainer: Trainer) -> None:
+def test_an_algorithm_trains_pauses_is_cancelled_resumes_and_is_evaluated(name: str, trainer: TrainerClient) -> None:
     if name.endswith("_envpool"):
         pytest.importorskip("envpool")
-    if ALGORITHMS[name].is_for_pictures:
+    if ALGORITHMS[name].is_for_atari:
         pytest.importorskip("ale_py")
     straight = trainer.submit(payload_of(name))["run_id"]
     broken = trainer.submit(payload_of(name, **{HELD_AT: HELD_STEP}))["run_id"]
@@ -139,7 +139,7 @@ def test_an_algorithm_trains_pauses_is_cancelled_resumes_and_is_evaluated(name: 
 # --- steering
 
 
-def pause_and_go_on(trainer: Trainer, run_id: str) -> None:
+def pause_and_go_on(trainer: TrainerClient, run_id: str) -> None:
     """Once it has saved a checkpoint."""
     reach(trainer, run_id, "running")
     trainer.pause(run_id)
@@ -148,7 +148,7 @@ def pause_and_go_on(trainer: Trainer, run_id: str) -> None:
     reach(trainer, run_id, "running")
 
 
-def reach(trainer: Trainer, run_id: str, stage: str) -> None:
+def reach(trainer: TrainerClient, run_id: str, stage: str) -> None:
     def is_there() -> bool:
         view = trainer.get(run_id)
         assert view["stage"] != "finished", view["reason"]
@@ -157,7 +157,7 @@ def reach(trainer: Trainer, run_id: str, stage: str) -> None:
     wait_for(is_there, f"run {run_id} to be {stage}", seconds=60)
 
 
-def cancel(trainer: Trainer, run_id: str) -> None:
+def cancel(trainer: TrainerClient, run_id: str) -> None:
     """It stops where it stands, saves a checkpoint, and ends by itself: no signal was needed."""
     trainer.cancel(run_id)
     view = ended(trainer, run_id)
@@ -175,16 +175,16 @@ def cancel(trainer: Trainer, run_id: str) -> None:
     assert SAVED_EVERY <= checkpoint.step <= view["global_step"]
 
 
-def evaluation_of(view: Json, trainer: Trainer) -> Json:
+def evaluation_of(view: Json, trainer: TrainerClient) -> Json:
     """One episode of what it ended with."""
     last = RunFolder(view["run_dir"]).last_checkpoint
-    return eval_payload(trainer.config(view["run_id"]), str(last), 1)
+    return build_eval_payload(trainer.config(view["run_id"]), str(last), 1)
 
 
 # --- what is left of it
 
 
-def assert_trained(trainer: Trainer, name: str, view: Json) -> None:
+def assert_trained(trainer: TrainerClient, name: str, view: Json) -> None:
     folder, case = RunFolder(view["run_dir"]), CASES[name]
     assert (view["outcome"], view["global_step"]) == ("succeeded", TOTAL), view["reason"]
     saved = [line["step"] for line in read_all(folder.journal) if line["kind"] == "checkpoint"]
@@ -195,7 +195,7 @@ def assert_trained(trainer: Trainer, name: str, view: Json) -> None:
     assert model_of(folder, name)
 
 
-def assert_resumed(trainer: Trainer, name: str, view: Json, whole: Json) -> None:
+def assert_resumed(trainer: TrainerClient, name: str, view: Json, whole: Json) -> None:
     """As if it had never been interrupted, or it says that it is not."""
     folder, straight = RunFolder(view["run_dir"]), RunFolder(whole["run_dir"])
     assert (view["outcome"], len(view["attempts"])) == ("succeeded", 2), view["reason"]
@@ -218,7 +218,7 @@ def assert_resumed(trainer: Trainer, name: str, view: Json, whole: Json) -> None
     assert ours == theirs
 
 
-def assert_evaluated(trainer: Trainer, view: Json, whole: Json) -> None:
+def assert_evaluated(trainer: TrainerClient, view: Json, whole: Json) -> None:
     assert view["outcome"] == "succeeded", view["reason"]
     (found,) = trainer.evaluations(view["run_id"])
     assert (found["trained"]["run_id"], found["checkpoint_step"]) == (whole["run_id"], TOTAL)
@@ -229,7 +229,7 @@ def assert_evaluated(trainer: Trainer, view: Json, whole: Json) -> None:
     assert played == pytest.approx(expected)
 
 
-def curves(trainer: Trainer, run_id: str) -> Curves:
+def curves(trainer: TrainerClient, run_id: str) -> Curves:
     found: Curves = defaultdict(list)
     for part in trainer.metrics(run_id):
         found[part.tag] += zip(part.steps, part.values, strict=True)

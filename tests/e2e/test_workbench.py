@@ -18,11 +18,11 @@ from tests.helpers.daemons import ended, wait_for
 from tests.helpers.gui import click, find, press, pump, pump_for, type_text
 from tests.helpers.gui_fixtures import make_program, program, qapp, settings_path, the_window_is_quiet
 
-from mosaic.client import Trainer, connect
+from mosaic.client import TrainerClient, connect
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
 from mosaic.gui.models.series import RETURN_TAG
-from mosaic.plugins.payloads import train_payload
+from mosaic.plugins.run_payloads import build_train_payload
 
 __all__ = ["make_program", "program", "qapp", "settings_path", "the_window_is_quiet"]
 
@@ -33,7 +33,7 @@ LONG = 50_000_000
 def fill(program: Application, env_id: str, steps: int) -> None:
     """Opens the form by its keys and fills it."""
     press(program.window, Qt.Key.Key_N, Qt.KeyboardModifier.ControlModifier)
-    pump(lambda: program.window.page == "train", "the train page")
+    pump(lambda: program.window.current_page == "train", "the train page")
     environment = find(program.window, "train.env_id", QComboBox)
     line = environment.lineEdit()
     assert line is not None
@@ -46,12 +46,12 @@ def submit(program: Application) -> str:
     click(find(program.window, "train.submit"))
     new: set[str] = pump(lambda: set(program.workbench.runs.ids()) - known, "the run", 60)
     run_id = new.pop()
-    pump(lambda: program.workbench.selection == run_id and program.window.page == "run", "its page")
+    pump(lambda: program.workbench.selection == run_id and program.window.current_page == "run", "its page")
     return run_id
 
 
 def show_tab(program: Application, tab: str) -> None:
-    program.workbench.tab_wanted.emit(tab)
+    program.workbench.tab_requested.emit(tab)
     tabs = find(program.window, "run.tabs", QTabWidget)
     pump(lambda: current_tab(tabs) == tab, f"the tab {tab}")
 
@@ -96,7 +96,7 @@ def test_from_the_form_to_a_loaded_policy(program: Application) -> None:
     pump(lambda: view_of(program, run_id).get("outcome") == "cancelled", "the run to end", 60)
 
     program.window.action("agent.policy").trigger()
-    pump(lambda: program.window.page == "policy", "the policy page")
+    pump(lambda: program.window.current_page == "policy", "the policy page")
     chosen = find(program.window, "policy.run", QComboBox)
     pump(lambda: chosen.findData(run_id) >= 0, "the run among those with a checkpoint")
     chosen.setCurrentIndex(chosen.findData(run_id))
@@ -160,16 +160,20 @@ def offscreen(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "QT_QPA_PLATFORM": platform, "XDG_CONFIG_HOME": str(tmp_path), "PYTHONPATH": path}
 
 
-def short_run(trainer: Trainer) -> str:
+def short_run(trainer: TrainerClient) -> str:
     settings = {"env_id": "CartPole-v1", "total_timesteps": 2000, "seed": 1}
-    run_id: str = trainer.submit(train_payload("cleanrl", "ppo", settings, {}))["run_id"]
+    run_id: str = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {}))["run_id"]
     ended(trainer, run_id)
     return run_id
 
 
 @pytest.mark.usefixtures("live")
 def test_a_window_that_was_killed_opens_as_it_was(
-    workspace: Workspace, trainer: Trainer, settings_path: Path, tmp_path: Path, make_program: Callable[[], Application]
+    workspace: Workspace,
+    trainer: TrainerClient,
+    settings_path: Path,
+    tmp_path: Path,
+    make_program: Callable[[], Application],
 ) -> None:
     first, _ = short_run(trainer), short_run(trainer)
     script = Path(__file__).parents[1] / "helpers" / "gui_child.py"
@@ -185,7 +189,7 @@ def test_a_window_that_was_killed_opens_as_it_was(
     again.start()
     pump(lambda: len(again.workbench.runs) == 2, "the runs")
     assert again.workbench.selection == first
-    assert again.window.page == "run"
+    assert again.window.current_page == "run"
     assert (again.window.width(), again.window.height()) == (1300, 765)
     tabs = find(again.window, "run.tabs", QTabWidget)
     pump(lambda: current_tab(tabs) == "logs", "the tab")
@@ -194,7 +198,7 @@ def test_a_window_that_was_killed_opens_as_it_was(
 def test_the_command_opens_the_window_and_closing_it_leaves_the_run_alone(workspace: Workspace, tmp_path: Path) -> None:
     with connect(workspace) as trainer:
         settings = {"env_id": "CartPole-v1", "total_timesteps": LONG, "seed": 1}
-        run_id = trainer.submit(train_payload("cleanrl", "ppo", settings, {}))["run_id"]
+        run_id = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {}))["run_id"]
         wait_for(lambda: trainer.get(run_id)["global_step"], "the run's steps")
         remembered = tmp_path / "mosaic" / "workbench.ini"
         command = [MOSAIC, "gui", "--var", str(workspace.root), "--run", "last"]

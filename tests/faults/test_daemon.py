@@ -17,18 +17,18 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.helpers.daemons import LiveDaemon, ended, environment, scripted, wait_for
 
-from mosaic.client import Trainer, connect, read_address
+from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.auth_proof import TOKEN_KEY
 from mosaic.contracts.errors import IdentityFailed, NoDaemon
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.processes import own_identity
-from mosaic.contracts.secrets import TOKEN_KEY
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
 from mosaic.journal import read_all
 
 
-def some_steps(trainer: Trainer, run_id: str, count: int) -> int:
+def some_steps(trainer: TrainerClient, run_id: str, count: int) -> int:
     wait_for(lambda: (trainer.get(run_id)["global_step"] or 0) >= count, f"{count} steps")
     pid: int = trainer.get(run_id)["pid"]
     return pid
@@ -48,7 +48,7 @@ def workers_of(run_dir: str) -> list[int]:
     return found
 
 
-def test_a_killed_daemon_changes_nothing_for_its_runs(daemon: LiveDaemon, trainer: Trainer) -> None:
+def test_a_killed_daemon_changes_nothing_for_its_runs(daemon: LiveDaemon, trainer: TrainerClient) -> None:
     view = trainer.submit(scripted(steps=1_000_000, dt=0.01))
     run_id = view["run_id"]
     pid = some_steps(trainer, run_id, 5)
@@ -71,7 +71,7 @@ def test_a_killed_daemon_changes_nothing_for_its_runs(daemon: LiveDaemon, traine
     trainer.close()
 
 
-def told_metrics(trainer: Trainer, run_id: str) -> int:
+def told_metrics(trainer: TrainerClient, run_id: str) -> int:
     """How many metrics events a watcher is told of, from the beginning to the run's end."""
     count = 0
     for batch in trainer.watch(0, run_id, ["metrics", "record"]):
@@ -81,7 +81,9 @@ def told_metrics(trainer: Trainer, run_id: str) -> int:
     raise AssertionError("The watch ended before the run did.")
 
 
-def test_a_run_that_ends_while_no_daemon_lives_is_told_of_by_the_next(daemon: LiveDaemon, trainer: Trainer) -> None:
+def test_a_run_that_ends_while_no_daemon_lives_is_told_of_by_the_next(
+    daemon: LiveDaemon, trainer: TrainerClient
+) -> None:
     run_id = trainer.submit(scripted(steps=30, dt=0.01, exit=3))["run_id"]
     queued = [trainer.submit(scripted(steps=30, dt=0.01))["run_id"] for _ in range(6)]
     some_steps(trainer, run_id, 1)
@@ -95,7 +97,7 @@ def test_a_run_that_ends_while_no_daemon_lives_is_told_of_by_the_next(daemon: Li
     trainer.close()
 
 
-def test_a_run_whose_keeper_is_killed_is_lost_and_nothing_of_it_lives_on(trainer: Trainer) -> None:
+def test_a_run_whose_keeper_is_killed_is_lost_and_nothing_of_it_lives_on(trainer: TrainerClient) -> None:
     view = trainer.submit(scripted(steps=10_000, dt=0.01))
     some_steps(trainer, view["run_id"], 2)
     os.kill(trainer.get(view["run_id"])["attempts"][-1]["keeper"]["pid"], signal.SIGKILL)
@@ -107,7 +109,7 @@ def test_a_run_whose_keeper_is_killed_is_lost_and_nothing_of_it_lives_on(trainer
 @pytest.mark.may_log("index_rebuilt")
 @pytest.mark.parametrize("damage", ["deleted", "overwritten"])
 def test_the_index_is_rebuilt_from_the_folders(
-    daemon: LiveDaemon, trainer: Trainer, workspace: Workspace, damage: str
+    daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace, damage: str
 ) -> None:
     done = ended(trainer, trainer.submit(scripted(steps=5))["run_id"])
     trainer.annotate(done["run_id"], add_tags=["kept"])
@@ -135,11 +137,11 @@ def test_a_workspace_has_one_daemon_however_many_are_started(workspace: Workspac
     (living,) = [one for one in started if one.poll() is None]
     said = [one.communicate()[1] for one in started if one is not living]
     assert all("already running, pid" in text for text in said)
-    address = wait_for(lambda: read_address(workspace), "the daemon's file")
+    address = wait_for(lambda: read_daemon_address(workspace), "the daemon's file")
     assert address.process["pid"] == living.pid
     living.terminate()
     living.communicate()
-    assert read_address(workspace) is None
+    assert read_daemon_address(workspace) is None
 
 
 def test_a_taken_port_is_passed_over(workspace: Workspace, plugins: Path) -> None:
@@ -162,8 +164,8 @@ def test_no_daemon_is_said_so(workspace: Workspace) -> None:
 
 
 @pytest.mark.may_log("call_refused")
-def test_every_call_needs_the_token(trainer: Trainer, workspace: Workspace) -> None:
-    address = read_address(workspace)
+def test_every_call_needs_the_token(trainer: TrainerClient, workspace: Workspace) -> None:
+    address = read_daemon_address(workspace)
     assert address is not None
     assert workspace.daemon_file.stat().st_mode & 0o777 == 0o600
     services = {
@@ -215,8 +217,8 @@ def test_a_forged_daemon_learns_nothing(workspace: Workspace) -> None:
 
 
 @pytest.mark.may_log("call_refused")
-def test_a_web_page_gets_nothing_from_the_port(trainer: Trainer, workspace: Workspace) -> None:
-    address = read_address(workspace)
+def test_a_web_page_gets_nothing_from_the_port(trainer: TrainerClient, workspace: Workspace) -> None:
+    address = read_daemon_address(workspace)
     assert address is not None
     host, _, port = address.address.partition(":")
     with socket.create_connection((host, int(port)), timeout=5) as page:
@@ -227,8 +229,8 @@ def test_a_web_page_gets_nothing_from_the_port(trainer: Trainer, workspace: Work
     assert trainer.status()["pid"] == address.process["pid"]
 
 
-def test_no_token_stands_in_logs_or_command_lines(trainer: Trainer, workspace: Workspace) -> None:
-    address = read_address(workspace)
+def test_no_token_stands_in_logs_or_command_lines(trainer: TrainerClient, workspace: Workspace) -> None:
+    address = read_daemon_address(workspace)
     assert address is not None
     view = trainer.submit(scripted(steps=50, dt=0.01))
     some_steps(trainer, view["run_id"], 2)
@@ -244,7 +246,7 @@ def test_no_token_stands_in_logs_or_command_lines(trainer: Trainer, workspace: W
             assert address.token.encode() not in path.read_bytes(), path
 
 
-def test_a_watcher_goes_on_from_its_cursor_after_a_restart(daemon: LiveDaemon, trainer: Trainer) -> None:
+def test_a_watcher_goes_on_from_its_cursor_after_a_restart(daemon: LiveDaemon, trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted(steps=100, dt=0.01))["run_id"]
     seen: list[int] = []
     cursor = 0
@@ -267,7 +269,7 @@ def test_a_watcher_goes_on_from_its_cursor_after_a_restart(daemon: LiveDaemon, t
 
 
 @pytest.mark.may_log("queue_paused")
-def test_the_queue_pauses_where_three_runs_in_a_row_fail_at_once(trainer: Trainer) -> None:
+def test_the_queue_pauses_where_three_runs_in_a_row_fail_at_once(trainer: TrainerClient) -> None:
     trainer.set_cap(1)
     runs = [trainer.submit(scripted(steps=1, exit=1))["run_id"] for _ in range(6)]
     for run_id in runs[:3]:

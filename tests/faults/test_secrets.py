@@ -17,10 +17,10 @@ from tests.helpers.daemons import LiveDaemon, ended, running_daemon, scripted, w
 from tests.helpers.wandb_server import WandbServer
 
 from mosaic import secrets
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import Workspace
-from mosaic.secrets.file import path as secret_file
+from mosaic.secrets.secrets_file import secrets_path as secret_file
 
 CANARY = "canary0123456789abcdef0123456789abcdef01"
 PASSWORD = "canaryproxypassword"
@@ -31,7 +31,7 @@ def with_key(**config: Any) -> dict[str, Any]:
     return scripted(extras=EXTRAS, **config)
 
 
-def leaks(workspace: Workspace, trainer: Trainer) -> list[str]:
+def leaks(workspace: Workspace, trainer: TrainerClient) -> list[str]:
     """Every place where the key or the password can be read."""
     words = (CANARY.encode(), PASSWORD.encode())
     found = [
@@ -51,7 +51,7 @@ def leaks(workspace: Workspace, trainer: Trainer) -> list[str]:
     return found + [text for text in told if any(word.decode() in text for word in words)]
 
 
-def all_events(trainer: Trainer) -> list[dict[str, Any]]:
+def all_events(trainer: TrainerClient) -> list[dict[str, Any]]:
     last = trainer.get("last")["run_id"]
     events: list[dict[str, Any]] = []
     for batch in trainer.watch(0):
@@ -61,13 +61,13 @@ def all_events(trainer: Trainer) -> list[dict[str, Any]]:
     return events
 
 
-def extras_of(trainer: Trainer, run_id: str) -> dict[str, str]:
+def extras_of(trainer: TrainerClient, run_id: str) -> dict[str, str]:
     found: dict[str, str] = trainer.config(run_id)["metadata"]["worker"]["config"]["extras"]
     return found
 
 
 def test_nothing_shows_a_key_after_a_run_a_failure_and_a_kill(
-    daemon: LiveDaemon, trainer: Trainer, workspace: Workspace
+    daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace
 ) -> None:
     assert trainer.check(with_key())["ok"]
     assert not secret_file().exists()
@@ -86,12 +86,12 @@ def test_nothing_shows_a_key_after_a_run_a_failure_and_a_kill(
     ended(trainer, again)
     assert extras_of(trainer, again) == extras_of(trainer, done)
     assert leaks(workspace, trainer) == []
-    assert secrets.secret_behind(extras_of(trainer, again)["wandb_api_key"]) == CANARY
-    assert secrets.secret_behind(extras_of(trainer, again)["wandb_http_proxy"]) == EXTRAS["wandb_http_proxy"]
+    assert secrets.resolve_reference(extras_of(trainer, again)["wandb_api_key"]) == CANARY
+    assert secrets.resolve_reference(extras_of(trainer, again)["wandb_http_proxy"]) == EXTRAS["wandb_http_proxy"]
     trainer.close()
 
 
-def test_a_refusal_neither_repeats_a_key_nor_stores_it(trainer: Trainer, workspace: Workspace) -> None:
+def test_a_refusal_neither_repeats_a_key_nor_stores_it(trainer: TrainerClient, workspace: Workspace) -> None:
     config = {"algo": "ppo", "env_id": "CartPole-v1"}
     payloads: list[dict[str, Any]] = [
         {**with_key(), "wandb_api_key": CANARY},
@@ -115,7 +115,7 @@ def test_a_refusal_neither_repeats_a_key_nor_stores_it(trainer: Trainer, workspa
 
 @pytest.mark.parametrize("form", ["folder", "zip"])
 def test_an_imported_run_leaves_its_key_at_the_door(
-    trainer: Trainer, workspace: Workspace, tmp_path: Path, form: str
+    trainer: TrainerClient, workspace: Workspace, tmp_path: Path, form: str
 ) -> None:
     run_id = trainer.submit(scripted())["run_id"]
     folder = Path(ended(trainer, run_id)["run_dir"])
@@ -131,7 +131,7 @@ def test_an_imported_run_leaves_its_key_at_the_door(
     trainer.import_run(str(source))
     assert folder.is_dir()
     assert leaks(workspace, trainer) == []
-    assert secrets.secret_behind(extras_of(trainer, run_id)["wandb_api_key"]) == CANARY
+    assert secrets.resolve_reference(extras_of(trainer, run_id)["wandb_api_key"]) == CANARY
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="the wandb extra is not installed")

@@ -21,7 +21,7 @@ from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.processes import is_alive
 from mosaic.journal import read_all
-from mosaic.sidecar import ledger
+from mosaic.sidecar import sync_state
 from mosaic.sidecar.sync import sync_run
 
 FAULTS: dict[str | int, tuple[str, str]] = {
@@ -54,7 +54,7 @@ def test_a_sync_that_fails_says_why_and_keeps_everything_for_the_next_one(
     folder: RunFolder, tmp_path: Path, mode: str | int
 ) -> None:
     state, error = FAULTS[mode]
-    (offline,) = ledger.wandb_folders(folder)
+    (offline,) = sync_state.wandb_folders(folder)
     (data,) = offline.glob("*.wandb")
     before = data.read_bytes()
     with ExitStack() as stack:
@@ -64,7 +64,7 @@ def test_a_sync_that_fails_says_why_and_keeps_everything_for_the_next_one(
         assert (found.state, found.error) == (state, error)
         assert server is None or len(server.calls) < 80, "no endless retries"
     assert data.read_bytes() == before
-    assert ledger.read(folder) == found
+    assert sync_state.read(folder) == found
     if mode == "drop":  # W&B's client itself calls this one synced
         with WandbServer() as server:
             assert sync_run(folder, environment(server.url, tmp_path / "home")).state == "synced"
@@ -87,7 +87,7 @@ def test_an_upload_that_takes_too_long_is_ended_with_everything_it_started(folde
             return answer(operation, query, variables)
 
         server.answer = hang_after_the_first  # type: ignore[method-assign]
-        found = sync_run(folder, environment(server.url, tmp_path / "home"), limit_s=6.0)
+        found = sync_run(folder, environment(server.url, tmp_path / "home"), timeout_s=6.0)
     assert (found.state, found.error) == ("failed", "W&B took too long.")
 
 
@@ -131,7 +131,7 @@ def test_a_run_is_uploaded_while_it_goes_on_and_to_its_last_point(run: KeptRun, 
         sidecar = run.wait_event("sidecar_started")["process"]
         wait_for(lambda: server.history(RUN_ID), "the first rows on the server", SIDECAR_S)
         assert run.events("exited") == [], "the run still goes on"
-        live = ledger.read(run.folder)
+        live = sync_state.read(run.folder)
         assert live is not None
         assert live.state == "syncing"
         (run.folder.path / "enough").touch()
@@ -140,7 +140,7 @@ def test_a_run_is_uploaded_while_it_goes_on_and_to_its_last_point(run: KeptRun, 
         written = [body for body in read_all(run.folder.journal) if body["kind"] == "metrics"]
         assert [row["a"] for row in server.history(RUN_ID)] == [body["series"]["a"][0][2] for body in written]
         assert RUN_ID in server.finished
-    state = ledger.read(run.folder)
+    state = sync_state.read(run.folder)
     assert state is not None
     assert (state.state, state.process, state.error) == ("synced", None, None)
     assert said(run.folder)[-1]["kind"] == "wandb_synced"
@@ -155,7 +155,7 @@ def test_a_sidecar_whose_keeper_and_worker_are_killed_finishes_and_ends_by_itsel
         keeper.wait()
         os.kill(worker["pid"], signal.SIGKILL)
         wait_for(lambda: not is_alive(sidecar), "the sidecar's end", SIDECAR_S)
-    state = ledger.read(run.folder)
+    state = sync_state.read(run.folder)
     assert state is not None
     (entry,) = state.entries.values()
     assert (entry.state, entry.is_whole) == ("offline", True)
@@ -227,7 +227,7 @@ def test_a_resumed_attempt_takes_over_from_the_sidecar_of_the_earlier_one(run: K
         later = run.wait_event("sidecar_started", 2)["process"]
         wait_for(lambda: not is_alive(later) and not is_alive(earlier), "both sidecars' end", SIDECAR_S)
         assert [row["a"] for row in server.history(RUN_ID)] == [2.0, 3.0, 7.0]
-    state = ledger.read(run.folder)
+    state = sync_state.read(run.folder)
     assert state is not None
     *earlier_states, last = [entry.state for entry in state.entries.values()]
     assert last == "synced"

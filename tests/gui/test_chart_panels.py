@@ -10,15 +10,15 @@ from PySide6.QtWidgets import QApplication, QCheckBox, QComboBox, QLabel, QLineE
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 from tests.helpers.gui import click, find, has, pump, settle, type_text
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
 from mosaic.gui.bridge import Bridge
+from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.series import RETURN_TAG
-from mosaic.gui.panels.analytics import Analytics
-from mosaic.gui.panels.compare import Compare
-from mosaic.gui.panels.overview import Overview
-from mosaic.gui.settings import Settings
+from mosaic.gui.panels.analytics_panel import AnalyticsTab
+from mosaic.gui.panels.compare_panel import ComparePage
+from mosaic.gui.panels.overview import OverviewTab
 from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.chart_grid import ChartGrid
 from mosaic.gui.workbench import Workbench
@@ -28,7 +28,7 @@ from mosaic.gui.workbench import Workbench
 def workbench(qapp: QApplication, daemon: LiveDaemon, workspace: Workspace, settings_path: Path) -> Iterator[Workbench]:
     """Connected, without a window."""
     bridge = Bridge(workspace)
-    workbench = Workbench(workspace, bridge, Settings(workspace, settings_path))
+    workbench = Workbench(workspace, bridge, GuiSettings(workspace, settings_path))
     bridge.start()
     pump(lambda: workbench.status, "the trainer")
     yield workbench
@@ -56,7 +56,7 @@ def shown(qapp: QApplication) -> Iterator[Callable[[QWidget], QWidget]]:
     settle()
 
 
-def finished_run(trainer: Trainer, workbench: Workbench, **config: object) -> str:
+def finished_run(trainer: TrainerClient, workbench: Workbench, **config: object) -> str:
     run_id: str = trainer.submit(scripted(**config))["run_id"]
     ended(trainer, run_id)
     pump(lambda: (workbench.runs.get(run_id) or {}).get("stage") == "finished", "the window to hear of the end")
@@ -69,10 +69,10 @@ def lengths(panel: QWidget, tag: str) -> int:
 
 
 def test_all_tags_of_a_run_are_drawn_in_groups(
-    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget]
+    trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget]
 ) -> None:
     run_id = finished_run(trainer, workbench, steps=20, dt=0.05)
-    panel = Analytics(workbench)
+    panel = AnalyticsTab(workbench)
     shown(panel).resize(1000, 900)
     panel.show_run(run_id)
     pump(lambda: lengths(panel, RETURN_TAG) == 20, "the curve of the return")
@@ -83,11 +83,11 @@ def test_all_tags_of_a_run_are_drawn_in_groups(
 
 
 def test_curves_grow_while_the_run_goes_on(
-    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget]
+    trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget]
 ) -> None:
     run_id = trainer.submit(scripted(steps=100_000, dt=0.02))["run_id"]
     pump(lambda: workbench.runs.get(run_id), "the run")
-    panel = Analytics(workbench)
+    panel = AnalyticsTab(workbench)
     shown(panel)
     panel.show_run(run_id)
     pump(lambda: lengths(panel, RETURN_TAG) > 2, "some points")
@@ -98,10 +98,10 @@ def test_curves_grow_while_the_run_goes_on(
 
 
 def test_a_run_without_points_tells_what_it_waits_for(
-    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget]
+    trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget]
 ) -> None:
     run_id = finished_run(trainer, workbench, reject="No.")
-    panel = Analytics(workbench)
+    panel = AnalyticsTab(workbench)
     shown(panel)
     panel.show_run(run_id)
 
@@ -112,10 +112,10 @@ def test_a_run_without_points_tells_what_it_waits_for(
 
 
 def test_tags_are_filtered_folded_and_read_by_another_axis(
-    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget]
+    trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget]
 ) -> None:
     run_id = finished_run(trainer, workbench, steps=5)
-    panel = Analytics(workbench)
+    panel = AnalyticsTab(workbench)
     shown(panel)
     panel.show_run(run_id)
     pump(lambda: lengths(panel, "scripted/step") == 5, "the curves")
@@ -136,10 +136,10 @@ def test_tags_are_filtered_folded_and_read_by_another_axis(
 
 
 def test_a_chart_is_made_only_when_it_comes_into_sight(
-    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget]
+    trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget]
 ) -> None:
     run_id = finished_run(trainer, workbench, steps=3)
-    panel = Analytics(workbench)
+    panel = AnalyticsTab(workbench)
     shown(panel).resize(360, 300)
     panel.show_run(run_id)
     pump(lambda: lengths(panel, RETURN_TAG) == 3, "the first chart")
@@ -151,10 +151,10 @@ def test_a_chart_is_made_only_when_it_comes_into_sight(
 
 
 def test_all_points_are_written_to_a_table(
-    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget], tmp_path: Path
+    trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget], tmp_path: Path
 ) -> None:
     run_id = finished_run(trainer, workbench, steps=3)
-    panel = Analytics(workbench)
+    panel = AnalyticsTab(workbench)
     panel.show_run(run_id)
     panel.save_csv(tmp_path / "all.csv")
     pump((tmp_path / "all.csv").exists, "the table")
@@ -163,10 +163,10 @@ def test_all_points_are_written_to_a_table(
 
 
 def test_the_overview_draws_the_return(
-    trainer: Trainer, workbench: Workbench, shown: Callable[[QWidget], QWidget]
+    trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget]
 ) -> None:
     run_id = finished_run(trainer, workbench, steps=7)
-    panel = Overview(workbench)
+    panel = OverviewTab(workbench)
     shown(panel)
     panel.show_run(run_id)
     chart = find(panel, "overview.chart", Chart)
@@ -174,7 +174,7 @@ def test_the_overview_draws_the_return(
     assert not find(panel, "overview.frames").isVisible()
 
 
-def test_marked_runs_are_compared_grouped_and_kept(trainer: Trainer, program: Application) -> None:
+def test_marked_runs_are_compared_grouped_and_kept(trainer: TrainerClient, program: Application) -> None:
     window, workbench = program.window, program.workbench
     program.start()
     pump(lambda: workbench.status, "the trainer")
@@ -184,10 +184,10 @@ def test_marked_runs_are_compared_grouped_and_kept(trainer: Trainer, program: Ap
     workbench.mark(runs)
     pump(window.action("run.compare").isEnabled, "the action")
     window.action("run.compare").trigger()
-    assert window.page == "compare"
-    page = window.findChild(Compare)
+    assert window.current_page == "compare"
+    page = window.findChild(ComparePage)
     assert page is not None
-    assert page.runs() == runs
+    assert page.run_ids() == runs
     key = find(page, "compare.key", QComboBox)
     pump(lambda: key.findData("rate") >= 0, "the settings of the runs")
     key.setCurrentIndex(key.findData("rate"))
@@ -202,12 +202,12 @@ def test_marked_runs_are_compared_grouped_and_kept(trainer: Trainer, program: Ap
     names = [item.text() for row in range(differing.rowCount()) if (item := differing.item(row, 0))]
     assert {"rate", "seed", "steps"} <= {name.rpartition(".")[2] for name in names}
     click(find(page, f"chip.{runs[0]}.remove"))
-    assert page.runs() == runs[1:]
-    assert program.settings.get_here("compare") == runs[1:]
+    assert page.run_ids() == runs[1:]
+    assert program.settings.get_for_workspace("compare") == runs[1:]
 
 
 def test_a_page_without_runs_says_how_to_put_some_on_it(program: Application) -> None:
     program.window.show()
-    program.workbench.page_wanted.emit("compare")
+    program.workbench.page_requested.emit("compare")
     assert find(program.window, "compare.start").isVisible()
     assert not find(program.window, "compare.start").isEnabled()

@@ -16,7 +16,7 @@ from tests.helpers.gui import find, pump, settle
 from mosaic.gui import theme
 from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.crosshair import Crosshair
-from mosaic.gui.views.plot import Axis, tick_words
+from mosaic.gui.views.plot import Axis, format_ticks
 
 BLUE, RED = QColor("#0072b2"), QColor("#d55e00")
 
@@ -26,9 +26,9 @@ def chart(qapp: QApplication) -> Iterator[Chart]:
     """Shown, with one curve: y is x, from 0 to 1000."""
     chart = Chart("value_loss", "chart")
     chart.resize(480, 300)
-    chart.put_curve("run", "a run", BLUE).extend(np.arange(0.0, 1001.0), np.arange(0.0, 1001.0))
+    chart.ensure_curve("run", "a run", BLUE).extend(np.arange(0.0, 1001.0), np.arange(0.0, 1001.0))
     chart.show()
-    chart.touch()
+    chart.schedule_redraw()
     pump(lambda: chart.plot.view.viewRange()[0] == [0, 1000], "the chart to be drawn")
     yield chart
     chart.close()
@@ -89,13 +89,13 @@ def test_the_crosshair_is_shared_and_tells_the_values(qapp: QApplication) -> Non
     cross = Crosshair()
     charts = [Chart(name, name, cross) for name in ("one", "two")]
     for number, chart in enumerate(charts, 1):
-        chart.put_curve("run", "a run", BLUE).extend(np.arange(11.0), number * np.arange(11.0))
+        chart.ensure_curve("run", "a run", BLUE).extend(np.arange(11.0), number * np.arange(11.0))
         chart.show()
-    charts[0].plot.pointed.emit(4.2)
-    pump(lambda: charts[1].plot.cross.isVisible(), "the crosshair of the other chart")
+    charts[0].plot.hover_changed.emit(4.2)
+    pump(lambda: charts[1].plot.crosshair_line.isVisible(), "the crosshair of the other chart")
     assert [find(chart, f"{chart.title}.values", QLabel).text() for chart in charts] == ["step 4   4", "step 4   8"]
-    charts[0].plot.pointed.emit(None)
-    pump(lambda: not charts[1].plot.cross.isVisible(), "the crosshair to go")
+    charts[0].plot.hover_changed.emit(None)
+    pump(lambda: not charts[1].plot.crosshair_line.isVisible(), "the crosshair to go")
     for chart in charts:
         chart.close()
         chart.deleteLater()
@@ -105,7 +105,7 @@ def test_the_crosshair_is_shared_and_tells_the_values(qapp: QApplication) -> Non
 def test_smoothing_keeps_the_raw_line_behind(chart: Chart) -> None:
     chart.set_smoothing(0.9)
     chart.redraw()
-    drawn = chart._drawn["run"]
+    drawn = chart._items["run"]
     assert len(drawn.raw.getData()[0])
     assert drawn.line.getData()[1][5] < drawn.raw.getData()[1][5]
     chart.set_smoothing(0.0)
@@ -126,7 +126,7 @@ def test_a_chart_that_is_painted_before_its_new_axis_is_drawn_stays_whole(chart:
 def test_a_million_points_are_drawn_as_some_hundred(chart: Chart) -> None:
     chart.curves()["run"].replace(np.arange(1e6), np.random.default_rng(0).normal(size=1_000_000))
     chart.redraw()
-    assert len(chart._drawn["run"].line.getData()[0]) < 600
+    assert len(chart._items["run"].line.getData()[0]) < 600
 
 
 def test_a_chart_that_nobody_sees_is_not_drawn(chart: Chart, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_chart_that_nobody_sees_is_not_drawn(chart: Chart, monkeypatch: pytest
     chart.hide()
     settle()
     drawn.clear()
-    chart.touch()
+    chart.schedule_redraw()
     QTest.qWait(150)
     assert not drawn
     chart.show()
@@ -147,13 +147,13 @@ def test_many_changes_are_drawn_once(chart: Chart, monkeypatch: pytest.MonkeyPat
     drawn: list[int] = []
     monkeypatch.setattr(chart, "redraw", lambda: drawn.append(1))
     for _ in range(100):
-        chart.touch()
+        chart.schedule_redraw()
     pump(lambda: drawn, "the chart to be drawn")
     assert len(drawn) == 1
 
 
 def test_a_chart_without_points_says_so(chart: Chart) -> None:
-    chart.set_hint("Nothing yet")
+    chart.set_empty_text("Nothing yet")
     chart.curves()["run"].replace(np.empty(0), np.empty(0))
     chart.redraw()
     hints = [label for label in chart.findChildren(QLabel) if label.text() == "Nothing yet"]
@@ -196,8 +196,8 @@ def test_a_chart_takes_up_the_theme(chart: Chart, qapp: QApplication) -> None:
 
 
 def test_two_curves_with_one_key_are_one(chart: Chart) -> None:
-    assert chart.put_curve("run", "another name", RED) is chart.curves()["run"]
-    chart.put_curve("other", "other", BLUE)
+    assert chart.ensure_curve("run", "another name", RED) is chart.curves()["run"]
+    chart.ensure_curve("other", "other", BLUE)
     chart.remove_curve("run")
     assert list(chart.curves()) == ["other"]
 
@@ -214,7 +214,7 @@ def test_two_curves_with_one_key_are_one(chart: Chart) -> None:
     ],
 )
 def test_ticks_are_round_and_tell_neighbours_apart(values: list[float], spacing: float, words: list[str]) -> None:
-    assert tick_words(values, spacing) == words
+    assert format_ticks(values, spacing) == words
 
 
 @pytest.mark.parametrize(

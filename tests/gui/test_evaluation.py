@@ -16,7 +16,7 @@ from tests.helpers.gui_runs import FakeTrainer, run_id, start_with, view
 
 from mosaic.contracts.errors import BadInput
 from mosaic.gui.app import Application
-from mosaic.gui.views.histogram import Histogram, binned
+from mosaic.gui.views.histogram_view import Histogram, bin_values
 
 EVALUATION = 0
 """Not the newest: that one is looked at when the window opens."""
@@ -94,7 +94,7 @@ def test_batches_that_are_played_while_it_is_looked_at_are_added(shown: Applicat
     table = awaited(shown.window, "evaluation.batches", QTableWidget)
     trainer.found = [found(1, [1.0, 3.0])]
     event = {"kind": "eval_summary_update", "run_id": run_id(EVALUATION), "at": 1.0, "summary": batch(1, [1.0, 3.0])}
-    shown.bridge.told.emit([event])
+    shown.bridge.events_received.emit([event])
     pump(lambda: table.rowCount() == 1, "the first batch")
     lines = [line.text for line in shown.workbench.events.lines if line.kind == "eval_summary_update"]
     assert lines == ["eval batch 1 | episodes=2 avg=2.0 min=1.0 max=3.0"]
@@ -117,7 +117,7 @@ def test_the_fastlane_tab_tells_of_the_last_batch_and_leads_to_the_results(
     [([500.0] * 7, [7]), ([], []), ([np.nan, 1.0], [1]), ([0.0, 1.0, 1.0, 10.0], [3, 0, 0, 0, 1])],
 )
 def test_returns_are_counted_in_bins(values: list[float], counts: list[int]) -> None:
-    found, edges = binned(np.array(values))
+    found, edges = bin_values(np.array(values))
     assert found.tolist() == counts
     assert len(edges) == len(counts) + 1
 
@@ -140,7 +140,7 @@ def test_the_leaderboard_ranks_policies_and_leads_to_their_runs(shown: Applicati
         found(1, [100.0, 110.0], trained=other, run_id=run_id(7)),
         found(0, [-80.0, -90.0], env_id="Acrobot-v1", deterministic=False),
     ]
-    shown.workbench.page_wanted.emit("leaderboard")
+    shown.workbench.page_requested.emit("leaderboard")
     table = find(shown.window, "leaderboard.places", QTableWidget)
     pump(lambda: table.rowCount() == 3, "the policies")
     assert cells(table, 0)[:3] == ["1", "ppo (stochastic) · seed 1 · 000001", "Acrobot-v1"]
@@ -152,16 +152,16 @@ def test_the_leaderboard_ranks_policies_and_leads_to_their_runs(shown: Applicati
     table.selectRow(0)
     press(table, Qt.Key.Key_Return)
     assert shown.workbench.selection == run_id(EVALUATION)
-    shown.workbench.page_wanted.emit("leaderboard")
+    shown.workbench.page_requested.emit("leaderboard")
     table.selectRow(1)
     click(find(shown.window, "leaderboard.trained"))
     assert shown.workbench.selection == run_id(OTHER)
 
 
 def test_an_empty_leaderboard_leads_to_the_form(shown: Application) -> None:
-    shown.workbench.page_wanted.emit("leaderboard")
+    shown.workbench.page_requested.emit("leaderboard")
     click(find(shown.window, "leaderboard.start"))
-    assert shown.window.page == "policy"
+    assert shown.window.current_page == "policy"
 
 
 # --- the form
@@ -169,7 +169,7 @@ def test_an_empty_leaderboard_leads_to_the_form(shown: Application) -> None:
 
 def open_form(shown: Application, trainer: Evaluating, path: str, **facts: Any) -> Callable[[str], QComboBox]:
     trainer.files = {path: {"kind": "cleanrl_model", **facts}}
-    shown.workbench.page_wanted.emit("policy")
+    shown.workbench.page_requested.emit("policy")
     type_text(find(shown.window, "policy.path", QLineEdit), path)
     pump(lambda: find(shown.window, "policy.said", QLabel).text().startswith("Model file"), "what the file says")
     return lambda name: find(shown.window, f"policy.{name}", QComboBox)

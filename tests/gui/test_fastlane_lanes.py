@@ -17,18 +17,18 @@ from PySide6.QtWidgets import QApplication
 from tests.helpers.gui import pump
 from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, plain, still_workbench, view_of
 
-from mosaic.client.trainer import Sight
+from mosaic.client.trainer_client import FrameUpdate
 from mosaic.contracts.errors import NoDaemon
 from mosaic.contracts.folder import Workspace
-from mosaic.fastlane.place import lane_path
-from mosaic.gui.models.lanes import LATE_S, NEXT_FRAME, Lanes, Source, cut, standing
+from mosaic.fastlane.lane_files import lane_path
+from mosaic.gui.models.lanes import STALE_AFTER_S, WAITING_FOR_FRAME, Lanes, LaneSource, split_grid, viewer_status
 from mosaic.gui.workbench import Workbench
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
 
-def source(state: str, reason: str = "") -> Source:
-    return cast(Source, SimpleNamespace(state=state, reason=reason, where="shared memory"))
+def source(state: str, reason: str = "") -> LaneSource:
+    return cast(LaneSource, SimpleNamespace(state=state, reason=reason, where="shared memory"))
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def source(state: str, reason: str = "") -> Source:
         ({"stage": "queued"}, None, None, 0, ("waiting", "the run is queued")),
         ({"stage": "running"}, "off", None, 0, ("unavailable", "live frames are off for this run (video_mode is off)")),
         ({"stage": "running"}, None, source("connected"), 0, ("connected", "shared memory")),
-        ({"stage": "running"}, None, source("connected"), LATE_S, ("waiting", NEXT_FRAME)),
+        ({"stage": "running"}, None, source("connected"), STALE_AFTER_S, ("waiting", WAITING_FOR_FRAME)),
         ({"stage": "running"}, None, source("waiting", "no frame has come"), 0, ("waiting", "no frame has come")),
         ({"stage": "running"}, None, source("unavailable", "this environment has no picture"), 0,
          ("unavailable", "this environment has no picture")),
@@ -48,9 +48,9 @@ def source(state: str, reason: str = "") -> Source:
     ],
 )  # fmt: skip
 def test_what_the_run_says_counts_before_what_its_lanes_say(
-    view: Any, video_mode: str | None, lanes: Source | None, late_s: float, expected: tuple[str, str]
+    view: Any, video_mode: str | None, lanes: LaneSource | None, late_s: float, expected: tuple[str, str]
 ) -> None:
-    assert standing(view, video_mode, lanes, late_s) == expected
+    assert viewer_status(view, video_mode, lanes, late_s) == expected
 
 
 # --- a viewer
@@ -71,7 +71,7 @@ class Viewed:
         return self.hands[-1]
 
     def look_until(self, is_so: Callable[[], Any], what: str) -> None:
-        pump(lambda: (self.lanes.look(), is_so())[1], what)
+        pump(lambda: (self.lanes.poll(), is_so())[1], what)
 
     def told(self, kind: str) -> list[str]:
         return [line.text for line in self.workbench.events.lines if line.kind == kind]
@@ -90,9 +90,9 @@ def viewed(
 ) -> Iterator[Viewed]:
     with still_workbench(workspace, settings_path, trainer) as workbench:
         made = Viewed(workbench, trainer, tmp_path / "it's a run")
-        made.lanes.show(RUN)
+        made.lanes.show_run(RUN)
         yield made
-        made.lanes.rest()
+        made.lanes.suspend()
         for hand in made.hands:
             hand.close()
 
@@ -100,15 +100,15 @@ def viewed(
 def test_frames_come_with_their_facts_and_pixels(viewed: Viewed) -> None:
     hand = viewed.written(2)
     hand.publish(0, plain(RED, channels=4), step=7, episode=3, total=42.0)
-    viewed.look_until(lambda: viewed.lanes.standing.state == "connected", "the first frame")
+    viewed.look_until(lambda: viewed.lanes.status.state == "connected", "the first frame")
     first, second = viewed.lanes.cells
     assert (first.env, first.hud["episode"], first.hud["step"], first.hud["return"]) == (0, 3, 7, 42.0)
     assert first.image is not None
     assert first.image.pixelColor(5, 5) == QColor(*RED)
     assert second.image is None
     hand.publish(1, plain(BLUE))
-    assert viewed.lanes.look() == {1}
-    assert viewed.lanes.look() == set()
+    assert viewed.lanes.poll() == {1}
+    assert viewed.lanes.poll() == set()
     image = viewed.lanes.cells[1].image
     assert image is not None
     assert image.pixelColor(5, 5) == QColor(*BLUE)
@@ -117,19 +117,19 @@ def test_frames_come_with_their_facts_and_pixels(viewed: Viewed) -> None:
 def test_who_rests_does_not_make_the_run_draw(viewed: Viewed) -> None:
     hand = viewed.written(1)
     assert not hand.is_watched(0)
-    viewed.lanes.look()
+    viewed.lanes.poll()
     assert hand.is_watched(0)
-    viewed.lanes.rest()
-    assert viewed.lanes.is_resting
-    viewed.lanes.show("another run")
-    viewed.lanes.look()
-    assert viewed.lanes.is_resting
+    viewed.lanes.suspend()
+    assert viewed.lanes.is_suspended
+    viewed.lanes.show_run("another run")
+    viewed.lanes.poll()
+    assert viewed.lanes.is_suspended
 
 
 def test_only_the_environment_that_is_looked_at_is_drawn(viewed: Viewed) -> None:
     hand = viewed.written(3)
-    viewed.lanes.watch((1,))
-    viewed.lanes.look()
+    viewed.lanes.select_envs((1,))
+    viewed.lanes.poll()
     assert [hand.is_watched(env) for env in range(3)] == [False, True, False]
 
 
@@ -137,15 +137,15 @@ def test_a_change_of_state_is_told_once(viewed: Viewed) -> None:
     hand = viewed.written(1)
     hand.publish(0, plain(RED))
     viewed.look_until(lambda: viewed.told("fastlane_connected"), "the event")
-    viewed.lanes.rest()
+    viewed.lanes.suspend()
     hand.publish(0, plain(RED))
-    viewed.look_until(lambda: viewed.lanes.standing.state == "connected", "the frames again")
-    viewed.lanes._judge()
+    viewed.look_until(lambda: viewed.lanes.status.state == "connected", "the frames again")
+    viewed.lanes._update_status()
     assert viewed.told("fastlane_connected") == ["1 environment by shared memory"]
-    hand.lanes[0].unavailable("this environment has no picture")
+    hand.lanes[0].mark_unavailable("this environment has no picture")
     viewed.look_until(lambda: viewed.told("fastlane_unavailable"), "the event")
     assert viewed.told("fastlane_unavailable") == ["this environment has no picture"]
-    assert viewed.lanes.standing == ("unavailable", "this environment has no picture")
+    assert viewed.lanes.status == ("unavailable", "this environment has no picture")
 
 
 def test_a_file_that_is_no_lane_is_counted_told_and_not_shown(viewed: Viewed) -> None:
@@ -159,20 +159,20 @@ def test_a_file_that_is_no_lane_is_counted_told_and_not_shown(viewed: Viewed) ->
 def test_a_run_that_has_ended_is_said_to_have_and_keeps_its_last_picture(viewed: Viewed) -> None:
     hand = viewed.written(1)
     hand.publish(0, plain(RED))
-    viewed.look_until(lambda: viewed.lanes.standing.state == "connected", "the first frame")
+    viewed.look_until(lambda: viewed.lanes.status.state == "connected", "the first frame")
     viewed.trainer.views[0].update(stage="finished", outcome="succeeded")
     viewed.workbench.runs.update(viewed.trainer.views)
-    viewed.look_until(lambda: viewed.lanes.standing.state == "unavailable", "the end")
-    assert viewed.lanes.standing.text == "the run has ended (succeeded)"
-    assert viewed.lanes.is_resting
+    viewed.look_until(lambda: viewed.lanes.status.state == "unavailable", "the end")
+    assert viewed.lanes.status.text == "the run has ended (succeeded)"
+    assert viewed.lanes.is_suspended
     assert viewed.lanes.cells[0].image is not None
 
 
 def test_frames_that_are_switched_off_are_said_to_be(viewed: Viewed) -> None:
     viewed.trainer.payload = {"metadata": {"worker": {"config": {"extras": {"video_mode": "off"}}}}}
-    viewed.lanes.show("none")
-    viewed.lanes.show(RUN)
-    viewed.look_until(lambda: "video_mode" in viewed.lanes.standing.text, "the reason")
+    viewed.lanes.show_run("none")
+    viewed.lanes.show_run(RUN)
+    viewed.look_until(lambda: "video_mode" in viewed.lanes.status.text, "the reason")
 
 
 # --- from another machine
@@ -200,12 +200,12 @@ def near(found: QColor, wanted: tuple[int, int, int]) -> bool:
 
 def test_a_grid_that_was_sent_as_one_picture_is_cut_into_its_cells() -> None:
     sent = jpeg(2, 2, [RED, GREEN, BLUE])
-    cells = list(cut(sent, facts(0, 2, rows=2, columns=2), ()))
+    cells = list(split_grid(sent, facts(0, 2, rows=2, columns=2), ()))
     assert [cell.env for cell in cells] == [0, 2]
     for cell, colour in zip(cells, (RED, BLUE), strict=True):
         assert cell.image is not None
         assert near(cell.image.pixelColor(30, 20), colour)
-    (alone,) = cut(jpeg(1, 1, [GREEN]), facts(5), (5,))
+    (alone,) = split_grid(jpeg(1, 1, [GREEN]), facts(5), (5,))
     assert alone.env == 5
     assert alone.image is not None
     assert near(alone.image.pixelColor(30, 20), GREEN)
@@ -215,16 +215,16 @@ def test_a_trainer_on_another_machine_relays(
     qapp: QApplication, workspace: Workspace, settings_path: Path, tmp_path: Path
 ) -> None:
     trainer = StillTrainer(view_of(tmp_path))  # the path exists here too, and means nothing
-    trainer.sights = [Sight("connected", "", jpeg(1, 2, [RED, BLUE]), facts(0, 1, columns=2))]
+    trainer.sights = [FrameUpdate("connected", "", jpeg(1, 2, [RED, BLUE]), facts(0, 1, columns=2))]
     with still_workbench(workspace, settings_path, trainer) as workbench:
         viewed = Viewed(workbench, trainer, tmp_path, is_remote=True)
-        viewed.lanes.show(RUN)
+        viewed.lanes.show_run(RUN)
         viewed.look_until(lambda: len(viewed.lanes.cells) == 2, "frames by the relay")
         viewed.look_until(lambda: viewed.lanes.torn == 4, "the count of torn frames")
-        assert viewed.lanes.standing == ("connected", "the trainer's relay")
-        viewed.lanes.watch((1,))
+        assert viewed.lanes.status == ("connected", "the trainer's relay")
+        viewed.lanes.select_envs((1,))
         viewed.look_until(lambda: trainer.asked_frames[-1] == (RUN, (1,)), "one environment")
-        viewed.lanes.rest()
+        viewed.lanes.suspend()
 
 
 def test_a_relay_that_is_lost_is_asked_again(
@@ -234,15 +234,15 @@ def test_a_relay_that_is_lost_is_asked_again(
     trainer = StillTrainer(view_of(tmp_path / "not here"))
     asked: list[float] = []
 
-    def frames(run: str, envs: Any = (), **_: Any) -> Iterator[Sight]:
+    def frames(run: str, envs: Any = (), **_: Any) -> Iterator[FrameUpdate]:
         asked.append(time.monotonic())
         if len(asked) == 1:
             raise NoDaemon("The connection broke.")
-        yield Sight("connected", "", jpeg(1, 1, [RED]), facts(0))
+        yield FrameUpdate("connected", "", jpeg(1, 1, [RED]), facts(0))
 
     monkeypatch.setattr(trainer, "frames", frames)
     with still_workbench(workspace, settings_path, trainer) as workbench:
         viewed = Viewed(workbench, trainer, tmp_path)
-        viewed.lanes.show(RUN)
+        viewed.lanes.show_run(RUN)
         viewed.look_until(lambda: viewed.lanes.cells, "frames after all")
-        viewed.lanes.rest()
+        viewed.lanes.suspend()

@@ -15,9 +15,9 @@ from tests.helpers.gui import click, find, press, pump, pump_for, settle
 from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, plain, still_workbench, view_of
 
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.panels.fastlane import FastLane
-from mosaic.gui.panels.overview import Overview
-from mosaic.gui.views.frames import FramesView
+from mosaic.gui.panels.fastlane_panel import FastLaneTab
+from mosaic.gui.panels.overview import OverviewTab
+from mosaic.gui.views.frames_view import FramesView
 from mosaic.gui.workbench import Workbench
 
 COLOURS = [(40 * index, 255 - 40 * index, 100) for index in range(4)]
@@ -28,8 +28,8 @@ class Shown:
         self.workbench = workbench
         self.hand = hand
         self.said: list[str] = []
-        workbench.said.connect(lambda text, kind: self.said.append(f"{kind}: {text}"))
-        self.tab = FastLane(workbench)
+        workbench.message_posted.connect(lambda text, kind: self.said.append(f"{kind}: {text}"))
+        self.tab = FastLaneTab(workbench)
         self.tab.resize(1000, 500)
         self.tab.show_run(RUN)
         self.tab.show()
@@ -82,7 +82,7 @@ def test_frames_appear_and_the_state_says_so(shown: Shown) -> None:
 def test_a_hidden_tab_does_not_make_the_run_draw(shown: Shown) -> None:
     shown.connect()
     shown.tab.hide()
-    assert shown.tab.frames.lanes.is_resting
+    assert shown.tab.frames.lanes.is_suspended
     shown.frame(step=9)
     pump_for(0.2)
     assert shown.tab.frames.lanes.cells[0].hud["step"] == 1
@@ -192,9 +192,9 @@ def test_an_evaluation_tells_its_batches(shown: Shown) -> None:
     assert not line.isVisible()
     summary = {"batch": 3, "episodes": 50, "avg_return": 112.3, "min_return": 90.1, "max_return": 142.6}
     event = {"kind": "eval_summary_update", "at": 0.0, "seq": 1, "source": "journal", "summary": summary}
-    shown.workbench.bridge.told.emit([{**event, "run_id": "another"}])
+    shown.workbench.bridge.events_received.emit([{**event, "run_id": "another"}])
     assert not line.isVisible()
-    shown.workbench.bridge.told.emit([{**event, "run_id": RUN}])
+    shown.workbench.bridge.events_received.emit([{**event, "run_id": RUN}])
     assert line.isVisible()
     assert line.text() == "eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6"
 
@@ -208,7 +208,7 @@ def test_torn_and_invalid_frames_are_counted_in_the_tooltip(shown: Shown) -> Non
 
 def test_a_run_without_a_picture_says_why(shown: Shown) -> None:
     for lane in shown.hand.lanes:
-        lane.unavailable("this environment has no picture")
+        lane.mark_unavailable("this environment has no picture")
     pump(lambda: shown.state.startswith("unavailable"), "the reason")
     assert shown.state == "unavailable: this environment has no picture"
     assert shown.tab.frames.grid.message == "This environment has no picture."
@@ -221,7 +221,7 @@ def test_a_run_that_was_over_before_leads_on_and_one_that_is_resumed_is_watched(
     shown.workbench.runs.update([{**over, "checkpoint_step": 4096, "story": []}])
     assert find(shown.tab, "fastlane.over").isVisible()
     wanted: list[str] = []
-    shown.workbench.page_wanted.connect(wanted.append)
+    shown.workbench.page_requested.connect(wanted.append)
     click(find(shown.tab, "fastlane.next"))
     assert wanted == ["policy"]
     shown.workbench.runs.update([{**over, "stage": "running", "outcome": None, "story": []}])
@@ -230,7 +230,7 @@ def test_a_run_that_was_over_before_leads_on_and_one_that_is_resumed_is_watched(
 
 
 def test_the_overview_shows_the_frames_beside_the_curve(shown: Shown) -> None:
-    overview = Overview(shown.workbench)
+    overview = OverviewTab(shown.workbench)
     overview.resize(1000, 500)
     overview.show_run(RUN)
     overview.show()
@@ -239,6 +239,6 @@ def test_the_overview_shows_the_frames_beside_the_curve(shown: Shown) -> None:
     shown.frame(step=5)
     pump(lambda: [cell.hud.get("step") for cell in frames.lanes.cells] == [5, 5, 5, 5], "the frames")
     overview.hide()
-    assert frames.lanes.is_resting
+    assert frames.lanes.is_suspended
     overview.deleteLater()
     settle()

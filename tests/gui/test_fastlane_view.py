@@ -13,20 +13,20 @@ from PySide6.QtWidgets import QApplication
 from tests.helpers.gui import click, press, settle
 from tests.helpers.gui_frames import plain
 
-from mosaic.client.evaluation import eval_line
+from mosaic.client.eval_status import format_eval_line
 from mosaic.fastlane import BGRX32, RGB24
 from mosaic.gui import theme
-from mosaic.gui.models.lanes import Cell, as_image
-from mosaic.gui.views.frame import GAP, FrameGrid, arranged, is_smooth
-from mosaic.gui.views.hud import line_of
+from mosaic.gui.models.lanes import FrameCell, to_image
+from mosaic.gui.views.frame_grid import CELL_GAP_PX, FrameGrid, arrange_grid, is_smooth
+from mosaic.gui.views.hud_line import format_hud
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
 
-def cell(env: int, picture: Any, **told: Any) -> Cell:
+def cell(env: int, picture: Any, **told: Any) -> FrameCell:
     pixel_format = RGB24 if picture.shape[2] == 3 else BGRX32
     facts = {"episode": 1, "step": 2, "reward": 1.0, "return": 3.0, "rate_hz": 30.0, "pace": "30 Hz", **told}
-    return Cell(env, as_image(picture, pixel_format), picture, facts)
+    return FrameCell(env, to_image(picture, pixel_format), picture, facts)
 
 
 @pytest.fixture
@@ -48,26 +48,26 @@ def seen(view: FrameGrid) -> QImage:
 
 
 def test_eight_cells_are_two_rows_of_four_with_a_small_gap() -> None:
-    found = arranged(8, QSize(600, 400), QSize(1200, 500))
+    found = arrange_grid(8, QSize(600, 400), QSize(1200, 500))
     rows = sorted({rect.top() for rect in found.cells})
     columns = sorted({rect.left() for rect in found.cells})
     assert (len(rows), len(columns)) == (2, 4)
-    assert columns[1] - columns[0] - found.cells[0].width() == GAP
-    assert rows[1] - rows[0] - found.cells[0].height() == GAP
+    assert columns[1] - columns[0] - found.cells[0].width() == CELL_GAP_PX
+    assert rows[1] - rows[0] - found.cells[0].height() == CELL_GAP_PX
     assert found.cells[0].left() >= 0
-    assert found.whole.right() < 1200
+    assert found.bounds.right() < 1200
 
 
 def test_the_grid_follows_the_shape_of_the_view() -> None:
-    tall = arranged(8, QSize(600, 400), QSize(400, 1200))
+    tall = arrange_grid(8, QSize(600, 400), QSize(400, 1200))
     assert len({rect.left() for rect in tall.cells}) < len({rect.top() for rect in tall.cells})
-    wide = arranged(3, QSize(600, 400), QSize(1800, 400))
+    wide = arrange_grid(3, QSize(600, 400), QSize(1800, 400))
     assert len({rect.top() for rect in wide.cells}) == 1
 
 
 def test_nothing_to_see_takes_no_room() -> None:
-    assert arranged(0, QSize(600, 400), QSize(800, 600)).cells == []
-    assert arranged(4, QSize(600, 400), QSize(0, 600)).cells == []
+    assert arrange_grid(0, QSize(600, 400), QSize(800, 600)).cells == []
+    assert arrange_grid(4, QSize(600, 400), QSize(0, 600)).cells == []
 
 
 # --- how they are drawn
@@ -150,12 +150,12 @@ def test_only_the_cell_that_changed_is_drawn_again(qapp: QApplication) -> None:
 def test_the_line_stands_below_a_picture_that_fits_and_over_one_that_is_zoomed(grid: FrameGrid) -> None:
     grid.show_cells([cell(0, plain((200, 100, 50), 60, 60))])
     grid.show_text("episode 1")
-    place, is_over = grid._text_place()
+    place, is_over = grid._text_position()
     assert not is_over
     assert place.top() > grid.rects()[0].bottom()
     assert grid.rect().contains(place)
     grid.zoom_by(4)
-    place, is_over = grid._text_place()
+    place, is_over = grid._text_position()
     assert is_over
     assert grid.rect().contains(place)
     assert seen(grid).pixelColor(place.left() + 2, place.center().y()).lightness() < 80
@@ -173,7 +173,7 @@ def test_without_a_picture_there_is_a_sentence(grid: FrameGrid) -> None:
 
 def test_a_click_chooses_a_cell_and_a_drag_does_not(grid: FrameGrid) -> None:
     chosen: list[int] = []
-    grid.chosen.connect(chosen.append)
+    grid.env_clicked.connect(chosen.append)
     grid.show_cells([cell(env, plain(RED)) for env in (4, 5)])
     settle()
     click(grid, grid.rects()[1].center())
@@ -225,17 +225,17 @@ def test_a_picture_larger_than_the_view_can_be_moved_to_its_edges_and_no_further
 
 
 def test_the_line_tells_how_one_environment_stands() -> None:
-    told = line_of([cell(0, plain(RED), episode=12, step=134, reward=1.0)], 29.8)
+    told = format_hud([cell(0, plain(RED), episode=12, step=134, reward=1.0)], 29.8)
     assert told == "episode 12   step 134   reward 1   return 3   29.8 frames/s (30 Hz)"
 
 
 def test_the_line_tells_the_spread_of_several_and_the_one_that_is_pointed_at() -> None:
-    cells = [cell(0, plain(RED)), cell(1, plain(RED), episode=3, **{"return": 9.0}), Cell(2, None, None, {})]
-    assert line_of(cells, 10.0).startswith("3 environments   episode 1 to 3   return 3 to 9, mean 6   10.0 frames/s")
-    assert line_of(cells, 10.0, pointed=1).startswith("environment 1   episode 3   step 2")
-    assert line_of([Cell(2, None, None, {})], 0.0) == ""
+    cells = [cell(0, plain(RED)), cell(1, plain(RED), episode=3, **{"return": 9.0}), FrameCell(2, None, None, {})]
+    assert format_hud(cells, 10.0).startswith("3 environments   episode 1 to 3   return 3 to 9, mean 6   10.0 frames/s")
+    assert format_hud(cells, 10.0, hovered_env=1).startswith("environment 1   episode 3   step 2")
+    assert format_hud([FrameCell(2, None, None, {})], 0.0) == ""
 
 
 def test_the_line_of_an_evaluation() -> None:
     summary = {"batch": 3, "episodes": 50, "avg_return": 112.31, "min_return": 90.1, "max_return": 142.6}
-    assert eval_line(summary) == "eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6"
+    assert format_eval_line(summary) == "eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6"

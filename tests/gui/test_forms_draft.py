@@ -14,29 +14,29 @@ from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Payload
 from mosaic.gui.forms.draft import (
     Draft,
-    at_field,
-    blamed,
-    command_line,
-    from_payload,
+    build_payloads,
+    draft_from_payload,
+    field_of_error,
+    field_problem,
     is_default,
-    payloads,
-    problem,
+    message_for_field,
     problems,
     seeds_problem,
     summary_line,
+    to_command_line,
 )
-from mosaic.gui.forms.environments import choices, environment_problem, families
-from mosaic.gui.forms.layout import FormLayout, label, layout_of, offered, tip
-from mosaic.plugins.schema import Field
+from mosaic.gui.forms.environment_choices import environment_problem, families, parse_choices
+from mosaic.gui.forms.form_layout import FormLayout, algorithms_by_worker, field_label, field_tooltip, get_layout
+from mosaic.plugins.algorithm_schema import SettingField
 
-RATE = Field("learning_rate", "float", 0.00025, "The step size.", {"gt": 0, "lt": 1})
-KL = Field("target_kl", "float", None, "", {"gt": 0}, is_optional=True)
+RATE = SettingField("learning_rate", "float", 0.00025, "The step size.", {"gt": 0, "lt": 1})
+KL = SettingField("target_kl", "float", None, "", {"gt": 0}, is_optional=True)
 PPO = Draft("cleanrl", "ppo")
 
 
 @pytest.fixture(scope="module")
 def layout() -> FormLayout:
-    return layout_of("cleanrl", "ppo")
+    return get_layout("cleanrl", "ppo")
 
 
 def filled(layout: FormLayout, draft: Draft = PPO, **texts: str) -> Draft:
@@ -57,30 +57,32 @@ def test_the_form_has_every_setting_of_the_algorithm_once(layout: FormLayout) ->
     assert len(names) == len(set(names))
     assert {field.name for field in layout.algorithm.fields} <= set(names)
     assert [section.title for section in layout.left] == ["Run", "Compute", "Learning", "Rollout"]
-    assert "cleanrl" in offered()
-    assert "script" not in offered()
+    assert "cleanrl" in algorithms_by_worker()
+    assert "script" not in algorithms_by_worker()
 
 
 def test_what_does_not_fit_says_what_was_expected() -> None:
-    assert problem(RATE, "0.1") == ""
-    assert problem(RATE, "3") == "Expected a number above 0 and below 1."
-    assert problem(RATE, "x") == "Expected a number above 0 and below 1."
-    assert problem(Field("n", "int", 4, constraints={"ge": 1}), "1.5").startswith("Expected a whole number")
-    assert problem(Field("n", "int", 4, constraints={"ge": 1}), "1e6") == ""
-    assert problem(Field("env_id", "str"), " ") == "Needed."
+    assert field_problem(RATE, "0.1") == ""
+    assert field_problem(RATE, "3") == "Expected a number above 0 and below 1."
+    assert field_problem(RATE, "x") == "Expected a number above 0 and below 1."
+    assert field_problem(SettingField("n", "int", 4, constraints={"ge": 1}), "1.5").startswith(
+        "Expected a whole number"
+    )
+    assert field_problem(SettingField("n", "int", 4, constraints={"ge": 1}), "1e6") == ""
+    assert field_problem(SettingField("env_id", "str"), " ") == "Needed."
 
 
 def test_an_optional_field_may_stay_unset() -> None:
-    assert problem(KL, "") == ""
-    assert problem(KL, "-1") != ""
+    assert field_problem(KL, "") == ""
+    assert field_problem(KL, "-1") != ""
     assert is_default(KL, "")
 
 
 def test_names_are_judged_as_the_contract_judges_them() -> None:
-    tags = Field("tags", "names", None, is_optional=True)
-    assert problem(tags, "a, b-1") == ""
-    assert problem(tags, "a, b c").startswith("Expected names")
-    assert problem(Field("run_name", "name", None, is_optional=True), "../x") != ""
+    tags = SettingField("tags", "names", None, is_optional=True)
+    assert field_problem(tags, "a, b-1") == ""
+    assert field_problem(tags, "a, b c").startswith("Expected names")
+    assert field_problem(SettingField("run_name", "name", None, is_optional=True), "../x") != ""
 
 
 def test_a_field_with_its_default_again_is_not_kept(layout: FormLayout) -> None:
@@ -90,7 +92,7 @@ def test_a_field_with_its_default_again_is_not_kept(layout: FormLayout) -> None:
 
 
 def test_nothing_changed_gives_only_what_every_run_says(layout: FormLayout) -> None:
-    (payload,) = payloads(layout, PPO, 0.0)
+    (payload,) = build_payloads(layout, PPO, 0.0)
     assert config_of(payload) == {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 500_000, "seed": 1}
     Payload.parse(payload)
 
@@ -102,7 +104,7 @@ def test_every_field_finds_its_place_and_comes_back(layout: FormLayout) -> None:
         checkpoint_every="1000", cpus="2", gpus="1", memory_mb="500", max_seconds="60", priority="-3", run_name="mine",
         tags="a, b", group="g", notes="two\nlines", tensorboard="false", backend="torch",
     )  # fmt: skip
-    (payload,) = payloads(layout, draft, 0.0)
+    (payload,) = build_payloads(layout, draft, 0.0)
     parsed = Payload.parse(payload)
     assert config_of(payload)["total_timesteps"] == 100_000
     assert config_of(payload)["extras"]["algo_params"] == {
@@ -112,9 +114,9 @@ def test_every_field_finds_its_place_and_comes_back(layout: FormLayout) -> None:
     assert (parsed.resources.gpus.requested, parsed.resources.gpus.mandatory) == (1, True)
     assert (parsed.metadata.tags, parsed.metadata.notes) == (("a", "b"), "two\nlines")
     assert not parsed.artifacts.tensorboard.enabled
-    back = from_payload(payload)
+    back = draft_from_payload(payload)
     assert back.rest == {}
-    assert payloads(layout, back, 0.0) == [payload]
+    assert build_payloads(layout, back, 0.0) == [payload]
 
 
 @given(
@@ -124,46 +126,48 @@ def test_every_field_finds_its_place_and_comes_back(layout: FormLayout) -> None:
     st.integers(0, 2**31 - 1).map(str),
 )
 def test_a_payload_fills_the_form_that_makes_it_again(texts: dict[str, str], seed: str) -> None:
-    layout = layout_of("cleanrl", "ppo")
-    made = payloads(layout, filled(layout, PPO, **texts, seed=seed), 0.0)
-    assert payloads(layout, from_payload(made[0]), 0.0) == made
+    layout = get_layout("cleanrl", "ppo")
+    made = build_payloads(layout, filled(layout, PPO, **texts, seed=seed), 0.0)
+    assert build_payloads(layout, draft_from_payload(made[0]), 0.0) == made
 
 
 def test_what_the_form_does_not_show_is_submitted_as_it_came(layout: FormLayout) -> None:
-    (payload,) = payloads(layout, PPO, 0.0)
+    (payload,) = build_payloads(layout, PPO, 0.0)
     config_of(payload)["extras"] = {"tensorboard_dir": "tb", "learning_rate": 0.1, "algo_params": {"novel": 3}}
     payload["artifacts"]["persist_logs"] = False
-    draft = from_payload(payload)
+    draft = draft_from_payload(payload)
     assert draft.texts == {"learning_rate": "0.1"}
-    (again,) = payloads(layout, filled(layout, draft, gamma="0.5"), 0.0)
+    (again,) = build_payloads(layout, filled(layout, draft, gamma="0.5"), 0.0)
     assert again["artifacts"]["persist_logs"] is False
     assert config_of(again)["extras"] == {
         "tensorboard_dir": "tb", "algo_params": {"novel": 3, "learning_rate": 0.1, "gamma": 0.5},
     }  # fmt: skip
-    assert command_line(layout, draft).endswith("| mosaic submit -")
+    assert to_command_line(layout, draft).endswith("| mosaic submit -")
 
 
 def test_an_algorithm_that_the_form_does_not_know_is_refused() -> None:
     with pytest.raises(BadInput, match="mosaic submit"):
-        from_payload({"metadata": {"worker": {"id": "cleanrl", "config": {"algo": "cleanrl:ppo"}}}, "artifacts": {}})
+        draft_from_payload(
+            {"metadata": {"worker": {"id": "cleanrl", "config": {"algo": "cleanrl:ppo"}}}, "artifacts": {}}
+        )
 
 
 def test_several_seeds_make_a_group(layout: FormLayout) -> None:
-    made = payloads(layout, replace(filled(layout, run_name="mine"), seeds="1-2,7"), 0.0)
+    made = build_payloads(layout, replace(filled(layout, run_name="mine"), seeds="1-2,7"), 0.0)
     assert [config_of(payload)["seed"] for payload in made] == [1, 2, 7]
     assert len({payload["metadata"]["group"] for payload in made}) == 1
     assert made[2]["run_name"] == "mine-7"
     assert seeds_problem("1-2,7") == ""
     assert seeds_problem("x") == "Expected seeds such as 1-5 or 1,3,7."
     with pytest.raises(BadInput, match="seed"):
-        payloads(layout, replace(PPO, seeds="5-1"), 0.0)
+        build_payloads(layout, replace(PPO, seeds="5-1"), 0.0)
 
 
 def test_problems_come_by_field(layout: FormLayout) -> None:
     draft = filled(layout, learning_rate="3", gamma="x", total_timesteps="10")
     assert list(problems(layout, draft)) == ["learning_rate", "gamma"]
     with pytest.raises(BadInput, match="learning_rate"):
-        payloads(layout, draft, 0.0)
+        build_payloads(layout, draft, 0.0)
 
 
 def test_the_command_line_says_the_same(layout: FormLayout) -> None:
@@ -171,12 +175,12 @@ def test_the_command_line_says_the_same(layout: FormLayout) -> None:
         layout, learning_rate="0.1", anneal_lr="false", tags="a,b", notes="it's mine", tensorboard="false",
         target_kl="0.5", video_mode="off",
     )  # fmt: skip
-    assert shlex.split(command_line(layout, draft)) == [
+    assert shlex.split(to_command_line(layout, draft)) == [
         "mosaic", "train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "500000", "--seed", "1",
         "--learning-rate", "0.1", "--no-anneal-lr", "--target-kl", "0.5", "--no-tensorboard", "--video-mode", "off",
         "--tag", "a", "--tag", "b", "--note", "it's mine",
     ]  # fmt: skip
-    assert "--seeds 1-3,5" in command_line(layout, replace(PPO, seeds="1-3, 5"))
+    assert "--seeds 1-3,5" in to_command_line(layout, replace(PPO, seeds="1-3, 5"))
 
 
 @pytest.mark.parametrize(
@@ -191,20 +195,20 @@ def test_the_command_line_says_the_same(layout: FormLayout) -> None:
     ],
 )
 def test_a_refusal_is_shown_at_the_field_it_names(layout: FormLayout, refusal: str, name: str | None) -> None:
-    assert blamed(refusal, layout.fields, "ALE/Pong-v5") == name
+    assert field_of_error(refusal, layout.fields, "ALE/Pong-v5") == name
 
 
 def test_of_several_settings_the_changed_one_is_blamed() -> None:
     refusal = "LOG705 The worker config was refused: num_envs × num_steps cannot be cut into num_minibatches parts."
     names = ("num_envs", "num_steps", "num_minibatches")
-    assert blamed(refusal, names) == "num_envs"
-    assert blamed(refusal, names, changed=("num_minibatches",)) == "num_minibatches"
+    assert field_of_error(refusal, names) == "num_envs"
+    assert field_of_error(refusal, names, changed=("num_minibatches",)) == "num_minibatches"
 
 
 def test_beside_its_field_a_refusal_is_short() -> None:
     refusal = "LOG705 The worker config was refused: metadata.worker.config.extras.algo_params.gamma: too large."
-    assert at_field(refusal, "gamma") == "Too large."
-    assert at_field("No environment 'X'.", "env_id") == "No environment 'X'."
+    assert message_for_field(refusal, "gamma") == "Too large."
+    assert message_for_field("No environment 'X'.", "env_id") == "No environment 'X'."
 
 
 def test_a_draft_survives_being_written_down(layout: FormLayout) -> None:
@@ -216,11 +220,11 @@ def test_a_draft_survives_being_written_down(layout: FormLayout) -> None:
 
 
 def test_labels_are_words(layout: FormLayout) -> None:
-    labels = {name: label(field) for name, field in layout.fields.items()}
+    labels = {name: field_label(field) for name, field in layout.fields.items()}
     assert labels["learning_rate"] == "Learning rate"
     assert labels["gae_lambda"] == "GAE lambda"
     assert "_" not in "".join(labels.values())
-    assert "Default: 0.00025" in tip(layout.fields["learning_rate"])
+    assert "Default: 0.00025" in field_tooltip(layout.fields["learning_rate"])
 
 
 def test_environments_that_are_not_installed_come_last_and_say_what_to_install() -> None:
@@ -229,7 +233,7 @@ def test_environments_that_are_not_installed_come_last_and_say_what_to_install()
         {"id": "CartPole-v1", "family": "classic_control", "is_installed": True, "extra": "train"},
         {"id": "tabular/x", "family": "functional", "is_installed": False, "extra": None},
     ]
-    found = choices(said)
+    found = parse_choices(said)
     assert [one.id for one in found] == ["CartPole-v1", "ALE/Pong-v5", "tabular/x"]
     assert families(found) == [("classic_control", True), ("atari", False), ("functional", False)]
     assert environment_problem("ALE/Pong-v5", found) == "Is not installed: pip install 'mosaic-rl[atari]'"

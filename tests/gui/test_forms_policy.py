@@ -9,16 +9,16 @@ import pytest
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Payload
-from mosaic.gui.forms.policy import (
+from mosaic.gui.forms.policy_form import (
     PolicyDraft,
-    fields_of,
-    from_evaluation,
+    describe_checkpoint,
+    draft_from_evaluation,
     is_evaluation,
-    loadable,
+    policy_fields,
     policy_payload,
     policy_problems,
     policy_workers,
-    told,
+    runs_with_policy,
 )
 
 FOUND = {"kind": "checkpoint", "path": "/runs/x/checkpoints/512", "algo": "ppo", "env_id": "CartPole-v1", "seed": 3}
@@ -33,7 +33,7 @@ def config_of(payload: dict[str, Any]) -> dict[str, Any]:
 
 def test_only_workers_that_load_policies_are_offered() -> None:
     assert policy_workers() == ["cleanrl"]
-    assert {"eval_batch_size", "eval_repeat", "seed_override"} <= {field.name for field in fields_of("cleanrl")}
+    assert {"eval_batch_size", "eval_repeat", "seed_override"} <= {field.name for field in policy_fields("cleanrl")}
 
 
 def test_a_checkpoint_says_what_is_evaluated_and_the_form_how() -> None:
@@ -78,7 +78,7 @@ def test_what_is_missing_or_wrong_is_said() -> None:
 def test_an_evaluation_fills_the_form_that_makes_it_again() -> None:
     payload = policy_payload(replace(DRAFT, texts={"eval_batch_size": "7", "eval_capture_video": "true", "tags": "a"}))
     assert is_evaluation(payload)
-    back = replace(from_evaluation(payload), found=FOUND)
+    back = replace(draft_from_evaluation(payload), checkpoint_info=FOUND)
     assert policy_payload(back) == payload
 
 
@@ -90,11 +90,11 @@ def test_runs_that_have_saved_a_checkpoint_can_be_loaded_newest_first() -> None:
         {"run_id": "4", "kind": "train", "checkpoint_step": 5, "worker": "script"},
         {"run_id": "5", "kind": "train", "checkpoint_step": 0, "worker": "cleanrl"},
     ]
-    assert [view["run_id"] for view in loadable(views)] == ["5", "1"]
+    assert [view["run_id"] for view in runs_with_policy(views)] == ["5", "1"]
 
 
 def test_a_checkpoint_is_told_of_in_one_line() -> None:
-    assert told({**FOUND, "step": 39936, "run_id": "01ABCDEFGH", "score": 159.94}) == (
+    assert describe_checkpoint({**FOUND, "step": 39936, "run_id": "01ABCDEFGH", "score": 159.94}) == (
         "Checkpoint of step 39,936, of run CDEFGH, with return 159.9."
     )
-    assert told({"kind": "cleanrl_model"}) == "Model file."
+    assert describe_checkpoint({"kind": "cleanrl_model"}) == "Model file."

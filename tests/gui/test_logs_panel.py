@@ -11,8 +11,8 @@ from tests.helpers.gui import click, find, press, pump, pump_for
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.gui.app import Application
-from mosaic.gui.panels.logs import FIRST_BYTES, LogsTab, _file_part
-from mosaic.gui.views.log_view import KEPT_LINES, LogView
+from mosaic.gui.panels.logs_panel import PAGE_BYTES, LogsTab, _read_daemon_log
+from mosaic.gui.views.log_view import MAX_LINES, LogView
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_long_log_begins_near_its_end_and_earlier_lines_come_on_demand(fake: F
     fake.logs[True] = "\n".join(lines).encode() + b"\n"
     click(find(tab, "logs.stderr", QToolButton))
     pump(lambda: text(tab).endswith("line 19999 of a long log\n"), "the end")
-    assert len(text(tab)) <= FIRST_BYTES
+    assert len(text(tab)) <= PAGE_BYTES
     earlier = find(tab, "logs.earlier", QPushButton)
     seen = text(tab).splitlines()
     assert seen == lines[-len(seen) :]
@@ -69,9 +69,9 @@ def test_a_long_log_begins_near_its_end_and_earlier_lines_come_on_demand(fake: F
 
 def test_what_is_kept_is_bounded(fake: FakeTrainer, tab: LogsTab) -> None:
     log = find(tab, "logs.text", LogView)
-    log.append_lines([str(number) for number in range(KEPT_LINES + 500)])
-    pump(lambda: text(tab).endswith(f"{KEPT_LINES + 499}\n"), "the lines")
-    assert log.blockCount() <= KEPT_LINES
+    log.append_lines([str(number) for number in range(MAX_LINES + 500)])
+    pump(lambda: text(tab).endswith(f"{MAX_LINES + 499}\n"), "the lines")
+    assert log.blockCount() <= MAX_LINES
 
 
 def test_the_search_goes_on_and_round_and_says_when_there_is_nothing(fake: FakeTrainer, tab: LogsTab) -> None:
@@ -108,15 +108,15 @@ def test_a_run_that_wrote_nothing_says_so(program: Application, fake: FakeTraine
 
 
 def test_a_hidden_tab_reads_nothing(program: Application, fake: FakeTrainer, tab: LogsTab) -> None:
-    program.workbench.tab_wanted.emit("config")
+    program.workbench.tab_requested.emit("config")
     pump_for(0.1)
-    assert not tab._clock.isActive()
+    assert not tab._poll_timer.isActive()
 
 
 def test_the_daemons_log_is_read_from_its_end(tmp_path: Path) -> None:
     path = tmp_path / "trainer.log"
-    assert _file_part(path, -10, None, False).data == b""
+    assert _read_daemon_log(path, -10, None, False).data == b""
     path.write_bytes(b"0123456789abcdef")
-    assert _file_part(path, -4, None, False) == type(_file_part(path, 0, None, False))(b"cdef", 12, 16)
-    assert _file_part(path, 2, 5, False).data == b"234"
-    assert _file_part(path, 16, None, False).data == b""
+    assert _read_daemon_log(path, -4, None, False) == type(_read_daemon_log(path, 0, None, False))(b"cdef", 12, 16)
+    assert _read_daemon_log(path, 2, 5, False).data == b"234"
+    assert _read_daemon_log(path, 16, None, False).data == b""

@@ -24,7 +24,7 @@ from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, vie
 
 from mosaic.contracts.errors import NotAllowed
 from mosaic.gui.app import Application
-from mosaic.gui.run_actions import GROUPS
+from mosaic.gui.run_actions import RUN_ACTION_GROUPS
 
 ENDED, OTHER, ALIVE, PAUSED, HIDDEN = (run_id(number) for number in range(1, 6))
 
@@ -46,7 +46,7 @@ def fake(program: Application) -> FakeTrainer:
 def can(program: Application, *run_ids: str) -> set[str]:
     """What can be done when these are marked."""
     program.workbench.mark(list(run_ids))
-    rows = [row for group in GROUPS for row in group if row.when(program.workbench)]
+    rows = [row for group in RUN_ACTION_GROUPS for row in group if row.is_enabled(program.workbench)]
     return {row.id.removeprefix("run.") for row in rows}
 
 
@@ -84,7 +84,7 @@ def test_a_remote_trainers_files_are_out_of_reach(program: Application, fake: Fa
 
 def test_cancel_asks_nothing_and_says_what_it_does(program: Application, fake: FakeTrainer) -> None:
     said: list[str] = []
-    program.workbench.said.connect(lambda text, _: said.append(text))
+    program.workbench.message_posted.connect(lambda text, _: said.append(text))
     do(program, "run.cancel", ALIVE, ENDED)
     pump(lambda: said, "a word about it")
     assert fake.asked == [("cancel", ALIVE)]
@@ -144,7 +144,7 @@ def test_resubmit_starts_the_same_config_and_looks_at_it(program: Application, f
 
 def test_edit_opens_the_form_with_the_runs_payload(program: Application, fake: FakeTrainer) -> None:
     wanted: list[Any] = []
-    program.workbench.form_wanted.connect(wanted.append)
+    program.workbench.form_requested.connect(wanted.append)
     do(program, "run.edit", ENDED)
     pump(lambda: wanted == [fake.payload], "the form")
 

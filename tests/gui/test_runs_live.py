@@ -12,10 +12,10 @@ from PySide6.QtWidgets import QApplication, QLabel, QPushButton, QWidget
 from tests.helpers.daemons import ended, scripted
 from tests.helpers.gui import click, find, pump
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.gui.app import Application
-from mosaic.gui.exports import GivenUp, Task, export_csv, export_episodes, export_zip
-from mosaic.gui.run_verbs import write_export
+from mosaic.gui.exports import ExportCancelled, ExportTask, export_csv, export_episodes, export_zip
+from mosaic.gui.run_action_handlers import write_export
 from mosaic.gui.views.log_view import LogView
 
 
@@ -37,7 +37,7 @@ def top_level(name: str) -> QWidget | None:
     return next((one for one in QApplication.topLevelWidgets() if one.objectName() == name), None)
 
 
-def test_a_run_is_paused_goes_on_and_is_cancelled_from_the_window(trainer: Trainer, program: Application) -> None:
+def test_a_run_is_paused_goes_on_and_is_cancelled_from_the_window(trainer: TrainerClient, program: Application) -> None:
     run_id = trainer.submit(scripted(steps=100_000, dt=0.01))["run_id"]
     program.start(run_id)
     pump(lambda: state(program, run_id) == "running", "the run")
@@ -51,7 +51,9 @@ def test_a_run_is_paused_goes_on_and_is_cancelled_from_the_window(trainer: Train
     assert find(program.window, "run.state", QLabel).text().startswith("cancelled")
 
 
-def test_the_overview_tells_the_story_and_the_numbers_as_they_come(trainer: Trainer, program: Application) -> None:
+def test_the_overview_tells_the_story_and_the_numbers_as_they_come(
+    trainer: TrainerClient, program: Application
+) -> None:
     run_id = trainer.submit(scripted(steps=60, dt=0.02))["run_id"]
     program.start(run_id)
     steps = pump(lambda: program.window.findChild(QLabel, "overview.steps"), "the overview")
@@ -63,7 +65,7 @@ def test_the_overview_tells_the_story_and_the_numbers_as_they_come(trainer: Trai
     )
 
 
-def test_what_a_run_that_failed_said_is_one_click_away(trainer: Trainer, program: Application) -> None:
+def test_what_a_run_that_failed_said_is_one_click_away(trainer: TrainerClient, program: Application) -> None:
     run_id = trainer.submit(scripted(exit=3, say="CUDA out of memory"))["run_id"]
     ended(trainer, run_id)
     program.start(run_id)
@@ -78,7 +80,7 @@ def test_what_a_run_that_failed_said_is_one_click_away(trainer: Trainer, program
     pump(lambda: "run_id" in log.toPlainText() and "CUDA" not in log.toPlainText().splitlines()[0], "the daemon's log")
 
 
-def test_a_deleted_run_comes_back_by_undo(trainer: Trainer, program: Application) -> None:
+def test_a_deleted_run_comes_back_by_undo(trainer: TrainerClient, program: Application) -> None:
     run_id = trainer.submit(scripted())["run_id"]
     ended(trainer, run_id)
     program.start(run_id)
@@ -94,7 +96,7 @@ def test_a_deleted_run_comes_back_by_undo(trainer: Trainer, program: Application
     assert [view["run_id"] for view in trainer.runs()] == [run_id]
 
 
-def test_a_run_that_another_client_deletes_leaves_the_list(trainer: Trainer, program: Application) -> None:
+def test_a_run_that_another_client_deletes_leaves_the_list(trainer: TrainerClient, program: Application) -> None:
     kept, gone = (trainer.submit(scripted())["run_id"] for _ in range(2))
     for run_id in (kept, gone):
         ended(trainer, run_id)
@@ -108,7 +110,7 @@ def test_a_run_that_another_client_deletes_leaves_the_list(trainer: Trainer, pro
     pump(lambda: program.workbench.runs.ids() == [gone, kept], "the run to come back")
 
 
-def test_a_note_is_saved_when_the_focus_leaves_it(trainer: Trainer, program: Application) -> None:
+def test_a_note_is_saved_when_the_focus_leaves_it(trainer: TrainerClient, program: Application) -> None:
     run_id = trainer.submit(scripted())["run_id"]
     ended(trainer, run_id)
     program.start(run_id)
@@ -120,7 +122,7 @@ def test_a_note_is_saved_when_the_focus_leaves_it(trainer: Trainer, program: App
     pump(lambda: trainer.get(run_id)["notes"] == "It learns from the third minute on.", "the note")
 
 
-def test_exports_hold_what_the_run_logged(trainer: Trainer, program: Application, tmp_path: Path) -> None:
+def test_exports_hold_what_the_run_logged(trainer: TrainerClient, program: Application, tmp_path: Path) -> None:
     run_id = trainer.submit(scripted(steps=5))["run_id"]
     view = ended(trainer, run_id)
     program.start(run_id)
@@ -136,11 +138,11 @@ def test_exports_hold_what_the_run_logged(trainer: Trainer, program: Application
     pump(lambda: not top_level("task"), "no progress window to stay")
 
 
-def test_an_export_that_is_given_up_leaves_nothing(trainer: Trainer, tmp_path: Path) -> None:
+def test_an_export_that_is_given_up_leaves_nothing(trainer: TrainerClient, tmp_path: Path) -> None:
     view = ended(trainer, trainer.submit(scripted(steps=5))["run_id"])
-    task = Task("Writing")
-    task.is_given_up = True
+    task = ExportTask("Writing")
+    task.is_cancelled = True
     for write in (export_zip, export_csv, export_episodes):
-        with pytest.raises(GivenUp):
+        with pytest.raises(ExportCancelled):
             write(trainer, view, tmp_path / "x", task)
     assert list(tmp_path.glob("*x*")) == []

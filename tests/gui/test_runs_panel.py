@@ -10,7 +10,7 @@ from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, vie
 
 from mosaic.gui.app import Application
 from mosaic.gui.models.runs_table import COLUMN_IDS
-from mosaic.gui.panels.runs import RunsPanel, RunsView
+from mosaic.gui.panels.runs_panel import RunsPanel, RunsTableView
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def click_run(panel: RunsPanel, number: int) -> None:
 def test_a_click_looks_at_the_run(program: Application, panel: RunsPanel) -> None:
     click_run(panel, 1)
     pump(lambda: program.workbench.selection == run_id(1), "the run to be looked at")
-    assert program.window.page == "run"
+    assert program.window.current_page == "run"
     assert "Acrobot-v1" in find(program.window, "run.title", QLabel).text()
     assert program.workbench.marks == [run_id(1)]
 
@@ -56,15 +56,15 @@ def test_several_runs_are_marked_without_leaving_the_one_that_is_looked_at(
     panel.table.selectionModel().select(index, wanted)
     pump(lambda: program.workbench.marks == [run_id(2), run_id(1)], "both to be marked, newest first")
     assert program.workbench.selection == run_id(2)
-    assert len(program.workbench.chosen()) == 2
+    assert len(program.workbench.target_runs()) == 2
 
 
 def test_the_list_follows_a_run_that_is_looked_at_from_elsewhere(program: Application, panel: RunsPanel) -> None:
     program.workbench.select(run_id(2))
-    assert panel._chosen_rows() == [panel._model.row_of(run_id(2))]
+    assert panel._selected_rows() == [panel._model.row_of(run_id(2))]
     program.workbench.select(run_id(4))  # archived: not in the list
-    assert panel._chosen_rows() == []
-    assert [one["run_id"] for one in program.workbench.chosen()] == [run_id(4)]
+    assert panel._selected_rows() == []
+    assert [one["run_id"] for one in program.workbench.target_runs()] == [run_id(4)]
 
 
 def test_a_button_of_the_runs_header_is_about_that_run_and_the_list_shows_it(
@@ -72,10 +72,10 @@ def test_a_button_of_the_runs_header_is_about_that_run_and_the_list_shows_it(
 ) -> None:
     program.workbench.select(run_id(3))
     program.workbench.mark([run_id(2), run_id(1)])
-    assert len(panel._chosen_rows()) == 2
+    assert len(panel._selected_rows()) == 2
     click(find(program.window, "header.run.pause", QToolButton))
     assert program.workbench.marks == [run_id(3)]
-    assert panel._chosen_rows() == [panel._model.row_of(run_id(3))]
+    assert panel._selected_rows() == [panel._model.row_of(run_id(3))]
 
 
 def test_a_search_hides_the_rest_and_keeps_what_is_looked_at(program: Application, panel: RunsPanel) -> None:
@@ -89,7 +89,7 @@ def test_a_search_hides_the_rest_and_keeps_what_is_looked_at(program: Applicatio
     pump(lambda: panel._stack.currentWidget() is panel._no_match, "the empty state")
     click(find(panel, "runs.clear"))
     pump(lambda: panel._model.rowCount() == 4, "all rows, the archived one too")
-    assert panel._chosen_rows() == [panel._model.row_of(run_id(2))]
+    assert panel._selected_rows() == [panel._model.row_of(run_id(2))]
 
 
 def test_archived_runs_are_behind_a_button(panel: RunsPanel) -> None:
@@ -101,7 +101,7 @@ def test_archived_runs_are_behind_a_button(panel: RunsPanel) -> None:
 def test_a_run_that_leaves_the_list_takes_nobody_along(program: Application, panel: RunsPanel) -> None:
     program.workbench.select(run_id(2))
     program.workbench.mark([run_id(2), run_id(1)])
-    program.workbench.runs.forget({run_id(2)})
+    program.workbench.runs.remove({run_id(2)})
     pump_for(0.15)
     assert program.workbench.selection is None
 
@@ -120,7 +120,7 @@ def test_a_workspace_without_runs_says_what_to_do(program: Application) -> None:
     assert panel is not None
     pump(lambda: panel._stack.currentWidget() is panel._none, "the empty state")
     wanted: list[object] = []
-    program.workbench.form_wanted.connect(wanted.append)
+    program.workbench.form_requested.connect(wanted.append)
     click(find(panel, "runs.start"))
     assert wanted == [None]
 
@@ -138,11 +138,11 @@ def test_a_narrow_list_shows_the_first_columns_and_a_wide_one_all(panel: RunsPan
 
 
 def test_hidden_columns_and_the_order_are_remembered(program: Application, panel: RunsPanel) -> None:
-    panel.table._want("seed", False)
+    panel.table._set_column_visible("seed", False)
     panel.table.horizontalHeader().setSortIndicator(COLUMN_IDS.index("return"), Qt.SortOrder.DescendingOrder)
-    again = RunsView(panel._model, program.settings)
+    again = RunsTableView(panel._model, program.settings)
     again.resize(1400, 300)
-    again.fit()
+    again.fit_columns()
     assert again.isColumnHidden(COLUMN_IDS.index("seed"))
     assert again.horizontalHeader().sortIndicatorSection() == COLUMN_IDS.index("return")
     again.deleteLater()

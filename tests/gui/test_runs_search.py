@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.helpers.gui_runs import running, view
 
-from mosaic.gui.models.search import parse
+from mosaic.gui.models.search import parse_query
 
 RUNS = [
     view(1, algo="ppo", env_id="CartPole-v1", seed=1, tags=["baseline"]),
@@ -47,20 +47,20 @@ RUNS = [
     ],
 )
 def test_a_search_finds_the_runs_that_fit_all_of_its_terms(text: str, expected: list[int]) -> None:
-    query = parse(text)
-    assert [number for number, run in enumerate(RUNS, 1) if query.fits(run)] == expected
+    query = parse_query(text)
+    assert [number for number, run in enumerate(RUNS, 1) if query.matches(run)] == expected
 
 
 @pytest.mark.parametrize("text", ["algo:", "status: ", "tag:,", "-", '"', "seed:x"])
 def test_what_is_still_being_typed_raises_nothing(text: str) -> None:
-    [parse(text).fits(run) for run in RUNS]
+    [parse_query(text).matches(run) for run in RUNS]
 
 
 def test_a_key_without_its_value_hides_nothing() -> None:
-    assert all(parse("algo:").fits(run) for run in RUNS)
+    assert all(parse_query("algo:").matches(run) for run in RUNS)
 
 
 def test_a_word_with_a_colon_that_is_no_key_is_searched_as_it_stands() -> None:
     own = view(6, env_id="my_module:Maze-v0")
-    assert parse("my_module:maze").fits(own)
-    assert not parse("my_module:maze").fits(RUNS[0])
+    assert parse_query("my_module:maze").matches(own)
+    assert not parse_query("my_module:maze").matches(RUNS[0])

@@ -13,9 +13,9 @@ from tests.helpers.gui_runs import run_id, running, view
 
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.bridge import Bridge
-from mosaic.gui.models.runs import Runs
-from mosaic.gui.models.runs_table import COLUMN_IDS, RESORT_ABOVE, RunsTable
-from mosaic.gui.models.search import parse
+from mosaic.gui.models.runs_model import Runs
+from mosaic.gui.models.runs_table import COLUMN_IDS, MAX_SINGLE_MOVES, RunsTableModel
+from mosaic.gui.models.search import parse_query
 
 DOWN, UP = Qt.SortOrder.DescendingOrder, Qt.SortOrder.AscendingOrder
 
@@ -33,26 +33,26 @@ def runs(bridge: Bridge) -> Runs:
 
 
 @pytest.fixture
-def table(runs: Runs) -> RunsTable:
-    made = RunsTable(runs)
+def table(runs: Runs) -> RunsTableModel:
+    made = RunsTableModel(runs)
     QAbstractItemModelTester(made, QAbstractItemModelTester.FailureReportingMode.Fatal, made)
     return made
 
 
-def shown(table: RunsTable) -> list[int]:
+def shown(table: RunsTableModel) -> list[int]:
     return [int(table.run_id(row)[-5:]) for row in range(table.rowCount())]
 
 
-def text(table: RunsTable, row: int, column: str) -> Any:
+def text(table: RunsTableModel, row: int, column: str) -> Any:
     return table.index(row, COLUMN_IDS.index(column)).data()
 
 
-def test_the_newest_run_is_first(runs: Runs, table: RunsTable) -> None:
+def test_the_newest_run_is_first(runs: Runs, table: RunsTableModel) -> None:
     runs.update([view(2), view(3), view(1)])
     assert shown(table) == [3, 2, 1]
 
 
-def test_any_column_sorts_both_ways_and_what_is_missing_stays_last(runs: Runs, table: RunsTable) -> None:
+def test_any_column_sorts_both_ways_and_what_is_missing_stays_last(runs: Runs, table: RunsTableModel) -> None:
     runs.update([view(1, episodic_return=5.0), view(2, episodic_return=None), view(3, episodic_return=9.0)])
     column = COLUMN_IDS.index("return")
     table.sort(column, DOWN)
@@ -65,13 +65,13 @@ def test_any_column_sorts_both_ways_and_what_is_missing_stays_last(runs: Runs, t
         assert sorted(shown(table)) == [1, 2, 3]
 
 
-def test_runs_that_need_somebody_come_first_by_state(runs: Runs, table: RunsTable) -> None:
+def test_runs_that_need_somebody_come_first_by_state(runs: Runs, table: RunsTableModel) -> None:
     runs.update([view(1), running(2), view(3, outcome="failed"), running(4, is_stalled=True)])
     table.sort(COLUMN_IDS.index("state"), UP)
     assert shown(table) == [2, 4, 3, 1]
 
 
-def test_a_poll_changes_cells_and_moves_no_row(runs: Runs, table: RunsTable) -> None:
+def test_a_poll_changes_cells_and_moves_no_row(runs: Runs, table: RunsTableModel) -> None:
     runs.update([running(1), view(2), view(3)])
     resets, moves, changes = QSignalSpy(table.modelReset), QSignalSpy(table.rowsMoved), QSignalSpy(table.dataChanged)
     runs.update([running(1, global_step=200), view(2), view(3)])
@@ -79,7 +79,7 @@ def test_a_poll_changes_cells_and_moves_no_row(runs: Runs, table: RunsTable) -> 
     assert text(table, 2, "progress") == "20%"
 
 
-def test_a_row_whose_value_passes_another_moves_alone(runs: Runs, table: RunsTable) -> None:
+def test_a_row_whose_value_passes_another_moves_alone(runs: Runs, table: RunsTableModel) -> None:
     runs.update([running(number, episodic_return=float(number)) for number in (1, 2, 3)])
     table.sort(COLUMN_IDS.index("return"), DOWN)
     kept = QPersistentModelIndex(table.index(2, 0))
@@ -93,8 +93,8 @@ def test_a_row_whose_value_passes_another_moves_alone(runs: Runs, table: RunsTab
 
 
 def test_many_rows_that_change_at_once_are_sorted_anew_with_their_selection(runs: Runs) -> None:
-    table = RunsTable(runs)  # without the tester, which looks at every row after every row
-    many = 3 * RESORT_ABOVE
+    table = RunsTableModel(runs)  # without the tester, which looks at every row after every row
+    many = 3 * MAX_SINGLE_MOVES
     runs.update([running(number, sps=float(number)) for number in range(many)])
     table.sort(COLUMN_IDS.index("sps"), UP)
     kept = QPersistentModelIndex(table.index(0, 0))
@@ -105,9 +105,9 @@ def test_many_rows_that_change_at_once_are_sorted_anew_with_their_selection(runs
     assert resets.count() == 0
 
 
-def test_a_search_shows_what_fits_and_follows_what_changes(runs: Runs, table: RunsTable) -> None:
+def test_a_search_shows_what_fits_and_follows_what_changes(runs: Runs, table: RunsTableModel) -> None:
     runs.update([running(1), view(2), running(3)])
-    table.search(parse("status:running"), False)
+    table.set_query(parse_query("status:running"), False)
     assert shown(table) == [3, 1]
     runs.update([view(3)])
     assert shown(table) == [1]
@@ -115,31 +115,33 @@ def test_a_search_shows_what_fits_and_follows_what_changes(runs: Runs, table: Ru
     assert shown(table) == [4, 1]
 
 
-def test_archived_runs_are_shown_on_demand(runs: Runs, table: RunsTable) -> None:
+def test_archived_runs_are_shown_on_demand(runs: Runs, table: RunsTableModel) -> None:
     runs.update([view(1), view(2, is_archived=True)])
     assert shown(table) == [1]
-    table.search(parse(""), True)
+    table.set_query(parse_query(""), True)
     assert shown(table) == [2, 1]
 
 
-def test_a_run_that_is_removed_leaves_the_table(runs: Runs, table: RunsTable) -> None:
+def test_a_run_that_is_removed_leaves_the_table(runs: Runs, table: RunsTableModel) -> None:
     runs.update([view(1), view(2), view(3)])
-    runs.forget({run_id(2)})
+    runs.remove({run_id(2)})
     assert shown(table) == [3, 1]
     assert table.row_of(run_id(2)) is None
     assert table.row_of(run_id(1)) == 1
 
 
-def test_what_qt_does_to_the_current_row_meanwhile_is_marked_as_not_the_users(runs: Runs, table: RunsTable) -> None:
+def test_what_qt_does_to_the_current_row_meanwhile_is_marked_as_not_the_users(
+    runs: Runs, table: RunsTableModel
+) -> None:
     runs.update([view(1), view(2)])
     seen: list[bool] = []
-    table.rowsRemoved.connect(lambda *_: seen.append(table.is_moving))
-    runs.forget({run_id(2)})
+    table.rowsRemoved.connect(lambda *_: seen.append(table.is_updating))
+    runs.remove({run_id(2)})
     assert seen == [True]
-    assert not table.is_moving
+    assert not table.is_updating
 
 
-def test_cells_say_things_as_people_read_them(runs: Runs, table: RunsTable) -> None:
+def test_cells_say_things_as_people_read_them(runs: Runs, table: RunsTableModel) -> None:
     runs.update([running(1, sps=50_700.0, seconds_left=192.0, tags=["a", "b"], kind="policy_eval", seed=None)])
     said = {column: text(table, 0, column) for column in COLUMN_IDS if column != "age"}
     assert said == {

@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 from tests.helpers.gui import click, find, has, press, pump, settle, type_text
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.gui import theme
 from mosaic.gui.app import Application
 from mosaic.gui.panels.welcome import EXAMPLES
@@ -37,14 +37,14 @@ def test_the_palette_does_what_is_typed(program: Application) -> None:
     _, search = open_palette(program)
     search("setti")
     press(find(program.window, "palette.search"), Qt.Key.Key_Return)
-    pump(lambda: program.window.page == "settings", "the settings")
+    pump(lambda: program.window.current_page == "settings", "the settings")
     settle()
     assert not has(program.window, "palette")
 
 
 def test_the_palette_shows_keys_and_greys_what_cannot_be_done(program: Application) -> None:
     program.window.action("help.about").setEnabled(False)
-    rows = {row.id: row for row in program.window.table}
+    rows = {row.id: row for row in program.window.action_table}
     object.__setattr__(rows["help.about"], "when", lambda _: False)
     try:
         found, search = open_palette(program)
@@ -67,7 +67,7 @@ def test_arrows_move_over_what_can_be_done(program: Application) -> None:
 
 
 @pytest.mark.usefixtures("daemon")
-def test_the_palette_finds_runs(trainer: Trainer, program: Application) -> None:
+def test_the_palette_finds_runs(trainer: TrainerClient, program: Application) -> None:
     run_ids = [trainer.submit(scripted())["run_id"] for _ in range(3)]
     for run_id in run_ids:
         ended(trainer, run_id)
@@ -77,7 +77,7 @@ def test_the_palette_finds_runs(trainer: Trainer, program: Application) -> None:
     search(run_ids[0][-6:])
     press(find(program.window, "palette.search"), Qt.Key.Key_Return)
     pump(lambda: program.workbench.selection == run_ids[0], "the run")
-    assert program.window.page == "run"
+    assert program.window.current_page == "run"
 
 
 def test_the_theme_changes_at_once_and_is_remembered(
@@ -104,7 +104,7 @@ def test_the_text_grows(qapp: QApplication, program: Application) -> None:
     program.window.show_page("settings")
     find(program.window, "settings.font", QDoubleSpinBox).setValue(12.5)
     assert qapp.font().pointSizeF() == 12.5
-    assert theme.heading().pointSizeF() == 14.5
+    assert theme.heading_font().pointSizeF() == 14.5
     find(program.window, "settings.font", QDoubleSpinBox).setValue(10)
 
 
@@ -115,7 +115,7 @@ def test_keys_can_be_changed_reset_and_are_never_given_twice(
     program.window.show_page("settings")
     table = find(program.window, "settings.keys", QTableWidget)
     edit = find(program.window, "settings.key", QKeySequenceEdit)
-    row = next(number for number, row in enumerate(program.window.table) if row.id == "app.trainer")
+    row = next(number for number, row in enumerate(program.window.action_table) if row.id == "app.trainer")
     table.selectRow(row)
 
     def put(keys: str) -> None:
@@ -132,7 +132,7 @@ def test_keys_can_be_changed_reset_and_are_never_given_twice(
 
 
 @pytest.mark.usefixtures("daemon")
-def test_the_trainer_lists_what_runs_and_what_waits(trainer: Trainer, program: Application) -> None:
+def test_the_trainer_lists_what_runs_and_what_waits(trainer: TrainerClient, program: Application) -> None:
     payload = scripted(steps=10_000, dt=0.05)
     urgent = {**scripted(steps=10_000, dt=0.05), "schedule": {"priority": 3}}
     working = [trainer.submit(payload)["run_id"] for _ in range(4)]
@@ -167,25 +167,25 @@ def test_the_trainer_lists_what_runs_and_what_waits(trainer: Trainer, program: A
 
 def test_an_example_opens_in_the_form(program: Application) -> None:
     wanted: list[object] = []
-    program.workbench.form_wanted.connect(wanted.append)
+    program.workbench.form_requested.connect(wanted.append)
     program.window.show()
     program.window.show_page("welcome")
     click(find(program.window, "welcome.form.cartpole"))
     assert wanted == [EXAMPLES[0].payloads()[0]]
-    assert program.window.page == "train"
+    assert program.window.current_page == "train"
 
 
-def test_the_examples_are_payloads_that_the_trainer_takes(trainer: Trainer) -> None:
+def test_the_examples_are_payloads_that_the_trainer_takes(trainer: TrainerClient) -> None:
     for example in EXAMPLES:
         for payload in example.payloads()[:1]:
             assert trainer.check(payload)["ok"], example.id
 
 
-def test_an_example_is_trained_by_a_click(daemon: LiveDaemon, trainer: Trainer, program: Application) -> None:
+def test_an_example_is_trained_by_a_click(daemon: LiveDaemon, trainer: TrainerClient, program: Application) -> None:
     program.start()
     pump(lambda: program.workbench.status, "the trainer")
     click(find(program.window, "welcome.train.acrobot"))
-    pump(lambda: program.window.page == "run", "the run", 60)
+    pump(lambda: program.window.current_page == "run", "the run", 60)
     views = trainer.runs()
     assert {view["seed"] for view in views} == {1, 2, 3}
     assert {view["group"] for view in views} == {"example-acrobot"}

@@ -11,13 +11,13 @@ from tests.helpers.daemons import ended, scripted
 from tests.helpers.gui import close, pump
 from tests.helpers.tunnel import Tunnel
 
-from mosaic.client import Trainer, read_address
+from mosaic.client import TrainerClient, read_daemon_address
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
 
 
 @pytest.fixture
-def tunnel(trainer: Trainer) -> Iterator[Tunnel]:
+def tunnel(trainer: TrainerClient) -> Iterator[Tunnel]:
     made = Tunnel(trainer.status()["address"])
     made.open()
     yield made
@@ -29,7 +29,7 @@ def far(
     qapp: QApplication, workspace: Workspace, tunnel: Tunnel, tmp_path: Path, settings_path: Path
 ) -> Iterator[Application]:
     """A window that knows the trainer's token and the tunnel's end, and nothing of its workspace."""
-    there = read_address(workspace)
+    there = read_daemon_address(workspace)
     assert there is not None
     program = Application(qapp, Workspace(tmp_path / "elsewhere"), settings_path, (tunnel.address, there.token))
     program.start()
@@ -38,7 +38,7 @@ def far(
 
 
 def test_a_run_is_followed_through_a_tunnel_that_breaks_and_comes_back(
-    trainer: Trainer, tunnel: Tunnel, far: Application, tmp_path: Path
+    trainer: TrainerClient, tunnel: Tunnel, far: Application, tmp_path: Path
 ) -> None:
     first = trainer.submit(scripted(steps=100_000, dt=0.01))["run_id"]
     pump(lambda: (far.workbench.runs.get(first) or {}).get("stage") == "running", "the run")
@@ -55,4 +55,4 @@ def test_a_run_is_followed_through_a_tunnel_that_breaks_and_comes_back(
     pump(lambda: not far.window.banner.isVisible(), "the banner to go")
     pump(lambda: (far.workbench.runs.get(first) or {}).get("outcome") == "cancelled", "the run's end")
     assert far.workbench.selection == first
-    assert read_address(Workspace(tmp_path / "elsewhere")) is None, "a trainer of this machine's was started"
+    assert read_daemon_address(Workspace(tmp_path / "elsewhere")) is None, "a trainer of this machine's was started"

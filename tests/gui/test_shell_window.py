@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QLabel, QMenu, QMessageBox, QTextBrowser, QToolBut
 from tests.helpers.daemons import LiveDaemon, ended, scripted
 from tests.helpers.gui import click, find, has, press, pump, settle
 
-from mosaic.client import Trainer, read_address
+from mosaic.client import TrainerClient, read_daemon_address
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
 
@@ -29,40 +29,42 @@ def test_the_corner_tells_of_the_trainer_and_leads_to_it(daemon: LiveDaemon, pro
     corner = find(program.window, "trainer", QToolButton)
     pump(lambda: "0/4 busy" in corner.text(), "the corner to tell of the trainer")
     click(corner)
-    assert program.window.page == "trainer"
+    assert program.window.current_page == "trainer"
     pump(lambda: find(program.window, "trainer.state", QLabel).text() == "connected", "the trainer's page")
 
 
 def test_a_workspace_without_runs_opens_with_the_welcome(daemon: LiveDaemon, program: Application) -> None:
-    program.settings.put_here("page", "run")
+    program.settings.put_for_workspace("page", "run")
     program.start()
     pump(lambda: program.workbench.status, "the trainer")
-    pump(lambda: program.window.page == "welcome", "the welcome")
+    pump(lambda: program.window.current_page == "welcome", "the welcome")
 
 
 def test_a_workspace_with_runs_opens_with_the_newest(
-    daemon: LiveDaemon, trainer: Trainer, program: Application
+    daemon: LiveDaemon, trainer: TrainerClient, program: Application
 ) -> None:
     run_id = trainer.submit(scripted())["run_id"]
     ended(trainer, run_id)
     program.start()
-    pump(lambda: program.window.page == "run", "the run's page")
+    pump(lambda: program.window.current_page == "run", "the run's page")
     assert program.workbench.selection == run_id
 
 
-def test_the_run_that_was_named_is_shown(daemon: LiveDaemon, trainer: Trainer, program: Application) -> None:
+def test_the_run_that_was_named_is_shown(daemon: LiveDaemon, trainer: TrainerClient, program: Application) -> None:
     first, second = (trainer.submit(scripted())["run_id"] for _ in range(2))
     for run_id in (first, second):
         ended(trainer, run_id)
     program.start(first)
-    pump(lambda: program.workbench.selection == first and program.window.page == "run", "the run that was named")
+    pump(
+        lambda: program.workbench.selection == first and program.window.current_page == "run", "the run that was named"
+    )
     program.workbench.select(second)
     pump(lambda: program.workbench.selection == second, "another choice to stay")
 
 
 @pytest.mark.usefixtures("daemon")
 def test_a_second_window_opens_where_the_first_was_left(
-    trainer: Trainer, make_program: Callable[[], Application]
+    trainer: TrainerClient, make_program: Callable[[], Application]
 ) -> None:
     run_id = trainer.submit(scripted())["run_id"]
     ended(trainer, run_id)
@@ -71,19 +73,19 @@ def test_a_second_window_opens_where_the_first_was_left(
     pump(lambda: first.workbench.selection == run_id, "the run")
     first.window.resize(1200, 700)
     first.window.show_page("settings")
-    first.window.remember()
+    first.window.save_layout()
     second = make_program()
     second.start()
     assert (second.window.width(), second.window.height()) == (1200, 700)
     pump(lambda: len(second.workbench.runs) == 1, "the runs")
-    assert second.window.page == "settings"
+    assert second.window.current_page == "settings"
     assert second.workbench.selection == run_id
 
 
 def test_what_changed_is_written_by_the_clock(program: Application, settings_path: Path) -> None:
     """So that a window that is killed loses nothing: nobody calls anything here."""
-    program.window._clock.setInterval(20)
-    program.window.start_remembering()
+    program.window._save_layout_timer.setInterval(20)
+    program.window.start_saving_layout()
     program.window.resize(1111, 666)
     program.workbench.select("some-run")
     pump(lambda: settings_path.exists() and "some-run" in settings_path.read_text(), "the settings to be written")
@@ -108,7 +110,7 @@ def test_a_drained_trainer_stays_away_until_it_is_wanted(workspace: Workspace, p
     click(next(button for button in box.buttons() if button.text() == "Drain"))
     pump(lambda: not program.workbench.status, "the trainer to end")
     pump(lambda: "drained" in program.window.banner.label.text(), "the banner to say so")
-    pump(lambda: read_address(workspace) is None, "its process to end")
+    pump(lambda: read_daemon_address(workspace) is None, "its process to end")
     wake = find(program.window, "trainer.wake")
     pump(wake.isVisible, "the way back")
     click(wake)
@@ -117,15 +119,15 @@ def test_a_drained_trainer_stays_away_until_it_is_wanted(workspace: Workspace, p
 
 def test_every_page_has_its_keys(program: Application) -> None:
     program.window.show()
-    listed = [row.id for row in program.window.table if row.id.startswith("go.")]
+    listed = [row.id for row in program.window.action_table if row.id.startswith("go.")]
     assert listed
     for action_id in reversed(listed):
         program.window.action(action_id).trigger()
-        assert program.window.page == action_id.removeprefix("go.")
+        assert program.window.current_page == action_id.removeprefix("go.")
 
 
 def test_keys_and_names_are_given_once(program: Application) -> None:
-    rows = program.window.table
+    rows = program.window.action_table
     assert len({row.id for row in rows}) == len(rows)
     keys = [program.window.action(row.id).shortcut().toString() for row in rows]
     keys = [key for key in keys if key]
@@ -133,10 +135,10 @@ def test_keys_and_names_are_given_once(program: Application) -> None:
 
 
 def test_every_action_is_in_a_menu_and_says_its_keys(program: Application) -> None:
-    for row in program.window.table:
+    for row in program.window.action_table:
         action = program.window.action(row.id)
         assert action.associatedObjects(), row.id
-        if row.keys:
+        if row.shortcut:
             assert action.shortcut().toString() in action.toolTip()
 
 

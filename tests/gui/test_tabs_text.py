@@ -14,15 +14,15 @@ from PySide6.QtWidgets import QCheckBox, QListWidget, QPlainTextEdit, QPushButto
 from tests.helpers.gui import click, find, pump, pump_for
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
-from mosaic.arena.video import Video
+from mosaic.arena.video import EpisodeVideo
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
 from mosaic.gui.app import Application
-from mosaic.gui.models.events import KEPT, LogLine
-from mosaic.gui.models.events_table import EventsTable
-from mosaic.gui.models.film import Film, videos_of
-from mosaic.gui.panels.config import changed_settings
-from mosaic.gui.views.film_view import FilmView
+from mosaic.gui.models.event_log import MAX_EVENT_LINES, EventLine
+from mosaic.gui.models.events_table import EventsTableModel
+from mosaic.gui.models.video_file import VideoReader, list_videos
+from mosaic.gui.panels.config_panel import changed_settings
+from mosaic.gui.views.video_player import VideoPlayer
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_the_config_is_shown_copied_and_opened_in_the_form(program: Application,
     assert table.isVisible()
     assert "seed" in [table.item(row, 0).text() for row in range(table.rowCount())]  # type: ignore[union-attr]
     wanted: list[Any] = []
-    program.workbench.form_wanted.connect(wanted.append)
+    program.workbench.form_requested.connect(wanted.append)
     click(find(program.window, "config.edit", QPushButton))
     assert wanted == [fake.payload]
 
@@ -117,8 +117,10 @@ def test_the_scratch_page_takes_verdicts_and_is_remembered(
 
 def test_events_are_filtered_by_kind_run_and_text(program: Application, fake: FakeTrainer) -> None:
     events = program.workbench.events
-    table = EventsTable(events)
-    events._take([LogLine(1.0, run_id(1), "checkpoint", "step=5"), LogLine(2.0, run_id(2), "warning", "Slow disk")])
+    table = EventsTableModel(events)
+    events._append(
+        [EventLine(1.0, run_id(1), "checkpoint", "step=5"), EventLine(2.0, run_id(2), "warning", "Slow disk")]
+    )
 
     def shown() -> list[str]:
         lines = [table.line(row) for row in range(table.rowCount())]
@@ -131,19 +133,19 @@ def test_events_are_filtered_by_kind_run_and_text(program: Application, fake: Fa
     assert shown() == ["checkpoint"]
     table.filter(text="slow")
     assert shown() == ["warning"]
-    events._take([LogLine(3.0, run_id(2), "warning", "slow again"), LogLine(3.0, run_id(2), "warning", "fast")])
+    events._append([EventLine(3.0, run_id(2), "warning", "slow again"), EventLine(3.0, run_id(2), "warning", "fast")])
     assert shown() == ["warning", "warning"]
     table.deleteLater()
 
 
 def test_no_more_events_are_kept_than_can_be_read(program: Application, fake: FakeTrainer) -> None:
     events = program.workbench.events
-    events._take([LogLine(float(number), "", "step", str(number)) for number in range(KEPT)])
-    events._take([LogLine(0.0, "", "step", "newest")])
+    events._append([EventLine(float(number), "", "step", str(number)) for number in range(MAX_EVENT_LINES)])
+    events._append([EventLine(0.0, "", "step", "newest")])
     table = find(program.window, "log.table", QTableView)
     model = table.model()
-    assert model.rowCount() == KEPT
-    assert model.index(KEPT - 1, 3).data() == "newest"
+    assert model.rowCount() == MAX_EVENT_LINES
+    assert model.index(MAX_EVENT_LINES - 1, 3).data() == "newest"
 
 
 # --- videos
@@ -154,35 +156,35 @@ def filmed(tmp_path: Path) -> RunFolder:
     """A run with two videos of 40 and 10 frames, each frame a grey of its own, and one that is no video."""
     folder = RunFolder(tmp_path / run_id(1))
     for number, length in enumerate((40, 10)):
-        video = Video(folder.videos / f"episode-{number}.mp4", fps=20)
+        video = EpisodeVideo(folder.videos / f"episode-{number}.mp4", fps=20)
         for frame in range(length):
-            video.add(np.full((64, 96, 3), frame * 5, np.uint8))
+            video.add_frame(np.full((64, 96, 3), frame * 5, np.uint8))
         video.finish(f"e{number}", 12.5 + number, length)
     (folder.videos / "broken.mp4").write_bytes(b"no video")
     return folder
 
 
 def test_videos_are_listed_with_what_is_known_of_them(filmed: RunFolder) -> None:
-    found = {video.path.name: video for video in videos_of(str(filmed.path))}
+    found = {video.path.name: video for video in list_videos(str(filmed.path))}
     assert set(found) == {"episode-0.mp4", "episode-1.mp4", "broken.mp4"}
     assert (found["episode-1.mp4"].episode_return, found["episode-1.mp4"].episode_length) == (13.5, 10)
     assert found["broken.mp4"].episode_return is None
-    assert videos_of(str(filmed.path / "nowhere")) == []
+    assert list_videos(str(filmed.path / "nowhere")) == []
 
 
 def test_a_film_is_read_in_parts_and_from_any_place(filmed: RunFolder) -> None:
-    film = Film(filmed.videos / "episode-0.mp4")
+    film = VideoReader(filmed.videos / "episode-0.mp4")
     first, second = film.read(24), film.read(24)
     assert (len(first), len(second), film.read(24)) == (24, 16, [])
     assert (film.rate_hz, first[0].width, first[0].height) == (20.0, 96, 64)
-    assert film.length_s == pytest.approx(2.0, abs=0.1)
+    assert film.duration_s == pytest.approx(2.0, abs=0.1)
     greys = [picture.rgb[0] for picture in (*first, *second)]
     assert greys == sorted(greys)
     (middle,) = film.read(1, 1.0)
     assert middle.at_s == pytest.approx(1.0, abs=0.026)
     film.close()
     with pytest.raises(BadInput, match="cannot be played"):
-        Film(filmed.videos / "broken.mp4").read(1)
+        VideoReader(filmed.videos / "broken.mp4").read(1)
 
 
 def test_a_video_plays_in_the_window_to_its_end(program: Application, filmed: RunFolder) -> None:
@@ -190,18 +192,18 @@ def test_a_video_plays_in_the_window_to_its_end(program: Application, filmed: Ru
     program.workbench.select(run_id(1), "videos")
     listed = pump(lambda: program.window.findChild(QListWidget, "videos.list"), "the tab")
     pump(lambda: listed.count() == 3, "the videos")
-    film = find(program.window, "videos.film", FilmView)
+    film = find(program.window, "videos.film", VideoPlayer)
     names = [listed.item(row).text().split("\n")[0] for row in range(3)]
     listed.setCurrentRow(names.index("episode-1"))
-    pump(lambda: film._film is not None and film._film.path.stem == "episode-1" and film._at_s > 0.3, "it to play")
+    pump(lambda: film._reader is not None and film._reader.path.stem == "episode-1" and film._at_s > 0.3, "it to play")
     pump(lambda: not film._is_playing, "its end")
     click(find(program.window, "videos.film.play"))
     pump(lambda: film._is_playing and 0 < film._at_s < 0.4, "it to play again")
     listed.setCurrentRow(names.index("broken"))
-    pump(lambda: "cannot be played" in film.canvas._said, "the reason")
-    program.workbench.tab_wanted.emit("overview")
+    pump(lambda: "cannot be played" in film.canvas._text, "the reason")
+    program.workbench.tab_requested.emit("overview")
     pump_for(0.05)
-    assert not film._clock.isActive()
+    assert not film._frame_timer.isActive()
 
 
 def test_a_run_without_videos_says_how_to_get_some(program: Application, fake: FakeTrainer) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.helpers.daemons import ended
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.models import tensorboard
+from mosaic.gui.models import tensorboard_process
 from mosaic.gui.views import web
 
 HELPER = Path(__file__).parents[1] / "helpers" / "tensorboard_window.py"
@@ -32,8 +32,10 @@ def small() -> dict[str, object]:
 
 
 @pytest.mark.skipif(not web.is_installed(), reason="Qt WebEngine is not installed")
-@pytest.mark.skipif(not tensorboard.is_installed(), reason="TensorBoard is not installed")
-def test_the_page_shows_the_scalars_of_the_run(trainer: Trainer, workspace: Workspace, settings_path: Path) -> None:
+@pytest.mark.skipif(not tensorboard_process.is_installed(), reason="TensorBoard is not installed")
+def test_the_page_shows_the_scalars_of_the_run(
+    trainer: TrainerClient, workspace: Workspace, settings_path: Path
+) -> None:
     run = trainer.submit(small())
     assert ended(trainer, run["run_id"])["outcome"] == "succeeded"
     done = subprocess.run(

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QApplication
 from tests.helpers.daemons import wait_for
 from tests.helpers.gui import pump, settle
 
-from mosaic.gui.models.tensorboard import FAILED, READY, STARTING, STOPPED, TensorBoard, command
+from mosaic.gui.models.tensorboard_process import FAILED, READY, STARTING, STOPPED, TensorBoardProcess, launch_command
 
 SERVES = """
 import subprocess, sys, time
@@ -31,8 +31,8 @@ def pretend(script: str) -> list[str]:
 
 
 @pytest.fixture
-def board(qapp: QApplication) -> Iterator[TensorBoard]:
-    made = TensorBoard()
+def board(qapp: QApplication) -> Iterator[TensorBoardProcess]:
+    made = TensorBoardProcess()
     yield made
     made.close()
     made.deleteLater()
@@ -53,7 +53,7 @@ def group_of(pid: int) -> set[int]:
     return found
 
 
-def test_it_serves_and_is_ended_with_its_children(board: TensorBoard) -> None:
+def test_it_serves_and_is_ended_with_its_children(board: TensorBoardProcess) -> None:
     board.start(pretend(SERVES))
     assert board.state == STARTING
     pump(lambda: board.state == READY, "TensorBoard")
@@ -65,7 +65,7 @@ def test_it_serves_and_is_ended_with_its_children(board: TensorBoard) -> None:
     pump(lambda: not group_of(pid), "its end")
 
 
-def test_closing_waits_until_it_is_gone(board: TensorBoard) -> None:
+def test_closing_waits_until_it_is_gone(board: TensorBoardProcess) -> None:
     deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN){SERVES}"
     board.start(pretend(deaf))
     pump(lambda: board.state == READY, "TensorBoard")
@@ -74,7 +74,7 @@ def test_closing_waits_until_it_is_gone(board: TensorBoard) -> None:
     wait_for(lambda: not group_of(pid), "its end, without an event loop")
 
 
-def test_a_crash_is_told_with_its_last_words(board: TensorBoard) -> None:
+def test_a_crash_is_told_with_its_last_words(board: TensorBoardProcess) -> None:
     board.start(pretend("import sys; print('no room', file=sys.stderr); sys.exit(3)"))
     pump(lambda: board.state == FAILED, "the crash")
     assert board.problem == "TensorBoard has ended unexpectedly (exit code 3). Its last words: no room"
@@ -85,7 +85,7 @@ def test_a_crash_is_told_with_its_last_words(board: TensorBoard) -> None:
     assert "signal 9" in board.problem
 
 
-def test_a_program_that_cannot_be_started_is_told(board: TensorBoard) -> None:
+def test_a_program_that_cannot_be_started_is_told(board: TensorBoardProcess) -> None:
     board.start(["/no/such/python"])
     pump(lambda: board.state == FAILED, "the failure")
     assert board.problem.startswith("TensorBoard cannot be started")
@@ -102,7 +102,7 @@ def test_it_ends_when_the_window_is_killed(tmp_path: Path) -> None:
         "print(board.pid, flush=True)\n"
         "time.sleep(300)\n"
     )
-    words = command(tmp_path / "logs", "a run")
+    words = launch_command(tmp_path / "logs", "a run")
     process = subprocess.Popen(
         [sys.executable, "-c", window, json.dumps(words)],
         stdout=subprocess.PIPE,

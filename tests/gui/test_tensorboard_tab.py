@@ -17,8 +17,8 @@ from tests.helpers.gui import click, find, pump, settle
 from tests.helpers.gui_frames import RUN, StillTrainer, still_workbench, view_of
 
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.models.tensorboard import READY, STOPPED
-from mosaic.gui.panels.tensorboard import TensorBoardTab, logdir_of
+from mosaic.gui.models.tensorboard_process import READY, STOPPED
+from mosaic.gui.panels.tensorboard_panel import TensorBoardTab, find_logdir
 from mosaic.gui.workbench import Workbench
 
 SERVES = """
@@ -74,7 +74,7 @@ def make(workbench: Workbench) -> Iterator[Make]:
     for new in made:
         new.close()
         new.board.close()
-        new._linger.stop()
+        new._stop_timer.stop()
         new.deleteLater()
     settle()
 
@@ -85,17 +85,17 @@ def hint(tab: TensorBoardTab) -> str:
 
 def test_each_kind_of_run_has_its_folder(tmp_path: Path) -> None:
     view = view_of(tmp_path)
-    assert logdir_of(view, {}) == tmp_path / "tensorboard"
-    assert logdir_of({**view, "kind": "policy_eval"}, {}) == tmp_path / "tensorboard_eval"
+    assert find_logdir(view, {}) == tmp_path / "tensorboard"
+    assert find_logdir({**view, "kind": "policy_eval"}, {}) == tmp_path / "tensorboard_eval"
     told = {"metadata": {"worker": {"config": {"extras": {"tensorboard_dir": "curves"}}}}}
-    assert logdir_of(view, told) == tmp_path / "curves"
+    assert find_logdir(view, told) == tmp_path / "curves"
 
 
 def test_without_tensorboard_there_is_a_hint_and_the_way_to_the_curves(make: Make, workbench: Workbench) -> None:
     tab = make(is_installed=lambda: False)
     assert "pip install 'mosaic-rl[train]'" in hint(tab)
     wanted: list[str] = []
-    workbench.tab_wanted.connect(wanted.append)
+    workbench.tab_requested.connect(wanted.append)
     click(find(tab, "tensorboard.analytics"))
     assert wanted == ["analytics"]
     assert tab.board.state == STOPPED
@@ -160,6 +160,6 @@ def test_it_stays_up_a_while_behind_another_tab(make: Make, opened: list[str], m
     assert tab.board.state == READY
     tab.show()
     assert tab.board.state == READY
-    tab._linger.setInterval(1)
+    tab._stop_timer.setInterval(1)
     tab.hide()
     pump(lambda: tab.board.state == STOPPED, "its end")

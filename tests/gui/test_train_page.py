@@ -26,10 +26,10 @@ from PySide6.QtWidgets import (
 from tests.helpers.daemons import LiveDaemon, ended
 from tests.helpers.gui import click, find, press, pump, type_text
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.gui.app import Application
-from mosaic.gui.forms.columns import Columns
-from mosaic.gui.forms.environments import choices
+from mosaic.gui.forms.environment_choices import parse_choices
+from mosaic.gui.forms.train_form import TrainForm
 
 LISTED = [
     {"id": "CartPole-v1", "family": "classic_control", "is_installed": True, "extra": "train"},
@@ -42,9 +42,9 @@ def opened(program: Application) -> QWidget:
     """The window at the train form, with every row built."""
     window = program.window
     window.show()
-    program.workbench.form_wanted.emit(None)
+    program.workbench.form_requested.emit(None)
     pump(lambda: window.findChild(QWidget, "train.notes"), "the form")
-    find(window, "train.scroll", Columns).finish()
+    find(window, "train.scroll", TrainForm).finish_building()
     return window
 
 
@@ -97,7 +97,7 @@ def test_another_algorithm_keeps_what_was_written(program: Application) -> None:
     window = opened(program)
     type_text(find(window, "train.gamma", QLineEdit), "0.5")
     find(window, "train.algorithm", QComboBox).setCurrentText("ppo_continuous_action")
-    find(window, "train.scroll", Columns).finish()
+    find(window, "train.scroll", TrainForm).finish_building()
     assert program.workbench.training.draft.texts == {"gamma": "0.5"}
     assert find(window, "train.gamma", QLineEdit).text() == "0.5"
     assert find(window, "train.env_id", QComboBox).currentText() == "HalfCheetah-v5"
@@ -128,8 +128,8 @@ def test_several_seeds_say_how_many_runs_they_make(program: Application) -> None
 def test_environments_that_are_not_installed_are_listed_but_cannot_be_chosen(program: Application) -> None:
     window = opened(program)
     environments = program.workbench.environments
-    environments._known["cleanrl"] = choices(LISTED)
-    environments.listed.emit("cleanrl")
+    environments._known["cleanrl"] = parse_choices(LISTED)
+    environments.environments_loaded.emit("cleanrl")
     ids = find(window, "train.env_id", QComboBox)
     model: Any = ids.model()
     assert [model.item(row).isEnabled() for row in range(model.rowCount())] == [True, True, False]
@@ -204,7 +204,7 @@ def test_f1_opens_the_help_at_the_setting_in_focus(program: Application) -> None
 def test_a_payload_fills_the_form(program: Application) -> None:
     window = opened(program)
     config = {"algo": "ppo", "env_id": "Acrobot-v1", "seed": 4, "extras": {"algo_params": {"gamma": 0.5}}}
-    program.workbench.form_wanted.emit(
+    program.workbench.form_requested.emit(
         {"metadata": {"worker": {"id": "cleanrl", "config": config}, "ui": {"x": 1}}, "artifacts": {}}
     )
     assert find(window, "train.env_id", QComboBox).currentText() == "Acrobot-v1"
@@ -216,18 +216,20 @@ def test_a_payload_fills_the_form(program: Application) -> None:
 def test_what_no_form_can_show_is_said(program: Application) -> None:
     window = opened(program)
     said: list[str] = []
-    program.workbench.said.connect(lambda text, _: said.append(text))
+    program.workbench.message_posted.connect(lambda text, _: said.append(text))
     payload = {"metadata": {"worker": {"id": "script", "config": {"argv": ["x"]}}}, "artifacts": {}}
-    program.workbench.form_wanted.emit(payload)
+    program.workbench.form_requested.emit(payload)
     assert "mosaic submit" in said[0]
     assert find(window, "train.algorithm", QComboBox).currentText() == "ppo"
 
 
-def test_dry_run_submit_train_again_and_evaluate(daemon: LiveDaemon, trainer: Trainer, program: Application) -> None:
+def test_dry_run_submit_train_again_and_evaluate(
+    daemon: LiveDaemon, trainer: TrainerClient, program: Application
+) -> None:
     program.start()
     bench = program.workbench
     window = opened(program)
-    pump(lambda: bench.environments.of("cleanrl"), "the environments")
+    pump(lambda: bench.environments.for_worker("cleanrl"), "the environments")
     verdict = find(window, "train.verdict", QLabel)
     type_text(find(window, "train.num_minibatches", QLineEdit), "700")
     click(find(window, "train.dry_run", QPushButton))
@@ -251,7 +253,7 @@ def test_dry_run_submit_train_again_and_evaluate(daemon: LiveDaemon, trainer: Tr
     _evaluate(window, program, trainer, second)
 
 
-def _evaluate(window: QWidget, program: Application, trainer: Trainer, run_id: str) -> None:
+def _evaluate(window: QWidget, program: Application, trainer: TrainerClient, run_id: str) -> None:
     """The policy form finds the run that is looked at, is filled from its checkpoint, and starts an evaluation."""
     bench = program.workbench
     click(find(window, "control.policy", QPushButton))
@@ -267,15 +269,15 @@ def _evaluate(window: QWidget, program: Application, trainer: Trainer, run_id: s
     assert ended(trainer, evaluation)["outcome"] == "succeeded"
     payload = trainer.config(evaluation)
     assert payload["metadata"]["ui"] == {"eval_batch_size": 2, "eval_repeat": False}
-    bench.form_wanted.emit(payload)
-    assert program.window.page == "policy"
+    bench.form_requested.emit(payload)
+    assert program.window.current_page == "policy"
     pump(lambda: find(window, "policy.algorithm", QComboBox).currentText() == "ppo", "the facts of the evaluation")
     assert find(window, "policy.eval_batch_size", QLineEdit).text() == "2"
 
 
 def test_a_path_that_is_no_policy_is_refused_in_words(daemon: LiveDaemon, program: Application, tmp_path: Path) -> None:
     program.start()
-    program.workbench.page_wanted.emit("policy")
+    program.workbench.page_requested.emit("policy")
     window = program.window
     type_text(find(window, "policy.path", QLineEdit), str(tmp_path))
     pump(lambda: "neither a checkpoint nor a run folder" in find(window, "policy.said", QLabel).text(), "the refusal")

@@ -13,9 +13,9 @@ from tests.helpers.gui_frames import StillTrainer, still_workbench, view_of
 
 from mosaic import secrets
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.panels.wandb_settings import WandbSettings
+from mosaic.gui.panels.wandb_settings import WandbSettingsForm
 from mosaic.gui.workbench import Workbench
-from mosaic.secrets import ring
+from mosaic.secrets import keyring_client
 
 KEY = "canary0123456789abcdef0123456789abcdef01"
 PROBE = """
@@ -34,14 +34,14 @@ def workbench(qapp: QApplication, workspace: Workspace, settings_path: Path, tmp
 
 
 @pytest.fixture
-def page(workbench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbSettings]:
-    monkeypatch.setattr(ring.Ring, "ask", lambda *_: None)
-    made = WandbSettings(workbench, lambda: [sys.executable, "-c", PROBE])
+def page(workbench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbSettingsForm]:
+    monkeypatch.setattr(keyring_client.KeyringClient, "request", lambda *_: None)
+    made = WandbSettingsForm(workbench, lambda: [sys.executable, "-c", PROBE])
     made.show()
     pump(lambda: text(made, "key_state"), "what is set")
     yield made
     made.close()
-    made.errand.close()
+    made.check_process.close()
     made.deleteLater()
     settle()
 
@@ -58,7 +58,7 @@ def everything(page: QWidget) -> str:
     return " ".join(words)
 
 
-def test_a_key_is_masked_stored_and_removed(page: WandbSettings) -> None:
+def test_a_key_is_masked_stored_and_removed(page: WandbSettingsForm) -> None:
     assert text(page, "key_state") == "None is stored."
     assert not find(page, "settings.wandb.forget", QPushButton).isEnabled()
     field = find(page, "settings.wandb.key", QLineEdit)
@@ -75,9 +75,9 @@ def test_a_key_is_masked_stored_and_removed(page: WandbSettings) -> None:
     assert secrets.find_secret("wandb_api_key") is None
 
 
-def test_what_is_no_key_is_said_and_not_kept(page: WandbSettings, workbench: Workbench) -> None:
+def test_what_is_no_key_is_said_and_not_kept(page: WandbSettingsForm, workbench: Workbench) -> None:
     said: list[str] = []
-    workbench.said.connect(lambda words, _: said.append(words))
+    workbench.message_posted.connect(lambda words, _: said.append(words))
     type_text(find(page, "settings.wandb.key"), "two words")
     click(find(page, "settings.wandb.store"))
     pump(lambda: said, "the refusal")
@@ -85,14 +85,14 @@ def test_what_is_no_key_is_said_and_not_kept(page: WandbSettings, workbench: Wor
     assert "two words" not in said[0]
 
 
-def test_a_key_of_the_environment_is_named_as_such(page: WandbSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_of_the_environment_is_named_as_such(page: WandbSettingsForm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     page.refresh()
     pump(lambda: "environment" in text(page, "key_state"), "it to be seen")
     assert not find(page, "settings.wandb.forget", QPushButton).isEnabled()
 
 
-def test_proxies_are_shown_without_their_passwords(page: WandbSettings, workspace: Workspace) -> None:
+def test_proxies_are_shown_without_their_passwords(page: WandbSettingsForm, workspace: Workspace) -> None:
     workspace.root.mkdir(parents=True)
     (workspace.root / ".env").write_text("WANDB_VPN_HTTP_PROXY=http://me:hunter2@one:1\n")
     http, https = (find(page, f"settings.wandb.{kind}_proxy", QLineEdit) for kind in ("http", "https"))
@@ -106,14 +106,14 @@ def test_proxies_are_shown_without_their_passwords(page: WandbSettings, workspac
     pump(lambda: "such as" in https.placeholderText(), "the proxy to be removed")
 
 
-def test_what_is_no_proxy_stays_in_its_field(page: WandbSettings) -> None:
+def test_what_is_no_proxy_stays_in_its_field(page: WandbSettingsForm) -> None:
     field = find(page, "settings.wandb.http_proxy", QLineEdit)
     type_text(field, "ftp://x")
     click(find(page, "settings.wandb.store_http_proxy"))
     assert field.text() == "ftp://x"
 
 
-def test_the_probe_says_a_line_for_each_stretch_of_the_way(page: WandbSettings) -> None:
+def test_the_probe_says_a_line_for_each_stretch_of_the_way(page: WandbSettingsForm) -> None:
     click(find(page, "settings.wandb.probe_vpn"))
     assert not find(page, "settings.wandb.probe", QPushButton).isEnabled()
     pump(lambda: find(page, "settings.wandb.probe", QPushButton).isEnabled(), "the probe to end")
@@ -122,4 +122,4 @@ def test_the_probe_says_a_line_for_each_stretch_of_the_way(page: WandbSettings) 
     assert text(page, "finding.key") == "not looked at"
     click(find(page, "settings.wandb.probe"))
     pump(lambda: text(page, "finding.package") == "{}", "the other way")
-    pump(lambda: not page.errand.is_under_way, "its end")
+    pump(lambda: not page.check_process.is_running, "its end")

@@ -17,12 +17,12 @@ from tests.helpers.gui import click, find, pump, settle
 from tests.helpers.gui_frames import RUN, StillTrainer, still_workbench, view_of
 
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.models import wandb
+from mosaic.gui.models import wandb_model
 from mosaic.gui.panels import RUN_TABS
 from mosaic.gui.panels.run_page import RunPage
-from mosaic.gui.panels.wandb import WandbTab
-from mosaic.gui.tables import RunTab
-from mosaic.gui.views.way import Way, proxy_of
+from mosaic.gui.panels.wandb_panel import WandbTab
+from mosaic.gui.ui_specs import RunTab
+from mosaic.gui.views.app_proxy import AppProxy, parse_proxy
 from mosaic.gui.workbench import Workbench
 
 Json = dict[str, Any]
@@ -81,7 +81,7 @@ def make(workbench: Workbench) -> Iterator[Make]:
     yield tab
     for new in made:
         new.close()
-        new._close()
+        new._on_closing()
         new.deleteLater()
     settle()
 
@@ -141,18 +141,18 @@ def test_a_run_that_goes_on_uploads_by_itself(make: Make, workbench: Workbench, 
 
 def test_sync_uploads_in_a_process_and_shows_how_it_ends(make: Make, workbench: Workbench, trainer: Trainer) -> None:
     said: list[tuple[str, str]] = []
-    workbench.said.connect(lambda words, kind: said.append((words, kind)))
+    workbench.message_posted.connect(lambda words, kind: said.append((words, kind)))
     done = told("synced", url="http://127.0.0.1:1/run")
     heard: list[Json] = []
     tab = make(told("syncing"), {**done, "is_last": True, "said": ["An odd line in .env."]})
-    tab.errand.said.connect(lambda line: heard.append(dict(line)))
+    tab.upload_process.message_received.connect(lambda line: heard.append(dict(line)))
     wait_for_state(tab, "offline")
     trainer.states = [done]
     click(find(tab, "wandb.sync"))
     assert not find(tab, "wandb.progress", QProgressBar).isHidden()
     assert not find(tab, "wandb.sync", QPushButton).isEnabled()
     wait_for_state(tab, "synced")
-    pump(lambda: not tab.errand.is_under_way, "its end")
+    pump(lambda: not tab.upload_process.is_running, "its end")
     assert [line["asked"] for line in heard] == [[trainer.views[0]["run_dir"]]] * 2
     assert said == [("An odd line in .env.", "warning"), ("The run is synced with W&B.", "good")]
     assert find(tab, "wandb.sync", QPushButton).isHidden()
@@ -173,9 +173,9 @@ def test_an_upload_ends_with_the_window(make: Make, workbench: Workbench) -> Non
     tab = make(script=HANGS)  # the leak check of all tests looks for its process
     wait_for_state(tab, "offline")
     click(find(tab, "wandb.sync"))
-    assert tab.errand.is_under_way
+    assert tab.upload_process.is_running
     workbench.closing.emit()
-    assert not tab.errand.is_under_way
+    assert not tab.upload_process.is_running
 
 
 def test_the_address_opens_in_the_browser(make: Make, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,28 +205,28 @@ def test_a_proxy_that_cannot_be_used_is_said(make: Make, trainer: Trainer) -> No
 
 
 def test_what_is_known_of_a_run_without_records() -> None:
-    assert wandb.headline(None) == "nothing yet"
+    assert wandb_model.format_headline(None) == "nothing yet"
     state = told("online", project=None)
     state["runs"]["offline-run-1"] |= {"records": None, "size_bytes": 12}
-    assert wandb.headline(state) == "online · 12 bytes"
-    assert [row[0] for row in wandb.facts(state)] == ["Folder"]
+    assert wandb_model.format_headline(state) == "online · 12 bytes"
+    assert [row[0] for row in wandb_model.detail_rows(state)] == ["Folder"]
 
 
 def test_the_applications_proxy_is_taken_and_given_back(qapp: QApplication) -> None:
     before = QNetworkProxy.applicationProxy()
-    way = Way()
-    way.take(None)
-    way.take("http://me:s%40fe@proxy.invalid:3128")
+    way = AppProxy()
+    way.use(None)
+    way.use("http://me:s%40fe@proxy.invalid:3128")
     now = QNetworkProxy.applicationProxy()
     assert (now.hostName(), now.port(), now.user(), now.password()) == ("proxy.invalid", 3128, "me", "s@fe")
-    way.take("socks5://other.invalid")
+    way.use("socks5://other.invalid")
     assert QNetworkProxy.applicationProxy().port() == 1080
-    way.take(None)
+    way.use(None)
     assert QNetworkProxy.applicationProxy() == before
-    assert proxy_of("http://a").port() == 80
+    assert parse_proxy("http://a").port() == 80
 
 
 def test_a_run_that_is_over_is_asked_again_when_its_sidecar_speaks(workbench: Workbench, trainer: Trainer) -> None:
     workbench.runs.update([{**trainer.views[0], "has_wandb": False}])
-    workbench.bridge.told.emit([{"run_id": RUN, "at": 1.0, "source": "sidecar", "kind": "tracking_started"}])
+    workbench.bridge.events_received.emit([{"run_id": RUN, "at": 1.0, "source": "sidecar", "kind": "tracking_started"}])
     pump(lambda: (workbench.runs.get(RUN) or {})["has_wandb"], "the run to be asked for again")

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
 from cleanrl_worker.algorithms.base import AlgorithmConfig
-from cleanrl_worker.registry import algorithm
+from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import read_all
 from mosaic.run import Checkpoint, Run, last_good_checkpoint
@@ -123,7 +123,7 @@ def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None
     with opened(path, config, resume) as run:
         for order, value in orders.items():
             setattr(run, order, value)
-        algorithm(name).train(config, run, resume)
+        load_algorithm(name).train(config, run, resume)
     return run
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mosaic.cli.door import Door
+from mosaic.cli.cli_context import CliContext
 from mosaic.cli.main import main
-from mosaic.client.trainer import Batch, LogChunk, Series
-from mosaic.contracts.errors import MosaicError, NoDaemon, unknown
+from mosaic.client.trainer_client import LogChunk, MetricSeries, WatchBatch
+from mosaic.contracts.errors import MosaicError, NoDaemon, unknown_name_error
 
 Json = dict[str, Any]
 
@@ -46,7 +46,7 @@ class FakeTrainer:
         self.submitted: list[Json] = []
         self.calls: list[tuple[Any, ...]] = []
         self.scripts: list[list[Json | MosaicError | Callable[[], None]]] = []
-        self.series: list[Series] = []
+        self.series: list[MetricSeries] = []
         self.log_bytes = b""
         self.payload: Json = {}
         self._ids = itertools.count()
@@ -70,7 +70,7 @@ class FakeTrainer:
         if run == "last":
             return list(self.views.values())[-1]
         if run not in self.views:
-            raise unknown("run", run, self.views)
+            raise unknown_name_error("run", run, self.views)
         return self.views[run]
 
     def runs(self, *filters: Any, **named: Any) -> list[Json]:
@@ -98,13 +98,13 @@ class FakeTrainer:
         self.submitted.append(payload)
         return {"ok": True, "summary": {"module": "m", "algo": "ppo", "settings": {"learning_rate": 0.001}}}
 
-    def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[Series]:
+    def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
         yield from (one for one in self.series if not tags or one.tag in tags)
 
     def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
         yield LogChunk(self.log_bytes[offset:], len(self.log_bytes))
 
-    def watch(self, after: int = 0, run: str = "", kinds: Sequence[str] = ()) -> Iterator[Batch]:
+    def watch(self, after: int = 0, run: str = "", kinds: Sequence[str] = ()) -> Iterator[WatchBatch]:
         self.calls.append(("watch", after))
         for cursor, step in enumerate(self.scripts.pop(0) if self.scripts else [], after + 1):
             if isinstance(step, MosaicError):
@@ -112,13 +112,13 @@ class FakeTrainer:
             if callable(step):
                 step()
             else:
-                yield Batch(cursor, [step], 0)
+                yield WatchBatch(cursor, [step], 0)
 
 
-class FakeDoor(Door):
+class FakeDoor(CliContext):
     def __init__(self, trainer: FakeTrainer | None, root: Path) -> None:
         super().__init__()
-        self.var = str(root)
+        self.workspace_dir = str(root)
         self.fake = trainer
 
     def address(self) -> None:

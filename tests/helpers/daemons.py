@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import mosaic
-from mosaic.client import Trainer, connect, read_address
+from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.contracts.folder import Workspace
 
 SOURCE = Path(mosaic.__file__).parents[1]
@@ -45,7 +45,7 @@ class LiveDaemon:
         self._options = options
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> Trainer:
+    def start(self) -> TrainerClient:
         self.workspace.root.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "mosaic.trainer", "--var", str(self.workspace.root), "--port", "0"]
         with open(self.workspace.root / "daemon.out", "ab") as output:
@@ -59,7 +59,7 @@ class LiveDaemon:
         assert self.process is not None
         if self.process.poll() is not None:
             raise AssertionError((self.workspace.root / "daemon.out").read_text())
-        address = read_address(self.workspace)
+        address = read_daemon_address(self.workspace)
         return address is not None and address.process["pid"] == self.process.pid
 
     def kill(self) -> None:
@@ -91,7 +91,7 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> 
     raise AssertionError(f"Waited {seconds:g} s for {what}.")
 
 
-def ended(trainer: Trainer, run_id: str, seconds: float = 60.0) -> dict[str, Any]:
+def ended(trainer: TrainerClient, run_id: str, seconds: float = 60.0) -> dict[str, Any]:
     """The run's view once it has finished."""
 
     def view() -> dict[str, Any] | None:
@@ -108,7 +108,7 @@ def scripted(**config: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def running_daemon(workspace: Workspace, plugins: Path, *options: str) -> Iterator[tuple[LiveDaemon, Trainer]]:
+def running_daemon(workspace: Workspace, plugins: Path, *options: str) -> Iterator[tuple[LiveDaemon, TrainerClient]]:
     daemon = LiveDaemon(workspace, plugins, *options)
     trainer = daemon.start()
     try:

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from mosaic.client import Trainer
-from mosaic.client.trainer import Batch, Sight
+from mosaic.client import TrainerClient
+from mosaic.client.trainer_client import FrameUpdate, WatchBatch
 from mosaic.contracts.folder import Workspace
 from mosaic.fastlane import LaneWriter, lanes_folder
 from mosaic.gui.bridge import Bridge
-from mosaic.gui.settings import Settings
+from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.workbench import Workbench
 
 Json = dict[str, Any]
@@ -28,7 +28,7 @@ class StillTrainer:
     def __init__(self, *views: Json) -> None:
         self.views = list(views)
         self.payload: Json = {}
-        self.sights: list[Sight] = []
+        self.sights: list[FrameUpdate] = []
         self.asked_frames: list[tuple[str, tuple[int, ...]]] = []
         self._over = threading.Event()
 
@@ -36,8 +36,8 @@ class StillTrainer:
         slots = {"busy": 1, "runs": 2, "queued": 0}
         return {"address": "nowhere", "pid": 1, "workspace": "/nowhere", "slots": slots}
 
-    def watch(self, after: int = 0, run: str = "", kinds: Sequence[str] = ()) -> Iterator[Batch]:
-        yield Batch(0, [], 0)
+    def watch(self, after: int = 0, run: str = "", kinds: Sequence[str] = ()) -> Iterator[WatchBatch]:
+        yield WatchBatch(0, [], 0)
         self._over.wait()
 
     def runs(self, **_: Any) -> list[Json]:
@@ -46,11 +46,11 @@ class StillTrainer:
     def config(self, run: str) -> Json:
         return self.payload
 
-    def frames(self, run: str, envs: Sequence[int] = (), **_: Any) -> Iterator[Sight]:
+    def frames(self, run: str, envs: Sequence[int] = (), **_: Any) -> Iterator[FrameUpdate]:
         self.asked_frames.append((run, tuple(envs)))
         yield from self.sights
         while not self._over.wait(0.02):
-            yield Sight("connected", "", b"", {})
+            yield FrameUpdate("connected", "", b"", {})
 
     def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[Any]:
         return iter(())
@@ -76,8 +76,8 @@ def view_of(run_dir: Path | str, **changes: Any) -> Json:
 
 @contextmanager
 def still_workbench(workspace: Workspace, settings_path: Path, trainer: StillTrainer) -> Iterator[Workbench]:
-    bridge = Bridge(workspace, lambda: cast(Trainer, trainer))
-    workbench = Workbench(workspace, bridge, Settings(workspace, settings_path))
+    bridge = Bridge(workspace, lambda: cast(TrainerClient, trainer))
+    workbench = Workbench(workspace, bridge, GuiSettings(workspace, settings_path))
     workbench.runs.update(trainer.views)
     bridge.start()
     try:
@@ -94,7 +94,7 @@ class HandLanes:
 
     def __init__(self, run_dir: Path | str, count: int) -> None:
         self.folder = lanes_folder(run_dir)
-        self.lanes = [LaneWriter(self.folder, index, cells=count) for index in range(count)]
+        self.lanes = [LaneWriter(self.folder, index, lane_count=count) for index in range(count)]
 
     def publish(self, env: int, picture: Any, step: int = 1, episode: int = 1, total: float = 1.0) -> None:
         self.lanes[env].publish(picture, episode=episode, step=step, reward=1.0, episodic_return=total, render_s=0.0001)
@@ -102,7 +102,7 @@ class HandLanes:
     def is_watched(self, env: int) -> bool:
         """Whether a reader has been seen in the last seconds; looks at once."""
         lane = self.lanes[env]
-        lane._look_at = lane._rest_until = 0.0
+        lane._next_poll_at = lane._next_frame_at = 0.0
         return lane.is_due()
 
     def close(self) -> None:

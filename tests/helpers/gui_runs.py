@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.helpers.gui import pump
 
-from mosaic.client.trainer import Batch, LogChunk
+from mosaic.client.trainer_client import LogChunk, WatchBatch
 from mosaic.gui.app import Application
 
 Json = dict[str, Any]
@@ -81,8 +81,8 @@ class FakeTrainer:
     def runs(self, status: Any = (), include_archived: bool = False, **_: Any) -> list[Json]:
         return [one for one in self.views.values() if not status or one["stage"] in status]
 
-    def watch(self, after: int = 0, run: str = "", kinds: Any = ()) -> Iterator[Batch]:
-        yield Batch(0, [], 0)
+    def watch(self, after: int = 0, run: str = "", kinds: Any = ()) -> Iterator[WatchBatch]:
+        yield WatchBatch(0, [], 0)
         self._closed.wait(60)
 
     def get(self, run: str) -> Json:

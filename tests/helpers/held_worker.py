@@ -27,10 +27,10 @@ def install_held_worker(plugins: Path) -> None:
 
 
 def _prepare(run_dir: str) -> None:
-    from cleanrl_worker import launcher, pictures
+    from cleanrl_worker import conv_network, launcher
     from mosaic.contracts.folder import RunFolder
 
-    pictures.Sizes.__new__.__defaults__ = _SIZES
+    conv_network.ConvNetworkSizes.__new__.__defaults__ = _SIZES
     folder = RunFolder(run_dir)
     held_at = (json.loads(folder.config.read_bytes())["metadata"].get("ui") or {}).get(HELD_AT)
     if held_at is not None:

@@ -15,10 +15,10 @@ from uuid import uuid4
 
 import psutil
 
-from mosaic.contracts.events import KINDS, Event
+from mosaic.contracts.events import EVENT_TYPES, Event
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal, read_all
-from mosaic.keeper.launch import keeper_command
+from mosaic.keeper.launch_spec import keeper_command
 
 PATIENCE_S = 30.0
 _MARK = "MOSAIC_TEST_MARK"
@@ -78,7 +78,7 @@ class KeptRun:
         """Each is checked against its contract."""
         events = list(read_all(self.folder.keeper)) if self.folder.keeper.exists() else []
         for event in events:
-            KINDS.get(event["kind"], Event).model_validate(event)
+            EVENT_TYPES.get(event["kind"], Event).model_validate(event)
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
         return [event for event in events if kind in (None, event["kind"])]
 

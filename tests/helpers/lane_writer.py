@@ -20,7 +20,7 @@ def main() -> None:
     folder, lanes, side = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     deadline = time.monotonic() + float(sys.argv[4] if len(sys.argv) > 4 else 60)
     pause_s = 1 / float(sys.argv[5]) if len(sys.argv) > 5 else 0.0
-    writers = [LaneWriter(folder, index, cells=lanes) for index in range(lanes)]
+    writers = [LaneWriter(folder, index, lane_count=lanes) for index in range(lanes)]
     frames = [np.full((side, side, 4), colour, np.uint8) for colour in range(COLOURS)]
     number = 0
     while time.monotonic() < deadline:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import read_all
 
@@ -54,7 +54,7 @@ def script_payload(argv: list[str], cwd: Path, **config: Any) -> dict[str, Any]:
 
 
 def start_script(
-    trainer: Trainer,
+    trainer: TrainerClient,
     folder: Path,
     code: str,
     *args: str,

@@ -12,7 +12,7 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal, read_all
 from mosaic.run import Run
 from mosaic.run.checkpoints import Array
-from mosaic.run.points import LENGTH_TAG, RETURN_TAG
+from mosaic.run.metric_buffer import LENGTH_TAG, RETURN_TAG
 
 Points = dict[str, list[tuple[int, float, float]]]
 

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QApplication
 
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
-from mosaic.gui.panels.tensorboard import TensorBoardTab
+from mosaic.gui.panels.tensorboard_panel import TensorBoardTab
 
 PATIENCE_S = 60.0
 READ = """

@@ -23,7 +23,7 @@ from tests.helpers.gui_frames import RUN, StillTrainer, still_workbench, view_of
 
 import mosaic.gui.app  # noqa: F401 - sets what WebEngine wants before there is an application
 from mosaic.contracts.folder import Workspace
-from mosaic.gui.panels.wandb import WandbTab
+from mosaic.gui.panels.wandb_panel import WandbTab
 
 PATIENCE_S = 60.0
 
@@ -75,7 +75,7 @@ def main(workspace: str, settings: str, page_url: str, proxy: str, loopback_url:
             read(tab, "loopback", "direct")
         tab.hide()
         said["proxy_when_hidden"] = QNetworkProxy.applicationProxy().hostName()
-        tab._close()
+        tab._on_closing()
         tab.deleteLater()
         app.processEvents()
     print(json.dumps(said))

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cleanrl_worker.config import assigned
-from cleanrl_worker.launcher import prepared
+from cleanrl_worker.launcher import build_job
+from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, WORKSPACE_VARIABLE, RunFolder
 from mosaic.journal import read_all
 
@@ -26,7 +26,7 @@ def small(**changes: Any) -> dict[str, Any]:
 
 def train_here(folder: RunFolder, config: dict[str, Any], is_resume: bool = False) -> RunFolder:
     """The whole run, in this process."""
-    prepared(assigned(config))(folder, is_resume)
+    build_job(parse_request(config))(folder, is_resume)
     return folder
 
 

@@ -13,14 +13,14 @@ from tests.helpers.algorithm_cases import Killed, assert_same, events, newest, t
 
 pytest.importorskip("ale_py")
 
-from cleanrl_worker import games
+from cleanrl_worker import atari_envs
 from cleanrl_worker.algorithms import ppo_atari_lstm
-from cleanrl_worker.pictures import Sizes
-from cleanrl_worker.registry import algorithm
+from cleanrl_worker.conv_network import ConvNetworkSizes
+from cleanrl_worker.registry import load_algorithm
 from mosaic.arena import evaluate
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.envs import make
-from mosaic.envs.atari import AtariGame
+from mosaic.envs.atari import AtariEnv
 from mosaic.run.torchfile import save_state_dict
 
 NAMES = ("ppo_atari", "ppo_atari_lstm")
@@ -34,12 +34,12 @@ SMALL: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
-        monkeypatch.setattr(algorithm(name), "SIZES", Sizes((4, 4, 4), 8))
-    monkeypatch.setattr(ppo_atari_lstm, "UNITS", 6)
+        monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), 8))
+    monkeypatch.setattr(ppo_atari_lstm, "LSTM_UNITS", 6)
 
 
 def config_of(name: str, **changes: Any) -> Any:
-    return algorithm(name).Config(**{**SMALL, **changes})
+    return load_algorithm(name).Config(**{**SMALL, **changes})
 
 
 @EACH
@@ -86,7 +86,7 @@ def test_a_stop_goes_on_later_from_before_the_rollout_it_came_in(name: str, stop
 
 @EACH
 def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: str, place: Path) -> None:
-    module = algorithm(name)
+    module = load_algorithm(name)
     config = config_of(name)
     updates = []
 
@@ -101,9 +101,9 @@ def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: st
             self.stop_requested = True
 
     made: Any = (config, Stopping(), Learner(), np.random.default_rng(1))
-    assert not module._learned(*made, 64)
+    assert not module._run_update_epochs(*made, 64)
     assert len(updates) == 1
-    assert module._learned(*made, 128)
+    assert module._run_update_epochs(*made, 128)
     assert len(updates) == 1 + 2 * 2
 
 
@@ -142,17 +142,17 @@ def test_a_game_that_was_cut_short_is_valued_and_a_lost_one_is_not(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(name, total_timesteps=32, num_envs=2, gamma=1.0, gae_lambda=1.0)
-    module = algorithm(name)
+    module = load_algorithm(name)
     found: list[Any] = []
-    kept = module.kernels.advantages
+    kept = module.ppo_kernels.advantages
     steps = {"count": 0}
-    step = AtariGame.step
+    step = AtariEnv.step
 
-    def cut_short(game: AtariGame, action: Any) -> Any:
+    def cut_short(game: AtariEnv, action: Any) -> Any:
         observation, reward, is_terminal, is_truncated, info = step(game, action)
         steps["count"] += 1
         if steps["count"] == 11:  # the first game's sixth step
-            game._is_over = True
+            game._is_game_over = True
             return observation, reward, False, True, info
         return observation, reward, is_terminal, is_truncated, info
 
@@ -160,8 +160,8 @@ def test_a_game_that_was_cut_short_is_valued_and_a_lost_one_is_not(
         found.append((rewards.copy(), values.copy(), dones.copy()))
         return kept(rewards, values, dones, *more)
 
-    monkeypatch.setattr(AtariGame, "step", cut_short)
-    monkeypatch.setattr(module.kernels, "advantages", listen)
+    monkeypatch.setattr(AtariEnv, "step", cut_short)
+    monkeypatch.setattr(module.ppo_kernels, "gae_advantages", listen)
     trained(place / "run", name, config)
     rewards, values, dones = found[0]
     assert dones[5, 0]
@@ -174,13 +174,13 @@ def test_a_game_that_was_cut_short_is_valued_and_a_lost_one_is_not(
 def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(name: str, place: Path) -> None:
     import torch
 
-    module = algorithm(name)
+    module = load_algorithm(name)
     trained(place / "run", name, config_of(name, total_timesteps=64))
     checkpoint = newest(place / "run")
 
     def evaluated(deterministic: bool) -> list[float]:
         policy = module.load_policy(checkpoint)
-        maker: Any = lambda: games.make_game("PongNoFrameskip-v4")  # noqa: E731
+        maker: Any = lambda: atari_envs.make_evaluation_env("PongNoFrameskip-v4")  # noqa: E731
         limit = iter(range(40))
         seen: list[float] = []
 
@@ -207,7 +207,7 @@ def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(nam
 
 @EACH
 def test_only_games_fit(name: str) -> None:
-    module = algorithm(name)
+    module = load_algorithm(name)
     with pytest.raises(BadInput, match=rf"{name} needs an Atari game; CartPole-v1 is none. These fit: ppo"):
         module.check(config_of(name), gymnasium.make("CartPole-v1"))
     env = make("BreakoutNoFrameskip-v4")

@@ -13,10 +13,10 @@ from tests.helpers.algorithm_cases import Killed, assert_same, events, newest, t
 pytest.importorskip("ale_py")
 
 from cleanrl_worker import torch_replay
-from cleanrl_worker.pictures import Sizes
-from cleanrl_worker.registry import algorithm
+from cleanrl_worker.conv_network import ConvNetworkSizes
+from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.envs.atari import AtariGame
+from mosaic.envs.atari import AtariEnv
 
 SMALL: dict[str, Any] = {
     "total_timesteps": 240, "checkpoint_every": 64, "buffer_size": 120, "batch_size": 4, "learning_starts": 60,
@@ -43,11 +43,11 @@ EACH = pytest.mark.parametrize("name", sorted(MORE))
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in MORE:
-        monkeypatch.setattr(algorithm(name), "SIZES", Sizes((4, 4, 4), 8))
+        monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), 8))
 
 
 def config_of(name: str, **changes: Any) -> Any:
-    return algorithm(name).Config(**{**SMALL, **MORE[name], **changes})
+    return load_algorithm(name).Config(**{**SMALL, **MORE[name], **changes})
 
 
 @EACH
@@ -83,7 +83,7 @@ def test_it_learns_and_logs_what_cleanrl_logs_and_stops_when_asked(name: str, pl
 def test_a_policy_acts_on_pictures_and_the_model_is_the_checkpoints(name: str, place: Path) -> None:
     trained(place / "run", name, config_of(name, total_timesteps=80))
     checkpoint = newest(place / "run")
-    policy = algorithm(name).load_policy(checkpoint)
+    policy = load_algorithm(name).load_policy(checkpoint)
     rng = np.random.default_rng(0)
     seen = rng.integers(256, size=(5, 4, 84, 84), dtype=np.uint8)
     first = policy.act(seen, True, rng)
@@ -94,14 +94,14 @@ def test_a_policy_acts_on_pictures_and_the_model_is_the_checkpoints(name: str, p
         policy.act(seen[:, :3], True, rng)
     checkpoint.facts["algorithm"] = "another"
     with pytest.raises(BadInput, match="was made by 'another'"):
-        algorithm(name).load_policy(checkpoint)
+        load_algorithm(name).load_policy(checkpoint)
 
 
 @EACH
 def test_a_loss_that_is_no_number_is_reported_and_never_saved(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest, calls = torch_replay.Feed.hand_over, []
+    honest, calls = torch_replay.ReplayFeed.stage_columns, []
 
     def poisoned(self: Any) -> None:
         calls.append(self)
@@ -109,7 +109,7 @@ def test_a_loss_that_is_no_number_is_reported_and_never_saved(
             self.batch.rewards[0] = np.nan
         honest(self)
 
-    monkeypatch.setattr(torch_replay.Feed, "hand_over", poisoned)
+    monkeypatch.setattr(torch_replay.ReplayFeed, "stage_columns", poisoned)
     with pytest.raises(MosaicError, match=r"stopped at step 92: losses/.*learning_rate"):
         trained(place / "run", name, config_of(name, checkpoint_every=4))
     assert {event["step"] for event in events(place / "run", "anomaly")} == {92}
@@ -134,13 +134,13 @@ def test_a_replay_buffer_that_was_not_saved_is_filled_anew(name: str, place: Pat
 def test_what_does_not_fit_is_refused(name: str) -> None:
     cartpole = gymnasium.make("CartPole-v1")
     with pytest.raises(BadInput, match=f"{name} needs an Atari game; CartPole-v1 is none. These fit: ppo, dqn"):
-        algorithm(name).check(config_of(name), cartpole)
+        load_algorithm(name).check(config_of(name), cartpole)
     game = gymnasium.make("BreakoutNoFrameskip-v4")
-    facts = algorithm(name).check(config_of(name), game)
+    facts = load_algorithm(name).check(config_of(name), game)
     assert facts["actions"] == 4
     assert facts["backend"] == "torch"
     with pytest.raises(BadInput, match=r"would need .* GB for its replay buffer"):
-        algorithm(name).check(config_of(name, buffer_size=10**12, total_timesteps=10**12), game)
+        load_algorithm(name).check(config_of(name, buffer_size=10**12, total_timesteps=10**12), game)
     game.close()
 
 
@@ -151,20 +151,20 @@ def test_what_follows_a_game_that_was_cut_short_is_estimated_from_its_last_pictu
     """Games show how many steps they are old, and are cut after 9; a step ahead must never show the first again."""
     played: dict[Any, int] = {}
 
-    def reset(self: AtariGame, **options: Any) -> Any:
+    def reset(self: AtariEnv, **options: Any) -> Any:
         played[self] = 1
-        self._is_over = False
+        self._is_game_over = False
         return np.full((4, 84, 84), 1, np.uint8), {}
 
-    def step(self: AtariGame, action: Any) -> Any:
+    def step(self: AtariEnv, action: Any) -> Any:
         played[self] += 1
-        self._is_over = is_cut = played[self] == 10
+        self._is_game_over = is_cut = played[self] == 10
         ages = np.maximum(played[self] - np.arange(3, -1, -1), 1)
         return np.broadcast_to(ages[:, None, None], (4, 84, 84)).astype(np.uint8), 1.0, False, is_cut, {}
 
-    monkeypatch.setattr(AtariGame, "reset", reset)
-    monkeypatch.setattr(AtariGame, "step", step)
-    honest, drawn = torch_replay.Feed.hand_over, set()
+    monkeypatch.setattr(AtariEnv, "reset", reset)
+    monkeypatch.setattr(AtariEnv, "step", step)
+    honest, drawn = torch_replay.ReplayFeed.stage_columns, set()
 
     def watched(self: Any) -> None:
         batch = self.batch
@@ -173,7 +173,7 @@ def test_what_follows_a_game_that_was_cut_short_is_estimated_from_its_last_pictu
             drawn.add((int(now), int(later)))
         honest(self)
 
-    monkeypatch.setattr(torch_replay.Feed, "hand_over", watched)
+    monkeypatch.setattr(torch_replay.ReplayFeed, "stage_columns", watched)
     trained(place / "run", name, config_of(name, batch_size=16))
     ahead = 3 if name == "rainbow_atari" else 1
     expected = {(age, min(age + ahead, 10)) for age in range(1, 10)}

@@ -319,13 +319,13 @@ def test_a_replay_buffer_too_large_to_save_is_filled_anew_before_learning_goes_o
     config = config_of(name, checkpoint_replay_mb=0)
     trained(place / "run", name, config, stop_at=256)
     updates: list[int] = []
-    honest = control_kernels.Kernel._judge
+    honest = control_kernels.ActorCriticKernel._update_critics
 
     def watched(kernel: Any) -> bool:
         updates.append(1)
         return honest(kernel)
 
-    monkeypatch.setattr(control_kernels.Kernel, "_judge", watched)
+    monkeypatch.setattr(control_kernels.ActorCriticKernel, "_update_critics", watched)
     run = trained(place / "run", name, config, newest(place / "run"), stop_at=400)
     assert len(updates) == run.global_step - 356
     (warning,) = events(place / "run", "warning")
@@ -351,7 +351,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPa
         assert str(refusal.value).startswith(
             f"{module.NAME} needs a continuous (Box) action space; CartPole-v1 has Discrete(2). These fit: ppo, dqn"
         )
-        monkeypatch.setattr(replay, "free_bytes", lambda: 1000)
+        monkeypatch.setattr(replay, "available_memory_bytes", lambda: 1000)
         with pytest.raises(BadInput, match=r"replay buffer of 400 transitions; 0\.0 GB .* Lower buffer_size to"):
             module.check(config_of(name), pendulum)
         monkeypatch.undo()

@@ -18,10 +18,10 @@ from tests.helpers import fake_envpool
 from tests.helpers.algorithm_cases import Killed, assert_same, events, newest, trained
 
 from cleanrl_worker.algorithms import ppo_rnd_envpool
-from cleanrl_worker.evaluation_registry import recipe
-from cleanrl_worker.pictures import Sizes
-from cleanrl_worker.pool import PoolGame, Task
-from cleanrl_worker.registry import algorithm
+from cleanrl_worker.conv_network import ConvNetworkSizes
+from cleanrl_worker.envpool_envs import EnvpoolGame, EnvpoolTask
+from cleanrl_worker.evaluation_registry import evaluation_spec
+from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.errors import MosaicError
 from mosaic.run.torchfile import save_state_dict
 
@@ -48,8 +48,8 @@ KINDS = {
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
-        monkeypatch.setattr(algorithm(name), "SIZES", Sizes((4, 4, 4), 8))
-    monkeypatch.setattr(ppo_rnd_envpool, "WIDE", 6)
+        monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), 8))
+    monkeypatch.setattr(ppo_rnd_envpool, "HEAD_UNITS", 6)
     monkeypatch.setattr(ppo_rnd_envpool, "FEATURES", 5)
 
 
@@ -72,7 +72,7 @@ def stand_in() -> Iterator[list[fake_envpool.FakePool]]:
 
 
 def config_of(name: str, **changes: Any) -> Any:
-    kind = algorithm(name).Config
+    kind = load_algorithm(name).Config
     return kind(**{key: value for key, value in (SMALL | changes).items() if key in kind.model_fields})
 
 
@@ -157,9 +157,9 @@ def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: st
             self.stop_requested = bool(updates)
 
     made: Any = (config_of(name), Stopping(), Learner(), np.random.default_rng(1))
-    assert not algorithm(name)._learned(*made, 64)
+    assert not load_algorithm(name)._run_update_epochs(*made, 64)
     assert len(updates) == 1
-    assert algorithm(name)._learned(*made, 128)
+    assert load_algorithm(name)._run_update_epochs(*made, 128)
     assert len(updates) == 1 + 2 * 2
 
 
@@ -191,10 +191,10 @@ def test_everything_is_logged_under_cleanrls_tags(name: str, games: str, place: 
 def test_a_game_that_was_cut_short_is_valued_and_a_lost_one_is_not(
     name: str, stand_in: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = algorithm(name)
+    module = load_algorithm(name)
     found: list[Any] = []
     kernels, function = (
-        (module.value_kernels, "q_lambda_returns") if name == "pqn_atari_envpool" else (module.kernels, "advantages")
+        (module.value_kernels, "q_lambda_returns") if name == "pqn_atari_envpool" else (module.ppo_kernels, "advantages")
     )
     kept = getattr(kernels, function)
 
@@ -262,12 +262,12 @@ def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(
 ) -> None:
     import torch
 
-    module = algorithm(name)
+    module = load_algorithm(name)
     trained(place / "run", name, config_of(name, total_timesteps=64))
     checkpoint = newest(place / "run")
-    game = recipe(name).environment("Breakout-v5")
-    assert isinstance(game, PoolGame)
-    assert game._task == Task("Breakout-v5", module.STICKINESS)
+    game = evaluation_spec(name).make_env("Breakout-v5")
+    assert isinstance(game, EnvpoolGame)
+    assert game._task == EnvpoolTask("Breakout-v5", module.STICKINESS)
     policy = module.load_policy(checkpoint)
     observation, _ = game.reset(seed=1)
     for deterministic in (True, False):
@@ -292,7 +292,7 @@ def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(
 
 @EACH
 def test_the_dry_run_says_what_the_run_will_be_made_of(name: str, games: str) -> None:
-    module = algorithm(name)
+    module = load_algorithm(name)
     game = module.make_env("Breakout-v5")
     facts = module.check(config_of(name), game)
     game.close()
@@ -310,7 +310,7 @@ def test_envpool_itself_ends_resets_and_counts_as_the_stand_in_does() -> None:
     pytest.importorskip("envpool", reason="envpool is not installed: pip install 'mosaic-rl[envpool]'")
     following = {}
     for ignored in (0, 3):
-        pool, rng = Task("Breakout-v5", 0.0).opened([1, 2], 1), np.random.default_rng(0)
+        pool, rng = EnvpoolTask("Breakout-v5", 0.0).make_pool([1, 2], 1), np.random.default_rng(0)
         seen, _ = pool.reset()
         ends = np.zeros(2, bool)
         while not ends.any():

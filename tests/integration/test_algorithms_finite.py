@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.helpers.algorithm_cases import NotANumber, events, newest, opened, registered
 
-from cleanrl_worker.pictures import Sizes
-from cleanrl_worker.registry import ALGORITHMS, algorithm
+from cleanrl_worker.conv_network import ConvNetworkSizes
+from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from mosaic.contracts.errors import MosaicError
 from mosaic.run import Checkpoint
 
@@ -36,9 +36,9 @@ class Patient(NotANumber):
 @pytest.fixture
 def env_id(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An environment for the algorithm; the networks that look at it are small."""
-    if ALGORITHMS[name].is_for_pictures:
+    if ALGORITHMS[name].is_for_atari:
         pytest.importorskip("ale_py")
-        monkeypatch.setattr(algorithm(name), "SIZES", Sizes((4, 4, 4), 8))
+        monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), 8))
         yield "PongNoFrameskip-v4"
         return
     actions = "discrete" if "Discrete" in ALGORITHMS[name].action_spaces else "box"
@@ -47,7 +47,7 @@ def env_id(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def train(path: Path, name: str, env_id: str, resume: Checkpoint | None = None, **changes: Any) -> None:
-    module = algorithm(name)
+    module = load_algorithm(name)
     known = module.Config.model_fields
     config = module.Config(env_id=env_id, **{key: value for key, value in (SMALL | changes).items() if key in known})
     with opened(path, config, resume) as run:
@@ -58,17 +58,17 @@ def train(path: Path, name: str, env_id: str, resume: Checkpoint | None = None, 
 def test_a_reward_that_is_no_number_ends_the_run_at_its_step(
     name: str, env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if ALGORITHMS[name].is_for_pictures:
-        from mosaic.envs.atari import AtariGame
+    if ALGORITHMS[name].is_for_atari:
+        from mosaic.envs.atari import AtariEnv
 
-        honest, steps = AtariGame.step, []
+        honest, steps = AtariEnv.step, []
 
         def step(self: Any, action: Any) -> Any:
             steps.append(action)
             pictures, reward, *rest = honest(self, action)
             return pictures, float("nan") if len(steps) == BAD_STEP else reward, *rest
 
-        monkeypatch.setattr(AtariGame, "step", step)
+        monkeypatch.setattr(AtariEnv, "step", step)
     with pytest.raises(
         MosaicError, match=f"^{name} stopped at step {BAD_STEP}: reward became infinite or not a number"
     ):

@@ -23,10 +23,10 @@ from tests.helpers.algorithm_cases import (
     trained,
 )
 
-from cleanrl_worker import kernels, registry
+from cleanrl_worker import ppo_kernels, registry
 from cleanrl_worker.algorithms import ppo, ppo_continuous_action, rpo_continuous_action
-from cleanrl_worker.network import Actor, Network
-from cleanrl_worker.normalise import RewardNormaliser
+from cleanrl_worker.normalisation import RewardNormaliser
+from cleanrl_worker.ppo_network import PpoActor, PpoNetwork
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.run import load_checkpoint
@@ -169,13 +169,13 @@ def test_a_reward_that_is_no_number_stops_the_training_at_its_step(name: str, pl
 def test_a_loss_that_is_no_number_is_reported_and_never_saved(
     name: str, backend: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest, calls = kernels.advantages, []
+    honest, calls = ppo_kernels.gae_advantages, []
 
     def poisoned(*args: Any) -> Any:
         calls.append(args)
         return honest(*args) * (np.nan if len(calls) == 4 else 1)
 
-    monkeypatch.setattr(kernels, "advantages", poisoned)
+    monkeypatch.setattr(ppo_kernels, "gae_advantages", poisoned)
     config = config_of(name, backend=backend, cuda=False, checkpoint_every=1)
     with pytest.raises(MosaicError, match=r"losses/value_loss.*learning_rate"):
         trained(place / "run", name, config)
@@ -190,19 +190,19 @@ def test_a_loss_that_is_no_number_is_reported_and_never_saved(
 def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches: list[kernels.Batch] = []
-    kernel = kernels.CategoricalKernel if name == "ppo" else kernels.GaussianKernel
-    monkeypatch.setattr(kernel, "epoch", lambda self, batch, order: batches.append(batch))
-    monkeypatch.setattr(kernel, "losses", lambda self: kernels.Losses(0, 0, 0, 0, 0, 0))
+    batches: list[ppo_kernels.RolloutBatch] = []
+    kernel = ppo_kernels.CategoricalKernel if name == "ppo" else ppo_kernels.GaussianKernel
+    monkeypatch.setattr(kernel, "run_epoch", lambda self, batch, order: batches.append(batch))
+    monkeypatch.setattr(kernel, "losses", lambda self: ppo_kernels.PpoLosses(0, 0, 0, 0, 0, 0))
     seen: list[Any] = []
-    honest = Network.critic
+    honest = PpoNetwork.critic_values
 
-    def watched(network: Network, observations: Any) -> Any:
+    def watched(network: PpoNetwork, observations: Any) -> Any:
         values = honest(network, observations)
         seen.append((observations.copy(), values))
         return values
 
-    monkeypatch.setattr(Network, "critic", watched)
+    monkeypatch.setattr(PpoNetwork, "critic_values", watched)
     actions = "discrete" if name == "ppo" else "box"
     with registered(limit=5, actions=actions) as env_id:
         config = config_of(
@@ -279,7 +279,7 @@ def test_a_continuous_policy_normalises_as_the_training_did(place: Path) -> None
     raw = checkpoint.arrays["env.0.observation"]
     module: Any = ppo_continuous_action.Agent(3, 1)
     module.load_state_dict(checkpoint.weights)
-    actor = Actor(module.network, 1)
+    actor = PpoActor(module.network, 1)
     actor.refresh()
     mean = np.empty((1, 1), np.float32)
     actor(checkpoint.arrays["inputs"], mean)
@@ -293,7 +293,7 @@ def test_spaces_that_do_not_fit_are_refused_with_what_does() -> None:
         ppo.check(config_of("ppo"), pendulum)
     assert str(refusal.value) == (
         "ppo needs a discrete action space; Pendulum-v1 has Box(1,). "
-        f"These fit: {', '.join(registry.fitting('Box', is_game=False))}."
+        f"These fit: {', '.join(registry.suitable_algorithms('Box', is_atari=False))}."
     )
     for name in ("ppo_continuous_action", "rpo_continuous_action"):
         with pytest.raises(BadInput) as refusal:
@@ -358,14 +358,14 @@ def test_an_update_stops_early_where_the_policy_has_moved_far_enough(place: Path
 
 def test_rpo_moves_the_means_anew_in_each_pass(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "rpo_continuous_action"
-    batches: list[kernels.Batch] = []
-    honest = kernels.GaussianKernel.epoch
+    batches: list[ppo_kernels.RolloutBatch] = []
+    honest = ppo_kernels.GaussianKernel.run_epoch
 
-    def watched(kernel: Any, batch: kernels.Batch, order: Any) -> None:
+    def watched(kernel: Any, batch: ppo_kernels.RolloutBatch, order: Any) -> None:
         batches.append(batch)
         honest(kernel, batch, order)
 
-    monkeypatch.setattr(kernels.GaussianKernel, "epoch", watched)
+    monkeypatch.setattr(ppo_kernels.GaussianKernel, "run_epoch", watched)
     trained(place / "moved", name, config_of(name, total_timesteps=128, rpo_alpha=0.2))
     first, second, third = (batch.actions for batch in batches)
     for one, other in ((first, second), (second, third)):

@@ -14,10 +14,10 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 from tests.helpers.worker_runs import events, train_here
 
-from cleanrl_worker.checker import check, told
-from cleanrl_worker.config import assigned
-from cleanrl_worker.evaluation import matched
-from cleanrl_worker.registry import ALGORITHMS, algorithm
+from cleanrl_worker.checker import check_request, format_summary
+from cleanrl_worker.policy_evaluation import load_for_evaluation
+from cleanrl_worker.registry import ALGORITHMS, load_algorithm
+from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
 from mosaic.envs.spaces import flat_size
@@ -36,7 +36,7 @@ SHOWN: dict[str, gymnasium.Space[Any]] = {
     "a dictionary with words": Dict({"image": Box(0, 255, (3, 3), np.uint8), "mission": Text(9)}),
 }
 CHOICES, FORCES = Discrete(3, start=-1), Box(-2, 1, (2, 1), np.float32)
-VECTOR_ALGORITHMS = [name for name, entry in ALGORITHMS.items() if not entry.is_for_pictures]
+VECTOR_ALGORITHMS = [name for name, entry in ALGORITHMS.items() if not entry.is_for_atari]
 TINY = {
     "num_envs": 2, "num_steps": 8, "num_minibatches": 2, "update_epochs": 1, "buffer_size": 40, "learning_starts": 16,
     "batch_size": 4, "train_frequency": 4, "target_network_frequency": 8, "checkpoint_every": 16,
@@ -77,7 +77,7 @@ def actions_of(name: str) -> gymnasium.Space[Any]:
 
 
 def config_of(name: str, env_id: str, steps: int = 32) -> dict[str, Any]:
-    known = algorithm(name).Config.model_fields
+    known = load_algorithm(name).Config.model_fields
     settings = {key: value for key, value in TINY.items() if key in known}
     return {"algo": name, "env_id": env_id, "total_timesteps": steps, "seed": 3, "extras": settings}
 
@@ -101,7 +101,7 @@ def assert_lives(name: str, env_id: str, place: Path) -> None:
         )
         assert json.loads(played.eval_summary.read_text())["episodes"] == 2
     (model,) = folder.models.glob("*/*.cleanrl_model")
-    assert matched(assigned({"extras": {**extras, "policy_path": str(model)}})).algo == name
+    assert load_for_evaluation(parse_request({"extras": {**extras, "policy_path": str(model)}})).algo == name
 
 
 @pytest.mark.parametrize("name", VECTOR_ALGORITHMS)
@@ -130,16 +130,16 @@ def test_environments_with_numbered_states_pairs_and_missions_are_learned_from(e
 
 def test_parts_that_are_left_out_are_named_by_the_dry_run() -> None:
     with showing(SHOWN["a dictionary with words"], CHOICES) as env_id:
-        summary = check(assigned(config_of("ppo", env_id)))
+        summary = check_request(parse_request(config_of("ppo", env_id)))
     said = "The agent will not see 'mission' of Shown-v0's observations: it can learn from numbers only."
     assert summary["warnings"] == [said]
-    assert said in told(summary)
+    assert said in format_summary(summary)
     assert summary["environment"]["observation_space"] == "Dict(image: Box(3, 3) uint8, mission: Text)"
 
 
 def refusal(name: str, env_id: str) -> str:
     with pytest.raises(BadInput) as refused:
-        check(assigned(config_of(name, env_id)))
+        check_request(parse_request(config_of(name, env_id)))
     return str(refused.value)
 
 
@@ -173,7 +173,7 @@ def test_actions_without_bounds_fit_only_what_needs_none(highest: float) -> None
                 "These fit: ppo_continuous_action, rpo_continuous_action."
             )
         for name in ("ppo_continuous_action", "rpo_continuous_action"):
-            assert check(assigned(config_of(name, env_id)))["facts"]["actions"] == [2]
+            assert check_request(parse_request(config_of(name, env_id)))["facts"]["actions"] == [2]
 
 
 @pytest.mark.parametrize("name", VECTOR_ALGORITHMS)
@@ -196,12 +196,12 @@ def test_no_algorithm_is_suggested_that_would_refuse(name: str) -> None:
         for actions in done:
             with showing(observations, actions) as env_id:
                 try:
-                    check(assigned(config_of(name, env_id)))
+                    check_request(parse_request(config_of(name, env_id)))
                 except BadInput as refused:
                     _, _, names = str(refused).partition(": ")
                     for suggested in names.rstrip(".").split(", ") if names else ():
                         seen.add(suggested)
-                        check(assigned(config_of(suggested, env_id)))
+                        check_request(parse_request(config_of(suggested, env_id)))
     assert seen, "something was suggested"
 
 
@@ -216,6 +216,6 @@ def test_games_are_suggested_what_looks_at_them_and_what_does_not_is_warned_of()
     pytest.importorskip("ale_py")
     fit = "These fit: ppo_atari, ppo_atari_lstm, dqn_atari, c51_atari, rainbow_atari, sac_atari"
     assert refusal("sac_continuous_action", "PongNoFrameskip-v4").partition("(6). ")[2].startswith(fit)
-    (warning,) = check(assigned(config_of("ppo", "PongNoFrameskip-v4")))["warnings"]
+    (warning,) = check_request(parse_request(config_of("ppo", "PongNoFrameskip-v4")))["warnings"]
     assert fit in warning
-    assert check(assigned(config_of("ppo_atari", "PongNoFrameskip-v4")))["warnings"] == []
+    assert check_request(parse_request(config_of("ppo_atari", "PongNoFrameskip-v4")))["warnings"] == []

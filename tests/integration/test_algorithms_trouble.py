@@ -13,8 +13,8 @@ from tests.helpers.algorithm_cases import events, newest, opened
 
 from cleanrl_worker import torch_replay
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.pictures import Sizes
-from cleanrl_worker.registry import algorithm
+from cleanrl_worker.conv_network import ConvNetworkSizes
+from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.replay import Replay
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import RunFolder
@@ -29,7 +29,7 @@ CONTROL = ("ddpg_continuous_action", "sac_continuous_action", "td3_continuous_ac
 
 
 def trained(path: Path, name: str, stop_at: int | None = None, **changes: Any) -> None:
-    algorithm_cases.trained(path, name, algorithm(name).Config(**{**SMALL, **changes}), stop_at=stop_at)
+    algorithm_cases.trained(path, name, load_algorithm(name).Config(**{**SMALL, **changes}), stop_at=stop_at)
 
 
 def poisoned(honest: Callable[..., Any], call: int, poison: Callable[[Any], None]) -> Callable[..., Any]:
@@ -72,8 +72,10 @@ def test_a_network_that_sees_pictures_is_stopped_at_the_next_report_and_the_bad_
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ale_py")
-    monkeypatch.setattr(algorithm(name), "SIZES", Sizes((4, 4, 4), 8))
-    monkeypatch.setattr(torch_replay.Feed, "hand_over", poisoned(torch_replay.Feed.hand_over, 3, spoil_a_reward))
+    monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), 8))
+    monkeypatch.setattr(
+        torch_replay.ReplayFeed, "stage_columns", poisoned(torch_replay.ReplayFeed.stage_columns, 3, spoil_a_reward)
+    )
     with pytest.raises(MosaicError, match="stopped at step 72: losses/"):
         trained(place / "run", name)
     assert {step for _, step in anomalies(place / "run")} == {72}
@@ -84,7 +86,7 @@ def test_a_network_that_sees_pictures_is_stopped_at_the_next_report_and_the_bad_
 def test_no_environment_meets_an_action_that_is_no_number(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(algorithm(name), "HIDDEN", (16, 16))
+    monkeypatch.setattr(load_algorithm(name), "HIDDEN", (16, 16))
     monkeypatch.setattr(Replay, "sample", poisoned(Replay.sample, 4, spoil_a_reward))
     with pytest.raises(MosaicError, match="stopped at step 64: losses/"):
         trained(place / "run", name, env_id="Pendulum-v1")
@@ -103,7 +105,7 @@ def test_a_run_that_is_asked_to_stop_saves_nothing_that_is_not_finite(
 
 
 def test_weights_that_are_not_finite_are_never_saved_whatever_the_losses_say(place: Path) -> None:
-    config = algorithm("dqn").Config(**SMALL)
+    config = load_algorithm("dqn").Config(**SMALL)
     whole: dict[str, Any] = {"weights": {"w": np.ones(2)}, "arrays": {}, "facts": {}}
     with opened(place / "run", config) as run:
         base.save_checkpoint("dqn", run, 10, **whole)

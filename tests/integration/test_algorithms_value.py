@@ -23,7 +23,7 @@ from tests.helpers.algorithm_cases import (
     trained,
 )
 
-from cleanrl_worker import blocks, ring, value_kernels
+from cleanrl_worker import replay_blocks, replay_ring, value_kernels
 from cleanrl_worker.algorithms import c51, dqn, pqn
 from cleanrl_worker.perceptron import Perceptron
 from mosaic.contracts.errors import BadInput, MosaicError
@@ -91,8 +91,8 @@ def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
 def test_a_run_whose_buffer_is_saved_in_blocks_goes_on_exactly(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ring, "BLOCKS_FROM_MB", 0)
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(replay_ring, "MIN_BLOCKED_SIZE_MB", 0)
+    monkeypatch.setattr(replay_blocks, "BLOCK_BYTES", 1000)
     config = config_of(name)
     trained(place / "straight", name, config)
     with pytest.raises(Killed):
@@ -102,7 +102,7 @@ def test_a_run_whose_buffer_is_saved_in_blocks_goes_on_exactly(
     trained(place / "killed", name, config, checkpoint)
     assert_same(newest(place / "straight"), newest(place / "killed"))
     assert events(place / "killed", "warning") == []
-    assert not (place / "killed" / "checkpoints" / checkpoints.PARTS).exists()
+    assert not (place / "killed" / "checkpoints" / checkpoints.PENDING_PARTS_DIR).exists()
 
 
 @EACH
@@ -191,7 +191,7 @@ def test_a_loss_that_is_no_number_is_reported_and_never_saved(
         "c51": value_kernels.DistributionKernel,
         "pqn": value_kernels.ReturnsKernel,
     }
-    learner: Any = kernels[name] if backend == "numpy" else value_autograd.AutogradLearner
+    learner: Any = kernels[name] if backend == "numpy" else value_autograd.ValueAutogradLearner
     honest, calls = learner.update, []
     bad_call = 20 if name == "pqn" else 3
 
@@ -345,7 +345,7 @@ def test_the_target_network_follows_at_the_steps_that_are_set(
         return bool(honest(self, batch, learning_rate))
 
     monkeypatch.setattr(kernel, "update", watched)
-    monkeypatch.setattr(kernel, "follow", lambda self, share: calls.append("F"))
+    monkeypatch.setattr(kernel, "update_target", lambda self, share: calls.append("F"))
     config = config_of(name, learning_starts=95, total_timesteps=128, target_network_frequency=frequency)
     trained(place / "run", name, config)
     assert "".join(calls) == expected.replace(" ", "")

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, UnknownName
-from mosaic.contracts.events import KINDS
+from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.states import RunView
 from mosaic.journal import read_all
 
 
-def stage(trainer: Trainer, run_id: str, wanted: str) -> None:
+def stage(trainer: TrainerClient, run_id: str, wanted: str) -> None:
     wait_for(lambda: trainer.get(run_id)["stage"] == wanted, f"stage {wanted}")
 
 
-def test_a_run_leaves_its_files_and_its_view_keeps_the_contract(trainer: Trainer, workspace: Workspace) -> None:
+def test_a_run_leaves_its_files_and_its_view_keeps_the_contract(trainer: TrainerClient, workspace: Workspace) -> None:
     run_id = trainer.submit(scripted(steps=3))["run_id"]
     view = ended(trainer, run_id)
     RunView.model_validate(view)
@@ -36,17 +36,17 @@ def test_a_run_leaves_its_files_and_its_view_keeps_the_contract(trainer: Trainer
     assert folder.stdout_log("scripted").exists()
     for path in (folder.journal, folder.keeper):
         for event in read_all(path):
-            KINDS[event["kind"]].model_validate(event)
+            EVENT_TYPES[event["kind"]].model_validate(event)
 
 
-def test_the_same_config_twice_makes_two_runs(trainer: Trainer) -> None:
+def test_the_same_config_twice_makes_two_runs(trainer: TrainerClient) -> None:
     first, second = (trainer.submit(scripted())["run_id"] for _ in range(2))
     assert first < second
     assert {view["run_id"] for view in trainer.runs()} == {first, second}
 
 
 @pytest.mark.may_log("queue_paused")  # three quick ends in a row
-def test_every_end_is_told_with_its_cause(trainer: Trainer) -> None:
+def test_every_end_is_told_with_its_cause(trainer: TrainerClient) -> None:
     expected: dict[str, tuple[dict[str, Any], str]] = {
         "exit code 3": ({"exit": 3, "say": "out of luck"}, "failed"),
         "SIGKILL": ({"kill": signal.SIGKILL}, "failed"),
@@ -60,7 +60,7 @@ def test_every_end_is_told_with_its_cause(trainer: Trainer) -> None:
     assert "out of luck" in trainer.get(runs["exit code 3"])["reason"]
 
 
-def test_limits_end_a_run(trainer: Trainer) -> None:
+def test_limits_end_a_run(trainer: TrainerClient) -> None:
     slow = {**scripted(steps=10_000, dt=0.01), "schedule": {"max_duration_seconds": 0.5}}
     greedy = {**scripted(steps=10_000, dt=0.01, allocate_mb=200), "resources": {"memory_mb": 100}}
     runs = [trainer.submit(payload)["run_id"] for payload in (slow, greedy)]
@@ -70,7 +70,7 @@ def test_limits_end_a_run(trainer: Trainer) -> None:
     assert "Out of memory" in views[1]["reason"]
 
 
-def test_pause_resume_and_cancel(trainer: Trainer) -> None:
+def test_pause_resume_and_cancel(trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted(steps=10_000, dt=0.01))["run_id"]
     stage(trainer, run_id, "running")
     trainer.pause(run_id)
@@ -88,7 +88,7 @@ def test_pause_resume_and_cancel(trainer: Trainer) -> None:
         trainer.cancel(run_id)
 
 
-def test_a_worker_that_reads_no_inbox_is_paused_by_signal(trainer: Trainer) -> None:
+def test_a_worker_that_reads_no_inbox_is_paused_by_signal(trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted(steps=10_000, dt=0.01, deaf=True))["run_id"]
     stage(trainer, run_id, "running")
     trainer.pause(run_id)
@@ -101,7 +101,7 @@ def test_a_worker_that_reads_no_inbox_is_paused_by_signal(trainer: Trainer) -> N
     assert "SIGKILL" in ended(trainer, run_id)["reason"]
 
 
-def test_a_further_attempt_goes_on_in_the_same_folder_with_one_curve(trainer: Trainer) -> None:
+def test_a_further_attempt_goes_on_in_the_same_folder_with_one_curve(trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted(steps=60, dt=0.01))["run_id"]
     wait_for(lambda: (trainer.get(run_id)["global_step"] or 0) > 5, "some steps")
     trainer.cancel(run_id)
@@ -118,14 +118,14 @@ def test_a_further_attempt_goes_on_in_the_same_folder_with_one_curve(trainer: Tr
         trainer.resume(run_id)
 
 
-def test_a_run_without_a_checkpoint_cannot_be_resumed(trainer: Trainer) -> None:
+def test_a_run_without_a_checkpoint_cannot_be_resumed(trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted(exit=1))["run_id"]
     ended(trainer, run_id)
     with pytest.raises(NotAllowed, match="no checkpoint"):
         trainer.resume(run_id)
 
 
-def test_bad_input_makes_nothing(trainer: Trainer, workspace: Workspace) -> None:
+def test_bad_input_makes_nothing(trainer: TrainerClient, workspace: Workspace) -> None:
     stray = {**scripted(), "extra": 1}
     nobody = {"metadata": {"worker": {"id": "scriptd", "config": {}}}, "artifacts": {}}
     gpus = {**scripted(), "resources": {"gpus": {"requested": 99, "mandatory": True}}}
@@ -141,7 +141,7 @@ def test_bad_input_makes_nothing(trainer: Trainer, workspace: Workspace) -> None
     assert not workspace.configs.exists()
 
 
-def test_runs_are_found_by_id_prefix_and_last(trainer: Trainer) -> None:
+def test_runs_are_found_by_id_prefix_and_last(trainer: TrainerClient) -> None:
     with pytest.raises(UnknownName, match="no run yet"):
         trainer.get("last")
     first = trainer.submit(scripted())["run_id"]
@@ -154,7 +154,7 @@ def test_runs_are_found_by_id_prefix_and_last(trainer: Trainer) -> None:
         trainer.get("01ZZZZ")
 
 
-def test_tags_notes_and_the_archive(trainer: Trainer) -> None:
+def test_tags_notes_and_the_archive(trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted())["run_id"]
     ended(trainer, run_id)
     trainer.annotate(run_id, add_tags=["good", "old"], notes="first try")
@@ -166,7 +166,7 @@ def test_tags_notes_and_the_archive(trainer: Trainer) -> None:
         trainer.annotate(run_id, add_tags=["../x"])
 
 
-def test_deleting_asks_for_an_ended_run_and_can_be_undone(trainer: Trainer, workspace: Workspace) -> None:
+def test_deleting_asks_for_an_ended_run_and_can_be_undone(trainer: TrainerClient, workspace: Workspace) -> None:
     run_id = trainer.submit(scripted(steps=10_000, dt=0.01))["run_id"]
     with pytest.raises(NotAllowed, match="cannot be deleted"):
         trainer.delete(run_id)
@@ -180,7 +180,7 @@ def test_deleting_asks_for_an_ended_run_and_can_be_undone(trainer: Trainer, work
     assert not Path(grave).exists()
 
 
-def test_watchers_are_told_of_a_deleted_run(trainer: Trainer) -> None:
+def test_watchers_are_told_of_a_deleted_run(trainer: TrainerClient) -> None:
     kept, gone = (trainer.submit(scripted())["run_id"] for _ in range(2))
     for run_id in (kept, gone):
         ended(trainer, run_id)
@@ -193,14 +193,14 @@ def test_watchers_are_told_of_a_deleted_run(trainer: Trainer) -> None:
     assert {run_id for run_id, kind in told if kind == "record"} == {kept}
 
 
-def test_logs_are_read_as_they_grow(trainer: Trainer) -> None:
+def test_logs_are_read_as_they_grow(trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted(steps=20, dt=0.01, say="hello there"))["run_id"]
     text = b"".join(chunk.data for chunk in trainer.log(run_id, is_stderr=True, follow=True))
     assert text == b"hello there\n"
     assert trainer.get(run_id)["stage"] == "finished"
 
 
-def test_two_hundred_runs_keep_the_cap_and_their_order(trainer: Trainer) -> None:
+def test_two_hundred_runs_keep_the_cap_and_their_order(trainer: TrainerClient) -> None:
     runs = [trainer.submit(scripted())["run_id"] for _ in range(200)]
     most = 0
 
@@ -223,7 +223,7 @@ def test_two_hundred_runs_keep_the_cap_and_their_order(trainer: Trainer) -> None
 
 
 def test_a_draining_daemon_starts_nothing_more_and_ends_behind_its_last_run(
-    daemon: LiveDaemon, trainer: Trainer
+    daemon: LiveDaemon, trainer: TrainerClient
 ) -> None:
     running = trainer.submit(scripted(steps=10_000, dt=0.01))["run_id"]
     stage(trainer, running, "running")
@@ -239,7 +239,7 @@ def test_a_draining_daemon_starts_nothing_more_and_ends_behind_its_last_run(
     trainer.close()
 
 
-def test_the_cap_and_the_priority_of_a_waiting_run_can_be_changed(trainer: Trainer) -> None:
+def test_the_cap_and_the_priority_of_a_waiting_run_can_be_changed(trainer: TrainerClient) -> None:
     working = [trainer.submit(scripted(steps=10_000, dt=0.05))["run_id"] for _ in range(4)]
     for run_id in working:
         stage(trainer, run_id, "running")

@@ -17,9 +17,9 @@ import pytest
 from tests.conftest import wait_until
 from tests.helpers.worker_runs import COMMAND, events, small, train_here
 
-from cleanrl_worker.config import assigned
-from cleanrl_worker.evaluation import matched, processes
-from cleanrl_worker.normalise import ObservationNormaliser
+from cleanrl_worker.normalisation import ObservationNormaliser
+from cleanrl_worker.policy_evaluation import load_for_evaluation, process_count
+from cleanrl_worker.worker_config import parse_request
 from mosaic.arena import Episode, evaluate
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
 from mosaic.envs import make
@@ -36,8 +36,8 @@ SEEDS = range(100, 160)
 def _helpers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little there is to do, it is shared from the first step on."""
     module = sys.modules["mosaic.arena.evaluate"]
-    monkeypatch.setattr(module, "DECIDE_S", 0.0)
-    monkeypatch.setattr(module, "PAYS_S", 0.0)
+    monkeypatch.setattr(module, "PROBE_S", 0.0)
+    monkeypatch.setattr(module, "MIN_PARALLEL_WORK_S", 0.0)
 
 
 class Pushes:
@@ -150,8 +150,8 @@ def test_a_stop_ends_helpers_too_even_one_that_hangs(tmp_path: Path) -> None:
 
 
 def test_a_run_may_be_held_to_fewer_processes_than_there_are_cores() -> None:
-    assert processes(1) == 1
-    assert processes(None) == processes(10_000) == len(os.sched_getaffinity(0))
+    assert process_count(1) == 1
+    assert process_count(None) == process_count(10_000) == len(os.sched_getaffinity(0))
 
 
 def test_a_cancelled_evaluation_ends_with_all_that_was_played_in_its_summary(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_trained_policy_is_as_good_in_evaluation_as_it_was_in_training(tmp_pat
     low, high = summary["ci95"]
     assert abs(summary["avg_return"] - score) < max(0.1 * abs(score), (high - low) / 2)
 
-    match = matched(assigned({"extras": extras}))
+    match = load_for_evaluation(parse_request({"extras": extras}))
     match.policy._normalise = ObservationNormaliser(3)  # type: ignore[attr-defined]
     without = evaluate(match.policy, lambda: make("Pendulum-v1"), summary["seeds"][:30])
     assert np.mean([episode.episodic_return for episode in without]) < 2 * score

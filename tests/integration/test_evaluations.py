@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.helpers.daemons import ended, scripted
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.errors import UnknownName
 
 
@@ -24,7 +24,7 @@ def write(view: dict[str, Any], said: str | dict[str, Any]) -> None:
     (Path(view["run_dir"]) / "eval_summary.json").write_text(text)
 
 
-def test_summaries_are_told_newest_first_with_the_run_that_trained_the_policy(trainer: Trainer) -> None:
+def test_summaries_are_told_newest_first_with_the_run_that_trained_the_policy(trainer: TrainerClient) -> None:
     made = [ended(trainer, trainer.submit(scripted(seed=number))["run_id"]) for number in range(6)]
     trained, first, second, torn, empty, strange = made
     # The workspace has been moved since: the id of the run is what is left of the old path.

@@ -15,7 +15,7 @@ from tests.helpers.daemons import wait_for
 from tests.helpers.lane_writer import COLOURS
 
 from mosaic.fastlane import LaneReader, lane_indices, lanes_folder, reap, reap_all
-from mosaic.fastlane.place import lanes_root
+from mosaic.fastlane.lane_files import lanes_root
 
 WRITER = Path(__file__).parents[1] / "helpers" / "lane_writer.py"
 READS = 300_000
@@ -55,7 +55,7 @@ def test_no_torn_frame_is_taken_from_a_writer_flat_out(folder: str, side: int) -
     with writer(folder, side=side):
         while reads < READS or taken < 100:
             reads += 1
-            frame = reader.newest()
+            frame = reader.read_newest()
             if frame is not None:
                 taken += 1
                 colour = frame.step % COLOURS
@@ -75,8 +75,8 @@ def test_a_reader_that_is_killed_does_not_hold_the_writer_up(folder: str) -> Non
             reader.wait()
             reader.stdout.close()
         own = LaneReader(folder)
-        first = wait_for(own.newest, "a frame")
-        assert wait_for(lambda: (frame := own.newest()) and frame.number > first.number, "frames to go on")
+        first = wait_for(own.read_newest, "a frame")
+        assert wait_for(lambda: (frame := own.read_newest()) and frame.number > first.number, "frames to go on")
         assert process.poll() is None
     reap(folder)
 
@@ -109,7 +109,7 @@ while True:
         wait_for(lambda: lane_indices(folder) == [0, 1, 2], "three lanes")
         for index in range(3):
             reader = LaneReader(folder, index)
-            assert (wait_for(reader.newest, "a frame").image == index).all()
+            assert (wait_for(reader.read_newest, "a frame").image == index).all()
     finally:
         for child in children:
             child.kill()

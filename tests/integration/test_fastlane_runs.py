@@ -20,10 +20,10 @@ from PIL import Image
 from tests.helpers.daemons import LiveDaemon, ended, wait_for
 from tests.helpers.worker_runs import events, run_worker, small, train_here
 
-from mosaic.client import Trainer, connect
+from mosaic.client import TrainerClient, connect
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.fastlane import Frame, LaneView, as_rgb, lane_indices, lanes_folder
-from mosaic.fastlane.place import LANES_VARIABLE
+from mosaic.fastlane.lane_files import LANES_VARIABLE
 
 HALF_CHEETAH: dict[str, Any] = {"algo": "ppo_continuous_action", "env_id": "HalfCheetah-v5"}
 LONG = 100_000_000
@@ -49,7 +49,7 @@ class Watcher:
 
     def _watch(self) -> None:
         while not self._is_over.wait(0.005):
-            if self._view.look():
+            if self._view.poll():
                 self.seen.append(dict(self._view.frames))
 
     @property
@@ -172,7 +172,7 @@ def cartpole(**config: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def running(trainer: Trainer, payload: dict[str, Any]) -> Iterator[str]:
+def running(trainer: TrainerClient, payload: dict[str, Any]) -> Iterator[str]:
     run_id = trainer.submit(payload)["run_id"]
     wait_for(lambda: trainer.get(run_id)["stage"] == "running", "the run to start")
     try:
@@ -183,7 +183,7 @@ def running(trainer: Trainer, payload: dict[str, Any]) -> Iterator[str]:
             ended(trainer, run_id)
 
 
-def test_frames_come_through_the_daemon_until_the_run_ends(trainer: Trainer, workspace: Workspace) -> None:
+def test_frames_come_through_the_daemon_until_the_run_ends(trainer: TrainerClient, workspace: Workspace) -> None:
     with running(trainer, cartpole(extras={"num_envs": 8, "num_steps": 64})) as run_id:
         pictures = []
         states = []
@@ -205,10 +205,10 @@ def test_frames_come_through_the_daemon_until_the_run_ends(trainer: Trainer, wor
     assert said.count("fastlane_connected") == 1
 
 
-def test_a_local_viewer_and_a_remote_one_see_the_same_environment(trainer: Trainer, workspace: Workspace) -> None:
+def test_a_local_viewer_and_a_remote_one_see_the_same_environment(trainer: TrainerClient, workspace: Workspace) -> None:
     with running(trainer, cartpole()) as run_id:
         view = LaneView(lanes_folder(workspace.run(run_id).path), [0], budget=0.5)
-        wait_for(view.look, "a frame")
+        wait_for(view.poll, "a frame")
         frame = view.frames[0]
         assert frame is not None
         assert as_rgb(frame.image, frame.format).shape == (400, 600, 3)
@@ -217,7 +217,7 @@ def test_a_local_viewer_and_a_remote_one_see_the_same_environment(trainer: Train
         assert sight.hud["envs"][0]["pace"]
 
 
-def test_the_lanes_of_a_worker_that_was_killed_are_reaped(trainer: Trainer, workspace: Workspace) -> None:
+def test_the_lanes_of_a_worker_that_was_killed_are_reaped(trainer: TrainerClient, workspace: Workspace) -> None:
     with running(trainer, cartpole()) as run_id:
         lanes = lanes_folder(workspace.run(run_id).path)
         wait_for(lambda: lane_indices(lanes), "lanes")
@@ -254,7 +254,7 @@ def mosaic(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess
 
 
 @pytest.mark.parametrize("way", [(), ("--remote",)])
-def test_a_film_is_saved(trainer: Trainer, workspace: Workspace, tmp_path: Path, way: tuple[str, ...]) -> None:
+def test_a_film_is_saved(trainer: TrainerClient, workspace: Workspace, tmp_path: Path, way: tuple[str, ...]) -> None:
     import av
 
     film = tmp_path / "a film.mp4"
@@ -273,7 +273,7 @@ def test_a_film_is_saved(trainer: Trainer, workspace: Workspace, tmp_path: Path,
     assert "--save out.mp4" in refused.stderr
 
 
-def test_a_run_that_has_ended_cannot_be_watched(trainer: Trainer, workspace: Workspace) -> None:
+def test_a_run_that_has_ended_cannot_be_watched(trainer: TrainerClient, workspace: Workspace) -> None:
     payload = {"metadata": {"worker": {"id": "cleanrl", "config": small()}}, "artifacts": {}}
     run_id = trainer.submit(payload)["run_id"]
     ended(trainer, run_id)

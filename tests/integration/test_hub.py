@@ -17,8 +17,8 @@ from tests.helpers.worker_runs import small, train_here
 from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
-from mosaic.hub import courier, ledger
-from mosaic.hub.after import push_trained, wished_repo
+from mosaic.hub import hub_client, push_state
+from mosaic.hub.auto_push import push_after_training, requested_repo
 from mosaic.journal import read_all
 
 SMALL = ("--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32", "--env-id", "CartPole-v1")
@@ -47,11 +47,11 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
 
 
 def push(folder: RunFolder, repo: str = "tester/cart", **more: Any) -> dict[str, Any]:
-    return courier.push(folder, folder.checkpoint(64), repo, **more)
+    return hub_client.push(folder, folder.checkpoint(64), repo, **more)
 
 
 def test_a_push_makes_a_repository_and_a_further_one_a_commit_of_what_is_new(hub: Hub, trained: RunFolder) -> None:
-    seen: list[courier.Progress] = []
+    seen: list[hub_client.TransferProgress] = []
     done = push(trained, is_private=True, on_progress=seen.append)
     repo = hub.repos["tester/cart"]
     assert repo.is_private
@@ -125,9 +125,9 @@ def test_a_repository_that_is_not_what_it_says_is_refused(hub: Hub, trained: Run
         into = tmp_path / str(number) / "into"
         into.mkdir(parents=True)
         with pytest.raises(BadInput, match=said):
-            courier.pull(f"tester/bad{number}", into)
+            hub_client.pull(f"tester/bad{number}", into)
     with pytest.raises(BadInput, match=r"\(404\)"):
-        courier.pull("tester/nothing", tmp_path)
+        hub_client.pull("tester/nothing", tmp_path)
     assert not (tmp_path / "escaped").exists()
 
 
@@ -137,21 +137,21 @@ def test_a_model_is_uploaded_after_training_where_cleanrl_would_put_it(hub: Hub,
     def say(kind: str, /, **facts: object) -> None:
         told.append((kind, facts))
 
-    repo = wished_repo(a_payload(upload_model=True))
+    repo = requested_repo(a_payload(upload_model=True))
     assert repo == "CartPole-v1-ppo-seed3"
-    assert wished_repo(a_payload(upload_model=True, hf_entity="me")) == f"me/{repo}"
-    assert wished_repo(a_payload()) is None
-    assert wished_repo(a_payload(upload_model=True, mode="policy_eval")) is None
-    push_trained(trained, repo, "stopped", say)
+    assert requested_repo(a_payload(upload_model=True, hf_entity="me")) == f"me/{repo}"
+    assert requested_repo(a_payload()) is None
+    assert requested_repo(a_payload(upload_model=True, mode="policy_eval")) is None
+    push_after_training(trained, repo, "stopped", say)
     assert told == []
-    push_trained(trained, repo, "succeeded", say)
+    push_after_training(trained, repo, "succeeded", say)
     assert hub.repos.keys() == {"tester/CartPole-v1-ppo-seed3"}
     assert [kind for kind, _ in told] == ["hub_pushed"]
     hub.faults = {"/api/repos/create": 503}
-    push_trained(trained, repo, "succeeded", say)
+    push_after_training(trained, repo, "succeeded", say)
     assert told[-1][0] == "warning"
     assert "mosaic push 01TRAINED --repo OWNER/CartPole-v1-ppo-seed3" in str(told[-1][1]["text"])
-    said = ledger.read(trained)
+    said = push_state.read(trained)
     assert said is not None
     assert said["state"] == "failed"
 

@@ -14,7 +14,7 @@ import pytest
 from tests.helpers.keeper_runs import DAEMONISED, DEAF, OBEDIENT, PATIENCE_S, SLEEPER, KeptRun, give, python, until
 
 from mosaic.contracts.processes import is_alive
-from mosaic.keeper.launch import keeper_command
+from mosaic.keeper.launch_spec import keeper_command
 
 SHORT = {"stop": 0.2, "term": 0.2}
 

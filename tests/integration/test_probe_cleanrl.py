@@ -12,7 +12,7 @@ from tests.helpers.daemons import ended
 from tests.helpers.probe_cleanrl import make_checkout
 from tests.helpers.probe_scripts import caller_environment, episodes, events
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.errors import ConfigRefused, MissingExtra
 from mosaic.contracts.folder import RunFolder, Workspace
 
@@ -36,7 +36,7 @@ def own_returns(run: RunFolder) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in own.Scalars("charts/episodic_return")]
 
 
-def test_its_script_trains_with_the_settings_that_were_given(trainer: Trainer, place: Path) -> None:
+def test_its_script_trains_with_the_settings_that_were_given(trainer: TrainerClient, place: Path) -> None:
     given = payload(place, algo_params={"total_timesteps": 1600, "anneal": False})
     assert trainer.check(given, caller_environment())["summary"]["settings"]["num_envs"] == 4
     view = ended(trainer, trainer.submit(given, caller_environment())["run_id"])
@@ -53,7 +53,7 @@ def test_its_script_trains_with_the_settings_that_were_given(trainer: Trainer, p
     assert not events(run, "warning")
 
 
-def test_a_setting_that_it_does_not_have_is_refused_before_a_run_is_made(trainer: Trainer, place: Path) -> None:
+def test_a_setting_that_it_does_not_have_is_refused_before_a_run_is_made(trainer: TrainerClient, place: Path) -> None:
     with pytest.raises(ConfigRefused, match="Did you mean 'num_envs'"):
         trainer.submit(payload(place, algo_params={"num_env": 3}), caller_environment())
     script = place / "cleanrl" / "walk.py"
@@ -63,7 +63,7 @@ def test_a_setting_that_it_does_not_have_is_refused_before_a_run_is_made(trainer
     assert trainer.runs() == []
 
 
-def test_the_command_line_knows_its_flags(trainer: Trainer, workspace: Workspace, place: Path) -> None:
+def test_the_command_line_knows_its_flags(trainer: TrainerClient, workspace: Workspace, place: Path) -> None:
     own = ("cleanrl:walk", "--cleanrl", str(place), "--cleanrl-python", sys.executable)
     help_page = mosaic(workspace, "train", *own, "--help")
     assert "--target-kl" in help_page.out
@@ -80,7 +80,7 @@ OLD = os.environ.get("MOSAIC_TEST_VENV_029", "")
 
 @pytest.mark.skipif(not OLD, reason="MOSAIC_TEST_VENV_029 names no environment with gymnasium 0.29")
 def test_the_layer_gives_the_same_episodes_as_the_gymnasium_that_it_was_written_for(
-    trainer: Trainer, place: Path
+    trainer: TrainerClient, place: Path
 ) -> None:
     runs = []
     for python in (f"{OLD}/bin/python", sys.executable):

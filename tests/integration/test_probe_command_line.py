@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.commands import mosaic
 from tests.helpers.probe_scripts import written
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
 
 pytestmark = pytest.mark.usefixtures("trainer")
@@ -45,7 +45,7 @@ def test_a_script_that_fails_fails_the_command(workspace: Workspace, script: str
     assert "exit code 7" in said.out
 
 
-def test_a_detached_script_goes_on_by_itself(workspace: Workspace, script: str, trainer: Trainer) -> None:
+def test_a_detached_script_goes_on_by_itself(workspace: Workspace, script: str, trainer: TrainerClient) -> None:
     said = mosaic(workspace, "--json", "run", "--detach", "--tag", "t", "--", sys.executable, script)
     assert said.code == 0
     assert trainer.get(said.json["run_id"])["tags"] == ["t"]

@@ -19,10 +19,10 @@ from tests.helpers.probe_scripts import (
     written,
 )
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.script import ProbeParts
-from mosaic.probe.launch import script_environment
+from mosaic.contracts.script_config import ProbeParts
+from mosaic.probe.script_env import script_environment
 
 OLD = os.environ.get("MOSAIC_TEST_VENV_029", "")
 BASELINES = os.environ.get("MOSAIC_TEST_VENV_SB3", "")
@@ -94,7 +94,7 @@ def test_the_probe_works_in_every_python(python: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not OLD, reason="MOSAIC_TEST_VENV_029 names no environment with gymnasium 0.29")
-def test_a_script_of_another_environment_with_an_older_gymnasium(trainer: Trainer, tmp_path: Path) -> None:
+def test_a_script_of_another_environment_with_an_older_gymnasium(trainer: TrainerClient, tmp_path: Path) -> None:
     run_id = start_script(trainer, tmp_path / "w", CARTPOLE.format(episodes=12), python=f"{OLD}/bin/python")
     view = ended(trainer, run_id)
     assert (view["outcome"], view["episodes"], view["env_id"]) == ("succeeded", 12, "CartPole-v1")
@@ -102,7 +102,7 @@ def test_a_script_of_another_environment_with_an_older_gymnasium(trainer: Traine
 
 
 @pytest.mark.skipif(not BASELINES, reason="MOSAIC_TEST_VENV_SB3 names no environment with stable-baselines3")
-def test_stable_baselines_shows_episodes_its_table_and_what_it_saved(trainer: Trainer, tmp_path: Path) -> None:
+def test_stable_baselines_shows_episodes_its_table_and_what_it_saved(trainer: TrainerClient, tmp_path: Path) -> None:
     code = (EXAMPLES / "sb3_cartpole.py").read_text()
     run_id = start_script(trainer, tmp_path / "w", code, "4096", python=f"{BASELINES}/bin/python")
     view = ended(trainer, run_id, seconds=110)

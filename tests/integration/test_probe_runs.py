@@ -21,7 +21,7 @@ from tests.helpers.probe_scripts import (
     written,
 )
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.fastlane import LaneReader, lanes_folder
@@ -51,15 +51,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "the user's own"
 
 
-def running(trainer: Trainer, run_id: str) -> None:
+def running(trainer: TrainerClient, run_id: str) -> None:
     wait_for(lambda: trainer.get(run_id)["stage"] == "running", "the run to be running")
 
 
-def run_of(trainer: Trainer, run_id: str) -> RunFolder:
+def run_of(trainer: TrainerClient, run_id: str) -> RunFolder:
     return RunFolder(trainer.get(run_id)["run_dir"])
 
 
-def test_a_script_becomes_a_run_with_episodes_seeds_and_progress(trainer: Trainer, folder: Path) -> None:
+def test_a_script_becomes_a_run_with_episodes_seeds_and_progress(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, CARTPOLE.format(episodes=30), algo="script", total_timesteps=900)
     view = ended(trainer, run_id)
     assert (view["outcome"], view["episodes"], view["env_id"], view["seed"]) == ("succeeded", 30, "CartPole-v1", 7)
@@ -70,7 +70,7 @@ def test_a_script_becomes_a_run_with_episodes_seeds_and_progress(trainer: Traine
     assert not events(run_of(trainer, run_id), "warning")
 
 
-def test_the_script_runs_in_the_callers_folder_and_environment(trainer: Trainer, folder: Path) -> None:
+def test_the_script_runs_in_the_callers_folder_and_environment(trainer: TrainerClient, folder: Path) -> None:
     code = """
         import os, sys
         print(os.getcwd(), os.environ["MY_SECRET"], os.environ.get("LD_PRELOAD"), os.environ["OMP_NUM_THREADS"])
@@ -86,7 +86,7 @@ def test_the_script_runs_in_the_callers_folder_and_environment(trainer: Trainer,
     assert said == f"{folder} canary-4711 None 1\n{run.tensorboard}\n"
 
 
-def test_the_callers_environment_is_written_nowhere(trainer: Trainer, folder: Path, workspace: Workspace) -> None:
+def test_the_callers_environment_is_written_nowhere(trainer: TrainerClient, folder: Path, workspace: Workspace) -> None:
     environment = caller_environment(MY_SECRET="canary-4711")
     run_id = start_script(trainer, folder, "pass", environment=environment, env_names=["MY_SECRET"])
     ended(trainer, run_id)
@@ -94,7 +94,7 @@ def test_the_callers_environment_is_written_nowhere(trainer: Trainer, folder: Pa
     assert found == []
 
 
-def test_a_config_that_came_from_elsewhere_may_not_choose_the_program(trainer: Trainer, folder: Path) -> None:
+def test_a_config_that_came_from_elsewhere_may_not_choose_the_program(trainer: TrainerClient, folder: Path) -> None:
     payload = script_payload([sys.executable, "-c", "print('pwned')"], folder)
     for ask in (trainer.submit, trainer.check):
         with pytest.raises(ConfigRefused, match=r"metadata\.worker\.config\.argv.*mosaic run"):
@@ -119,7 +119,7 @@ def test_a_config_that_came_from_elsewhere_may_not_choose_the_program(trainer: T
     ],
 )
 def test_a_malformed_script_is_refused_with_its_key(
-    trainer: Trainer, folder: Path, config: dict[str, object], path: str
+    trainer: TrainerClient, folder: Path, config: dict[str, object], path: str
 ) -> None:
     payload = script_payload([], folder)
     payload["metadata"]["worker"]["config"].update(config)
@@ -129,7 +129,7 @@ def test_a_malformed_script_is_refused_with_its_key(
 
 @pytest.mark.may_log("run_not_started")
 def test_a_daemon_that_restarts_says_that_a_waiting_script_must_be_submitted_again(
-    daemon: LiveDaemon, trainer: Trainer, folder: Path
+    daemon: LiveDaemon, trainer: TrainerClient, folder: Path
 ) -> None:
     holders = [trainer.submit(scripted(steps=10_000, dt=0.01))["run_id"] for _ in range(4)]
     for holder in holders:
@@ -143,7 +143,7 @@ def test_a_daemon_that_restarts_says_that_a_waiting_script_must_be_submitted_aga
         assert "Submit it again" in view["reason"]
 
 
-def test_a_failing_script_says_why(trainer: Trainer, folder: Path) -> None:
+def test_a_failing_script_says_why(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, "raise SystemExit('out of luck')")
     view = ended(trainer, run_id)
     assert view["outcome"] == "failed"
@@ -152,7 +152,7 @@ def test_a_failing_script_says_why(trainer: Trainer, folder: Path) -> None:
     assert "not found" in ended(trainer, missing["run_id"])["reason"]
 
 
-def test_cancel_ends_a_script_and_keeps_what_it_had_told(trainer: Trainer, folder: Path) -> None:
+def test_cancel_ends_a_script_and_keeps_what_it_had_told(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, ENDLESS)
     wait_for(lambda: trainer.get(run_id)["episodes"] > 3, "some episodes")
     trainer.cancel(run_id)
@@ -163,7 +163,7 @@ def test_cancel_ends_a_script_and_keeps_what_it_had_told(trainer: Trainer, folde
     assert f'"signal":{int(signal.SIGTERM)}' in exited[0], "it dies of the signal, as it would without us"
 
 
-def test_a_script_is_paused_by_signal(trainer: Trainer, folder: Path) -> None:
+def test_a_script_is_paused_by_signal(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, ENDLESS)
     wait_for(lambda: trainer.get(run_id)["episodes"] > 1, "some episodes")
     trainer.pause(run_id)
@@ -176,7 +176,7 @@ def test_a_script_is_paused_by_signal(trainer: Trainer, folder: Path) -> None:
     assert ended(trainer, run_id)["outcome"] == "cancelled"
 
 
-def test_a_child_that_a_script_daemonised_is_gone_after_cancel(trainer: Trainer, folder: Path) -> None:
+def test_a_child_that_a_script_daemonised_is_gone_after_cancel(trainer: TrainerClient, folder: Path) -> None:
     code = """
         import os, subprocess, sys, time
         child = subprocess.Popen(
@@ -194,7 +194,7 @@ def test_a_child_that_a_script_daemonised_is_gone_after_cancel(trainer: Trainer,
     assert not psutil.pid_exists(child)
 
 
-def test_whatever_a_script_prints_breaks_nothing(trainer: Trainer, folder: Path) -> None:
+def test_whatever_a_script_prints_breaks_nothing(trainer: TrainerClient, folder: Path) -> None:
     code = """
         import os, sys
         sys.stdout.write("x" * 5_000_000)
@@ -214,7 +214,7 @@ def test_whatever_a_script_prints_breaks_nothing(trainer: Trainer, folder: Path)
     assert sum(len(chunk.data) for chunk in trainer.log(run_id)) > 5_000_000
 
 
-def test_a_script_that_no_probe_can_enter_is_read_by_its_console(trainer: Trainer, folder: Path) -> None:
+def test_a_script_that_no_probe_can_enter_is_read_by_its_console(trainer: TrainerClient, folder: Path) -> None:
     code = """
         import sys
         for step in range(1, 6):
@@ -229,20 +229,20 @@ def test_a_script_that_no_probe_can_enter_is_read_by_its_console(trainer: Traine
     assert last["train/loss"] == 0.5
 
 
-def test_a_shell_script_is_entered_through_the_python_that_it_starts(trainer: Trainer, folder: Path) -> None:
+def test_a_shell_script_is_entered_through_the_python_that_it_starts(trainer: TrainerClient, folder: Path) -> None:
     written(folder, CARTPOLE.format(episodes=5), "inner.py")
     shell = written(folder, f'{sys.executable} -c pass\nexec "{sys.executable}" inner.py\n', "go.sh")
     view = trainer.submit(script_payload(["sh", str(shell)], folder), caller_environment())
     assert ended(trainer, view["run_id"])["episodes"] == 5
 
 
-def test_a_module_is_run_too(trainer: Trainer, folder: Path) -> None:
+def test_a_module_is_run_too(trainer: TrainerClient, folder: Path) -> None:
     written(folder, CARTPOLE.format(episodes=4), "mine.py")
     view = trainer.submit(script_payload([sys.executable, "-m", "mine"], folder), caller_environment())
     assert ended(trainer, view["run_id"])["episodes"] == 4
 
 
-def test_the_users_own_sitecustomize_still_runs(trainer: Trainer, folder: Path) -> None:
+def test_the_users_own_sitecustomize_still_runs(trainer: TrainerClient, folder: Path) -> None:
     site = folder / "site"
     written(site, "import builtins\nbuiltins.mine = 'yes'\n", "sitecustomize.py")
     environment = caller_environment(PYTHONPATH=str(site))
@@ -252,7 +252,7 @@ def test_the_users_own_sitecustomize_still_runs(trainer: Trainer, folder: Path) 
 
 
 def test_scalars_of_a_summary_writer_go_into_the_journal_and_its_file_into_the_run(
-    trainer: Trainer, folder: Path
+    trainer: TrainerClient, folder: Path
 ) -> None:
     code = """
         import gymnasium as gym
@@ -290,7 +290,7 @@ def test_scalars_of_a_summary_writer_go_into_the_journal_and_its_file_into_the_r
     assert not events(run, "warning")
 
 
-def test_the_processes_of_an_async_vector_environment_tell_their_episodes(trainer: Trainer, folder: Path) -> None:
+def test_the_processes_of_an_async_vector_environment_tell_their_episodes(trainer: TrainerClient, folder: Path) -> None:
     code = """
         import gymnasium as gym, numpy as np
         envs = gym.vector.AsyncVectorEnv([lambda: gym.make("CartPole-v1") for _ in range(3)])
@@ -309,7 +309,7 @@ def test_the_processes_of_an_async_vector_environment_tell_their_episodes(traine
     assert {event["seed"] for event in events(run_of(trainer, run_id), "environment")} >= {5, 6, 7}
 
 
-def test_vector_environments_of_every_kind_are_counted_once(trainer: Trainer, folder: Path) -> None:
+def test_vector_environments_of_every_kind_are_counted_once(trainer: TrainerClient, folder: Path) -> None:
     code = """
         import gymnasium as gym
         for made in (
@@ -335,7 +335,7 @@ def test_vector_environments_of_every_kind_are_counted_once(trainer: Trainer, fo
     assert all(row[4] == row[5] for row in rows)
 
 
-def test_environments_that_cannot_be_drawn_say_so_and_are_counted(trainer: Trainer, folder: Path) -> None:
+def test_environments_that_cannot_be_drawn_say_so_and_are_counted(trainer: TrainerClient, folder: Path) -> None:
     written(folder / "envpool", "from envpool.registration import make\n", "__init__.py")
     written(folder / "envpool", ENVPOOL, "registration.py")
     code = """
@@ -349,7 +349,7 @@ def test_environments_that_cannot_be_drawn_say_so_and_are_counted(trainer: Train
     run_id = start_script(trainer, folder, code)
     running(trainer, run_id)
     reader = LaneReader(lanes_folder(trainer.get(run_id)["run_dir"]), 0)
-    wait_for(lambda: reader.newest() is None and reader.state == "unavailable", "the reason")
+    wait_for(lambda: reader.read_newest() is None and reader.state == "unavailable", "the reason")
     assert "no picture" in reader.reason
     reader.close()
     (folder / "seen").touch()
@@ -358,13 +358,13 @@ def test_environments_that_cannot_be_drawn_say_so_and_are_counted(trainer: Train
     assert [row["return"] for row in trainer.episodes(run_id)] == [10.0] * 6
 
 
-def test_frames_come_when_somebody_looks_and_only_then(trainer: Trainer, folder: Path) -> None:
+def test_frames_come_when_somebody_looks_and_only_then(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, ENDLESS)
     running(trainer, run_id)
     place = lanes_folder(trainer.get(run_id)["run_dir"])
     wait_for(lambda: os.path.isdir(place) and any(name.endswith(".lane") for name in os.listdir(place)), "a lane")
     reader = LaneReader(place, 0)
-    frame = wait_for(reader.newest, "a frame")
+    frame = wait_for(reader.read_newest, "a frame")
     reader.close()
     assert frame.image.shape[:2] == (400, 600)
     assert frame.step >= 1
@@ -373,14 +373,14 @@ def test_frames_come_when_somebody_looks_and_only_then(trainer: Trainer, folder:
     wait_for(lambda: not os.path.exists(place), "the lane to be taken away")
 
 
-def test_what_a_script_saves_is_listed(trainer: Trainer, folder: Path) -> None:
+def test_what_a_script_saves_is_listed(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, "import torch\ntorch.save({'a': torch.zeros(2)}, 'model.pt')\n")
     assert ended(trainer, run_id)["outcome"] == "succeeded"
     (saved,) = events(run_of(trainer, run_id), "artifact")
     assert (saved["what"], saved["path"]) == ("checkpoint_file", str(folder / "model.pt"))
 
 
-def test_each_part_can_be_turned_off(trainer: Trainer, folder: Path) -> None:
+def test_each_part_can_be_turned_off(trainer: TrainerClient, folder: Path) -> None:
     code = CARTPOLE.format(episodes=3) + "    print('global_step=5, episodic_return=1')\n"
     parts = dict.fromkeys(("frames", "metrics", "checkpoints", "console", "wandb"), False)
     off = start_script(trainer, folder / "off", code, probe=parts)
@@ -390,7 +390,7 @@ def test_each_part_can_be_turned_off(trainer: Trainer, folder: Path) -> None:
     assert episodes(run_of(trainer, frames)) == []
 
 
-def test_scalars_of_wandb_come_behind_those_of_a_writer(trainer: Trainer, folder: Path) -> None:
+def test_scalars_of_wandb_come_behind_those_of_a_writer(trainer: TrainerClient, folder: Path) -> None:
     written(folder / "wandb", "from wandb.sdk.wandb_run import Run\ndef init(**_): return Run()\n", "__init__.py")
     written(folder / "wandb" / "sdk", "", "__init__.py")
     written(
@@ -410,7 +410,7 @@ def test_scalars_of_wandb_come_behind_those_of_a_writer(trainer: Trainer, folder
     assert run.stdout_log("script").read_text() == f"offline {run.path}\n"
 
 
-def test_a_probe_that_fails_is_said_once_and_the_script_goes_on(trainer: Trainer, folder: Path) -> None:
+def test_a_probe_that_fails_is_said_once_and_the_script_goes_on(trainer: TrainerClient, folder: Path) -> None:
     code = """
         import gymnasium as gym
         class Strange(gym.Env):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.wandb_routes import Talk, answering, listening, refused_port, silent
 
-from mosaic.secrets import put_secret, reach
+from mosaic.secrets import put_secret, wandb_diagnostics
 
 KEY = "canary0123456789"
 VIEWER = json.dumps({"data": {"viewer": {"username": "ada", "entity": "ada"}}})
@@ -20,25 +20,27 @@ VIEWER = json.dumps({"data": {"viewer": {"username": "ada", "entity": "ada"}}})
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(wandb_diagnostics, "STEP_TIMEOUT_S", 0.3)
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.31.0")
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
 
 
-def seen(monkeypatch: pytest.MonkeyPatch, server: str, key: str = KEY, **variables: str) -> dict[str, reach.Finding]:
+def seen(
+    monkeypatch: pytest.MonkeyPatch, server: str, key: str = KEY, **variables: str
+) -> dict[str, wandb_diagnostics.Finding]:
     """Looked at in this process, so that nothing takes long."""
     environment = {"WANDB_BASE_URL": server, "WANDB_API_KEY": key, **variables}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = list(reach.look(environment, []))
-    assert [finding.name for finding in found] == list(reach.NAMES)
+    found = list(wandb_diagnostics.run_checks(environment, []))
+    assert [finding.name for finding in found] == list(wandb_diagnostics.CHECK_NAMES)
     assert all(finding.todo for finding in found if finding.state == "fail")
     assert KEY not in repr(found)
     return {finding.name: finding for finding in found}
 
 
-def failing(found: dict[str, reach.Finding]) -> list[str]:
+def failing(found: dict[str, wandb_diagnostics.Finding]) -> list[str]:
     return [name for name, finding in found.items() if finding.state == "fail"]
 
 
@@ -166,13 +168,17 @@ def test_its_own_process_finds_the_stored_key_and_the_vpns_proxy(
     with listening(answering("200 OK", VIEWER, heads)) as proxy:
         (tmp_path / ".env").write_text(f"WANDB_VPN_HTTP_PROXY='127.0.0.1:{proxy}'")
         monkeypatch.setenv("WANDB_BASE_URL", "http://wandb.invalid")
-        found = list(reach.findings(tmp_path, {"wandb_use_vpn_proxy": True}))
-    assert [(finding.name, finding.state) for finding in found] == [(name, "ok") for name in reach.NAMES]
+        found = list(wandb_diagnostics.run_diagnostics(tmp_path, {"wandb_use_vpn_proxy": True}))
+    assert [(finding.name, finding.state) for finding in found] == [
+        (name, "ok") for name in wandb_diagnostics.CHECK_NAMES
+    ]
     assert heads[0].startswith("POST http://wandb.invalid:80/graphql ")
 
 
 def test_a_probe_that_dies_or_hangs_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(reach, "command", lambda: ["sh", "-c", "cat > /dev/null; exec sleep 60"])
-    monkeypatch.setattr(reach, "PATIENCE_IN_ALL_S", 0.2)
-    found = list(reach.findings(tmp_path, {}))
-    assert [finding.state for finding in found] == ["fail"] * len(reach.NAMES)
+    monkeypatch.setattr(
+        wandb_diagnostics, "diagnostics_command", lambda: ["sh", "-c", "cat > /dev/null; exec sleep 60"]
+    )
+    monkeypatch.setattr(wandb_diagnostics, "TOTAL_TIMEOUT_S", 0.2)
+    found = list(wandb_diagnostics.run_diagnostics(tmp_path, {}))
+    assert [finding.state for finding in found] == ["fail"] * len(wandb_diagnostics.CHECK_NAMES)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mosaic import secrets
-from mosaic.secrets import file, ring
+from mosaic.secrets import keyring_client, secrets_file
 
 pytest.importorskip("keyring", reason="the keyring extra is not installed")
 
@@ -60,7 +60,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def use(monkeypatch: pytest.MonkeyPatch, backend: str, patience_s: float = 30.0) -> None:
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", f"backend_of_tests.{backend}")
-    monkeypatch.setattr(ring, "_ring", ring.Ring(patience_s))
+    monkeypatch.setattr(keyring_client, "_keyring", keyring_client.KeyringClient(patience_s))
 
 
 def test_a_key_goes_to_the_systems_keyring_and_no_file_is_made(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +68,9 @@ def test_a_key_goes_to_the_systems_keyring_and_no_file_is_made(kept: Path, monke
     assert secrets.put_secret("hf_token", "abc") == "keyring"
     assert json.loads(kept.read_text()) == {"mosaic/hf_token": "abc"}
     assert secrets.find_secret("hf_token") == "abc"
-    assert secrets.forget_secret("hf_token")
+    assert secrets.delete_secret("hf_token")
     assert json.loads(kept.read_text()) == {}
-    assert not file.path().exists()
+    assert not secrets_file.secrets_path().exists()
 
 
 @pytest.mark.parametrize(("backend", "patience_s"), [("Hangs", 0.5), ("Fails", 30.0)])
@@ -80,4 +80,4 @@ def test_a_keyring_that_hangs_or_fails_is_replaced_by_the_file(
     use(monkeypatch, backend, patience_s)
     assert secrets.put_secret("hf_token", "abc") == "file"
     assert secrets.find_secret("hf_token") == "abc"
-    assert file.read() == {"hf_token": "abc"}
+    assert secrets_file.read_secrets() == {"hf_token": "abc"}

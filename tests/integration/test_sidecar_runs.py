@@ -11,11 +11,11 @@ from tests.helpers.sidecar_runs import environment
 from tests.helpers.wandb_server import KEY, WandbServer
 from tests.helpers.worker_runs import small
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.processes import is_alive
 from mosaic.journal import read_all
-from mosaic.sidecar import ledger
+from mosaic.sidecar import sync_state
 
 TRACKS_ITSELF = """
     import gymnasium as gym
@@ -33,11 +33,11 @@ def sidecar_ended(folder: RunFolder) -> None:
     wait_for(lambda: not is_alive(process), "the sidecar's end", 90.0)
 
 
-def synced(trainer: Trainer, run_id: str) -> RunFolder:
+def synced(trainer: TrainerClient, run_id: str) -> RunFolder:
     assert ended(trainer, run_id)["outcome"] == "succeeded"
     folder = RunFolder(trainer.get(run_id)["run_dir"])
     sidecar_ended(folder)
-    state = ledger.read(folder)
+    state = sync_state.read(folder)
     assert state is not None, (folder.logs / "sidecar.log").read_text()
     assert (state.state, state.error) == ("synced", None)
     return folder

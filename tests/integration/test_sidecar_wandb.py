@@ -19,9 +19,9 @@ from tests.helpers.wandb_server import KEY, WandbServer
 
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import RunFolder
-from mosaic.sidecar import ledger
-from mosaic.sidecar.ledger import SyncState
+from mosaic.sidecar import sync_state
 from mosaic.sidecar.sync import sync_run
+from mosaic.sidecar.sync_state import SyncState
 
 Numbers = dict[str, list[tuple[int, float]]]
 
@@ -45,12 +45,12 @@ def server() -> Iterator[WandbServer]:
 
 
 def offline_folder(folder: RunFolder) -> Path:
-    (found,) = ledger.wandb_folders(folder)
+    (found,) = sync_state.wandb_folders(folder)
     return found
 
 
 def state_of(folder: RunFolder) -> SyncState:
-    state = ledger.read(folder)
+    state = sync_state.read(folder)
     assert state is not None
     return state
 
@@ -127,13 +127,13 @@ def test_a_recording_that_broke_off_is_made_again_before_it_is_uploaded(
     torn = offline_folder(folder)
     state = state_of(folder)
     state.entries[torn.name].is_whole = False
-    ledger.write(folder, state)
+    sync_state.write(folder, state)
     (data,) = torn.glob("*.wandb")
     data.write_bytes(data.read_bytes()[: data.stat().st_size // 2])
     state = sync_run(folder, environment(server.url, tmp_path / "home", WANDB_INIT_TIMEOUT="60"))
     assert state.state == "synced"
     assert state.entries[torn.name].state == "superseded"
-    (made,) = (path for path in ledger.wandb_folders(folder) if path != torn)
+    (made,) = (path for path in sync_state.wandb_folders(folder) if path != torn)
     assert numbers(points(made)) == numbers(tensorboard_points(folder.tensorboard))
     assert len(server.history(RUN_ID)) == (state.entries[made.name].records or 0) + 1
 
@@ -142,15 +142,15 @@ def test_what_cannot_be_uploaded_is_refused_in_a_sentence(folder: RunFolder, tmp
     untracked = a_run(tmp_path / "other", payload({"algo": "ppo", "env_id": "CartPole-v1"}), run_id="R2")
     with pytest.raises(BadInput, match="was not tracked"):
         sync_run(untracked, {})
-    with ledger.locked(folder), pytest.raises(NotAllowed, match="being uploaded already"):
+    with sync_state.acquire_lock(folder), pytest.raises(NotAllowed, match="being uploaded already"):
         sync_run(folder, {})
 
 
 def test_without_wandb_a_sync_names_the_extra(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mosaic.sidecar.sync.is_installed", lambda: False)
+    monkeypatch.setattr("mosaic.sidecar.sync.is_wandb_installed", lambda: False)
     state = sync_run(folder, {})
     assert "pip install 'mosaic-rl[wandb]'" in str(state.error)
-    assert state.waiting
+    assert state.pending_folders
 
 
 def test_trackio_gets_the_same_points(recorded: RunFolder, tmp_path: Path) -> None:

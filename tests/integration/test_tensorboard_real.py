@@ -17,7 +17,7 @@ from tests.helpers.worker_runs import small, train_here
 
 from mosaic.contracts.folder import RunFolder
 
-tensorboard = pytest.importorskip("mosaic.gui.models.tensorboard")
+tensorboard = pytest.importorskip("mosaic.gui.models.tensorboard_process")
 
 
 def asked(url: str, body: Any = None) -> Any:
@@ -32,7 +32,7 @@ def test_it_names_the_run_and_shows_its_scalars_settings_and_outcome(tmp_path: P
     places = tmp_path / "tmp"
     places.mkdir()
     board = subprocess.Popen(
-        tensorboard.command(folder.tensorboard, "ALE/Pong-v5 · ppo · seed 3"),
+        tensorboard.launch_command(folder.tensorboard, "ALE/Pong-v5 · ppo · seed 3"),
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

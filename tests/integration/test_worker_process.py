@@ -17,8 +17,8 @@ from tests.helpers.worker_runs import COMMAND, events, run_worker, small
 
 from cleanrl_worker.registration import TOKEN_VARIABLE, Registration
 from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.auth_proof import TOKEN_KEY, compute_proof
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.secrets import TOKEN_KEY, proof
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
 
 CARTPOLE = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2000, "seed": 1}
@@ -219,7 +219,7 @@ def test_importing_the_catalogue_imports_no_environment_library() -> None:
 
 def test_a_probe_of_a_broken_driver_says_what_to_set() -> None:
     pytest.importorskip("mujoco")
-    script = "from mosaic.envs.probe import probe; import json; print(json.dumps(probe('mujoco')))"
+    script = "from mosaic.envs.render_check import probe; import json; print(json.dumps(probe('mujoco')))"
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "MUJOCO_GL": "bad"}, capture_output=True, text=True, timeout=100,
@@ -242,7 +242,7 @@ class Daemon(TrainerServicer):
         self.tokens: list[str] = []
 
     def Identify(self, request: Any, context: Any) -> pb.IdentifyReply:
-        return pb.IdentifyReply(proof=proof(self.token, "server", request.nonce))
+        return pb.IdentifyReply(proof=compute_proof(self.token, "server", request.nonce))
 
     def RegisterWorker(self, request: Any, context: Any) -> pb.RegisterReply:
         self.heard.append(request)
@@ -261,7 +261,7 @@ def test_a_worker_registers_once_and_only_with_whom_knows_the_token(
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        registration = Registration(f"127.0.0.1:{port}", "R9", ("inbox",), quiet_s=0)
+        registration = Registration(f"127.0.0.1:{port}", "R9", ("inbox",), delay_s=0)
         registration.start()
         registration.join(30)
     finally:
@@ -276,7 +276,7 @@ def test_a_target_where_nobody_answers_is_passed_over(monkeypatch: pytest.Monkey
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        registration = Registration(f"127.0.0.1:{taken.getsockname()[1]}", "R9", (), quiet_s=0)
+        registration = Registration(f"127.0.0.1:{taken.getsockname()[1]}", "R9", (), delay_s=0)
         registration.start()
         registration.join(30)
     assert not registration.is_alive()
@@ -284,8 +284,8 @@ def test_a_target_where_nobody_answers_is_passed_over(monkeypatch: pytest.Monkey
 
 def test_a_run_that_is_over_soon_never_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
-    registration = Registration("127.0.0.1:9", "R9", (), quiet_s=1e6)
+    registration = Registration("127.0.0.1:9", "R9", (), delay_s=1e6)
     registration.start()
-    registration.end()
+    registration.cancel()
     registration.join(30)
     assert not registration.is_alive()

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.helpers.daemons import ended, wait_for
 
-from mosaic.client import Trainer, connect
-from mosaic.contracts.events import KINDS
+from mosaic.client import TrainerClient, connect
+from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import Workspace
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "write-a-worker.md"
@@ -44,7 +44,7 @@ def payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return given
 
 
-def steps(trainer: Trainer, run_id: str) -> int:
+def steps(trainer: TrainerClient, run_id: str) -> int:
     return trainer.get(run_id)["global_step"] or 0
 
 
@@ -82,4 +82,4 @@ def test_the_lines_of_the_document_are_events_as_the_contract_has_them() -> None
     lines = [json.loads(line) for line in blocks("json")[1].splitlines()]
     assert [line["seq"] for line in lines] == [1, 2, 3, 4, 5]
     for line in lines:
-        assert not KINDS[line["kind"]].model_validate(line).model_extra
+        assert not EVENT_TYPES[line["kind"]].model_validate(line).model_extra

@@ -20,14 +20,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from tests.bench.sides import CleanRL, Ours, Side, Training, TrainingFailed
-from tests.learning.rows import ROWS, Row
+from tests.bench.contenders import CleanRlContender, Contender, MosaicContender, Training, TrainingFailed
+from tests.learning.learning_cases import LEARNING_CASES, LearningCase
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.jsonl"
 TABLE = HERE / "README.md"
 WORKSPACE = HERE.parents[1] / "build" / "learning"
-HEAD = """# Do they learn?
+TABLE_HEADER = """# Do they learn?
 
 Written by `make learning`, which trains what is missing here and can be stopped and called again at any time:
 
@@ -53,8 +53,8 @@ run.
 Key = tuple[str, str, str, int, int]
 
 
-def key(side: str, training: Training) -> Key:
-    return side, training.algo, training.env_id, training.steps, training.seed
+def result_key(contender: str, training: Training) -> Key:
+    return contender, training.algo, training.env_id, training.steps, training.seed
 
 
 class Results:
@@ -64,38 +64,38 @@ class Results:
         self._path = path
         self._lock = threading.Lock()
         lines = path.read_text().splitlines() if path.exists() else []
-        self._found = {_key_of(entry): entry for entry in map(json.loads, lines)}
+        self._entries = {_entry_key(entry): entry for entry in map(json.loads, lines)}
 
-    def __contains__(self, wanted: Key) -> bool:
-        return wanted in self._found
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
 
-    def returns(self, side: str, row: Row) -> list[float]:
-        keys = (key(side, training) for training in row.trainings())
-        return [self._found[wanted]["mean_return"] for wanted in keys if wanted in self._found]
+    def returns(self, contender: str, case: LearningCase) -> list[float]:
+        keys = (result_key(contender, training) for training in case.trainings())
+        return [self._entries[wanted]["mean_return"] for wanted in keys if wanted in self._entries]
 
-    def add(self, wanted: Key, **facts: Any) -> None:
+    def add(self, key: Key, **facts: Any) -> None:
         names = ("side", "algo", "env_id", "steps", "seed")
-        entry = {**dict(zip(names, wanted, strict=True)), **facts, "on": time.strftime("%Y-%m-%d")}
+        entry = {**dict(zip(names, key, strict=True)), **facts, "on": time.strftime("%Y-%m-%d")}
         with self._lock:
-            self._found[wanted] = entry
+            self._entries[key] = entry
             with self._path.open("a") as file:
                 print(json.dumps(entry), file=file)
 
 
-def _key_of(entry: dict[str, Any]) -> Key:
+def _entry_key(entry: dict[str, Any]) -> Key:
     return entry["side"], entry["algo"], entry["env_id"], entry["steps"], entry["seed"]
 
 
-def verdict(row: Row, ours: Sequence[float], theirs: Sequence[float]) -> str:
+def format_verdict(case: LearningCase, ours: Sequence[float], theirs: Sequence[float]) -> str:
     """Whether ours is as good: within the published deviation or better; within that of CleanRL's own runs or better,
     where they were made for that; in a range that overlaps theirs, where nothing was published."""
-    if any(len(returns) < row.seeds for returns in (ours, theirs)[: len(row.sides)]):
+    if any(len(returns) < case.seeds for returns in (ours, theirs)[: len(case.contenders)]):
         return ""
-    if row.published is None:
+    if case.published is None:
         return _yes_or_no(max(ours) >= min(theirs))
     mine = statistics.fmean(ours)
-    said = _yes_or_no(mine >= row.published[0] - row.published[1])
-    if row.is_beside:
+    said = _yes_or_no(mine >= case.published[0] - case.published[1])
+    if case.has_cleanrl_runs:
         lowest = statistics.fmean(theirs) - statistics.pstdev(theirs)
         said += f"; beside it {_yes_or_no(mine >= lowest)}"
     return said
@@ -105,45 +105,54 @@ def _yes_or_no(is_good: bool) -> str:
     return "yes" if is_good else "**no**"
 
 
-def _figure(returns: Sequence[float]) -> str:
+def _format_returns(returns: Sequence[float]) -> str:
     if not returns:
         return ""
     deviation = f" ± {statistics.pstdev(returns):.1f}" if len(returns) > 1 else ""
     return f"{statistics.fmean(returns):.1f}{deviation} ({', '.join(f'{value:.0f}' for value in returns)})"
 
 
-def table(results: Results) -> str:
+def format_table(results: Results) -> str:
     lines = ["| algorithm | environment | steps | MOSAIC | published | CleanRL beside it | as good |", "|---" * 7 + "|"]
-    for row in ROWS:
+    for row in LEARNING_CASES:
         ours, theirs = results.returns("MOSAIC", row), results.returns("CleanRL", row)
         published = f"{row.published[0]:.1f} ± {row.published[1]:.1f}" if row.published else ""
-        cells = [f"`{row.algo}`", row.env_id, f"{row.steps:,}", _figure(ours), published, _figure(theirs)]
-        lines.append(f"| {' | '.join([*cells, verdict(row, ours, theirs)])} |")
-    commands = [f"{row.trainings()[0].command}   # seeds 1 to {row.seeds}" for row in ROWS]
-    return HEAD + "\n".join(lines) + "\n\nEach run by itself:\n\n```sh\n" + "\n".join(commands) + "\n```\n"
+        cells = [
+            f"`{row.algo}`",
+            row.env_id,
+            f"{row.steps:,}",
+            _format_returns(ours),
+            published,
+            _format_returns(theirs),
+        ]
+        lines.append(f"| {' | '.join([*cells, format_verdict(row, ours, theirs)])} |")
+    commands = [f"{row.trainings()[0].command}   # seeds 1 to {row.seeds}" for row in LEARNING_CASES]
+    return TABLE_HEADER + "\n".join(lines) + "\n\nEach run by itself:\n\n```sh\n" + "\n".join(commands) + "\n```\n"
 
 
-def missing(results: Results, sides: dict[str, Side], chosen: argparse.Namespace) -> Iterator[tuple[Side, Training]]:
-    for row in ROWS:
-        is_left_out = row.is_long and not chosen.long
-        if is_left_out or (chosen.only and not any(text in row.name for text in chosen.only)):
+def missing_trainings(
+    results: Results, contenders: dict[str, Contender], args: argparse.Namespace
+) -> Iterator[tuple[Contender, Training]]:
+    for row in LEARNING_CASES:
+        is_left_out = row.is_long and not args.long
+        if is_left_out or (args.only and not any(text in row.name for text in args.only)):
             continue
         for training in row.trainings():
-            for name in row.sides:
-                if name in sides and key(name, training) not in results:
-                    yield sides[name], training
+            for name in row.contenders:
+                if name in contenders and result_key(name, training) not in results:
+                    yield contenders[name], training
 
 
-def train(side: Side, training: Training, results: Results) -> str:
-    result = side.train(training)
+def run_training(contender: Contender, training: Training, results: Results) -> str:
+    result = contender.train(training)
     results.add(
-        key(side.name, training),
-        mean_return=round(result.last_returns, 2),
+        result_key(contender.name, training),
+        mean_return=round(result.mean_return, 2),
         episodes=result.episodes,
         wall_s=round(result.wall_s, 1),
         settings=training.settings,
     )
-    return f"{result.last_returns:.1f} in {result.wall_s:.0f} s"
+    return f"{result.mean_return:.1f} in {result.wall_s:.0f} s"
 
 
 def main() -> int:
@@ -158,14 +167,14 @@ def main() -> int:
     results = Results(RESULTS)
     failed = 0
     if not chosen.show:
-        ours = Ours(WORKSPACE)
-        sides: dict[str, Side] = {ours.name: ours}
+        ours = MosaicContender(WORKSPACE)
+        sides: dict[str, Contender] = {ours.name: ours}
         if chosen.cleanrl:
-            sides["CleanRL"] = CleanRL(Path(chosen.cleanrl).absolute(), chosen.python)
+            sides["CleanRL"] = CleanRlContender(Path(chosen.cleanrl).absolute(), chosen.python)
         try:
-            todo = list(missing(results, sides, chosen))
+            todo = list(missing_trainings(results, sides, chosen))
             with ThreadPoolExecutor(chosen.jobs) as pool:
-                waiting = {pool.submit(train, side, one, results): (side, one) for side, one in todo}
+                waiting = {pool.submit(run_training, side, one, results): (side, one) for side, one in todo}
                 for number, done in enumerate(as_completed(waiting), 1):
                     side, one = waiting[done]
                     try:
@@ -176,11 +185,11 @@ def main() -> int:
                         f"[{number}/{len(todo)}] {side.name} {one.algo} {one.env_id} seed {one.seed}: {said}",
                         flush=True,
                     )
-                    TABLE.write_text(table(results))
+                    TABLE.write_text(format_table(results))
         finally:
             ours.close()
-    TABLE.write_text(table(results))
-    print(table(results))
+    TABLE.write_text(format_table(results))
+    print(format_table(results))
     return 1 if failed else 0
 
 

@@ -30,7 +30,7 @@ EPISODES = 100
 TOLERANCE = 0.1
 
 
-def quietly(folder: RunFolder, config: dict[str, Any]) -> RunFolder:
+def run_silently(folder: RunFolder, config: dict[str, Any]) -> RunFolder:
     with contextlib.redirect_stdout(io.StringIO()):
         return train_here(folder, config)
 
@@ -43,7 +43,7 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         config = {"algo": "ppo_continuous_action", **vars(args)}
-        folder = quietly(RunFolder(Path(place) / "trained"), config)
+        folder = run_silently(RunFolder(Path(place) / "trained"), config)
         checkpoint = last_good_checkpoint(folder)
         assert checkpoint is not None
         score = checkpoint.manifest["score"]
@@ -52,7 +52,7 @@ def main() -> int:
         for name, is_stochastic in (("deterministic", False), ("drawn", True)):
             extras = {"mode": "policy_eval", "policy_path": str(folder.path), "eval_episodes": EPISODES}
             asked = {"extras": {**extras, "eval_stochastic": is_stochastic}}
-            played = quietly(RunFolder(Path(place) / name), asked)
+            played = run_silently(RunFolder(Path(place) / name), asked)
             summary = json.loads(played.eval_summary.read_text())
             change = (summary["avg_return"] - score) / abs(score)
             low, high = summary["ci95"]

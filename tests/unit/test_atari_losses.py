@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from cleanrl_worker.algorithms import c51_atari, rainbow_atari, sac_atari
-from cleanrl_worker.pictures import Sizes
-from cleanrl_worker.torch_atoms import projected
-from cleanrl_worker.torch_backend import Compute
-from cleanrl_worker.torch_noise import Noise
-from cleanrl_worker.torch_pictures import as_tensors, channels_last
-from cleanrl_worker.torch_replay import Feed, PrioritisedLearner
-from cleanrl_worker.torch_sac import Network, SacLearner
+from cleanrl_worker.conv_network import ConvNetworkSizes
+from cleanrl_worker.torch_atoms import project_onto_atoms
+from cleanrl_worker.torch_backend import TorchContext
+from cleanrl_worker.torch_conv import as_tensors, channels_last
+from cleanrl_worker.torch_discrete_sac import DiscreteSacLearner, DiscreteSacNetwork
+from cleanrl_worker.torch_noise import FactorisedNoise
+from cleanrl_worker.torch_replay import PrioritisedLearner, ReplayFeed
 
 CPU = torch.device("cpu")
-COMPUTE = Compute(CPU, uses_graphs=False, is_compiled=False)
-SIZES = Sizes((2, 3, 4), 5)
+COMPUTE = TorchContext(CPU, uses_graphs=False, is_compiled=False)
+SIZES = ConvNetworkSizes((2, 3, 4), 5)
 ACTIONS, ATOMS, ROWS, GAMMA = 3, 7, 6, 0.9
 SHAPE = (84, 84)
 
@@ -49,7 +49,7 @@ def drawn_rows(seed: int = 0) -> SimpleNamespace:
         terminals=torch.as_tensor([0.0, 0.0, 1.0, 0.0, 0.0, 1.0]),
         discounts=torch.as_tensor([0.9, 0.81, 0.0, 0.729, 0.9, 0.0]),
         weights=torch.as_tensor([1.0, 0.5, 0.25, 1.0, 0.1, 0.9]),
-        surprises=torch.zeros(ROWS),
+        td_errors=torch.zeros(ROWS),
     )
 
 
@@ -93,7 +93,7 @@ def test_moved_values_are_laid_onto_the_atoms_beside_them() -> None:
     moved = torch.as_tensor(rng.uniform(-5, 5, (4, ATOMS)).astype(np.float32))
     moved[0] = atoms  # exactly on them
     moved[1] = 99.0  # behind the last
-    found = projected(pmfs, moved, atoms)
+    found = project_onto_atoms(pmfs, moved, atoms)
     for row in range(4):
         expected = spread_out(pmfs[row].tolist(), moved[row].tolist(), atoms.tolist())
         np.testing.assert_allclose(found[row], expected, atol=1e-5)
@@ -131,12 +131,12 @@ def test_rainbow_chooses_with_one_network_and_judges_with_the_other() -> None:
     agent, other = begun(rainbow_atari, ATOMS, -3, 3), begun(rainbow_atari, ATOMS, -3, 3)
     other.initialise(np.random.default_rng(9))
     rows, atoms = drawn_rows(), torch.as_tensor(agent.atoms)
-    noise, target_noise = Noise(agent.noisy, CPU), Noise(agent.noisy, CPU)
+    noise, target_noise = FactorisedNoise(agent.noisy, CPU), FactorisedNoise(agent.noisy, CPU)
     weights, target = as_tensors(agent.parameters, CPU), as_tensors(other.parameters, CPU, is_learned=False)
     loss, figures = rainbow_atari.loss(weights, target, rows, noise=noise, target_noise=target_noise, atoms=atoms)
     assert noise.flat.std() > 0.5  # it was renewed
     assert not torch.equal(noise.flat, target_noise.flat)
-    agent.noise[...], other.noise[...] = noise.array(), target_noise.array()
+    agent.noise[...], other.noise[...] = noise.to_array(), target_noise.to_array()
 
     def noisy(state: dict[str, Tensor], name: str, below: Tensor) -> Tensor:
         weight = state[f"{name}.weight_mu"] + state[f"{name}.weight_sigma"] * state[f"{name}.weight_epsilon"]
@@ -160,15 +160,15 @@ def test_rainbow_chooses_with_one_network_and_judges_with_the_other() -> None:
         moved = rows.rewards[row] + rows.discounts[row] * atoms
         wanted = spread_out(following[row, chosen[row]].tolist(), moved.tolist(), atoms.tolist())
         expected.append(-float((torch.as_tensor(wanted) * found[row, rows.actions[row]].log()).sum()))
-    np.testing.assert_allclose(rows.surprises, expected, rtol=1e-4)
+    np.testing.assert_allclose(rows.td_errors, expected, rtol=1e-4)
     assert loss.item() == pytest.approx(float((torch.as_tensor(expected) * rows.weights).mean()), rel=1e-4)
     assert float(figures[0]) == pytest.approx(loss.item())
 
 
 def test_noise_of_a_weight_is_that_of_its_input_times_that_of_its_output() -> None:
-    noise = Noise({"one": (400, 300)}, CPU)
+    noise = FactorisedNoise({"one": (400, 300)}, CPU)
     torch.manual_seed(0)
-    noise.renew()
+    noise.resample()
     outputs, inputs = noise.parts["one"]
     product = outputs[:, None] * inputs
     # The root of a normal number's size has a mean square of the root of 2 over pi.
@@ -179,7 +179,7 @@ def test_noise_of_a_weight_is_that_of_its_input_times_that_of_its_output() -> No
 class Drawn:
     """Answers as a replay buffer does, always with the same rows."""
 
-    envs = 1
+    num_envs = 1
     stack = 4
     shape: tuple[int, ...] = SHAPE
 
@@ -187,35 +187,35 @@ class Drawn:
         self.settled: list[Any] = []
         self.samples = 0
 
-    def batch(self, rows: int, buffer: Any = None) -> Any:
+    def allocate_batch(self, rows: int, buffer: Any = None) -> Any:
         drawn = drawn_rows()
         buffer[:, :4] = drawn.observations.permute(0, 3, 1, 2).numpy()
         buffer[:, -4:] = drawn.next_observations.permute(0, 3, 1, 2).numpy()
         columns = ("actions", "rewards", "terminals", "discounts", "weights")
         arrays = {name: getattr(drawn, name).numpy() for name in columns}
-        return SimpleNamespace(frames=buffer, rows=rows, spots=np.arange(rows), **arrays)
+        return SimpleNamespace(frames=buffer, rows=rows, indices=np.arange(rows), **arrays)
 
     def sample(self, batch: Any) -> None:
         self.samples += 1
 
-    def settle(self, spots: Any, surprises: Any) -> None:
-        self.settled.append((self.samples, surprises.copy()))
+    def update_priorities(self, indices: Any, td_errors: Any) -> None:
+        self.settled.append((self.samples, td_errors.copy()))
 
 
 def test_surprises_reach_the_buffer_before_the_next_sample_and_once() -> None:
     agent, replay = begun(rainbow_atari, ATOMS, -3, 3), Drawn()
 
     def loss(weights: Any, target: Any, rows: Any) -> tuple[Tensor, Tensor]:
-        rows.surprises.copy_(torch.arange(ROWS) + replay.samples)
+        rows.td_errors.copy_(torch.arange(ROWS) + replay.samples)
         return sum(part.sum() for part in weights.values()), torch.zeros(1)
 
-    feed = Feed(replay, ROWS, 5, COMPUTE)
+    feed = ReplayFeed(replay, ROWS, 5, COMPUTE)
     settings = SimpleNamespace(learning_rate=1e-3, batch_size=ROWS)
     learner = PrioritisedLearner(agent.parameters, agent.parameters, loss, feed, settings, 1e-8, ("loss",), COMPUTE)
     for _ in range(2):
         learner.update(replay)
-    learner.settle(replay)
-    learner.settle(replay)
+    learner.synchronize(replay)
+    learner.synchronize(replay)
     assert [when for when, _ in replay.settled] == [1, 2]
     for (when, surprises), expected in zip(replay.settled, (1, 2), strict=True):
         np.testing.assert_array_equal(surprises, np.arange(ROWS) + expected)
@@ -230,13 +230,13 @@ def test_sac_makes_the_steps_that_plain_torch_makes(autotune: bool) -> None:
         gamma=GAMMA, policy_lr=1e-3, q_lr=2e-3, alpha=0.3, autotune=autotune, target_entropy_scale=0.8
     )
     replay = Drawn()
-    learner = SacLearner(
-        agent.parameters, other.critics(other.parameters), Feed(replay, ROWS, 5, COMPUTE), settings, COMPUTE
+    learner = DiscreteSacLearner(
+        agent.parameters, other.critics(other.parameters), ReplayFeed(replay, ROWS, 5, COMPUTE), settings, COMPUTE
     )
 
     plain, targets = as_tensors(agent.parameters, CPU), as_tensors(other.parameters, CPU, is_learned=False)
-    actor, first, second = (Network(plain, name) for name in ("actor", "qf1", "qf2"))
-    followers = [Network(targets, name) for name in ("qf1", "qf2")]
+    actor, first, second = (DiscreteSacNetwork(plain, name) for name in ("actor", "qf1", "qf2"))
+    followers = [DiscreteSacNetwork(targets, name) for name in ("qf1", "qf2")]
 
     def adam(prefix: str, rate: float) -> torch.optim.Adam:
         return torch.optim.Adam([part for name, part in plain.items() if name.startswith(prefix)], lr=rate, eps=1e-4)
@@ -291,14 +291,14 @@ def test_sacs_targets_follow_the_critics() -> None:
     agent, other = begun(sac_atari), begun(sac_atari)
     other.initialise(np.random.default_rng(9))
     settings = sac_atari.Config()
-    feed = Feed(Drawn(), ROWS, 5, COMPUTE)
-    learner = SacLearner(agent.parameters, other.critics(other.parameters), feed, settings, COMPUTE)
-    learner.follow(0.25)
+    feed = ReplayFeed(Drawn(), ROWS, 5, COMPUTE)
+    learner = DiscreteSacLearner(agent.parameters, other.critics(other.parameters), feed, settings, COMPUTE)
+    learner.update_target(0.25)
     name = "qf2.head.weight"
     expected = 0.75 * other.parameters[name] + 0.25 * agent.parameters[name]
-    np.testing.assert_allclose(learner.moments()[f"target.{name}"], expected, rtol=1e-5)
-    learner.follow(1)
-    np.testing.assert_array_equal(learner.moments()[f"target.{name}"], agent.parameters[name])
+    np.testing.assert_allclose(learner.optimizer_state()[f"target.{name}"], expected, rtol=1e-5)
+    learner.update_target(1)
+    np.testing.assert_array_equal(learner.optimizer_state()[f"target.{name}"], agent.parameters[name])
 
 
 def test_models_have_the_keys_of_cleanrls_in_its_order() -> None:

@@ -11,24 +11,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mosaic.gui.models.curve import Curve, Floats, extent, logarithmic, round_step, stepped
-from mosaic.gui.models.feed import Feed
-from mosaic.gui.models.hardware import tags_of
-from mosaic.gui.models.series import RETURN_TAG, Growing
-from mosaic.statistics import comparison, mean_interval, smoothed
-from mosaic.statistics.comparison import ALONE, Entry, best_key, compare, differing, keys, without_common
+from mosaic.gui.models.curve_feed import CurveFeed
+from mosaic.gui.models.curve_model import ChartCurve, Floats, finite_range, round_range, round_step, to_log_scale
+from mosaic.gui.models.hardware_series import points_of_sample
+from mosaic.gui.models.series import RETURN_TAG, GrowingPoints
+from mosaic.statistics import comparison, mean_with_band, smooth
+from mosaic.statistics.comparison import (
+    NO_GROUPING,
+    ComparedRun,
+    compare,
+    differing_settings,
+    grouping_keys,
+    strip_common_parts,
+    suggest_grouping_key,
+)
 
 RANDOM = np.random.default_rng(3)
 
 
-def curve_of(x: Floats, y: Floats, weight: float = 0.0) -> Curve:
-    curve = Curve(weight)
+def curve_of(x: Floats, y: Floats, weight: float = 0.0) -> ChartCurve:
+    curve = ChartCurve(weight)
     curve.extend(x, y)
     return curve
 
 
-def growing(rows: Sequence[tuple[float, float, float]]) -> Growing:
-    held = Growing()
+def growing(rows: Sequence[tuple[float, float, float]]) -> GrowingPoints:
+    held = GrowingPoints()
     held.extend(np.array(rows, np.float64).reshape(-1, 3))
     return held
 
@@ -76,12 +84,12 @@ def test_a_gap_in_the_points_is_a_gap_in_the_line() -> None:
 def test_a_curve_that_grows_equals_one_that_came_whole(parts: list[int], seed: int) -> None:
     random = np.random.default_rng(seed)
     x, y = np.cumsum(random.integers(0, 3, sum(parts))).astype(float), random.normal(size=sum(parts))
-    grown, begin = Curve(0.9), 0
+    grown, begin = ChartCurve(0.9), 0
     for size in parts:
         grown.extend(x[begin : begin + size], y[begin : begin + size])
         begin += size
     np.testing.assert_array_equal(grown.y, y)
-    np.testing.assert_allclose(grown.smooth, smoothed(y, 0.9), rtol=1e-9)
+    np.testing.assert_allclose(grown.smooth, smooth(y, 0.9), rtol=1e-9)
 
 
 def test_points_that_come_out_of_order_are_put_in_order() -> None:
@@ -96,17 +104,17 @@ def test_the_value_under_the_crosshair_is_the_nearest_points() -> None:
     assert curve.value_at(12) == (10.0, 2.0, 2.0)
     assert curve.value_at(19) == (20.0, 3.0, 3.0)
     assert curve.value_at(25) is None
-    assert Curve().value_at(0) is None
+    assert ChartCurve().value_at(0) is None
 
 
 def test_the_newest_value_is_the_last_that_is_known() -> None:
-    assert curve_of(np.arange(3.0), np.array([1.0, 2.0, np.nan])).newest() == (1.0, 2.0, 2.0)
-    assert curve_of(np.arange(1.0), np.array([np.nan])).newest() is None
-    assert Curve().newest() is None
+    assert curve_of(np.arange(3.0), np.array([1.0, 2.0, np.nan])).last_point() == (1.0, 2.0, 2.0)
+    assert curve_of(np.arange(1.0), np.array([np.nan])).last_point() is None
+    assert ChartCurve().last_point() is None
 
 
 def test_a_logarithmic_axis_leaves_out_what_has_no_logarithm() -> None:
-    reduced = logarithmic(curve_of(np.arange(3.0), np.array([-1.0, 10.0, 100.0])).reduce(0, 3, 10))
+    reduced = to_log_scale(curve_of(np.arange(3.0), np.array([-1.0, 10.0, 100.0])).reduce(0, 3, 10))
     np.testing.assert_array_equal(reduced.raw, [np.nan, 1.0, 2.0])
 
 
@@ -114,7 +122,7 @@ def test_a_logarithmic_axis_leaves_out_what_has_no_logarithm() -> None:
 
 
 def test_axes_grow_in_steps() -> None:
-    ranges = {stepped(0.0, float(end)) for end in np.linspace(900, 1000, 200)}
+    ranges = {round_range(0.0, float(end)) for end in np.linspace(900, 1000, 200)}
     assert len(ranges) <= 4
     for low, high in ranges:
         assert low <= 0
@@ -122,9 +130,9 @@ def test_axes_grow_in_steps() -> None:
 
 
 def test_a_range_of_one_value_has_room_around_it() -> None:
-    low, high = stepped(5.0, 5.0)
+    low, high = round_range(5.0, 5.0)
     assert low < 5 < high
-    assert stepped(0.0, 0.0) == (-1.0, 1.0)
+    assert round_range(0.0, 0.0) == (-1.0, 1.0)
 
 
 @pytest.mark.parametrize(("least", "step"), [(0.9, 1), (1.1, 2), (3, 5), (7, 10), (0.03, 0.05), (1000, 1000)])
@@ -133,14 +141,14 @@ def test_steps_are_round(least: float, step: float) -> None:
 
 
 def test_the_extent_of_nothing_is_unknown() -> None:
-    assert extent(np.array([np.nan]), np.empty(0)) is None
-    assert extent(np.array([1.0, np.nan]), np.array([-2.0])) == (-2.0, 1.0)
+    assert finite_range(np.array([np.nan]), np.empty(0)) is None
+    assert finite_range(np.array([1.0, np.nan]), np.array([-2.0])) == (-2.0, 1.0)
 
 
 # --- feeding
 
 
-def points(tags: dict[str, Growing]) -> Any:
+def points(tags: dict[str, GrowingPoints]) -> Any:
     return SimpleNamespace(tags=tags)
 
 
@@ -161,27 +169,27 @@ LOGGED = {
     ],
 )
 def test_a_feed_reads_points_by_the_chosen_axis(kind: str, tag: str, x: list[float]) -> None:
-    feed = Feed(points({name: growing(rows) for name, rows in LOGGED.items()}), tag, Curve())
-    assert feed.pull(kind)
+    feed = CurveFeed(points({name: growing(rows) for name, rows in LOGGED.items()}), tag, ChartCurve())
+    assert feed.update(kind)
     np.testing.assert_allclose(feed.curve.x, x)
-    assert not feed.pull(kind)
+    assert not feed.update(kind)
 
 
 def test_a_feed_takes_only_what_is_new_and_notices_what_was_replaced() -> None:
     held = points({RETURN_TAG: growing([(1.0, 1.0, 5.0)])})
-    feed = Feed(held, RETURN_TAG, Curve())
-    feed.pull("step")
+    feed = CurveFeed(held, RETURN_TAG, ChartCurve())
+    feed.update("step")
     held.tags[RETURN_TAG].extend(np.array([[2.0, 2.0, 6.0]]))
-    assert feed.pull("step")
+    assert feed.update("step")
     np.testing.assert_array_equal(feed.curve.y, [5, 6])
     held.tags[RETURN_TAG] = growing([(1.0, 1.0, 9.0)])
-    assert feed.pull("step")
+    assert feed.update("step")
     np.testing.assert_array_equal(feed.curve.y, [9])
 
 
 def test_a_sample_of_the_hardware_is_a_point_for_each_thing_measured() -> None:
     gpu = {"util_percent": 50.0, "memory_used_mb": 100.0, "memory_total_mb": 1000.0}
-    found = tags_of({"cpu_percent": 99.5, "rss_mb": 12.0, "processes": 1, "gpus": [gpu]})
+    found = points_of_sample({"cpu_percent": 99.5, "rss_mb": 12.0, "processes": 1, "gpus": [gpu]})
     assert found == {
         "hardware/CPU %": 99.5,
         "hardware/memory MB": 12.0,
@@ -193,10 +201,10 @@ def test_a_sample_of_the_hardware_is_a_point_for_each_thing_measured() -> None:
 # --- comparing
 
 
-def entry(run_id: str, level: float, env_id: str = "CartPole-v1", **settings: Any) -> Entry:
+def entry(run_id: str, level: float, env_id: str = "CartPole-v1", **settings: Any) -> ComparedRun:
     x = np.arange(0.0, 1000.0, 10.0)
     y = np.full(100, level)
-    return Entry(run_id, run_id, {"env_id": env_id, "algo": "ppo", **settings}, x, y, y)
+    return ComparedRun(run_id, run_id, {"env_id": env_id, "algo": "ppo", **settings}, x, y, y)
 
 
 def test_runs_are_grouped_by_a_setting_and_averaged() -> None:
@@ -204,19 +212,19 @@ def test_runs_are_grouped_by_a_setting_and_averaged() -> None:
     found = compare(runs, "rate", 0.0)
     assert [(group.name, group.run_ids) for group in found.groups] == [("2", ["c"]), ("1", ["a", "b"])]
     slow = found.groups[1]
-    assert slow.final.point == 2.0
-    assert slow.final.low < 2.0 < slow.final.high
+    assert slow.final_return.point == 2.0
+    assert slow.final_return.low < 2.0 < slow.final_return.high
     np.testing.assert_allclose(slow.curve.mean, 2.0)
-    assert found.better["2", "1"].point == 1.0
-    assert found.better["1", "2"].point == 0.0
-    assert not found.is_scaled
+    assert found.improvement_probability["2", "1"].point == 1.0
+    assert found.improvement_probability["1", "2"].point == 0.0
+    assert not found.is_normalized
 
 
 def test_runs_that_stand_alone_have_no_interval_and_are_not_weighed_against_one_another() -> None:
-    found = compare([entry("a", 1.0), entry("b", 3.0)], ALONE, 0.0)
+    found = compare([entry("a", 1.0), entry("b", 3.0)], NO_GROUPING, 0.0)
     assert [group.name for group in found.groups] == ["b", "a"]
-    assert np.isnan(found.groups[0].final.low)
-    assert not found.better
+    assert np.isnan(found.groups[0].final_return.low)
+    assert not found.improvement_probability
 
 
 def test_scores_of_different_environments_are_scaled_before_they_are_averaged() -> None:
@@ -227,29 +235,29 @@ def test_scores_of_different_environments_are_scaled_before_they_are_averaged() 
         entry("d", -80.0, "Acrobot-v1", algo="dqn"),
     ]
     found = compare(runs, "algo", 0.0)
-    assert found.is_scaled
+    assert found.is_normalized
     assert [(group.name, group.iqm.point) for group in found.groups] == [("dqn", 1.0), ("ppo", 0.0)]
 
 
 def test_a_run_without_episodes_or_points_does_not_spoil_the_others() -> None:
     empty = np.empty(0)
-    found = compare([entry("a", 4.0), Entry("b", "b", {"algo": "ppo"}, empty, empty, empty)], "algo", 0.9)
-    assert found.groups[0].final.point == 4.0
+    found = compare([entry("a", 4.0), ComparedRun("b", "b", {"algo": "ppo"}, empty, empty, empty)], "algo", 0.9)
+    assert found.groups[0].final_return.point == 4.0
     assert np.nanmax(found.groups[0].curve.mean) == pytest.approx(4.0)
-    nothing = compare([Entry("b", "b", {"algo": "ppo"}, empty, empty, empty)], "algo", 0.0)
+    nothing = compare([ComparedRun("b", "b", {"algo": "ppo"}, empty, empty, empty)], "algo", 0.0)
     assert np.isnan(nothing.groups[0].iqm.point)
 
 
 def test_titles_keep_only_what_tells_them_apart() -> None:
     titles = ["CartPole-v1 · ppo · seed 1 · AAA", "CartPole-v1 · dqn · seed 1 · BBB"]
-    assert list(without_common(titles).values()) == ["ppo · AAA", "dqn · BBB"]
-    assert without_common(["one · two"]) == {"one · two": "one · two"}
+    assert list(strip_common_parts(titles).values()) == ["ppo · AAA", "dqn · BBB"]
+    assert strip_common_parts(["one · two"]) == {"one · two": "one · two"}
 
 
 def test_only_settings_that_differ_are_listed() -> None:
     settings = [{"seed": 1, "algo": "ppo", "rate": 0.1}, {"seed": 2, "algo": "ppo"}]
-    assert differing(settings) == {"rate": [0.1, None], "seed": [1, 2]}
-    assert keys(settings) == ["algo", "seed", "rate"]
+    assert differing_settings(settings) == {"rate": [0.1, None], "seed": [1, 2]}
+    assert grouping_keys(settings) == ["algo", "seed", "rate"]
 
 
 @pytest.mark.parametrize(
@@ -257,21 +265,21 @@ def test_only_settings_that_differ_are_listed() -> None:
     [
         ([{"group": "x"}, {"group": "x"}, {"group": "y"}], "group"),
         ([{"algo": "ppo", "seed": 1}, {"algo": "ppo", "seed": 2}], "algo"),
-        ([{"algo": "ppo"}, {"algo": "dqn"}], ALONE),
-        ([{"algo": "ppo"}], ALONE),
+        ([{"algo": "ppo"}, {"algo": "dqn"}], NO_GROUPING),
+        ([{"algo": "ppo"}], NO_GROUPING),
     ],
 )
 def test_the_key_that_is_offered_first_puts_some_runs_together(settings: list[dict[str, Any]], key: str) -> None:
-    assert best_key(settings) == key
+    assert suggest_grouping_key(settings) == key
 
 
 def test_rounding_errors_of_a_constant_are_no_curve() -> None:
-    assert stepped(-200.00000000000003, -200.0) == pytest.approx((-220.0, -180.0))
+    assert round_range(-200.00000000000003, -200.0) == pytest.approx((-220.0, -180.0))
 
 
 def test_a_group_is_drawn_only_where_all_of_its_runs_are() -> None:
-    spread = mean_interval(np.array([[1.0, 2.0, 3.0, 4.0], [3.0, 4.0, np.nan, np.nan]]))
-    shared = comparison._shared(spread)
+    spread = mean_with_band(np.array([[1.0, 2.0, 3.0, 4.0], [3.0, 4.0, np.nan, np.nan]]))
+    shared = comparison._mask_partial(spread)
     assert shared.mean[:2].tolist() == [2.0, 3.0]
     assert np.isnan(shared.mean[2:]).all()
     assert np.isnan(shared.high[2:]).all()

@@ -12,7 +12,7 @@ from tests.helpers.cli_trainer import FakeTrainer, call, finished, view
 
 from mosaic import __version__
 from mosaic.cli.main import COMMANDS
-from mosaic.client.trainer import Series
+from mosaic.client.trainer_client import MetricSeries
 
 RUN = "01M7F4D1G10M14WJPB063GKCSW"
 
@@ -96,7 +96,7 @@ def test_no_line_of_the_table_is_wider_than_the_terminal(columns: str, monkeypat
 
 def test_metrics_as_csv_have_all_their_digits() -> None:
     trainer = FakeTrainer(view())
-    trainer.series = [Series("charts/a,b", [1, 2], [0.1, 0.2], [1 / 3, float("nan")])]
+    trainer.series = [MetricSeries("charts/a,b", [1, 2], [0.1, 0.2], [1 / 3, float("nan")])]
     said = call(trainer, "metrics", "last", "--csv")
     assert said.out == f'tag,step,at,value\n"charts/a,b",1,0.1,{1 / 3!r}\n"charts/a,b",2,0.2,nan\n'
     series = json.loads(call(trainer, "metrics", "last", "--json").out)["series"]
@@ -105,7 +105,7 @@ def test_metrics_as_csv_have_all_their_digits() -> None:
 
 def test_an_unknown_metric_is_named_with_the_nearest() -> None:
     trainer = FakeTrainer(view())
-    trainer.series = [Series("charts/SPS", [1], [0.1], [1.0])]
+    trainer.series = [MetricSeries("charts/SPS", [1], [0.1], [1.0])]
     said = call(trainer, "metrics", "last", "--tag", "charts/SP")
     assert said.code == 2
     assert "Did you mean 'charts/SPS'?" in said.err

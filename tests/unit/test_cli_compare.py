@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.cli_trainer import FakeTrainer, Said, call, view
 
 from mosaic.cli.output import sparkline
-from mosaic.client.trainer import Series
+from mosaic.client.trainer_client import MetricSeries
 
 TAG = "charts/episodic_return"
 SCORES = {"fast": (10.0, 20.0, 30.0), "slow": (1.0, 2.0, 15.0)}
@@ -45,12 +45,12 @@ class Finished(FakeTrainer):
     def config(self, run: str) -> dict[str, Any]:
         return dict(self.payloads[run])
 
-    def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[Series]:
+    def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
         values = [self.scores[run] / 100] * 90 + [self.scores[run]] * 10
         if not tags or TAG in tags:
-            yield Series(TAG, range(100), [0.0] * 100, values)
+            yield MetricSeries(TAG, range(100), [0.0] * 100, values)
         if not tags or "losses/loss" in tags:
-            yield Series("losses/loss", range(100), [0.0] * 100, [1.0] * 100)
+            yield MetricSeries("losses/loss", range(100), [0.0] * 100, [1.0] * 100)
 
 
 def compared(*arguments: str) -> Said:
@@ -119,7 +119,7 @@ def test_what_is_unknown_is_said(arguments: tuple[str, ...], words: str) -> None
 
 def test_runs_without_an_episode_have_nothing_to_compare() -> None:
     class Young(Finished):
-        def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[Series]:
+        def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
             return iter(())
 
     said = call(Young(), "compare", "fast")

@@ -10,10 +10,10 @@ import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
 
 from mosaic.arena import Episode, summarise
-from mosaic.cli.evaluate import is_path, summary_rows
-from mosaic.cli.histogram import MOST_BINS, bar, histogram
-from mosaic.cli.watch import told
-from mosaic.client.evaluation import newest_line
+from mosaic.cli.evaluate_command import is_policy_path, summary_rows
+from mosaic.cli.text_histogram import MAX_BINS, format_bar, histogram_rows
+from mosaic.cli.watch_command import status_lines
+from mosaic.client.eval_status import latest_eval_line
 from mosaic.contracts.errors import BadInput
 
 Json = dict[str, Any]
@@ -154,7 +154,7 @@ def test_an_evaluation_that_was_cancelled_tells_what_it_had(place: Path, returns
     [("last", False), ("01M7FFSF8T", False), ("./512", True), ("a/b", True), ("x.cleanrl_model", True), ("~", True)],
 )
 def test_a_path_is_told_from_a_run(text: str, is_one: bool) -> None:
-    assert is_path(text) is is_one
+    assert is_policy_path(text) is is_one
 
 
 def test_the_summary_tells_mean_interval_and_middle_and_draws_the_spread(place: Path) -> None:
@@ -177,12 +177,12 @@ def test_one_episode_has_no_interval() -> None:
 
 def test_a_histogram_counts_every_figure_once() -> None:
     for values in ([1.0], [2.0, 2.0], [0.0, 1.0, 2.0, 3.0], [float(value) for value in range(1000)]):
-        rows = histogram(values)
+        rows = histogram_rows(values)
         assert sum(count for _, _, count in rows) == len(values)
-        assert 1 <= len(rows) <= MOST_BINS
-    assert [span for span, _, _ in histogram([7.0, 7.0])] == ["7"]
-    assert histogram([None, float("nan")]) == []
-    assert (bar(0.5, 4), bar(1, 4), bar(0, 4), bar(1 / 32, 4)) == ("██", "████", "", "▏")
+        assert 1 <= len(rows) <= MAX_BINS
+    assert [span for span, _, _ in histogram_rows([7.0, 7.0])] == ["7"]
+    assert histogram_rows([None, float("nan")]) == []
+    assert (format_bar(0.5, 4), format_bar(1, 4), format_bar(0, 4), format_bar(1 / 32, 4)) == ("██", "████", "", "▏")
 
 
 class Sight:
@@ -192,9 +192,9 @@ class Sight:
 
 def test_watching_an_evaluation_says_so_and_tells_the_last_batch() -> None:
     line = "eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6"
-    first, _ = told(view(kind="policy_eval"), Sight(), 30.0, True, line)
+    first, _ = status_lines(view(kind="policy_eval"), Sight(), 30.0, True, line)
     assert f"(Eval)  {line}  env 0  episode 2" in first
-    assert "(Eval)" not in told(view(), Sight(), 30.0, True)[0]
+    assert "(Eval)" not in status_lines(view(), Sight(), 30.0, True)[0]
 
 
 def test_the_last_batch_is_told_by_the_daemon() -> None:
@@ -205,5 +205,5 @@ def test_the_last_batch_is_told_by_the_daemon() -> None:
             return [{"batches": batches}] if run == "E" else []
 
     told_by: Any = Tells()
-    assert newest_line(told_by, "E") == "eval batch 2 | episodes=2 avg=1.0"
-    assert newest_line(told_by, "other") == ""
+    assert latest_eval_line(told_by, "E") == "eval batch 2 | episodes=2 avg=1.0"
+    assert latest_eval_line(told_by, "other") == ""

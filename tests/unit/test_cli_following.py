@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
 
-from mosaic.cli import following
-from mosaic.cli.live import Curve, Watched, plain_line
+from mosaic.cli import run_follower
+from mosaic.cli.live_view import DownsampledCurve, LiveRunState, format_progress_line
 from mosaic.contracts.errors import MosaicError, NoDaemon
 
 RUN = "01NEW000000000000000000000"
@@ -21,8 +21,8 @@ STEPS: dict[str, Any] = {"seq": 1, "at": 1.0, "kind": "progress", "global_step":
 
 @pytest.fixture(autouse=True)
 def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "POLL_S", 0.001)
-    monkeypatch.setattr(following, "TICK_S", 0.001)
+    monkeypatch.setattr(run_follower, "POLL_S", 0.001)
+    monkeypatch.setattr(run_follower, "TICK_S", 0.001)
 
 
 class Daemon(FakeTrainer):
@@ -91,7 +91,7 @@ def test_a_daemon_that_dies_is_started_again_and_the_watch_goes_on_where_it_stop
 
 
 def test_a_daemon_that_stays_away_is_exit_code_4(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "RECONNECT_PATIENCE_S", -1.0)
+    monkeypatch.setattr(run_follower, "RECONNECT_TIMEOUT_S", -1.0)
     said = train(Daemon(NoDaemon("It is gone for good.")))
     assert said.code == 4
     assert said.err.endswith("It is gone for good.\n")
@@ -163,33 +163,33 @@ def episodes(*returns: float) -> dict[str, Any]:
 
 
 def test_events_make_the_figures_of_the_view() -> None:
-    watched = Watched(view(total_timesteps=1000))
-    watched.take(STEPS)
-    watched.take(episodes(*[10.0] * 100, *[20.0] * 50))
-    watched.take({"seq": 1, "at": 1.0, "kind": "sample", "cpu_percent": 98.0, "rss_mb": 143.4, "processes": 1})
-    watched.take({"seq": 1, "at": 1.0, "kind": "nobody knows"})
+    watched = LiveRunState(view(total_timesteps=1000))
+    watched.apply_event(STEPS)
+    watched.apply_event(episodes(*[10.0] * 100, *[20.0] * 50))
+    watched.apply_event({"seq": 1, "at": 1.0, "kind": "sample", "cpu_percent": 98.0, "rss_mb": 143.4, "processes": 1})
+    watched.apply_event({"seq": 1, "at": 1.0, "kind": "nobody knows"})
     assert (watched.mean_return, watched.episodes, watched.step, watched.seconds_left) == (15.0, 150, 1500, 0.0)
-    assert plain_line(watched) == (
+    assert format_progress_line(watched) == (
         "01M7F4D1G1 running, step 1,500 (100%), 100 steps/s, 0.0 s left, return 15, CPU 98 % RAM 143 MB"
     )
 
 
 def test_how_an_earlier_attempt_ended_is_no_end_of_the_resumed_run() -> None:
-    watched = Watched(view(stage="queued", queued_at=200.0))
-    watched.take(record(finished(view(queued_at=100.0))))
-    assert not watched.is_over
-    watched.take(record(finished(view(queued_at=200.0))))
-    assert watched.is_over
+    watched = LiveRunState(view(stage="queued", queued_at=200.0))
+    watched.apply_event(record(finished(view(queued_at=100.0))))
+    assert not watched.has_ended
+    watched.apply_event(record(finished(view(queued_at=200.0))))
+    assert watched.has_ended
 
 
 def test_an_evaluation_is_measured_in_episodes() -> None:
-    watched = Watched(view(kind="policy_eval", total_timesteps=400_000), episodes_wanted=20)
-    watched.take(episodes(1.0, 2.0, 3.0, 4.0, 5.0))
-    assert (watched.share, watched.counted, watched.total) == (0.25, "5 / 20 episodes", None)
+    watched = LiveRunState(view(kind="policy_eval", total_timesteps=400_000), target_episodes=20)
+    watched.apply_event(episodes(1.0, 2.0, 3.0, 4.0, 5.0))
+    assert (watched.fraction_done, watched.progress_text, watched.total_steps) == (0.25, "5 / 20 episodes", None)
 
 
 def test_a_curve_of_a_million_points_stays_small_and_keeps_its_course() -> None:
-    curve = Curve()
+    curve = DownsampledCurve()
     for value in range(100_000):
         curve.add(float(value))
     assert len(curve.points) < 512

@@ -7,25 +7,31 @@ from pathlib import Path
 
 import pytest
 
-from mosaic.cli.gui import TOKEN_VARIABLE, loopback, need_a_display, open_detached, read_token
+from mosaic.cli.gui_command import (
+    TOKEN_VARIABLE,
+    check_loopback_address,
+    open_workbench_detached,
+    read_token,
+    require_display,
+)
 from mosaic.contracts.errors import BadInput
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:50055", "localhost:1", "127.1.2.3:65535", "[::1]:50055"])
 def test_the_end_of_a_tunnel_is_taken(address: str) -> None:
-    assert loopback(address) == address
+    assert check_loopback_address(address) == address
 
 
 @pytest.mark.parametrize("address", ["10.0.0.4:50055", "example.org:50055", "0.0.0.0:50055"])
 def test_another_machine_is_refused_with_the_tunnel_to_make(address: str) -> None:
     with pytest.raises(BadInput, match=r"not be encrypted.*ssh -L 50055:127\.0\.0\.1:50055"):
-        loopback(address)
+        check_loopback_address(address)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:0", "127.0.0.1:70000"])
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(BadInput, match="expected HOST:PORT"):
-        loopback(address)
+        check_loopback_address(address)
 
 
 def test_a_token_comes_from_the_environment_or_from_a_copied_file(
@@ -54,9 +60,9 @@ def test_without_a_display_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) 
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(BadInput, match=r"DISPLAY or WAYLAND_DISPLAY.*xvfb-run"):
-        need_a_display()
+        require_display()
     monkeypatch.setenv("WAYLAND_DISPLAY", "wayland-0")
-    need_a_display()
+    require_display()
 
 
 def test_the_demo_opens_no_window_where_nobody_would_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,10 +71,10 @@ def test_the_demo_opens_no_window_where_nobody_would_see_it(tmp_path: Path, monk
         monkeypatch.delenv(name, raising=False)
     started: list[list[str]] = []
     monkeypatch.setattr("subprocess.Popen", lambda command, **_: started.append(command))
-    assert not open_detached(tmp_path, "01K9")
+    assert not open_workbench_detached(tmp_path, "01K9")
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    assert not open_detached(tmp_path, "01K9")
+    assert not open_workbench_detached(tmp_path, "01K9")
     monkeypatch.setattr("importlib.util.find_spec", lambda _: object())
-    assert open_detached(tmp_path, "01K9")
+    assert open_workbench_detached(tmp_path, "01K9")
     assert started[0][-5:] == ["gui", "--var", str(tmp_path), "--run", "01K9"]

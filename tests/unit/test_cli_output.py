@@ -13,12 +13,12 @@ import pytest
 from tests.helpers.cli_trainer import finished, view
 
 from mosaic.cli import output
-from mosaic.cli.curve import running_mean
-from mosaic.cli.doctor import requirements
-from mosaic.cli.labels import with_remove_options
-from mosaic.cli.reading import LONGEST_LINE, last_lines, readable
+from mosaic.cli.curve_plot import running_mean
+from mosaic.cli.doctor import required_distributions
+from mosaic.cli.logs_commands import MAX_LINE_CHARS, last_lines, sanitize_for_terminal
+from mosaic.cli.organize_commands import normalize_tag_arguments
 from mosaic.contracts.errors import BadInput
-from mosaic.contracts.files import replacing
+from mosaic.contracts.files import atomic_write
 from mosaic.contracts.packing import pack
 
 
@@ -28,7 +28,7 @@ from mosaic.contracts.packing import pack
      (-0.00123456, "-0.0012"), (7.58e-10, "7.58e-10"), (math.nan, "nan"), (math.inf, "inf"), (1e12, "1e+12")],
 )  # fmt: skip
 def test_a_figure_has_about_four_telling_digits(value: float | None, words: str) -> None:
-    assert output.figure(value) == words
+    assert output.format_number(value) == words
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_figure_has_about_four_telling_digits(value: float | None, words: str)
      (280000, "3 d 5 h")],
 )  # fmt: skip
 def test_a_duration_has_two_units_at_most(seconds: float | None, words: str) -> None:
-    assert output.duration(seconds) == words
+    assert output.format_duration(seconds) == words
 
 
 def test_short_ids_tell_runs_apart() -> None:
@@ -63,16 +63,16 @@ def test_json_is_one_line_without_nan(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_run_that_succeeded_is_done_even_if_the_last_update_did_not_fit() -> None:
-    assert output.progress(finished(view(global_step=512))) == "100%"
-    assert output.progress(view(global_step=512)) == "51%"
-    assert output.progress(view()) == "–"
+    assert output.format_progress(finished(view(global_step=512))) == "100%"
+    assert output.format_progress(view(global_step=512)) == "51%"
+    assert output.format_progress(view()) == "–"
 
 
 def test_a_terminal_is_shown_no_endless_line_and_no_control_sequence() -> None:
     long = b"x" * 3000
-    shown = b"".join(readable([long, long, b"\nnext \x1b[2J \xff\ttab\rover"])).decode()
+    shown = b"".join(sanitize_for_terminal([long, long, b"\nnext \x1b[2J \xff\ttab\rover"])).decode()
     first, rest = shown.split("\n")
-    assert first == "x" * LONGEST_LINE + " … (cut)"
+    assert first == "x" * MAX_LINE_CHARS + " … (cut)"
     assert "\x1b" not in rest
     assert "\ttab\rover" in rest
 
@@ -84,13 +84,13 @@ def test_the_last_lines_are_cut_from_the_bytes() -> None:
 
 
 def test_a_tag_behind_a_dash_is_removed() -> None:
-    assert with_remove_options(["last", "+a", "-old", "--json", "-h"]) == [
+    assert normalize_tag_arguments(["last", "+a", "-old", "--json", "-h"]) == [
         "last", "+a", "--remove", "old", "--json", "-h"
     ]  # fmt: skip
 
 
 def test_the_mean_runs_over_the_last_episodes() -> None:
-    assert running_mean([1.0, 3.0, 5.0, 7.0], span=2) == [1.0, 2.0, 4.0, 6.0]
+    assert running_mean([1.0, 3.0, 5.0, 7.0], window=2) == [1.0, 2.0, 4.0, 6.0]
 
 
 def test_a_packed_folder_keeps_its_links_and_its_empty_folders(tmp_path: Path) -> None:
@@ -116,16 +116,16 @@ def test_a_packed_folder_keeps_its_links_and_its_empty_folders(tmp_path: Path) -
 
 def test_a_file_appears_when_it_is_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "curve.png"
-    with contextlib.suppress(RuntimeError), replacing(target) as file:
+    with contextlib.suppress(RuntimeError), atomic_write(target) as file:
         file.write(b"half")
         raise RuntimeError
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(BadInput, match="cannot be written"), replacing(tmp_path / "no" / "such.png"):
+    with pytest.raises(BadInput, match="cannot be written"), atomic_write(tmp_path / "no" / "such.png"):
         pass
 
 
 def test_requirements_are_told_apart_by_their_extra() -> None:
     lines = ["click>=8.1", "gymnasium[box2d]<2,>=1.2; extra == 'box2d'", 'torch>=2.10; extra == "train"']
-    assert requirements(lines) == ["click"]
-    assert requirements(lines, "box2d") == ["gymnasium"]
-    assert requirements(lines, "train") == ["torch"]
+    assert required_distributions(lines) == ["click"]
+    assert required_distributions(lines, "box2d") == ["gymnasium"]
+    assert required_distributions(lines, "train") == ["torch"]

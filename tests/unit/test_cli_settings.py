@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call
 
-from mosaic.cli.settings import with_plain_flags
+from mosaic.cli.algorithm_options import normalize_bool_flags
 from mosaic.contracts.errors import BadInput
-from mosaic.plugins.schema import Field
+from mosaic.plugins.algorithm_schema import SettingField
 
 FLAGS = ("anneal-lr", "cuda")
 
@@ -34,12 +34,12 @@ def config_after(*arguments: str) -> dict[str, Any]:
     ],
 )
 def test_flags_may_be_written_as_older_scripts_took_them(given: list[str], plain: list[str]) -> None:
-    assert with_plain_flags(given, FLAGS) == plain
+    assert normalize_bool_flags(given, FLAGS) == plain
 
 
 def test_a_flag_that_is_neither_true_nor_false_is_named() -> None:
     with pytest.raises(BadInput, match="anneal_lr: 'banana'"):
-        with_plain_flags(["--anneal-lr=banana"], FLAGS)
+        normalize_bool_flags(["--anneal-lr=banana"], FLAGS)
 
 
 def test_both_spellings_of_a_setting_are_one() -> None:
@@ -105,4 +105,4 @@ def test_check_takes_the_arguments_of_train_and_starts_nothing() -> None:
 @pytest.mark.parametrize("text", ["nan", "inf", "", "1,5"])
 def test_a_number_must_be_finite(text: str) -> None:
     with pytest.raises(BadInput, match="x: "):
-        Field("x", "float").parse(text)
+        SettingField("x", "float").parse(text)

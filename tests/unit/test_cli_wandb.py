@@ -11,10 +11,10 @@ import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call, view
 
 from mosaic import secrets
-from mosaic.contracts.errors import unknown
+from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.folder import RunFolder
-from mosaic.secrets import ring
-from mosaic.secrets.reach import NAMES, Finding
+from mosaic.secrets import keyring_client
+from mosaic.secrets.wandb_diagnostics import CHECK_NAMES, Finding
 
 KEY = "canary0123456789abcdef0123456789abcdef01"
 OFFLINE, SYNCED, NOTHING = "01OFFLINE0000000", "01SYNCED00000000", "01NOTHING0000000"
@@ -35,13 +35,13 @@ class Trainer(FakeTrainer):
 
     def wandb(self, run: str = "") -> Iterator[Json]:
         if run and run not in self.views:
-            raise unknown("run", run, self.views)
+            raise unknown_name_error("run", run, self.views)
         yield from (one for one in self.states if run in ("", one["run_id"]))
 
 
 @pytest.fixture(autouse=True)
 def no_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring, "_ring", ring.Ring())
+    monkeypatch.setattr(keyring_client, "_keyring", keyring_client.KeyringClient())
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
 
@@ -82,7 +82,7 @@ def test_what_is_no_key_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -
 
 def test_a_key_is_forgotten_alone_or_with_those_that_configs_brought() -> None:
     for value in ("mine", "second", "third"):
-        secrets.keep_secret("wandb_api_key", value)
+        secrets.add_secret("wandb_api_key", value)
     assert call(None, "wandb", "logout").out == "The key is forgotten.\n"
     assert call(None, "wandb", "logout").out == "No key was stored.\n"
     assert call(None, "wandb", "logout", "--all").out == "2 keys are forgotten.\n"
@@ -123,7 +123,7 @@ def uploading(monkeypatch: pytest.MonkeyPatch, *said: Json) -> list[list[Path]]:
         asked.append([folder.path for folder in folders])
         yield from said
 
-    monkeypatch.setattr("mosaic.sidecar.errand.uploads", uploads)
+    monkeypatch.setattr("mosaic.sidecar.upload_request.upload_runs", uploads)
     return asked
 
 
@@ -171,12 +171,14 @@ def probing(monkeypatch: pytest.MonkeyPatch, *found: Finding) -> list[Json]:
         asked.append(extras)
         yield from found
 
-    monkeypatch.setattr("mosaic.secrets.reach.findings", findings)
+    monkeypatch.setattr("mosaic.secrets.wandb_diagnostics.run_diagnostics", findings)
     return asked
 
 
 def test_a_probe_says_one_line_for_each_stretch_of_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [Finding(name, "ok", "fine") for name in NAMES[:-1]] + [Finding("key", "fail", "no key", "Store yours.")]
+    found = [Finding(name, "ok", "fine") for name in CHECK_NAMES[:-1]] + [
+        Finding("key", "fail", "no key", "Store yours.")
+    ]
     asked = probing(monkeypatch, *found)
     said = call(Trainer(), "wandb", "probe")
     assert said.code == 1
@@ -188,5 +190,5 @@ def test_a_probe_says_one_line_for_each_stretch_of_the_way(monkeypatch: pytest.M
 
 
 def test_a_probe_that_finds_the_way_clear_ends_with_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    probing(monkeypatch, *(Finding(name, "ok", "fine") for name in NAMES))
+    probing(monkeypatch, *(Finding(name, "ok", "fine") for name in CHECK_NAMES))
     assert call(Trainer(), "wandb", "probe").code == 0

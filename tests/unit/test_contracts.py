@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mosaic.contracts.errors import ConfigRefused, MosaicError, NotAllowed, error_named, unknown
-from mosaic.contracts.folder import RunFolder, Workspace, file_name
+from mosaic.contracts.errors import ConfigRefused, MosaicError, NotAllowed, error_class, unknown_name_error
+from mosaic.contracts.folder import RunFolder, Workspace, to_file_name
 from mosaic.contracts.payload import Payload
 
 ANY_JSON = st.recursive(
@@ -59,25 +59,25 @@ def test_no_json_at_all_makes_the_door_fall(data: Any) -> None:
 
 
 def test_the_nearest_name_is_offered() -> None:
-    error = unknown("algorithm", "pppo", ["dqn", "ppo"], "worker 'cleanrl'")
+    error = unknown_name_error("algorithm", "pppo", ["dqn", "ppo"], "worker 'cleanrl'")
     assert str(error) == "No algorithm 'pppo' in worker 'cleanrl'. Did you mean 'ppo'? Known: dqn, ppo."
 
 
 def test_errors_are_found_by_their_name() -> None:
-    assert error_named("NotAllowed") is NotAllowed
-    assert error_named("SystemExit") is MosaicError
+    assert error_class("NotAllowed") is NotAllowed
+    assert error_class("SystemExit") is MosaicError
 
 
 def test_paths_of_a_run_never_leave_its_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "R")
     for name in ("ALE/Pong-v5", "../../x", "/etc/passwd", "a\\b", "..", "\0"):
         assert folder.path in folder.model(name, name).resolve().parents
-        assert "/" not in file_name(name)
+        assert "/" not in to_file_name(name)
 
 
 def test_the_workspace_is_var_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MOSAIC_VAR", raising=False)
-    assert Workspace.chosen().root == Path("var").absolute()
+    assert Workspace.resolve().root == Path("var").absolute()
     monkeypatch.setenv("MOSAIC_VAR", "/there")
-    assert Workspace.chosen().root == Path("/there")
-    assert Workspace.chosen("/here").root == Path("/here")
+    assert Workspace.resolve().root == Path("/there")
+    assert Workspace.resolve("/here").root == Path("/here")

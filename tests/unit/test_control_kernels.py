@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_worker.actor_critic import Networks
-from cleanrl_worker.control_kernels import DeterministicKernel, Kernel, NumberAdam, SacKernel
+from cleanrl_worker.actor_critic import ActorCriticNetworks
+from cleanrl_worker.control_kernels import ActorCriticKernel, DeterministicKernel, SacKernel, ScalarAdam
 from cleanrl_worker.replay import Replay
-from cleanrl_worker.torch_backend import Compute
+from cleanrl_worker.torch_backend import TorchContext
 from cleanrl_worker.torch_control import (
-    DeterministicLearner,
-    Learner,
-    Rows,
-    SacLearner,
-    Stack,
+    ContinuousSacLearner,
+    DeterministicActorLearner,
+    StackedNetworks,
+    TorchActorCriticLearner,
+    TransitionTensors,
+    compute_td_targets,
+    concat_actions,
     critic_loss,
     deterministic_actor_loss,
-    drawn,
-    goals_of,
     sac_actor_loss,
-    squashed,
-    with_actions,
+    sample_squashed_gaussian,
+    squash_to_bounds,
 )
 
 OBSERVATIONS, ACTIONS, ROWS = 5, 3, 32
@@ -44,10 +44,10 @@ class Recorded:
         self.draws.append(torch.tensor(out.T))
 
 
-def made_networks(heads: tuple[str, ...], critics: int, has_target_actor: bool) -> Networks:
-    networks = Networks(OBSERVATIONS, ACTIONS, (16, 12), heads, critics, has_target_actor)
+def made_networks(heads: tuple[str, ...], critics: int, has_target_actor: bool) -> ActorCriticNetworks:
+    networks = ActorCriticNetworks(OBSERVATIONS, ACTIONS, (16, 12), heads, critics, has_target_actor)
     rng = np.random.default_rng(1)
-    for part in (*networks.learned.values(), *networks.followers.values()):
+    for part in (*networks.trained_networks.values(), *networks.target_networks.values()):
         part.initialise(rng)
     return networks
 
@@ -62,20 +62,22 @@ def made_replay() -> Replay:
     return replay
 
 
-def sac_kernel(networks: Networks, rates: tuple[float, float], rng: Any, **more: Any) -> SacKernel:
+def sac_kernel(networks: ActorCriticNetworks, rates: tuple[float, float], rng: Any, **more: Any) -> SacKernel:
     settings = {"policy_steps": 1, "alpha": 0.2, "log_alpha": np.full(1, -0.5, np.float32), **more}
     return SacKernel(networks, made_replay(), SETTINGS, rates, SCALE, BIAS, rng, **settings)
 
 
-def td3_kernel(networks: Networks, rates: tuple[float, float], rng: Any, noise: float = 0.2) -> DeterministicKernel:
+def td3_kernel(
+    networks: ActorCriticNetworks, rates: tuple[float, float], rng: Any, noise: float = 0.2
+) -> DeterministicKernel:
     return DeterministicKernel(
         networks, made_replay(), SETTINGS, rates, SCALE, BIAS, rng, policy_noise=noise, noise_clip=0.3
     )
 
 
-def rows_of(kernel: Kernel) -> Rows:
+def rows_of(kernel: ActorCriticKernel) -> TransitionTensors:
     batch = kernel.batch
-    return Rows(
+    return TransitionTensors(
         *(
             torch.tensor(part)
             for part in (batch.observations, batch.actions, batch.rewards, batch.terminals, batch.next_observations)
@@ -83,7 +85,7 @@ def rows_of(kernel: Kernel) -> Rows:
     )
 
 
-def assert_gradient(loss: torch.Tensor, stack: Stack, gradients: list[Any]) -> None:
+def assert_gradient(loss: torch.Tensor, stack: StackedNetworks, gradients: list[Any]) -> None:
     slopes = torch.autograd.grad(loss, stack.tensors, retain_graph=True)
     for index in range(len(stack.layers)):
         weight, bias = slopes[2 * index], slopes[2 * index + 1]
@@ -98,18 +100,21 @@ def test_the_gradients_of_sac_by_hand_are_autograds() -> None:
     assert kernel.update(made_replay(), True, False)
     rows, alpha = rows_of(kernel), torch.tensor(-0.5).exp()
     scale, bias = torch.tensor(SCALE), torch.tensor(BIAS)
-    actor, critics = Stack.of([networks.actor], CPU, True), Stack.of(networks.critics, CPU, True)
-    targets = Stack.of(networks.targets, CPU, False)
+    actor, critics = (
+        StackedNetworks.from_networks([networks.actor], CPU, True),
+        StackedNetworks.from_networks(networks.critics, CPU, True),
+    )
+    targets = StackedNetworks.from_networks(networks.targets, CPU, False)
     with torch.no_grad():
-        actions, log_probs = drawn(actor(rows.next_observations)[0], rng.draws[0], scale, bias)
-        promised = targets(with_actions(rows.next_observations, actions)).squeeze(2).amin(0)
-        goals = goals_of(rows, promised - alpha * log_probs, 0.9)
+        actions, log_probs = sample_squashed_gaussian(actor(rows.next_observations)[0], rng.draws[0], scale, bias)
+        promised = targets(concat_actions(rows.next_observations, actions)).squeeze(2).amin(0)
+        goals = compute_td_targets(rows, promised - alpha * log_probs, 0.9)
     loss, errors, values = critic_loss(critics, rows, goals)
     assert_gradient(loss, critics, [critic.views for critic in kernel.critics])
     outputs = actor(rows.observations)[0]
     actor_loss = sac_actor_loss(outputs, critics, rows.observations, rng.draws[1], alpha, scale, bias)
     assert_gradient(actor_loss, actor, [kernel.actor.views])
-    _, log_probs = drawn(outputs.detach(), rng.draws[2], scale, bias)
+    _, log_probs = sample_squashed_gaussian(outputs.detach(), rng.draws[2], scale, bias)
     figures = kernel.losses()
     assert figures == pytest.approx(
         {
@@ -129,7 +134,7 @@ def test_the_gradients_of_sac_by_hand_are_autograds() -> None:
 def test_the_log_probabilities_are_those_of_torchs_distributions() -> None:
     torch.manual_seed(1)
     outputs, noise = 0.3 * torch.randn(7, 2 * ACTIONS), 0.5 * torch.randn(7, ACTIONS)
-    actions, log_probs = drawn(outputs, noise, torch.tensor(SCALE), torch.tensor(BIAS))
+    actions, log_probs = sample_squashed_gaussian(outputs, noise, torch.tensor(SCALE), torch.tensor(BIAS))
     mean, spread = outputs.chunk(2, 1)
     normal = torch.distributions.Normal(mean, (-5 + 3.5 * (torch.tanh(spread) + 1)).exp())
     transforms: Any = [
@@ -147,15 +152,21 @@ def test_the_gradients_of_td3_and_ddpg_by_hand_are_autograds(critics: int, noise
     kernel = td3_kernel(networks, (0.0, 0.0), rng, noise)
     assert kernel.update(made_replay(), True, False)
     rows, scale, bias = rows_of(kernel), torch.tensor(SCALE), torch.tensor(BIAS)
-    actor, target_actor = Stack.of([networks.actor], CPU, True), Stack.of([networks.target_actor], CPU, False)
-    stack, targets = Stack.of(networks.critics, CPU, True), Stack.of(networks.targets, CPU, False)
+    actor, target_actor = (
+        StackedNetworks.from_networks([networks.actor], CPU, True),
+        StackedNetworks.from_networks([networks.target_actor], CPU, False),
+    )
+    stack, targets = (
+        StackedNetworks.from_networks(networks.critics, CPU, True),
+        StackedNetworks.from_networks(networks.targets, CPU, False),
+    )
     with torch.no_grad():
-        actions = squashed(target_actor(rows.next_observations)[0], scale, bias)
+        actions = squash_to_bounds(target_actor(rows.next_observations)[0], scale, bias)
         if noise:
             actions = actions + (rng.draws[0] * noise).clamp(-0.3, 0.3) * scale
             actions = actions.clamp(bias - scale, bias + scale)
-        promised = targets(with_actions(rows.next_observations, actions)).squeeze(2).amin(0)
-    loss, errors, values = critic_loss(stack, rows, goals_of(rows, promised, 0.9))
+        promised = targets(concat_actions(rows.next_observations, actions)).squeeze(2).amin(0)
+    loss, errors, values = critic_loss(stack, rows, compute_td_targets(rows, promised, 0.9))
     assert_gradient(loss, stack, [critic.views for critic in kernel.critics])
     actor_loss = deterministic_actor_loss(actor(rows.observations)[0], stack, rows.observations, scale, bias)
     assert_gradient(actor_loss, actor, [kernel.actor.views])
@@ -172,19 +183,19 @@ def test_several_updates_in_torch_lead_where_those_in_numpy_lead(name: str, monk
     critics = 1 if name == "ddpg" else 2
     ours, theirs = (made_networks(heads, critics, name != "sac") for _ in range(2))
     rng = Recorded()
-    compute = Compute.prepared(cuda=False)
+    compute = TorchContext.set_up(cuda=False)
     more: dict[str, Any]
-    learner: Learner
-    kernel: Kernel
+    learner: TorchActorCriticLearner
+    kernel: ActorCriticKernel
     if name == "sac":
         kernel = sac_kernel(ours, (1e-2, 1e-2), rng, policy_steps=2)
         more = {"policy_steps": 2, "alpha": 0.2, "log_alpha": np.full(1, -0.5, np.float32)}
-        learner = SacLearner(theirs, made_replay(), SETTINGS, (1e-2, 1e-2), SCALE, BIAS, compute, **more)
+        learner = ContinuousSacLearner(theirs, made_replay(), SETTINGS, (1e-2, 1e-2), SCALE, BIAS, compute, **more)
     else:
         noise = 0.2 if name == "td3" else 0.0
         kernel = td3_kernel(ours, (1e-2, 1e-2), rng, noise)
         more = {"policy_noise": noise, "noise_clip": 0.3}
-        learner = DeterministicLearner(theirs, made_replay(), SETTINGS, (1e-2, 1e-2), SCALE, BIAS, compute, **more)
+        learner = DeterministicActorLearner(theirs, made_replay(), SETTINGS, (1e-2, 1e-2), SCALE, BIAS, compute, **more)
     one, other = made_replay(), made_replay()
     for index in range(6):
         assert kernel.update(one, index % 2 == 0, index % 3 > 0)
@@ -192,7 +203,7 @@ def test_several_updates_in_torch_lead_where_those_in_numpy_lead(name: str, monk
     monkeypatch.setattr(torch, "randn", lambda *_, **__: next(waiting))
     for index in range(6):
         assert learner.update(other, index % 2 == 0, index % 3 > 0)
-    learner.collect()
+    learner.sync_networks()
     state = theirs.state_dict()
     for key, part in ours.state_dict().items():
         np.testing.assert_allclose(part, state[key], rtol=1e-3, atol=2e-5, err_msg=key)
@@ -200,15 +211,15 @@ def test_several_updates_in_torch_lead_where_those_in_numpy_lead(name: str, monk
     seen = np.ones((2, OBSERVATIONS), np.float32)
     np.testing.assert_allclose(kernel.act(seen), learner.act(seen), atol=1e-4)
 
-    arrays, facts = kernel.moments()
-    other_arrays, other_facts = learner.moments()
+    arrays, facts = kernel.optimizer_state()
+    other_arrays, other_facts = learner.optimizer_state()
     assert facts == other_facts
     assert {key for key in other_arrays if not key.startswith("torch.")} == arrays.keys()
     for key, moment in arrays.items():
         np.testing.assert_allclose(moment, other_arrays[key], rtol=1e-3, atol=1e-5, err_msg=key)
     kernel.restore(other_arrays, other_facts)
     learner.restore(arrays, facts)
-    again, _ = learner.moments()
+    again, _ = learner.optimizer_state()
     assert all(np.allclose(again[key], arrays[key], rtol=1e-6, atol=0) for key in arrays)
 
 
@@ -240,7 +251,7 @@ def test_a_gradient_that_is_no_number_is_told_and_changes_nothing() -> None:
 
 def test_adam_on_a_number_is_torchs() -> None:
     number, tensor = np.full(1, 0.3, np.float32), torch.full((1,), 0.3, requires_grad=True)
-    ours, theirs = NumberAdam(number, 0.01), torch.optim.Adam([tensor], lr=0.01)
+    ours, theirs = ScalarAdam(number, 0.01), torch.optim.Adam([tensor], lr=0.01)
     for slope in (0.5, -2.0, 1.5, 0.1):
         ours(slope)
         tensor.grad = torch.tensor([slope])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from cleanrl_worker.curiosity import Moments, PictureMoments, SurpriseScale
+from cleanrl_worker.rnd_statistics import FrameMoments, IntrinsicRewardScaler, RunningMoments
 
 
 def test_moments_of_batches_are_those_of_all_rows_together() -> None:
     rows = np.random.default_rng(1).normal(3, 2, (600, 5))
-    moments = Moments(5)
+    moments = RunningMoments(5)
     for part in np.split(rows, [10, 300]):
         moments.add(part.mean(0), part.var(0), len(part))
     np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-5)
@@ -20,21 +20,21 @@ def test_moments_of_batches_are_those_of_all_rows_together() -> None:
 def test_every_pixel_has_its_own_moments_and_the_brightest_are_exact() -> None:
     pictures = np.random.default_rng(1).integers(0, 256, (700, 4, 3), np.uint8)
     pictures[:, 0, 0] = 255
-    moments = PictureMoments(4, 3)
-    moments.see(pictures)
+    moments = FrameMoments(4, 3)
+    moments.add_frames(pictures)
     np.testing.assert_allclose(moments.mean, pictures.mean(0), rtol=1e-5)
     np.testing.assert_allclose(moments.variance, pictures.var(0), rtol=1e-4, atol=0.02)
     assert moments.variance[0, 0] > 0, "nothing may be divided by nothing"
-    again = PictureMoments(4, 3)
+    again = FrameMoments(4, 3)
     again.restore("looks", moments.arrays("looks"), moments.count)
-    moments.see(pictures[:5])
-    again.see(pictures[:5])
+    moments.add_frames(pictures[:5])
+    again.add_frames(pictures[:5])
     assert again.variance.tobytes() == moments.variance.tobytes()
 
 
 def test_surprises_are_divided_by_the_deviation_of_their_discounted_sum_over_time() -> None:
     rewards = np.random.default_rng(1).random((50, 3))
-    scale = SurpriseScale(3, 0.9)
+    scale = IntrinsicRewardScaler(3, 0.9)
     first, second = scale(rewards[:20]), scale(rewards[20:])
     sums, found = np.zeros(3), []
     for step in rewards:
@@ -47,7 +47,7 @@ def test_surprises_are_divided_by_the_deviation_of_their_discounted_sum_over_tim
 
 def test_the_scale_goes_on_from_what_was_saved() -> None:
     rewards = np.random.default_rng(1).random((40, 3)).astype(np.float32)
-    scale, again = SurpriseScale(3, 0.99), SurpriseScale(3, 0.99)
+    scale, again = IntrinsicRewardScaler(3, 0.99), IntrinsicRewardScaler(3, 0.99)
     scale(rewards[:20])
     again.restore(scale.arrays(), scale.moments.count)
     assert scale(rewards[20:]).tobytes() == again(rewards[20:]).tobytes()

@@ -21,7 +21,7 @@ def test_the_backend_follows_from_the_settings_the_machine_and_what_a_run_began_
     backend: devices.Backend, cuda: bool, before: str, is_gpu_there: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "has_gpu", lambda: is_gpu_there)
-    assert devices.backend_for_wide(backend, cuda, before) == chosen
+    assert devices.choose_backend(backend, cuda, before) == chosen
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])
@@ -38,4 +38,4 @@ def test_threads_are_those_that_the_run_was_given(
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     else:
         monkeypatch.setenv("OMP_NUM_THREADS", told)
-    assert devices.threads() == count
+    assert devices.thread_count() == count

@@ -12,18 +12,18 @@ from torch import nn
 from torch.nn import functional
 
 from cleanrl_worker.algorithms import ppo_atari, ppo_atari_envpool, ppo_rnd_envpool, pqn_atari_envpool
-from cleanrl_worker.pictures import Sizes
-from cleanrl_worker.torch_backend import Compute
-from cleanrl_worker.torch_curiosity import CuriousLearner, described, judged_twice
-from cleanrl_worker.torch_pictures import FIGURES, as_tensors, channels_last, policy_loss
-from cleanrl_worker.torch_returns import ReturnsLearner, valued
+from cleanrl_worker.conv_network import ConvNetworkSizes
+from cleanrl_worker.torch_backend import TorchContext
+from cleanrl_worker.torch_conv import PPO_METRIC_NAMES, as_tensors, channels_last, ppo_loss
+from cleanrl_worker.torch_pqn import PqnLearner, action_values
+from cleanrl_worker.torch_rnd import RndLearner, rnd_features, rnd_heads
 
-SIZES = Sizes((4, 6, 8), 10)
+SIZES = ConvNetworkSizes((4, 6, 8), 10)
 ACTIONS, ENVS, STEPS, WIDE, FEATURES = 3, 4, 6, 12, 7
 TOTAL = ENVS * STEPS
 
 
-def normed(sizes: Sizes, actions: int) -> nn.Module:
+def normed(sizes: ConvNetworkSizes, actions: int) -> nn.Module:
     """PQN's network as CleanRL builds it."""
     first, second, third = sizes.channels
     module = nn.Module()
@@ -36,7 +36,7 @@ def normed(sizes: Sizes, actions: int) -> nn.Module:
     return module
 
 
-def looking(seen: int, sizes: Sizes, between: Any) -> list[nn.Module]:
+def looking(seen: int, sizes: ConvNetworkSizes, between: Any) -> list[nn.Module]:
     first, second, third = sizes.channels
     return [
         nn.Conv2d(seen, first, 8, stride=4), between(), nn.Conv2d(first, second, 4, stride=2), between(),
@@ -44,7 +44,7 @@ def looking(seen: int, sizes: Sizes, between: Any) -> list[nn.Module]:
     ]  # fmt: skip
 
 
-def curious(sizes: Sizes, actions: int, wide: int, features: int) -> tuple[nn.Module, nn.Module]:
+def curious(sizes: ConvNetworkSizes, actions: int, wide: int, features: int) -> tuple[nn.Module, nn.Module]:
     """Agent and RND model as CleanRL builds them."""
     agent, model = nn.Module(), nn.Module()
     layers = looking(4, sizes, nn.ReLU)
@@ -52,7 +52,7 @@ def curious(sizes: Sizes, actions: int, wide: int, features: int) -> tuple[nn.Mo
     agent.extra_layer = nn.Sequential(nn.Linear(wide, wide), nn.ReLU())
     agent.actor = nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, actions))
     agent.critic_ext, agent.critic_int = nn.Linear(wide, 1), nn.Linear(wide, 1)
-    sight = Sizes(sizes.channels, features)
+    sight = ConvNetworkSizes(sizes.channels, features)
     deeper = [nn.ReLU(), nn.Linear(features, features), nn.ReLU(), nn.Linear(features, features)]
     model.predictor = nn.Sequential(*looking(1, sight, nn.LeakyReLU), *deeper)
     model.target = nn.Sequential(*looking(1, sight, nn.LeakyReLU))
@@ -85,17 +85,17 @@ def settings(**changes: Any) -> Any:
 
 
 @pytest.fixture
-def compute() -> Compute:
-    return Compute.prepared(cuda=False)
+def compute() -> TorchContext:
+    return TorchContext.set_up(cuda=False)
 
 
 def test_the_networks_have_the_keys_and_shapes_of_cleanrls() -> None:
     agent, model = curious(ppo_rnd_envpool.SIZES, 18, 448, 512)
     ours: Any = ppo_rnd_envpool.Agent(18)
     assert {**_shapes(agent), **_shapes(model)} == ours.shapes
-    assert list(_shapes(agent)) == list(ours.policy)
-    assert list(_shapes(normed(Sizes(), 4))) == list(pqn_atari_envpool.Agent(4).shapes)
-    assert _shapes(normed(Sizes(), 4)) == pqn_atari_envpool.Agent(4).shapes
+    assert list(_shapes(agent)) == list(ours.policy_shapes)
+    assert list(_shapes(normed(ConvNetworkSizes(), 4))) == list(pqn_atari_envpool.Agent(4).shapes)
+    assert _shapes(normed(ConvNetworkSizes(), 4)) == pqn_atari_envpool.Agent(4).shapes
     assert ppo_atari_envpool.Agent(4).shapes == ppo_atari.Agent(4).shapes
 
 
@@ -116,27 +116,27 @@ def test_the_networks_begin_as_cleanrls() -> None:
     for name, gain in (("extra_layer.0", 0.1), ("actor.0", 0.01), ("critic_int", 0.01), ("predictor.11", 2**0.5)):
         weight = agent.parameters[f"{name}.weight"]
         np.testing.assert_allclose(weight @ weight.T, gain**2 * np.eye(len(weight)), atol=1e-4)
-    assert list(agent.state_dict()) == list(agent.policy)
+    assert list(agent.state_dict()) == list(agent.policy_shapes)
 
 
 def test_values_are_those_of_torchs_modules() -> None:
     module = normed(SIZES, ACTIONS)
     agent = begun(pqn_atari_envpool.Agent(ACTIONS, SIZES), module)
     pictures = torch.from_numpy(some_pictures(5))
-    found = valued(as_tensors(agent.parameters, torch.device("cpu")), channels_last(pictures))
+    found = action_values(as_tensors(agent.parameters, torch.device("cpu")), channels_last(pictures))
     expected = module.network(pictures.float() / 255)  # type: ignore[operator]
     np.testing.assert_allclose(found.detach(), expected.detach(), atol=1e-5)
 
 
-def test_updates_of_pqn_move_the_weights_as_torchs_own_radam_does(compute: Compute) -> None:
+def test_updates_of_pqn_move_the_weights_as_torchs_own_radam_does(compute: TorchContext) -> None:
     module = normed(SIZES, ACTIONS)
     agent = begun(pqn_atari_envpool.Agent(ACTIONS, SIZES), module)
-    learner = ReturnsLearner(agent.parameters, (4, 84, 84), settings(), compute)
+    learner = PqnLearner(agent.parameters, (4, 84, 84), settings(), compute)
     optimizer = torch.optim.RAdam(module.parameters(), lr=2e-3)
     rng = np.random.default_rng(2)
     pictures, actions = some_pictures(TOTAL), rng.integers(ACTIONS, size=TOTAL)
     returns = rng.standard_normal(TOTAL, np.float32)
-    learner.begin(2e-3, pictures, actions, returns)
+    learner.load_rollout(2e-3, pictures, actions, returns)
     for rows in np.tile(rng.permutation(TOTAL).reshape(2, -1), (4, 1)):
         learner.update(rows)
         values = module.network(torch.from_numpy(pictures[rows]).float() / 255)  # type: ignore[operator]
@@ -158,12 +158,12 @@ def test_judging_twice_is_what_torchs_modules_do() -> None:
     agent = begun(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
     weights = as_tensors(agent.parameters, torch.device("cpu"))
     pictures = torch.from_numpy(some_pictures(5))
-    found = judged_twice(weights, channels_last(pictures)).detach()
+    found = rnd_heads(weights, channels_last(pictures)).detach()
     np.testing.assert_allclose(found, _outputs(module, pictures).detach(), atol=1e-5)
     one = torch.randn(5, 1, 84, 84)
     for name in ("predictor", "target"):
         np.testing.assert_allclose(
-            described(weights, name, one).detach(), getattr(model, name)(one).detach(), atol=1e-5
+            rnd_features(weights, name, one).detach(), getattr(model, name)(one).detach(), atol=1e-5
         )
 
 
@@ -173,11 +173,11 @@ def _outputs(module: Any, pictures: torch.Tensor) -> torch.Tensor:
     return torch.cat([module.actor(hidden), module.critic_ext(features), module.critic_int(features)], 1)
 
 
-def test_updates_with_curiosity_move_policy_and_predictor_and_leave_the_target(compute: Compute) -> None:
+def test_updates_with_curiosity_move_policy_and_predictor_and_leave_the_target(compute: TorchContext) -> None:
     module, model = curious(SIZES, ACTIONS, WIDE, FEATURES)
     agent = begun(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
     config = settings()
-    learner = CuriousLearner(agent.parameters, (4, 84, 84), config, compute)
+    learner = RndLearner(agent.parameters, (4, 84, 84), config, compute)
     learned = [*module.parameters(), *model.predictor.parameters()]  # type: ignore[union-attr]
     optimizer = torch.optim.Adam(learned, lr=1e-3, eps=1e-5)
     rng = np.random.default_rng(2)
@@ -189,17 +189,17 @@ def test_updates_with_curiosity_move_policy_and_predictor_and_leave_the_target(c
     mean, variance = arrived.mean(0), arrived.var(0) + 0.1
     looks = torch.from_numpy(((arrived - mean) / np.sqrt(variance)).clip(-5, 5).astype(np.float32))[:, None]
 
-    learner.look_by(mean, variance)
+    learner.set_normalisation(mean, variance)
     miss = model.target(looks) - model.predictor(looks)  # type: ignore[operator]
-    np.testing.assert_allclose(learner.surprises(arrived), (miss**2).sum(1).detach() / 2, rtol=1e-4)
-    learner.begin(1e-3, pictures, arrived, **batch)
-    learner.describe(0)
+    np.testing.assert_allclose(learner.intrinsic_rewards(arrived), (miss**2).sum(1).detach() / 2, rtol=1e-4)
+    learner.load_rollout(1e-3, pictures, arrived, **batch)
+    learner.compute_target_features(0)
     for rows in rng.permutation(TOTAL).reshape(2, -1):
         is_taught = rng.random(len(rows)) < 0.5
         learner.update(rows, is_taught)
         part = SimpleNamespace(**{name: torch.from_numpy(column[rows]) for name, column in batch.items()})
         outputs = _outputs(module, torch.from_numpy(pictures[rows]))
-        loss, figures = policy_loss(outputs[:, :-1], part, config)
+        loss, figures = ppo_loss(outputs[:, :-1], part, config)
         second = 0.5 * ((outputs[:, -1] - part.int_returns) ** 2).mean()
         wrong = (model.predictor(looks[rows]) - model.target(looks[rows]).detach()) ** 2  # type: ignore[operator]
         forward = wrong.mean(1)[torch.from_numpy(is_taught)].mean()
@@ -214,12 +214,12 @@ def test_updates_with_curiosity_move_policy_and_predictor_and_leave_the_target(c
     assert is_finite
     assert told["fwd_loss"] == pytest.approx(forward.item(), abs=1e-5)
     assert told["value_loss"] == pytest.approx(figures[0].item() + second.item(), abs=1e-5)
-    assert list(told)[:-1] == list(FIGURES)
+    assert list(told)[:-1] == list(PPO_METRIC_NAMES)
 
 
-def test_a_minibatch_from_which_nothing_is_taught_costs_nothing(compute: Compute) -> None:
+def test_a_minibatch_from_which_nothing_is_taught_costs_nothing(compute: TorchContext) -> None:
     agent = begun(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
-    learner = CuriousLearner(agent.parameters, (4, 84, 84), settings(), compute)
+    learner = RndLearner(agent.parameters, (4, 84, 84), settings(), compute)
     learner.update(np.arange(TOTAL // 2), np.zeros(TOTAL // 2, bool))
     figures, is_finite = learner.losses()
     assert is_finite
@@ -227,18 +227,18 @@ def test_a_minibatch_from_which_nothing_is_taught_costs_nothing(compute: Compute
 
 
 @pytest.mark.parametrize("kind", ["returns", "curious"])
-def test_a_gradient_that_is_not_finite_is_told(kind: str, compute: Compute) -> None:
+def test_a_gradient_that_is_not_finite_is_told(kind: str, compute: TorchContext) -> None:
     bad = np.full(TOTAL, np.inf, np.float32)
     learner: Any
     if kind == "returns":
-        learner = ReturnsLearner(
+        learner = PqnLearner(
             begun(pqn_atari_envpool.Agent(ACTIONS, SIZES)).parameters, (4, 84, 84), settings(), compute
         )
-        learner.begin(1e-3, some_pictures(TOTAL), np.zeros(TOTAL, np.int64), bad)
+        learner.load_rollout(1e-3, some_pictures(TOTAL), np.zeros(TOTAL, np.int64), bad)
         learner.update(np.arange(TOTAL // 2))
     else:
         agent = begun(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
-        learner = CuriousLearner(agent.parameters, (4, 84, 84), settings(), compute)
-        learner.begin(1e-3, some_pictures(TOTAL), np.zeros((TOTAL, 84, 84), np.uint8), int_returns=bad)
+        learner = RndLearner(agent.parameters, (4, 84, 84), settings(), compute)
+        learner.load_rollout(1e-3, some_pictures(TOTAL), np.zeros((TOTAL, 84, 84), np.uint8), int_returns=bad)
         learner.update(np.arange(TOTAL // 2), np.ones(TOTAL // 2, bool))
     assert not learner.losses()[1]

@@ -11,24 +11,24 @@ from mosaic.contracts.errors import BadInput
 
 pytest.importorskip("ale_py")
 
-from mosaic.envs.atari import AtariGame
+from mosaic.envs.atari import AtariEnv
 
 BREAKOUT = "BreakoutNoFrameskip-v4"
 
 
-def played(game: AtariGame, steps: int, seed: int = 0) -> list[tuple[float, bool, bool, float, int]]:
+def played(game: AtariEnv, steps: int, seed: int = 0) -> list[tuple[float, bool, bool, float, int]]:
     rng = np.random.default_rng(seed)
     told = []
     for _ in range(steps):
         _, reward, is_terminal, is_truncated, _ = game.step(int(rng.integers(4)))
-        told.append((reward, is_terminal, is_truncated, game.score, game.frames))
+        told.append((reward, is_terminal, is_truncated, game.score, game.frame_count))
         if is_terminal or is_truncated:
             game.reset()
     return told
 
 
 def test_a_game_is_seen_as_four_small_grey_pictures() -> None:
-    game = AtariGame(BREAKOUT, ends_with_life=True, clips_rewards=True)
+    game = AtariEnv(BREAKOUT, terminal_on_life_loss=True, clip_rewards=True)
     first, _ = game.reset(seed=1)
     assert game.observation_space.contains(first)
     second = game.step(2)[0]
@@ -38,7 +38,7 @@ def test_a_game_is_seen_as_four_small_grey_pictures() -> None:
 
 
 def test_a_lost_life_ends_the_episode_but_not_the_game() -> None:
-    game = AtariGame(BREAKOUT, ends_with_life=True, clips_rewards=True)
+    game = AtariEnv(BREAKOUT, terminal_on_life_loss=True, clip_rewards=True)
     game.reset(seed=1)
     ends = []
     for reward, is_terminal, _, score, frames in played(game, 1200):
@@ -54,7 +54,7 @@ def test_a_lost_life_ends_the_episode_but_not_the_game() -> None:
 
 
 def test_without_that_an_episode_is_a_whole_game() -> None:
-    game = AtariGame(BREAKOUT, ends_with_life=False, clips_rewards=False)
+    game = AtariEnv(BREAKOUT, terminal_on_life_loss=False, clip_rewards=False)
     game.reset(seed=1)
     total = 0.0
     rng = np.random.default_rng(0)
@@ -63,13 +63,13 @@ def test_without_that_an_episode_is_a_whole_game() -> None:
         total += reward
         if is_terminal or is_truncated:
             break
-    assert game.is_over
+    assert game.is_game_over
     assert game.score == total
     game.close()
 
 
 def test_equal_seeds_play_equal_games() -> None:
-    games = [AtariGame(BREAKOUT, ends_with_life=True, clips_rewards=True) for _ in range(2)]
+    games = [AtariEnv(BREAKOUT, terminal_on_life_loss=True, clip_rewards=True) for _ in range(2)]
     for game in games:
         game.reset(seed=7)
     assert played(games[0], 300) == played(games[1], 300)
@@ -78,7 +78,7 @@ def test_equal_seeds_play_equal_games() -> None:
 
 
 def test_a_game_comes_back_from_its_snapshot_exactly() -> None:
-    game, other = (AtariGame(BREAKOUT, ends_with_life=True, clips_rewards=True) for _ in range(2))
+    game, other = (AtariEnv(BREAKOUT, terminal_on_life_loss=True, clip_rewards=True) for _ in range(2))
     game.reset(seed=3)
     played(game, 150)
     arrays, facts = game.snapshot()
@@ -94,4 +94,4 @@ def test_a_game_comes_back_from_its_snapshot_exactly() -> None:
 
 def test_what_is_no_atari_game_is_refused() -> None:
     with pytest.raises(BadInput, match="no Atari game"):
-        AtariGame("CartPole-v1", ends_with_life=True, clips_rewards=True)
+        AtariEnv("CartPole-v1", terminal_on_life_loss=True, clip_rewards=True)

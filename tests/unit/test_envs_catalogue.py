@@ -12,7 +12,7 @@ import pytest
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
 from mosaic.envs import FAMILIES, catalogue, list_environments, make
 from mosaic.envs.factory import MODULES_VARIABLE, family_of
-from mosaic.envs.probe import probe
+from mosaic.envs.render_check import check_rendering
 
 needs_mujoco = pytest.mark.skipif(find_spec("mujoco") is None, reason="the mujoco extra is not installed")
 
@@ -155,11 +155,11 @@ def test_settings_that_an_environment_does_not_take_are_refused() -> None:
 
 def test_a_probe_of_what_is_not_installed_says_how_to_install_it(without: Callable[[str], None]) -> None:
     without("ale_py")
-    assert probe("atari") == {
+    assert check_rendering("atari") == {
         "ok": False,
         "family": "atari",
         "env_id": "ALE/Pong-v5",
         "message": "Not installed: pip install 'mosaic-rl[atari]'",
     }
     with pytest.raises(UnknownName, match="No environment family 'nosuch'"):
-        probe("nosuch")
+        check_rendering("nosuch")

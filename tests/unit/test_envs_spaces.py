@@ -23,7 +23,7 @@ from gymnasium.spaces import (
 
 from mosaic.contracts.errors import BadInput
 from mosaic.envs import spaces
-from mosaic.envs.spaces import flat_size, flattener, in_words, left_out
+from mosaic.envs.spaces import describe_space, flat_size, make_flattener, unsupported_parts
 
 PLAIN: list[gymnasium.Space[Any]] = [
     Box(-1, 1, (3,), np.float32),
@@ -44,18 +44,18 @@ PLAIN: list[gymnasium.Space[Any]] = [
 @pytest.mark.parametrize("space", PLAIN, ids=str)
 def test_a_vector_is_the_one_that_gymnasium_would_make(space: gymnasium.Space[Any]) -> None:
     space.seed(3)
-    made = flattener(space) or np.asarray
+    made = make_flattener(space) or np.asarray
     for _ in range(20):
         seen = space.sample()
         vector = made(seen)
         assert vector.shape == (flat_size(space),)
         np.testing.assert_array_equal(vector, flatten(space, seen))
-    assert left_out(space) == []
+    assert unsupported_parts(space) == []
 
 
 def test_many_choices_are_vectors_that_are_made_when_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spaces, "MOST_ROWS", 3)
-    made = flattener(Discrete(5, start=2))
+    monkeypatch.setattr(spaces, "MAX_ONE_HOT_ROWS", 3)
+    made = make_flattener(Discrete(5, start=2))
     assert made is not None
     assert made(np.int64(4)).tolist() == [0, 0, 1, 0, 0]
 
@@ -68,13 +68,13 @@ def test_what_is_no_number_is_left_out_and_named() -> None:
             "others": Tuple((Discrete(2), Sequence(Discrete(3)))),
         }
     )
-    made = flattener(space)
+    made = make_flattener(space)
     assert made is not None
     shown = {"image": np.full((2, 2), 7, np.uint8), "mission": "go to the door", "others": (1, (2, 2))}
     assert made(shown).tolist() == [7, 7, 7, 7, 0, 1]
     assert flat_size(space) == 6
-    assert left_out(space) == ["mission", "others.1"]
-    assert in_words(space) == "Dict(image: Box(2, 2) uint8, mission: Text, others: Tuple(Discrete(2), Sequence))"
+    assert unsupported_parts(space) == ["mission", "others.1"]
+    assert describe_space(space) == "Dict(image: Box(2, 2) uint8, mission: Text, others: Tuple(Discrete(2), Sequence))"
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,4 @@ def test_what_is_no_number_is_left_out_and_named() -> None:
 def test_what_holds_no_numbers_is_refused_in_a_sentence(space: gymnasium.Space[Any]) -> None:
     assert flat_size(space) == 0
     with pytest.raises(BadInput, match=f"of the kind {type(space).__name__} cannot be made into one vector"):
-        flattener(space)
+        make_flattener(space)

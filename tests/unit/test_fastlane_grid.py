@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mosaic.fastlane import BGRX32, RGB24, as_rgb, compose, fit, grid_shape, scaled, smoothly_scaled
-from mosaic.fastlane.pace import BUDGETS, RATES, Pace, bounded
+from mosaic.fastlane import BGRX32, RGB24, as_rgb, compose_grid, fit_size, grid_shape, scale_image, scale_image_smoothly
+from mosaic.fastlane.pace import BUDGET_BOUNDS, RATE_BOUNDS_HZ, RenderPacer, clamp_or_default
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ def test_eight_are_two_rows_of_four_in_any_usual_view(view: float) -> None:
 
 
 def test_a_tall_view_gets_a_tall_grid() -> None:
-    assert grid_shape(8, view=0.5) == (4, 2)
-    assert grid_shape(3, view=0.3) == (3, 1)
+    assert grid_shape(8, view_aspect_ratio=0.5) == (4, 2)
+    assert grid_shape(3, view_aspect_ratio=0.3) == (3, 1)
 
 
 def test_every_cell_has_its_place() -> None:
@@ -46,22 +46,22 @@ def test_every_cell_has_its_place() -> None:
 
 def test_pictures_stand_in_rows_from_the_left() -> None:
     images = [np.full((10, 10, 3), 50 * (at + 1), np.uint8) for at in range(3)]
-    whole = compose([*images, None], grid_shape(4, 1.0, 1.0), 20, 20)
+    whole = compose_grid([*images, None], grid_shape(4, 1.0, 1.0), 20, 20)
     assert [int(whole[y, x, 0]) for y in (5, 15) for x in (5, 15)] == [50, 100, 150, 24]
 
 
 def test_a_picture_keeps_its_shape_in_its_cell() -> None:
-    whole = compose([np.full((10, 20, 3), 200, np.uint8)], grid_shape(1), 20, 20)
+    whole = compose_grid([np.full((10, 20, 3), 200, np.uint8)], grid_shape(1), 20, 20)
     assert [int(whole[y, 10, 0]) for y in (2, 10, 17)] == [24, 200, 24]
 
 
 def test_smaller_pictures_are_means_and_larger_ones_repeat() -> None:
     stripes = np.zeros((30, 30, 3), np.uint8)
     stripes[:, ::3] = 240
-    assert (scaled(stripes, 10, 10) == 80).all()
-    assert scaled(stripes, 60, 90).shape == (60, 90, 3)
-    assert smoothly_scaled(stripes, 20, 40).shape == (20, 40, 3)
-    assert fit(600, 400, 80, 44) == (66, 44)
+    assert (scale_image(stripes, 10, 10) == 80).all()
+    assert scale_image(stripes, 60, 90).shape == (60, 90, 3)
+    assert scale_image_smoothly(stripes, 20, 40).shape == (20, 40, 3)
+    assert fit_size(600, 400, 80, 44) == (66, 44)
 
 
 def test_both_formats_become_red_green_blue() -> None:
@@ -70,59 +70,67 @@ def test_both_formats_become_red_green_blue() -> None:
     assert as_rgb(pixel[:, :, :3], RGB24).tolist() == [[[1, 2, 3]]]
 
 
-def drawn(pace: Pace, cost_s: float, times: int = 50) -> Pace:
+def drawn(pace: RenderPacer, cost_s: float, times: int = 50) -> RenderPacer:
     for _ in range(times):
-        pace.note(cost_s)
+        pace.record_cost(cost_s)
     return pace
 
 
 def test_cheap_pictures_come_at_the_wanted_rate() -> None:
-    pace = drawn(Pace(), 0.0002)
-    assert (pace.interval_s, pace.words) == (1 / 30, "30 Hz")
+    pace = drawn(RenderPacer(), 0.0002)
+    assert (pace.interval_s, pace.description) == (1 / 30, "30 Hz")
 
 
 def test_dear_pictures_come_as_often_as_the_budget_allows() -> None:
-    pace = drawn(Pace(budget=0.02), 0.008)
+    pace = drawn(RenderPacer(budget=0.02), 0.008)
     assert pace.interval_s == pytest.approx(1.7 * 0.4)
-    assert pace.words == "limited to 2 % of training time"
+    assert pace.description == "limited to 2 % of training time"
     pace.budget = 0.1
     assert pace.interval_s == pytest.approx(1.7 * 0.08)
-    assert pace.words == "limited to 10 % of training time"
+    assert pace.description == "limited to 10 % of training time"
 
 
 def test_watched_environments_share_rate_and_budget() -> None:
-    pace = drawn(Pace(), 0.0002)
-    pace.cells = 8
+    pace = drawn(RenderPacer(), 0.0002)
+    pace.watched_count = 8
     assert pace.interval_s == pytest.approx(8 / 30)
-    dear = drawn(Pace(budget=0.02), 0.008)
-    dear.cells = 8
+    dear = drawn(RenderPacer(budget=0.02), 0.008)
+    dear.watched_count = 8
     assert dear.interval_s == pytest.approx(1.7 * 3.2)
-    assert dear.words == "limited to 2 % of training time, 8 share it"
+    assert dear.description == "limited to 2 % of training time, 8 share it"
 
 
 def test_what_sets_the_drawing_up_does_not_slow_what_follows() -> None:
-    pace = Pace()
-    pace.note(2.0)
+    pace = RenderPacer()
+    pace.record_cost(2.0)
     assert pace.interval_s == 1 / 30
     drawn(pace, 0.0002)
-    pace.note(5.0)
+    pace.record_cost(5.0)
     assert pace.interval_s < 1
     drawn(pace, 0.0002)
     assert pace.interval_s == pytest.approx(1 / 30, rel=0.1)
 
 
 def test_what_the_scheduler_takes_away_now_and_then_counts() -> None:
-    pace = drawn(Pace(), 0.0002)
+    pace = drawn(RenderPacer(), 0.0002)
     for _ in range(30):
         drawn(pace, 0.0002, 9)
-        pace.note(0.01)
+        pace.record_cost(0.01)
     assert pace.is_limited
 
 
 @pytest.mark.parametrize(
     ("wish", "granted"),
-    [(60, 60.0), (1e9, RATES[1]), (-3, RATES[0]), ("60", 30.0), (None, 30.0), (True, 30.0), (float("nan"), 30.0)],
+    [
+        (60, 60.0),
+        (1e9, RATE_BOUNDS_HZ[1]),
+        (-3, RATE_BOUNDS_HZ[0]),
+        ("60", 30.0),
+        (None, 30.0),
+        (True, 30.0),
+        (float("nan"), 30.0),
+    ],
 )
 def test_wishes_are_kept_within_bounds(wish: object, granted: float) -> None:
-    assert bounded(wish, RATES, 30.0) == granted
-    assert BUDGETS[1] <= 0.5
+    assert clamp_or_default(wish, RATE_BOUNDS_HZ, 30.0) == granted
+    assert BUDGET_BOUNDS[1] <= 0.5

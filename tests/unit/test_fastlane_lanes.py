@@ -29,7 +29,7 @@ from mosaic.fastlane import (
 )
 from mosaic.fastlane import reader as reading
 from mosaic.fastlane import writer as writing
-from mosaic.fastlane.place import beat_path, lane_path, lanes_root
+from mosaic.fastlane.lane_files import heartbeat_path, lane_path, lanes_root
 
 
 class Clock:
@@ -77,7 +77,7 @@ def publish(lane: LaneWriter, frame: Any, **facts: Any) -> None:
 def test_a_frame_arrives_with_what_is_told_of_it(lane: LaneWriter, folder: str) -> None:
     reader = LaneReader(folder)
     publish(lane, solid(7), episode=3, step=41, reward=-1.5, episodic_return=12.25)
-    frame = reader.newest()
+    frame = reader.read_newest()
     assert frame is not None
     assert (frame.image == 7).all()
     assert (frame.format, frame.episode, frame.step, frame.reward, frame.episodic_return) == (RGB24, 3, 41, -1.5, 12.25)
@@ -90,15 +90,15 @@ def test_the_same_frame_is_given_once_and_only_the_newest(lane: LaneWriter, fold
     reader = LaneReader(folder)
     for value in range(1, 12):
         publish(lane, solid(value))
-    frame = reader.newest()
+    frame = reader.read_newest()
     assert frame is not None
     assert (frame.image == 11).all()
-    assert reader.newest() is None
+    assert reader.read_newest() is None
 
 
 def test_four_channels_are_told_apart_from_three(lane: LaneWriter, folder: str) -> None:
     publish(lane, solid(1, channels=4))
-    frame = LaneReader(folder).newest()
+    frame = LaneReader(folder).read_newest()
     assert frame is not None
     assert (frame.format, frame.image.shape) == (BGRX32, (4, 6, 4))
 
@@ -106,9 +106,9 @@ def test_four_channels_are_told_apart_from_three(lane: LaneWriter, folder: str) 
 def test_a_new_size_is_a_new_generation_that_readers_follow_at_once(lane: LaneWriter, folder: str) -> None:
     reader = LaneReader(folder)
     publish(lane, solid(1))
-    first = reader.newest()
+    first = reader.read_newest()
     publish(lane, solid(2, 10, 20))
-    second = reader.newest()
+    second = reader.read_newest()
     assert first is not None
     assert second is not None
     assert (second.image.shape, second.generation) == ((10, 20, 3), first.generation + 1)
@@ -118,11 +118,11 @@ def test_a_reader_follows_a_writer_that_was_started_again(folder: str, clock: Cl
     first = LaneWriter(folder, 0)
     reader = LaneReader(folder)
     publish(first, solid(1))
-    assert reader.newest() is not None
+    assert reader.read_newest() is not None
     second = LaneWriter(folder, 0)
     publish(second, solid(2))
     clock.now += 1
-    frame = reader.newest()
+    frame = reader.read_newest()
     second.close()
     assert frame is not None
     assert (frame.image == 2).all()
@@ -162,10 +162,10 @@ def test_nobody_watching_means_no_frame_is_due(lane: LaneWriter, clock: Clock) -
 
 def test_a_reader_makes_frames_due_and_its_absence_ends_them(lane: LaneWriter, folder: str, clock: Clock) -> None:
     reader = LaneReader(folder)
-    assert reader.newest() is None
+    assert reader.read_newest() is None
     assert lane.is_due()
     old = time.time() - 3.5
-    os.utime(beat_path(folder, 0), (old, old))
+    os.utime(heartbeat_path(folder, 0), (old, old))
     clock.now += 0.2
     assert not lane.is_due()
 
@@ -174,7 +174,7 @@ def test_frames_are_due_at_the_wanted_rate(lane: LaneWriter, folder: str, clock:
     reader = LaneReader(folder)
     published = 0
     for _ in range(1000):
-        reader.newest()
+        reader.read_newest()
         if lane.is_due():
             publish(lane, solid(1), render_s=0.0001)
             published += 1
@@ -189,8 +189,8 @@ def test_pictures_missed_in_a_pause_are_not_made_up_for(lane: LaneWriter, folder
         clock.now += pause_s
         published = 0
         for _ in range(1000):
-            os.utime(beat_path(folder, 0))
-            reader.newest()
+            os.utime(heartbeat_path(folder, 0))
+            reader.read_newest()
             if lane.is_due():
                 publish(lane, solid(1), render_s=0.0001)
                 published += 1
@@ -216,14 +216,14 @@ def test_the_beat_is_looked_at_ten_times_a_second(
 
 
 def test_environments_that_are_watched_share_the_rate(folder: str, clock: Clock) -> None:
-    lanes = [LaneWriter(folder, index, cells=4) for index in range(4)]
+    lanes = [LaneWriter(folder, index, lane_count=4) for index in range(4)]
     readers = [LaneReader(folder, index) for index in range(2)]
     for reader in readers:
-        reader.newest()
+        reader.read_newest()
     clock.now += 1
     assert [lane.is_due() for lane in lanes] == [True, True, False, False]
     publish(lanes[0], solid(1))
-    frame = readers[0].newest()
+    frame = readers[0].read_newest()
     for lane in lanes:
         lane.close()
     assert frame is not None
@@ -232,16 +232,16 @@ def test_environments_that_are_watched_share_the_rate(folder: str, clock: Clock)
 
 def test_a_viewer_may_ask_for_more_within_bounds(folder: str, clock: Clock) -> None:
     lane = LaneWriter(folder, 0)
-    LaneReader(folder, rate_hz=60, budget=0.1).newest()
+    LaneReader(folder, rate_hz=60, budget=0.1).read_newest()
     assert lane.is_due()
     publish(lane, solid(1))
-    first = LaneReader(folder).newest()
-    os.utime(beat_path(folder, 0), (1, 1))
-    Path(beat_path(folder, 0)).write_text(json.dumps({"rate_hz": 1e9, "budget": "all", "at": time.time()}))
+    first = LaneReader(folder).read_newest()
+    os.utime(heartbeat_path(folder, 0), (1, 1))
+    Path(heartbeat_path(folder, 0)).write_text(json.dumps({"rate_hz": 1e9, "budget": "all", "at": time.time()}))
     clock.now += 1
     lane.is_due()
     publish(lane, solid(1))
-    second = LaneReader(folder).newest()
+    second = LaneReader(folder).read_newest()
     lane.close()
     assert first is not None
     assert second is not None
@@ -251,21 +251,21 @@ def test_a_viewer_may_ask_for_more_within_bounds(folder: str, clock: Clock) -> N
 def test_wishes_go_with_the_viewer_who_had_them(folder: str, clock: Clock) -> None:
     lane = LaneWriter(folder, 0)
     modest = LaneReader(folder)
-    Path(beat_path(folder, 0)).write_text(json.dumps({"rate_hz": 60, "at": time.time() - 10}))
-    modest.newest()
-    assert Path(beat_path(folder, 0)).read_text() == ""
-    LaneReader(folder, rate_hz=60).newest()
+    Path(heartbeat_path(folder, 0)).write_text(json.dumps({"rate_hz": 60, "at": time.time() - 10}))
+    modest.read_newest()
+    assert Path(heartbeat_path(folder, 0)).read_text() == ""
+    LaneReader(folder, rate_hz=60).read_newest()
     clock.now += 1
-    modest.newest()
-    LaneReader(folder, rate_hz=40).newest()
-    said = Path(beat_path(folder, 0)).read_text()
+    modest.read_newest()
+    LaneReader(folder, rate_hz=40).read_newest()
+    said = Path(heartbeat_path(folder, 0)).read_text()
     lane.close()
     assert json.loads(said)["rate_hz"] == 60
 
 
 def test_rubbish_in_the_beat_changes_nothing(lane: LaneWriter, folder: str, clock: Clock) -> None:
     for rubbish in (b"{", b"[1]", b"\xff\xfe", b'{"rate_hz": true}', b"null"):
-        Path(beat_path(folder, 0)).write_bytes(rubbish)
+        Path(heartbeat_path(folder, 0)).write_bytes(rubbish)
         clock.now += 1
         assert lane.is_due()
 
@@ -282,29 +282,29 @@ def corrupt(path: str, change: Callable[[bytearray], object]) -> None:
 
 
 def slot_at(number: int) -> int:
-    return layout.HEADER_BYTES + number % layout.SLOTS * layout.geometry(6, 4, 3, 1, 0, False).slot_bytes
+    return layout.HEADER_BYTES + number % layout.SLOTS * layout.make_geometry(6, 4, 3, 1, 0, False).slot_bytes
 
 
-@pytest.mark.parametrize("word", [layout.BEGIN, layout.END])
+@pytest.mark.parametrize("word", [layout.BEGIN_WORD, layout.END_WORD])
 def test_a_frame_that_is_being_written_is_not_taken(lane: LaneWriter, folder: str, word: int) -> None:
     publish(lane, solid(1))
     corrupt(lane_path(folder, 0), lambda data: struct.pack_into("=Q", data, slot_at(1) + 8 * word, 5))
     reader = LaneReader(folder)
-    assert reader.newest() is None
-    assert (reader.torn, reader.gave_up, reader.state) == (reading.ATTEMPTS, 1, "waiting")
+    assert reader.read_newest() is None
+    assert (reader.torn_reads, reader.failed_reads, reader.state) == (reading.MAX_READ_ATTEMPTS, 1, "waiting")
 
 
 def test_a_checksum_finds_what_the_counters_cannot(folder: str) -> None:
     lane = LaneWriter(folder, 0, has_checksum=True)
     publish(lane, solid(1))
-    good = LaneReader(folder).newest()
+    good = LaneReader(folder).read_newest()
     corrupt(lane_path(folder, 0), lambda data: data.__setitem__(slot_at(1) + 300, 9))
     reader = LaneReader(folder)
-    bad = reader.newest()
+    bad = reader.read_newest()
     lane.close()
     assert good is not None
     assert bad is None
-    assert reader.torn == reading.ATTEMPTS
+    assert reader.torn_reads == reading.MAX_READ_ATTEMPTS
 
 
 RUBBISH: dict[str, Callable[[bytearray], object]] = {
@@ -327,16 +327,16 @@ def test_a_header_that_is_rubbish_is_counted_and_refused(
     corrupt(lane_path(folder, 0), RUBBISH[kind])
     reader = LaneReader(folder)
     for _ in range(5):
-        assert reader.newest() is None
+        assert reader.read_newest() is None
         clock.now += 1
-    assert (reader.invalid, reader.state) == (1, "waiting")
+    assert (reader.invalid_files, reader.state) == (1, "waiting")
     assert reader.problem.startswith("env-0000.lane: ")
 
 
 def test_a_geometry_that_is_signed_but_absurd_is_refused() -> None:
-    made = layout.geometry(100_000, 100_000, 3, 1, 0, False)
+    made = layout.make_geometry(100_000, 100_000, 3, 1, 0, False)
     with pytest.raises(layout.HeaderInvalid, match="makes no sense"):
-        layout.parsed(layout.packed(made).ljust(layout.HEADER_BYTES, b"\0"), 1 << 60)
+        layout.parse_header(layout.pack_header(made).ljust(layout.HEADER_BYTES, b"\0"), 1 << 60)
 
 
 # --- no room, no picture
@@ -355,15 +355,15 @@ def test_no_room_turns_frames_off_and_says_so_until_there_is_some(
         publish(lane, solid(1))
     assert lane.problem is not None
     assert "No space left" in lane.problem
-    assert reader.newest() is None
+    assert reader.read_newest() is None
     assert (reader.state, reader.reason) == ("unavailable", lane.problem)
     clock.now += 5
     assert not lane.is_due()
     clock.now += 6
-    reader.newest()
+    reader.read_newest()
     assert lane.is_due()
     publish(lane, solid(1))
-    assert reader.newest() is not None
+    assert reader.read_newest() is not None
     assert reader.state == "connected"
     assert sorted(os.listdir(folder)) == ["env-0000.beat", "env-0000.lane"]
 
@@ -380,12 +380,12 @@ def test_where_no_lane_can_be_made_the_maker_is_told(folder: str, monkeypatch: p
 
 
 def test_a_lane_without_a_picture_says_why(lane: LaneWriter, folder: str, clock: Clock) -> None:
-    lane.unavailable("this environment has no picture")
+    lane.mark_unavailable("this environment has no picture")
     reader = LaneReader(folder)
-    assert reader.newest() is None
+    assert reader.read_newest() is None
     assert (reader.state, reader.reason) == ("unavailable", "this environment has no picture")
     clock.now += 1000
-    reader.newest()
+    reader.read_newest()
     assert not lane.is_due()
 
 
@@ -397,12 +397,12 @@ def test_what_is_no_picture_is_refused_without_an_exception(lane: LaneWriter, fr
 
 
 def test_large_pictures_are_made_smaller_and_grey_ones_coloured(folder: str) -> None:
-    lane = LaneWriter(folder, 0, max_side=100)
+    lane = LaneWriter(folder, 0, max_side_px=100)
     reader = LaneReader(folder)
     publish(lane, np.zeros((50, 250, 3), np.uint8))
-    wide = reader.newest()
+    wide = reader.read_newest()
     publish(lane, np.full((5, 6), 9, np.uint8))
-    grey = reader.newest()
+    grey = reader.read_newest()
     lane.close()
     assert wide is not None
     assert grey is not None
@@ -446,10 +446,10 @@ def test_a_reader_makes_no_file_where_a_lane_was(folder: str, clock: Clock) -> N
     lane = LaneWriter(folder, 0)
     reader = LaneReader(folder)
     publish(lane, solid(1))
-    assert reader.newest() is not None
+    assert reader.read_newest() is not None
     lane.close()
     clock.now += 1
-    assert reader.newest() is None
+    assert reader.read_newest() is None
     assert reader.state == "waiting"
     assert not os.path.exists(folder)
 
@@ -460,26 +460,26 @@ def test_a_reader_makes_no_file_where_a_lane_was(folder: str, clock: Clock) -> N
 def test_a_view_tells_each_thing_once(folder: str, clock: Clock) -> None:
     told: list[str] = []
     lanes = [LaneWriter(folder, index) for index in range(2)]
-    view = LaneView(folder, tell=lambda event, **_: told.append(event))
-    view.look()
+    view = LaneView(folder, log_event=lambda event, **_: told.append(event))
+    view.poll()
     assert (view.state, view.reason) == ("waiting", "no frame has come yet")
     for lane in lanes:
         publish(lane, solid(1))
-    assert view.look()
-    assert not view.look()
+    assert view.poll()
+    assert not view.poll()
     corrupt(lane_path(folder, 1), RUBBISH["zeros"])
-    other = LaneView(folder, tell=lambda event, **_: told.append(event))
-    other.look()
-    other.look()
+    other = LaneView(folder, log_event=lambda event, **_: told.append(event))
+    other.poll()
+    other.poll()
     for lane in lanes:
         lane.close()
-    assert (view.state, other.state, other.invalid) == ("connected", "connected", 1)
+    assert (view.state, other.state, other.invalid_files) == ("connected", "connected", 1)
     assert told == ["fastlane_connected", "fastlane_connected", "fastlane_header_invalid"]
 
 
 def test_a_view_says_which_environments_there_are(folder: str) -> None:
     view = LaneView(folder, [9])
-    view.look()
+    view.poll()
     nothing = view.reason
     lane = LaneWriter(folder, 0)
     wrong = view.reason

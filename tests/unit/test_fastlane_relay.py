@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from mosaic.cli import terminal
-from mosaic.cli.watch import Pace, changed, film_size, told
+from mosaic.cli.watch_command import FrameRateMeter, select_envs, status_lines, video_size
 from mosaic.fastlane import LaneWriter, lanes_folder
-from mosaic.trainer.frames import IN_FLIGHT, Message, Throttle, Wish, relay
+from mosaic.trainer.frame_relay import MAX_IN_FLIGHT, RelayMessage, RelayOptions, Throttle, relay_frames
 
 
 @pytest.fixture
@@ -29,18 +29,18 @@ def publish(lane: LaneWriter, value: int, height: int = 40, width: int = 60) -> 
     lane.publish(frame, episode=2, step=3, reward=1.0, episodic_return=4.0, render_s=0.0)
 
 
-EVERYTHING = Wish()
+EVERYTHING = RelayOptions()
 
 
 class Stage:
     """A relay whose time passes when it sleeps and when its messages are sent."""
 
-    def __init__(self, folder: str, wish: Wish = EVERYTHING) -> None:
+    def __init__(self, folder: str, wish: RelayOptions = EVERYTHING) -> None:
         self.now = 0.0
         self.is_open = True
         self.ending = ""
         self.seen = 0
-        self.messages: Iterator[Message] = relay(
+        self.messages: Iterator[RelayMessage] = relay_frames(
             folder,
             wish,
             lambda: self.is_open,
@@ -53,13 +53,13 @@ class Stage:
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def next(self) -> Message:
+    def next(self) -> RelayMessage:
         return next(self.messages)
 
 
 def test_a_viewer_is_told_to_wait_until_frames_come(folder: str) -> None:
     stage = Stage(folder)
-    assert stage.next() == Message("waiting", "this run publishes no frames yet")
+    assert stage.next() == RelayMessage("waiting", "this run publishes no frames yet")
     assert stage.next().state == "waiting"
     assert stage.now >= 2.0
     stage.is_open = False
@@ -85,7 +85,7 @@ def test_frames_come_as_jpeg_with_what_is_told_of_them(folder: str) -> None:
 
 def test_only_the_newest_frame_is_sent_and_no_larger_than_wanted(folder: str) -> None:
     lane = LaneWriter(folder, 0)
-    stage = Stage(folder, Wish(envs=[0], max_side=64))
+    stage = Stage(folder, RelayOptions(envs=[0], max_side=64))
     for value in (10, 100, 250):
         publish(lane, value, 100, 200)
     first = stage.next()
@@ -102,26 +102,26 @@ def test_the_end_of_the_run_ends_the_stream(folder: str) -> None:
     stage = Stage(folder)
     stage.next()
     stage.ending = "the run has ended"
-    assert list(stage.messages) == [Message("unavailable", "the run has ended")]
+    assert list(stage.messages) == [RelayMessage("unavailable", "the run has ended")]
 
 
 def test_a_slow_connection_gets_less_and_a_quick_one_more() -> None:
     throttle = Throttle()
-    best = (throttle.quality, throttle.share)
-    throttle.note(0.001)
+    best = (throttle.quality, throttle.scale)
+    throttle.record_latency(0.001)
     for _ in range(10):
-        throttle.note(0.5)
+        throttle.record_latency(0.5)
     assert throttle.quality < 40
-    assert throttle.share < 0.5
+    assert throttle.scale < 0.5
     for _ in range(200):
-        throttle.note(0.001)
-    assert (throttle.quality, throttle.share) == best
+        throttle.record_latency(0.001)
+    assert (throttle.quality, throttle.scale) == best
 
 
 def test_distance_alone_makes_no_picture_smaller() -> None:
     throttle = Throttle()
     for _ in range(100):
-        throttle.note(0.3)
+        throttle.record_latency(0.3)
     assert throttle.quality == 80
 
 
@@ -133,11 +133,11 @@ def test_a_viewer_that_does_not_look_is_sent_no_heap_of_old_pictures(folder: str
         publish(lane, value)
         kinds.append(bool(stage.next().image))
         stage.now += 1
-    stage.seen = IN_FLIGHT
+    stage.seen = MAX_IN_FLIGHT
     publish(lane, 250)
     newest = stage.next()
     lane.close()
-    assert kinds == [True] * IN_FLIGHT + [False] * (11 - IN_FLIGHT)
+    assert kinds == [True] * MAX_IN_FLIGHT + [False] * (11 - MAX_IN_FLIGHT)
     assert np.asarray(Image.open(io.BytesIO(newest.image))).mean() > 240
 
 
@@ -146,43 +146,43 @@ def test_a_viewer_that_does_not_look_is_sent_no_heap_of_old_pictures(folder: str
 
 def test_two_rows_of_pixels_are_one_line_of_text() -> None:
     pair = np.array([[[1, 2, 3], [1, 2, 3]], [[4, 5, 6], [4, 5, 6]]], np.uint8)
-    assert terminal.half_blocks(pair) == "\x1b[38;2;1;2;3;48;2;4;5;6m▀▀\x1b[0m"
+    assert terminal.encode_half_blocks(pair) == "\x1b[38;2;1;2;3;48;2;4;5;6m▀▀\x1b[0m"
 
 
 def test_lines_that_stay_are_not_written_again() -> None:
-    brush = terminal.HalfBlocks()
-    room = terminal.Room(4, 3)
+    brush = terminal.HalfBlockRenderer()
+    room = terminal.DrawArea(4, 3)
     picture = np.zeros((6, 4, 3), np.uint8)
-    assert brush.paint(picture, room).count("▀") == 12
+    assert brush.render(picture, room).count("▀") == 12
     picture[3] = 9
-    assert brush.paint(picture, room).count("▀") == 4
-    brush.forget()
-    assert brush.paint(picture, room).count("▀") == 12
+    assert brush.render(picture, room).count("▀") == 4
+    brush.reset()
+    assert brush.render(picture, room).count("▀") == 12
 
 
 @pytest.mark.parametrize(
     ("answer", "brush"),
     [
-        ("", terminal.HalfBlocks),
-        ("\x1b[?1;2c", terminal.HalfBlocks),
-        ("\x1b[?62;4;22c", terminal.Sixel),
-        ("\x1b_Gi=31;OK\x1b\\\x1b[?62;4c", terminal.Kitty),
-        ("\x1b[?4c", terminal.HalfBlocks),
+        ("", terminal.HalfBlockRenderer),
+        ("\x1b[?1;2c", terminal.HalfBlockRenderer),
+        ("\x1b[?62;4;22c", terminal.SixelRenderer),
+        ("\x1b_Gi=31;OK\x1b\\\x1b[?62;4c", terminal.KittyRenderer),
+        ("\x1b[?4c", terminal.HalfBlockRenderer),
     ],
 )
 def test_the_terminal_itself_says_what_it_can_show(answer: str, brush: type[Any]) -> None:
-    assert type(terminal.brush_for(answer)) is brush
+    assert type(terminal.select_renderer(answer)) is brush
 
 
 def test_sixels_say_size_colours_and_repeat_themselves_briefly() -> None:
     picture = np.zeros((6, 10, 3), np.uint8)
     picture[:, :, 0] = 255
-    assert terminal.sixels(picture) == '\x1bP0;1q"1;1;10;6#180;2;100;0;0#180!10~-\x1b\\'
+    assert terminal.encode_sixels(picture) == '\x1bP0;1q"1;1;10;6#180;2;100;0;0#180!10~-\x1b\\'
 
 
 def test_sixels_can_be_read_back() -> None:
     picture = np.random.default_rng(1).integers(0, 6, (14, 9, 3), np.uint8) * 51
-    body = terminal.sixels(picture).partition('"1;1;9;14')[2].removesuffix("\x1b\\")
+    body = terminal.encode_sixels(picture).partition('"1;1;9;14')[2].removesuffix("\x1b\\")
     read = np.zeros((18, 9, 3), np.uint8)
     palette: dict[int, list[int]] = {}
     colour, row, column = 0, 0, 0
@@ -205,18 +205,18 @@ def test_sixels_can_be_read_back() -> None:
 
 def test_kitty_is_sent_in_parts() -> None:
     noise = np.random.default_rng(0).integers(0, 255, (60, 60, 3), np.uint8)
-    written = terminal.Kitty().paint(noise, terminal.Room(10, 5))
+    written = terminal.KittyRenderer().render(noise, terminal.DrawArea(10, 5))
     assert "s=60,v=60,c=10,r=5,m=1;" in written
     assert written.count("\x1b_G") > 2
     assert "\x1b_Gm=0;" in written
 
 
 def test_keys_change_what_is_shown() -> None:
-    assert changed("g", 3, (3,)) == ()
-    assert changed("g", 3, ()) == (3,)
-    assert changed("\x1b[C", 3, (3,)) == (4,)
-    assert changed("p", 0, (0,)) is None
-    assert changed("x", 0, (0,)) is None
+    assert select_envs("g", 3, (3,)) == ()
+    assert select_envs("g", 3, ()) == (3,)
+    assert select_envs("\x1b[C", 3, (3,)) == (4,)
+    assert select_envs("p", 0, (0,)) is None
+    assert select_envs("x", 0, (0,)) is None
 
 
 class Seen:
@@ -231,20 +231,20 @@ HUD = {"env": 2, "episode": 1200, "step": 7, "reward": 1.0, "return": 7.0, "pace
 
 
 def test_the_lines_below_say_how_it_stands() -> None:
-    assert told(VIEW, Seen("unavailable", "no picture"), 0.0, True)[0] == (
+    assert status_lines(VIEW, Seen("unavailable", "no picture"), 0.0, True)[0] == (
         "CartPole-v1 01ABCDEFGH  unavailable: no picture"
     )
-    first, second = told(VIEW, Seen("connected", "", (HUD,)), 29.5, True)
+    first, second = status_lines(VIEW, Seen("connected", "", (HUD,)), 29.5, True)
     assert first == "CartPole-v1 01ABCDEFGH  env 2  episode 1,200  step 7  reward 1  return 7"
     assert second.startswith("29.5 frames/s (30 Hz)")
-    first, _ = told(VIEW, Seen("connected", "", (HUD, HUD)), 29.5, False)
+    first, _ = status_lines(VIEW, Seen("connected", "", (HUD, HUD)), 29.5, False)
     assert first == "CartPole-v1 01ABCDEFGH  returns  7  7"
 
 
 def test_frames_a_second_are_counted_over_two_seconds() -> None:
-    pace = Pace()
+    pace = FrameRateMeter()
     for at in range(100):
-        pace.note(at / 10)
+        pace.record_frame(at / 10)
     assert pace.rate_hz(9.9) == pytest.approx(10, abs=0.5)
-    assert film_size((2400, 800)) == (1280, 426)
-    assert film_size((600, 400)) == (600, 400)
+    assert video_size((2400, 800)) == (1280, 426)
+    assert video_size((600, 400)) == (600, 400)

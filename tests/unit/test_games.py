@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("ale_py")
 
-from cleanrl_worker.games import Games, check_game, make_game
-from cleanrl_worker.vector import Ending
+from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env, make_evaluation_env
+from cleanrl_worker.vector_envs import EpisodeEnd
 from mosaic.contracts.errors import BadInput
 from mosaic.envs import make
 
@@ -20,11 +20,11 @@ BREAKOUT = "BreakoutNoFrameskip-v4"
 Told = tuple[list[float], list[tuple[Any, ...]], bytes]
 
 
-def played(games: Games, steps: int, rng: np.random.Generator) -> tuple[list[Told], list[Ending]]:
+def played(games: AtariEnvs, steps: int, rng: np.random.Generator) -> tuple[list[Told], list[EpisodeEnd]]:
     observations = np.zeros((len(games), *games.shape), np.uint8)
     rewards = np.zeros(len(games))
     told: list[Told] = []
-    ended: list[Ending] = []
+    ended: list[EpisodeEnd] = []
     for _ in range(steps):
         endings = games.advance(rng.integers(4, size=len(games)), observations, rewards)
         ended += endings
@@ -33,12 +33,12 @@ def played(games: Games, steps: int, rng: np.random.Generator) -> tuple[list[Tol
 
 
 def test_only_the_end_of_a_game_is_an_episode_and_its_score_counts_all_lives() -> None:
-    games = Games(BREAKOUT, 1, seed=1)
+    games = AtariEnvs(BREAKOUT, 1, seed=1)
     games.start()
     told, ended = played(games, 900, np.random.default_rng(0))
     games.close()
-    finished = [end for end in ended if end.is_episode]
-    lives = [end for end in ended if not end.is_episode]
+    finished = [end for end in ended if end.is_full_episode]
+    lives = [end for end in ended if not end.is_full_episode]
     assert len(finished) >= 2
     assert len(lives) >= 4 * len(finished)
     assert all(end.is_terminal for end in ended)
@@ -56,28 +56,28 @@ def test_only_the_end_of_a_game_is_an_episode_and_its_score_counts_all_lives() -
 
 
 def test_games_go_on_from_a_record_exactly() -> None:
-    games = Games(BREAKOUT, 2, seed=1)
+    games = AtariEnvs(BREAKOUT, 2, seed=1)
     games.start()
     rng = np.random.default_rng(0)
     played(games, 333, rng)
-    arrays, facts = games.record()
+    arrays, facts = games.checkpoint_state()
     before = rng.bit_generator.state
     straight, _ = played(games, 400, rng)
 
-    again = Games(BREAKOUT, 2, seed=5)
+    again = AtariEnvs(BREAKOUT, 2, seed=5)
     assert again.restore(arrays, facts) == []
     rng.bit_generator.state = before
     assert played(again, 400, rng)[0] == straight
     assert any(endings and endings[0][-1] for _, endings, _ in straight), "a game should have ended meanwhile"
-    assert again.record()[1] == games.record()[1]
+    assert again.checkpoint_state()[1] == games.checkpoint_state()[1]
     for each in (games, again):
         each.close()
 
 
 def test_a_snapshot_that_cannot_be_read_is_told_and_the_game_begins_anew() -> None:
-    games = Games(BREAKOUT, 1, seed=1)
+    games = AtariEnvs(BREAKOUT, 1, seed=1)
     games.start()
-    arrays, facts = games.record()
+    arrays, facts = games.checkpoint_state()
     arrays["env.0.emulator"] = arrays["env.0.emulator"][:10]
     assert "environment 0: the emulator cannot read its snapshot" in games.restore(arrays, facts)[0]
     played(games, 5, np.random.default_rng(0))
@@ -85,7 +85,7 @@ def test_a_snapshot_that_cannot_be_read_is_told_and_the_game_begins_anew() -> No
 
 
 def test_one_picture_can_be_seen_instead_of_four() -> None:
-    four, one = Games(BREAKOUT, 1, seed=1), Games(BREAKOUT, 1, seed=1, stack=1)
+    four, one = AtariEnvs(BREAKOUT, 1, seed=1), AtariEnvs(BREAKOUT, 1, seed=1, stack=1)
     seen = {games.shape: np.zeros((1, *games.shape), np.uint8) for games in (four, one)}
     for games in (four, one):
         games.start()
@@ -95,27 +95,27 @@ def test_one_picture_can_be_seen_instead_of_four() -> None:
 
 
 def test_progress_is_the_games_own() -> None:
-    games = Games(BREAKOUT, 1, seed=1)
+    games = AtariEnvs(BREAKOUT, 1, seed=1)
     games.start()
     _, ended = played(games, 300, np.random.default_rng(0))
     assert len(ended) > 1
-    game = games._cores[0]
-    assert games._progress(0) == (game.frames, game.score)
-    assert games._episodes[0] == 1 + sum(end.is_episode for end in ended)
+    game = games._unwrapped_envs[0]
+    assert games._episode_progress(0) == (game.frame_count, game.score)
+    assert games._episode_numbers[0] == 1 + sum(end.is_full_episode for end in ended)
     games.close()
 
 
 def test_what_is_no_game_is_refused_with_what_fits() -> None:
     cartpole = gymnasium.make("CartPole-v1")
     with pytest.raises(BadInput, match=r"ppo_atari needs an Atari game; CartPole-v1 is none. These fit: ppo, dqn"):
-        check_game("ppo_atari", cartpole)
+        check_atari_env("ppo_atari", cartpole)
     game = make(BREAKOUT)
-    assert check_game("ppo_atari", game) == 4
+    assert check_atari_env("ppo_atari", game) == 4
     game.close()
 
 
 def test_an_evaluations_game_is_a_whole_one() -> None:
-    game = make_game(BREAKOUT, render_mode="rgb_array")
+    game = make_evaluation_env(BREAKOUT, render_mode="rgb_array")
     observation, _ = game.reset(seed=1)
     assert observation.shape == (4, 84, 84)
     assert game.render().shape == (210, 160, 3)
@@ -125,7 +125,7 @@ def test_an_evaluations_game_is_a_whole_one() -> None:
         _, reward, is_terminal, is_truncated, _ = game.step(int(rng.integers(4)))
         total += reward
         is_over = is_terminal or is_truncated
-    assert game.is_over
+    assert game.is_game_over
     assert total == game.score
     game.close()
 
@@ -142,7 +142,7 @@ def test_who_watches_sees_the_screen_with_the_games_own_score_and_length() -> No
         def is_due(self) -> bool:
             return True
 
-        def show(self, episode: int, length: int, reward: float, earned: float) -> None:
+        def publish_frame(self, episode: int, length: int, reward: float, earned: float) -> None:
             assert self._env.render().shape == (210, 160, 3)
             shown.append((episode, length, reward, earned))
 
@@ -152,16 +152,16 @@ def test_who_watches_sees_the_screen_with_the_games_own_score_and_length() -> No
     class Watcher:
         camera = None
 
-        def tapped(self, envs: Any) -> list[Tap]:
+        def tap_all(self, envs: Any) -> list[Tap]:
             return [Tap(env) for env in envs]
 
     watcher: Any = Watcher()
-    games = Games(BREAKOUT, 1, seed=1, frames=watcher)
+    games = AtariEnvs(BREAKOUT, 1, seed=1, frames=watcher)
     games.start()
     _, ended = played(games, 120, np.random.default_rng(0))
     games.close()
     assert len(shown) > 2
     assert len(ended) > 2
     assert shown[-1] == (0, 0, 0.0, 0.0)
-    assert max(episode for episode, *_ in shown) <= 1 + sum(end.is_episode for end in ended)
+    assert max(episode for episode, *_ in shown) <= 1 + sum(end.is_full_episode for end in ended)
     assert all(length >= 4 for _, length, _, _ in shown[:-1])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mosaic.gui.models.fuzzy import ranked, score
-from mosaic.gui.models.queue import in_order
+from mosaic.gui.models.fuzzy import rank, score
+from mosaic.gui.models.queue_order import sort_queue
 
 
 def found(query: str, *titles: str) -> list[str]:
-    return ranked(query, ((title, title) for title in titles))
+    return rank(query, ((title, title) for title in titles))
 
 
 def test_what_begins_with_the_letters_comes_first() -> None:
@@ -44,4 +44,4 @@ def test_the_queue_stands_behind_what_runs_by_priority_then_by_time() -> None:
         view("works", "running"),
         view("done", "finished"),
     ]
-    assert [row["run_id"] for row in in_order(views)] == ["works", "urgent", "early", "late"]
+    assert [row["run_id"] for row in sort_queue(views)] == ["works", "urgent", "early", "late"]

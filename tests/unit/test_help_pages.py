@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cleanrl_worker
-from cleanrl_worker.registry import ALGORITHMS, algorithm
+from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 
 EACH = pytest.mark.parametrize("name", ALGORITHMS)
 FAMILIES = {"classic control", "Box2D", "Atari", "MuJoCo", "MiniGrid", "Procgen"}
@@ -44,7 +44,7 @@ def test_a_page_says_what_it_is_when_to_use_it_and_where_it_was_published(name: 
 def test_each_setting_has_its_sentence_and_its_usual_range(name: str) -> None:
     rows = table_under("Settings", page_of(name))
     told = [setting for settings, _, _ in rows for setting in quoted(settings)]
-    assert sorted(told) == sorted(algorithm(name).Config.model_fields)
+    assert sorted(told) == sorted(load_algorithm(name).Config.model_fields)
     for settings, sentence, usual in rows:
         assert len(sentence) > 10, settings
         assert usual, settings
@@ -59,10 +59,10 @@ def test_every_family_has_its_timesteps_or_the_reason_why_it_does_not_fit(name: 
         assert re.match(r"\d", steps) or (steps == "–" and notes), families
         # A word in quotes is a setting of this algorithm or another algorithm.
         for word in quoted(notes):
-            assert word in algorithm(name).Config.model_fields or word in ALGORITHMS, word
+            assert word in load_algorithm(name).Config.model_fields or word in ALGORITHMS, word
 
 
 @EACH
 def test_no_page_sends_anyone_to_an_algorithm_that_is_not_there(name: str) -> None:
     named = [word for word in quoted(page_of(name)) if _ALGORITHM.fullmatch(word)]
-    assert set(named) <= {*ALGORITHMS, *algorithm(name).Config.model_fields}
+    assert set(named) <= {*ALGORITHMS, *load_algorithm(name).Config.model_fields}

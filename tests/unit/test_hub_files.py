@@ -16,11 +16,11 @@ from mosaic.contracts.errors import BadInput, CheckpointDamaged, UnknownName
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord
-from mosaic.hub import courier, foreign, intake, ledger
-from mosaic.hub.bundle import Bundle, gather
+from mosaic.hub import cleanrl_repo, hub_client, pulled_run, push_state
+from mosaic.hub.bundle import HubBundle, build_bundle
 from mosaic.hub.card import model_card
-from mosaic.hub.description import Description, HashedFile, safe_path
-from mosaic.hub.problems import explained
+from mosaic.hub.description import HashedFile, PolicyDescription, check_repo_path
+from mosaic.hub.problems import explain_hub_error
 from mosaic.journal import read_all
 
 SUMMARY: dict[str, Any] = {
@@ -35,8 +35,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return train_here(RunFolder(tmp_path_factory.mktemp("it's here") / "01TRAINED"), small())
 
 
-def bundled(folder: RunFolder, **more: Any) -> Bundle:
-    return gather(folder, folder.checkpoint(64), "me/cart", **more)
+def bundled(folder: RunFolder, **more: Any) -> HubBundle:
+    return build_bundle(folder, folder.checkpoint(64), "me/cart", **more)
 
 
 def an_evaluation(place: Path, **changes: Any) -> RunFolder:
@@ -53,13 +53,13 @@ def test_a_bundle_holds_checkpoint_model_settings_evaluation_video_and_card(trai
         "README.md", "mosaic.json", "config.json", "evaluation.json", "replay.mp4", "ppo.cleanrl_model",
         "checkpoints/64/manifest.json", "checkpoints/64/weights.safetensors", "checkpoints/64/state.npz",
     }  # fmt: skip
-    assert bundle.left_out == ()
+    assert bundle.omissions == ()
     said = json.loads(content(bundle, "mosaic.json"))
     assert said["files"].keys() == bundle.files.keys() - {"README.md", "mosaic.json"}
     Payload.parse(json.loads(content(bundle, "config.json")))
 
 
-def content(bundle: Bundle, name: str) -> str:
+def content(bundle: HubBundle, name: str) -> str:
     found = bundle.files[name]
     assert isinstance(found, bytes)
     return found.decode()
@@ -75,7 +75,7 @@ def test_what_names_files_of_this_machine_stays_here(trained: RunFolder, tmp_pat
 
 def test_without_an_evaluation_the_card_says_so_and_gives_the_training_return(trained: RunFolder) -> None:
     bundle = bundled(trained)
-    assert "mosaic eval" in " ".join(bundle.left_out)
+    assert "mosaic eval" in " ".join(bundle.omissions)
     assert "Not evaluated apart" in content(bundle, "README.md")
     assert "evaluation.json" not in bundle.files
 
@@ -99,10 +99,10 @@ def test_a_damaged_checkpoint_is_not_pushed(trained: RunFolder, tmp_path: Path) 
         bundled(copy)
 
 
-def a_policy(**changes: Any) -> Description:
+def a_policy(**changes: Any) -> PolicyDescription:
     settings = {"learning_rate": 0.1, "note": "a|b\nc"}
     plain: dict[str, Any] = {"worker": "cleanrl", "algo": "ppo", "env_id": "CartPole-v1", "files": {}}
-    return Description(**{**plain, "seed": 3, "step": 64, "settings": settings, **changes})
+    return PolicyDescription(**{**plain, "seed": 3, "step": 64, "settings": settings, **changes})
 
 
 def test_the_hub_reads_the_cards_metadata_and_metrics() -> None:
@@ -142,7 +142,7 @@ def test_no_name_breaks_out_of_the_cards_metadata() -> None:
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\b", "", "a//b", "./a", "a/", "a\nb", "a/./b"])
 def test_a_path_that_leaves_its_folder_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="inside"):
-        safe_path(name)
+        check_repo_path(name)
 
 
 def test_a_description_with_such_a_path_is_refused() -> None:
@@ -161,7 +161,7 @@ def test_what_is_pulled_becomes_a_run_that_names_no_path_and_no_program(trained:
     (source / "stray.py").write_text("raise SystemExit")
     made = RunFolder(tmp_path / "01PULLED")
     pulled = {"policy": bundle.description.model_dump(mode="json"), "url": "http://hub/me/cart", "commit": "abc" * 9}
-    intake.make_run(source, made, made.run_id, pulled)
+    pulled_run.create_run_folder(source, made, made.run_id, pulled)
     assert made.last_checkpoint.resolve() == made.checkpoint(64)
     assert [path.name for path in made.models.glob("*/*")] == ["ppo.cleanrl_model"]
     assert not list(made.path.rglob("*.py"))
@@ -175,9 +175,9 @@ def test_what_is_pulled_becomes_a_run_that_names_no_path_and_no_program(trained:
 
 def test_an_algorithm_that_nobody_here_knows_is_refused() -> None:
     with pytest.raises(UnknownName, match="pppo"):
-        intake.known(a_policy(algo="pppo"))
+        pulled_run.check_loadable(a_policy(algo="pppo"))
     with pytest.raises(UnknownName, match="worker"):
-        intake.known(a_policy(worker="elsewhere"))
+        pulled_run.check_loadable(a_policy(worker="elsewhere"))
 
 
 CLEANRL_CARD = """---
@@ -197,7 +197,7 @@ model-index:
 
 
 def test_the_card_of_cleanrls_own_upload_tells_environment_seed_and_settings() -> None:
-    policy = foreign.described("me/cart", ["README.md", "ppo.cleanrl_model", "videos/x/y.mp4"], CLEANRL_CARD)
+    policy = cleanrl_repo.describe_repo("me/cart", ["README.md", "ppo.cleanrl_model", "videos/x/y.mp4"], CLEANRL_CARD)
     assert (policy.algo, policy.env_id, policy.seed, policy.total_timesteps) == ("ppo", "CartPole-v1", 7, 500)
     assert policy.settings == {"anneal_lr": True, "learning_rate": 0.00025}
     assert policy.model == "ppo.cleanrl_model"
@@ -215,7 +215,7 @@ def test_the_card_of_cleanrls_own_upload_tells_environment_seed_and_settings() -
 )
 def test_a_repository_that_says_too_little_is_refused(names: list[str], card: str, why: str) -> None:
     with pytest.raises(BadInput, match=why):
-        foreign.described("me/cart", names, card)
+        cleanrl_repo.describe_repo("me/cart", names, card)
 
 
 class Answer(Exception):
@@ -237,12 +237,12 @@ class Answer(Exception):
     ],
 )
 def test_every_answer_of_the_hub_is_a_sentence(status: int, said: str) -> None:
-    problem = explained(RuntimeError("wrapped"), "me/cart", "http://hub", is_push=True)
+    problem = explain_hub_error(RuntimeError("wrapped"), "me/cart", "http://hub", is_push=True)
     assert problem is not None
     try:
         raise RuntimeError("Error while uploading") from Answer(status, "Its own words.")
     except RuntimeError as error:
-        problem = explained(error, "me/cart", "http://hub", is_push=True)
+        problem = explain_hub_error(error, "me/cart", "http://hub", is_push=True)
     assert said in str(problem)
     assert f"({status})" in str(problem)
 
@@ -250,7 +250,7 @@ def test_every_answer_of_the_hub_is_a_sentence(status: int, said: str) -> None:
 @pytest.mark.parametrize("name", ["not a name", "a/b/c", "", "../x", "-x/y", "me/"])
 def test_a_name_that_is_no_repository_is_refused_before_anybody_is_asked(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="OWNER/NAME"):
-        courier.pull(name, tmp_path)
+        hub_client.pull(name, tmp_path)
 
 
 def test_a_folder_that_is_not_empty_is_not_pulled_into(tmp_path: Path) -> None:
@@ -261,14 +261,16 @@ def test_a_folder_that_is_not_empty_is_not_pulled_into(tmp_path: Path) -> None:
 
 
 def test_a_bug_is_not_explained_away() -> None:
-    assert explained(AttributeError("x"), "me/cart", "http://hub", is_push=True) is None
+    assert explain_hub_error(AttributeError("x"), "me/cart", "http://hub", is_push=True) is None
 
 
 def test_the_ledger_keeps_where_it_was_sent(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    assert ledger.read(folder) is None
-    ledger.write(folder, state="pushed", repo="me/cart", url="http://hub/me/cart", commit="abc", step=64, files=["x"])
-    said = ledger.read(folder)
+    assert push_state.read(folder) is None
+    push_state.write(
+        folder, state="pushed", repo="me/cart", url="http://hub/me/cart", commit="abc", step=64, files=["x"]
+    )
+    said = push_state.read(folder)
     assert said is not None
     assert (said["state"], said["url"]) == ("pushed", "http://hub/me/cart")
     assert "files" not in said

@@ -53,8 +53,8 @@ def test_a_further_attempt_replaces_what_lay_above_its_checkpoint(index: Index, 
     found = points(index, folder.run_id)
     assert [step for step, _ in found["loss"]] == list(range(1, 10))
     assert [step for step, _ in found["charts/episodic_return"]] == list(range(1, 10))
-    assert index.facts(folder.run_id).episodes == 9
-    assert index.facts(folder.run_id).mean_return == 5.0
+    assert index.get_progress(folder.run_id).episodes == 9
+    assert index.get_progress(folder.run_id).mean_return == 5.0
 
 
 def test_ingest_twice_from_the_same_offset_changes_nothing(index: Index, folder: RunFolder) -> None:
@@ -76,7 +76,7 @@ def test_a_failure_in_the_middle_takes_nothing_in(
     monkeypatch.setattr(index, "add_episodes", power_cut)
     with pytest.raises(RuntimeError):
         ingest(index, folder, JOURNAL, folder.journal)
-    assert index.offset(folder.run_id, JOURNAL) == 0
+    assert index.get_offset(folder.run_id, JOURNAL) == 0
     assert points(index, folder.run_id) == {}
     monkeypatch.undo()
     ingest(index, folder, JOURNAL, folder.journal)
@@ -122,7 +122,7 @@ def test_a_bad_file_is_put_aside_and_begun_anew(tmp_path: Path, damage: str) -> 
         data = bytearray(b"this is no database")
     path.write_bytes(data)
     again = Index(path)
-    assert again.begun_anew is not None
+    assert again.recreate_reason is not None
     assert again.modification_times() == {}
     again.close()
     kept = [file for file in tmp_path.iterdir() if ".bad-" in file.name and not file.name.endswith(("-wal", "-shm"))]

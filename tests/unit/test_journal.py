@@ -70,5 +70,5 @@ def test_garbage_is_counted_and_never_raised(tmp_path_factory, lines: list[bytes
     follower = Follower(path)
     found = follower.read()
     assert len(found) >= lines.count(b'{"seq":1,"at":0,"kind":"good"}')
-    assert len(found) + follower.garbage <= len(lines)
+    assert len(found) + follower.malformed_count <= len(lines)
     assert follower.offset == path.stat().st_size

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mosaic.keeper.gpus import Gpus, can_see_gpus
+from mosaic.keeper.gpus import GpuMonitor, can_see_gpus
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,6 @@ def test_gpus_are_asked_only_for_a_run_that_can_see_them(env: dict[str, str], ca
 
 def test_a_machine_without_the_library_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mosaic.keeper.gpus._LIBRARY", "libno-such-library.so.1")
-    gpus = Gpus()
+    gpus = GpuMonitor()
     gpus.start()
     assert gpus.newest == []

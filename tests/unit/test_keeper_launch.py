@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mosaic.keeper.launch import LaunchMalformed, keeper_command, parse_launch
+from mosaic.keeper.launch_spec import LaunchMalformed, keeper_command, parse_launch
 
 GOOD: dict[str, Any] = {
     "folder": "/runs/it's one",

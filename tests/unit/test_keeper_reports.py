@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mosaic.keeper.reports import Reports
+from mosaic.keeper.reports import ReportQueue
 
 
 class FlakyJournal:
@@ -23,13 +23,13 @@ class FlakyJournal:
 
 def test_what_could_not_be_written_is_written_later_in_order_with_its_own_time() -> None:
     journal = FlakyJournal()
-    reports = Reports(journal)
+    reports = ReportQueue(journal)
     journal.is_full = True
-    reports.tell("worker_started", at=1.0)
-    reports.tell("escalated", at=2.0)
+    reports.report("worker_started", at=1.0)
+    reports.report("escalated", at=2.0)
     assert not reports.flush()
     journal.is_full = False
-    reports.tell("exited", at=3.0)
+    reports.report("exited", at=3.0)
     assert journal.kinds == ["worker_started", "escalated", "exited"]
     assert journal.times == [1.0, 2.0, 3.0]
     assert reports.flush()
@@ -37,27 +37,27 @@ def test_what_could_not_be_written_is_written_later_in_order_with_its_own_time()
 
 def test_samples_are_dropped_while_the_disk_is_full() -> None:
     journal = FlakyJournal()
-    reports = Reports(journal)
+    reports = ReportQueue(journal)
     journal.is_full = True
-    reports.tell_if_possible("sample")
-    reports.tell("escalated")
-    reports.tell_if_possible("sample")
+    reports.report_if_possible("sample")
+    reports.report("escalated")
+    reports.report_if_possible("sample")
     journal.is_full = False
-    reports.tell_if_possible("sample")
+    reports.report_if_possible("sample")
     assert journal.kinds == ["escalated", "sample"]
 
 
 def test_settling_waits_for_room_and_gives_up_in_the_end() -> None:
     journal = FlakyJournal()
-    reports = Reports(journal)
+    reports = ReportQueue(journal)
     journal.is_full = True
-    reports.tell("exited")
+    reports.report("exited")
     naps: list[float] = []
-    assert not reports.settle(60.0, naps.append)
+    assert not reports.flush_until(60.0, naps.append)
     assert sum(naps) == 60.0
 
     def make_room(_: float) -> None:
         journal.is_full = False
 
-    assert reports.settle(60.0, make_room)
+    assert reports.flush_until(60.0, make_room)
     assert journal.kinds == ["exited"]

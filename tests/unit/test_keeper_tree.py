@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mosaic.keeper.tree import descendants, read_memory, read_process, read_tree, unshared_mb
+from mosaic.keeper.tree import anonymous_memory_mb, descendants, read_memory, read_process, read_tree
 
 PAGES_PER_MB = 2**20 // os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -118,4 +118,4 @@ def test_pages_that_a_fork_shares_are_counted_once_in_the_exact_figure(proc: Fak
     proc.put(201, 200, resident_mb=300, anonymous_mb=160)
     proc.put(202, 200, resident_mb=30, shared_mb=10)
     assert read_tree(proc.root, KEEPER).private_mb == pytest.approx(620)
-    assert unshared_mb(proc.root, KEEPER) == pytest.approx(160 + 160 + 20)
+    assert anonymous_memory_mb(proc.root, KEEPER) == pytest.approx(160 + 160 + 20)

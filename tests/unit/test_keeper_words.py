@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mosaic.keeper.words import last_words, read_last_words
+from mosaic.keeper.stderr_tail import extract_last_words, read_last_words
 
 TRACEBACK = b"""\
 Traceback (most recent call last):
@@ -43,7 +43,7 @@ Extension modules: numpy.core (total: 1)
     ],
 )
 def test_the_last_line_that_says_something_is_found(written: bytes, words: str | None) -> None:
-    assert last_words(written) == words
+    assert extract_last_words(written) == words
 
 
 def test_only_what_this_attempt_wrote_counts(tmp_path: Path) -> None:

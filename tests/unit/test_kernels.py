@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_worker import kernels
+from cleanrl_worker import ppo_kernels
 from cleanrl_worker.algorithms import ppo, ppo_continuous_action
-from cleanrl_worker.autograd import AutogradLearner
-from cleanrl_worker.kernels import Batch
-from cleanrl_worker.network import Actor
-from cleanrl_worker.torch_backend import Compute
+from cleanrl_worker.ppo_autograd import PpoAutogradLearner
+from cleanrl_worker.ppo_kernels import RolloutBatch
+from cleanrl_worker.ppo_network import PpoActor
+from cleanrl_worker.torch_backend import TorchContext
 
 CASES = [("ppo", 5, 3), ("ppo_continuous_action", 5, 2)]
 MODULES: dict[str, Any] = {"ppo": ppo, "ppo_continuous_action": ppo_continuous_action}
-KERNELS = {"ppo": kernels.CategoricalKernel, "ppo_continuous_action": kernels.GaussianKernel}
+KERNELS = {"ppo": ppo_kernels.CategoricalKernel, "ppo_continuous_action": ppo_kernels.GaussianKernel}
 
 
 def made_agent(name: str, inputs: int, outputs: int, hidden: tuple[int, ...] = (64, 64)) -> Any:
@@ -29,7 +29,7 @@ def made_agent(name: str, inputs: int, outputs: int, hidden: tuple[int, ...] = (
     return agent
 
 
-def made_batch(name: str, agent: Any, rows: int, spread: float = 0.4) -> Batch:
+def made_batch(name: str, agent: Any, rows: int, spread: float = 0.4) -> RolloutBatch:
     """Old log-probabilities and values lie around the present ones, so that some rows are clipped and others not."""
     rng = np.random.default_rng(2)
     observations = rng.standard_normal((rows, agent.network.inputs), np.float32)
@@ -51,7 +51,7 @@ def made_batch(name: str, agent: Any, rows: int, spread: float = 0.4) -> Batch:
                 .sum(1)
                 .numpy()
             )
-    return Batch(
+    return RolloutBatch(
         observations=observations,
         actions=actions,
         log_probs=log_probs + spread * rng.standard_normal(rows, np.float32),
@@ -81,10 +81,10 @@ def test_the_gradient_by_hand_is_autograds(
     tensors = SimpleNamespace(**{part: torch.from_numpy(values) for part, values in vars(batch).items()})
     loss, figures = MODULES[name].loss(module, tensors, config)
     loss.backward()
-    kernel.begin(learning_rate=0.0)
-    kernel.epoch(batch, np.arange(64))
+    kernel.begin_update(learning_rate=0.0)
+    kernel.run_epoch(batch, np.arange(64))
 
-    found = agent.network.named(kernel.gradient)
+    found = agent.network.named_arrays(kernel.gradient)
     for key, parameter in module.named_parameters():
         np.testing.assert_allclose(found[key], parameter.grad.numpy(), atol=2e-6, rtol=2e-4, err_msg=key)
     np.testing.assert_allclose(kernel.losses(), [float(figure) for figure in figures], atol=2e-6, rtol=2e-5)
@@ -100,22 +100,22 @@ def test_steps_with_clipped_norm_follow_torchs_adam(
     batch = made_batch(name, ours, 256)
     config = settings(name, max_grad_norm=0.5)
     kernel = KERNELS[name](ours.network, 64, config)
-    reference = AutogradLearner(
-        theirs.network, theirs.module(), MODULES[name].loss, 64, config, Compute.prepared(cuda=False)
+    reference = PpoAutogradLearner(
+        theirs.network, theirs.module(), MODULES[name].loss, 64, config, TorchContext.set_up(cuda=False)
     )
     rng = np.random.default_rng(3)
     for rate in (1e-3, 5e-4, 2e-4):
         order = rng.permutation(256)
         for learner in (kernel, reference):
-            learner.begin(rate)
-            learner.epoch(batch, order)
-            learner.collect()
+            learner.begin_update(rate)
+            learner.run_epoch(batch, order)
+            learner.sync_networks()
         np.testing.assert_allclose(kernel.losses(), reference.losses(), atol=1e-5, rtol=1e-3)
 
     assert kernel.count == reference.count == 12
     np.testing.assert_allclose(ours.parameters, theirs.parameters, atol=2e-5)
-    np.testing.assert_allclose(kernel.first.flat, reference.first.flat, atol=1e-5)
-    np.testing.assert_allclose(kernel.second.flat, reference.second.flat, atol=1e-6)
+    np.testing.assert_allclose(kernel.first_moment.flat, reference.first_moment.flat, atol=1e-5)
+    np.testing.assert_allclose(kernel.second_moment.flat, reference.second_moment.flat, atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)
@@ -124,14 +124,14 @@ def test_the_network_in_numpy_and_its_module_give_the_same(name: str, inputs: in
     module = agent.module()
     observations = np.random.default_rng(4).standard_normal((6, inputs), np.float32)
     out = np.empty((6, outputs), np.float32)
-    actor = Actor(agent.network, 6)
+    actor = PpoActor(agent.network, 6)
     actor.refresh()
     actor(observations, out)
     with torch.no_grad():
         head = module.actor if name == "ppo" else module.actor_mean
         np.testing.assert_allclose(out, head(torch.from_numpy(observations)), atol=1e-6)
         np.testing.assert_allclose(
-            agent.network.critic(observations), module.critic(torch.from_numpy(observations))[:, 0], atol=1e-6
+            agent.network.critic_values(observations), module.critic(torch.from_numpy(observations))[:, 0], atol=1e-6
         )
 
 
@@ -160,7 +160,7 @@ def test_a_state_dict_comes_back_as_it_was() -> None:
 def test_first_weights_are_orthogonal_with_the_papers_gains() -> None:
     network = ppo.Agent(4, 2).network
     network.initialise(np.random.default_rng(0))
-    state = network.named(network.parameters)
+    state = network.named_arrays(network.parameters)
     for key, gain in (("critic.2.weight", 2**0.5), ("actor.4.weight", 0.01), ("critic.4.weight", 1.0)):
         weight = state[key].astype(float)
         np.testing.assert_allclose(weight @ weight.T, gain**2 * np.eye(len(weight)), atol=1e-6)
@@ -173,7 +173,7 @@ def test_advantages_are_the_discounted_sums_of_surprises() -> None:
     rewards, values = rng.standard_normal((6, 2)), rng.standard_normal((7, 2)).astype(np.float32)
     dones = np.zeros((6, 2), bool)
     dones[2, 0] = dones[5, 1] = True
-    found = kernels.advantages(rewards, values, dones, 0.9, 0.8)
+    found = ppo_kernels.gae_advantages(rewards, values, dones, 0.9, 0.8)
     for env in range(2):
         for begin in range(6):
             total, weight = 0.0, 1.0
@@ -194,7 +194,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(name: str, inputs: int, o
     returns = batch.returns.copy()
     returns[3] = np.nan
     kernel = KERNELS[name](agent.network, 64, settings(name))
-    kernel.begin(1e-3)
-    kernel.epoch(dataclasses.replace(batch, returns=returns), np.arange(128))
+    kernel.begin_update(1e-3)
+    kernel.run_epoch(dataclasses.replace(batch, returns=returns), np.arange(128))
     assert (agent.parameters == before).all()
     assert np.isnan(kernel.losses().value_loss)

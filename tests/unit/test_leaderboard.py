@@ -10,7 +10,7 @@ from typing import Any
 from tests.helpers.cli_trainer import FakeTrainer, call
 from tests.helpers.evaluations import evaluation
 
-from mosaic.client.leaderboard import ranked
+from mosaic.client.ranking import rank_policies
 
 STEADY = [200.0, 202.0, 198.0, 200.0] * 5
 WILD = [10.0, 500.0, 400.0, 20.0] * 5
@@ -27,7 +27,7 @@ class Evaluated(FakeTrainer):
 
 
 def test_the_lower_end_of_the_interval_decides_for_each_environment() -> None:
-    places = ranked([evaluation(3, WILD), evaluation(2, STEADY), evaluation(1, [1.0, 2.0], env_id="Acrobot-v1")])
+    places = rank_policies([evaluation(3, WILD), evaluation(2, STEADY), evaluation(1, [1.0, 2.0], env_id="Acrobot-v1")])
     assert [(place.env_id, place.rank, place.run_id) for place in places] == [
         ("Acrobot-v1", 1, "01EVAL00001"),
         ("CartPole-v1", 1, "01EVAL00002"),
@@ -42,31 +42,31 @@ def test_the_newest_evaluation_of_a_checkpoint_counts_with_all_its_batches() -> 
     same = {"trained": old["trained"]}
     by_file = {"policy_path": f"/runs/{old['trained']['run_id']}/runs/name/ppo.cleanrl_model"}
     for found in ([new | same, old], [new | same | by_file, old]):
-        [place] = ranked(found)
+        [place] = rank_policies(found)
         assert (place.run_id, place.episodes, place.mean.point) == ("01EVAL00002", 4, 102.0)
 
 
 def test_policies_of_no_run_here_are_told_apart_by_their_files() -> None:
     one = evaluation(1, STEADY, trained=None, policy_path="/elsewhere/a/ppo.cleanrl_model", checkpoint_step=None)
     other = evaluation(2, STEADY, trained=None, policy_path="/elsewhere/b/checkpoints/5")
-    assert {place.file for place in ranked([other, one])} == {"ppo.cleanrl_model", "b"}
+    assert {place.policy_label for place in rank_policies([other, one])} == {"ppo.cleanrl_model", "b"}
 
 
 def test_drawing_actions_at_random_makes_another_policy() -> None:
     sure, drawn = evaluation(1, STEADY), evaluation(2, WILD, deterministic=False)
-    assert len(ranked([drawn | {"trained": sure["trained"]}, sure])) == 2
+    assert len(rank_policies([drawn | {"trained": sure["trained"]}, sure])) == 2
 
 
 def test_equally_good_policies_share_a_rank() -> None:
     perfect = [500.0] * 5
-    places = ranked([evaluation(3, STEADY), evaluation(2, perfect), evaluation(1, perfect)])
+    places = rank_policies([evaluation(3, STEADY), evaluation(2, perfect), evaluation(1, perfect)])
     assert [place.rank for place in places] == [1, 1, 3]
 
 
 def test_without_an_interval_a_policy_comes_last() -> None:
     endless = evaluation(2, [500.0, 500.0])
     endless["batches"][0]["returns"][1] = None  # not finite
-    first, *others = ranked([evaluation(3, [500.0]), endless, evaluation(1, [1.0, 2.0])])
+    first, *others = rank_policies([evaluation(3, [500.0]), endless, evaluation(1, [1.0, 2.0])])
     assert first.run_id == "01EVAL00001"
     assert not any(math.isfinite(place.mean.low) for place in others)
 

@@ -8,7 +8,7 @@ import pytest
 
 from mosaic.contracts.events import Exited
 from mosaic.contracts.processes import ProcessIdentity
-from mosaic.contracts.states import Attempt, Farewell, Outcome, RunRecord, Stage
+from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
 from mosaic.trainer import lifecycle as life
 
 PROCESS: ProcessIdentity = {"pid": 7, "start": "1", "boot_id": "b"}
@@ -28,11 +28,11 @@ def exited(**facts: Any) -> Exited:
 
 def running(**facts: Any) -> RunRecord:
     made = life.advance(record(**facts), life.Dispatched(at=2.0, attempt=attempt()))
-    return life.advance(made, life.Greeted(at=3.0, capabilities=("pause",), resumed_from=None))
+    return life.advance(made, life.HandshakeReceived(at=3.0, capabilities=("pause",), resumed_from=None))
 
 
 def ending(run: RunRecord, **facts: Any) -> RunRecord:
-    return life.advance(run, life.Ended(at=9.0, exited=exited(**facts), log="/there/x.stderr.log"))
+    return life.advance(run, life.Ended(at=9.0, exited=exited(**facts), log_path="/there/x.stderr.log"))
 
 
 def test_a_run_goes_from_the_queue_to_its_end_and_keeps_its_story() -> None:
@@ -44,29 +44,29 @@ def test_a_run_goes_from_the_queue_to_its_end_and_keeps_its_story() -> None:
 
 def test_what_does_not_fit_the_stage_changes_nothing() -> None:
     finished = ending(running(), code=0)
-    happenings: list[life.Happening] = [
+    happenings: list[life.LifecycleEvent] = [
         life.Paused(at=1.0),
-        life.StopAsked(at=1.0),
+        life.StopRequested(at=1.0),
         life.KeeperLost(at=1.0),
-        life.Ended(at=1.0, exited=exited(code=1), log=""),
-        life.Greeted(at=1.0, capabilities=(), resumed_from=None),
-        life.NotStarted(at=1.0, reason=""),
+        life.Ended(at=1.0, exited=exited(code=1), log_path=""),
+        life.HandshakeReceived(at=1.0, capabilities=(), resumed_from=None),
+        life.StartFailed(at=1.0, reason=""),
     ]
     for happening in happenings:
         assert life.advance(finished, happening) is finished
 
 
 def test_repeating_every_happening_twice_tells_the_same_story() -> None:
-    happenings: list[life.Happening] = [
+    happenings: list[life.LifecycleEvent] = [
         life.Dispatched(at=2.0, attempt=attempt()),
         life.KeeperUp(at=2.1, keeper=PROCESS),
         life.WorkerUp(at=2.2, worker=PROCESS),
-        life.Greeted(at=3.0, capabilities=(), resumed_from=None),
+        life.HandshakeReceived(at=3.0, capabilities=(), resumed_from=None),
         life.Paused(at=4.0),
         life.Unpaused(at=5.0),
-        life.StopAsked(at=6.0),
-        life.SaidFarewell(at=7.0, farewell=Farewell(outcome="stopped")),
-        life.Ended(at=8.0, exited=exited(code=0), log=""),
+        life.StopRequested(at=6.0),
+        life.FinishReported(at=7.0, final_report=FinalReport(outcome="stopped")),
+        life.Ended(at=8.0, exited=exited(code=0), log_path=""),
     ]
     once = twice = record()
     for happening in happenings:
@@ -77,7 +77,7 @@ def test_repeating_every_happening_twice_tells_the_same_story() -> None:
 
 
 def test_a_queued_run_is_cancelled_at_once() -> None:
-    run = life.advance(record(), life.StopAsked(at=2.0))
+    run = life.advance(record(), life.StopRequested(at=2.0))
     assert (run.stage, run.outcome, run.attempts) == (Stage.FINISHED, Outcome.CANCELLED, ())
 
 
@@ -101,14 +101,14 @@ def test_an_end_has_its_cause_in_one_sentence(facts: dict[str, Any], outcome: Ou
 
 
 def test_a_worker_that_refuses_its_config_is_rejected_not_failed() -> None:
-    farewell = life.SaidFarewell(at=4.0, farewell=Farewell(outcome="rejected", reason="No such thing."))
+    farewell = life.FinishReported(at=4.0, final_report=FinalReport(outcome="rejected", reason="No such thing."))
     run = ending(life.advance(running(), farewell), code=2)
     assert (run.outcome, run.reason) == (Outcome.REJECTED, "No such thing.")
 
 
 def test_a_run_that_was_done_when_the_stop_came_has_succeeded() -> None:
-    stopping = life.advance(running(), life.StopAsked(at=4.0))
-    done = life.advance(stopping, life.SaidFarewell(at=5.0, farewell=Farewell(outcome="succeeded")))
+    stopping = life.advance(running(), life.StopRequested(at=4.0))
+    done = life.advance(stopping, life.FinishReported(at=5.0, final_report=FinalReport(outcome="succeeded")))
     assert ending(done, code=0).outcome is Outcome.SUCCEEDED
 
 

@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
-from cleanrl_worker.normalise import ObservationNormaliser, RewardNormaliser
+from cleanrl_worker.normalisation import ObservationNormaliser, RewardNormaliser
 
 
 def test_one_environments_figures_are_those_of_gymnasiums_wrappers() -> None:
@@ -31,14 +31,14 @@ def test_one_environments_figures_are_those_of_gymnasiums_wrappers() -> None:
         for part in (raw_rewards[:40], raw_rewards[40:])
     ]
     np.testing.assert_allclose(np.concatenate(ours), found, rtol=1e-5)
-    np.testing.assert_allclose(observations.frozen(raw[None]), row, atol=1e-5)
+    np.testing.assert_allclose(observations.normalise_frozen(raw[None]), row, atol=1e-5)
 
 
 def test_a_terminal_state_restarts_the_discounted_sum() -> None:
     rewards = RewardNormaliser(2, gamma=0.5)
     terminals = np.array([[False, False], [True, False]])
     rewards(np.ones((2, 2)), terminals)
-    assert rewards.sums.tolist() == [1.0, 1.5]
+    assert rewards.discounted_sums.tolist() == [1.0, 1.5]
 
 
 def test_normalised_values_are_bounded() -> None:

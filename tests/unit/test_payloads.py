@@ -8,16 +8,16 @@ import pytest
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Payload
-from mosaic.plugins.payloads import (
-    Wishes,
-    changed,
-    differences,
-    eval_payload,
-    flattened,
-    group_name,
+from mosaic.plugins.run_payloads import (
+    RunOptions,
+    apply_assignments,
+    build_eval_payload,
+    build_train_payload,
+    default_group_name,
+    diff_settings,
+    flatten_settings,
     parse_assignment,
     parse_seeds,
-    train_payload,
     with_seed,
 )
 
@@ -31,21 +31,21 @@ def config_of(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_setting_that_was_not_given_stays_out() -> None:
-    payload = train_payload("cleanrl", "ppo", {}, DEFAULTS)
+    payload = build_train_payload("cleanrl", "ppo", {}, DEFAULTS)
     assert config_of(payload) == {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 500_000, "seed": 1}
     assert set(payload) == {"metadata", "artifacts"}
     assert Payload.parse(payload).to_json() == payload
 
 
 def test_given_settings_become_algo_params_and_false_and_null_stay_what_they_are() -> None:
-    payload = train_payload("cleanrl", "ppo", {"anneal_lr": False, "target_kl": None, "seed": 0}, DEFAULTS)
+    payload = build_train_payload("cleanrl", "ppo", {"anneal_lr": False, "target_kl": None, "seed": 0}, DEFAULTS)
     assert config_of(payload)["extras"] == {"algo_params": {"anneal_lr": False, "target_kl": None}}
     assert config_of(payload)["seed"] == 0
 
 
 def test_the_flags_of_cleanrl_become_extras_and_artifacts() -> None:
     given = {"track": True, "wandb_project_name": "p", "wandb_entity": "e", "capture_video": True, "save_model": False}
-    payload = train_payload("cleanrl", "ppo", given, DEFAULTS)
+    payload = build_train_payload("cleanrl", "ppo", given, DEFAULTS)
     assert config_of(payload)["extras"] == {
         "track_wandb": True, "wandb_project_name": "p", "wandb_entity": "e", "capture_video": True, "save_model": False,
     }  # fmt: skip
@@ -54,11 +54,11 @@ def test_the_flags_of_cleanrl_become_extras_and_artifacts() -> None:
 
 
 def test_every_wish_finds_its_place() -> None:
-    wishes = Wishes(
+    wishes = RunOptions(
         run_name="mine", tags=("a", "b"), notes="n", group="g", priority=3, max_seconds=60.0, memory_mb=500, cpus=2,
         gpus=1, keep_checkpoints=4, has_tensorboard=False,
     )  # fmt: skip
-    parsed = Payload.parse(train_payload("cleanrl", "ppo", {}, DEFAULTS, wishes))
+    parsed = Payload.parse(build_train_payload("cleanrl", "ppo", {}, DEFAULTS, wishes))
     assert parsed.run_name == "mine"
     assert (parsed.metadata.tags, parsed.metadata.notes, parsed.metadata.group) == (("a", "b"), "n", "g")
     assert (parsed.schedule.priority, parsed.schedule.max_duration_seconds) == (3, 60.0)
@@ -81,21 +81,21 @@ def test_what_is_no_list_of_seeds_is_refused(text: str) -> None:
 
 
 def test_runs_of_a_group_differ_in_their_seed_and_name_only() -> None:
-    payload = train_payload("cleanrl", "ppo", {}, DEFAULTS, Wishes(run_name="mine"))
+    payload = build_train_payload("cleanrl", "ppo", {}, DEFAULTS, RunOptions(run_name="mine"))
     made = with_seed(payload, 7, "g")
     assert (config_of(made)["seed"], made["metadata"]["group"], made["run_name"]) == (7, "g", "mine-7")
     assert config_of(payload)["seed"] == 1
 
 
 def test_the_name_of_a_group_is_one_that_the_contract_takes() -> None:
-    name = group_name("ppo", "ALE/Pong v5", 0.0)
-    Payload.parse(train_payload("cleanrl", "ppo", {}, DEFAULTS, Wishes(group=name)))
+    name = default_group_name("ppo", "ALE/Pong v5", 0.0)
+    Payload.parse(build_train_payload("cleanrl", "ppo", {}, DEFAULTS, RunOptions(group=name)))
     assert name.startswith("ppo-ALE_Pong_v5-1")
 
 
 def test_an_evaluation_takes_environment_and_seed_from_what_was_trained_but_no_settings() -> None:
-    trained = train_payload("cleanrl", "ppo", {"learning_rate": 0.1}, DEFAULTS, Wishes(tags=("t",)))
-    payload = eval_payload(trained, "/runs/x/checkpoints/512", 20, has_video=True, seed_override=9)
+    trained = build_train_payload("cleanrl", "ppo", {"learning_rate": 0.1}, DEFAULTS, RunOptions(tags=("t",)))
+    payload = build_eval_payload(trained, "/runs/x/checkpoints/512", 20, has_video=True, seed_override=9)
     assert config_of(payload) == {
         "algo": "ppo",
         "env_id": "CartPole-v1",
@@ -133,12 +133,12 @@ def test_an_assignment_without_key_or_value_is_refused(text: str) -> None:
 
 
 def test_changes_go_where_the_setting_stands() -> None:
-    payload = train_payload("cleanrl", "ppo", {}, DEFAULTS)
+    payload = build_train_payload("cleanrl", "ppo", {}, DEFAULTS)
     wanted = [
         ("seed", 5), ("learning-rate", 0.1), ("save_model", False), ("mode", "policy_eval"), ("tags", ["a"]),
         ("schedule.priority", 3), ("run_name", "mine"),
     ]  # fmt: skip
-    made = changed(payload, wanted, ("mode",))
+    made = apply_assignments(payload, wanted, ("mode",))
     assert config_of(made)["seed"] == 5
     assert config_of(made)["extras"] == {
         "algo_params": {"learning_rate": 0.1},
@@ -150,19 +150,19 @@ def test_changes_go_where_the_setting_stands() -> None:
 
 
 def test_a_path_through_something_that_is_no_object_is_refused() -> None:
-    payload = train_payload("cleanrl", "ppo", {}, DEFAULTS)
+    payload = build_train_payload("cleanrl", "ppo", {}, DEFAULTS)
     with pytest.raises(BadInput, match="seed"):
-        changed(payload, [("metadata.worker.config.seed.deeper", 1)])
+        apply_assignments(payload, [("metadata.worker.config.seed.deeper", 1)])
 
 
 def test_settings_are_compared_by_the_names_that_set_takes_and_with_their_defaults() -> None:
-    one = train_payload("cleanrl", "ppo", {"learning_rate": 0.00025, "save_model": True}, DEFAULTS)
-    other = train_payload("cleanrl", "ppo", {"learning_rate": 0.1, "seed": 2}, DEFAULTS, Wishes(priority=1))
-    assert differences(flattened(one, DEFAULTS), flattened(other, DEFAULTS)) == {
+    one = build_train_payload("cleanrl", "ppo", {"learning_rate": 0.00025, "save_model": True}, DEFAULTS)
+    other = build_train_payload("cleanrl", "ppo", {"learning_rate": 0.1, "seed": 2}, DEFAULTS, RunOptions(priority=1))
+    assert diff_settings(flatten_settings(one, DEFAULTS), flatten_settings(other, DEFAULTS)) == {
         "learning_rate": (0.00025, 0.1),
         "save_model": (True, None),
         "schedule.priority": (None, 1),
         "seed": (1, 2),
     }
-    same = train_payload("cleanrl", "ppo", {}, DEFAULTS)
-    assert "learning_rate" not in differences(flattened(one, DEFAULTS), flattened(same, DEFAULTS))
+    same = build_train_payload("cleanrl", "ppo", {}, DEFAULTS)
+    assert "learning_rate" not in diff_settings(flatten_settings(one, DEFAULTS), flatten_settings(same, DEFAULTS))

@@ -13,11 +13,18 @@ import pytest
 from tests.helpers import fake_envpool
 from tests.helpers.fake_envpool import LIVES, MOST_STEPS, POINTS, FakeGame, FakePool
 
-from cleanrl_worker.pool import Pool, PoolGame, Task, check_pool, made, task_of
-from cleanrl_worker.vector import Ending
+from cleanrl_worker.envpool_envs import (
+    EnvpoolEnvs,
+    EnvpoolGame,
+    EnvpoolTask,
+    check_envpool_env,
+    find_task,
+    make_envpool_env,
+)
+from cleanrl_worker.vector_envs import EpisodeEnd
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName
 
-TASK = Task("Breakout-v5", 0.0)
+TASK = EnvpoolTask("Breakout-v5", 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -26,52 +33,52 @@ def pools() -> Iterator[list[FakePool]]:
         yield found
 
 
-def played(games: Pool, steps: int, action: int = 1) -> tuple[list[tuple[int, Ending]], Any, Any]:
+def played(games: EnvpoolEnvs, steps: int, action: int = 1) -> tuple[list[tuple[int, EpisodeEnd]], Any, Any]:
     seen = np.zeros((steps, len(games), *games.shape), np.uint8)
     ended = []
     for step in range(steps):
         ended += [(step, ending) for ending in games.step(np.full(len(games), action), seen[step])]
-    return ended, seen, games.finish(np.full((steps, len(games)), action))
+    return ended, seen, games.finish_rollout(np.full((steps, len(games)), action))
 
 
 def test_an_id_is_envpools_or_says_by_gymnasiums_form_whether_actions_stick() -> None:
-    assert task_of("Breakout-v5", 0.1) == Task("Breakout-v5", 0.1)
-    assert task_of("ALE/Breakout-v5", 0.0) == Task("Breakout-v5", 0.25)
-    assert task_of("PongNoFrameskip-v4", 0.25) == Task("Pong-v5", 0.0)
+    assert find_task("Breakout-v5", 0.1) == EnvpoolTask("Breakout-v5", 0.1)
+    assert find_task("ALE/Breakout-v5", 0.0) == EnvpoolTask("Breakout-v5", 0.25)
+    assert find_task("PongNoFrameskip-v4", 0.25) == EnvpoolTask("Pong-v5", 0.0)
     with pytest.raises(UnknownName, match=r"No game 'Breakot-v5' in envpool. Did you mean 'Breakout-v5'\?"):
-        task_of("Breakot-v5", 0.0)
+        find_task("Breakot-v5", 0.0)
     for other in ("Ant-v5", "Breakout-v4", "CartPole-v1", "Tennis-v5"):
         with pytest.raises(UnknownName):
-            task_of(other, 0.0)
+            find_task(other, 0.0)
 
 
 def test_without_envpool_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:  # undone before the stand-in goes, or that would come back
         without.setitem(sys.modules, "envpool", None)
         with pytest.raises(MissingExtra, match=r"envpool, which is missing: pip install 'mosaic-rl\[envpool\]'"):
-            made("Breakout-v5")
+            make_envpool_env("Breakout-v5")
         # What would not fit in any case is told without it.
         with pytest.raises(BadInput, match="ppo_rnd_envpool needs an Atari game; CartPole-v1 is none"):
-            check_pool("ppo_rnd_envpool", made("CartPole-v1"))
+            check_envpool_env("ppo_rnd_envpool", make_envpool_env("CartPole-v1"))
 
 
 def test_another_kind_of_environment_is_refused_with_what_fits_it() -> None:
     with pytest.raises(BadInput, match=r"pqn_atari_envpool needs an Atari game; CartPole-v1 is none. These fit: ppo"):
-        check_pool("pqn_atari_envpool", made("CartPole-v1"))
+        check_envpool_env("pqn_atari_envpool", make_envpool_env("CartPole-v1"))
     with pytest.raises(UnknownName, match="No game 'Nothing-v5' in envpool"):
-        made("Nothing-v5")
-    assert check_pool("pqn_atari_envpool", made("Breakout-v5")) == 4
+        make_envpool_env("Nothing-v5")
+    assert check_envpool_env("pqn_atari_envpool", make_envpool_env("Breakout-v5")) == 4
 
 
 def test_a_lost_life_is_no_episode_and_the_score_counts_all_lives_unclipped(pools: list[FakePool]) -> None:
-    games = Pool(TASK, 2, 1, 1)
+    games = EnvpoolEnvs(TASK, 2, 1, 1)
     games.start()
     ended, seen, rewards = played(games, 60)
     assert set(rewards.ravel()) == {1.0}
     for env in range(2):
         steps = [step for step, ending in ended if ending.env == env]
         endings = [ending for _, ending in ended if ending.env == env]
-        assert [ending.is_episode for ending in endings[:4]] == [False, True, False, True]
+        assert [ending.is_full_episode for ending in endings[:4]] == [False, True, False, True]
         assert all(ending.is_terminal for ending in endings)
         assert (endings[1].length, endings[1].episodic_return) == (steps[1] + 1, (steps[1] + 1) * POINTS)
         length = steps[3] - steps[1]
@@ -90,12 +97,12 @@ def test_a_game_that_is_cut_short_is_not_terminal_and_its_last_pictures_are_know
     pools: list[FakePool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fake_envpool, "LEAST_LIFE", 10**6)
-    games = Pool(TASK, 1, 1, 1)
+    games = EnvpoolEnvs(TASK, 1, 1, 1)
     games.start()
     ended, seen, _ = played(games, MOST_STEPS + 5)
     ((step, ending),) = ended
     assert step == MOST_STEPS - 1
-    assert (ending.is_terminal, ending.is_episode, ending.length) == (False, True, MOST_STEPS)
+    assert (ending.is_terminal, ending.is_full_episode, ending.length) == (False, True, MOST_STEPS)
     assert (ending.observation[:3] == seen[step - 1, 0, 1:]).all()
     assert pools[-1].games[0].steps == 5
 
@@ -104,10 +111,10 @@ def test_a_game_that_is_lost_in_its_last_step_is_terminal(monkeypatch: pytest.Mo
     monkeypatch.setattr(fake_envpool, "LEAST_LIFE", MOST_STEPS)
     monkeypatch.setattr(fake_envpool, "LIVES", 1)
     monkeypatch.setattr(FakeGame, "begin", _always_the_same_length(FakeGame.begin))
-    games = Pool(TASK, 1, 1, 1)
+    games = EnvpoolEnvs(TASK, 1, 1, 1)
     games.start()
     ((_, ending),), _, _ = played(games, MOST_STEPS)
-    assert (ending.is_terminal, ending.is_episode) == (True, True)
+    assert (ending.is_terminal, ending.is_full_episode) == (True, True)
 
 
 def _always_the_same_length(begin: Any) -> Any:
@@ -125,27 +132,27 @@ def test_a_game_that_ends_in_its_idle_frames_is_an_episode(monkeypatch: pytest.M
         begin(game, is_forced=True)  # whatever was left of it, a new game has begun
 
     monkeypatch.setattr(FakeGame, "begin", unlucky)
-    games = Pool(TASK, 1, 1, 1)
+    games = EnvpoolEnvs(TASK, 1, 1, 1)
     games.start()
     ended, _, _ = played(games, 20)
-    assert all(ending.is_episode and ending.is_terminal for _, ending in ended)
+    assert all(ending.is_full_episode and ending.is_terminal for _, ending in ended)
     assert sum(ending.length for _, ending in ended) == ended[-1][0] + 1
 
 
 def test_games_begin_anew_after_a_resume_by_seeds_that_follow_from_the_step(pools: list[FakePool]) -> None:
-    games = Pool(TASK, 2, 1, 1)
+    games = EnvpoolEnvs(TASK, 2, 1, 1)
     games.start()
     played(games, 40)
-    arrays, facts = games.record()
+    arrays, facts = games.checkpoint_state()
 
     def resumed(facts: Any, seed: int = 1) -> Any:
-        again = Pool(TASK, 2, seed, 1)
+        again = EnvpoolEnvs(TASK, 2, seed, 1)
         assert again.restore(arrays, facts) == [
             "envpool cannot put games back, so all 2 of them began anew, with seeds of their own"
         ]
         first = np.zeros((2, *again.shape), np.uint8)
         again.observe(first)
-        return first.tobytes(), played(again, 20)[1].tobytes(), again.record()[1]
+        return first.tobytes(), played(again, 20)[1].tobytes(), again.checkpoint_state()[1]
 
     first, seen, after = resumed(facts)
     assert (first, seen, after) == resumed(facts)
@@ -158,7 +165,7 @@ def test_games_begin_anew_after_a_resume_by_seeds_that_follow_from_the_step(pool
 
 def test_an_evaluations_game_is_a_whole_one_and_follows_from_its_seed() -> None:
     def game_of(seed: int) -> tuple[float, int, bytes]:
-        game = PoolGame("Breakout-v5", render_mode="rgb_array")
+        game = EnvpoolGame("Breakout-v5", render_mode="rgb_array")
         assert game.render().shape == (210, 160, 3)
         pictures, _ = game.reset(seed=seed)
         seen, total, length = pictures.tobytes(), 0.0, 0
@@ -191,15 +198,15 @@ def test_who_watches_sees_each_game_with_its_own_score(pools: list[FakePool]) ->
         def is_due(self) -> bool:
             return True
 
-        def show(self, episode: int, length: int, reward: float, earned: float) -> None:
+        def publish_frame(self, episode: int, length: int, reward: float, earned: float) -> None:
             assert (self._env.render()[:, :, 0] == pools[-1].games[self._index].pictures[-1]).all()
             shown.append((self._index, episode, length, earned))
 
         def close(self) -> None:
             shown.append((self._index, 0, 0, 0.0))
 
-    watcher: Any = SimpleNamespace(camera=None, tapped=lambda envs: [Tap(env, at) for at, env in enumerate(envs)])
-    games = Pool(TASK, 2, 1, 1, watcher)
+    watcher: Any = SimpleNamespace(camera=None, tap_all=lambda envs: [Tap(env, at) for at, env in enumerate(envs)])
+    games = EnvpoolEnvs(TASK, 2, 1, 1, watcher)
     games.start()
     played(games, 50)
     games.close()
@@ -212,18 +219,18 @@ def test_whole_games_of_the_first_environment_are_filmed(pools: list[FakePool]) 
     told: list[tuple[str, int]] = []
 
     class Camera:
-        def begin(self, number: int, env: Any) -> bool:
+        def start_episode(self, number: int, env: Any) -> bool:
             told.append(("begin", number))
             return number == 1
 
-        def shoot(self, number: int) -> None:
+        def capture_frame(self, number: int) -> None:
             told.append(("shoot", pools[-1].games[0].steps))
 
-        def finish(self, number: int, episodic_return: float, length: int) -> None:
+        def finish_episode(self, number: int, episodic_return: float, length: int) -> None:
             told.append(("finish", length))
             assert episodic_return == length * POINTS
 
-    games = Pool(TASK, 2, 1, 1, frames=_filming(Camera()))
+    games = EnvpoolEnvs(TASK, 2, 1, 1, frames=_filming(Camera()))
     games.start()
     played(games, 60)
     assert told[:2] == [("begin", 0), ("begin", 1)]
@@ -234,11 +241,11 @@ def test_whole_games_of_the_first_environment_are_filmed(pools: list[FakePool]) 
 
 
 def _filming(camera: Any) -> Any:
-    return SimpleNamespace(camera=camera, tapped=lambda envs: [])
+    return SimpleNamespace(camera=camera, tap_all=lambda envs: [])
 
 
 def test_the_spaces_are_those_of_the_pictures() -> None:
-    game = PoolGame("Breakout-v5")
+    game = EnvpoolGame("Breakout-v5")
     assert isinstance(game.observation_space, gymnasium.spaces.Box)
     assert game.observation_space.shape == (4, 84, 84)
     assert game.spec is not None

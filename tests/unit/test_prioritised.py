@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanrl_worker.prioritised import BRANCHES, PrioritisedReplay, SumTree
-from cleanrl_worker.vector import Ending
+from cleanrl_worker.prioritised import BRANCHING_FACTOR, PrioritisedReplay, SumTree
+from cleanrl_worker.vector_envs import EpisodeEnd
 
 Array = np.ndarray[Any, Any]
 GAMMA, STACK, SHAPE = 0.9, 4, (2, 2)
@@ -41,7 +41,7 @@ class Games:
             step |= {"is_terminal": luck < 0.1, "is_cut": 0.1 <= luck < 0.25}
             if luck < 0.25:
                 last = np.array([np.full(SHAPE, number, np.uint8) for number in after])
-                endings.append(Ending(env, last, luck < 0.1, 0.0, 1))
+                endings.append(EpisodeEnd(env, last, luck < 0.1, 0.0, 1))
                 after = [self._next()] * STACK
             self.stacks[env] = after
             self.steps[env].append(step)
@@ -65,29 +65,29 @@ def replay_of(capacity: int, envs: int = 1, n_step: int = 3, alpha: float = 0.5)
     )
 
 
-@pytest.mark.parametrize("size", [1, 2, BRANCHES, BRANCHES + 1, 3 * BRANCHES**2])
+@pytest.mark.parametrize("size", [1, 2, BRANCHING_FACTOR, BRANCHING_FACTOR + 1, 3 * BRANCHING_FACTOR**2])
 def test_a_tree_finds_what_a_running_sum_finds(size: int) -> None:
     rng = np.random.default_rng(size)
     tree, weights = SumTree(size), np.zeros(size)
     for _ in range(5):
         numbers = rng.integers(size, size=20)
         values = rng.integers(8, size=20).astype(float)
-        tree.put(numbers, values)
+        tree.set_weights(numbers, values)
         weights[numbers] = values
         if not weights.any():
             continue
         assert tree.total == weights.sum()
         sums = rng.random(50) * weights.sum()
         expected = np.searchsorted(np.cumsum(weights), sums, side="right")
-        np.testing.assert_array_equal(tree.find(sums), expected)
+        np.testing.assert_array_equal(tree.find_indices(sums), expected)
 
 
 def test_a_tree_never_finds_what_has_no_weight_however_sums_are_rounded() -> None:
     rng = np.random.default_rng(0)
     tree = SumTree(40_000)
     numbers = np.arange(0, 40_000, 7)
-    tree.put(numbers, rng.random(len(numbers)) ** 20)
-    ends = tree.find(np.array([0.0, tree.total, np.nextafter(tree.total, np.inf), tree.total / 3]))
+    tree.set_weights(numbers, rng.random(len(numbers)) ** 20)
+    ends = tree.find_indices(np.array([0.0, tree.total, np.nextafter(tree.total, np.inf), tree.total / 3]))
     assert (tree.leaves[ends] > 0).all()
 
 
@@ -103,7 +103,7 @@ def test_what_is_drawn_reaches_ahead_and_never_over_an_end(envs: int, n_step: in
     truth = {
         tuple(games.steps[env][index]["seen"]): (env, index) for env in range(envs) for index in range(steps)[-kept:]
     }
-    batch, drawn = replay.batch(16), set()
+    batch, drawn = replay.allocate_batch(16), set()
     for _ in range(30):
         replay.sample(batch)
         for row in range(16):
@@ -123,21 +123,21 @@ def test_what_surprised_is_drawn_more_often_and_counts_less_each_time() -> None:
     replay.start(games.frames)
     for _ in range(16):
         games.play(replay)
-    batch = replay.batch(1000)
+    batch = replay.allocate_batch(1000)
     replay.sample(batch)
-    spots = np.unique(batch.spots)
+    spots = np.unique(batch.indices)
     assert len(spots) == 16
     assert (batch.weights == 1).all()
     surprises = np.where(spots == spots[5], 9.0, 1.0)
-    replay.settle(spots, surprises)
+    replay.update_priorities(spots, surprises)
     replay.sample(batch)
-    assert (batch.spots == spots[5]).sum() == pytest.approx(1000 * 3 / 18, abs=2)
-    expected = np.where(batch.spots == spots[5], 3.0**-0.4, 1.0)
+    assert (batch.indices == spots[5]).sum() == pytest.approx(1000 * 3 / 18, abs=2)
+    expected = np.where(batch.indices == spots[5], 3.0**-0.4, 1.0)
     np.testing.assert_allclose(batch.weights, expected, rtol=1e-5)
     # What is new counts as surprising as the greatest surprise so far.
     games.play(replay)
     replay.sample(batch)
-    assert (batch.spots == (spots[-1] + 1)).sum() == pytest.approx(1000 * 3 / 20, abs=2)
+    assert (batch.indices == (spots[-1] + 1)).sum() == pytest.approx(1000 * 3 / 20, abs=2)
 
 
 def test_a_surprise_about_what_has_left_meanwhile_does_not_bring_it_back() -> None:
@@ -145,11 +145,11 @@ def test_a_surprise_about_what_has_left_meanwhile_does_not_bring_it_back() -> No
     replay.start(games.frames)
     for _ in range(8):
         games.play(replay)
-    batch = replay.batch(64)
+    batch = replay.allocate_batch(64)
     replay.sample(batch)
     for _ in range(3):
         games.play(replay)
-    replay.settle(batch.spots, np.full(64, 5.0))
+    replay.update_priorities(batch.indices, np.full(64, 5.0))
     oldest = games.steps[0][-8]["seen"]
     replay.sample(batch)
     seen = {tuple(stack) for stack in batch.observations[:, :, 0, 0].tolist()}
@@ -160,22 +160,22 @@ def test_a_surprise_about_what_has_left_meanwhile_does_not_bring_it_back() -> No
 def test_a_restored_buffer_draws_as_the_first_one_would_have() -> None:
     games, replay = Games(2), replay_of(20, 2)
     replay.start(games.frames)
-    batch = replay.batch(8)
+    batch = replay.allocate_batch(8)
     for _ in range(25):
         games.play(replay)
         replay.sample(batch)
-        replay.settle(batch.spots, games.rng.random(8))
-    arrays, facts = replay.record(1)
+        replay.update_priorities(batch.indices, games.rng.random(8))
+    arrays, facts = replay.checkpoint_state(1)
     arrays = {name: part.copy() for name, part in arrays.items()}
     other = replay_of(20, 2)
     assert other.restore(arrays, facts) is None
-    again = other.batch(8)
+    again = other.allocate_batch(8)
     for one in (replay, other):
         one.beta = 1.0
     for _ in range(5):
         replay.sample(batch)
         other.sample(again)
-        for name in ("spots", "frames", "rewards", "discounts", "weights"):
+        for name in ("indices", "frames", "rewards", "discounts", "weights"):
             np.testing.assert_array_equal(getattr(batch, name), getattr(again, name))
 
 
@@ -184,12 +184,12 @@ def test_one_that_was_too_large_to_be_saved_begins_anew() -> None:
     replay.start(games.frames)
     for _ in range(9):
         games.play(replay)
-    arrays, facts = replay.record(0)
+    arrays, facts = replay.checkpoint_state(0)
     assert arrays == {}
     other = replay_of(20)
     assert "filled anew" in str(other.restore(arrays, facts))
     other.start(games.frames)
     games.play(other)
-    batch = other.batch(4)
+    batch = other.allocate_batch(4)
     other.sample(batch)
-    assert set(batch.spots) == {0}
+    assert set(batch.indices) == {0}

@@ -6,21 +6,21 @@ import ast
 from pathlib import Path
 
 from mosaic.contracts.folder import RunFolder
-from mosaic.probe.build import built
-from mosaic.probe.launch import script_environment
+from mosaic.probe.build import build_probe
 from mosaic.probe.plugin import describe
+from mosaic.probe.script_env import script_environment
 
 PARTS = {"frames": True, "metrics": True, "checkpoints": True, "console": True, "wandb": True, "compat": False}
 
 
 def test_the_folder_holds_the_probe_only(tmp_path: Path) -> None:
-    folder = built(tmp_path)
+    folder = build_probe(tmp_path)
     assert {path.name for path in folder.iterdir()} == {"sitecustomize.py", "_mosaic_probe"}
-    assert built(tmp_path) == folder
+    assert build_probe(tmp_path) == folder
 
 
 def test_every_file_of_it_is_python_3_8_and_imports_nothing_of_ours(tmp_path: Path) -> None:
-    for path in built(tmp_path).rglob("*.py"):
+    for path in build_probe(tmp_path).rglob("*.py"):
         tree = ast.parse(path.read_text(), feature_version=(3, 8))
         for node in ast.walk(tree):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -35,7 +35,7 @@ def test_the_environment_is_the_callers_and_the_probe_stands_before_its_path(tmp
     assert made["HOME"] == "/home/me"
     assert made["OMP_NUM_THREADS"] == "3"
     assert made["OPENBLAS_NUM_THREADS"] == "1"
-    assert made["PYTHONPATH"] == f"{built(tmp_path / 'probe')}:/mine"
+    assert made["PYTHONPATH"] == f"{build_probe(tmp_path / 'probe')}:/mine"
     assert made["CLEANRL_TENSORBOARD_DIR"] == str(run.tensorboard)
     assert made["WANDB_MODE"] == "offline"
     assert "total_timesteps=50" in made["MOSAIC_PROBE"].split()

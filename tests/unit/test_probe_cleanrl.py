@@ -10,9 +10,9 @@ import pytest
 from tests.helpers.probe_cleanrl import make_checkout
 from tests.helpers.probe_scripts import written
 
-from cleanrl_worker import foreign
-from cleanrl_worker.config import assigned
-from cleanrl_worker.scripts import planned
+from cleanrl_worker import user_cleanrl
+from cleanrl_worker.script_job import build_script_job
+from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, ConfigRefused, MissingExtra, UnknownName
 
 
@@ -23,17 +23,17 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fields(place: Path) -> dict[str, dict[str, Any]]:
-    return {field["name"]: field for field in foreign.fields(place / "cleanrl" / "walk.py")}
+    return {field["name"]: field for field in user_cleanrl.script_fields(place / "cleanrl" / "walk.py")}
 
 
 def test_only_files_with_args_are_algorithms(place: Path) -> None:
-    assert list(foreign.algorithms(str(place))) == ["cleanrl:walk"]
-    assert foreign.algorithms(str(place)) == foreign.algorithms(str(place / "cleanrl"))
+    assert list(user_cleanrl.script_algorithms(str(place))) == ["cleanrl:walk"]
+    assert user_cleanrl.script_algorithms(str(place)) == user_cleanrl.script_algorithms(str(place / "cleanrl"))
 
 
 def test_a_script_that_cannot_be_read_takes_no_other_away(place: Path) -> None:
     written(place / "cleanrl", "\nclass Args:\n    x: int = (\n", "broken.py")
-    assert list(foreign.algorithms(str(place))) == ["cleanrl:walk"]
+    assert list(user_cleanrl.script_algorithms(str(place))) == ["cleanrl:walk"]
 
 
 def test_types_and_defaults_are_those_of_the_script(fields: dict[str, dict[str, Any]]) -> None:
@@ -75,13 +75,13 @@ def config(place: Path, algo: str = "cleanrl:walk", **extras: Any) -> dict[str, 
 
 
 def plan(place: Path, **extras: Any) -> Any:
-    return planned(assigned(config(place, **extras)))
+    return build_script_job(parse_request(config(place, **extras)))
 
 
 @pytest.fixture
 def able(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interpreter that lacks nothing."""
-    monkeypatch.setattr("cleanrl_worker.scripts.lacks", lambda *_: None)
+    monkeypatch.setattr("cleanrl_worker.script_job.missing_package_problem", lambda *_: None)
 
 
 @pytest.mark.usefixtures("able")
@@ -117,11 +117,11 @@ def test_a_setting_that_does_not_fit_is_refused_with_its_path(place: Path, extra
 @pytest.mark.usefixtures("able")
 def test_what_is_not_there_is_named(place: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="Did you mean 'walk'"):
-        planned(assigned(config(place, "cleanrl:wlak")))
+        build_script_job(parse_request(config(place, "cleanrl:wlak")))
     with pytest.raises(BadInput, match="no folder"):
-        planned(assigned(config(tmp_path / "nowhere")))
+        build_script_job(parse_request(config(tmp_path / "nowhere")))
     with pytest.raises(ConfigRefused, match="--cleanrl PATH"):
-        planned(assigned({"algo": "cleanrl:walk"}))
+        build_script_job(parse_request({"algo": "cleanrl:walk"}))
 
 
 def test_an_interpreter_that_cannot_run_it_is_refused(place: Path, tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mosaic.cli.script import argument, script_config, script_name
-from mosaic.cli.settings import own_extras
+from mosaic.cli.algorithm_options import parse_own_cleanrl
+from mosaic.cli.script_command import flag_value, script_config, script_name
 from mosaic.contracts.errors import BadInput
 
 
@@ -50,14 +50,14 @@ def test_another_argument_can_name_the_environment() -> None:
 
 
 def test_a_flag_without_a_value_has_none() -> None:
-    assert argument(["--seed", "--other"], ["seed"]) is None
-    assert argument(["--seed"], ["seed"]) is None
-    assert argument(["--seed="], ["seed"]) == ""
+    assert flag_value(["--seed", "--other"], ["seed"]) is None
+    assert flag_value(["--seed"], ["seed"]) is None
+    assert flag_value(["--seed="], ["seed"]) == ""
 
 
 def test_a_cleanrl_of_ones_own_is_found_in_the_arguments() -> None:
-    assert own_extras(["cleanrl:ppo", "--cleanrl", "/c", "--cleanrl-python=/v/bin/python"]) == {
+    assert parse_own_cleanrl(["cleanrl:ppo", "--cleanrl", "/c", "--cleanrl-python=/v/bin/python"]) == {
         "cleanrl": "/c",
         "cleanrl_python": "/v/bin/python",
     }
-    assert own_extras(["ppo", "--seed", "1"]) == {}
+    assert parse_own_cleanrl(["ppo", "--seed", "1"]) == {}

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from mosaic.probe.inside.compat import old_infos
+from mosaic.probe.inside.compat import to_old_infos
 
 
 def test_each_environment_that_ended_has_an_info_of_its_own() -> None:
@@ -21,7 +21,7 @@ def test_each_environment_that_ended_has_an_info_of_its_own() -> None:
         infos = envs.step(np.zeros(3, dtype=int))[4]
     envs.close()
     ended = np.flatnonzero(infos["_final_info"])
-    changed = old_infos(infos, 3)
+    changed = to_old_infos(infos, 3)
     assert len(changed["final_info"]) == len(changed["final_observation"]) == 3
     for index in range(3):
         info = changed["final_info"][index]
@@ -41,6 +41,6 @@ def test_values_that_an_environment_does_not_have_are_left_out() -> None:
         "_final_info": np.array([True, True]),
         "final_obs": np.array([None, None], dtype=object),
     }
-    first, second = old_infos(infos, 2)["final_info"]
+    first, second = to_old_infos(infos, 2)["final_info"]
     assert first == {"lives": 3, "n": {"x": 1}}
     assert second == {"n": {"x": 2}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mosaic.contracts.console import LONGEST_LINE, ConsoleReader, Reading
+from mosaic.contracts.console_parser import MAX_LINE_LENGTH, ConsoleParser, ConsoleReading
 
 TABLE = """
 ---------------------------------
@@ -18,8 +18,8 @@ TABLE = """
 """
 
 
-def read(*texts: str) -> list[Reading]:
-    reader = ConsoleReader()
+def read(*texts: str) -> list[ConsoleReading]:
+    reader = ConsoleParser()
     return [reading for text in texts for reading in reader.feed(text)]
 
 
@@ -56,7 +56,7 @@ def test_text_may_come_in_any_pieces() -> None:
 
 
 def test_a_line_that_is_too_long_is_passed_over_and_the_next_one_is_read() -> None:
-    long = "global_step=1, " + "x" * LONGEST_LINE
+    long = "global_step=1, " + "x" * MAX_LINE_LENGTH
     assert [reading.step for reading in read(long, long, "\nglobal_step=2\n")] == [2]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.helpers.probe_scripts import episodes, events, points
 
-from mosaic.contracts.console import ConsoleReader
-from mosaic.contracts.events import KINDS
+from mosaic.contracts.console_parser import ConsoleParser
+from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal
 from mosaic.probe.inside import core
@@ -32,20 +32,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def heard(probe: Probe, text: str) -> None:
-    for reading in ConsoleReader().feed(text + "\n"):
-        probe.console(reading)
+    for reading in ConsoleParser().feed(text + "\n"):
+        probe.add_console_reading(reading)
 
 
 def test_scalars_reach_the_journal_as_tensorboard_stores_them(run: RunFolder) -> None:
     probe = Probe()
-    probe.scalar(WRITER, "losses/x", 0.1, 5)
-    probe.scalar(WRITER, "losses/x", float("nan"), 6)
+    probe.add_scalar(WRITER, "losses/x", 0.1, 5)
+    probe.add_scalar(WRITER, "losses/x", float("nan"), 6)
     probe.close()
     (first, second) = points(run)["losses/x"]
     assert (first[0], round(first[2], 9)) == (5, 0.100000001)
     assert second[2] is None
     for event in events(run):
-        KINDS[event["kind"]].model_validate(event)
+        EVENT_TYPES[event["kind"]].model_validate(event)
 
 
 def test_the_better_source_of_a_tag_wins(run: RunFolder, clock: list[float]) -> None:
@@ -73,10 +73,10 @@ def test_a_tag_of_the_console_waits_for_a_better_source(run: RunFolder, clock: l
 
 def test_return_and_length_that_a_script_logs_are_one_episode(run: RunFolder) -> None:
     probe = Probe()
-    probe.episode(3, 21.0, 21)
-    probe.scalar(WRITER, "charts/episodic_return", 21.0, 100)
-    probe.scalar(WRITER, "charts/episodic_length", 21, 100)
-    probe.scalar(WRITER, "charts/episodic_return", 30.0, 200)
+    probe.add_episode(3, 21.0, 21)
+    probe.add_scalar(WRITER, "charts/episodic_return", 21.0, 100)
+    probe.add_scalar(WRITER, "charts/episodic_length", 21, 100)
+    probe.add_scalar(WRITER, "charts/episodic_return", 30.0, 200)
     probe.close()
     rows = [(row[0], row[1], row[2], row[4], row[5]) for row in episodes(run)]
     assert rows == [(1, 3, 100, 21.0, 21), (2, 0, 200, 30.0, 0)]
@@ -86,10 +86,10 @@ def test_return_and_length_that_a_script_logs_are_one_episode(run: RunFolder) ->
 def test_a_script_that_logs_its_episodes_is_the_only_one_who_counts(run: RunFolder, clock: list[float]) -> None:
     probe = Probe()
     probe.has_writer = True
-    probe.episode(0, 5.0, 5)
+    probe.add_episode(0, 5.0, 5)
     probe.flush(clock[0])
     assert episodes(run) == []
-    probe.scalar(WRITER, "charts/episodic_return", 5.0, 5)
+    probe.add_scalar(WRITER, "charts/episodic_return", 5.0, 5)
     heard(probe, "global_step=5, episodic_return=5")
     clock[0] += 60
     probe.close()
@@ -99,11 +99,11 @@ def test_a_script_that_logs_its_episodes_is_the_only_one_who_counts(run: RunFold
 def test_our_own_episodes_count_where_the_script_logs_none(run: RunFolder, clock: list[float]) -> None:
     probe = Probe()
     probe.has_writer = True
-    probe.episode(0, 5.0, 5)
-    clock[0] += core.HOLD_S + 1
+    probe.add_episode(0, 5.0, 5)
+    clock[0] += core.EPISODE_HOLD_S + 1
     probe.flush(clock[0])
     assert [row[4] for row in episodes(run)] == [5.0]
-    probe.scalar(WRITER, "charts/episodic_return", 5.0, 5)
+    probe.add_scalar(WRITER, "charts/episodic_return", 5.0, 5)
     probe.close()
     assert len(episodes(run)) == 1, "whoever came first stays the source"
 
@@ -120,10 +120,10 @@ def test_processes_of_one_run_agree_on_the_source_of_episodes(run: RunFolder, cl
     parent, child = Probe(), Probe()
     child._journal = Journal(run.path / "journal.77.jsonl")
     child.is_child = True
-    child.cells = 2
+    child.num_envs = 2
     child.steps = 10
-    child.episode(1, 9.0, 9)
-    parent.scalar(WRITER, "charts/episodic_return", 9.0, 20)
+    child.add_episode(1, 9.0, 9)
+    parent.add_scalar(WRITER, "charts/episodic_return", 9.0, 20)
     parent.close()
     clock[0] += 60
     child.close()
@@ -133,9 +133,9 @@ def test_processes_of_one_run_agree_on_the_source_of_episodes(run: RunFolder, cl
 def test_children_number_their_episodes_by_the_clock(run: RunFolder, clock: list[float]) -> None:
     child = Probe()
     child.is_child = True
-    child.cells = 4
+    child.num_envs = 4
     child.steps = 10
-    child.episode(1, 9.0, 9)
+    child.add_episode(1, 9.0, 9)
     child.close()
     (row,) = episodes(run)
     assert (row[0], row[2]) == (1_000_000_000, 40)
@@ -146,7 +146,7 @@ def test_processes_side_by_side_give_no_number_twice(run: RunFolder, clock: list
     for pid in (1, 2):
         probe = Probe()
         probe._journal = Journal(run.path / f"journal.{pid}.jsonl")
-        probe.episode(0, 9.0, 9)
+        probe.add_episode(0, 9.0, 9)
         probe.close()
     assert [row[0] for row in episodes(run)] == [1, 1_000_000_000]
 
@@ -156,7 +156,7 @@ def test_progress_names_the_scripts_own_step_and_total(run: RunFolder, clock: li
     probe.has_environments = True
     probe.steps = 100
     probe.flush(clock[0])
-    probe.scalar(WRITER, "losses/x", 1.0, 640)
+    probe.add_scalar(WRITER, "losses/x", 1.0, 640)
     probe.close()
     told = [(event["global_step"], event["total_timesteps"]) for event in events(run, "progress")]
     assert told == [(100, 1000), (640, 1000)]
@@ -172,9 +172,9 @@ def test_a_disk_that_is_full_stops_nothing_and_loses_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(probe, "_write", full)
-        probe.scalar(WRITER, "losses/x", 1.0, 1)
-        probe.scalar(WRITER, "charts/episodic_return", 2.0, 1)
-        probe.event("warning", text="x", code="y")
+        probe.add_scalar(WRITER, "losses/x", 1.0, 1)
+        probe.add_scalar(WRITER, "charts/episodic_return", 2.0, 1)
+        probe.write_event("warning", text="x", code="y")
         clock[0] += 10
         probe.flush(clock[0])
         clock[0] += 10
@@ -187,17 +187,17 @@ def test_a_disk_that_is_full_stops_nothing_and_loses_nothing(
 def test_a_signal_in_the_middle_of_a_flush_neither_blocks_nor_writes_twice(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(core, "EVENT_PATIENCE_S", 0.01)
+    monkeypatch.setattr(core, "EVENT_LOCK_TIMEOUT_S", 0.01)
     probe = Probe()
     written = probe._write
 
     def interrupted(kind: str, **facts: object) -> None:
         probe.flush(0.0, is_last=True)
-        probe.event("artifact", what="checkpoint_file", path="x")
+        probe.write_event("artifact", what="checkpoint_file", path="x")
         written(kind, **facts)
 
     monkeypatch.setattr(probe, "_write", interrupted)
-    probe.scalar(WRITER, "losses/x", 1.0, 1)
+    probe.add_scalar(WRITER, "losses/x", 1.0, 1)
     probe.close()
     assert len(points(run)["losses/x"]) == 1
     assert events(run, "artifact") == []

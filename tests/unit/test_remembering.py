@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanrl_worker.pictures import Sizes
+from cleanrl_worker.conv_network import ConvNetworkSizes
 from mosaic.arena import evaluate
 from mosaic.envs import make
 from mosaic.run import Checkpoint
@@ -21,14 +21,14 @@ class Diary:
     def __init__(self) -> None:
         self.told: list[Any] = []
 
-    def begin(self, row: int) -> None:
+    def reset_state(self, row: int) -> None:
         self.told.append(("begins", row))
 
     def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
         self.told.append("acts")
         return np.zeros(len(observations), int)
 
-    def draw(self, observations: np.ndarray, rngs: Sequence[np.random.Generator]) -> np.ndarray:
+    def sample(self, observations: np.ndarray, rngs: Sequence[np.random.Generator]) -> np.ndarray:
         return self.act(observations, False, rngs[0])
 
 
@@ -45,7 +45,7 @@ def test_the_arena_tells_of_every_beginning_before_the_first_action(deterministi
 def test_a_memory_is_emptied_by_a_beginning_and_by_nothing_else() -> None:
     from cleanrl_worker.algorithms import ppo_atari_lstm
 
-    agent = ppo_atari_lstm.Agent(6, Sizes((4, 4, 4), 8), 8)
+    agent = ppo_atari_lstm.Agent(6, ConvNetworkSizes((4, 4, 4), 8), 8)
     agent.initialise(np.random.default_rng(1))
     facts = {"algorithm": "ppo_atari_lstm", "first_action": 0}
     policy: Any = ppo_atari_lstm.load_policy(Checkpoint(Path("none"), 0, agent.state_dict(), {}, facts, {}))
@@ -61,7 +61,7 @@ def test_a_memory_is_emptied_by_a_beginning_and_by_nothing_else() -> None:
     again = remembered_after(moving)
     assert not (first == again).all()
     assert not (remembered_after(still) == remembered_after(still)).all(), "a game may stand still"
-    policy.begin(0)
+    policy.reset_state(0)
     anew = remembered_after(moving)
     assert (anew[:, 0] == first[:, 0]).all()
     assert not (anew[:, 1] == first[:, 1]).all()

@@ -7,7 +7,7 @@ import pytest
 
 from cleanrl_worker import replay
 from cleanrl_worker.replay import FrameReplay, Replay
-from cleanrl_worker.vector import Ending
+from cleanrl_worker.vector_envs import EpisodeEnd
 from mosaic.contracts.errors import BadInput
 
 Array = np.ndarray[Any, Any]
@@ -28,7 +28,7 @@ class Life:
         self.moment += 1
         return np.array([[env, self.moment, self.moment] for env in range(self.envs)], np.float32)
 
-    def step(self) -> tuple[Array, Array, list[Ending], Array]:
+    def step(self) -> tuple[Array, Array, list[EpisodeEnd], Array]:
         actions = self.rng.integers(5, size=(self.envs, 1))
         rewards = self.rng.normal(size=self.envs).astype(np.float32)
         after, endings = self._seen(), []
@@ -36,7 +36,7 @@ class Life:
         for env in range(self.envs):
             luck = self.rng.random()
             if luck < 0.3:
-                endings.append(Ending(env, after[env] + 0.5, luck < 0.1, 0.0, 1))
+                endings.append(EpisodeEnd(env, after[env] + 0.5, luck < 0.1, 0.0, 1))
                 true_after[env] += 0.5
             self.truth[env].append(
                 (self.now[env], int(actions[env, 0]), float(rewards[env]), luck < 0.1, true_after[env])
@@ -54,7 +54,7 @@ def test_every_kept_transition_is_drawn_as_it_was_and_no_other(envs: int, steps:
     for _ in range(steps):
         kept.add(*life.step())
     assert len(kept) == min(10, steps) * envs
-    batch, drawn = kept.batch(64), set()
+    batch, drawn = kept.allocate_batch(64), set()
     truth = {(env, int(row[0][1])): row for env in range(envs) for row in life.truth[env][-10:]}
     for _ in range(40):
         kept.sample(batch)
@@ -70,7 +70,7 @@ def test_every_kept_transition_is_drawn_as_it_was_and_no_other(envs: int, steps:
     assert drawn == truth.keys()
     cut = [row for row in truth.values() if row[4][1] % 1 and not row[3]]
     # The row of the newest observation may still have what it held before.
-    assert len(cut) <= len(kept.record(1)[0].get("replay.cut.spots", ())) <= len(cut) + envs
+    assert len(cut) <= len(kept.checkpoint_state(1)[0].get("replay.cut.spots", ())) <= len(cut) + envs
 
 
 @pytest.mark.parametrize("steps", [5, 10, 13, 14, 15, 31])
@@ -92,7 +92,7 @@ def test_stacks_are_rebuilt_as_a_frame_stack_would_have_made_them(envs: int, ste
         for env in range(envs):
             if (step + env) % 6 == 5:
                 is_terminal = step > 8
-                endings.append(Ending(env, rolled[env].reshape(-1).copy(), is_terminal, 0.0, 1))
+                endings.append(EpisodeEnd(env, rolled[env].reshape(-1).copy(), is_terminal, 0.0, 1))
                 after[env] = np.repeat(frame()[env][None], stack, 0)
             else:
                 is_terminal = False
@@ -101,9 +101,9 @@ def test_stacks_are_rebuilt_as_a_frame_stack_would_have_made_them(envs: int, ste
         frames.add(np.full(envs, step), np.full(envs, step, np.float32), endings, after[:, -1])
         stacks = after
         shown = np.zeros((envs, stack, *shape), np.uint8)
-        frames.newest(shown)
+        frames.write_newest_stacks(shown)
         assert (shown == stacks).all()
-    batch, seen = frames.batch(64), set()
+    batch, seen = frames.allocate_batch(64), set()
     for _ in range(30):
         frames.sample(batch)
         for index in range(batch.rows):
@@ -124,16 +124,16 @@ def test_a_restored_buffer_draws_what_the_other_would_have_drawn(kind: str, step
     def made() -> Any:
         return Replay(10, 2, FLOATS, (1, np.int64), 3) if kind == "rows" else FrameReplay(10, 2, (3,), 3, 3)
 
-    def added(into: Any, actions: Array, rewards: Array, endings: list[Ending], after: Array) -> None:
+    def added(into: Any, actions: Array, rewards: Array, endings: list[EpisodeEnd], after: Array) -> None:
         into.add(actions if kind == "rows" else actions[:, 0], rewards, endings, after)
 
     life, one, other = Life(2), made(), made()
     one.start(life.now)
     for _ in range(steps):
         added(one, *life.step())
-    one.sample(one.batch(8))
-    assert other.restore(*one.record(limit_mb=1)) is None
-    first, second = one.batch(8), other.batch(8)
+    one.sample(one.allocate_batch(8))
+    assert other.restore(*one.checkpoint_state(limit_mb=1)) is None
+    first, second = one.allocate_batch(8), other.allocate_batch(8)
     for _ in range(15):
         one.sample(first)
         other.sample(second)
@@ -142,8 +142,8 @@ def test_a_restored_buffer_draws_what_the_other_would_have_drawn(kind: str, step
         step = life.step()
         added(one, *step)
         added(other, *step)
-    again, facts = one.record(1)
-    others, other_facts = other.record(1)
+    again, facts = one.checkpoint_state(1)
+    others, other_facts = other.checkpoint_state(1)
     assert facts == other_facts
     assert all(again[key].tobytes() == others[key].tobytes() for key in again)
 
@@ -153,7 +153,7 @@ def test_beyond_the_limit_only_the_facts_are_saved_and_restoring_says_so() -> No
     kept.start(life.now)
     for _ in range(30):
         kept.add(*life.step())
-    arrays, facts = kept.record(limit_mb=0.0001)
+    arrays, facts = kept.checkpoint_state(limit_mb=0.0001)
     assert arrays == {}
     problem = Replay(50_000, 1, FLOATS, (1, np.int64), 1).restore(arrays, facts)
     assert problem is not None
@@ -166,15 +166,15 @@ def test_a_buffer_of_another_size_is_restored_where_it_was_not_yet_full() -> Non
     for _ in range(20):
         kept.add(*life.step())
     larger = Replay(60, 2, FLOATS, (1, np.int64), 1)
-    assert larger.restore(*kept.record(1)) is None
-    first, second = kept.batch(500), larger.batch(500)
+    assert larger.restore(*kept.checkpoint_state(1)) is None
+    first, second = kept.allocate_batch(500), larger.allocate_batch(500)
     kept.sample(first)
     larger.sample(second)
     assert (first.next_observations == second.next_observations).all()
     assert (first.observations == second.observations).all()
-    smaller = Replay(30, 2, FLOATS, (1, np.int64), 1).restore(*kept.record(1))
+    smaller = Replay(30, 2, FLOATS, (1, np.int64), 1).restore(*kept.checkpoint_state(1))
     kept.add(*life.step())
-    wrapped = Replay(60, 2, FLOATS, (1, np.int64), 1).restore(*kept.record(1))
+    wrapped = Replay(60, 2, FLOATS, (1, np.int64), 1).restore(*kept.checkpoint_state(1))
     assert "another size" in str(smaller)
     assert "another size" in str(wrapped)
 
@@ -186,9 +186,9 @@ def test_after_an_unseen_reset_the_newest_step_keeps_its_own_next_observation(ki
     kept.start(np.zeros((1, 1)))
     for moment in range(1, steps + 1):
         kept.add(np.zeros((1, 1) if kind == "rows" else 1), np.zeros(1), [], np.full((1, 1), moment))
-    kept.interrupt(np.full((1, 1), 100))
+    kept.mark_truncated(np.full((1, 1), 100))
     kept.add(np.zeros((1, 1) if kind == "rows" else 1), np.zeros(1), [], np.full((1, 1), 101))
-    batch = kept.batch(200)
+    batch = kept.allocate_batch(200)
     kept.sample(batch)
     now, following = (part.reshape(200, -1) for part in (batch.observations, batch.next_observations))
     moves = set(zip(now[:, -1].tolist(), following[:, -1].tolist(), strict=True))
@@ -204,7 +204,7 @@ def test_pixels_stay_bytes_and_are_stored_once() -> None:
     kept = Replay(8, 1, (5, np.uint8), (1, np.int64), 1)
     kept.start(np.full((1, 5), 200))
     kept.add(np.zeros((1, 1), int), np.ones(1), [], np.full((1, 5), 201))
-    batch = kept.batch(2)
+    batch = kept.allocate_batch(2)
     kept.sample(batch)
     assert batch.observations.dtype == np.uint8
     assert batch.next_observations.tolist() == [[201] * 5] * 2
@@ -215,7 +215,7 @@ def test_samples_are_uniform_over_all_that_is_kept() -> None:
     kept.start(np.zeros((1, 1)))
     for index in range(1, 90):
         kept.add(np.zeros((1, 1)), np.zeros(1), [], np.full((1, 1), index))
-    batch = kept.batch(40_000)
+    batch = kept.allocate_batch(40_000)
     kept.sample(batch)
     counts = np.bincount(batch.observations[:, 0].astype(int), minlength=89)
     assert (counts[:49] == 0).all()
@@ -224,9 +224,9 @@ def test_samples_are_uniform_over_all_that_is_kept() -> None:
 
 
 def test_a_buffer_larger_than_the_free_memory_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "free_bytes", lambda: 1_000_000_000)
+    monkeypatch.setattr(replay, "available_memory_bytes", lambda: 1_000_000_000)
     replay.check_memory("dqn_atari", 100_000, 706_000_000)
     with pytest.raises(BadInput, match=r"needs? 7\.1 GB .* 1,000,000 transitions; 1\.0 GB .* buffer_size to 113,314"):
         replay.check_memory("dqn_atari", 1_000_000, 7_060_000_000)
     monkeypatch.undo()
-    assert replay.free_bytes() > 1_000_000
+    assert replay.available_memory_bytes() > 1_000_000

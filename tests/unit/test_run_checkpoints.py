@@ -23,13 +23,13 @@ from mosaic.run.checkpoints import (
     MANIFEST,
     STATE,
     WEIGHTS,
-    _digest_of,
+    _manifest_digest,
     _manifest_text,
-    point,
+    list_steps,
+    move_aside,
     prune,
-    set_aside,
-    steps,
-    tidy,
+    recover_interrupted_writes,
+    update_link,
     write,
 )
 
@@ -45,7 +45,7 @@ def written(folder: RunFolder, step: int, **facts: Any) -> Path:
 
 def test_what_is_saved_comes_back(folder: RunFolder) -> None:
     found = load_checkpoint(written(folder, 1000))
-    assert (found.step, found.facts, found.passed_over) == (1000, FACTS, ())
+    assert (found.step, found.facts, found.skipped) == (1000, FACTS, ())
     for saved, loaded in ((SAVED_WEIGHTS, found.weights), (ARRAYS, found.arrays)):
         assert saved.keys() == loaded.keys()
         for name in saved:
@@ -62,7 +62,7 @@ def test_a_transposed_array_comes_back_as_it_looks(folder: RunFolder) -> None:
 
 def test_a_link_leads_to_its_checkpoint(folder: RunFolder) -> None:
     written(folder, 1000)
-    point(folder.last_checkpoint, 1000)
+    update_link(folder.last_checkpoint, 1000)
     assert load_checkpoint(folder.last_checkpoint).step == 1000
     assert os.readlink(folder.last_checkpoint) == "1000"
 
@@ -83,7 +83,7 @@ def test_a_cut_file_is_damage_and_the_one_before_is_named(folder: RunFolder, nam
     assert str(good) in str(caught.value)
     found = last_good_checkpoint(folder)
     assert found is not None
-    assert (found.step, found.passed_over) == (1000, (file.parent,))
+    assert (found.step, found.skipped) == (1000, (file.parent,))
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, STATE, MANIFEST])
@@ -116,7 +116,7 @@ def forged(path: Path, state: bytes) -> None:
     (path / STATE).write_bytes(state)
     body = json.loads((path / MANIFEST).read_text())
     body["files"][STATE] = {"size_bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}
-    body["sha256"] = _digest_of(body)
+    body["sha256"] = _manifest_digest(body)
     (path / MANIFEST).write_text(_manifest_text(body))
 
 
@@ -159,7 +159,7 @@ def test_the_newest_and_the_best_are_kept(folder: RunFolder) -> None:
     for step in (900, 1000, 2000, 10000):
         written(folder, step)
     prune(folder, keep=2, best=900)
-    assert steps(folder) == [900, 2000, 10000]
+    assert list_steps(folder) == [900, 2000, 10000]
 
 
 def test_leftovers_of_a_killed_process_go_and_what_it_was_replacing_comes_back(folder: RunFolder) -> None:
@@ -169,7 +169,7 @@ def test_leftovers_of_a_killed_process_go_and_what_it_was_replacing_comes_back(f
         (folder.checkpoints / name).mkdir()
         (folder.checkpoints / name / STATE).write_bytes(b"half")
     (folder.checkpoints / ".last.tmp").symlink_to("2000")
-    tidy(folder)
+    recover_interrupted_writes(folder)
     assert [path.name for path in folder.checkpoints.iterdir()] == ["1000"]
     assert load_checkpoint(folder.checkpoint(1000)).step == 1000
 
@@ -178,7 +178,7 @@ def test_a_link_that_a_copy_turned_into_a_folder_becomes_a_link_again(folder: Ru
     written(folder, 1000)
     folder.last_checkpoint.mkdir()
     (folder.last_checkpoint / STATE).touch()
-    point(folder.last_checkpoint, 1000)
+    update_link(folder.last_checkpoint, 1000)
     assert load_checkpoint(folder.last_checkpoint).step == 1000
 
 
@@ -187,7 +187,7 @@ def test_what_is_set_aside_is_kept_under_a_name_of_its_own(folder: RunFolder) ->
         for step in (1000, 2000, 3000):
             written(folder, step)
         (folder.checkpoint(3000) / STATE).write_bytes(b"")
-        moved = list(set_aside(folder, above=1000))
+        moved = list(move_aside(folder, above=1000))
         assert [bool(one.damage) for one in moved] == [False, True]
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
         "1000", "2000.superseded", "2000.superseded-2", "3000.damaged", "3000.damaged-2",

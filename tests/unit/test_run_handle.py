@@ -21,7 +21,7 @@ from tests.helpers.run_folders import (
     tensorboard_points,
 )
 
-from mosaic.contracts.events import KINDS
+from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
 from mosaic.journal import read_all
 from mosaic.run import Run, handle, last_good_checkpoint
@@ -68,7 +68,7 @@ def test_every_line_fits_its_contract(folder: RunFolder) -> None:
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
     assert {line["kind"] for line in lines} >= {"hello", "progress", "metrics", "episodes", "checkpoint", "finished"}
     for line in lines:
-        KINDS[line["kind"]].model_validate(line)
+        EVENT_TYPES[line["kind"]].model_validate(line)
 
 
 def test_journal_tensorboard_and_analytics_have_the_same_points(folder: RunFolder) -> None:
@@ -409,7 +409,7 @@ def test_a_checkpoint_that_cannot_be_saved_is_told_of_and_the_one_before_holds(
 def test_lines_that_cannot_be_written_wait_in_their_order_and_the_oldest_points_go(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mosaic.run.outbox.HELD_POINTS", 5)
+    monkeypatch.setattr("mosaic.run.outbox.MAX_BUFFERED_POINTS", 5)
     folder.path.mkdir(parents=True)
     outbox = Outbox(folder.journal)
     with monkeypatch.context() as broken:
@@ -418,8 +418,8 @@ def test_lines_that_cannot_be_written_wait_in_their_order_and_the_oldest_points_
             outbox.put("metrics", {"n": number, "at": 5.0}, points=2)
             outbox.put("warning", {"text": str(number)})
             with pytest.raises(OSError, match="full"):
-                outbox.send()
-    outbox.send()
+                outbox.flush()
+    outbox.flush()
     outbox.close()
     lines = list(read_all(folder.journal))
     said = [line.get("n", line.get("text")) for line in lines]

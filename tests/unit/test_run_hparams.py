@@ -16,10 +16,10 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tests.helpers.run_folders import a_folder, accumulated, opened, save, tensorboard_points
 from tests.helpers.worker_runs import small, train_here
 
-from mosaic.arena.video import Video
+from mosaic.arena.video import EpisodeVideo
 from mosaic.contracts.folder import RunFolder
-from mosaic.run.pictures import MOST_FRAMES, WIDTH, show_film, small_gif
-from mosaic.run.tensorboard import EventWriter
+from mosaic.run.tensorboard_writer import EventWriter
+from mosaic.run.video_preview import MAX_FRAMES, MAX_WIDTH_PX, encode_gif, log_video_preview
 
 
 def session_groups(logdir: Path) -> list[Any]:
@@ -38,10 +38,12 @@ def plain(group: Any) -> dict[str, Any]:
 
 def test_a_run_is_a_row_with_its_settings_and_its_last_scalars(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path / "a run")
-    writer.session({"lr": 0.5, "envs": 3, "anneal": True, "name": "Zürich", "target_kl": None, "layers": [64, 64]})
-    writer.scalar("charts/episodic_return", 5.0, 10)
-    writer.scalar("charts/episodic_return", 7.0, 20)
-    writer.session_succeeded()
+    writer.start_hparams_session(
+        {"lr": 0.5, "envs": 3, "anneal": True, "name": "Zürich", "target_kl": None, "layers": [64, 64]}
+    )
+    writer.add_scalar("charts/episodic_return", 5.0, 10)
+    writer.add_scalar("charts/episodic_return", 7.0, 20)
+    writer.end_hparams_session()
     writer.close()
     [group] = session_groups(tmp_path)
     assert plain(group) == {
@@ -85,9 +87,9 @@ def test_a_run_that_did_not_succeed_leaves_its_end_open_for_the_attempt_that_doe
 def a_film(path: Path, frames: int, fps: int = 30) -> Path:
     import numpy as np
 
-    film = Video(path, fps)
+    film = EpisodeVideo(path, fps)
     for number in range(frames):
-        film.add(np.full((120, 320, 3), number * 2 % 250, np.uint8))
+        film.add_frame(np.full((120, 320, 3), number * 2 % 250, np.uint8))
     film.finish("x", 1.0, frames)
     return path
 
@@ -99,12 +101,12 @@ def test_a_film_becomes_a_small_picture_that_moves(tmp_path: Path) -> None:
     film = a_film(folder.videos / "rl-video-episode-8.mp4", 60)
     with opened(folder) as run:
         run.hello()
-        show_film(run, film)
+        log_video_preview(run, film)
         run.finish()
     [event] = accumulated(folder.tensorboard).Images("videos/episode")
-    assert (event.step, event.width, event.height) == (8, WIDTH, 60)
+    assert (event.step, event.width, event.height) == (8, MAX_WIDTH_PX, 60)
     with Image.open(io.BytesIO(event.encoded_image_string)) as picture:
-        assert picture.size == (WIDTH, 60)
+        assert picture.size == (MAX_WIDTH_PX, 60)
         assert len(ImageSequence.all_frames(picture)) == 16  # two seconds
 
 
@@ -119,13 +121,13 @@ def test_the_films_of_a_training_and_of_an_evaluation_are_in_the_image_tab(tmp_p
 def test_a_long_film_is_cut_and_one_that_is_none_is_passed_over(tmp_path: Path) -> None:
     from PIL import Image, ImageSequence
 
-    picture = small_gif(a_film(tmp_path / "long.mp4", 120, fps=8))
+    picture = encode_gif(a_film(tmp_path / "long.mp4", 120, fps=8))
     assert picture is not None
     with Image.open(io.BytesIO(picture.encoded)) as opened_picture:
-        assert len(ImageSequence.all_frames(opened_picture)) == MOST_FRAMES
+        assert len(ImageSequence.all_frames(opened_picture)) == MAX_FRAMES
     (tmp_path / "none-0.mp4").write_bytes(b"no film")
     with opened(a_folder(tmp_path)) as run:
         run.hello()
-        show_film(run, tmp_path / "none-0.mp4")
+        log_video_preview(run, tmp_path / "none-0.mp4")
         run.finish()
     assert accumulated(run.folder.tensorboard).Tags()["images"] == []

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_file_loader import RawEventFileL
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tests.helpers.run_folders import accumulated, tensorboard_points
 
-from mosaic.run.tensorboard import EventWriter
+from mosaic.run.tensorboard_writer import EventWriter
 
 
 def records(path: Path) -> list[Event]:
@@ -28,7 +28,7 @@ def test_scalars_come_back_to_the_last_bit_with_the_time_they_were_logged(tmp_pa
     writer = EventWriter(tmp_path)
     logged = [(step, 1.7e9 + step / 3, math.sin(step) * 10.0 ** (step % 30)) for step in range(500)]
     for step, at, value in logged:
-        writer.scalar("losses/value_loss", value, step, at)
+        writer.add_scalar("losses/value_loss", value, step, at)
     writer.close()
     rounded = [(step, at, struct.unpack("<f", struct.pack("<f", value))[0]) for step, at, value in logged]
     assert tensorboard_points(tmp_path) == {"losses/value_loss": rounded}
@@ -45,7 +45,7 @@ def test_any_point_is_the_protobuf_that_tensorboard_means(tag: str, step: int, a
         tag.encode()
     except UnicodeEncodeError:
         return
-    encoded = EventWriter("nowhere")._encoded([(tag, step, at, value)])
+    encoded = EventWriter("nowhere")._encode([(tag, step, at, value)])
     (length,) = struct.unpack("<Q", encoded[:8])
     event = Event.FromString(encoded[12:-4])
     assert length == len(encoded) - 16
@@ -57,7 +57,7 @@ def test_any_point_is_the_protobuf_that_tensorboard_means(tag: str, step: int, a
 
 def test_the_file_is_named_and_begun_as_tensorboard_expects(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path)
-    writer.scalar("a", 1.0, 0)
+    writer.add_scalar("a", 1.0, 0)
     writer.close()
     [file] = tmp_path.iterdir()
     assert re.fullmatch(rf"events\.out\.tfevents\.\d{{10}}\..+\.{os.getpid()}\.0", file.name)
@@ -67,7 +67,7 @@ def test_the_file_is_named_and_begun_as_tensorboard_expects(tmp_path: Path) -> N
 def test_a_table_is_shown_by_the_text_plugin(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path)
     table = "|param|value|\n|-|-|\n|name|Zürich|" + "\n|x|y|" * 100
-    writer.text("hyperparameters", table, 0)
+    writer.add_text("hyperparameters", table, 0)
     writer.close()
     reader = accumulated(tmp_path)
     [event] = reader.Tensors("hyperparameters/text_summary")
@@ -79,15 +79,15 @@ def test_a_table_is_shown_by_the_text_plugin(tmp_path: Path) -> None:
 def test_a_restart_drops_what_an_earlier_file_says_from_there_on(tmp_path: Path) -> None:
     first = EventWriter(tmp_path)
     for step in range(10):
-        first.scalar("a", step, step, 1.0)
+        first.add_scalar("a", step, step, 1.0)
     first.close()
     # The process was killed while it wrote: the last record is torn.
     [file] = tmp_path.iterdir()
     os.truncate(file, file.stat().st_size - 3)
     second = EventWriter(tmp_path)
-    second.restart(6)
+    second.purge_from_step(6)
     for step in range(6, 9):
-        second.scalar("a", 100 + step, step, 2.0)
+        second.add_scalar("a", 100 + step, step, 2.0)
     second.close()
     expected = [(step, 1.0, float(step)) for step in range(6)] + [(step, 2.0, 100.0 + step) for step in range(6, 9)]
     assert tensorboard_points(tmp_path) == {"a": expected}
@@ -95,7 +95,7 @@ def test_a_restart_drops_what_an_earlier_file_says_from_there_on(tmp_path: Path)
 
 def test_a_restart_is_a_session_start(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path)
-    writer.restart(6)
+    writer.purge_from_step(6)
     writer.close()
     event = records(tmp_path)[1]
     assert (event.step, event.session_log.status) == (6, SessionLog.START)
@@ -105,7 +105,7 @@ def test_a_later_file_sorts_behind_even_when_the_clock_was_set_back(tmp_path: Pa
     (tmp_path / "events.out.tfevents.9999999998.host.1.0").touch()
     for _ in range(2):
         writer = EventWriter(tmp_path)
-        writer.scalar("a", 1.0, 1)
+        writer.add_scalar("a", 1.0, 1)
         writer.close()
         assert str(os.getpid()) in max(path.name for path in tmp_path.iterdir())
     assert len(list(tmp_path.iterdir())) == 3
@@ -117,9 +117,9 @@ def test_what_cannot_be_written_whole_is_written_later_and_once(
 ) -> None:
     write = os.write
     writer = EventWriter(tmp_path)
-    writer.scalar("a", 1.0, 1, 5.0)
+    writer.add_scalar("a", 1.0, 1, 5.0)
     writer.flush()
-    writer.scalar("a", 2.0, 2, 5.0)
+    writer.add_scalar("a", 2.0, 2, 5.0)
 
     def full(file: int, data: bytes) -> int:
         if not written:

@@ -11,13 +11,13 @@ import pytest
 
 from mosaic import secrets
 from mosaic.contracts.errors import BadInput
-from mosaic.secrets import file, ring
-from mosaic.secrets.payloads import is_secret
+from mosaic.secrets import keyring_client, secrets_file
+from mosaic.secrets.payload_redaction import is_secret
 
 
 @pytest.fixture(autouse=True)
 def no_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring, "_ring", ring.Ring())
+    monkeypatch.setattr(keyring_client, "_keyring", keyring_client.KeyringClient())
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
 
@@ -57,50 +57,50 @@ def test_without_a_keyring_a_key_is_kept_in_a_file_that_only_its_owner_reads() -
     assert secrets.find_secret("wandb_api_key") is None
     assert secrets.put_secret("wandb_api_key", " abc123\n") == "file"
     assert secrets.find_secret("wandb_api_key") == "abc123"
-    place = file.path()
+    place = secrets_file.secrets_path()
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
     assert os.listdir(place.parent) == ["secrets.json"]
-    assert secrets.forget_secret("wandb_api_key")
-    assert not secrets.forget_secret("wandb_api_key")
-    assert secrets.place_of("wandb_api_key") is None
+    assert secrets.delete_secret("wandb_api_key")
+    assert not secrets.delete_secret("wandb_api_key")
+    assert secrets.secret_location("wandb_api_key") is None
 
 
 def test_a_file_that_others_may_read_is_closed_when_it_is_next_written() -> None:
     secrets.put_secret("hf_token", "abc")
-    file.path().chmod(0o644)
+    secrets_file.secrets_path().chmod(0o644)
     secrets.put_secret("hf_token", "abc")
-    assert stat.S_IMODE(file.path().stat().st_mode) == 0o600
+    assert stat.S_IMODE(secrets_file.secrets_path().stat().st_mode) == 0o600
 
 
 def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets.put_secret("hf_token", "stored")
     monkeypatch.setenv("HF_TOKEN", "told")
     assert secrets.find_secret("hf_token") == "told"
-    assert secrets.place_of("hf_token") == "environment"
-    assert secrets.secret_behind(secrets.reference("hf_token")) == "stored"
+    assert secrets.secret_location("hf_token") == "environment"
+    assert secrets.resolve_reference(secrets.reference("hf_token")) == "stored"
 
 
 def test_a_reference_falls_back_to_the_environment_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert secrets.secret_behind("secret:wandb_api_key") is None
+    assert secrets.resolve_reference("secret:wandb_api_key") is None
     monkeypatch.setenv("WANDB_API_KEY", "told")
-    assert secrets.secret_behind("secret:wandb_api_key") == "told"
-    assert secrets.secret_behind("no reference") is None
+    assert secrets.resolve_reference("secret:wandb_api_key") == "told"
+    assert secrets.resolve_reference("no reference") is None
 
 
 def test_a_relative_configuration_folder_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "var")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert file.path() == tmp_path / ".config" / "mosaic" / "secrets.json"
+    assert secrets_file.secrets_path() == tmp_path / ".config" / "mosaic" / "secrets.json"
 
 
 def test_a_damaged_file_is_said_and_kept() -> None:
     secrets.put_secret("hf_token", "abc")
     for text in ("{", "[]", '{"hf_token": 3}'):
-        file.path().write_text(text)
+        secrets_file.secrets_path().write_text(text)
         with pytest.raises(BadInput, match=r"secrets\.json is damaged"):
             secrets.put_secret("wandb_api_key", "xyz")
-        assert file.path().read_text() == text
+        assert secrets_file.secrets_path().read_text() == text
 
 
 @pytest.mark.parametrize("value", ["", "  ", "two words", "line\nbreak", "\x7f"])
@@ -113,10 +113,10 @@ def test_what_is_no_key_is_refused_without_being_repeated(value: str) -> None:
 def test_the_keyring_is_used_where_there_is_one_and_no_file_is_made(system: SystemKeyring) -> None:
     assert secrets.put_secret("hf_token", "abc") == "keyring"
     assert secrets.find_secret("hf_token") == "abc"
-    assert secrets.place_of("hf_token") == "keyring"
-    assert not file.path().exists()
+    assert secrets.secret_location("hf_token") == "keyring"
+    assert not secrets_file.secrets_path().exists()
     assert "abc" not in " ".join(system.arguments)
-    assert secrets.forget_secret("hf_token")
+    assert secrets.delete_secret("hf_token")
     assert secrets.find_secret("hf_token") is None
 
 
@@ -130,29 +130,29 @@ def test_a_keyring_that_hangs_or_fails_is_left_alone_for_a_while(system: SystemK
 
 def test_a_key_that_a_config_brings_does_not_replace_the_users_own() -> None:
     secrets.put_secret("wandb_api_key", "mine")
-    assert secrets.keep_secret("wandb_api_key", "mine") == "secret:wandb_api_key"
-    assert secrets.keep_secret("wandb_api_key", "other") == "secret:wandb_api_key-2"
-    assert secrets.keep_secret("wandb_api_key", "other") == "secret:wandb_api_key-2"
-    assert secrets.keep_secret("wandb_api_key", "third") == "secret:wandb_api_key-3"
+    assert secrets.add_secret("wandb_api_key", "mine") == "secret:wandb_api_key"
+    assert secrets.add_secret("wandb_api_key", "other") == "secret:wandb_api_key-2"
+    assert secrets.add_secret("wandb_api_key", "other") == "secret:wandb_api_key-2"
+    assert secrets.add_secret("wandb_api_key", "third") == "secret:wandb_api_key-3"
     assert secrets.find_secret("wandb_api_key") == "mine"
-    assert secrets.secret_behind("secret:wandb_api_key-2") == "other"
+    assert secrets.resolve_reference("secret:wandb_api_key-2") == "other"
 
 
 def test_secrets_of_a_payload_become_references_wherever_they_stand() -> None:
     extras = {"wandb_api_key": "K1", "wandb_http_proxy": "http://me:pw@proxy:3128", "wandb_https_proxy": "proxy:3128"}
     data = {"metadata": {"worker": {"config": {"extras": extras, "env_id": "X"}}, "ui": {"HF-Token": ["K2"]}}}
     before = json.dumps(data)
-    clean = secrets.without_secrets(data)
-    assert not file.path().exists()
-    stored = secrets.storing_secrets(data)
+    clean = secrets.redact_secrets(data)
+    assert not secrets_file.secrets_path().exists()
+    stored = secrets.store_secrets(data)
     assert clean == stored
     assert json.dumps(data) == before
     found = stored["metadata"]["worker"]["config"]["extras"]
     assert found["wandb_https_proxy"] == "proxy:3128"
-    assert secrets.secret_behind(found["wandb_api_key"]) == "K1"
-    assert secrets.secret_behind(found["wandb_http_proxy"]) == "http://me:pw@proxy:3128"
+    assert secrets.resolve_reference(found["wandb_api_key"]) == "K1"
+    assert secrets.resolve_reference(found["wandb_http_proxy"]) == "http://me:pw@proxy:3128"
     assert stored["metadata"]["ui"] == {"HF-Token": ["secret:hf-token"]}
-    assert secrets.storing_secrets(stored) == stored
+    assert secrets.store_secrets(stored) == stored
 
 
 @pytest.mark.parametrize(

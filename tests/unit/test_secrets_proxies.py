@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from mosaic.secrets import put_secret, wandb_environment
-from mosaic.secrets.dotenv import of_workspace, parse
-from mosaic.secrets.proxies import proxies, shown, usable_address
+from mosaic.secrets.dotenv import load_workspace_dotenv, parse_dotenv
+from mosaic.secrets.proxies import normalize_address, resolve_proxies, strip_credentials
 
 
 def test_a_dotenv_file_is_read_with_quotes_comments_and_export() -> None:
@@ -23,7 +23,7 @@ def test_a_dotenv_file_is_read_with_quotes_comments_and_export() -> None:
             "WINDOWS=yes\r",
         ]
     )
-    found = parse(text)
+    found = parse_dotenv(text)
     assert found.problems == []
     assert found.values == {
         "PLAIN": "http://a:1",
@@ -37,7 +37,7 @@ def test_a_dotenv_file_is_read_with_quotes_comments_and_export() -> None:
 
 
 def test_bad_lines_of_a_dotenv_file_are_said_by_number_and_never_repeated() -> None:
-    found = parse("GOOD=1\nhunter2\nKEY='hunter2\n2X=hunter2", "my .env")
+    found = parse_dotenv("GOOD=1\nhunter2\nKEY='hunter2\n2X=hunter2", "my .env")
     assert found.values == {"GOOD": "1"}
     assert len(found.problems) == 3
     assert found.problems[0] == "my .env, line 2: passed over; expected NAME=value."
@@ -48,33 +48,33 @@ def test_bad_lines_of_a_dotenv_file_are_said_by_number_and_never_repeated() -> N
 def test_the_dotenv_file_of_a_workspace_comes_before_the_one_beside_it(tmp_path: Path) -> None:
     root = tmp_path / "var"
     root.mkdir()
-    assert of_workspace(root).values == {}
+    assert load_workspace_dotenv(root).values == {}
     (tmp_path / ".env").write_text("A=beside")
-    assert of_workspace(root).values == {"A": "beside"}
-    assert of_workspace(tmp_path / "other").values == {}
+    assert load_workspace_dotenv(root).values == {"A": "beside"}
+    assert load_workspace_dotenv(tmp_path / "other").values == {}
     (root / ".env").write_text("A=inside")
-    assert of_workspace(root).values == {"A": "inside"}
+    assert load_workspace_dotenv(root).values == {"A": "inside"}
     (root / ".env").write_bytes(b"\xff\xfe")
-    assert "no text" in of_workspace(root).problems[0]
+    assert "no text" in load_workspace_dotenv(root).problems[0]
 
 
 def test_proxies_are_used_only_where_the_box_is_ticked(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("WANDB_VPN_HTTP_PROXY=http://env:1\nWANDB_VPN_HTTPS_PROXY=http://env:2")
-    assert proxies({}, tmp_path) == (None, None, [])
-    unticked = proxies({"wandb_http_proxy": "http://told:1"}, tmp_path)
+    assert resolve_proxies({}, tmp_path) == (None, None, [])
+    unticked = resolve_proxies({"wandb_http_proxy": "http://told:1"}, tmp_path)
     assert unticked[:2] == (None, None)
     assert "wandb_use_vpn_proxy is not" in unticked.problems[0]
-    assert proxies({"wandb_use_vpn_proxy": True}, tmp_path) == ("http://env:1", "http://env:2", [])
+    assert resolve_proxies({"wandb_use_vpn_proxy": True}, tmp_path) == ("http://env:1", "http://env:2", [])
     told = {"wandb_use_vpn_proxy": True, "wandb_https_proxy": "told:3"}
-    assert proxies(told, tmp_path) == ("http://told:3", "http://told:3", [])
+    assert resolve_proxies(told, tmp_path) == ("http://told:3", "http://told:3", [])
 
 
 def test_a_proxy_that_is_missing_or_no_address_is_said_without_its_password(tmp_path: Path) -> None:
-    missing = proxies({"wandb_use_vpn_proxy": True}, tmp_path)
+    missing = resolve_proxies({"wandb_use_vpn_proxy": True}, tmp_path)
     assert "no proxy is named" in missing.problems[0]
     put_secret("wandb_vpn_https_proxy", "http://mine:1")
-    assert proxies({"wandb_use_vpn_proxy": True}, tmp_path) == ("http://mine:1", "http://mine:1", [])
-    wrong = proxies({"wandb_use_vpn_proxy": True, "wandb_http_proxy": "ftp://me:hunter2@x"}, tmp_path)
+    assert resolve_proxies({"wandb_use_vpn_proxy": True}, tmp_path) == ("http://mine:1", "http://mine:1", [])
+    wrong = resolve_proxies({"wandb_use_vpn_proxy": True, "wandb_http_proxy": "ftp://me:hunter2@x"}, tmp_path)
     assert (wrong.http, wrong.https) == (None, None)
     assert wrong.problems == ["The http proxy for W&B is no address; expected one such as http://10.0.0.1:3128."]
 
@@ -111,9 +111,9 @@ def test_the_key_that_a_config_refers_to_is_taken_before_the_users(tmp_path: Pat
     ],
 )
 def test_which_addresses_a_proxy_may_have(text: str, expected: str | None) -> None:
-    assert usable_address(text) == expected
+    assert normalize_address(text) == expected
 
 
 def test_a_proxy_is_shown_without_its_password() -> None:
-    assert shown("http://me:hunter2@proxy:3128") == "proxy:3128"
-    assert shown("http://proxy:3128") == "proxy:3128"
+    assert strip_credentials("http://me:hunter2@proxy:3128") == "proxy:3128"
+    assert strip_credentials("http://proxy:3128") == "proxy:3128"

@@ -10,11 +10,11 @@ import pytest
 from tests.helpers.run_folders import a_folder
 
 from mosaic.contracts.folder import RunFolder
-from mosaic.sidecar import ledger
-from mosaic.sidecar.ledger import Entry, SyncState
-from mosaic.sidecar.reach import Trouble
-from mosaic.sidecar.sync import kept_offline, settle
-from mosaic.sidecar.upload import Result
+from mosaic.sidecar import sync_state
+from mosaic.sidecar.sync import apply_result, offline_warning
+from mosaic.sidecar.sync_state import SyncEntry, SyncState
+from mosaic.sidecar.wandb_connection import WandbProblem
+from mosaic.sidecar.wandb_upload import UploadResult
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def offline_run(folder: RunFolder, name: str = "offline-run-20260101_000000-a", 
 
 
 def test_a_run_without_anything_of_wandbs_has_no_state(folder: RunFolder) -> None:
-    assert ledger.read(folder) is None
-    assert ledger.read(str(folder.path)) is None
+    assert sync_state.read(folder) is None
+    assert sync_state.read(str(folder.path)) is None
 
 
 def test_a_folder_that_nobody_entered_is_found(folder: RunFolder) -> None:
@@ -42,21 +42,23 @@ def test_a_folder_that_nobody_entered_is_found(folder: RunFolder) -> None:
     (folder.wandb / synced / "run-a.wandb.synced").touch()
     online = offline_run(folder, "run-20260103_000000-c")
     (folder.wandb / "latest-run").symlink_to(online)
-    state = ledger.read(folder)
+    state = sync_state.read(folder)
     assert state is not None
     assert {name: entry.state for name, entry in state.entries.items()} == {
         offline: "offline", synced: "synced", online: "online",
     }  # fmt: skip
     assert state.entries[offline].size_bytes == 10
-    assert state.waiting == [offline]
+    assert state.pending_folders == [offline]
     assert state.state == "offline"
 
 
 def test_what_is_written_is_read_back(folder: RunFolder) -> None:
     name = offline_run(folder)
-    state = SyncState(folder.run_id, {name: Entry("failed", 10, 0, 5, True, "W&B is asleep.", "http://w/r")}, "p", "e")
-    ledger.write(folder, state)
-    assert ledger.read(folder) == state
+    state = SyncState(
+        folder.run_id, {name: SyncEntry("failed", 10, 0, 5, True, "W&B is asleep.", "http://w/r")}, "p", "e"
+    )
+    sync_state.write(folder, state)
+    assert sync_state.read(folder) == state
     told = json.loads(folder.wandb_ledger.read_text())
     assert (told["state"], told["url"], told["error"]) == ("failed", "http://w/r", "W&B is asleep.")
 
@@ -65,27 +67,27 @@ def test_what_is_written_is_read_back(folder: RunFolder) -> None:
 def test_a_damaged_ledger_costs_nothing_but_what_it_said(folder: RunFolder, text: str) -> None:
     name = offline_run(folder)
     folder.wandb_ledger.write_text(text)
-    state = ledger.read(folder)
+    state = sync_state.read(folder)
     assert state is not None
-    assert state.waiting == [name]
+    assert state.pending_folders == [name]
 
 
 def test_an_upload_whose_process_is_gone_was_interrupted(folder: RunFolder) -> None:
     name = offline_run(folder)
-    state = ledger.claimed(SyncState(folder.run_id, {name: Entry("syncing", size_bytes=10)}))
-    ledger.write(folder, state)
-    assert ledger.read(folder) == state, "it still lives"
+    state = sync_state.claim(SyncState(folder.run_id, {name: SyncEntry("syncing", size_bytes=10)}))
+    sync_state.write(folder, state)
+    assert sync_state.read(folder) == state, "it still lives"
     assert state.process is not None
     state.process["start"] = "0"
-    ledger.write(folder, state)
-    found = ledger.read(folder)
+    sync_state.write(folder, state)
+    found = sync_state.read(folder)
     assert found is not None
-    assert (found.state, found.error, found.process) == ("failed", ledger.INTERRUPTED, None)
+    assert (found.state, found.error, found.process) == ("failed", sync_state.INTERRUPTED_MESSAGE, None)
 
 
 def test_the_worst_entry_speaks_for_the_run_and_a_superseded_one_does_not_count() -> None:
     def state(*states: str) -> str:
-        return SyncState("r", {str(i): Entry(state) for i, state in enumerate(states)}).state
+        return SyncState("r", {str(i): SyncEntry(state) for i, state in enumerate(states)}).state
 
     assert state("synced", "failed", "syncing") == "syncing"
     assert state("synced", "offline", "failed") == "failed"
@@ -94,28 +96,28 @@ def test_the_worst_entry_speaks_for_the_run_and_a_superseded_one_does_not_count(
 
 
 def test_only_one_may_upload_a_run(folder: RunFolder) -> None:
-    assert not ledger.is_busy(folder)
-    with ledger.locked(folder):
-        assert ledger.is_busy(folder)
-    assert not ledger.is_busy(folder)
+    assert not sync_state.is_busy(folder)
+    with sync_state.acquire_lock(folder):
+        assert sync_state.is_busy(folder)
+    assert not sync_state.is_busy(folder)
 
 
 def test_a_run_that_was_deleted_meanwhile_does_not_come_back(folder: RunFolder) -> None:
     shutil.rmtree(folder.path)
     with pytest.raises(FileNotFoundError):
-        ledger.write(folder, SyncState(folder.run_id))
+        sync_state.write(folder, SyncState(folder.run_id))
     assert not folder.path.exists()
 
 
 def test_an_upload_that_failed_keeps_its_words_and_one_that_worked_forgets_them() -> None:
-    entry = Entry()
-    settle(entry, Result(Trouble("W&B cannot be reached (refused)"), None), 7)
+    entry = SyncEntry()
+    apply_result(entry, UploadResult(WandbProblem("W&B cannot be reached (refused)"), None), 7)
     assert (entry.state, entry.error, entry.sent_bytes) == ("failed", "W&B cannot be reached (refused).", 0)
-    settle(entry, Result(None, "http://w/r"), 9)
+    apply_result(entry, UploadResult(None, "http://w/r"), 9)
     assert (entry.state, entry.error, entry.sent_bytes, entry.url) == ("synced", None, 9, "http://w/r")
 
 
 def test_the_sentence_ends_in_the_command_that_helps() -> None:
-    assert kept_offline(Trouble("W&B cannot be reached (refused)"), "01K") == (
+    assert offline_warning(WandbProblem("W&B cannot be reached (refused)"), "01K") == (
         "W&B cannot be reached (refused). The run is kept offline; sync it later with: mosaic wandb sync 01K"
     )

@@ -15,13 +15,13 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.processes import own_identity
 from mosaic.journal import Journal
-from mosaic.sidecar import reach, recorder, watch
-from mosaic.sidecar.feed import Feed
-from mosaic.sidecar.launch import sidecar_for
+from mosaic.sidecar import recorder, run_monitor, wandb_connection
 from mosaic.sidecar.recorder import Recorder
-from mosaic.sidecar.upload import client_environment
-from mosaic.sidecar.watch import Watch
-from mosaic.sidecar.wishes import Facts, is_foreign, wishes
+from mosaic.sidecar.run_monitor import RunMonitor
+from mosaic.sidecar.sidecar_spec import build_sidecar_spec
+from mosaic.sidecar.tracker_feed import TrackerFeed
+from mosaic.sidecar.tracking_request import TrackedRunInfo, is_user_program, parse_tracking_request
+from mosaic.sidecar.wandb_upload import client_environment
 
 NOBODY = {"pid": 2**22 + 1, "start": "1", "boot_id": own_identity()["boot_id"]}
 
@@ -43,26 +43,28 @@ def payload(extras: dict[str, Any] | None = None, worker: str = "cleanrl", **mor
 
 
 def test_nobody_is_tracked_unasked() -> None:
-    assert not wishes(payload(), "01K", {})
-    assert not wishes(payload({"track_wandb": False}), "01K", {})
+    assert not parse_tracking_request(payload(), "01K", {})
+    assert not parse_tracking_request(payload({"track_wandb": False}), "01K", {})
 
 
 @pytest.mark.parametrize("asked", [{"extras": {"track_wandb": True}}, {"artifacts": {"wandb": {"enabled": True}}}])
 def test_both_ways_of_asking_mean_the_same(asked: dict[str, Any]) -> None:
-    facts = wishes(payload(**asked), "01K0000000ABCDEF", {}).wandb
+    facts = parse_tracking_request(payload(**asked), "01K0000000ABCDEF", {}).wandb
     assert facts is not None
     assert (facts.project, facts.entity, facts.name) == ("mosaic", None, "CartPole-v1__ppo__3__ABCDEF")
-    assert wishes(payload(**asked), "01K", {}).trackio is None
+    assert parse_tracking_request(payload(**asked), "01K", {}).trackio is None
 
 
 def test_names_come_from_the_payload_before_the_environment() -> None:
     env = {"WANDB_PROJECT": "of-env", "WANDB_ENTITY": "team"}
-    facts = wishes(payload({"track_wandb": True}, group="g", tags=["t" * 80], notes="n"), "01K", env).wandb
+    facts = parse_tracking_request(
+        payload({"track_wandb": True}, group="g", tags=["t" * 80], notes="n"), "01K", env
+    ).wandb
     assert facts is not None
     assert (facts.project, facts.entity, facts.group, facts.notes) == ("of-env", "team", "g", "n")
     assert facts.tags == ("t" * 64,), "W&B takes no longer ones"
     extras = {"track_wandb": True, "wandb_project_name": "p", "wandb_entity": "e", "wandb_run_name": "r"}
-    facts = wishes(payload(extras), "01K", env).wandb
+    facts = parse_tracking_request(payload(extras), "01K", env).wandb
     assert facts is not None
     assert (facts.project, facts.entity, facts.name) == ("p", "e", "r")
 
@@ -72,7 +74,7 @@ def test_keys_proxies_and_tracking_itself_are_no_settings_of_a_run() -> None:
         "track_wandb": True, "wandb_api_key": "secret:x", "wandb_https_proxy": "http://p", "hf_entity": "h",
         "learning_rate": 0.1, "algo_params": {"gamma": 0.9},
     }  # fmt: skip
-    facts = wishes(payload(extras), "01K", {}).wandb
+    facts = parse_tracking_request(payload(extras), "01K", {}).wandb
     assert facts is not None
     assert facts.config == {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3, "learning_rate": 0.1, "gamma": 0.9}
 
@@ -82,7 +84,7 @@ def test_keys_proxies_and_tracking_itself_are_no_settings_of_a_run() -> None:
 )
 def test_videos_are_logged_unless_switched_off(told: str | None, has_videos: bool) -> None:
     env = {} if told is None else {"WANDB_MONITOR_GYM": told}
-    facts = wishes(payload({"track_wandb": True}), "01K", env).wandb
+    facts = parse_tracking_request(payload({"track_wandb": True}), "01K", env).wandb
     assert facts is not None
     assert facts.has_videos is has_videos
 
@@ -90,16 +92,16 @@ def test_videos_are_logged_unless_switched_off(told: str | None, has_videos: boo
 def test_a_program_of_the_users_tracks_itself() -> None:
     script = {"argv": ["python"], "cwd": "/"}
     own = Payload.parse({"metadata": {"worker": {"id": "script", "config": script}}, "artifacts": {}})
-    assert is_foreign(own)
-    assert is_foreign(payload({"cleanrl": "/a/checkout"}))
-    assert not is_foreign(payload())
+    assert is_user_program(own)
+    assert is_user_program(payload({"cleanrl": "/a/checkout"}))
+    assert not is_user_program(payload())
 
 
 # --- starting one
 
 
 def test_a_run_that_nobody_tracks_has_no_sidecar(folder: RunFolder) -> None:
-    assert sidecar_for(folder, payload(), None) is None
+    assert build_sidecar_spec(folder, payload(), None) is None
 
 
 def test_a_tracked_run_has_one_and_its_secrets_are_no_arguments(
@@ -108,7 +110,7 @@ def test_a_tracked_run_has_one_and_its_secrets_are_no_arguments(
     monkeypatch.setenv("MOSAIC_TOKEN", "token")
     monkeypatch.setenv("WANDB_API_KEY", "canary")
     folder.journal.write_text("x" * 7)
-    made = sidecar_for(folder, payload({"track_wandb": True}), None)
+    made = build_sidecar_spec(folder, payload({"track_wandb": True}), None)
     assert made is not None
     assert "--upload-only" not in made["argv"]
     assert made["argv"][made["argv"].index("--journal-from") + 1] == "7"
@@ -117,13 +119,17 @@ def test_a_tracked_run_has_one_and_its_secrets_are_no_arguments(
 
 
 def test_a_script_has_one_that_uploads_unless_it_chose_a_mode(folder: RunFolder) -> None:
-    made = sidecar_for(folder, payload({"cleanrl": "/c"}), {"WANDB_API_KEY": "k", "HOME": "/h"}, has_wandb_probe=True)
+    made = build_sidecar_spec(
+        folder, payload({"cleanrl": "/c"}), {"WANDB_API_KEY": "k", "HOME": "/h"}, has_wandb_probe=True
+    )
     assert made is not None
     assert "--upload-only" in made["argv"]
     assert made["env"]["WANDB_API_KEY"] == "k"
     assert made["env"].get("HOME") != "/h", "of the caller's environment only what W&B needs"
-    assert sidecar_for(folder, payload({"cleanrl": "/c"}), {"WANDB_MODE": "offline"}, has_wandb_probe=True) is None
-    assert sidecar_for(folder, payload({"cleanrl": "/c"}), {}, has_wandb_probe=False) is None
+    assert (
+        build_sidecar_spec(folder, payload({"cleanrl": "/c"}), {"WANDB_MODE": "offline"}, has_wandb_probe=True) is None
+    )
+    assert build_sidecar_spec(folder, payload({"cleanrl": "/c"}), {}, has_wandb_probe=False) is None
 
 
 def test_the_client_is_bounded_and_stays_in_the_run(folder: RunFolder) -> None:
@@ -153,7 +159,7 @@ def told(folder: RunFolder, kind: str, **facts: Any) -> None:
 def test_a_run_is_over_when_its_keeper_says_so(folder: RunFolder) -> None:
     told(folder, "keeper_started", process=own_identity())
     told(folder, "exited", code=0)
-    seen = Watch(folder, folder.keeper.stat().st_size)
+    seen = RunMonitor(folder, folder.keeper.stat().st_size)
     assert not seen.is_over(), "that was an earlier attempt"
     told(folder, "keeper_started", process=own_identity())
     assert not seen.is_over()
@@ -166,30 +172,30 @@ def test_a_run_is_over_when_its_keeper_says_so(folder: RunFolder) -> None:
 def test_a_run_whose_keeper_and_worker_are_gone_is_over(folder: RunFolder, keeper: Any) -> None:
     told(folder, "keeper_started", process=keeper)
     told(folder, "worker_started", process=NOBODY)
-    assert Watch(folder, 0).is_over() is (keeper is NOBODY)
+    assert RunMonitor(folder, 0).is_over() is (keeper is NOBODY)
 
 
 def test_a_run_that_was_started_again_has_another_sidecar(folder: RunFolder) -> None:
     told(folder, "keeper_started", process=own_identity())
     told(folder, "keeper_started", process=own_identity())
-    seen = Watch(folder, 0)
+    seen = RunMonitor(folder, 0)
     assert seen.is_over()
     assert seen.is_superseded
 
 
 def test_a_run_whose_folder_is_gone_is_nobodys(folder: RunFolder) -> None:
     told(folder, "keeper_started", process=own_identity())
-    seen = Watch(folder, 0)
+    seen = RunMonitor(folder, 0)
     folder.path.rename(folder.path.with_name("trash"))
     assert seen.is_over()
     assert seen.is_superseded
 
 
 def test_a_keeper_that_never_speaks_is_not_waited_for(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Watch(folder, 0)
+    seen = RunMonitor(folder, 0)
     assert not seen.is_over()
     now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + watch.SILENCE_S + 1)
+    monkeypatch.setattr(time, "monotonic", lambda: now + run_monitor.KEEPER_TIMEOUT_S + 1)
     assert seen.is_over()
 
 
@@ -200,7 +206,7 @@ class FakeTracker:
     name = "fake"
 
     def __init__(self, fails_at: str = "") -> None:
-        self.rows = 0
+        self.row_count = 0
         self.said: list[str] = []
         self._fails_at = fails_at
 
@@ -213,7 +219,7 @@ class FakeTracker:
         return called
 
 
-@pytest.mark.parametrize("fails_at", ["", "start", "scalars", "checkpoint", "finish"])
+@pytest.mark.parametrize("fails_at", ["", "start", "log_scalars", "log_checkpoint", "finish"])
 def test_a_tracker_that_fails_is_told_of_once_and_dropped(tmp_path: Path, fails_at: str) -> None:
     folder = a_folder(tmp_path)
     folder.checkpoint(3).mkdir(parents=True)
@@ -228,14 +234,14 @@ def test_a_tracker_that_fails_is_told_of_once_and_dropped(tmp_path: Path, fails_
         said.append((kind, facts))
 
     tracker = FakeTracker(fails_at)
-    made = Recorder(folder, tracker, Facts("r", "n", "p"), Feed(folder), say)
+    made = Recorder(folder, tracker, TrackedRunInfo("r", "n", "p"), TrackerFeed(folder), say)
     made.start()
     made.follow(is_over=True)
     assert made.finish() is (not fails_at)
     warnings = [facts["text"] for kind, facts in said if kind == "warning"]
     if not fails_at:
         assert warnings == []
-        assert tracker.said == ["start", "scalars", "scalars", "checkpoint", "finish"]
+        assert tracker.said == ["start", "log_scalars", "log_scalars", "log_checkpoint", "finish"]
         return
     assert len(warnings) == 1
     assert "no more" in str(warnings[0])
@@ -244,7 +250,7 @@ def test_a_tracker_that_fails_is_told_of_once_and_dropped(tmp_path: Path, fails_
 
 
 def test_a_tracker_that_is_not_installed_names_its_extra() -> None:
-    words = recorder._told("wandb", ModuleNotFoundError("No module named 'wandb'", name="wandb"), "01K")
+    words = recorder._failure_message("wandb", ModuleNotFoundError("No module named 'wandb'", name="wandb"), "01K")
     assert "pip install 'mosaic-rl[wandb]'" in words
     assert words.endswith("mosaic wandb sync 01K")
 
@@ -270,27 +276,27 @@ def test_a_tracker_that_is_not_installed_names_its_extra() -> None:
     ],
 )  # fmt: skip
 def test_what_went_wrong_is_said_in_plain_words(error: object, words: str) -> None:
-    assert words in reach.from_error(error).words
+    assert words in wandb_connection.problem_from_error(error).message
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """What wandb would say of its server."""
-    reach._asked.cache_clear()
-    monkeypatch.setattr(reach, "servers_address", lambda env: "https://w.example/")
+    wandb_connection._cached_server_url.cache_clear()
+    monkeypatch.setattr(wandb_connection, "query_server_url", lambda env: "https://w.example/")
 
 
 @pytest.mark.usefixtures("asked")
 def test_a_key_that_wandb_login_left_is_found(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine w.example login user password of-netrc\n")
     (tmp_path / ".netrc").chmod(0o600)
-    assert reach.api_key({"HOME": str(tmp_path)}) == "of-netrc"
-    assert reach.api_key({"HOME": str(tmp_path), "WANDB_API_KEY": "of-env"}) == "of-env"
-    assert reach.api_key({"HOME": str(tmp_path), "WANDB_BASE_URL": "https://other.example"}) is None
-    assert reach.trouble({"HOME": str(tmp_path / "nowhere")}) == reach.NO_KEY
+    assert wandb_connection.api_key({"HOME": str(tmp_path)}) == "of-netrc"
+    assert wandb_connection.api_key({"HOME": str(tmp_path), "WANDB_API_KEY": "of-env"}) == "of-env"
+    assert wandb_connection.api_key({"HOME": str(tmp_path), "WANDB_BASE_URL": "https://other.example"}) is None
+    assert wandb_connection.check_connection({"HOME": str(tmp_path / "nowhere")}) == wandb_connection.NO_KEY_PROBLEM
 
 
 @pytest.mark.usefixtures("asked")
 def test_the_server_is_the_environments_then_what_wandb_says(tmp_path: Path) -> None:
-    assert reach.server_url({"HOME": str(tmp_path)}) == "https://w.example"
-    assert reach.server_url({"HOME": str(tmp_path), "WANDB_BASE_URL": "http://here"}) == "http://here"
+    assert wandb_connection.server_url({"HOME": str(tmp_path)}) == "https://w.example"
+    assert wandb_connection.server_url({"HOME": str(tmp_path), "WANDB_BASE_URL": "http://here"}) == "http://here"

@@ -12,12 +12,12 @@ from mosaic.statistics import (
     final_performance,
     iqm,
     iqm_interval,
-    mean_interval,
-    mean_of,
+    mean_with_band,
+    mean_with_interval,
     probability_of_improvement,
     probability_of_improvement_interval,
     resample,
-    smoothed,
+    smooth,
 )
 from mosaic.statistics.curves import Floats, t_975
 
@@ -38,18 +38,18 @@ def averaged_in_a_loop(values: Floats, weight: float) -> Floats:
 @pytest.mark.parametrize("weight", [0.01, 0.6, 0.9, 0.99])
 def test_smoothing_is_the_moving_average_that_a_loop_gives(weight: float) -> None:
     values = RANDOM.normal(size=5000).cumsum() + 300
-    np.testing.assert_allclose(smoothed(values, weight), averaged_in_a_loop(values, weight), rtol=1e-9)
+    np.testing.assert_allclose(smooth(values, weight), averaged_in_a_loop(values, weight), rtol=1e-9)
 
 
 def test_smoothing_nothing_or_by_nothing_changes_nothing() -> None:
     values = RANDOM.normal(size=50)
-    np.testing.assert_array_equal(smoothed(values, 0.0), values)
-    assert len(smoothed(np.empty(0), 0.9)) == 0
+    np.testing.assert_array_equal(smooth(values, 0.0), values)
+    assert len(smooth(np.empty(0), 0.9)) == 0
 
 
 def test_a_gap_stays_a_gap_and_is_not_averaged() -> None:
     values = np.array([np.nan, 1.0, np.nan, 3.0, np.inf, 5.0])
-    np.testing.assert_allclose(smoothed(values, 0.5), averaged_in_a_loop(values, 0.5))
+    np.testing.assert_allclose(smooth(values, 0.5), averaged_in_a_loop(values, 0.5))
 
 
 @given(st.lists(st.integers(0, 90), min_size=1, max_size=8), st.sampled_from([0.3, 0.9, 0.99]))
@@ -58,7 +58,7 @@ def test_a_curve_that_grows_is_smoothed_as_if_it_had_been_whole(parts: list[int]
     smoother, taken = Smoother(weight), []
     for begin, size in zip(np.cumsum([0, *parts]), parts, strict=False):
         taken.append(smoother.extend(values[begin : begin + size]))
-    np.testing.assert_allclose(np.concatenate(taken), smoothed(values, weight), rtol=1e-9)
+    np.testing.assert_allclose(np.concatenate(taken), smooth(values, weight), rtol=1e-9)
 
 
 def test_a_curve_on_a_grid_is_the_mean_of_the_points_about_each_place() -> None:
@@ -72,7 +72,7 @@ def test_a_curve_without_points_is_nowhere() -> None:
 
 
 def test_the_interval_of_a_mean_is_students() -> None:
-    spread = mean_interval(np.array([[1.0, 5.0], [2.0, np.nan], [3.0, np.nan]]))
+    spread = mean_with_band(np.array([[1.0, 5.0], [2.0, np.nan], [3.0, np.nan]]))
     np.testing.assert_allclose(spread.mean, [2.0, 5.0])
     np.testing.assert_allclose(spread.high[0] - 2.0, 4.3027 / np.sqrt(3), rtol=1e-4)
     assert np.isnan(spread.low[1])
@@ -122,13 +122,13 @@ def test_one_side_that_always_wins_is_certain() -> None:
 
 
 def test_the_mean_of_some_numbers_is_as_sure_as_students_interval_says() -> None:
-    mean = mean_of(np.array([1.0, 2.0, 3.0]))
+    mean = mean_with_interval(np.array([1.0, 2.0, 3.0]))
     assert mean.point == 2
     assert mean.high - 2 == pytest.approx(4.3027 / 3**0.5)
     assert mean.low == pytest.approx(4 - mean.high)
-    assert np.isnan(mean_of(np.array([5.0]))[1:]).all()
-    assert np.isnan(mean_of(np.array([5.0, np.nan]))).all()
-    assert np.isnan(mean_of(np.empty(0))).all()
+    assert np.isnan(mean_with_interval(np.array([5.0]))[1:]).all()
+    assert np.isnan(mean_with_interval(np.array([5.0, np.nan]))).all()
+    assert np.isnan(mean_with_interval(np.empty(0))).all()
 
 
 def test_the_final_performance_takes_as_many_last_episodes_as_asked() -> None:

@@ -5,7 +5,15 @@ import pytest
 import torch
 
 from cleanrl_worker.replay import Replay
-from cleanrl_worker.torch_backend import Acting, Adam, Compute, RAdam, Step, Watch, fields_of
+from cleanrl_worker.torch_backend import (
+    GraphedStep,
+    InferenceStep,
+    NonFiniteMonitor,
+    TorchAdam,
+    TorchContext,
+    TorchRAdam,
+    unpack_fields,
+)
 
 CUDA = [
     False,
@@ -15,31 +23,31 @@ CUDA = [
 
 def test_threads_and_device_follow_from_the_settings_alone() -> None:
     before = torch.get_num_threads()
-    compute = Compute.prepared(cuda=False, threads=2, cuda_graphs=True)
+    compute = TorchContext.set_up(cuda=False, threads=2, cuda_graphs=True)
     assert torch.get_num_threads() == 2
-    assert compute == Compute(torch.device("cpu"), uses_graphs=False, is_compiled=False)
+    assert compute == TorchContext(torch.device("cpu"), uses_graphs=False, is_compiled=False)
     torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("rows", "threads"), [(1, 1), (8, 2)])
 def test_a_single_observation_is_looked_at_by_one_thread(rows: int, threads: int) -> None:
     before, seen = torch.get_num_threads(), []
-    compute = Compute.prepared(cuda=False, threads=2)
+    compute = TorchContext.set_up(cuda=False, threads=2)
 
     def work(observations: torch.Tensor) -> torch.Tensor:
         seen.append(torch.get_num_threads())
         return observations
 
-    Acting((rows, 4), torch.float32, 4, work, compute)(np.zeros((rows, 4)))
+    InferenceStep((rows, 4), torch.float32, 4, work, compute)(np.zeros((rows, 4)))
     assert (seen, torch.get_num_threads()) == ([threads], 2)
     torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("cuda", CUDA)
 def test_a_step_counts_once_for_each_call_and_adam_is_torchs(cuda: bool) -> None:
-    compute = Compute.prepared(cuda=cuda)
+    compute = TorchContext.set_up(cuda=cuda)
     ours, theirs = (torch.full((3,), 2.0, device=compute.device, requires_grad=True) for _ in range(2))
-    adam, reference = Adam([ours], 0.1, compute), torch.optim.Adam([theirs], lr=0.1)
+    adam, reference = TorchAdam([ours], 0.1, compute), torch.optim.Adam([theirs], lr=0.1)
     drawn = torch.zeros(3, device=compute.device)
     told: list[str] = []
 
@@ -47,7 +55,7 @@ def test_a_step_counts_once_for_each_call_and_adam_is_torchs(cuda: bool) -> None
         drawn.copy_(torch.randn(3, device=compute.device))
         adam.step((ours**2).sum())
 
-    step = Step(work, lambda: [*adam.kept(), drawn], compute, before=lambda: told.append("before"))
+    step = GraphedStep(work, lambda: [*adam.state_tensors(), drawn], compute, before=lambda: told.append("before"))
     draws = []
     for _ in range(4):
         step()
@@ -65,13 +73,13 @@ def test_a_step_counts_once_for_each_call_and_adam_is_torchs(cuda: bool) -> None
 def test_no_optimizer_is_made_which_would_import_torchs_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.optim.Optimizer, "__init__")
     parameter = torch.full((3,), 2.0, requires_grad=True)
-    Adam([parameter], 0.1, Compute.prepared(cuda=False)).step((parameter**2).sum())
+    TorchAdam([parameter], 0.1, TorchContext.set_up(cuda=False)).step((parameter**2).sum())
     torch.testing.assert_close(parameter.detach(), torch.full((3,), 1.9))
 
 
 @pytest.mark.parametrize("cuda", CUDA)
 def test_the_random_state_comes_back_and_one_of_another_device_is_left_alone(cuda: bool) -> None:
-    compute = Compute.prepared(cuda=cuda)
+    compute = TorchContext.set_up(cuda=cuda)
     state = compute.random_state()
     first = torch.randn(4, device=compute.device)
     compute.restore_random_state(torch.zeros(3, dtype=torch.uint8))
@@ -84,8 +92,8 @@ def test_packed_rows_are_read_in_place() -> None:
     replay.start(np.arange(5)[None])
     replay.add(np.array([[0.5, -0.5]]), np.array([3.0]), [], np.arange(5, 10)[None])
     host = torch.zeros(4, replay.window_bytes, dtype=torch.uint8)
-    batch = replay.batch(4, host.numpy())
-    fields = fields_of(host, batch.layout)
+    batch = replay.allocate_batch(4, host.numpy())
+    fields = unpack_fields(host, batch.layout)
     replay.sample(batch)
     assert fields["observation"].tolist() == [[0, 1, 2, 3, 4]] * 4
     assert fields["next_observation"].tolist() == [[5, 6, 7, 8, 9]] * 4
@@ -97,32 +105,34 @@ def test_packed_rows_are_read_in_place() -> None:
 @pytest.mark.parametrize("cuda", CUDA)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_a_watch_names_the_step_and_the_figures_that_were_first_not_finite(cuda: bool, bad: float) -> None:
-    compute = Compute.prepared(cuda=cuda)
-    watch = Watch(("loss", "norm", "value"), compute)
+    compute = TorchContext.set_up(cuda=cuda)
+    watch = NonFiniteMonitor(("loss", "norm", "value"), compute)
     figures = torch.zeros(3, device=compute.device)
-    step = Step(lambda: None, lambda: [figures, *watch.kept()], compute, after=lambda: watch.look(figures))
+    step = GraphedStep(
+        lambda: None, lambda: [figures, *watch.state_tensors()], compute, after=lambda: watch.check(figures)
+    )
     for number in range(7):
-        compute.send(figures, [1.0, bad if number in (3, 4) else 1.0, bad if number >= 5 else 0.0])
+        compute.copy_to_device(figures, [1.0, bad if number in (3, 4) else 1.0, bad if number >= 5 else 0.0])
         step()
-        watch.count()
+        watch.count_step()
         if number < 3:
-            assert watch.trouble() is None
-    assert watch.trouble() == (3, ["norm"])
+            assert watch.first_non_finite() is None
+    assert watch.first_non_finite() == (3, ["norm"])
 
 
 @pytest.mark.parametrize("cuda", CUDA)
 def test_acting_answers_by_the_newest_weights_and_reads_what_lies_beside(cuda: bool) -> None:
-    compute = Compute.prepared(cuda=cuda)
+    compute = TorchContext.set_up(cuda=cuda)
     weight = torch.ones(2, 3, device=compute.device)
-    host = compute.host(4, dtype=torch.float32)
-    beside = compute.twin(host)
+    host = compute.host_buffer(4, dtype=torch.float32)
+    beside = compute.device_buffer(host)
     calls = torch.zeros((), device=compute.device)
 
     def work(seen: torch.Tensor) -> torch.Tensor:
         calls.add_(1)
         return seen.float() @ weight + beside[:, None]
 
-    acting = Acting((4, 2), torch.uint8, 3, work, compute, lambda: (calls,), [(beside, host)])
+    acting = InferenceStep((4, 2), torch.uint8, 3, work, compute, lambda: (calls,), [(beside, host)])
     assert acting(np.full((4, 2), 3)).tolist() == [[6.0] * 3] * 4
     weight.mul_(2)
     host.numpy()[...] = [0, 1, 2, 3]
@@ -132,29 +142,29 @@ def test_acting_answers_by_the_newest_weights_and_reads_what_lies_beside(cuda: b
 
 @pytest.mark.parametrize("cuda", CUDA)
 def test_what_is_sent_may_be_changed_at_once(cuda: bool) -> None:
-    compute = Compute.prepared(cuda=cuda)
+    compute = TorchContext.set_up(cuda=cuda)
     target, source = torch.zeros(1000, device=compute.device), np.arange(1000)
-    compute.send(target, source)
+    compute.copy_to_device(target, source)
     source[...] = 0
     assert target.sum().item() == 999 * 500
 
 
 @pytest.mark.parametrize("cuda", CUDA)
 def test_the_learning_rate_can_change_behind_a_step_and_a_loaded_state_is_gone_on_from(cuda: bool) -> None:
-    compute = Compute.prepared(cuda=cuda)
-    for kind, theirs in ((Adam, torch.optim.Adam), (RAdam, torch.optim.RAdam)):
+    compute = TorchContext.set_up(cuda=cuda)
+    for kind, theirs in ((TorchAdam, torch.optim.Adam), (TorchRAdam, torch.optim.RAdam)):
         ours, reference = (torch.full((3,), 2.0, device=compute.device, requires_grad=True) for _ in range(2))
         adam, optimizer = kind([ours], 0.1, compute), theirs([reference], lr=0.1)
-        step = Step(lambda adam=adam, ours=ours: adam.step((ours**2).sum()), adam.kept, compute)  # type: ignore[misc]
+        step = GraphedStep(lambda adam=adam, ours=ours: adam.step((ours**2).sum()), adam.state_tensors, compute)  # type: ignore[misc]
         for number in range(12):
             rate = 0.1 / (number + 1)
             adam.set_learning_rate(rate)
             optimizer.param_groups[0]["lr"] = rate
             if number == 8:
-                saved = [part.detach().clone() for part in adam.kept()]
+                saved = [part.detach().clone() for part in adam.state_tensors()]
                 step()
                 with torch.no_grad():
-                    for part, value in zip(adam.kept(), saved, strict=True):
+                    for part, value in zip(adam.state_tensors(), saved, strict=True):
                         part.copy_(value)
             step()
             optimizer.zero_grad()

@@ -12,12 +12,12 @@ from torch import nn
 from torch.distributions import Categorical
 
 from cleanrl_worker.algorithms import dqn_atari, ppo_atari, ppo_atari_lstm
-from cleanrl_worker.pictures import Sizes, sizes_of
-from cleanrl_worker.torch_backend import Adam, Compute
-from cleanrl_worker.torch_pictures import PolicyLearner, as_arrays, as_tensors, channels_last, looked_at, policy_loss
-from cleanrl_worker.torch_recurrent import RecurrentLearner, remembered
+from cleanrl_worker.conv_network import ConvNetworkSizes, infer_sizes
+from cleanrl_worker.torch_backend import TorchAdam, TorchContext
+from cleanrl_worker.torch_conv import PpoImageLearner, as_arrays, as_tensors, channels_last, conv_features, ppo_loss
+from cleanrl_worker.torch_recurrent import RecurrentLearner, lstm_forward
 
-SIZES = Sizes((4, 6, 8), 10)
+SIZES = ConvNetworkSizes((4, 6, 8), 10)
 ACTIONS, ENVS, STEPS = 3, 4, 6
 UNITS = 5
 
@@ -98,8 +98,8 @@ def assert_equal_weights(learner: Any, reference: nn.Module, atol: float = 2e-5)
 
 
 @pytest.fixture
-def compute() -> Compute:
-    return Compute.prepared(cuda=False)
+def compute() -> TorchContext:
+    return TorchContext.set_up(cuda=False)
 
 
 def test_the_whole_network_is_cleanrls() -> None:
@@ -108,7 +108,7 @@ def test_the_whole_network_is_cleanrls() -> None:
     shapes = {name: part.shape for name, part in agent.state_dict().items()}
     assert shapes["network.0.weight"] == (32, 4, 8, 8)
     assert shapes["network.7.weight"] == (512, 3136)
-    assert sizes_of(agent.parameters) == Sizes()
+    assert infer_sizes(agent.parameters) == ConvNetworkSizes()
     assert list(shapes)[-4:] == ["actor.weight", "actor.bias", "critic.weight", "critic.bias"]
     weight = agent.parameters["network.2.weight"].reshape(64, -1)
     np.testing.assert_allclose(weight @ weight.T, 2 * np.eye(64), atol=1e-4)
@@ -120,21 +120,23 @@ def test_looking_gives_what_torchs_modules_give() -> None:
     agent = loaded(reference, ppo_atari.Agent(ACTIONS, SIZES))
     pictures = torch.from_numpy(some_pictures(5))
     weights = as_tensors(agent.parameters, torch.device("cpu"))
-    found = looked_at(weights, channels_last(pictures))
+    found = conv_features(weights, channels_last(pictures))
     np.testing.assert_allclose(found.detach(), reference(pictures.float()).detach(), atol=1e-5)
     for name, part in as_arrays(weights).items():
         assert part.tobytes() == agent.parameters[name].tobytes()
 
 
 @pytest.mark.parametrize("changes", [{}, {"norm_adv": False, "clip_vloss": False}, {"max_grad_norm": 1e9}])
-def test_updates_of_ppo_move_the_weights_as_torchs_own_adam_does(compute: Compute, changes: dict[str, Any]) -> None:
+def test_updates_of_ppo_move_the_weights_as_torchs_own_adam_does(
+    compute: TorchContext, changes: dict[str, Any]
+) -> None:
     config, total = settings(**changes), ENVS * STEPS
     reference = Reference(4)
     agent = loaded(reference, ppo_atari.Agent(ACTIONS, SIZES))
-    learner = PolicyLearner(agent.parameters, (4, 84, 84), config, compute)
+    learner = PpoImageLearner(agent.parameters, (4, 84, 84), config, compute)
     optimizer = torch.optim.Adam(reference.parameters(), lr=1e-3, eps=1e-5)
     pictures, batch = some_pictures(total), columns(total)
-    learner.begin(1e-3, pictures, **batch)
+    learner.load_rollout(1e-3, pictures, **batch)
     order = np.random.default_rng(5).permutation(total)
     for rows in order.reshape(2, -1):
         learner.update(rows)
@@ -148,23 +150,23 @@ def test_updates_of_ppo_move_the_weights_as_torchs_own_adam_does(compute: Comput
     assert 0 < figures["clipfrac"] <= 1
 
 
-def test_a_gradient_that_is_not_finite_is_told(compute: Compute) -> None:
+def test_a_gradient_that_is_not_finite_is_told(compute: TorchContext) -> None:
     agent = loaded(Reference(4), ppo_atari.Agent(ACTIONS, SIZES))
-    learner = PolicyLearner(agent.parameters, (4, 84, 84), settings(), compute)
+    learner = PpoImageLearner(agent.parameters, (4, 84, 84), settings(), compute)
     batch = columns(ENVS * STEPS)
     batch["returns"][3] = np.inf
-    learner.begin(1e-3, some_pictures(ENVS * STEPS), **batch)
+    learner.load_rollout(1e-3, some_pictures(ENVS * STEPS), **batch)
     learner.update(np.arange(12))
     assert not learner.losses()[1]
 
 
-def test_a_gradient_that_lies_differently_in_memory_moves_the_right_weights(compute: Compute) -> None:
+def test_a_gradient_that_lies_differently_in_memory_moves_the_right_weights(compute: TorchContext) -> None:
     start = torch.arange(6.0).reshape(2, 3)
     slope = torch.tensor([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
     part = start.clone().requires_grad_()
-    Adam([part], 0.1, compute).step((part.t().contiguous() * slope.t()).sum())
+    TorchAdam([part], 0.1, compute).step((part.t().contiguous() * slope.t()).sum())
     turned = start.t().contiguous().t().requires_grad_()
-    Adam([turned], 0.1, compute).step((turned * slope).sum())
+    TorchAdam([turned], 0.1, compute).step((turned * slope).sum())
     for found in (part, turned):
         np.testing.assert_allclose(found.detach(), start - 0.1 * slope, atol=1e-5)
 
@@ -173,20 +175,20 @@ def test_remembering_is_torchs_own_lstm_where_nothing_is_forgotten() -> None:
     lstm = nn.LSTM(SIZES.hidden, UNITS)
     weights = {f"lstm.{name}": part for name, part in lstm.named_parameters()}
     seen, state = torch.randn(STEPS, ENVS, SIZES.hidden), torch.randn(2, ENVS, UNITS)
-    outputs, after = remembered(weights, seen, state, torch.ones(STEPS, ENVS))
+    outputs, after = lstm_forward(weights, seen, state, torch.ones(STEPS, ENVS))
     expected, (hidden, cell) = lstm(seen, (state[:1], state[1:]))
     torch.testing.assert_close(outputs, expected)
     torch.testing.assert_close(after, torch.cat([hidden, cell]))
     # Where an episode begins, nothing from before counts.
     keeps = torch.ones(STEPS, ENVS)
     keeps[3, 1] = 0
-    outputs, _ = remembered(weights, seen, state, keeps)
+    outputs, _ = lstm_forward(weights, seen, state, keeps)
     fresh, _ = lstm(seen[3:, 1:2])
     torch.testing.assert_close(outputs[3:, 1:2], fresh)
     torch.testing.assert_close(outputs[:, :1], expected[:, :1])
 
 
-def test_updates_of_ppo_with_memory_move_the_weights_as_torchs_own_adam_does(compute: Compute) -> None:
+def test_updates_of_ppo_with_memory_move_the_weights_as_torchs_own_adam_does(compute: TorchContext) -> None:
     config, total = settings(), ENVS * STEPS
     reference = Reference(1, units=UNITS)
     agent = loaded(reference, ppo_atari_lstm.Agent(ACTIONS, SIZES, UNITS))
@@ -197,10 +199,10 @@ def test_updates_of_ppo_with_memory_move_the_weights_as_torchs_own_adam_does(com
     keeps[2, 0] = keeps[4, 3] = 0
     learner.state.copy_(torch.randn(2, ENVS, UNITS))
     state = learner.state.clone()
-    learner.mark()
-    learner.keep(keeps[0])
+    learner.begin_rollout()
+    learner.set_continue_mask(keeps[0])
     learner.act(pictures[:ENVS])  # what is remembered meanwhile must not matter
-    learner.begin(1e-3, pictures, **batch, keeps=keeps.ravel())
+    learner.load_rollout(1e-3, pictures, **batch, keeps=keeps.ravel())
     for lanes in np.array([[2, 0], [1, 3]]):
         learner.update(lanes)
         rows = (np.arange(STEPS)[:, None] * ENVS + lanes).ravel()
@@ -217,19 +219,19 @@ def test_updates_of_ppo_with_memory_move_the_weights_as_torchs_own_adam_does(com
     assert_equal_weights(learner, reference)
 
 
-def test_valuing_what_comes_next_remembers_nothing_of_it(compute: Compute) -> None:
+def test_valuing_what_comes_next_remembers_nothing_of_it(compute: TorchContext) -> None:
     agent = loaded(Reference(1, units=UNITS), ppo_atari_lstm.Agent(ACTIONS, SIZES, UNITS))
     learner = RecurrentLearner(agent.parameters, (1, 84, 84), settings(), compute)
     pictures = some_pictures(ENVS, 1)
-    learner.keep(np.zeros(ENVS))
+    learner.set_continue_mask(np.zeros(ENVS))
     first = learner.act(pictures).copy()
     before = learner.state.clone()
-    fresh = learner.values_of(np.arange(ENVS), pictures, np.zeros(ENVS))
+    fresh = learner.next_values(np.arange(ENVS), pictures, np.zeros(ENVS))
     np.testing.assert_allclose(fresh, first[:, -1], atol=1e-6)
-    kept = learner.values_of([2], pictures[2:3], [1.0])
+    kept = learner.next_values([2], pictures[2:3], [1.0])
     assert (learner.state == before).all()
     assert abs(kept[0] - first[2, -1]) > 1e-6
-    learner.keep(np.ones(ENVS))
+    learner.set_continue_mask(np.ones(ENVS))
     np.testing.assert_allclose(kept[0], learner.act(pictures)[2, -1], atol=1e-6)
 
 
@@ -270,5 +272,5 @@ def test_the_figures_of_the_loss_are_ppos() -> None:
         returns=torch.ones(4),
         values=torch.zeros(4),
     )
-    _, figures = policy_loss(outputs, batch, settings(norm_adv=False))
+    _, figures = ppo_loss(outputs, batch, settings(norm_adv=False))
     np.testing.assert_allclose(figures, [0.5, -0.5, np.log(ACTIONS), 0, 0, 0], atol=1e-6)

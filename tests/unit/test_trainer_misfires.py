@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mosaic.contracts.states import Attempt, Outcome, RunRecord, Stage
-from mosaic.trainer.misfires import MOST, Misfires
+from mosaic.trainer.failure_breaker import MAX_FAST_FAILURES, FastFailureBreaker
 
 
 def ended(outcome: Outcome, seconds: float, at: float = 100.0) -> RunRecord:
@@ -27,41 +27,45 @@ def waiting(queued_at: float) -> RunRecord:
     return RunRecord(run_id="01K9Q", kind="train", stage=Stage.QUEUED, worker="c", submitted_at=1, queued_at=queued_at)
 
 
-def paused() -> Misfires:
-    misfires = Misfires()
-    assert [misfires.note(ended(Outcome.FAILED, 1, 100.0 + number)) for number in range(MOST)] == [False, False, True]
+def paused() -> FastFailureBreaker:
+    misfires = FastFailureBreaker()
+    assert [misfires.record_end(ended(Outcome.FAILED, 1, 100.0 + number)) for number in range(MAX_FAST_FAILURES)] == [
+        False,
+        False,
+        True,
+    ]
     return misfires
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.REJECTED, Outcome.LOST])
 def test_the_third_run_that_fails_at_once_pauses_the_queue(outcome: Outcome) -> None:
-    misfires = Misfires()
-    assert [misfires.note(ended(outcome, 1)) for _ in range(4)] == [False, False, True, False]
-    assert misfires.hold([waiting(50)])
-    assert "mosaic daemon continue" in (misfires.words or "")
+    misfires = FastFailureBreaker()
+    assert [misfires.record_end(ended(outcome, 1)) for _ in range(4)] == [False, False, True, False]
+    assert misfires.blocks_queue([waiting(50)])
+    assert "mosaic daemon continue" in (misfires.pause_reason or "")
 
 
 @pytest.mark.parametrize("between", [ended(Outcome.SUCCEEDED, 1), ended(Outcome.FAILED, 60)])
 def test_a_run_that_works_or_fails_late_begins_the_count_anew(between: RunRecord) -> None:
-    misfires = Misfires()
+    misfires = FastFailureBreaker()
     for record in (ended(Outcome.FAILED, 1), ended(Outcome.FAILED, 1), between, ended(Outcome.FAILED, 1)):
-        assert not misfires.note(record)
+        assert not misfires.record_end(record)
 
 
 def test_a_cancelled_run_says_nothing_about_the_others() -> None:
-    misfires = Misfires()
+    misfires = FastFailureBreaker()
     ends = [Outcome.FAILED, Outcome.FAILED, Outcome.CANCELLED, Outcome.FAILED]
-    assert [misfires.note(ended(outcome, 1)) for outcome in ends] == [False, False, False, True]
+    assert [misfires.record_end(ended(outcome, 1)) for outcome in ends] == [False, False, False, True]
 
 
 def test_what_is_submitted_behind_an_empty_queue_goes_on_by_itself() -> None:
     misfires = paused()
-    assert not misfires.hold([waiting(200)])
-    assert misfires.words is None
+    assert not misfires.blocks_queue([waiting(200)])
+    assert misfires.pause_reason is None
 
 
 def test_behind_runs_that_wait_new_ones_wait_too_until_told_to_go_on() -> None:
     misfires = paused()
-    assert misfires.hold([waiting(50), waiting(200)])
+    assert misfires.blocks_queue([waiting(50), waiting(200)])
     misfires.clear()
-    assert not misfires.hold([waiting(50), waiting(200)])
+    assert not misfires.blocks_queue([waiting(50), waiting(200)])

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from cleanrl_worker.algorithms import c51, dqn, pqn
-from cleanrl_worker.perceptron import Forward
-from cleanrl_worker.value_kernels import Judged, q_lambda_returns
+from cleanrl_worker.perceptron import ForwardPass
+from cleanrl_worker.value_kernels import ReturnBatch, q_lambda_returns
 
 MODULES: dict[str, Any] = {"dqn": dqn, "c51": c51, "pqn": pqn}
 EACH = pytest.mark.parametrize("name", sorted(MODULES))
@@ -47,7 +47,7 @@ def made_batch(name: str, seed: int = 2) -> Any:
     actions = rng.integers(3, size=ROWS)
     rewards = rng.standard_normal(ROWS).astype(np.float32)
     if name == "pqn":
-        return Judged(observations, actions, 3 * rewards)
+        return ReturnBatch(observations, actions, 3 * rewards)
     return SimpleNamespace(
         observations=observations,
         actions=actions[:, None],
@@ -69,7 +69,7 @@ def test_the_gradient_by_hand_is_autograds(name: str, changes: dict[str, Any]) -
     reference.update(batch, learning_rate=0.0)
     assert kernel.update(batch, learning_rate=0.0)
 
-    found = agent.network.named(kernel.gradient.views)
+    found = agent.network.named_arrays(kernel.gradient.views)
     for key, parameter in reference.module.named_parameters():
         np.testing.assert_allclose(found[key], parameter.grad.numpy(), atol=2e-6, rtol=2e-4, err_msg=key)
     assert kernel.losses() == pytest.approx(reference.losses(), rel=1e-4)
@@ -87,15 +87,15 @@ def test_steps_follow_torchs_optimizer_and_targets_follow_the_network(name: str,
         for learner in (kernel, reference):
             assert learner.update(made_batch(name, seed=step), 1e-3 / (step + 1))
             if name != "pqn" and step % 4 == 3:
-                learner.follow(0.3 if step < 8 else 1)
-            learner.collect()
+                learner.update_target(0.3 if step < 8 else 1)
+            learner.sync_networks()
         assert kernel.losses() == pytest.approx(reference.losses(), rel=1e-3)
 
     assert kernel.count == reference.count == 12
     np.testing.assert_allclose(ours.parameters, theirs.parameters, atol=2e-5)
     np.testing.assert_allclose(our_target.parameters, their_target.parameters, atol=2e-5)
-    np.testing.assert_allclose(kernel.first.flat, reference.first.flat, atol=1e-5)
-    np.testing.assert_allclose(kernel.second.flat, reference.second.flat, atol=1e-6)
+    np.testing.assert_allclose(kernel.first_moment.flat, reference.first_moment.flat, atol=1e-5)
+    np.testing.assert_allclose(kernel.second_moment.flat, reference.second_moment.flat, atol=1e-6)
     if name != "pqn":
         assert (our_target.parameters == ours.parameters).all()
 
@@ -113,7 +113,7 @@ def test_on_a_gpu_captured_updates_lead_where_the_kernel_leads(name: str) -> Non
             assert learner.update(made_batch(name, seed=step), 1e-3 / (step + 1))
             if name != "pqn" and step % 4 == 3:
                 learner.follow(0.3)
-    captured.collect()
+    captured.sync_networks()
     np.testing.assert_allclose(ours.parameters, theirs.parameters, atol=2e-5)
     np.testing.assert_allclose(kernel.second.flat, captured.second.flat, atol=1e-6)
 
@@ -125,7 +125,7 @@ def test_the_network_in_numpy_and_its_module_give_the_same(name: str) -> None:
     with torch.no_grad():
         expected = agent.module().network(torch.from_numpy(observations)).numpy()
     np.testing.assert_allclose(agent.network(observations), expected, atol=1e-5)
-    one_by_one = Forward(agent.network, 1)
+    one_by_one = ForwardPass(agent.network, 1)
     for row, outputs in zip(observations, expected, strict=True):
         np.testing.assert_allclose(one_by_one(row[None])[:, 0], outputs, atol=1e-5)
 
@@ -159,13 +159,13 @@ def test_first_weights_are_spread_as_torch_spreads_them_and_pqns_are_orthogonal(
     network = dqn.Agent(4, 2).network
     network.initialise(np.random.default_rng(0))
     for key, inputs in (("network.0", 4), ("network.2", 120), ("network.4", 84)):
-        state = network.named(network.parameters)
+        state = network.named_arrays(network.parameters)
         for part in (state[f"{key}.weight"], state[f"{key}.bias"]):
             assert np.abs(part).max() <= inputs**-0.5
         assert state[f"{key}.weight"].std() == pytest.approx(inputs**-0.5 / 3**0.5, rel=0.1)
     normed = pqn.Agent(4, 2).network
     normed.initialise_orthogonal(np.random.default_rng(0))
-    state = normed.named(normed.parameters)
+    state = normed.named_arrays(normed.parameters)
     weight = state["network.3.weight"].astype(float)
     np.testing.assert_allclose(weight @ weight.T, 2 * np.eye(84), atol=1e-5)
     assert (state["network.3.bias"] == 0).all()
@@ -196,8 +196,8 @@ def test_torch_tells_later_in_which_update_what_was_first_not_finite(name: str) 
             batch.observations[5] = np.nan
         assert learner.update(batch, 1e-3)
         if step < 3:
-            assert learner.trouble() is None
-    assert learner.trouble() == (4, list(learner.losses()))
+            assert learner.first_non_finite() is None
+    assert learner.first_non_finite() == (4, list(learner.losses()))
 
 
 @pytest.mark.parametrize("terminal", [0.0, 1.0])

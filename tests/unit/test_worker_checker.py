@@ -16,9 +16,9 @@ from tests.helpers.worker_runs import SMALL, small, train_here
 
 from cleanrl_worker import checker
 from cleanrl_worker.checker import answer
-from cleanrl_worker.config import assigned
-from cleanrl_worker.inspection import inspect
+from cleanrl_worker.inspection import inspect_policy
 from cleanrl_worker.registry import ALGORITHMS
+from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, RunFolder
 from mosaic.envs import catalogue
@@ -114,7 +114,7 @@ def test_a_broken_environment_does_not_end_the_checker(
     def broken(*_: Any) -> Any:
         raise RuntimeError("somebody else's bug")
 
-    monkeypatch.setattr(checker, "check", broken)
+    monkeypatch.setattr(checker, "check_request", broken)
     reply = ask(ask="check", config=SMALL)
     assert (reply["ok"], reply["error"]) == (False, "MosaicError")
     assert "RuntimeError: somebody else's bug" in reply["message"]
@@ -144,7 +144,7 @@ def test_a_checkpoint_tells_what_it_is(trained: RunFolder) -> None:
     found = ask(ask="checkpoint", path=str(trained.last_checkpoint))["checkpoint"]
     assert (found["algo"], found["env_id"], found["seed"], found["step"]) == ("ppo", "CartPole-v1", 3, 64)
     assert found["weights"]["actor.4.weight"] == [2, 64]
-    assert inspect(str(trained.path)) == found
+    assert inspect_policy(str(trained.path)) == found
     model = next(trained.models.glob("*/*.cleanrl_model"))
     of_model = ask(ask="checkpoint", path=str(model))["checkpoint"]
     assert (of_model["kind"], of_model["algo"], of_model["env_id"]) == ("cleanrl_model", "ppo", "CartPole-v1")
@@ -155,7 +155,7 @@ def test_a_lone_model_file_tells_its_keys(trained: RunFolder, tmp_path: Path) ->
     lone = tmp_path / "elsewhere" / "ppo.cleanrl_model"
     lone.parent.mkdir()
     lone.write_bytes(next(trained.models.glob("*/*.cleanrl_model")).read_bytes())
-    found = inspect(str(lone))
+    found = inspect_policy(str(lone))
     assert (found["algo"], found["env_id"]) == ("ppo", None)
     assert "critic.0.bias" in found["weights"]
 
@@ -174,7 +174,7 @@ def test_a_model_file_that_would_run_code_is_refused_and_runs_none(tmp_path: Pat
     with zipfile.ZipFile(model, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"a.weight": Canary(canary)}, protocol))
     with pytest.raises(BadInput, match="holds more than weights"):
-        inspect(str(model))
+        inspect_policy(str(model))
     assert not canary.exists()
 
 
@@ -184,12 +184,12 @@ def test_damaged_files_are_refused(trained: RunFolder, tmp_path: Path) -> None:
     for part in (b"", whole[:1], whole[: len(whole) // 2], whole[:-1], b"no zip at all"):
         model.write_bytes(part)
         with pytest.raises(CheckpointDamaged):
-            inspect(str(model))
+            inspect_policy(str(model))
     (trained.checkpoint(64) / "state.npz").write_bytes(b"")
     with pytest.raises(CheckpointDamaged, match="is damaged"):
-        inspect(str(trained.last_checkpoint))
+        inspect_policy(str(trained.last_checkpoint))
     with pytest.raises(BadInput, match="neither a checkpoint nor a run folder"):
-        inspect(str(tmp_path / "nowhere"))
+        inspect_policy(str(tmp_path / "nowhere"))
 
 
 def test_a_config_is_understood_from_a_payload_too() -> None:
@@ -201,7 +201,7 @@ def test_a_config_is_understood_from_a_payload_too() -> None:
     assert summary["ok"] is False, "64 steps are less than one rollout"
     payload["metadata"]["worker"]["config"] = small()  # type: ignore[index]
     assert ask(ask="check", config=payload)["summary"]["tensorboard_dir"] is None
-    assert checker.check(assigned(payload))["mode"] == "train"
+    assert checker.check_request(parse_request(payload))["mode"] == "train"
 
 
 def test_tracking_that_is_not_installed_is_a_warning_that_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cleanrl_worker.config import Assignment, algorithm_config, assigned
-from cleanrl_worker.registry import algorithm
+from cleanrl_worker.registry import load_algorithm
+from cleanrl_worker.worker_config import WorkerRequest, algorithm_config, parse_request
 from mosaic.contracts.errors import ConfigRefused, UnknownName
 
 BARE: dict[str, Any] = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 2048}
@@ -19,43 +19,43 @@ def payload(config: dict[str, Any], **artifacts: Any) -> dict[str, Any]:
 
 def refusal(data: Any) -> str:
     with pytest.raises(ConfigRefused) as refused:
-        algorithm_config(assigned(data))
+        algorithm_config(parse_request(data))
     assert str(refused.value).startswith("LOG705 ")
     return str(refused.value)
 
 
 def test_a_bare_config_and_a_payload_mean_the_same() -> None:
-    bare, whole = assigned(BARE), assigned(payload(BARE))
+    bare, whole = parse_request(BARE), parse_request(payload(BARE))
     assert algorithm_config(bare) == algorithm_config(whole)
     assert bare.config == whole.config
 
 
 def test_a_payload_says_how_artifacts_are_kept() -> None:
-    told = assigned(payload(BARE, tensorboard={"enabled": False}, keep_checkpoints=7))
+    told = parse_request(payload(BARE, tensorboard={"enabled": False}, keep_checkpoints=7))
     assert (told.tensorboard_enabled, told.keep_checkpoints) == (False, 7)
-    assert (assigned(BARE).tensorboard_enabled, assigned(BARE).keep_checkpoints) == (True, None)
+    assert (parse_request(BARE).tensorboard_enabled, parse_request(BARE).keep_checkpoints) == (True, None)
 
 
 def test_extras_that_are_not_reserved_become_settings_beside_algo_params() -> None:
-    given = assigned({**BARE, "extras": {"num_envs": 2, "algo_params": {"gamma": 0.5}, "save_model": False}})
+    given = parse_request({**BARE, "extras": {"num_envs": 2, "algo_params": {"gamma": 0.5}, "save_model": False}})
     config = algorithm_config(given)
     assert (config.num_envs, config.gamma) == (2, 0.5)
     assert given.saves_model is False
 
 
 def test_false_stays_false_and_unset_stays_unset() -> None:
-    config = algorithm_config(assigned({**BARE, "extras": {"algo_params": {"anneal_lr": False, "cuda": False}}}))
+    config = algorithm_config(parse_request({**BARE, "extras": {"algo_params": {"anneal_lr": False, "cuda": False}}}))
     assert config.anneal_lr is False
     assert config.cuda is False
     assert config.target_kl is None
-    given = assigned(BARE)
+    given = parse_request(BARE)
     assert given.extras.model_dump(exclude_unset=True) == {}
     assert given.config.seed is None
     assert algorithm_config(given).seed == 1
 
 
 def test_the_command_line_is_stronger_than_the_file() -> None:
-    given = assigned(
+    given = parse_request(
         {**BARE, "seed": 3, "extras": {"gamma": 0.9, "num_envs": 2}},
         {"seed": 5, "total_timesteps": None, "extras": {"gamma": 0.8}},
     )
@@ -110,7 +110,7 @@ def test_what_is_no_config_is_refused_not_crashed_upon(data: Any) -> None:
 
 def test_settings_that_contradict_the_config_are_refused() -> None:
     assert "Give one of them." in refusal({**BARE, "seed": 1, "extras": {"algo_params": {"seed": 2}}})
-    given = assigned({**BARE, "seed": 2, "extras": {"algo_params": {"seed": 2}}})
+    given = parse_request({**BARE, "seed": 2, "extras": {"algo_params": {"seed": 2}}})
     assert algorithm_config(given).seed == 2
 
 
@@ -118,12 +118,12 @@ def test_an_unknown_algorithm_is_answered_with_the_nearest() -> None:
     with pytest.raises(
         UnknownName, match=r"No algorithm 'pppo' in worker 'cleanrl'\. Did you mean 'ppo'\? Known: c51, "
     ):
-        algorithm("pppo")
+        load_algorithm("pppo")
 
 
 def test_episodes_for_a_batch_have_one_default_and_two_names() -> None:
     def size(**extras: Any) -> int:
-        given: Assignment = assigned({"extras": {"mode": "policy_eval", **extras}})
+        given: WorkerRequest = parse_request({"extras": {"mode": "policy_eval", **extras}})
         return given.eval_batch_size
 
     assert (size(), size(eval_batch_size=7), size(eval_episodes=9)) == (50, 7, 9)

@@ -14,18 +14,18 @@ import pytest
 import torch
 from tests.helpers.worker_runs import events, small, train_here
 
-from cleanrl_worker.config import assigned
-from cleanrl_worker.evaluation import fresh_seeds, matched
-from cleanrl_worker.evaluation_registry import RECIPES
+from cleanrl_worker.conv_network import ConvNetworkSizes
+from cleanrl_worker.evaluation_registry import EVALUATION_SPECS
 from cleanrl_worker.launcher import ConsoleRun
-from cleanrl_worker.pictures import Sizes
-from cleanrl_worker.registry import ALGORITHMS, algorithm
-from mosaic.arena import Episode, evaluate, pooled, summarise
+from cleanrl_worker.policy_evaluation import first_evaluation_seed, load_for_evaluation
+from cleanrl_worker.registry import ALGORITHMS, load_algorithm
+from cleanrl_worker.worker_config import parse_request
+from mosaic.arena import Episode, evaluate, pool_summaries, summarise
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
 from mosaic.contracts.folder import RunFolder
 from mosaic.envs import make
 from mosaic.run import checkpoints, last_good_checkpoint
-from mosaic.statistics import iqm, mean_interval
+from mosaic.statistics import iqm, mean_with_band
 
 
 class Pushes:
@@ -84,7 +84,7 @@ def test_what_a_stochastic_episode_draws_does_not_depend_on_the_others() -> None
 
 def test_a_seed_has_the_same_return_to_the_last_bit_whatever_is_played_beside_it(tmp_path: Path) -> None:
     config = small(algo="ppo_continuous_action", env_id="Pendulum-v1", extras={"num_minibatches": 2})
-    policy = matched(assigned(evaluation(train_here(RunFolder(tmp_path / "p"), config).path))).policy
+    policy = load_for_evaluation(parse_request(evaluation(train_here(RunFolder(tmp_path / "p"), config).path))).policy
     together = evaluate(policy, lambda: make("Pendulum-v1"), range(100, 120))
     for seeds in (range(103, 111), [119], [111, 103, 119]):
         for episode in evaluate(policy, lambda: make("Pendulum-v1"), seeds):
@@ -120,24 +120,24 @@ def test_the_summary_says_what_the_episodes_say() -> None:
     assert summary["avg_return"] == 16
     assert (summary["median_return"], summary["min_return"], summary["max_return"]) == (4.5, 1, 100)
     assert summary["iqm"] == iqm(np.array([3.0, 4, 5, 6, 1, 2, 7, 100])) == 4.5
-    spread = mean_interval(np.array(summary["returns"])[:, None])
+    spread = mean_with_band(np.array(summary["returns"])[:, None])
     assert summary["ci95"] == [spread.low[0], spread.high[0]], "the same interval as in a comparison of runs"
     assert summarise(episodes[:1])["ci95"] is None, "one episode says nothing about the next"
     assert summarise([])["episodes"] == 0
-    assert pooled([summarise(episodes[:3]), summarise(episodes[3:])]) == summary
+    assert pool_summaries([summarise(episodes[:3]), summarise(episodes[3:])]) == summary
     json.dumps(summary, allow_nan=False)
 
 
 def test_a_return_that_is_no_number_is_null_and_spoils_the_mean_visibly() -> None:
     summary = summarise([Episode(0, 1, 5.0, 3), Episode(1, 2, float("nan"), 3)])
     assert (summary["returns"], summary["avg_return"], summary["ci95"]) == ([5.0, None], None, None)
-    assert pooled([summary]) == summary
+    assert pool_summaries([summary]) == summary
     json.dumps(summary, allow_nan=False)
 
 
 def test_seeds_of_an_evaluation_are_never_those_of_training() -> None:
-    assert fresh_seeds(1) == 1_010_000
-    assert fresh_seeds(2) - fresh_seeds(1) >= 10_000
+    assert first_evaluation_seed(1) == 1_010_000
+    assert first_evaluation_seed(2) - first_evaluation_seed(1) >= 10_000
 
 
 def test_an_evaluation_writes_its_summary_its_events_and_its_scalars(trained: RunFolder, tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_an_evaluation_writes_its_summary_its_events_and_its_scalars(trained: Ru
 def test_an_episode_that_would_never_end_is_cut_and_that_is_said_once(
     trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("mosaic.arena.evaluate", "cleanrl_worker.evaluation"):
-        monkeypatch.setattr(sys.modules[module], "LONGEST", 5)
+    for module in ("mosaic.arena.evaluate", "cleanrl_worker.policy_evaluation"):
+        monkeypatch.setattr(sys.modules[module], "MAX_EPISODE_STEPS", 5)
     folder = train_here(RunFolder(tmp_path / "evaluation"), evaluation(trained.path))
     assert json.loads(folder.eval_summary.read_text())["batches"][0]["lengths"] == [5, 5, 5]
     (said,) = (event["text"] for event in events(folder, "warning") if event.get("code") == "eval_cut_warning")
@@ -177,7 +177,7 @@ def test_a_seed_may_be_told(trained: RunFolder, tmp_path: Path) -> None:
 
 def test_a_model_file_stands_for_its_run(trained: RunFolder) -> None:
     model = next(trained.models.glob("*/ppo.cleanrl_model"))
-    found = matched(assigned(evaluation(model))).saved
+    found = load_for_evaluation(parse_request(evaluation(model))).saved_policy
     assert found.checkpoint is not None
     assert (found.path, found.checkpoint.path) == (model, trained.checkpoint(64))
 
@@ -207,8 +207,8 @@ def test_a_model_that_cleanrl_saved_acts_as_its_network_does(tmp_path: Path) -> 
     model = tmp_path / "runs" / "CartPole-v1__ppo__7__1700000000" / "ppo.cleanrl_model"
     model.parent.mkdir(parents=True)
     torch.save(agent.state_dict(), model)
-    match = matched(assigned(evaluation(model)))
-    assert (match.algo, match.env_id, match.first_seed) == ("ppo", "CartPole-v1", fresh_seeds(7))
+    match = load_for_evaluation(parse_request(evaluation(model)))
+    assert (match.algo, match.env_id, match.first_seed) == ("ppo", "CartPole-v1", first_evaluation_seed(7))
     seen = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
     expected = agent.get_submodule("actor")(torch.from_numpy(seen)).argmax(1).numpy()
     assert (match.policy.act(seen, True, np.random.default_rng(0)) == expected).all()
@@ -222,7 +222,7 @@ def test_a_bare_state_dict_needs_algorithm_and_environment_to_be_named(tmp_path:
 
     def refusal(**told: Any) -> str:
         with pytest.raises(BadInput) as refused:
-            matched(assigned(evaluation(bare, **told)))
+            load_for_evaluation(parse_request(evaluation(bare, **told)))
         return str(refused.value)
 
     assert "does not say its algorithm. Name it: --algo" in refusal(env_id="CartPole-v1")
@@ -231,7 +231,9 @@ def test_a_bare_state_dict_needs_algorithm_and_environment_to_be_named(tmp_path:
     assert "ppo needs a discrete action space" in refusal(algo="ppo", env_id="Pendulum-v1")
     assert "also needs the mean and variance" in refusal(algo="ppo_continuous_action", env_id="Pendulum-v1")
     assert "No evaluation for the algorithm 'pppo'" in refusal(algo="pppo", env_id="CartPole-v1")
-    assert matched(assigned(evaluation(bare, algo="ppo", env_id="CartPole-v1"))).first_seed == fresh_seeds(1)
+    assert load_for_evaluation(
+        parse_request(evaluation(bare, algo="ppo", env_id="CartPole-v1"))
+    ).first_seed == first_evaluation_seed(1)
     torch.save({"other.weight": torch.zeros(2)}, bare)
     assert "lacks 'critic.0.weight'" in refusal(algo="ppo", env_id="CartPole-v1")
     torch.save([1, 2, 3], bare)
@@ -245,7 +247,7 @@ def test_a_model_file_has_the_keys_of_cleanrl_in_their_order(tmp_path: Path) -> 
         checkpoint = last_good_checkpoint(folder)
         assert checkpoint is not None
         shape = checkpoint.facts["shape"]
-        network = algorithm(str(config["algo"])).Agent(shape["observation_size"], shape["actions"]).module()
+        network = load_algorithm(str(config["algo"])).Agent(shape["observation_size"], shape["actions"]).module()
         saved = torch.load(next(folder.models.glob("*/*.cleanrl_model")), weights_only=True)
         assert list(saved) == list(network.state_dict())
 
@@ -254,7 +256,7 @@ def test_a_damaged_model_file_is_refused_although_its_run_has_checkpoints(traine
     model = next(trained.models.glob("*/ppo.cleanrl_model"))
     model.write_bytes(model.read_bytes()[:-50])
     with pytest.raises(CheckpointDamaged, match="is damaged or no file that torch"):
-        matched(assigned(evaluation(model)))
+        load_for_evaluation(parse_request(evaluation(model)))
 
 
 @pytest.mark.parametrize("algo", sorted(ALGORITHMS))
@@ -264,11 +266,11 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
     env_id = "CartPole-v1" if "Discrete" in ALGORITHMS[algo].action_spaces else "Pendulum-v1"
     if ALGORITHMS[algo].extra is not None:
         pytest.importorskip(str(ALGORITHMS[algo].extra))
-    if ALGORITHMS[algo].is_for_pictures:
+    if ALGORITHMS[algo].is_for_atari:
         pytest.importorskip("ale_py")
         env_id = "PongNoFrameskip-v4"
-        monkeypatch.setattr(algorithm(algo), "SIZES", Sizes((4, 4, 4), 8))
-    known = algorithm(algo).Config.model_fields
+        monkeypatch.setattr(load_algorithm(algo), "SIZES", ConvNetworkSizes((4, 4, 4), 8))
+    known = load_algorithm(algo).Config.model_fields
     tiny = {
         name: value
         for name, value in {
@@ -279,21 +281,21 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
     }  # fmt: skip
     config = {"algo": algo, "env_id": env_id, "total_timesteps": 64, "extras": tiny}
     folder = train_here(RunFolder(tmp_path / "trained"), config)
-    assert algo in RECIPES
-    episodes = 1 if ALGORITHMS[algo].is_for_pictures else 3  # a game takes its time
+    assert algo in EVALUATION_SPECS
+    episodes = 1 if ALGORITHMS[algo].is_for_atari else 3  # a game takes its time
     for name, is_drawn in (("best", False), ("drawn", True)):
         extras = {"eval_stochastic": is_drawn, "eval_episodes": episodes}
         played = train_here(RunFolder(tmp_path / name), evaluation(folder.path, extras=extras))
         summary = json.loads(played.eval_summary.read_text())
         assert (summary["algo"], summary["episodes"], summary["deterministic"]) == (algo, episodes, not is_drawn)
     model = next(folder.models.glob("*/*.cleanrl_model"))
-    assert matched(assigned(evaluation(model))).algo == algo
+    assert load_for_evaluation(parse_request(evaluation(model))).algo == algo
 
 
 def test_what_does_not_go_together_is_refused_by_name(trained: RunFolder, tmp_path: Path) -> None:
     def refusal(kind: type[Exception] = BadInput, **changes: Any) -> str:
         with pytest.raises(kind) as refused:
-            matched(assigned(evaluation(changes.pop("path", trained.path), **changes)))
+            load_for_evaluation(parse_request(evaluation(changes.pop("path", trained.path), **changes)))
         return str(refused.value)
 
     assert "is of 'ppo', not of 'ppo_continuous_action'" in refusal(algo="ppo_continuous_action")
@@ -306,14 +308,14 @@ def test_what_does_not_go_together_is_refused_by_name(trained: RunFolder, tmp_pa
     assert "differ" in refusal(ConfigRefused, extras={"eval_batch_size": 4})
     assert "extras.gamma: an evaluation takes its settings" in refusal(ConfigRefused, extras={"gamma": 1})
     with pytest.raises(ConfigRefused, match=r"extras\.policy_path: missing"):
-        matched(assigned({"extras": {"mode": "policy_eval"}}))
+        load_for_evaluation(parse_request({"extras": {"mode": "policy_eval"}}))
 
 
 def test_a_damaged_checkpoint_is_refused_before_anything_starts(trained: RunFolder) -> None:
     weights = trained.checkpoint(64) / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(CheckpointDamaged, match="is damaged"):
-        matched(assigned(evaluation(trained.checkpoint(64))))
+        load_for_evaluation(parse_request(evaluation(trained.checkpoint(64))))
 
 
 def test_observations_that_are_no_arrays_are_flattened(tmp_path: Path) -> None:
@@ -349,7 +351,7 @@ def test_a_checkpoint_without_its_normaliser_is_refused(tmp_path: Path) -> None:
     assert len(lacking) < len(whole.arrays)
     path = checkpoints.write(RunFolder(tmp_path / "cut"), 64, whole.weights, lacking, whole.facts, {})
     with pytest.raises(BadInput, match="lacks 'observation"):
-        matched(assigned(evaluation(path)))
+        load_for_evaluation(parse_request(evaluation(path)))
 
 
 def test_with_repeat_on_it_goes_on_with_further_seeds_until_stopped(

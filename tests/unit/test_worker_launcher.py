@@ -12,7 +12,7 @@ from tests.helpers.worker_runs import events, small, train_here
 
 from cleanrl_worker import launcher
 from cleanrl_worker.algorithms import ppo
-from cleanrl_worker.config import assigned
+from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder
 
@@ -46,7 +46,7 @@ def test_a_model_is_left_out_when_it_is_not_wanted(folder: RunFolder) -> None:
 
 def test_event_files_go_where_they_are_told(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def place(config: dict[str, Any]) -> Path | None:
-        return launcher.tensorboard_folder(assigned(config), folder)
+        return launcher.tensorboard_folder(parse_request(config), folder)
 
     assert place(small()) == folder.tensorboard
     monkeypatch.setenv(launcher.TENSORBOARD_VARIABLE, str(tmp_path / "told"))
@@ -145,7 +145,7 @@ def test_the_console_speaks_by_the_clock(
 
 
 def test_a_rejected_run_says_why_in_its_journal(folder: RunFolder) -> None:
-    launcher.reject(folder, "Not this one.")
+    launcher.write_rejection(folder, "Not this one.")
     assert [event["kind"] for event in events(folder, "hello")] == ["hello"]
     finished = events(folder, "finished")
     assert [(event["outcome"], event["reason"]) for event in finished] == [("rejected", "Not this one.")]

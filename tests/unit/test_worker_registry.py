@@ -10,8 +10,8 @@ from tests.helpers.cli_trainer import call
 
 from cleanrl_worker import registry
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.registry import ALGORITHMS, Entry
-from cleanrl_worker.schema import schema
+from cleanrl_worker.registry import ALGORITHMS, AlgorithmSpec
+from cleanrl_worker.schema_generator import build_schema
 
 VECTOR = Box(-1, 1, (4,), np.float32)
 PICTURE = Box(0, 255, (84, 84, 3), np.uint8)
@@ -25,43 +25,45 @@ def made_env(actions: gymnasium.Space[Any], observations: gymnasium.Space[Any] =
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_offers_the_same_names_and_explains_itself(name: str) -> None:
-    module = registry.algorithm(name)
+    module = registry.load_algorithm(name)
     assert name == module.NAME
     for offered in ("Config", "Agent", "check", "train", "load_policy", "state_dict_of"):
         assert hasattr(module, offered), offered
     config = module.Config()
     assert config.exp_name == name
-    page = schema()["algorithms"][name]["help"]
+    page = build_schema()["algorithms"][name]["help"]
     for needed in ("# ", "Recommended timesteps", "https://"):
         assert needed in page, needed
 
 
 def test_what_fits_follows_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert base.algorithms_for(made_env(Discrete(2))) == ["ppo", "dqn", "c51", "pqn"]
-    continuous = base.algorithms_for(made_env(Box(-1, 1, (2,), np.float32)))
+    assert base.compatible_algorithms(made_env(Discrete(2))) == ["ppo", "dqn", "c51", "pqn"]
+    continuous = base.compatible_algorithms(made_env(Box(-1, 1, (2,), np.float32)))
     assert continuous[:2] == ["ppo_continuous_action", "rpo_continuous_action"]
     assert "sac_continuous_action" in continuous
-    assert "sac_continuous_action" not in base.algorithms_for(made_env(Box(-np.inf, np.inf, (2,), np.float32)))
+    assert "sac_continuous_action" not in base.compatible_algorithms(made_env(Box(-np.inf, np.inf, (2,), np.float32)))
     for actions in (MultiDiscrete([2, 2]), Box(0, 3, (2,), np.int64), Box(-1, 1, (0,), np.float32)):
-        assert base.algorithms_for(made_env(actions)) == []
-    assert base.algorithms_for(made_env(Discrete(2), Text(5))) == []
+        assert base.compatible_algorithms(made_env(actions)) == []
+    assert base.compatible_algorithms(made_env(Discrete(2), Text(5))) == []
     # What looks at games fits games alone; other pictures become vectors.
-    monkeypatch.setitem(ALGORITHMS, "seer", Entry(("Discrete",), ("Box",), is_for_pictures=True))
+    monkeypatch.setitem(ALGORITHMS, "seer", AlgorithmSpec(("Discrete",), ("Box",), is_for_atari=True))
     picture = made_env(Discrete(2), PICTURE)
-    assert base.algorithms_for(picture) == ["ppo", "dqn", "c51", "pqn"]
+    assert base.compatible_algorithms(picture) == ["ppo", "dqn", "c51", "pqn"]
     monkeypatch.setattr(base, "family_of", lambda env: "atari")
-    assert "seer" in base.algorithms_for(picture)
-    assert "ppo" not in base.algorithms_for(picture)
+    assert "seer" in base.compatible_algorithms(picture)
+    assert "ppo" not in base.compatible_algorithms(picture)
 
 
 def test_a_refusal_names_what_fits_or_says_that_nothing_does() -> None:
     cartpole = gymnasium.make("CartPole-v1")
-    assert str(base.refuse_actions("sac_continuous_action", "a continuous (Box) action space", cartpole)) == (
+    assert str(
+        base.unsupported_actions_error("sac_continuous_action", "a continuous (Box) action space", cartpole)
+    ) == (
         "sac_continuous_action needs a continuous (Box) action space; CartPole-v1 has Discrete(2). "
         "These fit: ppo, dqn, c51, pqn."
     )
     cartpole.action_space = MultiDiscrete([2, 2])
-    refusal = str(base.refuse_actions("ppo", "a discrete action space", cartpole))
+    refusal = str(base.unsupported_actions_error("ppo", "a discrete action space", cartpole))
     assert refusal.endswith("No algorithm of this worker fits it.")
 
 

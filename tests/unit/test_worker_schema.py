@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 
 from cleanrl_worker import describe
-from cleanrl_worker.registry import ALGORITHMS, algorithm
-from cleanrl_worker.schema import schema, text
+from cleanrl_worker.registry import ALGORITHMS, load_algorithm
+from cleanrl_worker.schema_generator import build_schema, render_schema
 
 
 def test_the_committed_schema_is_the_one_that_the_code_gives() -> None:
     committed = describe().schemas
     assert committed is not None
-    assert committed.read_text() == text(), "stale: python -m cleanrl_worker.schema --write"
+    assert committed.read_text() == render_schema(), "stale: python -m cleanrl_worker.schema_generator --write"
 
 
 def test_every_setting_has_a_simple_type_and_a_sentence() -> None:
-    for name, described in schema()["algorithms"].items():
+    for name, described in build_schema()["algorithms"].items():
         assert described["summary"]
         assert described["help"].startswith("# "), f"docs/{name}.md is missing"
         for field in described["fields"]:
@@ -26,8 +26,8 @@ def test_every_setting_has_a_simple_type_and_a_sentence() -> None:
 
 
 def test_the_schema_has_types_defaults_and_limits_of_the_code() -> None:
-    fields = {field["name"]: field for field in schema()["algorithms"]["ppo"]["fields"]}
-    config = algorithm("ppo").Config(env_id="CartPole-v1")
+    fields = {field["name"]: field for field in build_schema()["algorithms"]["ppo"]["fields"]}
+    config = load_algorithm("ppo").Config(env_id="CartPole-v1")
     assert {name: field["default"] for name, field in fields.items()} == config.model_dump(mode="json")
     assert fields["learning_rate"]["type"] == "float"
     assert fields["learning_rate"]["constraints"] == {"gt": 0, "lt": 1}
@@ -37,7 +37,7 @@ def test_the_schema_has_types_defaults_and_limits_of_the_code() -> None:
 
 
 def test_reserved_extras_are_all_there() -> None:
-    names = {field["name"] for field in schema()["reserved_extras"]}
+    names = {field["name"] for field in build_schema()["reserved_extras"]}
     reserved = """
     mode policy_path tensorboard_dir track_wandb wandb_project_name wandb_entity wandb_run_name wandb_api_key
     wandb_email wandb_use_vpn_proxy wandb_http_proxy wandb_https_proxy capture_video eval_capture_video video_mode
@@ -45,17 +45,17 @@ def test_reserved_extras_are_all_there() -> None:
     upload_model hf_entity algo_params cleanrl cleanrl_python
     """
     assert names == set(reserved.split())
-    worker_fields = {field["name"] for field in schema()["worker_fields"]}
+    worker_fields = {field["name"] for field in build_schema()["worker_fields"]}
     assert worker_fields == {
         "run_id", "algo", "env_id", "total_timesteps", "seed", "worker_id", "agent_id", "extras"
     }  # fmt: skip
 
 
 def test_no_setting_of_an_algorithm_hides_behind_a_reserved_extra() -> None:
-    reserved = {field["name"] for field in schema()["reserved_extras"]}
+    reserved = {field["name"] for field in build_schema()["reserved_extras"]}
     for name in ALGORITHMS:
-        assert not reserved & set(algorithm(name).Config.model_fields)
+        assert not reserved & set(load_algorithm(name).Config.model_fields)
 
 
 def test_the_description_reads_the_same_file() -> None:
-    assert json.loads(text())["algorithms"].keys() == describe().algorithms().keys()
+    assert json.loads(render_schema())["algorithms"].keys() == describe().algorithms().keys()

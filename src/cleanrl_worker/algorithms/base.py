@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from cleanrl_worker.registry import ALGORITHMS, fitting
-from cleanrl_worker.vector import Environments
+from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
+from cleanrl_worker.vector_envs import VectorEnvs
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.model import Contract
 from mosaic.contracts.payload import EnvId, SafeName
 from mosaic.envs.factory import family_of
-from mosaic.envs.spaces import flat_size, in_words, left_out
+from mosaic.envs.spaces import describe_space, flat_size, unsupported_parts
 
 if TYPE_CHECKING:
     from mosaic.run import Checkpoint, Run
-    from mosaic.run.checkpoints import Part
+    from mosaic.run.checkpoints import CheckpointPart
 
 Array = npt.NDArray[Any]
 Backend = Literal["auto", "numpy", "torch"]
@@ -30,7 +30,7 @@ RUN: Group = {"group": "run"}
 COMPUTE: Group = {"group": "compute"}
 ROLLOUT: Group = {"group": "rollout"}
 LEARNING: Group = {"group": "learning"}
-MOST_NUMBERS = 1_000_000
+MAX_OBSERVATION_SIZE = 1_000_000
 """In one observation. What is larger is no vector that a layer could be laid over."""
 
 
@@ -60,53 +60,53 @@ class AlgorithmConfig(Contract):
         return self.checkpoint_every or min(max(self.total_timesteps // 10, 20_000), 250_000)
 
 
-class Policy(Protocol):
+class TrainedPolicy(Protocol):
     """A trained policy, ready to act: everything between observation and action is inside of it."""
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
         """Actions for observations [n, …]: arrays and single numbers as the environment gave them, others flattened."""
 
 
-class Named(Protocol):
+class NamedParameters(Protocol):
     """A network whose parameters, and vectors of the same shape, have names."""
 
-    def named(self, views: Any) -> Mapping[str, Array]: ...
-    def assign(self, views: Any, named: Mapping[str, Array]) -> None: ...
+    def named_arrays(self, views: Any) -> Mapping[str, Array]: ...
+    def assign(self, views: Any, arrays: Mapping[str, Array]) -> None: ...
 
 
-class Optimised(Protocol):
+class AdamState(Protocol):
     """A learner that goes by Adam's moments."""
 
     count: int
 
     @property
-    def first(self) -> Any: ...
+    def first_moment(self) -> Any: ...
     @property
-    def second(self) -> Any: ...
+    def second_moment(self) -> Any: ...
 
 
-class Inputs:
+class ObservationEncoder:
     """How observations become the network's inputs. Its facts travel with the checkpoint."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.size: int = facts["size"]
-        self._first: int | None = facts["first"]
+        self._discrete_start: int | None = facts["first"]
         """Where observations are single numbers: the lowest of them."""
 
     @staticmethod
-    def facts(space: gymnasium.Space[Any]) -> dict[str, Any]:
+    def describe(space: gymnasium.Space[Any]) -> dict[str, Any]:
         first = int(space.start) if isinstance(space, gymnasium.spaces.Discrete) else None
         return {"size": flat_size(space), "first": first}
 
     def __call__(self, observations: Array) -> Array:
-        if self._first is not None and observations.ndim == 1:
+        if self._discrete_start is not None and observations.ndim == 1:
             vectors = np.zeros((len(observations), self.size), np.float32)
-            vectors[np.arange(len(observations)), observations - self._first] = 1
+            vectors[np.arange(len(observations)), observations - self._discrete_start] = 1
             return vectors
         return np.asarray(observations).reshape(len(observations), self.size)
 
 
-def stored_dtype(space: gymnasium.Space[Any]) -> npt.DTypeLike:
+def replay_dtype(space: gymnasium.Space[Any]) -> npt.DTypeLike:
     """What a replay buffer keeps of observations: bytes where they are bytes, else what the network takes."""
     is_bytes = isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8
     return np.uint8 if is_bytes else np.float32
@@ -115,15 +115,15 @@ def stored_dtype(space: gymnasium.Space[Any]) -> npt.DTypeLike:
 # --- does an environment fit?
 
 
-def algorithms_for(env: gymnasium.Env[Any, Any]) -> list[str]:
+def compatible_algorithms(env: gymnasium.Env[Any, Any]) -> list[str]:
     """The algorithms here that would not refuse such an environment."""
     actions = env.action_space
     is_game = family_of(env) == "atari"
-    if not is_game and not 0 < flat_size(env.observation_space) <= MOST_NUMBERS:
+    if not is_game and not 0 < flat_size(env.observation_space) <= MAX_OBSERVATION_SIZE:
         return []
     if isinstance(actions, gymnasium.spaces.Box) and not is_continuous(actions):
         return []
-    able = fitting(type(actions).__name__, is_game)
+    able = suitable_algorithms(type(actions).__name__, is_game)
     return able if is_bounded(actions) else [name for name in able if not ALGORITHMS[name].needs_bounds]
 
 
@@ -140,28 +140,28 @@ def is_bounded(space: gymnasium.Space[Any]) -> bool:
         return bool(np.isfinite(space.high.astype(np.float32) - space.low.astype(np.float32)).all())
 
 
-def described(space: gymnasium.Space[Any]) -> str:
+def format_space(space: gymnasium.Space[Any]) -> str:
     """`Discrete(2)`, `Box(3,)`: a space as it is named in a refusal."""
     if not isinstance(space, gymnasium.spaces.Box):
-        return in_words(space)
-    return f"Box{space.shape}" if space.dtype.kind == "f" else in_words(space)
+        return describe_space(space)
+    return f"Box{space.shape}" if space.dtype.kind == "f" else describe_space(space)
 
 
-def name_of(env: gymnasium.Env[Any, Any]) -> str:
+def env_name(env: gymnasium.Env[Any, Any]) -> str:
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
 
 
-def advice_for(env: gymnasium.Env[Any, Any]) -> str:
-    names = algorithms_for(env)
+def suggest_algorithms(env: gymnasium.Env[Any, Any]) -> str:
+    names = compatible_algorithms(env)
     if not names:
         return "No algorithm of this worker fits it."
     return f"{'These fit' if len(names) > 1 else 'This fits'}: {', '.join(names)}."
 
 
-def refuse_actions(algorithm: str, needed: str, env: gymnasium.Env[Any, Any]) -> BadInput:
+def unsupported_actions_error(algorithm: str, needed: str, env: gymnasium.Env[Any, Any]) -> BadInput:
     without = "" if is_bounded(env.action_space) else " without bounds"
-    has = f"{described(env.action_space)}{without}"
-    return BadInput(f"{algorithm} needs {needed}; {name_of(env)} has {has}. {advice_for(env)}")
+    has = f"{format_space(env.action_space)}{without}"
+    return BadInput(f"{algorithm} needs {needed}; {env_name(env)} has {has}. {suggest_algorithms(env)}")
 
 
 def check_observations(algorithm: str, env: gymnasium.Env[Any, Any]) -> None:
@@ -169,33 +169,37 @@ def check_observations(algorithm: str, env: gymnasium.Env[Any, Any]) -> None:
     size = flat_size(space)
     if size == 0:
         raise BadInput(
-            f"{algorithm} needs observations that can be made into one vector; {name_of(env)} has {described(space)}. "
-            "A wrapper that gives arrays of a fixed size would make it fit."
+            f"{algorithm} needs observations that can be made into one vector; {env_name(env)} has "
+            f"{format_space(space)}. A wrapper that gives arrays of a fixed size would make it fit."
         )
-    if size > MOST_NUMBERS:
+    if size > MAX_OBSERVATION_SIZE:
         raise BadInput(
-            f"{algorithm} makes one vector of an observation; that of {name_of(env)} would have {size:,} numbers, more "
-            f"than {MOST_NUMBERS:,}. A wrapper that makes them smaller would make it fit."
+            f"{algorithm} makes one vector of an observation; that of {env_name(env)} would have {size:,} numbers, "
+            f"more than {MAX_OBSERVATION_SIZE:,}. A wrapper that makes them smaller would make it fit."
         )
 
 
-def caveats(env: gymnasium.Env[Any, Any]) -> list[str]:
+def observation_warnings(env: gymnasium.Env[Any, Any]) -> list[str]:
     """What whoever trains an agent that sees vectors should know first: a sentence each."""
     said = []
-    parts = ", ".join(map(repr, left_out(env.observation_space)))
+    parts = ", ".join(map(repr, unsupported_parts(env.observation_space)))
     if parts:
-        said.append(f"The agent will not see {parts} of {name_of(env)}'s observations: it can learn from numbers only.")
+        said.append(
+            f"The agent will not see {parts} of {env_name(env)}'s observations: it can learn from numbers only."
+        )
     if family_of(env) == "atari":
-        said.append(f"{name_of(env)} is seen as one long vector, of which little is learned. {advice_for(env)}")
+        said.append(
+            f"{env_name(env)} is seen as one long vector, of which little is learned. {suggest_algorithms(env)}"
+        )
     return said
 
 
-def resolved_backend(backend: Backend) -> str:
+def resolve_backend(backend: Backend) -> str:
     """The networks of these algorithms are small: numpy is faster, even where there is a GPU."""
     return "numpy" if backend == "auto" else backend
 
 
-def exponentials(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+def sample_exponentials(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Draws whose logarithm is taken: none of them is 0, which one in ten million would be."""
     drawn = rng.standard_exponential(shape, np.float32)
     return np.maximum(drawn, np.finfo(np.float32).tiny, out=drawn)
@@ -204,7 +208,7 @@ def exponentials(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 # --- what must not go on
 
 
-def stop_where_infinite(
+def abort_if_not_finite(
     algorithm: str, run: Run, step: int, values: Mapping[str, float], is_gradient_finite: bool = True
 ) -> None:
     """Reports every value that is not finite and ends the training: what follows would be worthless."""
@@ -220,55 +224,61 @@ def stop_where_infinite(
         )
 
 
-class Watched(Protocol):
+class NonFiniteDetector(Protocol):
     """A learner that notices by itself what is not finite."""
 
-    def trouble(self) -> tuple[int, list[str]] | None:
+    def first_non_finite(self) -> tuple[int, list[str]] | None:
         """How many updates ago it was first so, and in what."""
 
 
-def stop_where_troubled(algorithm: str, run: Run, step: int, every: int, learner: Watched) -> None:
+def check_async_losses(algorithm: str, run: Run, step: int, every: int, learner: NonFiniteDetector) -> None:
     """The same for updates that nobody waited for, at the step of the first bad one.
 
     Updates are `every` steps apart; the newest was made at `step` or at the last such step before it.
     """
-    found = learner.trouble()
+    found = learner.first_non_finite()
     if found is not None:
         ago, names = found
         bad = {f"losses/{name}": math.nan for name in names}
-        stop_where_infinite(algorithm, run, (step // every - ago) * every, bad)
+        abort_if_not_finite(algorithm, run, (step // every - ago) * every, bad)
 
 
-def stop_where_actions_infinite(
-    algorithm: str, run: Run, actions: Array, step: int, every: int, learner: Watched
+def abort_if_actions_not_finite(
+    algorithm: str, run: Run, actions: Array, step: int, every: int, learner: NonFiniteDetector
 ) -> None:
     """The same before an environment meets actions that are no numbers: they come of an update that went wrong."""
     if not np.isfinite(actions).all():
-        stop_where_troubled(algorithm, run, step, every, learner)
-        stop_where_infinite(algorithm, run, step, {"actions": math.nan})
+        check_async_losses(algorithm, run, step, every, learner)
+        abort_if_not_finite(algorithm, run, step, {"actions": math.nan})
 
 
 def save_checkpoint(
-    algorithm: str, run: Run, step: int, *, weights: Mapping[str, Array], arrays: Mapping[str, Array | Part], facts: Any
+    algorithm: str,
+    run: Run,
+    step: int,
+    *,
+    weights: Mapping[str, Array],
+    arrays: Mapping[str, Array | CheckpointPart],
+    facts: Any,
 ) -> None:
     """Weights that are not finite are never saved: the run ends, and the checkpoint from before is its last."""
     is_finite = all(bool(np.isfinite(part).all()) for part in weights.values())
-    stop_where_infinite(algorithm, run, step, {} if is_finite else {"weights": math.nan})
+    abort_if_not_finite(algorithm, run, step, {} if is_finite else {"weights": math.nan})
     run.save_checkpoint(step, weights=weights, arrays=arrays, facts=facts)
 
 
-def stop_where_reward_infinite(algorithm: str, run: Run, rewards: Array, step: int) -> None:
+def abort_if_rewards_not_finite(algorithm: str, run: Run, rewards: Array, step: int) -> None:
     """The same for the rewards [steps, environments] of a rollout that began behind `step`, at the exact step."""
     is_finite = np.isfinite(rewards)
     if not is_finite.all():
         row = int(np.flatnonzero(~is_finite.all(1))[0])
-        stop_where_infinite(algorithm, run, step + (row + 1) * rewards.shape[1], {"reward": math.nan})
+        abort_if_not_finite(algorithm, run, step + (row + 1) * rewards.shape[1], {"reward": math.nan})
 
 
 # --- resuming
 
 
-def check_made_by(algorithm: str, checkpoint: Checkpoint) -> None:
+def check_checkpoint_algorithm(algorithm: str, checkpoint: Checkpoint) -> None:
     maker = checkpoint.facts.get("algorithm")
     if maker != algorithm:
         raise BadInput(f"The checkpoint {checkpoint.path} was made by {maker!r}; expected one of {algorithm!r}.")
@@ -285,7 +295,7 @@ def check_resumable(algorithm: str, shape: Mapping[str, Any], resume: Checkpoint
             )
 
 
-def restore_environments(run: Run, environments: Environments, resume: Checkpoint) -> bool:
+def restore_environments(run: Run, environments: VectorEnvs, resume: Checkpoint) -> bool:
     """Whether every environment is where it was; a warning says why not."""
     problems = environments.restore(resume.arrays, resume.facts["environments"])
     if problems:
@@ -296,17 +306,19 @@ def restore_environments(run: Run, environments: Environments, resume: Checkpoin
     return not problems
 
 
-def optimizer_arrays(network: Named, learner: Optimised) -> dict[str, Array]:
+def optimizer_arrays(network: NamedParameters, learner: AdamState) -> dict[str, Array]:
     """Adam's moments, named as the weights are, in torch's layout."""
-    moments = {"adam.first": learner.first, "adam.second": learner.second}
-    return {f"{kind}.{name}": part for kind, views in moments.items() for name, part in network.named(views).items()}
+    moments = {"adam.first": learner.first_moment, "adam.second": learner.second_moment}
+    return {
+        f"{kind}.{name}": part for kind, views in moments.items() for name, part in network.named_arrays(views).items()
+    }
 
 
-def restore_optimizer(network: Named, learner: Optimised, arrays: Mapping[str, Array], count: int) -> None:
-    network.assign(learner.first, named_under("adam.first.", arrays))
-    network.assign(learner.second, named_under("adam.second.", arrays))
+def restore_optimizer(network: NamedParameters, learner: AdamState, arrays: Mapping[str, Array], count: int) -> None:
+    network.assign(learner.first_moment, select_by_prefix("adam.first.", arrays))
+    network.assign(learner.second_moment, select_by_prefix("adam.second.", arrays))
     learner.count = count
 
 
-def named_under(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+def select_by_prefix(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {key.removeprefix(prefix): part for key, part in arrays.items() if key.startswith(prefix)}

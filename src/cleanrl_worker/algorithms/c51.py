@@ -22,8 +22,8 @@ from pydantic import Field, model_validator
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.perceptron import Perceptron
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
-from cleanrl_worker.value_kernels import Adam, DistributionKernel, TargetLearner, softmax
-from cleanrl_worker.vector import Environments, plain
+from cleanrl_worker.value_kernels import DistributionKernel, NumpyAdam, TargetValueLearner, softmax
+from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
 
@@ -39,7 +39,7 @@ NORMALISES = False
 HIDDEN = (120, 84)
 REPORT_EVERY = 100
 """Environment steps between two reports of the losses."""
-FIGURES = ("loss", "q_values")
+METRIC_NAMES = ("loss", "q_values")
 
 
 class Config(base.AlgorithmConfig):
@@ -87,7 +87,7 @@ class Config(base.AlgorithmConfig):
     """How many steps each environment plays between two gradient steps."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Config:
+    def _validate_combination(self) -> Config:
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size = {self.buffer_size} has no room for one transition of each of num_envs = {self.num_envs}"
@@ -120,7 +120,7 @@ class Agent:
         self.network = Perceptron(observation_size, action_count * n_atoms, hidden)
         self.parameters = self.network.flat
 
-    def values(self, logits: Array) -> Array:
+    def q_values(self, logits: Array) -> Array:
         """The mean return of each action, [actions, rows], from the network's outputs [outputs, rows], which go."""
         shaped = logits.reshape(self.action_count, len(self.atoms), -1)
         softmax(shaped)
@@ -128,7 +128,7 @@ class Agent:
 
     def state_dict(self) -> dict[str, Array]:
         """CleanRL's keys, torch's layout."""
-        return {"atoms": self.atoms, **self.network.named(self.network.parameters)}
+        return {"atoms": self.atoms, **self.network.named_arrays(self.network.parameters)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.network.assign(self.network.parameters, state)
@@ -152,7 +152,7 @@ def loss(module: Any, target: Any, batch: Any, config: Config) -> tuple[torch.Te
     """The reference loss of one batch of tensors. The numpy kernel computes its gradient by hand."""
     import torch
 
-    from cleanrl_worker.torch_atoms import cross_entropies, means, projected, taken
+    from cleanrl_worker.torch_atoms import cross_entropies, mean_returns, project_onto_atoms, select_actions
 
     def distributions(network: Any, observations: torch.Tensor) -> torch.Tensor:
         logits = network.network(observations)
@@ -160,33 +160,33 @@ def loss(module: Any, target: Any, batch: Any, config: Config) -> tuple[torch.Te
 
     with torch.no_grad():
         following = distributions(target, batch.next_observations)
-        following = taken(following, means(following, target.atoms).argmax(1))
+        following = select_actions(following, mean_returns(following, target.atoms).argmax(1))
         moved = batch.rewards[:, None] + config.gamma * target.atoms * (1 - batch.terminals[:, None])
-        wanted = projected(following, moved, target.atoms)
-    found = taken(distributions(module, batch.observations), batch.actions[:, 0])
+        wanted = project_onto_atoms(following, moved, target.atoms)
+    found = select_actions(distributions(module, batch.observations), batch.actions[:, 0])
     entropy = cross_entropies(wanted, found).mean()
     return entropy, {"loss": entropy.detach(), "q_values": (found.detach() * module.atoms).sum(1).mean()}
 
 
-def _replay(config: Config, space: gymnasium.Space[Any]) -> tuple[tuple[int, Any], tuple[int, Any]]:
+def _replay_layout(config: Config, space: gymnasium.Space[Any]) -> tuple[tuple[int, Any], tuple[int, Any]]:
     """Size and type of an observation and of an action in the replay buffer."""
-    return (base.Inputs.facts(space)["size"], base.stored_dtype(space)), (1, np.int64)
+    return (base.ObservationEncoder.describe(space)["size"], base.replay_dtype(space)), (1, np.int64)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
     if not isinstance(env.action_space, gymnasium.spaces.Discrete):
-        raise base.refuse_actions(NAME, "a discrete action space", env)
+        raise base.unsupported_actions_error(NAME, "a discrete action space", env)
     base.check_observations(NAME, env)
-    size_bytes = Replay.size_bytes(config.buffer_size, *_replay(config, env.observation_space))
+    size_bytes = Replay.size_bytes(config.buffer_size, *_replay_layout(config, env.observation_space))
     check_memory(NAME, config.buffer_size, size_bytes)
-    inputs = base.Inputs.facts(env.observation_space)
+    inputs = base.ObservationEncoder.describe(env.observation_space)
     return {
         "observations": list(env.observation_space.shape or (inputs["size"],)),
         "actions": int(env.action_space.n),
         "parameters": _agent(config, inputs["size"], int(env.action_space.n)).network.size,
         "replay_bytes": size_bytes,
-        "backend": base.resolved_backend(config.backend),
+        "backend": base.resolve_backend(config.backend),
     }
 
 
@@ -194,32 +194,34 @@ def _agent(config: Config, observation_size: int, action_count: int) -> Agent:
     return Agent(observation_size, action_count, config.n_atoms, config.v_min, config.v_max)
 
 
-def _epsilon(config: Config) -> float:
+def _adam_epsilon(config: Config) -> float:
     """Adam's, from the paper: larger than usual."""
     return 0.01 / config.batch_size
 
 
-def _learner(config: Config, agent: Agent, target: Agent) -> TargetLearner:
-    if base.resolved_backend(config.backend) == "numpy":
-        adam = Adam(agent.network, _epsilon(config))
+def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
+    if base.resolve_backend(config.backend) == "numpy":
+        adam = NumpyAdam(agent.network, _adam_epsilon(config))
         return DistributionKernel(agent.network, target.network, config.batch_size, adam, agent.atoms, config.gamma)
-    from cleanrl_worker.value_autograd import AutogradLearner, adam_of
+    from cleanrl_worker.value_autograd import ValueAutogradLearner, create_adam
 
-    make_adam = functools.partial(adam_of, epsilon=_epsilon(config))
-    return AutogradLearner(agent, functools.partial(loss, config=config), make_adam, config, FIGURES, target=target)
+    make_adam = functools.partial(create_adam, epsilon=_adam_epsilon(config))
+    return ValueAutogradLearner(
+        agent, functools.partial(loss, config=config), make_adam, config, METRIC_NAMES, target=target
+    )
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
     make = functools.partial(envs.make, config.env_id)
-    environments = Environments(make, config.num_envs, config.seed, run.frames)
+    environments = VectorEnvs(make, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:
         environments.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Environments) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
     action_space: Any = environments.action_space
     first_action, action_count = int(action_space.start), int(action_space.n)
     size, count, frequency = environments.observation_size, config.num_envs, config.train_frequency
@@ -229,10 +231,12 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
     }  # fmt: skip
     rng = np.random.default_rng(config.seed)
     agent, target = _agent(config, size, action_count), _agent(config, size, action_count)
-    replay = Replay(config.buffer_size, count, *_replay(config, environments.observation_space), seed=config.seed)
-    replay.write_ahead(run, config.checkpoint_replay_mb)
-    batch = replay.batch(config.batch_size)
-    observations = np.zeros((count, size), base.stored_dtype(environments.observation_space))
+    replay = Replay(
+        config.buffer_size, count, *_replay_layout(config, environments.observation_space), seed=config.seed
+    )
+    replay.enable_block_files(run, config.checkpoint_replay_mb)
+    batch = replay.allocate_batch(config.batch_size)
+    observations = np.zeros((count, size), base.replay_dtype(environments.observation_space))
     rewards = np.zeros((frequency, count))
     learning_starts = config.learning_starts
 
@@ -250,7 +254,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         if global_step + count > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
-        target.load_state_dict(base.named_under("target.", resume.arrays))
+        target.load_state_dict(base.select_by_prefix("target.", resume.arrays))
         learner = _learner(config, agent, target)
         base.restore_optimizer(agent.network, learner, resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]
@@ -260,14 +264,14 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             replay.start(observations)
             learning_starts += global_step
         elif not is_exact:
-            replay.interrupt(observations)
+            replay.mark_truncated(observations)
     logits_of = learner.forward(count)
 
     def save() -> None:
-        base.stop_where_troubled(NAME, run, global_step, count * frequency, learner)
-        learner.collect()
-        arrays, environment_facts = environments.record()
-        replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
+        base.check_async_losses(NAME, run, global_step, count * frequency, learner)
+        learner.sync_networks()
+        arrays, environment_facts = environments.checkpoint_state()
+        replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
         base.save_checkpoint(
             NAME,
             run,
@@ -283,12 +287,12 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                 "algorithm": NAME,
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
-                "backend": base.resolved_backend(config.backend),
-                "inputs": base.Inputs.facts(environments.observation_space),
+                "backend": base.resolve_backend(config.backend),
+                "inputs": base.ObservationEncoder.describe(environments.observation_space),
                 "first_action": first_action,
                 "global_step": global_step,
                 "adam_count": learner.count,
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "replay": replay_facts,
                 "environments": environment_facts,
             },
@@ -306,7 +310,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         is_judged: Array = is_greedy.any(1)  # type: ignore[assignment]
         for t in range(turns):
             if is_judged[t]:
-                np.copyto(choices[t], agent.values(logits_of(observations)).argmax(0), where=is_greedy[t])
+                np.copyto(choices[t], agent.q_values(logits_of(observations)).argmax(0), where=is_greedy[t])
             global_step += count
             endings = environments.advance(choices[t] + first_action, observations, rewards[t])
             replay.add(choices[t][:, None], rewards[t], endings, observations)
@@ -315,26 +319,26 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                     env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                 )
             run.update(global_step)
-        base.stop_where_reward_infinite(NAME, run, rewards[:turns], began)
+        base.abort_if_rewards_not_finite(NAME, run, rewards[:turns], began)
 
         # Learn. Where the target network had to be renewed between two gradient steps, that comes first.
         if global_step > learning_starts:
             every = config.target_network_frequency
             is_move_due = global_step % every == 0
             if global_step // every - max(began, learning_starts) // every > is_move_due:
-                learner.follow(1)
+                learner.update_target(1)
             if global_step // count % frequency == 0:
                 replay.sample(batch)
                 is_finite = learner.update(batch, config.learning_rate)
                 # Report.
                 if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    base.stop_where_troubled(NAME, run, global_step, count * frequency, learner)
+                    base.check_async_losses(NAME, run, global_step, count * frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
-                    base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
+                    base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
                     rate = int((global_step - started_step) / (time.time() - started_at))
                     run.scalars(global_step, {**losses, "charts/SPS": rate})
             if is_move_due:
-                learner.follow(1)
+                learner.update_target(1)
         if run.checkpoint_due(global_step):
             save()
             saved_step = global_step
@@ -345,7 +349,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
 class GreedyPolicy:
     """Takes the action of the highest mean return by a checkpoint's weights; needs numpy only."""
 
-    def __init__(self, agent: Agent, inputs: base.Inputs, first_action: int, epsilon: float) -> None:
+    def __init__(self, agent: Agent, inputs: base.ObservationEncoder, first_action: int, epsilon: float) -> None:
         self._agent = agent
         self._inputs = inputs
         self._first_action = first_action
@@ -354,27 +358,29 @@ class GreedyPolicy:
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
         """The best actions; unless `deterministic`, with the share of random ones that training ended with."""
         logits = self._agent.network(self._inputs(observations)).T
-        chosen = self._agent.values(logits).argmax(0)
+        chosen = self._agent.q_values(logits).argmax(0)
         if not deterministic:
             is_random = rng.random(len(chosen)) < self._epsilon
             chosen = np.where(is_random, rng.integers(self._agent.action_count, size=len(chosen)), chosen)
         return np.asarray(chosen + self._first_action)
 
 
-def _loaded(checkpoint: Checkpoint) -> Agent:
-    base.check_made_by(NAME, checkpoint)
+def _load_agent(checkpoint: Checkpoint) -> Agent:
+    base.check_checkpoint_algorithm(NAME, checkpoint)
     shape = checkpoint.facts["shape"]
     agent = Agent(shape["observation_size"], shape["actions"], shape["n_atoms"], shape["v_min"], shape["v_max"])
     agent.load_state_dict(checkpoint.weights)
     return agent
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
-    agent, facts = _loaded(checkpoint), checkpoint.facts
-    return GreedyPolicy(agent, base.Inputs(facts["inputs"]), facts["first_action"], facts["config"]["end_e"])
+    agent, facts = _load_agent(checkpoint), checkpoint.facts
+    return GreedyPolicy(
+        agent, base.ObservationEncoder(facts["inputs"]), facts["first_action"], facts["config"]["end_e"]
+    )
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """What CleanRL's own script would have saved as its model: the settings beside the weights."""
-    return {"model_weights": _loaded(checkpoint).state_dict(), "args": checkpoint.facts["config"]}
+    return {"model_weights": _load_agent(checkpoint).state_dict(), "args": checkpoint.facts["config"]}

@@ -22,30 +22,38 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.games import Games, check_game
-from cleanrl_worker.pictures import Sizes, assigned, begun_uniform, count, layer, sizes_of, trunk
+from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env
+from cleanrl_worker.conv_network import (
+    ConvNetworkSizes,
+    copy_checked,
+    infer_sizes,
+    layer_shapes,
+    parameter_count,
+    trunk_shapes,
+    uniform_weights,
+)
 from cleanrl_worker.replay import FrameReplay, check_memory, restore_replay
-from cleanrl_worker.vector import plain
+from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
-from mosaic.envs.atari import SIDE, STACK
+from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     import torch
 
-    from cleanrl_worker.torch_pictures import Window
-    from cleanrl_worker.torch_replay import TargetLearner
+    from cleanrl_worker.torch_conv import ImageInferenceStep
+    from cleanrl_worker.torch_replay import TargetNetworkLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
 NAME = "c51_atari"
 NORMALISES = False
 """Whether observations and rewards are normalised."""
-SIZES = Sizes()
-LAST = "network.9"
+SIZES = ConvNetworkSizes()
+OUTPUT_LAYER = "network.9"
 """The layer that gives the logits, by its number in CleanRL's list."""
 REPORT_EVERY = 100
 """Environment steps between two reports of the losses."""
-FIGURES = ("loss", "q_values")
+METRIC_NAMES = ("loss", "q_values")
 
 
 class Config(base.AlgorithmConfig):
@@ -95,7 +103,7 @@ class Config(base.AlgorithmConfig):
     """How many steps each game is played between two gradient steps."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Config:
+    def _validate_combination(self) -> Config:
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size = {self.buffer_size} has no room for one transition of each of num_envs = {self.num_envs}"
@@ -105,7 +113,7 @@ class Config(base.AlgorithmConfig):
         return self
 
     @property
-    def kept(self) -> int:
+    def buffer_capacity(self) -> int:
         """A run shorter than the buffer needs no more of it."""
         return max(min(self.buffer_size, self.total_timesteps), self.num_envs)
 
@@ -120,22 +128,30 @@ class Agent:
     """Three convolutions, a wide layer, and the logit of each atom for each action."""
 
     def __init__(
-        self, action_count: int, n_atoms: int = 51, v_min: float = -10, v_max: float = 10, sizes: Sizes = SIZES
+        self,
+        action_count: int,
+        n_atoms: int = 51,
+        v_min: float = -10,
+        v_max: float = 10,
+        sizes: ConvNetworkSizes = SIZES,
     ) -> None:
         self.atoms = np.linspace(v_min, v_max, n_atoms, dtype=np.float32)
         self.action_count = action_count
-        self.shapes = {**trunk(STACK, SIDE, sizes), **layer(LAST, action_count * n_atoms, sizes.hidden)}
+        self.shapes = {
+            **trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes),
+            **layer_shapes(OUTPUT_LAYER, action_count * n_atoms, sizes.hidden),
+        }
         self.parameters: dict[str, Array] = {}
 
     def initialise(self, rng: np.random.Generator) -> None:
-        self.parameters = begun_uniform(self.shapes, rng)
+        self.parameters = uniform_weights(self.shapes, rng)
 
     def state_dict(self) -> dict[str, Array]:
         """CleanRL's keys, torch's layout."""
         return {"atoms": self.atoms, **self.parameters}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.parameters = assigned(self.shapes, state)
+        self.parameters = copy_checked(self.shapes, state)
 
 
 # --- in torch
@@ -145,10 +161,10 @@ def distributions(weights: Mapping[str, torch.Tensor], pictures: torch.Tensor, n
     """The probability of each atom, [rows, actions, atoms], for pictures [rows, 84, 84, 4]."""
     import torch
 
-    from cleanrl_worker.torch_pictures import looked_at
+    from cleanrl_worker.torch_conv import conv_features
 
-    hidden = looked_at(weights, pictures)
-    logits = torch.nn.functional.linear(hidden, weights[f"{LAST}.weight"], weights[f"{LAST}.bias"])
+    hidden = conv_features(weights, pictures)
+    logits = torch.nn.functional.linear(hidden, weights[f"{OUTPUT_LAYER}.weight"], weights[f"{OUTPUT_LAYER}.bias"])
     return torch.softmax(logits.view(len(logits), -1, n_atoms), 2)
 
 
@@ -156,44 +172,44 @@ def loss(weights: Any, target: Any, batch: Any, atoms: torch.Tensor, gamma: floa
     """Cross-entropy to what the target network expects behind the next step; and the figures that are reported."""
     import torch
 
-    from cleanrl_worker.torch_atoms import cross_entropies, means, projected, taken
+    from cleanrl_worker.torch_atoms import cross_entropies, mean_returns, project_onto_atoms, select_actions
 
     with torch.no_grad():
         following = distributions(target, batch.next_observations, len(atoms))
-        following = taken(following, means(following, atoms).argmax(1))
+        following = select_actions(following, mean_returns(following, atoms).argmax(1))
         moved = batch.rewards[:, None] + gamma * atoms * (1 - batch.terminals[:, None])
-        wanted = projected(following, moved, atoms)
-    found = taken(distributions(weights, batch.observations, len(atoms)), batch.actions)
+        wanted = project_onto_atoms(following, moved, atoms)
+    found = select_actions(distributions(weights, batch.observations, len(atoms)), batch.actions)
     entropy = cross_entropies(wanted, found).mean()
     return entropy, torch.stack([entropy, (found * atoms).sum(1).mean()]).detach()
 
 
 def _learner(
     config: Config, agent: Agent, target: Mapping[str, Array], replay: FrameReplay
-) -> tuple[TargetLearner, Window]:
+) -> tuple[TargetNetworkLearner, ImageInferenceStep]:
     """What learns, and what gives the mean return of each action."""
     import torch
 
-    from cleanrl_worker.torch_atoms import means
-    from cleanrl_worker.torch_backend import Compute
-    from cleanrl_worker.torch_replay import Feed, TargetLearner, window
+    from cleanrl_worker.torch_atoms import mean_returns
+    from cleanrl_worker.torch_backend import TorchContext
+    from cleanrl_worker.torch_replay import ReplayFeed, TargetNetworkLearner, make_inference_step
 
-    compute = Compute.prepared(
-        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+    compute = TorchContext.set_up(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
         cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
     )  # fmt: skip
     atoms = torch.as_tensor(agent.atoms, device=compute.device)
-    feed = Feed(replay, config.batch_size, STACK + 1, compute)
+    feed = ReplayFeed(replay, config.batch_size, FRAME_STACK + 1, compute)
     # The larger epsilon is the paper's.
-    learner = TargetLearner(
+    learner = TargetNetworkLearner(
         agent.parameters, target, functools.partial(loss, atoms=atoms, gamma=config.gamma), feed, config,
-        epsilon=0.01 / config.batch_size, figures=FIGURES, compute=compute,
+        epsilon=0.01 / config.batch_size, metric_names=METRIC_NAMES, compute=compute,
     )  # fmt: skip
 
     def values(pictures: torch.Tensor) -> torch.Tensor:
-        return means(distributions(learner.weights, pictures, len(atoms)), atoms)
+        return mean_returns(distributions(learner.weights, pictures, len(atoms)), atoms)
 
-    return learner, window(replay, agent.action_count, values, compute)
+    return learner, make_inference_step(replay, agent.action_count, values, compute)
 
 
 # --- the run
@@ -201,13 +217,13 @@ def _learner(
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
-    actions = check_game(NAME, env)
-    size_bytes = FrameReplay.size_bytes(config.kept, (SIDE, SIDE))
-    check_memory(NAME, config.kept, size_bytes)
+    actions = check_atari_env(NAME, env)
+    size_bytes = FrameReplay.size_bytes(config.buffer_capacity, (FRAME_SIZE_PX, FRAME_SIZE_PX))
+    check_memory(NAME, config.buffer_capacity, size_bytes)
     return {
-        "observations": [STACK, SIDE, SIDE],
+        "observations": [FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX],
         "actions": actions,
-        "parameters": count(_agent(config, actions).shapes),
+        "parameters": parameter_count(_agent(config, actions).shapes),
         "replay_bytes": size_bytes,
         "backend": "torch",
     }
@@ -219,14 +235,14 @@ def _agent(config: Config, action_count: int) -> Agent:
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    games = Games(config.env_id, config.num_envs, config.seed, run.frames)
+    games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, games)
     finally:
         games.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs) -> None:
     action_space: Any = games.action_space
     action_count, envs, frequency = int(action_space.n), config.num_envs, config.train_frequency
     shape = {
@@ -235,8 +251,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
     }  # fmt: skip
     rng = np.random.default_rng(config.seed)
     agent = _agent(config, action_count)
-    replay = FrameReplay(config.kept, envs, (SIDE, SIDE), STACK, config.seed)
-    replay.write_ahead(run, config.checkpoint_replay_mb)
+    replay = FrameReplay(config.buffer_capacity, envs, (FRAME_SIZE_PX, FRAME_SIZE_PX), FRAME_STACK, config.seed)
+    replay.enable_block_files(run, config.checkpoint_replay_mb)
     observations = np.zeros((envs, *games.shape), np.uint8)
     newest_pictures = observations[:, -1]
     rewards = np.zeros((frequency, envs))
@@ -255,7 +271,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         if global_step + envs > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
-        target = assigned(agent.shapes, base.named_under("target.", resume.arrays))
+        target = copy_checked(agent.shapes, base.select_by_prefix("target.", resume.arrays))
         learner, values_of = _learner(config, agent, target, replay)
         learner.restore(resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]
@@ -265,29 +281,29 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             replay.start(newest_pictures)
             learning_starts += global_step
         elif not is_exact:
-            replay.interrupt(newest_pictures)
+            replay.mark_truncated(newest_pictures)
 
     def save() -> None:
-        base.stop_where_troubled(NAME, run, global_step, envs * frequency, learner)
+        base.check_async_losses(NAME, run, global_step, envs * frequency, learner)
         weights = learner.arrays()
-        arrays, environment_facts = games.record()
-        replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
+        arrays, environment_facts = games.checkpoint_state()
+        replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
         base.save_checkpoint(
             NAME,
             run,
             global_step,
             weights={"atoms": agent.atoms, **weights},
-            arrays={**arrays, **replay_arrays, **learner.moments()},
+            arrays={**arrays, **replay_arrays, **learner.optimizer_state()},
             facts={
                 "algorithm": NAME,
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
                 "backend": "torch",
-                "threads": devices.threads(),
+                "threads": devices.thread_count(),
                 "first_action": int(action_space.start),
                 "global_step": global_step,
                 "adam_count": learner.adam.count,
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "replay": replay_facts,
                 "environments": environment_facts,
             },
@@ -310,29 +326,29 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             endings = games.advance(choices[t], observations, rewards[t])
             replay.add(choices[t], rewards[t], endings, newest_pictures)
             for ending in endings:
-                if ending.is_episode:
+                if ending.is_full_episode:
                     run.episode(
                         env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                     )
             run.update(global_step)
-        base.stop_where_reward_infinite(NAME, run, rewards[:turns], began)
+        base.abort_if_rewards_not_finite(NAME, run, rewards[:turns], began)
 
         # Learn. Where the target network had to be renewed between two gradient steps, that comes first.
         if global_step > learning_starts:
             every = config.target_network_frequency
             is_move_due = global_step % every == 0
             if global_step // every - max(began, learning_starts) // every > is_move_due:
-                learner.follow(1)
+                learner.update_target(1)
             if global_step // envs % frequency == 0:
                 learner.update(replay)
                 # Report.
                 if global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    base.stop_where_troubled(NAME, run, global_step, envs * frequency, learner)
+                    base.check_async_losses(NAME, run, global_step, envs * frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
                     rate = int((global_step - started_step) / (time.time() - started_at))
                     run.scalars(global_step, {**losses, "charts/SPS": rate})
             if is_move_due:
-                learner.follow(1)
+                learner.update_target(1)
         if run.checkpoint_due(global_step):
             save()
             saved_step = global_step
@@ -346,9 +362,9 @@ class GreedyPolicy:
     def __init__(self, agent: Agent, first_action: int, epsilon: float) -> None:
         import torch
 
-        from cleanrl_worker.torch_pictures import as_tensors
+        from cleanrl_worker.torch_conv import as_tensors
 
-        torch.set_num_threads(devices.threads())
+        torch.set_num_threads(devices.thread_count())
         self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
         self._atoms = torch.as_tensor(agent.atoms)
         self._action_count = agent.action_count
@@ -359,14 +375,16 @@ class GreedyPolicy:
         """The best actions; unless `deterministic`, with the share of random ones that training ended with."""
         import torch
 
-        from cleanrl_worker.torch_atoms import means
-        from cleanrl_worker.torch_pictures import channels_last
+        from cleanrl_worker.torch_atoms import mean_returns
+        from cleanrl_worker.torch_conv import channels_last
 
-        if observations.shape[1:] != (STACK, SIDE, SIDE):
-            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
+            raise ValueError(
+                f"observations are {observations.shape[1:]}; expected {(FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)}"
+            )
         with torch.no_grad():
             pictures = channels_last(torch.as_tensor(observations))
-            values = means(distributions(self._weights, pictures, len(self._atoms)), self._atoms)
+            values = mean_returns(distributions(self._weights, pictures, len(self._atoms)), self._atoms)
         chosen = values.argmax(1).numpy()
         if not deterministic:
             is_random = rng.random(len(chosen)) < self._epsilon
@@ -374,21 +392,21 @@ class GreedyPolicy:
         return np.asarray(chosen + self._first_action)
 
 
-def _loaded(checkpoint: Checkpoint) -> Agent:
-    base.check_made_by(NAME, checkpoint)
+def _load_agent(checkpoint: Checkpoint) -> Agent:
+    base.check_checkpoint_algorithm(NAME, checkpoint)
     shape = checkpoint.facts["shape"]
-    sizes = sizes_of(checkpoint.weights)
+    sizes = infer_sizes(checkpoint.weights)
     agent = Agent(shape["actions"], shape["n_atoms"], shape["v_min"], shape["v_max"], sizes)
     agent.load_state_dict(checkpoint.weights)
     return agent
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
     facts = checkpoint.facts
-    return GreedyPolicy(_loaded(checkpoint), facts["first_action"], facts["config"]["end_e"])
+    return GreedyPolicy(_load_agent(checkpoint), facts["first_action"], facts["config"]["end_e"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """What CleanRL's own script would have saved as its model: the settings beside the weights."""
-    return {"model_weights": _loaded(checkpoint).state_dict(), "args": checkpoint.facts["config"]}
+    return {"model_weights": _load_agent(checkpoint).state_dict(), "args": checkpoint.facts["config"]}

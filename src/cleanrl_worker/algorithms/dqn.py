@@ -24,8 +24,8 @@ from pydantic import Field, model_validator
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.perceptron import Perceptron
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
-from cleanrl_worker.value_kernels import Adam, QKernel, TargetLearner
-from cleanrl_worker.vector import Environments, plain
+from cleanrl_worker.value_kernels import NumpyAdam, QKernel, TargetValueLearner
+from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
 
@@ -41,7 +41,7 @@ NORMALISES = False
 HIDDEN = (120, 84)
 REPORT_EVERY = 100
 """Environment steps between two reports of the losses."""
-FIGURES = ("td_loss", "q_values")
+METRIC_NAMES = ("td_loss", "q_values")
 
 
 class Config(base.AlgorithmConfig):
@@ -85,7 +85,7 @@ class Config(base.AlgorithmConfig):
     """How many steps each environment plays between two gradient steps."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Config:
+    def _validate_combination(self) -> Config:
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size = {self.buffer_size} has no room for one transition of each of num_envs = {self.num_envs}"
@@ -108,7 +108,7 @@ class Agent:
 
     def state_dict(self) -> dict[str, Array]:
         """CleanRL's keys, torch's layout."""
-        return dict(self.network.named(self.network.parameters))
+        return dict(self.network.named_arrays(self.network.parameters))
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.network.assign(self.network.parameters, state)
@@ -139,58 +139,62 @@ def loss(module: Any, target: Any, batch: Any, config: Config) -> tuple[torch.Te
     return error, {"td_loss": error.detach(), "q_values": values.detach().mean()}
 
 
-def _replay(config: Config, space: gymnasium.Space[Any]) -> tuple[tuple[int, Any], tuple[int, Any]]:
+def _replay_layout(config: Config, space: gymnasium.Space[Any]) -> tuple[tuple[int, Any], tuple[int, Any]]:
     """Size and type of an observation and of an action in the replay buffer."""
-    return (base.Inputs.facts(space)["size"], base.stored_dtype(space)), (1, np.int64)
+    return (base.ObservationEncoder.describe(space)["size"], base.replay_dtype(space)), (1, np.int64)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
     if not isinstance(env.action_space, gymnasium.spaces.Discrete):
-        raise base.refuse_actions(NAME, "a discrete action space", env)
+        raise base.unsupported_actions_error(NAME, "a discrete action space", env)
     base.check_observations(NAME, env)
-    size_bytes = Replay.size_bytes(config.buffer_size, *_replay(config, env.observation_space))
+    size_bytes = Replay.size_bytes(config.buffer_size, *_replay_layout(config, env.observation_space))
     check_memory(NAME, config.buffer_size, size_bytes)
-    inputs = base.Inputs.facts(env.observation_space)
+    inputs = base.ObservationEncoder.describe(env.observation_space)
     return {
         "observations": list(env.observation_space.shape or (inputs["size"],)),
         "actions": int(env.action_space.n),
         "parameters": Agent(inputs["size"], int(env.action_space.n)).network.size,
         "replay_bytes": size_bytes,
-        "backend": base.resolved_backend(config.backend),
+        "backend": base.resolve_backend(config.backend),
     }
 
 
-def _learner(config: Config, agent: Agent, target: Agent) -> TargetLearner:
-    if base.resolved_backend(config.backend) == "numpy":
-        adam = Adam(agent.network)
+def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
+    if base.resolve_backend(config.backend) == "numpy":
+        adam = NumpyAdam(agent.network)
         return QKernel(agent.network, target.network, config.batch_size, adam, config.gamma)
-    from cleanrl_worker.value_autograd import AutogradLearner, adam_of
+    from cleanrl_worker.value_autograd import ValueAutogradLearner, create_adam
 
-    return AutogradLearner(agent, functools.partial(loss, config=config), adam_of, config, FIGURES, target=target)
+    return ValueAutogradLearner(
+        agent, functools.partial(loss, config=config), create_adam, config, METRIC_NAMES, target=target
+    )
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
     make = functools.partial(envs.make, config.env_id)
-    environments = Environments(make, config.num_envs, config.seed, run.frames)
+    environments = VectorEnvs(make, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:
         environments.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Environments) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
     action_space: Any = environments.action_space
     first_action, action_count = int(action_space.start), int(action_space.n)
     size, count, frequency = environments.observation_size, config.num_envs, config.train_frequency
     shape = {"env_id": config.env_id, "observation_size": size, "actions": action_count, "num_envs": count}
     rng = np.random.default_rng(config.seed)
     agent, target = Agent(size, action_count), Agent(size, action_count)
-    replay = Replay(config.buffer_size, count, *_replay(config, environments.observation_space), seed=config.seed)
-    replay.write_ahead(run, config.checkpoint_replay_mb)
-    batch = replay.batch(config.batch_size)
-    observations = np.zeros((count, size), base.stored_dtype(environments.observation_space))
+    replay = Replay(
+        config.buffer_size, count, *_replay_layout(config, environments.observation_space), seed=config.seed
+    )
+    replay.enable_block_files(run, config.checkpoint_replay_mb)
+    batch = replay.allocate_batch(config.batch_size)
+    observations = np.zeros((count, size), base.replay_dtype(environments.observation_space))
     rewards = np.zeros((frequency, count))
     learning_starts = config.learning_starts
 
@@ -208,7 +212,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         if global_step + count > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
-        target.load_state_dict(base.named_under("target.", resume.arrays))
+        target.load_state_dict(base.select_by_prefix("target.", resume.arrays))
         learner = _learner(config, agent, target)
         base.restore_optimizer(agent.network, learner, resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]
@@ -218,14 +222,14 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             replay.start(observations)
             learning_starts += global_step
         elif not is_exact:
-            replay.interrupt(observations)
+            replay.mark_truncated(observations)
     values_of = learner.forward(count)
 
     def save() -> None:
-        base.stop_where_troubled(NAME, run, global_step, count * frequency, learner)
-        learner.collect()
-        arrays, environment_facts = environments.record()
-        replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
+        base.check_async_losses(NAME, run, global_step, count * frequency, learner)
+        learner.sync_networks()
+        arrays, environment_facts = environments.checkpoint_state()
+        replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
         base.save_checkpoint(
             NAME,
             run,
@@ -241,12 +245,12 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                 "algorithm": NAME,
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
-                "backend": base.resolved_backend(config.backend),
-                "inputs": base.Inputs.facts(environments.observation_space),
+                "backend": base.resolve_backend(config.backend),
+                "inputs": base.ObservationEncoder.describe(environments.observation_space),
                 "first_action": first_action,
                 "global_step": global_step,
                 "adam_count": learner.count,
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "replay": replay_facts,
                 "environments": environment_facts,
             },
@@ -273,7 +277,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                     env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                 )
             run.update(global_step)
-        base.stop_where_reward_infinite(NAME, run, rewards[:turns], began)
+        base.abort_if_rewards_not_finite(NAME, run, rewards[:turns], began)
 
         # Learn. Where the target network had to move between two gradient steps, the moves come first, as one.
         if global_step > learning_starts:
@@ -281,19 +285,19 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             is_move_due = global_step % every == 0
             earlier = global_step // every - max(began, learning_starts) // every - is_move_due
             if earlier > 0:
-                learner.follow(1 - (1 - config.tau) ** earlier)
+                learner.update_target(1 - (1 - config.tau) ** earlier)
             if global_step // count % frequency == 0:
                 replay.sample(batch)
                 is_finite = learner.update(batch, config.learning_rate)
                 # Report.
                 if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    base.stop_where_troubled(NAME, run, global_step, count * frequency, learner)
+                    base.check_async_losses(NAME, run, global_step, count * frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
-                    base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
+                    base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
                     rate = int((global_step - started_step) / (time.time() - started_at))
                     run.scalars(global_step, {**losses, "charts/SPS": rate})
             if is_move_due:
-                learner.follow(config.tau)
+                learner.update_target(config.tau)
         if run.checkpoint_due(global_step):
             save()
             saved_step = global_step
@@ -304,7 +308,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
 class GreedyPolicy:
     """Takes the action of the highest value by a checkpoint's weights; needs numpy only."""
 
-    def __init__(self, agent: Agent, inputs: base.Inputs, first_action: int, epsilon: float) -> None:
+    def __init__(self, agent: Agent, inputs: base.ObservationEncoder, first_action: int, epsilon: float) -> None:
         self._agent = agent
         self._inputs = inputs
         self._first_action = first_action
@@ -319,20 +323,22 @@ class GreedyPolicy:
         return np.asarray(chosen + self._first_action)
 
 
-def _loaded(checkpoint: Checkpoint) -> Agent:
-    base.check_made_by(NAME, checkpoint)
+def _load_agent(checkpoint: Checkpoint) -> Agent:
+    base.check_checkpoint_algorithm(NAME, checkpoint)
     shape = checkpoint.facts["shape"]
     agent = Agent(shape["observation_size"], shape["actions"])
     agent.load_state_dict(checkpoint.weights)
     return agent
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
-    agent, facts = _loaded(checkpoint), checkpoint.facts
-    return GreedyPolicy(agent, base.Inputs(facts["inputs"]), facts["first_action"], facts["config"]["end_e"])
+    agent, facts = _load_agent(checkpoint), checkpoint.facts
+    return GreedyPolicy(
+        agent, base.ObservationEncoder(facts["inputs"]), facts["first_action"], facts["config"]["end_e"]
+    )
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
     """What CleanRL's own script would have saved as its model."""
-    return _loaded(checkpoint).state_dict()
+    return _load_agent(checkpoint).state_dict()

@@ -22,30 +22,38 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.games import Games, check_game
-from cleanrl_worker.pictures import Sizes, assigned, begun_uniform, count, layer, sizes_of, trunk
+from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env
+from cleanrl_worker.conv_network import (
+    ConvNetworkSizes,
+    copy_checked,
+    infer_sizes,
+    layer_shapes,
+    parameter_count,
+    trunk_shapes,
+    uniform_weights,
+)
 from cleanrl_worker.replay import FrameReplay, check_memory, restore_replay
-from cleanrl_worker.vector import plain
+from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
-from mosaic.envs.atari import SIDE, STACK
+from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     import torch
 
-    from cleanrl_worker.torch_pictures import Window
-    from cleanrl_worker.torch_replay import TargetLearner
+    from cleanrl_worker.torch_conv import ImageInferenceStep
+    from cleanrl_worker.torch_replay import TargetNetworkLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
 NAME = "dqn_atari"
 NORMALISES = False
 """Whether observations and rewards are normalised."""
-SIZES = Sizes()
-LAST = "network.9"
+SIZES = ConvNetworkSizes()
+OUTPUT_LAYER = "network.9"
 """The layer that gives the values, by its number in CleanRL's list."""
 REPORT_EVERY = 100
 """Environment steps between two reports of the losses."""
-FIGURES = ("td_loss", "q_values")
+METRIC_NAMES = ("td_loss", "q_values")
 
 
 class Config(base.AlgorithmConfig):
@@ -91,7 +99,7 @@ class Config(base.AlgorithmConfig):
     """How many steps each game is played between two gradient steps."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Config:
+    def _validate_combination(self) -> Config:
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size = {self.buffer_size} has no room for one transition of each of num_envs = {self.num_envs}"
@@ -99,7 +107,7 @@ class Config(base.AlgorithmConfig):
         return self
 
     @property
-    def kept(self) -> int:
+    def buffer_capacity(self) -> int:
         """A run shorter than the buffer needs no more of it."""
         return max(min(self.buffer_size, self.total_timesteps), self.num_envs)
 
@@ -113,33 +121,36 @@ class Config(base.AlgorithmConfig):
 class Agent:
     """Three convolutions, a wide layer, and a value for each action."""
 
-    def __init__(self, action_count: int, sizes: Sizes = SIZES) -> None:
+    def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
         self.action_count = action_count
-        self.shapes = {**trunk(STACK, SIDE, sizes), **layer(LAST, action_count, sizes.hidden)}
+        self.shapes = {
+            **trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes),
+            **layer_shapes(OUTPUT_LAYER, action_count, sizes.hidden),
+        }
         self.parameters: dict[str, Array] = {}
 
     def initialise(self, rng: np.random.Generator) -> None:
-        self.parameters = begun_uniform(self.shapes, rng)
+        self.parameters = uniform_weights(self.shapes, rng)
 
     def state_dict(self) -> dict[str, Array]:
         """CleanRL's keys, torch's layout."""
         return dict(self.parameters)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.parameters = assigned(self.shapes, state)
+        self.parameters = copy_checked(self.shapes, state)
 
 
 # --- in torch
 
 
-def values_of(weights: Mapping[str, torch.Tensor], pictures: torch.Tensor) -> torch.Tensor:
+def q_values(weights: Mapping[str, torch.Tensor], pictures: torch.Tensor) -> torch.Tensor:
     """The value of each action, [rows, actions], for pictures [rows, 84, 84, 4]."""
     import torch
 
-    from cleanrl_worker.torch_pictures import looked_at
+    from cleanrl_worker.torch_conv import conv_features
 
-    hidden = looked_at(weights, pictures)
-    return torch.nn.functional.linear(hidden, weights[f"{LAST}.weight"], weights[f"{LAST}.bias"])
+    hidden = conv_features(weights, pictures)
+    return torch.nn.functional.linear(hidden, weights[f"{OUTPUT_LAYER}.weight"], weights[f"{OUTPUT_LAYER}.bias"])
 
 
 def loss(weights: Any, target: Any, batch: Any, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -147,31 +158,31 @@ def loss(weights: Any, target: Any, batch: Any, gamma: float) -> tuple[torch.Ten
     import torch
 
     with torch.no_grad():
-        best = values_of(target, batch.next_observations).amax(1)
+        best = q_values(target, batch.next_observations).amax(1)
         wanted = batch.rewards + gamma * best * (1 - batch.terminals)
-    values = values_of(weights, batch.observations).gather(1, batch.actions[:, None])[:, 0]
+    values = q_values(weights, batch.observations).gather(1, batch.actions[:, None])[:, 0]
     error = torch.nn.functional.mse_loss(values, wanted)
     return error, torch.stack([error, values.mean()]).detach()
 
 
 def _learner(
     config: Config, agent: Agent, target: Mapping[str, Array], replay: FrameReplay
-) -> tuple[TargetLearner, Window]:
+) -> tuple[TargetNetworkLearner, ImageInferenceStep]:
     """What learns, and what gives the value of each action."""
-    from cleanrl_worker.torch_backend import Compute
-    from cleanrl_worker.torch_replay import Feed, TargetLearner, window
+    from cleanrl_worker.torch_backend import TorchContext
+    from cleanrl_worker.torch_replay import ReplayFeed, TargetNetworkLearner, make_inference_step
 
-    compute = Compute.prepared(
-        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+    compute = TorchContext.set_up(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
         cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
     )  # fmt: skip
-    feed = Feed(replay, config.batch_size, STACK + 1, compute)
-    learner = TargetLearner(
+    feed = ReplayFeed(replay, config.batch_size, FRAME_STACK + 1, compute)
+    learner = TargetNetworkLearner(
         agent.parameters, target, functools.partial(loss, gamma=config.gamma), feed, config,
-        epsilon=1e-8, figures=FIGURES, compute=compute,
+        epsilon=1e-8, metric_names=METRIC_NAMES, compute=compute,
     )  # fmt: skip
-    look = functools.partial(values_of, learner.weights)
-    return learner, window(replay, agent.action_count, look, compute)
+    look = functools.partial(q_values, learner.weights)
+    return learner, make_inference_step(replay, agent.action_count, look, compute)
 
 
 # --- the run
@@ -179,13 +190,13 @@ def _learner(
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
-    actions = check_game(NAME, env)
-    size_bytes = FrameReplay.size_bytes(config.kept, (SIDE, SIDE))
-    check_memory(NAME, config.kept, size_bytes)
+    actions = check_atari_env(NAME, env)
+    size_bytes = FrameReplay.size_bytes(config.buffer_capacity, (FRAME_SIZE_PX, FRAME_SIZE_PX))
+    check_memory(NAME, config.buffer_capacity, size_bytes)
     return {
-        "observations": [STACK, SIDE, SIDE],
+        "observations": [FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX],
         "actions": actions,
-        "parameters": count(Agent(actions).shapes),
+        "parameters": parameter_count(Agent(actions).shapes),
         "replay_bytes": size_bytes,
         "backend": "torch",
     }
@@ -193,21 +204,21 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    games = Games(config.env_id, config.num_envs, config.seed, run.frames)
+    games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, games)
     finally:
         games.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs) -> None:
     action_space: Any = games.action_space
     action_count, envs, frequency = int(action_space.n), config.num_envs, config.train_frequency
     shape = {"env_id": config.env_id, "actions": action_count, "num_envs": envs}
     rng = np.random.default_rng(config.seed)
     agent = Agent(action_count, SIZES)
-    replay = FrameReplay(config.kept, envs, (SIDE, SIDE), STACK, config.seed)
-    replay.write_ahead(run, config.checkpoint_replay_mb)
+    replay = FrameReplay(config.buffer_capacity, envs, (FRAME_SIZE_PX, FRAME_SIZE_PX), FRAME_STACK, config.seed)
+    replay.enable_block_files(run, config.checkpoint_replay_mb)
     observations = np.zeros((envs, *games.shape), np.uint8)
     newest_pictures = observations[:, -1]
     rewards = np.zeros((frequency, envs))
@@ -226,7 +237,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         if global_step + envs > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
-        target = assigned(agent.shapes, base.named_under("target.", resume.arrays))
+        target = copy_checked(agent.shapes, base.select_by_prefix("target.", resume.arrays))
         learner, judge = _learner(config, agent, target, replay)
         learner.restore(resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]
@@ -236,28 +247,28 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             replay.start(newest_pictures)
             learning_starts += global_step
         elif not is_exact:
-            replay.interrupt(newest_pictures)
+            replay.mark_truncated(newest_pictures)
 
     def save() -> None:
-        base.stop_where_troubled(NAME, run, global_step, envs * frequency, learner)
-        arrays, environment_facts = games.record()
-        replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
+        base.check_async_losses(NAME, run, global_step, envs * frequency, learner)
+        arrays, environment_facts = games.checkpoint_state()
+        replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
         base.save_checkpoint(
             NAME,
             run,
             global_step,
             weights=learner.arrays(),
-            arrays={**arrays, **replay_arrays, **learner.moments()},
+            arrays={**arrays, **replay_arrays, **learner.optimizer_state()},
             facts={
                 "algorithm": NAME,
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
                 "backend": "torch",
-                "threads": devices.threads(),
+                "threads": devices.thread_count(),
                 "first_action": int(action_space.start),
                 "global_step": global_step,
                 "adam_count": learner.adam.count,
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "replay": replay_facts,
                 "environments": environment_facts,
             },
@@ -280,12 +291,12 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             endings = games.advance(choices[t], observations, rewards[t])
             replay.add(choices[t], rewards[t], endings, newest_pictures)
             for ending in endings:
-                if ending.is_episode:
+                if ending.is_full_episode:
                     run.episode(
                         env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                     )
             run.update(global_step)
-        base.stop_where_reward_infinite(NAME, run, rewards[:turns], began)
+        base.abort_if_rewards_not_finite(NAME, run, rewards[:turns], began)
 
         # Learn. Where the target network had to move between two gradient steps, the moves come first, as one.
         if global_step > learning_starts:
@@ -293,17 +304,17 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             is_move_due = global_step % every == 0
             earlier = global_step // every - max(began, learning_starts) // every - is_move_due
             if earlier > 0:
-                learner.follow(1 - (1 - config.tau) ** earlier)
+                learner.update_target(1 - (1 - config.tau) ** earlier)
             if global_step // envs % frequency == 0:
                 learner.update(replay)
                 # Report.
                 if global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    base.stop_where_troubled(NAME, run, global_step, envs * frequency, learner)
+                    base.check_async_losses(NAME, run, global_step, envs * frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
                     rate = int((global_step - started_step) / (time.time() - started_at))
                     run.scalars(global_step, {**losses, "charts/SPS": rate})
             if is_move_due:
-                learner.follow(config.tau)
+                learner.update_target(config.tau)
         if run.checkpoint_due(global_step):
             save()
             saved_step = global_step
@@ -317,9 +328,9 @@ class GreedyPolicy:
     def __init__(self, agent: Agent, first_action: int, epsilon: float) -> None:
         import torch
 
-        from cleanrl_worker.torch_pictures import as_tensors
+        from cleanrl_worker.torch_conv import as_tensors
 
-        torch.set_num_threads(devices.threads())
+        torch.set_num_threads(devices.thread_count())
         self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
         self._action_count = agent.action_count
         self._first_action = first_action
@@ -329,12 +340,14 @@ class GreedyPolicy:
         """The best actions; unless `deterministic`, with the share of random ones that training ended with."""
         import torch
 
-        from cleanrl_worker.torch_pictures import channels_last
+        from cleanrl_worker.torch_conv import channels_last
 
-        if observations.shape[1:] != (STACK, SIDE, SIDE):
-            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
+            raise ValueError(
+                f"observations are {observations.shape[1:]}; expected {(FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)}"
+            )
         with torch.no_grad():
-            values = values_of(self._weights, channels_last(torch.as_tensor(observations)))
+            values = q_values(self._weights, channels_last(torch.as_tensor(observations)))
         chosen = values.argmax(1).numpy()
         if not deterministic:
             is_random = rng.random(len(chosen)) < self._epsilon
@@ -342,19 +355,19 @@ class GreedyPolicy:
         return np.asarray(chosen + self._first_action)
 
 
-def _loaded(checkpoint: Checkpoint) -> Agent:
-    base.check_made_by(NAME, checkpoint)
-    agent = Agent(len(checkpoint.weights[f"{LAST}.bias"]), sizes_of(checkpoint.weights))
+def _load_agent(checkpoint: Checkpoint) -> Agent:
+    base.check_checkpoint_algorithm(NAME, checkpoint)
+    agent = Agent(len(checkpoint.weights[f"{OUTPUT_LAYER}.bias"]), infer_sizes(checkpoint.weights))
     agent.load_state_dict(checkpoint.weights)
     return agent
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
     facts = checkpoint.facts
-    return GreedyPolicy(_loaded(checkpoint), facts["first_action"], facts["config"]["end_e"])
+    return GreedyPolicy(_load_agent(checkpoint), facts["first_action"], facts["config"]["end_e"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
     """What CleanRL's own script would have saved as its model."""
-    return _loaded(checkpoint).state_dict()
+    return _load_agent(checkpoint).state_dict()

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from cleanrl_worker import kernels
+from cleanrl_worker import ppo_kernels
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.kernels import Batch, Learner, Losses
-from cleanrl_worker.network import FrozenActor, Network
-from cleanrl_worker.vector import Environments, plain
+from cleanrl_worker.ppo_kernels import PpoLearner, PpoLosses, RolloutBatch
+from cleanrl_worker.ppo_network import FrozenPpoActor, PpoNetwork
+from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
 
@@ -86,7 +86,7 @@ class Config(base.AlgorithmConfig):
     """The policy change after which an update stops early; unset: never."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Config:
+    def _validate_combination(self) -> Config:
         if self.batch_size % self.num_minibatches:
             raise ValueError(
                 f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
@@ -118,12 +118,12 @@ class Agent:
     """An actor that gives a logit for each action and a critic that gives the value, two hidden layers each."""
 
     def __init__(self, observation_size: int, action_count: int, hidden: tuple[int, ...] = HIDDEN) -> None:
-        self.network = Network(observation_size, action_count, hidden, actor="actor")
+        self.network = PpoNetwork(observation_size, action_count, hidden, actor="actor")
         self.parameters = self.network.flat
 
     def state_dict(self) -> dict[str, Array]:
         """CleanRL's keys, torch's layout."""
-        return dict(self.network.named(self.network.parameters))
+        return dict(self.network.named_arrays(self.network.parameters))
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.network.assign(self.network.parameters, state)
@@ -146,7 +146,7 @@ class Agent:
         return module
 
 
-def loss(module: Any, batch: Any, config: kernels.Settings) -> tuple[torch.Tensor, Losses]:
+def loss(module: Any, batch: Any, config: ppo_kernels.PpoSettings) -> tuple[torch.Tensor, PpoLosses]:
     """The reference loss of one minibatch of tensors. The numpy kernel computes its gradient by hand."""
     import torch
 
@@ -171,48 +171,48 @@ def loss(module: Any, batch: Any, config: kernels.Settings) -> tuple[torch.Tenso
     kl = ((ratio - 1) - log_ratio).mean()
     clipfrac = ((ratio - 1).abs() > config.clip_coef).float().mean()
     figures: Any = [part.detach() for part in (value_loss, policy_loss, entropy, -log_ratio.mean(), kl, clipfrac)]
-    return policy_loss - config.ent_coef * entropy + config.vf_coef * value_loss, Losses(*figures)
+    return policy_loss - config.ent_coef * entropy + config.vf_coef * value_loss, PpoLosses(*figures)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
     if not isinstance(env.action_space, gymnasium.spaces.Discrete):
-        raise base.refuse_actions(NAME, "a discrete action space", env)
+        raise base.unsupported_actions_error(NAME, "a discrete action space", env)
     base.check_observations(NAME, env)
-    inputs = base.Inputs.facts(env.observation_space)
+    inputs = base.ObservationEncoder.describe(env.observation_space)
     return {
         "observations": list(env.observation_space.shape or (inputs["size"],)),
         "actions": int(env.action_space.n),
         "parameters": Agent(inputs["size"], int(env.action_space.n)).network.size,
-        "backend": base.resolved_backend(config.backend),
+        "backend": base.resolve_backend(config.backend),
     }
 
 
-def _learner(config: Config, agent: Agent) -> Learner:
-    if base.resolved_backend(config.backend) == "numpy":
-        return kernels.CategoricalKernel(agent.network, config.minibatch_size, config)
-    from cleanrl_worker.autograd import AutogradLearner
-    from cleanrl_worker.torch_backend import Compute
+def _learner(config: Config, agent: Agent) -> PpoLearner:
+    if base.resolve_backend(config.backend) == "numpy":
+        return ppo_kernels.CategoricalKernel(agent.network, config.minibatch_size, config)
+    from cleanrl_worker.ppo_autograd import PpoAutogradLearner
+    from cleanrl_worker.torch_backend import TorchContext
 
     # One thread: more make small networks slower, and the result depend on their number.
-    compute = Compute.prepared(
+    compute = TorchContext.set_up(
         cuda=config.cuda, deterministic=config.torch_deterministic, cuda_graphs=config.cuda_graphs,
         compiles=config.compile, seed=config.seed,
     )  # fmt: skip
-    return AutogradLearner(agent.network, agent.module(), loss, config.minibatch_size, config, compute)
+    return PpoAutogradLearner(agent.network, agent.module(), loss, config.minibatch_size, config, compute)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
     make = functools.partial(envs.make, config.env_id)
-    environments = Environments(make, config.num_envs, config.seed, run.frames)
+    environments = VectorEnvs(make, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:
         environments.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Environments) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
     action_space: Any = environments.action_space
     first_action, action_count = int(action_space.start), int(action_space.n)
     # Numpy's integers and not Python's: Gymnasium's test whether an action is in its space is faster with them.
@@ -251,7 +251,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
     learning_rate = config.learning_rate
 
     def save() -> None:
-        arrays, environment_facts = environments.record()
+        arrays, environment_facts = environments.checkpoint_state()
         base.save_checkpoint(
             NAME,
             run,
@@ -262,14 +262,14 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                 "algorithm": NAME,
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
-                "backend": base.resolved_backend(config.backend),
-                "inputs": base.Inputs.facts(environments.observation_space),
+                "backend": base.resolve_backend(config.backend),
+                "inputs": base.ObservationEncoder.describe(environments.observation_space),
                 "first_action": first_action,
                 "iteration": iteration,
                 "global_step": global_step,
                 "learning_rate": learning_rate,
                 "adam_count": learner.count,
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "environments": environment_facts,
             },
         )
@@ -287,7 +287,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         dones[...] = False
         cut: list[tuple[int, int, Array]] = []
         # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
-        noise = base.exponentials(rng, logits.shape)
+        noise = base.sample_exponentials(rng, logits.shape)
         np.log(noise, out=noise)
         for t in range(steps):
             actor(observations[t], logits[t])
@@ -302,21 +302,21 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                     env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                 )
             run.update(global_step)
-        rewards = environments.finish(np.array(menu)[actions])
-        base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
+        rewards = environments.finish_rollout(np.array(menu)[actions])
+        base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
 
         # Judge. Behind an episode that was cut short there would have been more: the value of its last observation
         # stands for that, or the agent would learn that reaching the time limit is as bad as failing.
-        values = agent.network.critic(observations.reshape(-1, size)).reshape(steps + 1, count)
+        values = agent.network.critic_values(observations.reshape(-1, size)).reshape(steps + 1, count)
         if cut:
-            ends = agent.network.critic(np.array([observation for _, _, observation in cut], np.float32))
+            ends = agent.network.critic_values(np.array([observation for _, _, observation in cut], np.float32))
             for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
                 rewards[t, env] += config.gamma * value
-        found = kernels.advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        found = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
         returns = (found + values[:-1]).reshape(total)
         rows = logits.reshape(total, action_count)
         rows -= rows.max(1, keepdims=True)
-        batch = Batch(
+        batch = RolloutBatch(
             observations=observations[:-1].reshape(total, size),
             actions=actions.reshape(total),
             log_probs=rows[np.arange(total), actions.reshape(total)] - np.log(np.exp(rows).sum(1)),
@@ -326,16 +326,16 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         )
 
         # Learn.
-        learner.begin(learning_rate)
+        learner.begin_update(learning_rate)
         for _ in range(config.update_epochs):
-            learner.epoch(batch, rng.permutation(total))
+            learner.run_epoch(batch, rng.permutation(total))
             if config.target_kl is not None and learner.losses().approx_kl > config.target_kl:
                 break
-        learner.collect()
+        learner.sync_networks()
 
         # Report.
         losses = {f"losses/{name}": value for name, value in learner.losses()._asdict().items()}
-        base.stop_where_infinite(NAME, run, global_step, losses)
+        base.abort_if_not_finite(NAME, run, global_step, losses)
         spread = float(returns.var())
         if spread > 0:
             losses["losses/explained_variance"] = 1 - float((returns - batch.values).var()) / spread
@@ -351,8 +351,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
 class CategoricalPolicy:
     """Acts by a checkpoint's weights; needs numpy only."""
 
-    def __init__(self, agent: Agent, inputs: base.Inputs, first_action: int) -> None:
-        self._actor = FrozenActor(agent.network)
+    def __init__(self, agent: Agent, inputs: base.ObservationEncoder, first_action: int) -> None:
+        self._actor = FrozenPpoActor(agent.network)
         self._inputs = inputs
         self._first_action = first_action
 
@@ -363,13 +363,13 @@ class CategoricalPolicy:
         return np.asarray(scores.argmax(1) + self._first_action)
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
-    base.check_made_by(NAME, checkpoint)
+    base.check_checkpoint_algorithm(NAME, checkpoint)
     facts = checkpoint.facts
     agent = Agent(facts["shape"]["observation_size"], facts["shape"]["actions"])
     agent.load_state_dict(checkpoint.weights)
-    return CategoricalPolicy(agent, base.Inputs(facts["inputs"]), facts["first_action"])
+    return CategoricalPolicy(agent, base.ObservationEncoder(facts["inputs"]), facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:

@@ -20,23 +20,31 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from cleanrl_worker import devices, kernels
+from cleanrl_worker import devices, ppo_kernels
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.games import Games, check_game
-from cleanrl_worker.pictures import Sizes, assigned, begun_orthogonal, count, layer, sizes_of, trunk
-from cleanrl_worker.vector import plain
+from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env
+from cleanrl_worker.conv_network import (
+    ConvNetworkSizes,
+    copy_checked,
+    infer_sizes,
+    layer_shapes,
+    orthogonal_weights,
+    parameter_count,
+    trunk_shapes,
+)
+from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
-from mosaic.envs.atari import SIDE, STACK
+from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
-    from cleanrl_worker.torch_pictures import PolicyLearner
+    from cleanrl_worker.torch_conv import PpoImageLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
 NAME = "ppo_atari"
 NORMALISES = False
 """Whether observations and rewards are normalised."""
-SIZES = Sizes()
+SIZES = ConvNetworkSizes()
 
 
 class Config(base.AlgorithmConfig):
@@ -86,7 +94,7 @@ class Config(base.AlgorithmConfig):
     """The policy change after which an update stops early; unset: never."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Config:
+    def _validate_combination(self) -> Config:
         if self.batch_size % self.num_minibatches:
             raise ValueError(
                 f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
@@ -117,58 +125,58 @@ class Config(base.AlgorithmConfig):
 class Agent:
     """Three convolutions and a wide layer, which actor and critic share: a logit for each action, and the value."""
 
-    def __init__(self, action_count: int, sizes: Sizes = SIZES) -> None:
+    def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
         self.shapes = {
-            **trunk(STACK, SIDE, sizes),
-            **layer("actor", action_count, sizes.hidden),
-            **layer("critic", 1, sizes.hidden),
+            **trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes),
+            **layer_shapes("actor", action_count, sizes.hidden),
+            **layer_shapes("critic", 1, sizes.hidden),
         }
         self.parameters: dict[str, Array] = {}
 
     def initialise(self, rng: np.random.Generator) -> None:
         """The small last actor layer makes the first policy nearly uniform."""
-        self.parameters = begun_orthogonal(self.shapes, rng, {"actor": 0.01, "critic": 1.0})
+        self.parameters = orthogonal_weights(self.shapes, rng, {"actor": 0.01, "critic": 1.0})
 
     def state_dict(self) -> dict[str, Array]:
         """CleanRL's keys, torch's layout."""
         return dict(self.parameters)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.parameters = assigned(self.shapes, state)
+        self.parameters = copy_checked(self.shapes, state)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
-    actions = check_game(NAME, env)
+    actions = check_atari_env(NAME, env)
     return {
-        "observations": [STACK, SIDE, SIDE],
+        "observations": [FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX],
         "actions": actions,
-        "parameters": count(Agent(actions).shapes),
+        "parameters": parameter_count(Agent(actions).shapes),
         "backend": "torch",
     }
 
 
-def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> PolicyLearner:
-    from cleanrl_worker.torch_backend import Compute
-    from cleanrl_worker.torch_pictures import PolicyLearner
+def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> PpoImageLearner:
+    from cleanrl_worker.torch_backend import TorchContext
+    from cleanrl_worker.torch_conv import PpoImageLearner
 
-    compute = Compute.prepared(
-        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+    compute = TorchContext.set_up(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
         cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
     )  # fmt: skip
-    return PolicyLearner(agent.parameters, shape, config, compute)
+    return PpoImageLearner(agent.parameters, shape, config, compute)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    games = Games(config.env_id, config.num_envs, config.seed, run.frames)
+    games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, games)
     finally:
         games.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs) -> None:
     action_space: Any = games.action_space
     action_count = int(action_space.n)
     steps, envs, total = config.num_steps, config.num_envs, config.batch_size
@@ -201,23 +209,23 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
 
     def state() -> dict[str, Any]:
         """Everything that a checkpoint holds, copied."""
-        arrays, environment_facts = games.record()
+        arrays, environment_facts = games.checkpoint_state()
         return {
             "step": global_step,
             "weights": learner.arrays(),
-            "arrays": {**arrays, **learner.moments()},
+            "arrays": {**arrays, **learner.optimizer_state()},
             "facts": {
                 "algorithm": NAME,
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
                 "backend": "torch",
-                "threads": devices.threads(),
+                "threads": devices.thread_count(),
                 "first_action": int(action_space.start),
                 "iteration": iteration,
                 "global_step": global_step,
                 "learning_rate": learning_rate,
                 "adam_count": learner.adam.count,
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "environments": environment_facts,
             },
         }
@@ -236,7 +244,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         dones[...] = False
         cut: list[tuple[int, int, Array]] = []
         # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
-        noise = base.exponentials(rng, (steps, envs, action_count))
+        noise = base.sample_exponentials(rng, (steps, envs, action_count))
         np.log(noise, out=noise)
         for t in range(steps):
             outputs[t] = learner.act(observations[t])
@@ -246,7 +254,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
                 dones[t, ending.env] = True
                 if not ending.is_terminal:
                     cut.append((t, ending.env, ending.observation))
-                if ending.is_episode:
+                if ending.is_full_episode:
                     run.episode(
                         env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                     )
@@ -255,8 +263,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
                 break
         if run.stop_requested:
             break
-        rewards = games.finish(actions)
-        base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
+        rewards = games.finish_rollout(actions)
+        base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
 
         # Judge. Behind a game that was cut short there would have been more: the value of its last observation stands
         # for that, or the agent would learn that reaching the time limit is as bad as failing.
@@ -266,14 +274,14 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             ends = learner.values(np.array([observation for _, _, observation in cut]))
             for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
                 rewards[t, env] += config.gamma * value
-        found = kernels.advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        found = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
         returns = found + values[:-1]
         logits = outputs[:-1, :, :-1].reshape(total, action_count)
         logits = logits - logits.max(1, keepdims=True)
         chosen = logits[np.arange(total), actions.reshape(total)]
 
         # Learn.
-        learner.begin(
+        learner.load_rollout(
             learning_rate,
             observations[:-1].reshape(total, *games.shape),
             actions=actions.reshape(total),
@@ -282,13 +290,13 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             returns=returns.reshape(total),
             values=values[:-1].reshape(total),
         )
-        if not _learned(config, run, learner, rng, global_step):
+        if not _run_update_epochs(config, run, learner, rng, global_step):
             break
 
         # Report.
         figures, is_finite = learner.losses()
         losses = {f"losses/{name}": value for name, value in figures.items()}
-        base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
+        base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
         spread = float(returns.var())
         if spread > 0:
             losses["losses/explained_variance"] = 1 - float((returns - values[:-1]).var()) / spread
@@ -302,7 +310,9 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         base.save_checkpoint(NAME, run, **newest)
 
 
-def _learned(config: Config, run: Run, learner: PolicyLearner, rng: np.random.Generator, global_step: int) -> bool:
+def _run_update_epochs(
+    config: Config, run: Run, learner: PpoImageLearner, rng: np.random.Generator, global_step: int
+) -> bool:
     """Whether all passes over the rollout were made: not where the run was asked to stop before its end."""
     is_end = global_step + config.batch_size > config.total_timesteps
     for _ in range(config.update_epochs):
@@ -316,16 +326,16 @@ def _learned(config: Config, run: Run, learner: PolicyLearner, rng: np.random.Ge
     return True
 
 
-class PicturePolicy:
+class ImagePolicy:
     """Acts on pictures [rows, 4, 84, 84] by a checkpoint's weights; needs torch."""
 
     def __init__(self, state: Mapping[str, Array], first_action: int) -> None:
         import torch
 
-        from cleanrl_worker.torch_pictures import as_tensors
+        from cleanrl_worker.torch_conv import as_tensors
 
-        torch.set_num_threads(devices.threads())
-        agent = Agent(len(state["actor.bias"]), sizes_of(state))
+        torch.set_num_threads(devices.thread_count())
+        agent = Agent(len(state["actor.bias"]), infer_sizes(state))
         agent.load_state_dict(state)
         self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
         self._first_action = first_action
@@ -334,25 +344,27 @@ class PicturePolicy:
         """The likeliest actions where `deterministic`, else draws."""
         import torch
 
-        from cleanrl_worker.torch_pictures import channels_last, judged, looked_at
+        from cleanrl_worker.torch_conv import actor_critic_heads, channels_last, conv_features
 
-        if observations.shape[1:] != (STACK, SIDE, SIDE):
-            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
+            raise ValueError(
+                f"observations are {observations.shape[1:]}; expected {(FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)}"
+            )
         with torch.no_grad():
             pictures = channels_last(torch.as_tensor(observations))
-            logits = judged(self._weights, looked_at(self._weights, pictures))[:, :-1].numpy()
+            logits = actor_critic_heads(self._weights, conv_features(self._weights, pictures))[:, :-1].numpy()
         scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
         return np.asarray(scores.argmax(1) + self._first_action)
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
-    base.check_made_by(NAME, checkpoint)
-    return PicturePolicy(checkpoint.weights, checkpoint.facts["first_action"])
+    base.check_checkpoint_algorithm(NAME, checkpoint)
+    return ImagePolicy(checkpoint.weights, checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
     """What CleanRL's own script would save as its model, in its order."""
-    agent = Agent(len(checkpoint.weights["actor.bias"]), sizes_of(checkpoint.weights))
+    agent = Agent(len(checkpoint.weights["actor.bias"]), infer_sizes(checkpoint.weights))
     agent.load_state_dict(checkpoint.weights)
     return agent.state_dict()

@@ -20,13 +20,21 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from cleanrl_worker import devices, kernels
+from cleanrl_worker import devices, ppo_kernels
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.games import Games, check_game
-from cleanrl_worker.pictures import Sizes, assigned, begun_orthogonal, count, layer, sizes_of, trunk
-from cleanrl_worker.vector import plain
+from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env
+from cleanrl_worker.conv_network import (
+    ConvNetworkSizes,
+    copy_checked,
+    infer_sizes,
+    layer_shapes,
+    orthogonal_weights,
+    parameter_count,
+    trunk_shapes,
+)
+from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
-from mosaic.envs.atari import SIDE, STACK
+from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     from cleanrl_worker.torch_recurrent import RecurrentLearner
@@ -36,10 +44,10 @@ Array = npt.NDArray[Any]
 NAME = "ppo_atari_lstm"
 NORMALISES = False
 """Whether observations and rewards are normalised."""
-SIZES = Sizes()
-SEEN = 1
+SIZES = ConvNetworkSizes()
+INPUT_FRAMES = 1
 """Pictures that are seen at a time: what was before is remembered."""
-UNITS = 128
+LSTM_UNITS = 128
 """Of the memory."""
 
 
@@ -90,7 +98,7 @@ class Config(base.AlgorithmConfig):
     """The policy change after which an update stops early; unset: never."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Config:
+    def _validate_combination(self) -> Config:
         if self.num_envs % self.num_minibatches:
             raise ValueError(
                 f"num_envs = {self.num_envs} games cannot be shared out to num_minibatches = {self.num_minibatches} "
@@ -121,47 +129,47 @@ class Config(base.AlgorithmConfig):
 class Agent:
     """Three convolutions, a wide layer and a memory, which actor and critic share: logits of actions, and the value."""
 
-    def __init__(self, action_count: int, sizes: Sizes = SIZES, units: int = UNITS) -> None:
+    def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES, units: int = LSTM_UNITS) -> None:
         self.shapes = {
-            **trunk(SEEN, SIDE, sizes),
+            **trunk_shapes(INPUT_FRAMES, FRAME_SIZE_PX, sizes),
             "lstm.weight_ih_l0": (4 * units, sizes.hidden),
             "lstm.weight_hh_l0": (4 * units, units),
             "lstm.bias_ih_l0": (4 * units,),
             "lstm.bias_hh_l0": (4 * units,),
-            **layer("actor", action_count, units),
-            **layer("critic", 1, units),
+            **layer_shapes("actor", action_count, units),
+            **layer_shapes("critic", 1, units),
         }
         self.parameters: dict[str, Array] = {}
 
     def initialise(self, rng: np.random.Generator) -> None:
         """The small last actor layer makes the first policy nearly uniform."""
-        self.parameters = begun_orthogonal(self.shapes, rng, {"lstm": 1.0, "actor": 0.01, "critic": 1.0})
+        self.parameters = orthogonal_weights(self.shapes, rng, {"lstm": 1.0, "actor": 0.01, "critic": 1.0})
 
     def state_dict(self) -> dict[str, Array]:
         """CleanRL's keys, torch's layout."""
         return dict(self.parameters)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.parameters = assigned(self.shapes, state)
+        self.parameters = copy_checked(self.shapes, state)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
-    actions = check_game(NAME, env)
+    actions = check_atari_env(NAME, env)
     return {
-        "observations": [SEEN, SIDE, SIDE],
+        "observations": [INPUT_FRAMES, FRAME_SIZE_PX, FRAME_SIZE_PX],
         "actions": actions,
-        "parameters": count(Agent(actions).shapes),
+        "parameters": parameter_count(Agent(actions).shapes),
         "backend": "torch",
     }
 
 
 def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> RecurrentLearner:
-    from cleanrl_worker.torch_backend import Compute
+    from cleanrl_worker.torch_backend import TorchContext
     from cleanrl_worker.torch_recurrent import RecurrentLearner
 
-    compute = Compute.prepared(
-        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+    compute = TorchContext.set_up(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
         cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
     )  # fmt: skip
     return RecurrentLearner(agent.parameters, shape, config, compute)
@@ -169,20 +177,20 @@ def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> RecurrentL
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    games = Games(config.env_id, config.num_envs, config.seed, run.frames, SEEN)
+    games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames, INPUT_FRAMES)
     try:
         _train(config, run, resume, games)
     finally:
         games.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs) -> None:
     action_space: Any = games.action_space
     action_count = int(action_space.n)
     steps, envs, total = config.num_steps, config.num_envs, config.batch_size
     shape = {"env_id": config.env_id, "actions": action_count, "num_envs": envs, "num_steps": steps}
     rng = np.random.default_rng(config.seed)
-    agent = Agent(action_count, SIZES, UNITS)
+    agent = Agent(action_count, SIZES, LSTM_UNITS)
 
     observations = np.zeros((steps + 1, envs, *games.shape), np.uint8)
     outputs = np.zeros((steps + 1, envs, action_count + 1), np.float32)
@@ -213,13 +221,13 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
 
     def state() -> dict[str, Any]:
         """Everything that a checkpoint holds, copied."""
-        arrays, environment_facts = games.record()
+        arrays, environment_facts = games.checkpoint_state()
         return {
             "step": global_step,
             "weights": learner.arrays(),
             "arrays": {
                 **arrays,
-                **learner.moments(),
+                **learner.optimizer_state(),
                 "memory.state": np.array(learner.state.cpu().numpy()),
                 "memory.keeps": np.array(keeps[-1]),
             },
@@ -228,13 +236,13 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
                 "backend": "torch",
-                "threads": devices.threads(),
+                "threads": devices.thread_count(),
                 "first_action": int(action_space.start),
                 "iteration": iteration,
                 "global_step": global_step,
                 "learning_rate": learning_rate,
                 "adam_count": learner.adam.count,
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "environments": environment_facts,
             },
         }
@@ -252,21 +260,21 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         observations[0], keeps[0] = observations[-1], keeps[-1]
         dones[...] = False
         cut: list[tuple[int, int, float]] = []
-        learner.mark()
+        learner.begin_rollout()
         # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
-        noise = base.exponentials(rng, (steps, envs, action_count))
+        noise = base.sample_exponentials(rng, (steps, envs, action_count))
         np.log(noise, out=noise)
         for t in range(steps):
-            learner.keep(keeps[t])
+            learner.set_continue_mask(keeps[t])
             outputs[t] = learner.act(observations[t])
             actions[t] = (outputs[t, :, :-1] - noise[t]).argmax(1)
             global_step += envs
             for ending in games.step(actions[t].tolist(), observations[t + 1]):
                 dones[t, ending.env] = True
                 if not ending.is_terminal:
-                    value = learner.values_of([ending.env], ending.observation[None], [1.0])
+                    value = learner.next_values([ending.env], ending.observation[None], [1.0])
                     cut.append((t, ending.env, float(value[0])))
-                if ending.is_episode:
+                if ending.is_full_episode:
                     run.episode(
                         env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                     )
@@ -276,23 +284,23 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
                 break
         if run.stop_requested:
             break
-        rewards = games.finish(actions)
-        base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
+        rewards = games.finish_rollout(actions)
+        base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
 
         # Judge. Behind a game that was cut short there would have been more: the value of its last observation stands
         # for that, or the agent would learn that reaching the time limit is as bad as failing.
         values = outputs[:, :, -1]
-        values[-1] = learner.values_of(np.arange(envs), observations[-1], keeps[-1])
+        values[-1] = learner.next_values(np.arange(envs), observations[-1], keeps[-1])
         for t, env, value in cut:
             rewards[t, env] += config.gamma * value
-        found = kernels.advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        found = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
         returns = found + values[:-1]
         logits = outputs[:-1, :, :-1].reshape(total, action_count)
         logits = logits - logits.max(1, keepdims=True)
         chosen = logits[np.arange(total), actions.reshape(total)]
 
         # Learn.
-        learner.begin(
+        learner.load_rollout(
             learning_rate,
             observations[:-1].reshape(total, *games.shape),
             actions=actions.reshape(total),
@@ -302,13 +310,13 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             values=values[:-1].reshape(total),
             keeps=keeps[:-1].reshape(total),
         )
-        if not _learned(config, run, learner, rng, global_step):
+        if not _run_update_epochs(config, run, learner, rng, global_step):
             break
 
         # Report.
         figures, is_finite = learner.losses()
         losses = {f"losses/{name}": value for name, value in figures.items()}
-        base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
+        base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
         spread = float(returns.var())
         if spread > 0:
             losses["losses/explained_variance"] = 1 - float((returns - values[:-1]).var()) / spread
@@ -322,7 +330,9 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         base.save_checkpoint(NAME, run, **newest)
 
 
-def _learned(config: Config, run: Run, learner: RecurrentLearner, rng: np.random.Generator, global_step: int) -> bool:
+def _run_update_epochs(
+    config: Config, run: Run, learner: RecurrentLearner, rng: np.random.Generator, global_step: int
+) -> bool:
     """Whether all passes over the rollout were made: not where the run was asked to stop before its end."""
     is_end = global_step + config.batch_size > config.total_timesteps
     for _ in range(config.update_epochs):
@@ -336,7 +346,7 @@ def _learned(config: Config, run: Run, learner: RecurrentLearner, rng: np.random
     return True
 
 
-class RememberingPolicy:
+class LstmPolicy:
     """Acts on pictures [rows, 4, 84, 84] by a checkpoint's weights: looks at the newest and remembers. Needs torch.
 
     Each row is a game of its own, with its own memory.
@@ -345,58 +355,60 @@ class RememberingPolicy:
     def __init__(self, agent: Agent, first_action: int) -> None:
         import torch
 
-        from cleanrl_worker.torch_pictures import as_tensors
+        from cleanrl_worker.torch_conv import as_tensors
 
-        torch.set_num_threads(devices.threads())
+        torch.set_num_threads(devices.thread_count())
         self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
         self._first_action = first_action
         self._state = torch.zeros(2, 0, self._weights["lstm.weight_hh_l0"].shape[1])
 
-    def begin(self, row: int) -> None:
+    def reset_state(self, row: int) -> None:
         """A game begins in this row: what was remembered there is forgotten."""
         self._state[:, row : row + 1] = 0
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
         """The likeliest actions where `deterministic`, else draws."""
-        return self._chosen(observations, () if deterministic else (rng,) * len(observations))
+        return self._select_actions(observations, () if deterministic else (rng,) * len(observations))
 
-    def draw(self, observations: Array, rngs: Sequence[np.random.Generator]) -> Array:
+    def sample(self, observations: Array, rngs: Sequence[np.random.Generator]) -> Array:
         """Drawn actions, each row's by its own generator."""
-        return self._chosen(observations, rngs)
+        return self._select_actions(observations, rngs)
 
-    def _chosen(self, observations: Array, rngs: Sequence[np.random.Generator]) -> Array:
+    def _select_actions(self, observations: Array, rngs: Sequence[np.random.Generator]) -> Array:
         import torch
 
-        from cleanrl_worker.torch_pictures import channels_last, judged, looked_at
-        from cleanrl_worker.torch_recurrent import remembered
+        from cleanrl_worker.torch_conv import actor_critic_heads, channels_last, conv_features
+        from cleanrl_worker.torch_recurrent import lstm_forward
 
-        if observations.shape[1:] != (STACK, SIDE, SIDE):
-            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
+            raise ValueError(
+                f"observations are {observations.shape[1:]}; expected {(FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)}"
+            )
         if self._state.shape[1] != len(observations):
             self._state = self._state.new_zeros(2, len(observations), self._state.shape[2])
         keeps = torch.ones(len(observations))
         with torch.no_grad():
-            seen = looked_at(self._weights, channels_last(torch.as_tensor(observations[:, -SEEN:])))
-            hidden, self._state = remembered(self._weights, seen[None], self._state, keeps[None])
-            scores = judged(self._weights, hidden[0])[:, :-1].numpy()
+            seen = conv_features(self._weights, channels_last(torch.as_tensor(observations[:, -INPUT_FRAMES:])))
+            hidden, self._state = lstm_forward(self._weights, seen[None], self._state, keeps[None])
+            scores = actor_critic_heads(self._weights, hidden[0])[:, :-1].numpy()
         if rngs:
             scores = scores + np.stack([rng.gumbel(size=scores.shape[1]) for rng in rngs])
         return np.asarray(scores.argmax(1) + self._first_action)
 
 
-def _loaded(checkpoint: Checkpoint) -> Agent:
-    base.check_made_by(NAME, checkpoint)
+def _load_agent(checkpoint: Checkpoint) -> Agent:
+    base.check_checkpoint_algorithm(NAME, checkpoint)
     weights = checkpoint.weights
-    agent = Agent(len(weights["actor.bias"]), sizes_of(weights), weights["lstm.weight_hh_l0"].shape[1])
+    agent = Agent(len(weights["actor.bias"]), infer_sizes(weights), weights["lstm.weight_hh_l0"].shape[1])
     agent.load_state_dict(weights)
     return agent
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
-    return RememberingPolicy(_loaded(checkpoint), checkpoint.facts["first_action"])
+    return LstmPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
     """What CleanRL's own script would save as its model, in its order."""
-    return _loaded(checkpoint).state_dict()
+    return _load_agent(checkpoint).state_dict()

@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from cleanrl_worker import kernels
+from cleanrl_worker import ppo_kernels
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.kernels import Batch, Learner, Losses
-from cleanrl_worker.network import FrozenActor, Network
-from cleanrl_worker.normalise import ObservationNormaliser, RewardNormaliser
-from cleanrl_worker.vector import Environments, plain
+from cleanrl_worker.normalisation import ObservationNormaliser, RewardNormaliser
+from cleanrl_worker.ppo_kernels import PpoLearner, PpoLosses, RolloutBatch
+from cleanrl_worker.ppo_network import FrozenPpoActor, PpoNetwork
+from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
 
@@ -89,7 +89,7 @@ class Config(base.AlgorithmConfig):
     """The policy change after which an update stops early; unset: never."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Config:
+    def _validate_combination(self) -> Config:
         if self.batch_size % self.num_minibatches:
             raise ValueError(
                 f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
@@ -121,12 +121,12 @@ class Agent:
     """An actor that gives each action's mean, a spread an action dimension, and a critic; two hidden layers each."""
 
     def __init__(self, observation_size: int, action_size: int, hidden: tuple[int, ...] = HIDDEN) -> None:
-        self.network = Network(observation_size, action_size, hidden, actor="actor_mean", has_log_std=True)
+        self.network = PpoNetwork(observation_size, action_size, hidden, actor="actor_mean", has_log_std=True)
         self.parameters = self.network.flat
 
     def state_dict(self) -> dict[str, Array]:
         """CleanRL's keys, torch's layout."""
-        return dict(self.network.named(self.network.parameters))
+        return dict(self.network.named_arrays(self.network.parameters))
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.network.assign(self.network.parameters, state)
@@ -150,7 +150,7 @@ class Agent:
         return module
 
 
-def loss(module: Any, batch: Any, config: kernels.Settings) -> tuple[torch.Tensor, Losses]:
+def loss(module: Any, batch: Any, config: ppo_kernels.PpoSettings) -> tuple[torch.Tensor, PpoLosses]:
     """The reference loss of one minibatch of tensors. The numpy kernel computes its gradient by hand."""
     import torch
 
@@ -177,49 +177,49 @@ def loss(module: Any, batch: Any, config: kernels.Settings) -> tuple[torch.Tenso
     kl = ((ratio - 1) - log_ratio).mean()
     clipfrac = ((ratio - 1).abs() > config.clip_coef).float().mean()
     figures: Any = [part.detach() for part in (value_loss, policy_loss, entropy, -log_ratio.mean(), kl, clipfrac)]
-    return policy_loss - config.ent_coef * entropy + config.vf_coef * value_loss, Losses(*figures)
+    return policy_loss - config.ent_coef * entropy + config.vf_coef * value_loss, PpoLosses(*figures)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
     space: Any = env.action_space
     if not base.is_continuous(space):
-        raise base.refuse_actions(NAME, "a continuous (Box) action space", env)
+        raise base.unsupported_actions_error(NAME, "a continuous (Box) action space", env)
     base.check_observations(NAME, env)
-    inputs = base.Inputs.facts(env.observation_space)
+    inputs = base.ObservationEncoder.describe(env.observation_space)
     return {
         "observations": list(env.observation_space.shape or (inputs["size"],)),
         "actions": list(space.shape),
         "parameters": Agent(inputs["size"], math.prod(space.shape)).network.size,
-        "backend": base.resolved_backend(config.backend),
+        "backend": base.resolve_backend(config.backend),
     }
 
 
-def _learner(config: Config, agent: Agent) -> Learner:
-    if base.resolved_backend(config.backend) == "numpy":
-        return kernels.GaussianKernel(agent.network, config.minibatch_size, config)
-    from cleanrl_worker.autograd import AutogradLearner
-    from cleanrl_worker.torch_backend import Compute
+def _learner(config: Config, agent: Agent) -> PpoLearner:
+    if base.resolve_backend(config.backend) == "numpy":
+        return ppo_kernels.GaussianKernel(agent.network, config.minibatch_size, config)
+    from cleanrl_worker.ppo_autograd import PpoAutogradLearner
+    from cleanrl_worker.torch_backend import TorchContext
 
     # One thread: more make small networks slower, and the result depend on their number.
-    compute = Compute.prepared(
+    compute = TorchContext.set_up(
         cuda=config.cuda, deterministic=config.torch_deterministic, cuda_graphs=config.cuda_graphs,
         compiles=config.compile, seed=config.seed,
     )  # fmt: skip
-    return AutogradLearner(agent.network, agent.module(), loss, config.minibatch_size, config, compute)
+    return PpoAutogradLearner(agent.network, agent.module(), loss, config.minibatch_size, config, compute)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
     make = functools.partial(envs.make, config.env_id)
-    environments = Environments(make, config.num_envs, config.seed, run.frames)
+    environments = VectorEnvs(make, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:
         environments.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Environments) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
     action_space: Any = environments.action_space
     action_shape, action_size = action_space.shape, math.prod(action_space.shape)
     low, high = action_space.low.ravel(), action_space.high.ravel()
@@ -262,12 +262,12 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         scale.restore(resume.facts["rewards"])
         is_exact = base.restore_environments(run, environments, resume)
         environments.observe(seen)
-        observations[-1] = resume.arrays["inputs"] if is_exact else normalise.frozen(seen)
+        observations[-1] = resume.arrays["inputs"] if is_exact else normalise.normalise_frozen(seen)
     actor = learner.actor(count)
     learning_rate = config.learning_rate
 
     def save() -> None:
-        arrays, environment_facts = environments.record()
+        arrays, environment_facts = environments.checkpoint_state()
         base.save_checkpoint(
             NAME,
             run,
@@ -285,15 +285,15 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                 "algorithm": NAME,
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
-                "backend": base.resolved_backend(config.backend),
-                "inputs": base.Inputs.facts(environments.observation_space),
+                "backend": base.resolve_backend(config.backend),
+                "inputs": base.ObservationEncoder.describe(environments.observation_space),
                 "iteration": iteration,
                 "global_step": global_step,
                 "learning_rate": learning_rate,
                 "adam_count": learner.count,
                 "observation_count": normalise.count,
                 "rewards": scale.facts(),
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "environments": environment_facts,
             },
         )
@@ -331,39 +331,39 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                 )
             normalise(seen, observations[t + 1])
             run.update(global_step)
-        rewards = environments.finish(sent.reshape(steps, count, *action_shape))
-        base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
+        rewards = environments.finish_rollout(sent.reshape(steps, count, *action_shape))
+        base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
         rewards = scale(rewards, terminals)
 
         # Judge. Behind an episode that was cut short there would have been more: the value of its last observation
         # stands for that, or the agent would learn that reaching the time limit is as bad as failing.
-        values = agent.network.critic(observations.reshape(-1, size)).reshape(steps + 1, count)
+        values = agent.network.critic_values(observations.reshape(-1, size)).reshape(steps + 1, count)
         if cut:
-            ends = agent.network.critic(np.array([observation for _, _, observation in cut], np.float32))
+            ends = agent.network.critic_values(np.array([observation for _, _, observation in cut], np.float32))
             for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
                 rewards[t, env] += config.gamma * value
-        found = kernels.advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        found = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
         returns = (found + values[:-1]).reshape(total)
-        batch = Batch(
+        batch = RolloutBatch(
             observations=observations[:-1].reshape(total, size),
             actions=actions.reshape(total, action_size),
-            log_probs=kernels.gaussian_log_probs(noise.reshape(total, action_size), log_std),
+            log_probs=ppo_kernels.gaussian_log_probs(noise.reshape(total, action_size), log_std),
             advantages=found.reshape(total),
             returns=returns,
             values=values[:-1].reshape(total),
         )
 
         # Learn.
-        learner.begin(learning_rate)
+        learner.begin_update(learning_rate)
         for _ in range(config.update_epochs):
-            learner.epoch(batch, rng.permutation(total))
+            learner.run_epoch(batch, rng.permutation(total))
             if config.target_kl is not None and learner.losses().approx_kl > config.target_kl:
                 break
-        learner.collect()
+        learner.sync_networks()
 
         # Report.
         losses = {f"losses/{name}": value for name, value in learner.losses()._asdict().items()}
-        base.stop_where_infinite(NAME, run, global_step, losses)
+        base.abort_if_not_finite(NAME, run, global_step, losses)
         spread = float(returns.var())
         if spread > 0:
             losses["losses/explained_variance"] = 1 - float((returns - batch.values).var()) / spread
@@ -380,19 +380,19 @@ class GaussianPolicy:
     """Acts by a checkpoint's weights and its normaliser as it then was; needs numpy only."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        base.check_made_by(NAME, checkpoint)
+        base.check_checkpoint_algorithm(NAME, checkpoint)
         facts, arrays = checkpoint.facts, checkpoint.arrays
         self._agent = Agent(facts["shape"]["observation_size"], facts["shape"]["actions"])
         self._agent.load_state_dict(checkpoint.weights)
-        self._actor = FrozenActor(self._agent.network)
-        self._inputs = base.Inputs(facts["inputs"])
+        self._actor = FrozenPpoActor(self._agent.network)
+        self._inputs = base.ObservationEncoder(facts["inputs"])
         self._normalise = ObservationNormaliser(self._inputs.size)
         self._normalise.restore(arrays, facts["observation_count"])
         self._low, self._high = arrays["action.low"], arrays["action.high"]
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
         """Means where `deterministic`, else draws; cut to the action space either way."""
-        actions = self._actor(self._normalise.frozen(self._inputs(observations)))
+        actions = self._actor(self._normalise.normalise_frozen(self._inputs(observations)))
         log_std = self._agent.network.parameters.log_std
         if not deterministic and log_std is not None:
             actions += rng.standard_normal(actions.shape) * np.exp(log_std.T)
@@ -400,7 +400,7 @@ class GaussianPolicy:
         return np.asarray(np.minimum(np.maximum(shaped, self._low), self._high))
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
     return GaussianPolicy(checkpoint)
 

@@ -24,34 +24,48 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
 
-from cleanrl_worker import devices, kernels
+from cleanrl_worker import devices, ppo_kernels
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.curiosity import PictureMoments, SurpriseScale
-from cleanrl_worker.pictures import Shapes, Sizes, assigned, begun_orthogonal, count, layer, trunk
-from cleanrl_worker.pool import STICKY, Pool, check_pool, made, task_of
-from cleanrl_worker.vector import plain
+from cleanrl_worker.conv_network import (
+    ConvNetworkSizes,
+    Shapes,
+    copy_checked,
+    layer_shapes,
+    orthogonal_weights,
+    parameter_count,
+    trunk_shapes,
+)
+from cleanrl_worker.envpool_envs import (
+    STICKY_ACTION_PROBABILITY,
+    EnvpoolEnvs,
+    check_envpool_env,
+    find_task,
+    make_envpool_env,
+)
+from cleanrl_worker.rnd_statistics import FrameMoments, IntrinsicRewardScaler
+from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
-from mosaic.envs.atari import SIDE, STACK
+from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
-    from cleanrl_worker.torch_curiosity import CuriousLearner
+    from cleanrl_worker.torch_rnd import RndLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
 NAME = "ppo_rnd_envpool"
 NORMALISES = True
 """Whether observations and rewards are normalised: what curiosity sees, and what it pays."""
-SIZES = Sizes(hidden=256)
-WIDE = 448
+SIZES = ConvNetworkSizes(hidden=256)
+HEAD_UNITS = 448
 """Units of the layers behind the wide one."""
 FEATURES = 512
 """Numbers with which a picture is described."""
-STICKINESS = STICKY
+STICKINESS = STICKY_ACTION_PROBABILITY
 """How often a game holds on to the action before, where its id does not say."""
-RECENT = 20
+RECENT_EPISODES = 20
 """Games over which the average return is reported."""
-REPORTED = ("value_loss", "policy_loss", "entropy", "old_approx_kl", "fwd_loss", "approx_kl")
-make_env = functools.partial(made, stickiness=STICKINESS)
+REPORTED_LOSSES = ("value_loss", "policy_loss", "entropy", "old_approx_kl", "fwd_loss", "approx_kl")
+make_env = functools.partial(make_envpool_env, repeat_action_probability=STICKINESS)
 """How the environment is made that `check` is given."""
 
 
@@ -112,7 +126,7 @@ class Config(base.AlgorithmConfig):
     """For how many rollouts random actions are taken first, to learn how pictures look on the whole."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Config:
+    def _validate_combination(self) -> Config:
         if self.batch_size % self.num_minibatches:
             raise ValueError(
                 f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
@@ -143,95 +157,97 @@ class Config(base.AlgorithmConfig):
 class Agent:
     """Actor and both critics over shared convolutions; beside them the target, which is fixed, and its predictor."""
 
-    def __init__(self, action_count: int, sizes: Sizes = SIZES, wide: int = WIDE, features: int = FEATURES) -> None:
-        self.policy: Shapes = {
-            **trunk(STACK, SIDE, sizes),
-            **layer("network.9", wide, sizes.hidden),
-            **layer("extra_layer.0", wide, wide),
-            **layer("actor.0", wide, wide),
-            **layer("actor.2", action_count, wide),
-            **layer("critic_ext", 1, wide),
-            **layer("critic_int", 1, wide),
+    def __init__(
+        self, action_count: int, sizes: ConvNetworkSizes = SIZES, wide: int = HEAD_UNITS, features: int = FEATURES
+    ) -> None:
+        self.policy_shapes: Shapes = {
+            **trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes),
+            **layer_shapes("network.9", wide, sizes.hidden),
+            **layer_shapes("extra_layer.0", wide, wide),
+            **layer_shapes("actor.0", wide, wide),
+            **layer_shapes("actor.2", action_count, wide),
+            **layer_shapes("critic_ext", 1, wide),
+            **layer_shapes("critic_int", 1, wide),
         }
         """What acts, under CleanRL's names."""
         sight = {
             name.removeprefix("network."): shape
-            for name, shape in trunk(1, SIDE, Sizes(sizes.channels, features)).items()
+            for name, shape in trunk_shapes(1, FRAME_SIZE_PX, ConvNetworkSizes(sizes.channels, features)).items()
         }
-        self.curiosity: Shapes = {
+        self.rnd_shapes: Shapes = {
             **{f"predictor.{name}": shape for name, shape in sight.items()},
-            **layer("predictor.9", features, features),
-            **layer("predictor.11", features, features),
+            **layer_shapes("predictor.9", features, features),
+            **layer_shapes("predictor.11", features, features),
             **{f"target.{name}": shape for name, shape in sight.items()},
         }
-        self.shapes = self.policy | self.curiosity
+        self.shapes = self.policy_shapes | self.rnd_shapes
         self.parameters: dict[str, Array] = {}
 
     def initialise(self, rng: np.random.Generator) -> None:
         """Small heads make the first policy nearly uniform and the first values nearly nothing."""
         gains = {"extra_layer": 0.1, "actor": 0.01, "critic_ext": 0.01, "critic_int": 0.01}
-        self.parameters = begun_orthogonal(self.shapes, rng, gains)
+        self.parameters = orthogonal_weights(self.shapes, rng, gains)
 
     def state_dict(self) -> dict[str, Array]:
         """Of what acts: CleanRL's keys, torch's layout."""
-        return {name: self.parameters[name] for name in self.policy}
+        return {name: self.parameters[name] for name in self.policy_shapes}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """What acts, and the rest where it is there."""
-        is_whole = any(name in state for name in self.curiosity)
-        self.parameters = assigned(self.shapes if is_whole else self.policy, state)
+        is_whole = any(name in state for name in self.rnd_shapes)
+        self.parameters = copy_checked(self.shapes if is_whole else self.policy_shapes, state)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
-    actions = check_pool(NAME, env)
+    actions = check_envpool_env(NAME, env)
     return {
-        "observations": [STACK, SIDE, SIDE],
+        "observations": [FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX],
         "actions": actions,
-        "parameters": count(Agent(actions).shapes),
+        "parameters": parameter_count(Agent(actions).shapes),
         "backend": "torch",
     }
 
 
-def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> CuriousLearner:
-    from cleanrl_worker.torch_backend import Compute
-    from cleanrl_worker.torch_curiosity import CuriousLearner
+def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> RndLearner:
+    from cleanrl_worker.torch_backend import TorchContext
+    from cleanrl_worker.torch_rnd import RndLearner
 
-    compute = Compute.prepared(
-        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+    compute = TorchContext.set_up(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
         cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
     )  # fmt: skip
-    return CuriousLearner(agent.parameters, shape, config, compute)
+    return RndLearner(agent.parameters, shape, config, compute)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    task = task_of(config.env_id, STICKINESS)
-    games = Pool(task, config.num_envs, config.seed, devices.threads(), run.frames)
+    task = find_task(config.env_id, STICKINESS)
+    games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
     try:
         _train(config, run, resume, games)
     finally:
         games.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEnvs) -> None:
     action_space: Any = games.action_space
     action_count = int(action_space.n)
     steps, envs, total = config.num_steps, config.num_envs, config.batch_size
     shape = {"env_id": config.env_id, "actions": action_count, "num_envs": envs, "num_steps": steps}
     rng = np.random.default_rng(config.seed)
-    agent = Agent(action_count, SIZES, WIDE, FEATURES)
-    looks = PictureMoments(SIDE, SIDE)
-    scale = SurpriseScale(envs, config.int_gamma)
+    agent = Agent(action_count, SIZES, HEAD_UNITS, FEATURES)
+    looks = FrameMoments(FRAME_SIZE_PX, FRAME_SIZE_PX)
+    scale = IntrinsicRewardScaler(envs, config.int_gamma)
 
     observations = np.zeros((steps + 1, envs, *games.shape), np.uint8)
-    arrived = np.zeros((steps, envs, SIDE, SIDE), np.uint8)
+    arrived = np.zeros((steps, envs, FRAME_SIZE_PX, FRAME_SIZE_PX), np.uint8)
     outputs = np.zeros((steps + 1, envs, action_count + 2), np.float32)
     surprises = np.zeros((steps, envs), np.float32)
     actions = np.zeros((steps, envs), np.int64)
     dones = np.zeros((steps, envs), np.bool_)
     never = np.zeros((steps, envs), np.bool_)
-    recent: deque[float] = deque(maxlen=RECENT)
+    recent: deque[float] = deque(maxlen=RECENT_EPISODES)
 
     if resume is None:
         iteration = global_step = 0
@@ -256,23 +272,23 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
 
     def state() -> dict[str, Any]:
         """Everything that a checkpoint holds, copied."""
-        arrays, environment_facts = games.record()
+        arrays, environment_facts = games.checkpoint_state()
         return {
             "step": global_step,
             "weights": learner.arrays(),
-            "arrays": {**arrays, **learner.moments(), **looks.arrays("looks"), **scale.arrays()},
+            "arrays": {**arrays, **learner.optimizer_state(), **looks.arrays("looks"), **scale.arrays()},
             "facts": {
                 "algorithm": NAME,
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
                 "backend": "torch",
-                "threads": devices.threads(),
+                "threads": devices.thread_count(),
                 "first_action": int(action_space.start),
                 "iteration": iteration,
                 "global_step": global_step,
                 "learning_rate": learning_rate,
                 "adam_count": learner.adam.count,
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "looks": looks.count,
                 "surprises": scale.moments.count,
                 "recent": list(recent),
@@ -283,9 +299,9 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
     saved_step = -1 if resume is None else global_step
     # A rollout and its update take long. A run that is stopped meanwhile goes on later from before them.
     newest = state()
-    if global_step == 0 and _looked_around(config, run, games, looks, rng, observations[-1]):
+    if global_step == 0 and _init_observation_normalizer(config, run, games, looks, rng, observations[-1]):
         newest = state()
-    learner.look_by(looks.mean, looks.variance)
+    learner.set_normalisation(looks.mean, looks.variance)
     started_at, started_step = time.time(), global_step
     while global_step + total <= config.total_timesteps and not run.stop_requested:
         iteration += 1
@@ -298,7 +314,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
         cut: list[tuple[int, int, Array]] = []
         finished: list[tuple[int, int, int]] = []
         # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
-        noise = base.exponentials(rng, (steps, envs, action_count))
+        noise = base.sample_exponentials(rng, (steps, envs, action_count))
         np.log(noise, out=noise)
         for t in range(steps):
             outputs[t] = learner.act(observations[t])
@@ -311,7 +327,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
                 arrived[t, ending.env] = ending.observation[-1]
                 if not ending.is_terminal:
                     cut.append((t, ending.env, ending.observation))
-                if ending.is_episode:
+                if ending.is_full_episode:
                     run.episode(
                         env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                     )
@@ -323,12 +339,12 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
                 break
         if run.stop_requested:
             break
-        rewards = games.finish(actions)
-        base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
+        rewards = games.finish_rollout(actions)
+        base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
 
         # Be surprised.
         for t in range(steps):
-            surprises[t] = learner.surprises(arrived[t])
+            surprises[t] = learner.intrinsic_rewards(arrived[t])
             run.update(global_step)
             if run.stop_requested:
                 break
@@ -347,19 +363,19 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
             ends = learner.values(np.array([observation for _, _, observation in cut]))
             for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
                 rewards[t, env] += config.gamma * value
-        found = kernels.advantages(rewards, values, dones, config.gamma, config.gae_lambda)
-        int_found = kernels.advantages(paid, int_values, never, config.int_gamma, config.gae_lambda)
+        found = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        int_found = ppo_kernels.gae_advantages(paid, int_values, never, config.int_gamma, config.gae_lambda)
         logits = outputs[:-1, :, :-2].reshape(total, action_count)
         logits = logits - logits.max(1, keepdims=True)
         chosen = logits[np.arange(total), actions.reshape(total)]
 
         # Learn.
-        looks.see(arrived.reshape(total, SIDE, SIDE))
-        learner.look_by(looks.mean, looks.variance)
-        learner.begin(
+        looks.add_frames(arrived.reshape(total, FRAME_SIZE_PX, FRAME_SIZE_PX))
+        learner.set_normalisation(looks.mean, looks.variance)
+        learner.load_rollout(
             learning_rate,
             observations[:-1].reshape(total, *games.shape),
-            arrived.reshape(total, SIDE, SIDE),
+            arrived.reshape(total, FRAME_SIZE_PX, FRAME_SIZE_PX),
             actions=actions.reshape(total),
             log_probs=chosen - np.log(np.exp(logits).sum(1)),
             advantages=(config.ext_coef * found + config.int_coef * int_found).reshape(total),
@@ -367,13 +383,13 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
             values=values[:-1].reshape(total),
             int_returns=(int_found + int_values[:-1]).reshape(total),
         )
-        if not _learned(config, run, learner, rng, global_step):
+        if not _run_update_epochs(config, run, learner, rng, global_step):
             break
 
         # Report.
         figures, is_finite = learner.losses()
-        losses = {f"losses/{name}": figures[name] for name in REPORTED}
-        base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
+        losses = {f"losses/{name}": figures[name] for name in REPORTED_LOSSES}
+        base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
         rate = int((global_step - started_step) / (time.time() - started_at))
         run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
         newest = state()
@@ -384,12 +400,12 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
         base.save_checkpoint(NAME, run, **newest)
 
 
-def _looked_around(
-    config: Config, run: Run, games: Pool, looks: PictureMoments, rng: np.random.Generator, into: Array
+def _init_observation_normalizer(
+    config: Config, run: Run, games: EnvpoolEnvs, looks: FrameMoments, rng: np.random.Generator, into: Array
 ) -> bool:
     """Plays at random to learn how pictures look; whether the run was not asked to stop meanwhile."""
     action_space: Any = games.action_space
-    seen = np.zeros((config.num_steps, config.num_envs, SIDE, SIDE), np.uint8)
+    seen = np.zeros((config.num_steps, config.num_envs, FRAME_SIZE_PX, FRAME_SIZE_PX), np.uint8)
     for _ in range(config.num_iterations_obs_norm_init):
         for t in range(config.num_steps):
             games.step(rng.integers(int(action_space.n), size=config.num_envs), into)
@@ -397,18 +413,20 @@ def _looked_around(
             run.update(0)
             if run.stop_requested:
                 return False
-        games.finish(np.zeros((config.num_steps, config.num_envs), np.int64))
-        looks.see(seen.reshape(config.batch_size, SIDE, SIDE))
+        games.finish_rollout(np.zeros((config.num_steps, config.num_envs), np.int64))
+        looks.add_frames(seen.reshape(config.batch_size, FRAME_SIZE_PX, FRAME_SIZE_PX))
     return True
 
 
-def _learned(config: Config, run: Run, learner: CuriousLearner, rng: np.random.Generator, global_step: int) -> bool:
+def _run_update_epochs(
+    config: Config, run: Run, learner: RndLearner, rng: np.random.Generator, global_step: int
+) -> bool:
     """Whether all passes over the rollout were made: not where the run was asked to stop before its end."""
-    from cleanrl_worker.torch_curiosity import CHUNK
+    from cleanrl_worker.torch_rnd import TARGET_CHUNK_ROWS
 
     is_end = global_step + config.batch_size > config.total_timesteps
-    for first in range(0, config.batch_size, CHUNK):
-        learner.describe(first)
+    for first in range(0, config.batch_size, TARGET_CHUNK_ROWS):
+        learner.compute_target_features(first)
         run.update(global_step)
         if run.stop_requested and not is_end:
             return False
@@ -424,15 +442,15 @@ def _learned(config: Config, run: Run, learner: CuriousLearner, rng: np.random.G
     return True
 
 
-class CuriousPolicy:
+class RndPolicy:
     """Acts on pictures [rows, 4, 84, 84] by a checkpoint's weights; needs torch."""
 
     def __init__(self, agent: Agent, first_action: int) -> None:
         import torch
 
-        from cleanrl_worker.torch_pictures import as_tensors
+        from cleanrl_worker.torch_conv import as_tensors
 
-        torch.set_num_threads(devices.threads())
+        torch.set_num_threads(devices.thread_count())
         self._weights = as_tensors(agent.state_dict(), torch.device("cpu"), is_learned=False)
         self._first_action = first_action
 
@@ -440,33 +458,35 @@ class CuriousPolicy:
         """The likeliest actions where `deterministic`, else draws."""
         import torch
 
-        from cleanrl_worker.torch_curiosity import judged_twice
-        from cleanrl_worker.torch_pictures import channels_last
+        from cleanrl_worker.torch_conv import channels_last
+        from cleanrl_worker.torch_rnd import rnd_heads
 
-        if observations.shape[1:] != (STACK, SIDE, SIDE):
-            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
+            raise ValueError(
+                f"observations are {observations.shape[1:]}; expected {(FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)}"
+            )
         with torch.no_grad():
-            logits = judged_twice(self._weights, channels_last(torch.as_tensor(observations)))[:, :-2].numpy()
+            logits = rnd_heads(self._weights, channels_last(torch.as_tensor(observations)))[:, :-2].numpy()
         scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
         return np.asarray(scores.argmax(1) + self._first_action)
 
 
-def _loaded(checkpoint: Checkpoint) -> Agent:
-    base.check_made_by(NAME, checkpoint)
+def _load_agent(checkpoint: Checkpoint) -> Agent:
+    base.check_checkpoint_algorithm(NAME, checkpoint)
     state = checkpoint.weights
     first, second, third = (len(state[f"network.{number}.bias"]) for number in (0, 2, 4))
-    sizes = Sizes((first, second, third), len(state["network.7.bias"]))
+    sizes = ConvNetworkSizes((first, second, third), len(state["network.7.bias"]))
     features = len(state["target.7.bias"]) if "target.7.bias" in state else FEATURES
     agent = Agent(len(state["actor.2.bias"]), sizes, len(state["network.9.bias"]), features)
     agent.load_state_dict(state)
     return agent
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
-    return CuriousPolicy(_loaded(checkpoint), checkpoint.facts["first_action"])
+    return RndPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
     """What CleanRL's own script would save as its model, in its order, if it saved one."""
-    return _loaded(checkpoint).state_dict()
+    return _load_agent(checkpoint).state_dict()

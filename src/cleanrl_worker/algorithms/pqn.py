@@ -23,8 +23,8 @@ from pydantic import Field, model_validator
 from cleanrl_worker import value_kernels
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.perceptron import Perceptron
-from cleanrl_worker.value_kernels import Judged, Learner, RAdam, ReturnsKernel
-from cleanrl_worker.vector import Environments, plain
+from cleanrl_worker.value_kernels import NumpyRAdam, ReturnBatch, ReturnsKernel, ValueLearner
+from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
 
@@ -38,7 +38,7 @@ NAME = "pqn"
 NORMALISES = False
 """Whether observations and rewards are normalised."""
 HIDDEN = (120, 84)
-FIGURES = ("td_loss", "q_values")
+METRIC_NAMES = ("td_loss", "q_values")
 
 
 class Config(base.AlgorithmConfig):
@@ -80,7 +80,7 @@ class Config(base.AlgorithmConfig):
     """How far the returns look ahead: 0 is one step (biased), 1 the whole rollout (noisy)."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Config:
+    def _validate_combination(self) -> Config:
         if self.batch_size % self.num_minibatches:
             raise ValueError(
                 f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
@@ -116,12 +116,12 @@ class Agent:
     """A network that gives a value for each action, two normalised hidden layers."""
 
     def __init__(self, observation_size: int, action_count: int, hidden: tuple[int, ...] = HIDDEN) -> None:
-        self.network = Perceptron(observation_size, action_count, hidden, is_normed=True)
+        self.network = Perceptron(observation_size, action_count, hidden, has_layer_norm=True)
         self.parameters = self.network.flat
 
     def state_dict(self) -> dict[str, Array]:
         """CleanRL's keys, torch's layout."""
-        return dict(self.network.named(self.network.parameters))
+        return dict(self.network.named_arrays(self.network.parameters))
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.network.assign(self.network.parameters, state)
@@ -152,36 +152,38 @@ def loss(module: Any, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
     if not isinstance(env.action_space, gymnasium.spaces.Discrete):
-        raise base.refuse_actions(NAME, "a discrete action space", env)
+        raise base.unsupported_actions_error(NAME, "a discrete action space", env)
     base.check_observations(NAME, env)
-    inputs = base.Inputs.facts(env.observation_space)
+    inputs = base.ObservationEncoder.describe(env.observation_space)
     return {
         "observations": list(env.observation_space.shape or (inputs["size"],)),
         "actions": int(env.action_space.n),
         "parameters": Agent(inputs["size"], int(env.action_space.n)).network.size,
-        "backend": base.resolved_backend(config.backend),
+        "backend": base.resolve_backend(config.backend),
     }
 
 
-def _learner(config: Config, agent: Agent) -> Learner:
-    if base.resolved_backend(config.backend) == "numpy":
-        return ReturnsKernel(agent.network, config.minibatch_size, RAdam(agent.network, max_norm=config.max_grad_norm))
-    from cleanrl_worker.value_autograd import AutogradLearner, radam_of
+def _learner(config: Config, agent: Agent) -> ValueLearner:
+    if base.resolve_backend(config.backend) == "numpy":
+        return ReturnsKernel(
+            agent.network, config.minibatch_size, NumpyRAdam(agent.network, max_norm=config.max_grad_norm)
+        )
+    from cleanrl_worker.value_autograd import ValueAutogradLearner, create_radam
 
-    return AutogradLearner(agent, loss, radam_of, config, FIGURES, max_norm=config.max_grad_norm)
+    return ValueAutogradLearner(agent, loss, create_radam, config, METRIC_NAMES, max_norm=config.max_grad_norm)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
     make = functools.partial(envs.make, config.env_id)
-    environments = Environments(make, config.num_envs, config.seed, run.frames)
+    environments = VectorEnvs(make, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:
         environments.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Environments) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
     action_space: Any = environments.action_space
     first_action, action_count = int(action_space.start), int(action_space.n)
     # Numpy's integers and not Python's: Gymnasium's test whether an action is in its space is faster with them.
@@ -218,7 +220,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
     learning_rate = config.learning_rate
 
     def save() -> None:
-        arrays, environment_facts = environments.record()
+        arrays, environment_facts = environments.checkpoint_state()
         base.save_checkpoint(
             NAME,
             run,
@@ -229,14 +231,14 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                 "algorithm": NAME,
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
-                "backend": base.resolved_backend(config.backend),
-                "inputs": base.Inputs.facts(environments.observation_space),
+                "backend": base.resolve_backend(config.backend),
+                "inputs": base.ObservationEncoder.describe(environments.observation_space),
                 "first_action": first_action,
                 "iteration": iteration,
                 "global_step": global_step,
                 "learning_rate": learning_rate,
                 "adam_count": learner.count,
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "environments": environment_facts,
             },
         )
@@ -267,8 +269,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                     env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                 )
             run.update(global_step)
-        rewards = environments.finish(np.array(menu)[actions])
-        base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
+        rewards = environments.finish_rollout(np.array(menu)[actions])
+        base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
 
         # Judge. Behind an episode that was cut short there would have been more: the value of its last observation
         # stands for that, or the agent would learn that reaching the time limit is as bad as failing.
@@ -278,19 +280,19 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
                 rewards[t, env] += config.gamma * value
         found = value_kernels.q_lambda_returns(rewards, values[1:].max(1), dones, config.gamma, config.q_lambda)
-        batch = Judged(observations[:-1].reshape(total, size), actions.reshape(total), found.reshape(total))
+        batch = ReturnBatch(observations[:-1].reshape(total, size), actions.reshape(total), found.reshape(total))
 
         # Learn.
         orders = [rng.permutation(total) for _ in range(config.update_epochs)]
         minibatches = np.concatenate(orders).reshape(-1, config.minibatch_size)
         is_finite = all(
-            learner.update(Judged(*(part.take(rows, 0) for part in batch)), learning_rate) for rows in minibatches
+            learner.update(ReturnBatch(*(part.take(rows, 0) for part in batch)), learning_rate) for rows in minibatches
         )
-        learner.collect()
+        learner.sync_networks()
 
         # Report.
         losses = {f"losses/{name}": value for name, value in learner.losses().items()}
-        base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
+        base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
         rate = int((global_step - started_step) / (time.time() - started_at))
         run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
         if run.checkpoint_due(global_step):
@@ -303,7 +305,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
 class GreedyPolicy:
     """Takes the action of the highest value by a checkpoint's weights; needs numpy only."""
 
-    def __init__(self, agent: Agent, inputs: base.Inputs, first_action: int, epsilon: float) -> None:
+    def __init__(self, agent: Agent, inputs: base.ObservationEncoder, first_action: int, epsilon: float) -> None:
         self._agent = agent
         self._inputs = inputs
         self._first_action = first_action
@@ -318,20 +320,22 @@ class GreedyPolicy:
         return np.asarray(chosen + self._first_action)
 
 
-def _loaded(checkpoint: Checkpoint) -> Agent:
-    base.check_made_by(NAME, checkpoint)
+def _load_agent(checkpoint: Checkpoint) -> Agent:
+    base.check_checkpoint_algorithm(NAME, checkpoint)
     shape = checkpoint.facts["shape"]
     agent = Agent(shape["observation_size"], shape["actions"])
     agent.load_state_dict(checkpoint.weights)
     return agent
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
-    agent, facts = _loaded(checkpoint), checkpoint.facts
-    return GreedyPolicy(agent, base.Inputs(facts["inputs"]), facts["first_action"], facts["config"]["end_e"])
+    agent, facts = _load_agent(checkpoint), checkpoint.facts
+    return GreedyPolicy(
+        agent, base.ObservationEncoder(facts["inputs"]), facts["first_action"], facts["config"]["end_e"]
+    )
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
     """What CleanRL's own script would save, if it saved a model."""
-    return _loaded(checkpoint).state_dict()
+    return _load_agent(checkpoint).state_dict()

@@ -25,26 +25,34 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker import devices, value_kernels
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.pictures import KERNELS, Shapes, Sizes, assigned, begun_orthogonal, count, layer
-from cleanrl_worker.pool import Pool, check_pool, made, task_of
-from cleanrl_worker.vector import plain
+from cleanrl_worker.conv_network import (
+    KERNEL_SIZES_AND_STRIDES,
+    ConvNetworkSizes,
+    Shapes,
+    copy_checked,
+    layer_shapes,
+    orthogonal_weights,
+    parameter_count,
+)
+from cleanrl_worker.envpool_envs import EnvpoolEnvs, check_envpool_env, find_task, make_envpool_env
+from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
-from mosaic.envs.atari import SIDE, STACK
+from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
-    from cleanrl_worker.torch_returns import ReturnsLearner
+    from cleanrl_worker.torch_pqn import PqnLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
 NAME = "pqn_atari_envpool"
 NORMALISES = False
 """Whether observations and rewards are normalised."""
-SIZES = Sizes()
+SIZES = ConvNetworkSizes()
 STICKINESS = 0.0
 """How often a game holds on to the action before, where its id does not say."""
-RECENT = 20
+RECENT_EPISODES = 20
 """Games over which the average return is reported."""
-make_env = functools.partial(made, stickiness=STICKINESS)
+make_env = functools.partial(make_envpool_env, repeat_action_probability=STICKINESS)
 """How the environment is made that `check` is given."""
 
 
@@ -89,7 +97,7 @@ class Config(base.AlgorithmConfig):
     """How far the returns look ahead: 0 is one step (biased), 1 the whole rollout (noisy)."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Config:
+    def _validate_combination(self) -> Config:
         if self.batch_size % self.num_minibatches:
             raise ValueError(
                 f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
@@ -124,18 +132,20 @@ class Config(base.AlgorithmConfig):
 class Agent:
     """A value for each action: three convolutions and a wide layer, each normalised before it is rectified."""
 
-    def __init__(self, action_count: int, sizes: Sizes = SIZES) -> None:
+    def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
         self.shapes: Shapes = {}
         self._norms: Shapes = {}
-        seen, side = STACK, SIDE
-        for number, ((kernel, stride), channels) in enumerate(zip(KERNELS, sizes.channels, strict=True)):
+        seen, side = FRAME_STACK, FRAME_SIZE_PX
+        for number, ((kernel, stride), channels) in enumerate(
+            zip(KERNEL_SIZES_AND_STRIDES, sizes.channels, strict=True)
+        ):
             side = (side - kernel) // stride + 1
-            self.shapes |= layer(f"network.{3 * number}", channels, seen, kernel, kernel)
+            self.shapes |= layer_shapes(f"network.{3 * number}", channels, seen, kernel, kernel)
             self._add_norm(f"network.{3 * number + 1}", channels, side, side)
             seen = channels
-        self.shapes |= layer("network.10", sizes.hidden, seen * side * side)
+        self.shapes |= layer_shapes("network.10", sizes.hidden, seen * side * side)
         self._add_norm("network.11", sizes.hidden)
-        self.shapes |= layer("network.13", action_count, sizes.hidden)
+        self.shapes |= layer_shapes("network.13", action_count, sizes.hidden)
         self.parameters: dict[str, Array] = {}
 
     def _add_norm(self, name: str, *shape: int) -> None:
@@ -146,7 +156,7 @@ class Agent:
     def initialise(self, rng: np.random.Generator) -> None:
         """Orthogonal layers; normalisations that change nothing yet."""
         layers = {name: shape for name, shape in self.shapes.items() if name not in self._norms}
-        found = begun_orthogonal(layers, rng, {})
+        found = orthogonal_weights(layers, rng, {})
         found |= {
             name: np.full(shape, name.endswith("weight"), np.float32) for name, shape in self._norms.items()
         }  # fmt: skip
@@ -157,42 +167,42 @@ class Agent:
         return dict(self.parameters)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.parameters = assigned(self.shapes, state)
+        self.parameters = copy_checked(self.shapes, state)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
-    actions = check_pool(NAME, env)
+    actions = check_envpool_env(NAME, env)
     return {
-        "observations": [STACK, SIDE, SIDE],
+        "observations": [FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX],
         "actions": actions,
-        "parameters": count(Agent(actions).shapes),
+        "parameters": parameter_count(Agent(actions).shapes),
         "backend": "torch",
     }
 
 
-def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> ReturnsLearner:
-    from cleanrl_worker.torch_backend import Compute
-    from cleanrl_worker.torch_returns import ReturnsLearner
+def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> PqnLearner:
+    from cleanrl_worker.torch_backend import TorchContext
+    from cleanrl_worker.torch_pqn import PqnLearner
 
-    compute = Compute.prepared(
-        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+    compute = TorchContext.set_up(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
         cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
     )  # fmt: skip
-    return ReturnsLearner(agent.parameters, shape, config, compute)
+    return PqnLearner(agent.parameters, shape, config, compute)
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    task = task_of(config.env_id, STICKINESS)
-    games = Pool(task, config.num_envs, config.seed, devices.threads(), run.frames)
+    task = find_task(config.env_id, STICKINESS)
+    games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
     try:
         _train(config, run, resume, games)
     finally:
         games.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEnvs) -> None:
     action_space: Any = games.action_space
     action_count = int(action_space.n)
     steps, envs, total = config.num_steps, config.num_envs, config.batch_size
@@ -203,7 +213,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
     observations = np.zeros((steps + 1, envs, *games.shape), np.uint8)
     values = np.zeros((steps + 1, envs, action_count), np.float32)
     dones = np.zeros((steps, envs), np.bool_)
-    recent: deque[float] = deque(maxlen=RECENT)
+    recent: deque[float] = deque(maxlen=RECENT_EPISODES)
 
     if resume is None:
         iteration = global_step = 0
@@ -226,23 +236,23 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
 
     def state() -> dict[str, Any]:
         """Everything that a checkpoint holds, copied."""
-        arrays, environment_facts = games.record()
+        arrays, environment_facts = games.checkpoint_state()
         return {
             "step": global_step,
             "weights": learner.arrays(),
-            "arrays": {**arrays, **learner.moments()},
+            "arrays": {**arrays, **learner.optimizer_state()},
             "facts": {
                 "algorithm": NAME,
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
                 "backend": "torch",
-                "threads": devices.threads(),
+                "threads": devices.thread_count(),
                 "first_action": int(action_space.start),
                 "iteration": iteration,
                 "global_step": global_step,
                 "learning_rate": learning_rate,
                 "adam_count": learner.adam.count,
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "recent": list(recent),
                 "environments": environment_facts,
             },
@@ -272,7 +282,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
                 dones[t, ending.env] = True
                 if not ending.is_terminal:
                     cut.append((t, ending.env, ending.observation))
-                if ending.is_episode:
+                if ending.is_full_episode:
                     run.episode(
                         env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                     )
@@ -283,8 +293,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
                 break
         if run.stop_requested:
             break
-        rewards = games.finish(actions)
-        base.stop_where_reward_infinite(NAME, run, rewards, global_step - total)
+        rewards = games.finish_rollout(actions)
+        base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
 
         # Judge. Behind a game that was cut short there would have been more: the value of its last observation stands
         # for that, or the agent would learn that reaching the time limit is as bad as failing.
@@ -296,19 +306,19 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
         found = value_kernels.q_lambda_returns(rewards, values[1:].max(2), dones, config.gamma, config.q_lambda)
 
         # Learn.
-        learner.begin(
+        learner.load_rollout(
             learning_rate,
             observations[:-1].reshape(total, *games.shape),
             actions.reshape(total),
             found.reshape(total),
         )
-        if not _learned(config, run, learner, rng, global_step):
+        if not _run_update_epochs(config, run, learner, rng, global_step):
             break
 
         # Report.
         figures, is_finite = learner.losses()
         losses = {f"losses/{name}": value for name, value in figures.items()}
-        base.stop_where_infinite(NAME, run, global_step, losses, is_finite)
+        base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
         rate = int((global_step - started_step) / (time.time() - started_at))
         run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
         newest = state()
@@ -319,7 +329,9 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Pool) -> 
         base.save_checkpoint(NAME, run, **newest)
 
 
-def _learned(config: Config, run: Run, learner: ReturnsLearner, rng: np.random.Generator, global_step: int) -> bool:
+def _run_update_epochs(
+    config: Config, run: Run, learner: PqnLearner, rng: np.random.Generator, global_step: int
+) -> bool:
     """Whether all passes over the rollout were made: not where the run was asked to stop before its end."""
     is_end = global_step + config.batch_size > config.total_timesteps
     for _ in range(config.update_epochs):
@@ -337,9 +349,9 @@ class GreedyPolicy:
     def __init__(self, agent: Agent, first_action: int, epsilon: float) -> None:
         import torch
 
-        from cleanrl_worker.torch_pictures import as_tensors
+        from cleanrl_worker.torch_conv import as_tensors
 
-        torch.set_num_threads(devices.threads())
+        torch.set_num_threads(devices.thread_count())
         self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
         self._first_action = first_action
         self._epsilon = epsilon
@@ -348,13 +360,15 @@ class GreedyPolicy:
         """The best actions; unless `deterministic`, with the share of random ones that training ended with."""
         import torch
 
-        from cleanrl_worker.torch_pictures import channels_last
-        from cleanrl_worker.torch_returns import valued
+        from cleanrl_worker.torch_conv import channels_last
+        from cleanrl_worker.torch_pqn import action_values
 
-        if observations.shape[1:] != (STACK, SIDE, SIDE):
-            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
+            raise ValueError(
+                f"observations are {observations.shape[1:]}; expected {(FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)}"
+            )
         with torch.no_grad():
-            values = valued(self._weights, channels_last(torch.as_tensor(observations))).numpy()
+            values = action_values(self._weights, channels_last(torch.as_tensor(observations))).numpy()
         chosen = values.argmax(1)
         if not deterministic:
             is_random = rng.random(len(chosen)) < self._epsilon
@@ -362,20 +376,22 @@ class GreedyPolicy:
         return np.asarray(chosen + self._first_action)
 
 
-def _loaded(checkpoint: Checkpoint) -> Agent:
-    base.check_made_by(NAME, checkpoint)
+def _load_agent(checkpoint: Checkpoint) -> Agent:
+    base.check_checkpoint_algorithm(NAME, checkpoint)
     state = checkpoint.weights
     first, second, third = (len(state[f"network.{number}.bias"]) for number in (0, 3, 6))
-    agent = Agent(len(state["network.13.bias"]), Sizes((first, second, third), len(state["network.10.bias"])))
+    agent = Agent(
+        len(state["network.13.bias"]), ConvNetworkSizes((first, second, third), len(state["network.10.bias"]))
+    )
     agent.load_state_dict(state)
     return agent
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
-    return GreedyPolicy(_loaded(checkpoint), checkpoint.facts["first_action"], checkpoint.facts["config"]["end_e"])
+    return GreedyPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"], checkpoint.facts["config"]["end_e"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
     """What CleanRL's own script would save, if it saved a model."""
-    return _loaded(checkpoint).state_dict()
+    return _load_agent(checkpoint).state_dict()

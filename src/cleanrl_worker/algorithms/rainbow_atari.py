@@ -23,19 +23,28 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.games import Games, check_game
-from cleanrl_worker.pictures import CONVOLUTIONS, KERNELS, WIDE, Sizes, assigned, begun_uniform, count, trunk
+from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env
+from cleanrl_worker.conv_network import (
+    CONV_LAYERS,
+    HIDDEN_LAYER,
+    KERNEL_SIZES_AND_STRIDES,
+    ConvNetworkSizes,
+    copy_checked,
+    parameter_count,
+    trunk_shapes,
+    uniform_weights,
+)
 from cleanrl_worker.prioritised import PrioritisedReplay
 from cleanrl_worker.replay import check_memory, restore_replay
-from cleanrl_worker.vector import plain
+from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
-from mosaic.envs.atari import SIDE, STACK
+from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
     import torch
 
-    from cleanrl_worker.torch_noise import Noise
-    from cleanrl_worker.torch_pictures import Window
+    from cleanrl_worker.torch_conv import ImageInferenceStep
+    from cleanrl_worker.torch_noise import FactorisedNoise
     from cleanrl_worker.torch_replay import PrioritisedLearner
     from mosaic.run import Checkpoint, Run
 
@@ -43,15 +52,15 @@ Array = npt.NDArray[Any]
 NAME = "rainbow_atari"
 NORMALISES = False
 """Whether observations and rewards are normalised."""
-SIZES = Sizes()
+SIZES = ConvNetworkSizes()
 HEADS = ("value_head", "advantage_head")
 """Each is two noisy layers, number 0 and 2 in CleanRL's lists."""
-SPREAD = 0.5
+INITIAL_SIGMA = 0.5
 """How much noise there is in the beginning."""
 ADAM_EPSILON = 1.5e-4
 REPORT_EVERY = 100
 """Environment steps between two reports of the losses."""
-FIGURES = ("td_loss", "q_values")
+METRIC_NAMES = ("td_loss", "q_values")
 
 
 class Config(base.AlgorithmConfig):
@@ -111,7 +120,7 @@ class Config(base.AlgorithmConfig):
     """The highest return that an atom stands for."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Config:
+    def _validate_combination(self) -> Config:
         if self.buffer_size < self.num_envs:
             raise ValueError(
                 f"buffer_size = {self.buffer_size} has no room for one transition of each of num_envs = {self.num_envs}"
@@ -121,7 +130,7 @@ class Config(base.AlgorithmConfig):
         return self
 
     @property
-    def kept(self) -> int:
+    def buffer_capacity(self) -> int:
         """A run shorter than the buffer needs no more of it."""
         return max(min(self.buffer_size, self.total_timesteps), self.num_envs)
 
@@ -135,18 +144,23 @@ class Agent:
     """Three convolutions, and two heads of two noisy layers: the value's logit of each atom, and the advantages'."""
 
     def __init__(
-        self, action_count: int, n_atoms: int = 51, v_min: float = -10, v_max: float = 10, sizes: Sizes = SIZES
+        self,
+        action_count: int,
+        n_atoms: int = 51,
+        v_min: float = -10,
+        v_max: float = 10,
+        sizes: ConvNetworkSizes = SIZES,
     ) -> None:
         self.atoms = np.linspace(v_min, v_max, n_atoms, dtype=np.float32)
         self.action_count = action_count
-        seeing = trunk(STACK, SIDE, sizes)
-        inputs = seeing.pop(f"{WIDE}.weight")[1]
-        del seeing[f"{WIDE}.bias"]
+        seeing = trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes)
+        inputs = seeing.pop(f"{HIDDEN_LAYER}.weight")[1]
+        del seeing[f"{HIDDEN_LAYER}.bias"]
         self.noisy: dict[str, tuple[int, int]] = {}
         """Outputs and inputs of each noisy layer."""
         for head, outputs in zip(HEADS, (n_atoms, action_count * n_atoms), strict=True):
             self.noisy |= {f"{head}.0": (sizes.hidden, inputs), f"{head}.2": (outputs, sizes.hidden)}
-        self._seeing = seeing
+        self._conv_shapes = seeing
         self.shapes = dict(seeing)
         for name, weight in self.noisy.items():
             for part, shape in (("weight", weight), ("bias", weight[:1])):
@@ -157,19 +171,19 @@ class Agent:
 
     def initialise(self, rng: np.random.Generator) -> None:
         """Means as torch begins its layers; spreads are equal within a layer."""
-        self.parameters = begun_uniform(self._seeing, rng)
+        self.parameters = uniform_weights(self._conv_shapes, rng)
         for name, (outputs, inputs) in self.noisy.items():
             widest, shape = 1 / math.sqrt(inputs), (outputs, inputs)
             self.parameters |= {
                 f"{name}.weight_mu": rng.uniform(-widest, widest, shape).astype(np.float32),
-                f"{name}.weight_sigma": np.full(shape, SPREAD / math.sqrt(inputs), np.float32),
+                f"{name}.weight_sigma": np.full(shape, INITIAL_SIGMA / math.sqrt(inputs), np.float32),
                 f"{name}.bias_mu": rng.uniform(-widest, widest, outputs).astype(np.float32),
-                f"{name}.bias_sigma": np.full(outputs, SPREAD / math.sqrt(outputs), np.float32),
+                f"{name}.bias_sigma": np.full(outputs, INITIAL_SIGMA / math.sqrt(outputs), np.float32),
             }
 
     def state_dict(self) -> dict[str, Array]:
         """CleanRL's keys, torch's layout: the noise of each weight is written out."""
-        state = {"support": self.atoms, **{name: self.parameters[name] for name in self._seeing}}
+        state = {"support": self.atoms, **{name: self.parameters[name] for name in self._conv_shapes}}
         begin = 0
         for name, (outputs, inputs) in self.noisy.items():
             upper, lower = np.split(self.noise[begin : begin + outputs + inputs], [outputs])
@@ -180,84 +194,86 @@ class Agent:
         return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.parameters = assigned(self.shapes, state)
+        self.parameters = copy_checked(self.shapes, state)
 
 
 # --- in torch
 
 
 def distributions(
-    weights: Mapping[str, torch.Tensor], noise: Noise | None, pictures: torch.Tensor, n_atoms: int
+    weights: Mapping[str, torch.Tensor], noise: FactorisedNoise | None, pictures: torch.Tensor, n_atoms: int
 ) -> torch.Tensor:
     """The probability of each atom, [rows, actions, atoms], for pictures [rows, 84, 84, 4]."""
     import torch
     from torch.nn.functional import conv2d, relu
 
-    from cleanrl_worker.torch_noise import noisy
+    from cleanrl_worker.torch_noise import noisy_linear
 
     seen = pictures.permute(0, 3, 1, 2).float()
-    for number, (name, (_, stride)) in enumerate(zip(CONVOLUTIONS, KERNELS, strict=True)):
+    for number, (name, (_, stride)) in enumerate(zip(CONV_LAYERS, KERNEL_SIZES_AND_STRIDES, strict=True)):
         # That bytes count from 0 to 1 is put into the first layer's weights, which are fewer.
         weight = weights[f"{name}.weight"] if number else weights[f"{name}.weight"] / 255
         seen = relu(conv2d(seen, weight, weights[f"{name}.bias"], stride=stride))
     seen = seen.flatten(1)
     value, advantages = (
-        noisy(weights, noise, f"{head}.2", relu(noisy(weights, noise, f"{head}.0", seen))).view(len(seen), -1, n_atoms)
+        noisy_linear(weights, noise, f"{head}.2", relu(noisy_linear(weights, noise, f"{head}.0", seen))).view(
+            len(seen), -1, n_atoms
+        )
         for head in HEADS
     )
     return torch.softmax(value + advantages - advantages.mean(1, keepdim=True), 2)
 
 
 def loss(
-    weights: Any, target: Any, batch: Any, noise: Noise, target_noise: Noise, atoms: torch.Tensor
+    weights: Any, target: Any, batch: Any, noise: FactorisedNoise, target_noise: FactorisedNoise, atoms: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Cross-entropy to what the target network expects behind the summed steps, for the action that the learned one
     would take there; and the figures that are reported. How far off each row was goes to `batch.surprises`."""
     import torch
 
-    from cleanrl_worker.torch_atoms import cross_entropies, means, projected, taken
+    from cleanrl_worker.torch_atoms import cross_entropies, mean_returns, project_onto_atoms, select_actions
 
-    noise.renew()
-    target_noise.renew()
+    noise.resample()
+    target_noise.resample()
     with torch.no_grad():
-        chosen = means(distributions(weights, noise, batch.next_observations, len(atoms)), atoms).argmax(1)
-        following = taken(distributions(target, target_noise, batch.next_observations, len(atoms)), chosen)
-        wanted = projected(following, batch.rewards[:, None] + batch.discounts[:, None] * atoms, atoms)
-    found = taken(distributions(weights, noise, batch.observations, len(atoms)), batch.actions)
+        chosen = mean_returns(distributions(weights, noise, batch.next_observations, len(atoms)), atoms).argmax(1)
+        following = select_actions(distributions(target, target_noise, batch.next_observations, len(atoms)), chosen)
+        wanted = project_onto_atoms(following, batch.rewards[:, None] + batch.discounts[:, None] * atoms, atoms)
+    found = select_actions(distributions(weights, noise, batch.observations, len(atoms)), batch.actions)
     entropies = cross_entropies(wanted, found)
-    batch.surprises.copy_(entropies.detach())
+    batch.td_errors.copy_(entropies.detach())
     weighed = (entropies * batch.weights).mean()
     return weighed, torch.stack([weighed, (found * atoms).sum(1).mean()]).detach()
 
 
 def _learner(
     config: Config, agent: Agent, target: Mapping[str, Array], replay: PrioritisedReplay
-) -> tuple[PrioritisedLearner, Window, Noise]:
+) -> tuple[PrioritisedLearner, ImageInferenceStep, FactorisedNoise]:
     """What learns, what gives the mean return of each action, and the noise in it."""
     import torch
 
-    from cleanrl_worker.torch_atoms import means
-    from cleanrl_worker.torch_backend import Compute
-    from cleanrl_worker.torch_noise import Noise
-    from cleanrl_worker.torch_replay import COLUMNS, Feed, PrioritisedLearner, window
+    from cleanrl_worker.torch_atoms import mean_returns
+    from cleanrl_worker.torch_backend import TorchContext
+    from cleanrl_worker.torch_noise import FactorisedNoise
+    from cleanrl_worker.torch_replay import BATCH_COLUMNS, PrioritisedLearner, ReplayFeed, make_inference_step
 
-    compute = Compute.prepared(
-        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+    compute = TorchContext.set_up(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
         cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
     )  # fmt: skip
     atoms = torch.as_tensor(agent.atoms, device=compute.device)
-    noise, target_noise = (Noise(agent.noisy, compute.device) for _ in range(2))
-    noise.renew()
-    feed = Feed(replay, config.batch_size, 2 * STACK, compute, (*COLUMNS, "discounts", "weights"))
+    noise, target_noise = (FactorisedNoise(agent.noisy, compute.device) for _ in range(2))
+    noise.resample()
+    feed = ReplayFeed(replay, config.batch_size, 2 * FRAME_STACK, compute, (*BATCH_COLUMNS, "discounts", "weights"))
     learner = PrioritisedLearner(
         agent.parameters, target, functools.partial(loss, noise=noise, target_noise=target_noise, atoms=atoms), feed,
-        config, ADAM_EPSILON, FIGURES, compute, kept=[noise.flat, target_noise.flat],
+        config, ADAM_EPSILON, METRIC_NAMES, compute, state_tensors=[noise.flat, target_noise.flat],
     )  # fmt: skip
 
     def values(pictures: torch.Tensor) -> torch.Tensor:
-        return means(distributions(learner.weights, noise, pictures, len(atoms)), atoms)
+        return mean_returns(distributions(learner.weights, noise, pictures, len(atoms)), atoms)
 
-    return learner, window(replay, agent.action_count, values, compute), noise
+    return learner, make_inference_step(replay, agent.action_count, values, compute), noise
 
 
 # --- the run
@@ -265,13 +281,13 @@ def _learner(
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
-    actions = check_game(NAME, env)
-    size_bytes = PrioritisedReplay.size_bytes(config.kept, (SIDE, SIDE))
-    check_memory(NAME, config.kept, size_bytes)
+    actions = check_atari_env(NAME, env)
+    size_bytes = PrioritisedReplay.size_bytes(config.buffer_capacity, (FRAME_SIZE_PX, FRAME_SIZE_PX))
+    check_memory(NAME, config.buffer_capacity, size_bytes)
     return {
-        "observations": [STACK, SIDE, SIDE],
+        "observations": [FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX],
         "actions": actions,
-        "parameters": count(_agent(config, actions).shapes),
+        "parameters": parameter_count(_agent(config, actions).shapes),
         "replay_bytes": size_bytes,
         "backend": "torch",
     }
@@ -283,14 +299,14 @@ def _agent(config: Config, action_count: int) -> Agent:
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    games = Games(config.env_id, config.num_envs, config.seed, run.frames)
+    games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, games)
     finally:
         games.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs) -> None:
     action_space: Any = games.action_space
     action_count, envs, frequency = int(action_space.n), config.num_envs, config.train_frequency
     shape = {
@@ -300,10 +316,11 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
     rng = np.random.default_rng(config.seed)
     agent = _agent(config, action_count)
     replay = PrioritisedReplay(
-        config.kept, envs, (SIDE, SIDE), STACK, config.seed, n_step=config.n_step, gamma=config.gamma,
-        alpha=config.prioritized_replay_alpha, beta=config.beta(0), epsilon=config.prioritized_replay_eps,
+        config.buffer_capacity, envs, (FRAME_SIZE_PX, FRAME_SIZE_PX), FRAME_STACK, config.seed,
+        n_step=config.n_step, gamma=config.gamma, alpha=config.prioritized_replay_alpha, beta=config.beta(0),
+        epsilon=config.prioritized_replay_eps,
     )  # fmt: skip
-    replay.write_ahead(run, config.checkpoint_replay_mb)
+    replay.enable_block_files(run, config.checkpoint_replay_mb)
     observations = np.zeros((envs, *games.shape), np.uint8)
     newest_pictures = observations[:, -1]
     actions = np.zeros((frequency, envs), np.int64)
@@ -323,10 +340,10 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         if global_step + envs > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
-        target = assigned(agent.shapes, base.named_under("target.", resume.arrays))
+        target = copy_checked(agent.shapes, base.select_by_prefix("target.", resume.arrays))
         learner, values_of, noise = _learner(config, agent, target, replay)
         learner.restore(resume.arrays, resume.facts["adam_count"])
-        noise.set(resume.arrays["noise"])
+        noise.copy_from(resume.arrays["noise"])
         rng.bit_generator.state = resume.facts["rng"]
         is_exact = base.restore_environments(run, games, resume)
         games.observe(observations)
@@ -334,30 +351,30 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             replay.start(newest_pictures)
             learning_starts += global_step
         elif not is_exact:
-            replay.interrupt(newest_pictures)
+            replay.mark_truncated(newest_pictures)
 
     def save() -> None:
-        base.stop_where_troubled(NAME, run, global_step, envs * frequency, learner)
-        learner.settle(replay)
+        base.check_async_losses(NAME, run, global_step, envs * frequency, learner)
+        learner.synchronize(replay)
         weights = learner.arrays()
-        arrays, environment_facts = games.record()
-        replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
+        arrays, environment_facts = games.checkpoint_state()
+        replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
         base.save_checkpoint(
             NAME,
             run,
             global_step,
             weights={"support": agent.atoms, **weights},
-            arrays={**arrays, **replay_arrays, **learner.moments(), "noise": noise.array()},
+            arrays={**arrays, **replay_arrays, **learner.optimizer_state(), "noise": noise.to_array()},
             facts={
                 "algorithm": NAME,
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
                 "backend": "torch",
-                "threads": devices.threads(),
+                "threads": devices.thread_count(),
                 "first_action": int(action_space.start),
                 "global_step": global_step,
                 "adam_count": learner.adam.count,
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "replay": replay_facts,
                 "environments": environment_facts,
             },
@@ -375,12 +392,12 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             endings = games.advance(actions[t], observations, rewards[t])
             replay.add(actions[t], rewards[t], endings, newest_pictures)
             for ending in endings:
-                if ending.is_episode:
+                if ending.is_full_episode:
                     run.episode(
                         env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                     )
             run.update(global_step)
-        base.stop_where_reward_infinite(NAME, run, rewards[:turns], began)
+        base.abort_if_rewards_not_finite(NAME, run, rewards[:turns], began)
 
         # Learn. Where the target network had to move between two gradient steps, the moves come first, as one.
         if global_step > learning_starts:
@@ -388,20 +405,20 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             is_move_due = global_step % every == 0
             earlier = global_step // every - max(began, learning_starts) // every - is_move_due
             if earlier > 0:
-                learner.follow(1 - (1 - config.tau) ** earlier)
+                learner.update_target(1 - (1 - config.tau) ** earlier)
             if global_step // envs % frequency == 0:
                 replay.beta = config.beta(global_step)
                 learner.update(replay)
                 # Report.
                 if global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    base.stop_where_troubled(NAME, run, global_step, envs * frequency, learner)
+                    base.check_async_losses(NAME, run, global_step, envs * frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
                     rate = int((global_step - started_step) / (time.time() - started_at))
                     run.scalars(global_step, {**losses, "charts/SPS": rate, "charts/beta": replay.beta})
             if is_move_due:
-                learner.follow(config.tau)
+                learner.update_target(config.tau)
         else:
-            noise.renew()
+            noise.resample()
         if run.checkpoint_due(global_step):
             save()
             saved_step = global_step
@@ -415,48 +432,50 @@ class GreedyPolicy:
     def __init__(self, agent: Agent, first_action: int) -> None:
         import torch
 
-        from cleanrl_worker.torch_noise import Noise
-        from cleanrl_worker.torch_pictures import as_tensors
+        from cleanrl_worker.torch_conv import as_tensors
+        from cleanrl_worker.torch_noise import FactorisedNoise
 
-        torch.set_num_threads(devices.threads())
+        torch.set_num_threads(devices.thread_count())
         self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
         self._atoms = torch.as_tensor(agent.atoms)
-        self._noise = Noise(agent.noisy, torch.device("cpu"))
-        self._noise.set(agent.noise)
+        self._noise = FactorisedNoise(agent.noisy, torch.device("cpu"))
+        self._noise.copy_from(agent.noise)
         self._first_action = first_action
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
         """By the mean weights; unless `deterministic`, with the noise that training ended with."""
         import torch
 
-        from cleanrl_worker.torch_atoms import means
-        from cleanrl_worker.torch_pictures import channels_last
+        from cleanrl_worker.torch_atoms import mean_returns
+        from cleanrl_worker.torch_conv import channels_last
 
-        if observations.shape[1:] != (STACK, SIDE, SIDE):
-            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
+            raise ValueError(
+                f"observations are {observations.shape[1:]}; expected {(FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)}"
+            )
         noise = None if deterministic else self._noise
         with torch.no_grad():
             pictures = channels_last(torch.as_tensor(observations))
-            values = means(distributions(self._weights, noise, pictures, len(self._atoms)), self._atoms)
+            values = mean_returns(distributions(self._weights, noise, pictures, len(self._atoms)), self._atoms)
         return np.asarray(values.argmax(1).numpy() + self._first_action)
 
 
-def _loaded(checkpoint: Checkpoint) -> Agent:
-    base.check_made_by(NAME, checkpoint)
+def _load_agent(checkpoint: Checkpoint) -> Agent:
+    base.check_checkpoint_algorithm(NAME, checkpoint)
     shape, weights = checkpoint.facts["shape"], checkpoint.weights
-    first, second, third = (len(weights[f"{name}.bias"]) for name in CONVOLUTIONS)
-    sizes = Sizes((first, second, third), len(weights["value_head.0.bias_mu"]))
+    first, second, third = (len(weights[f"{name}.bias"]) for name in CONV_LAYERS)
+    sizes = ConvNetworkSizes((first, second, third), len(weights["value_head.0.bias_mu"]))
     agent = Agent(shape["actions"], shape["n_atoms"], shape["v_min"], shape["v_max"], sizes)
     agent.load_state_dict(weights)
     agent.noise[...] = checkpoint.arrays["noise"]
     return agent
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
-    return GreedyPolicy(_loaded(checkpoint), checkpoint.facts["first_action"])
+    return GreedyPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
     """The state of CleanRL's network, in its order. Its own script saves none."""
-    return _loaded(checkpoint).state_dict()
+    return _load_agent(checkpoint).state_dict()

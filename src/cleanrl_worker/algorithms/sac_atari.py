@@ -24,23 +24,31 @@ from pydantic import Field
 
 from cleanrl_worker import devices
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.games import Games, check_game
-from cleanrl_worker.pictures import WIDE, Shapes, Sizes, assigned, count, layer, trunk
+from cleanrl_worker.atari_envs import AtariEnvs, check_atari_env
+from cleanrl_worker.conv_network import (
+    HIDDEN_LAYER,
+    ConvNetworkSizes,
+    Shapes,
+    copy_checked,
+    layer_shapes,
+    parameter_count,
+    trunk_shapes,
+)
 from cleanrl_worker.replay import FrameReplay, check_memory, restore_replay
-from cleanrl_worker.vector import plain
+from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
-from mosaic.envs.atari import SIDE, STACK
+from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
 
 if TYPE_CHECKING:
-    from cleanrl_worker.torch_pictures import Window
-    from cleanrl_worker.torch_sac import SacLearner
+    from cleanrl_worker.torch_conv import ImageInferenceStep
+    from cleanrl_worker.torch_discrete_sac import DiscreteSacLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
 NAME = "sac_atari"
 NORMALISES = False
 """Whether observations and rewards are normalised."""
-SIZES = Sizes()
+SIZES = ConvNetworkSizes()
 HEADS = {"actor": "fc_logits", "qf1": "fc_q", "qf2": "fc_q"}
 """The networks, and what CleanRL calls the last layer of each."""
 REPORT_EVERY = 100
@@ -90,7 +98,7 @@ class Config(base.AlgorithmConfig):
     """The target entropy, as a share of that of a uniform policy; lower lets the policy decide more firmly."""
 
     @property
-    def kept(self) -> int:
+    def buffer_capacity(self) -> int:
         """A run shorter than the buffer needs no more of it."""
         return min(self.buffer_size, self.total_timesteps)
 
@@ -98,9 +106,9 @@ class Config(base.AlgorithmConfig):
 class Agent:
     """An actor and two critics, each with three convolutions, a wide layer and a number for each action."""
 
-    def __init__(self, action_count: int, sizes: Sizes = SIZES) -> None:
+    def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
         self.action_count = action_count
-        one = {**trunk(STACK, SIDE, sizes), **layer("head", action_count, sizes.hidden)}
+        one = {**trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes), **layer_shapes("head", action_count, sizes.hidden)}
         self.shapes: Shapes = {f"{network}.{name}": shape for network in HEADS for name, shape in one.items()}
         self.shapes["log_alpha"] = (1,)
         self.parameters: dict[str, Array] = {}
@@ -118,34 +126,34 @@ class Agent:
 
     def state_dict(self) -> dict[str, Array]:
         """CleanRL's keys behind the names of its networks, torch's layout."""
-        return {_key(name): part for name, part in self.parameters.items()}
+        return {_cleanrl_key(name): part for name, part in self.parameters.items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.parameters = assigned(self.shapes, {name: state[_key(name)] for name in self.shapes})
+        self.parameters = copy_checked(self.shapes, {name: state[_cleanrl_key(name)] for name in self.shapes})
 
 
-def _key(name: str) -> str:
+def _cleanrl_key(name: str) -> str:
     """What CleanRL calls a parameter."""
     network, _, rest = name.partition(".")
-    rest = rest.replace(WIDE, "fc1").replace("network.", "conv.").replace("head.", f"{HEADS.get(network)}.")
+    rest = rest.replace(HIDDEN_LAYER, "fc1").replace("network.", "conv.").replace("head.", f"{HEADS.get(network)}.")
     return f"{network}.{rest}" if rest else network
 
 
 def _learner(
     config: Config, agent: Agent, targets: Mapping[str, Array], replay: FrameReplay
-) -> tuple[SacLearner, Window]:
+) -> tuple[DiscreteSacLearner, ImageInferenceStep]:
     """What learns, and what gives the logits of actions."""
-    from cleanrl_worker.torch_backend import Compute
-    from cleanrl_worker.torch_replay import Feed, window
-    from cleanrl_worker.torch_sac import SacLearner
+    from cleanrl_worker.torch_backend import TorchContext
+    from cleanrl_worker.torch_discrete_sac import DiscreteSacLearner
+    from cleanrl_worker.torch_replay import ReplayFeed, make_inference_step
 
-    compute = Compute.prepared(
-        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+    compute = TorchContext.set_up(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
         cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
     )  # fmt: skip
-    feed = Feed(replay, config.batch_size, STACK + 1, compute)
-    learner = SacLearner(agent.parameters, targets, feed, config, compute)
-    return learner, window(replay, agent.action_count, learner.actor, compute)
+    feed = ReplayFeed(replay, config.batch_size, FRAME_STACK + 1, compute)
+    learner = DiscreteSacLearner(agent.parameters, targets, feed, config, compute)
+    return learner, make_inference_step(replay, agent.action_count, learner.actor, compute)
 
 
 # --- the run
@@ -153,13 +161,13 @@ def _learner(
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
-    actions = check_game(NAME, env)
-    size_bytes = FrameReplay.size_bytes(config.kept, (SIDE, SIDE))
-    check_memory(NAME, config.kept, size_bytes)
+    actions = check_atari_env(NAME, env)
+    size_bytes = FrameReplay.size_bytes(config.buffer_capacity, (FRAME_SIZE_PX, FRAME_SIZE_PX))
+    check_memory(NAME, config.buffer_capacity, size_bytes)
     return {
-        "observations": [STACK, SIDE, SIDE],
+        "observations": [FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX],
         "actions": actions,
-        "parameters": count(Agent(actions).shapes) - 1,
+        "parameters": parameter_count(Agent(actions).shapes) - 1,
         "replay_bytes": size_bytes,
         "backend": "torch",
     }
@@ -167,21 +175,21 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    games = Games(config.env_id, 1, config.seed, run.frames)
+    games = AtariEnvs(config.env_id, 1, config.seed, run.frames)
     try:
         _train(config, run, resume, games)
     finally:
         games.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs) -> None:
     action_space: Any = games.action_space
     action_count, frequency = int(action_space.n), config.update_frequency
     shape = {"env_id": config.env_id, "actions": action_count, "autotune": config.autotune}
     rng = np.random.default_rng(config.seed)
     agent = Agent(action_count, SIZES)
-    replay = FrameReplay(config.kept, 1, (SIDE, SIDE), STACK, config.seed)
-    replay.write_ahead(run, config.checkpoint_replay_mb)
+    replay = FrameReplay(config.buffer_capacity, 1, (FRAME_SIZE_PX, FRAME_SIZE_PX), FRAME_STACK, config.seed)
+    replay.enable_block_files(run, config.checkpoint_replay_mb)
     observations = np.zeros((1, *games.shape), np.uint8)
     newest_pictures = observations[:, -1]
     actions = np.zeros((frequency, 1), np.int64)
@@ -201,7 +209,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         if global_step + 1 > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
-        targets = base.named_under("target.", resume.arrays)
+        targets = base.select_by_prefix("target.", resume.arrays)
         learner, logits_of = _learner(config, agent, targets, replay)
         learner.restore(resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]
@@ -211,29 +219,29 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             replay.start(newest_pictures)
             learning_starts += global_step
         elif not is_exact:
-            replay.interrupt(newest_pictures)
+            replay.mark_truncated(newest_pictures)
 
     def save() -> None:
-        base.stop_where_troubled(NAME, run, global_step, frequency, learner)
+        base.check_async_losses(NAME, run, global_step, frequency, learner)
         agent.parameters = learner.arrays()
-        arrays, environment_facts = games.record()
-        replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
+        arrays, environment_facts = games.checkpoint_state()
+        replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
         base.save_checkpoint(
             NAME,
             run,
             global_step,
             weights=agent.state_dict(),
-            arrays={**arrays, **replay_arrays, **learner.moments()},
+            arrays={**arrays, **replay_arrays, **learner.optimizer_state()},
             facts={
                 "algorithm": NAME,
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
                 "backend": "torch",
-                "threads": devices.threads(),
+                "threads": devices.thread_count(),
                 "first_action": int(action_space.start),
                 "global_step": global_step,
                 "adam_count": learner.count,
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "replay": replay_facts,
                 "environments": environment_facts,
             },
@@ -245,7 +253,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         # Play until the next update. The largest of logits plus Gumbel noise is a draw from their softmax distribution.
         began = global_step
         turns = min(frequency - began % frequency, config.total_timesteps - began)
-        noise = -np.log(base.exponentials(rng, (turns, action_count)))
+        noise = -np.log(base.sample_exponentials(rng, (turns, action_count)))
         for t in range(turns):
             is_random = global_step < config.learning_starts
             actions[t] = (noise[t] if is_random else logits_of(observations)[0] + noise[t]).argmax()
@@ -253,12 +261,12 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             endings = games.advance(actions[t], observations, rewards[t])
             replay.add(actions[t], rewards[t], endings, newest_pictures)
             for ending in endings:
-                if ending.is_episode:
+                if ending.is_full_episode:
                     run.episode(
                         env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                     )
             run.update(global_step)
-        base.stop_where_reward_infinite(NAME, run, rewards[:turns], began)
+        base.abort_if_rewards_not_finite(NAME, run, rewards[:turns], began)
 
         # Learn. Where the targets had to move between two updates, the moves come first, as one.
         if global_step > learning_starts:
@@ -266,17 +274,17 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
             is_move_due = global_step % every == 0
             earlier = global_step // every - max(began, learning_starts) // every - is_move_due
             if earlier > 0:
-                learner.follow(1 - (1 - config.tau) ** earlier)
+                learner.update_target(1 - (1 - config.tau) ** earlier)
             if global_step % frequency == 0:
                 learner.update(replay)
                 # Report.
                 if global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    base.stop_where_troubled(NAME, run, global_step, frequency, learner)
+                    base.check_async_losses(NAME, run, global_step, frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
                     rate = int((global_step - started_step) / (time.time() - started_at))
                     run.scalars(global_step, {**losses, "charts/SPS": rate})
             if is_move_due:
-                learner.follow(config.tau)
+                learner.update_target(config.tau)
         if run.checkpoint_due(global_step):
             save()
             saved_step = global_step
@@ -284,50 +292,52 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: Games) ->
         save()
 
 
-class PicturePolicy:
+class ImagePolicy:
     """Acts on pictures [rows, 4, 84, 84] by a checkpoint's weights; needs torch."""
 
     def __init__(self, agent: Agent, first_action: int) -> None:
         import torch
 
-        from cleanrl_worker.torch_pictures import as_tensors
-        from cleanrl_worker.torch_sac import Network
+        from cleanrl_worker.torch_conv import as_tensors
+        from cleanrl_worker.torch_discrete_sac import DiscreteSacNetwork
 
-        torch.set_num_threads(devices.threads())
-        self._actor = Network(as_tensors(agent.parameters, torch.device("cpu"), is_learned=False), "actor")
+        torch.set_num_threads(devices.thread_count())
+        self._actor = DiscreteSacNetwork(as_tensors(agent.parameters, torch.device("cpu"), is_learned=False), "actor")
         self._first_action = first_action
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
         """The likeliest actions where `deterministic`, else draws."""
         import torch
 
-        from cleanrl_worker.torch_pictures import channels_last
+        from cleanrl_worker.torch_conv import channels_last
 
-        if observations.shape[1:] != (STACK, SIDE, SIDE):
-            raise ValueError(f"observations are {observations.shape[1:]}; expected {(STACK, SIDE, SIDE)}")
+        if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
+            raise ValueError(
+                f"observations are {observations.shape[1:]}; expected {(FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)}"
+            )
         with torch.no_grad():
             logits = self._actor(channels_last(torch.as_tensor(observations))).numpy()
         scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
         return np.asarray(scores.argmax(1) + self._first_action)
 
 
-def _loaded(checkpoint: Checkpoint) -> Agent:
-    base.check_made_by(NAME, checkpoint)
+def _load_agent(checkpoint: Checkpoint) -> Agent:
+    base.check_checkpoint_algorithm(NAME, checkpoint)
     weights = checkpoint.weights
     first, second, third, hidden = (
         len(weights[f"actor.{name}.bias"]) for name in ("conv.0", "conv.2", "conv.4", "fc1")
     )
-    agent = Agent(checkpoint.facts["shape"]["actions"], Sizes((first, second, third), hidden))
+    agent = Agent(checkpoint.facts["shape"]["actions"], ConvNetworkSizes((first, second, third), hidden))
     agent.load_state_dict(weights)
     return agent
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
-    return PicturePolicy(_loaded(checkpoint), checkpoint.facts["first_action"])
+    return ImagePolicy(_load_agent(checkpoint), checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:
     """Actor and critics, as CleanRL's TD3 script saves them; its SAC scripts save no model."""
-    state = _loaded(checkpoint).state_dict()
-    return tuple(base.named_under(f"{name}.", state) for name in HEADS)
+    state = _load_agent(checkpoint).state_dict()
+    return tuple(base.select_by_prefix(f"{name}.", state) for name in HEADS)

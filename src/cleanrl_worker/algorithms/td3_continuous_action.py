@@ -24,11 +24,11 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker import devices
-from cleanrl_worker.actor_critic import Learner, Networks
+from cleanrl_worker.actor_critic import ActorCriticLearner, ActorCriticNetworks
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.control_kernels import DeterministicKernel
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
-from cleanrl_worker.vector import Environments, plain
+from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
 
@@ -88,7 +88,7 @@ class Agent:
     """An actor that gives one action for each situation, two critics, and slow followers of all three."""
 
     def __init__(self, observation_size: int, low: Array, high: Array) -> None:
-        self.networks = Networks(observation_size, low.size, HIDDEN, HEADS, critics=2, has_target_actor=True)
+        self.networks = ActorCriticNetworks(observation_size, low.size, HIDDEN, HEADS, critics=2, has_target_actor=True)
         self.scale = ((high.astype(np.float64) - low) / 2).astype(np.float32)
         self.bias = ((high.astype(np.float64) + low) / 2).astype(np.float32)
 
@@ -100,7 +100,7 @@ class Agent:
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.networks.load_state_dict(state)
 
-    def moved(self, outputs: Array, noise: Array | float) -> Array:
+    def noisy_actions(self, outputs: Array, noise: Array | float) -> Array:
         """Actions [rows, actions] from the actor's outputs, moved by so much of half their range."""
         return np.asarray((np.tanh(outputs) + noise) * self.scale.ravel() + self.bias.ravel())
 
@@ -109,44 +109,46 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Refuses an environment that does not fit; otherwise says what the run will be made of."""
     space: Any = env.action_space
     if not base.is_continuous(space):
-        raise base.refuse_actions(NAME, "a continuous (Box) action space", env)
+        raise base.unsupported_actions_error(NAME, "a continuous (Box) action space", env)
     if not base.is_bounded(space):
-        raise base.refuse_actions(NAME, "a continuous (Box) action space with bounds", env)
+        raise base.unsupported_actions_error(NAME, "a continuous (Box) action space with bounds", env)
     base.check_observations(NAME, env)
-    inputs = base.Inputs.facts(env.observation_space)
+    inputs = base.ObservationEncoder.describe(env.observation_space)
     kept = min(config.buffer_size, config.total_timesteps)
-    size_bytes = Replay.size_bytes(kept, *_row(env.observation_space, space))
+    size_bytes = Replay.size_bytes(kept, *_replay_layout(env.observation_space, space))
     check_memory(NAME, kept, size_bytes)
     return {
         "observations": list(env.observation_space.shape or (inputs["size"],)),
         "actions": list(space.shape),
         "parameters": Agent(inputs["size"], space.low, space.high).networks.size,
         "replay_bytes": size_bytes,
-        "backend": devices.backend_for_wide(config.backend, config.cuda),
+        "backend": devices.choose_backend(config.backend, config.cuda),
     }
 
 
-def _row(observations: gymnasium.Space[Any], actions: Any) -> tuple[tuple[int, Any], tuple[int, Any]]:
+def _replay_layout(observations: gymnasium.Space[Any], actions: Any) -> tuple[tuple[int, Any], tuple[int, Any]]:
     """Size and type of an observation and of an action in the replay buffer."""
-    seen = base.Inputs.facts(observations)["size"], base.stored_dtype(observations)
+    seen = base.ObservationEncoder.describe(observations)["size"], base.replay_dtype(observations)
     return seen, (math.prod(actions.shape), np.float32)
 
 
-def _learner(config: Config, agent: Agent, replay: Replay, rng: np.random.Generator, backend: str) -> Learner:
+def _learner(
+    config: Config, agent: Agent, replay: Replay, rng: np.random.Generator, backend: str
+) -> ActorCriticLearner:
     rates = (config.learning_rate, config.learning_rate)
     if backend == "numpy":
         return DeterministicKernel(
             agent.networks, replay, config, rates, agent.scale, agent.bias, rng,
             policy_noise=config.policy_noise, noise_clip=config.noise_clip,
         )  # fmt: skip
-    from cleanrl_worker.torch_backend import Compute
-    from cleanrl_worker.torch_control import DeterministicLearner
+    from cleanrl_worker.torch_backend import TorchContext
+    from cleanrl_worker.torch_control import DeterministicActorLearner
 
-    compute = Compute.prepared(
-        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.threads(),
+    compute = TorchContext.set_up(
+        cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
         cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
     )  # fmt: skip
-    return DeterministicLearner(
+    return DeterministicActorLearner(
         agent.networks, replay, config, rates, agent.scale, agent.bias, compute,
         policy_noise=config.policy_noise, noise_clip=config.noise_clip,
     )  # fmt: skip
@@ -155,14 +157,14 @@ def _learner(config: Config, agent: Agent, replay: Replay, rng: np.random.Genera
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
     """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
     make = functools.partial(envs.make, config.env_id)
-    environments = Environments(make, config.num_envs, config.seed, run.frames)
+    environments = VectorEnvs(make, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:
         environments.close()
 
 
-def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Environments) -> None:
+def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
     action_space: Any = environments.action_space
     low, high = action_space.low.ravel(), action_space.high.ravel()
     size, count = environments.observation_size, config.num_envs
@@ -170,15 +172,15 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
     rng = np.random.default_rng(config.seed)
     agent = Agent(size, action_space.low, action_space.high)
     kept = min(config.buffer_size, config.total_timesteps)
-    replay = Replay(kept, count, *_row(environments.observation_space, action_space), seed=config.seed)
-    replay.write_ahead(run, config.checkpoint_replay_mb)
-    observations = np.zeros((count, size), base.stored_dtype(environments.observation_space))
+    replay = Replay(kept, count, *_replay_layout(environments.observation_space, action_space), seed=config.seed)
+    replay.enable_block_files(run, config.checkpoint_replay_mb)
+    observations = np.zeros((count, size), base.replay_dtype(environments.observation_space))
     rewards = np.zeros(count)
     learning_starts = config.learning_starts
 
     if resume is None:
         global_step = 0
-        backend = devices.backend_for_wide(config.backend, config.cuda)
+        backend = devices.choose_backend(config.backend, config.cuda)
         agent.networks.initialise(rng)
         learner = _learner(config, agent, replay, rng, backend)
         environments.start()
@@ -189,7 +191,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
         global_step = resume.facts["global_step"]
         if global_step + count > config.total_timesteps:
             return
-        backend = devices.backend_for_wide(config.backend, config.cuda, resume.facts["backend"])
+        backend = devices.choose_backend(config.backend, config.cuda, resume.facts["backend"])
         agent.load_state_dict(resume.weights)
         learner = _learner(config, agent, replay, rng, backend)
         learner.restore(resume.arrays, resume.facts["optimizer"])
@@ -200,14 +202,14 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             replay.start(observations)
             learning_starts += global_step
         elif not is_exact:
-            replay.interrupt(observations)
+            replay.mark_truncated(observations)
 
     def save() -> None:
-        base.stop_where_troubled(NAME, run, global_step, count, learner)
-        learner.collect()
-        arrays, environment_facts = environments.record()
-        replay_arrays, replay_facts = replay.record(config.checkpoint_replay_mb)
-        moments, optimizer_facts = learner.moments()
+        base.check_async_losses(NAME, run, global_step, count, learner)
+        learner.sync_networks()
+        arrays, environment_facts = environments.checkpoint_state()
+        replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
+        moments, optimizer_facts = learner.optimizer_state()
         base.save_checkpoint(
             NAME,
             run,
@@ -225,11 +227,11 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
                 "shape": shape,
                 "config": config.model_dump(mode="json"),
                 "backend": backend,
-                "threads": devices.threads(),
-                "inputs": base.Inputs.facts(environments.observation_space),
+                "threads": devices.thread_count(),
+                "inputs": base.ObservationEncoder.describe(environments.observation_space),
                 "global_step": global_step,
                 "optimizer": optimizer_facts,
-                "rng": plain(rng.bit_generator.state),
+                "rng": random_state_to_json(rng.bit_generator.state),
                 "replay": replay_facts,
                 "environments": environment_facts,
             },
@@ -237,9 +239,9 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
 
     def losses(is_finite: bool = True) -> dict[str, float]:
         """What is reported; ends the training where it is infinite."""
-        base.stop_where_troubled(NAME, run, global_step, count, learner)
+        base.check_async_losses(NAME, run, global_step, count, learner)
         figures = {f"losses/{name}": value for name, value in learner.losses().items()}
-        base.stop_where_infinite(NAME, run, global_step, figures, is_finite)
+        base.abort_if_not_finite(NAME, run, global_step, figures, is_finite)
         return figures
 
     started_at, started_step = time.time(), global_step
@@ -250,14 +252,14 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: En
             actions = rng.uniform(low, high, (count, low.size))
         else:
             noise = config.exploration_noise * rng.standard_normal((count, low.size), np.float32)
-            actions = agent.moved(learner.act(observations), noise)
-            base.stop_where_actions_infinite(NAME, run, actions, global_step, count, learner)
+            actions = agent.noisy_actions(learner.act(observations), noise)
+            base.abort_if_actions_not_finite(NAME, run, actions, global_step, count, learner)
         sent = np.clip(actions, low, high).astype(action_space.dtype)
         endings = environments.advance(sent.reshape(count, *action_space.shape), observations, rewards)
         global_step += count
         for ending in endings:
             run.episode(env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length)
-        base.stop_where_reward_infinite(NAME, run, rewards[None], global_step - count)
+        base.abort_if_rewards_not_finite(NAME, run, rewards[None], global_step - count)
         replay.add(sent, rewards, endings, observations)
         run.update(global_step)
 
@@ -287,8 +289,8 @@ class DeterministicPolicy:
     """Acts by a checkpoint's weights; needs numpy only."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._agent = _loaded(checkpoint)
-        self._inputs = base.Inputs(checkpoint.facts["inputs"])
+        self._agent = _load_agent(checkpoint)
+        self._inputs = base.ObservationEncoder(checkpoint.facts["inputs"])
         self._noise: float = checkpoint.facts["config"]["exploration_noise"]
         self._low, self._high = checkpoint.arrays["action.low"], checkpoint.arrays["action.high"]
 
@@ -296,24 +298,24 @@ class DeterministicPolicy:
         """The best actions; unless `deterministic`, with the noise that training had."""
         outputs = self._agent.networks.actor(self._inputs(observations))
         noise = 0.0 if deterministic else self._noise * rng.standard_normal(outputs.shape, np.float32)
-        actions = self._agent.moved(outputs, noise).reshape(-1, *self._low.shape)
+        actions = self._agent.noisy_actions(outputs, noise).reshape(-1, *self._low.shape)
         return np.clip(actions, self._low, self._high).astype(self._low.dtype)
 
 
-def _loaded(checkpoint: Checkpoint) -> Agent:
-    base.check_made_by(NAME, checkpoint)
+def _load_agent(checkpoint: Checkpoint) -> Agent:
+    base.check_checkpoint_algorithm(NAME, checkpoint)
     arrays = checkpoint.arrays
     agent = Agent(checkpoint.facts["shape"]["observation_size"], arrays["action.low"], arrays["action.high"])
     agent.load_state_dict(checkpoint.weights)
     return agent
 
 
-def load_policy(checkpoint: Checkpoint) -> base.Policy:
+def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
     """The policy of a checkpoint of this algorithm."""
     return DeterministicPolicy(checkpoint)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:
     """What CleanRL's own script would have saved as its model: actor and critics."""
-    state = _loaded(checkpoint).state_dict()
-    return tuple(base.named_under(f"{name}.", state) for name in ("actor", "qf1", "qf2"))
+    state = _load_agent(checkpoint).state_dict()
+    return tuple(base.select_by_prefix(f"{name}.", state) for name in ("actor", "qf1", "qf2"))

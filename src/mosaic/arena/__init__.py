@@ -1,6 +1,6 @@
 """Where actors meet environments. So far: a policy is evaluated."""
 
-from mosaic.arena.evaluate import Episode, Policy, evaluate
-from mosaic.arena.statistics import pooled, summarise
+from mosaic.arena.episode_summary import pool_summaries, summarise
+from mosaic.arena.evaluate import Episode, EvaluablePolicy, evaluate
 
-__all__ = ["Episode", "Policy", "evaluate", "pooled", "summarise"]
+__all__ = ["Episode", "EvaluablePolicy", "evaluate", "pool_summaries", "summarise"]

@@ -15,37 +15,37 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from mosaic.arena.claims import Claims
-from mosaic.arena.helpers import Helpers
+from mosaic.arena.evaluation_processes import EvaluationProcesses
+from mosaic.arena.work_queue import SharedWorkQueue
 
 if TYPE_CHECKING:
     import gymnasium
 
-AT_ONCE = 8
+BATCH_SIZE = 8
 """Rows of the batch with which the policy is asked, and thereby environments of one process."""
-DECIDE_S = 0.1
+PROBE_S = 0.1
 """How long to play before it is decided whether helpers pay."""
-PAYS_S = 0.3
+MIN_PARALLEL_WORK_S = 0.3
 """Helpers cost a few hundredths of a second, and make their own environments: less work than this is not shared."""
-LONGEST = 100_000
+MAX_EPISODE_STEPS = 100_000
 """Steps after which an episode is cut: where its environment sets no limit, a policy that is stuck plays forever."""
 
 
-class Policy(Protocol):
+class EvaluablePolicy(Protocol):
     def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
         """One action for each row of observations: as the environment gave them, flattened where they are no arrays."""
         ...
 
 
 @runtime_checkable
-class RememberingPolicy(Policy, Protocol):
+class RecurrentPolicy(EvaluablePolicy, Protocol):
     """One that keeps in mind what each row has seen: it is always asked for all rows."""
 
-    def begin(self, row: int) -> None:
+    def reset_state(self, row: int) -> None:
         """An episode begins in that row: nothing of an earlier one is to be remembered."""
         ...
 
-    def draw(self, observations: np.ndarray, rngs: Sequence[np.random.Generator]) -> np.ndarray:
+    def sample(self, observations: np.ndarray, rngs: Sequence[np.random.Generator]) -> np.ndarray:
         """Drawn actions, each row's by its own generator."""
         ...
 
@@ -59,20 +59,20 @@ class Episode:
     length: int
 
 
-Maker = Callable[[], "gymnasium.Env[Any, Any]"]
-Record = Callable[[int, Any], None]
+EnvFactory = Callable[[], "gymnasium.Env[Any, Any]"]
+RecordFrame = Callable[[int, Any], None]
 
 
 def evaluate(
-    policy: Policy,
-    make_env: Maker,
+    policy: EvaluablePolicy,
+    make_env: EnvFactory,
     seeds: Sequence[int],
     deterministic: bool = True,
     on_episode: Callable[[Episode], None] | None = None,
-    record: Record | None = None,
+    record: RecordFrame | None = None,
     on_step: Callable[[int], bool] | None = None,
     processes: int = 1,
-    make_plain: Maker | None = None,
+    make_helper_env: EnvFactory | None = None,
 ) -> list[Episode]:
     """The episodes in the order of their seeds; the same for the same seeds every time.
 
@@ -83,55 +83,55 @@ def evaluate(
     if not seeds:
         return []
     made = _Evaluation(policy, make_env, [int(seed) for seed in seeds], deterministic, on_episode, record, on_step)
-    return made.played(processes, make_plain or make_env)
+    return made.run(processes, make_helper_env or make_env)
 
 
 class _Evaluation:
     def __init__(
         self,
-        policy: Policy,
-        make_env: Maker,
+        policy: EvaluablePolicy,
+        make_env: EnvFactory,
         seeds: Sequence[int],
         deterministic: bool,
         on_episode: Callable[[Episode], None] | None,
-        record: Record | None,
+        record: RecordFrame | None,
         on_step: Callable[[int], bool] | None,
     ) -> None:
         self._policy, self._make_env, self._seeds, self._deterministic = policy, make_env, seeds, deterministic
         self._on_episode, self._record, self._on_step = on_episode, record, on_step
         self._finished: dict[int, Episode] = {}
         self._steps = 0
-        self._goes_on = True
+        self._should_continue = True
 
-    def played(self, processes: int, make_plain: Maker) -> list[Episode]:
-        claims = Claims(rows_of(self._seeds), is_shared=processes > 1)
-        helpers = Helpers(claims)
+    def run(self, processes: int, make_helper_env: EnvFactory) -> list[Episode]:
+        claims = SharedWorkQueue(assign_rows(self._seeds), is_shared=processes > 1)
+        helpers = EvaluationProcesses(claims)
         started = time.monotonic()
         is_decided = processes < 2
-        player = Player(self._policy, self._make_env, self._seeds, self._deterministic, claims, self._record)
+        player = EpisodeRunner(self._policy, self._make_env, self._seeds, self._deterministic, claims, self._record)
 
         def help_out(bring: Callable[[Episode], None], goes_on: Callable[[], bool]) -> None:
-            other = Player(self._policy, make_plain, self._seeds, self._deterministic, claims)
-            other.begin(AT_ONCE)
+            other = EpisodeRunner(self._policy, make_helper_env, self._seeds, self._deterministic, claims)
+            other.start_episodes(BATCH_SIZE)
             other.play(bring, goes_on)
 
         def on_step() -> bool:
             nonlocal is_decided
             now = time.monotonic()
-            claims.beat(now)
-            if not is_decided and now - started >= DECIDE_S:
+            claims.heartbeat(now)
+            if not is_decided and now - started >= PROBE_S:
                 is_decided = True
-                waiting = claims.waiting()
+                waiting = claims.count_waiting()
                 # Those in play are counted as done: the estimate errs on the side of no helpers.
-                if (now - started) * waiting / (len(self._seeds) - waiting) >= PAYS_S:
+                if (now - started) * waiting / (len(self._seeds) - waiting) >= MIN_PARALLEL_WORK_S:
                     helpers.start(help_out, min(processes - 1, waiting))
                 else:
-                    player.begin(AT_ONCE)
+                    player.start_episodes(BATCH_SIZE)
             if helpers:
-                for index, episodic_return, length in helpers.taken():
+                for index, episodic_return, length in helpers.read_episodes():
                     self._steps += length
-                    self._end(Episode(index, self._seeds[index], episodic_return, length))
-            return self._told()
+                    self._finish_episode(Episode(index, self._seeds[index], episodic_return, length))
+            return self._report_step()
 
         def on_own_step() -> bool:
             self._steps += 1
@@ -139,124 +139,124 @@ class _Evaluation:
 
         try:
             # While it is open whether others will help, no more is begun than would be one's share.
-            share = AT_ONCE if is_decided or self._record else math.ceil(len(self._seeds) / processes)
-            player.begin(share)
-            player.play(self._end, on_own_step)
-            while helpers and self._goes_on and helpers.wait():
+            share = BATCH_SIZE if is_decided or self._record else math.ceil(len(self._seeds) / processes)
+            player.start_episodes(share)
+            player.play(self._finish_episode, on_own_step)
+            while helpers and self._should_continue and helpers.wait():
                 on_step()
         finally:
-            helpers.end()
+            helpers.stop()
             claims.close()
             player.close()
-        self._make_up()
+        self._play_missing()
         return [self._finished[index] for index in sorted(self._finished)]
 
-    def _make_up(self) -> None:
+    def _play_missing(self) -> None:
         """Whatever a helper did not bring, because it died, is played here."""
         missing = [index for index in range(len(self._seeds)) if index not in self._finished]
-        if not missing or not self._goes_on:
+        if not missing or not self._should_continue:
             return
 
         def on_own_step() -> bool:
             self._steps += 1
-            return self._told()
+            return self._report_step()
 
-        rows = rows_of(self._seeds)
-        claims = Claims([[index for index in row if index in missing] for row in rows])
-        player = Player(self._policy, self._make_env, self._seeds, self._deterministic, claims)
+        rows = assign_rows(self._seeds)
+        claims = SharedWorkQueue([[index for index in row if index in missing] for row in rows])
+        player = EpisodeRunner(self._policy, self._make_env, self._seeds, self._deterministic, claims)
         try:
-            player.begin(AT_ONCE)
-            player.play(self._end, on_own_step)
+            player.start_episodes(BATCH_SIZE)
+            player.play(self._finish_episode, on_own_step)
         finally:
             player.close()
 
-    def _end(self, episode: Episode) -> None:
+    def _finish_episode(self, episode: Episode) -> None:
         self._finished[episode.index] = episode
         if self._on_episode is not None:
             self._on_episode(episode)
 
-    def _told(self) -> bool:
+    def _report_step(self) -> bool:
         if self._on_step is not None and not self._on_step(self._steps):
-            self._goes_on = False
-        return self._goes_on
+            self._should_continue = False
+        return self._should_continue
 
 
-def rows_of(seeds: Sequence[int]) -> list[list[int]]:
+def assign_rows(seeds: Sequence[int]) -> list[list[int]]:
     """For each row of the batch the places of the seeds that are played in it."""
-    rows: list[list[int]] = [[] for _ in range(AT_ONCE)]
+    rows: list[list[int]] = [[] for _ in range(BATCH_SIZE)]
     for index, seed in enumerate(seeds):
-        rows[seed % AT_ONCE].append(index)
+        rows[seed % BATCH_SIZE].append(index)
     return rows
 
 
-class Player:
+class EpisodeRunner:
     """What one process plays: up to AT_ONCE environments, each in its row of the batch."""
 
     def __init__(
         self,
-        policy: Policy,
-        make_env: Maker,
+        policy: EvaluablePolicy,
+        make_env: EnvFactory,
         seeds: Sequence[int],
         deterministic: bool,
-        claims: Claims,
-        record: Record | None = None,
+        work_queue: SharedWorkQueue,
+        record: RecordFrame | None = None,
     ) -> None:
         self._policy, self._make_env, self._seeds, self._deterministic = policy, make_env, seeds, deterministic
-        self._claims = claims
+        self._work_queue = work_queue
         self._record = record
         self._envs: dict[int, gymnasium.Env[Any, Any]] = {}
-        self._playing: dict[int, int] = {}
+        self._active_episodes: dict[int, int] = {}
         """By row: which episode it plays."""
-        self._returns = [0.0] * AT_ONCE
-        self._lengths = [0] * AT_ONCE
-        self._unused = np.random.default_rng(0)
-        self._draws: dict[int, np.random.Generator] = {}
+        self._returns = [0.0] * BATCH_SIZE
+        self._lengths = [0] * BATCH_SIZE
+        self._unused_rng = np.random.default_rng(0)
+        self._rngs: dict[int, np.random.Generator] = {}
         self._observations: np.ndarray = np.empty(0)
 
-    def begin(self, most: int) -> None:
+    def start_episodes(self, max_active: int) -> None:
         """Takes up episodes until so many are in play, each in a row that is free."""
-        while len(self._playing) < most and self._begin_in(self._claims.rows()):
+        while len(self._active_episodes) < max_active and self._start_in(self._work_queue.row_order()):
             pass
 
-    def _begin_in(self, rows: Sequence[int]) -> bool:
+    def _start_in(self, rows: Sequence[int]) -> bool:
         for row in rows:
-            if row not in self._playing:
-                index = self._claims.take(row)
+            if row not in self._active_episodes:
+                index = self._work_queue.take(row)
                 if index is not None:
-                    self._reset(row, index)
+                    self._reset_row(row, index)
                     return True
         return False
 
-    def _reset(self, row: int, index: int) -> None:
+    def _reset_row(self, row: int, index: int) -> None:
         if row not in self._envs:
-            self._add(row)
+            self._add_env(row)
         seed = self._seeds[index]
         observation, _ = self._envs[row].reset(seed=seed)
-        if isinstance(self._policy, RememberingPolicy):
-            self._policy.begin(row)
+        if isinstance(self._policy, RecurrentPolicy):
+            self._policy.reset_state(row)
         self._returns[row], self._lengths[row] = 0.0, 0
         if not self._deterministic:
-            self._draws[row] = np.random.default_rng(seed)
+            self._rngs[row] = np.random.default_rng(seed)
         shown = self._as_array(observation)
         if not self._observations.size:
             # Rows in which nothing is played hold something that the policy can digest.
-            self._observations = np.stack([shown] * AT_ONCE)
+            self._observations = np.stack([shown] * BATCH_SIZE)
         self._observations[row] = shown
-        self._playing[row] = index
+        self._active_episodes[row] = index
         if self._record is not None:
             self._record(index, self._envs[row])
 
-    def _add(self, row: int) -> None:
+    def _add_env(self, row: int) -> None:
         env = self._envs[row] = self._make_env()
         if len(self._envs) == 1:
-            self._as_array = array_maker(env.observation_space)
-            self._clip = _clipper(env.action_space)
+            self._as_array = make_array_converter(env.observation_space)
+            self._clip = _make_action_clipper(env.action_space)
 
     def play(self, on_episode: Callable[[Episode], None], on_step: Callable[[], bool]) -> None:
         """Until nothing is left to take up, or until `on_step` gives False."""
-        while self._playing:
-            actions = self._actions()
-            for row, index in list(self._playing.items()):
+        while self._active_episodes:
+            actions = self._select_actions()
+            for row, index in list(self._active_episodes.items()):
                 env = self._envs[row]
                 observation, reward, is_terminated, is_truncated, _ = env.step(actions[row])
                 self._returns[row] += float(reward)
@@ -264,23 +264,23 @@ class Player:
                 if self._record is not None:
                     self._record(index, env)
                 self._observations[row] = self._as_array(observation)
-                if is_terminated or is_truncated or self._lengths[row] >= LONGEST:
-                    del self._playing[row]
+                if is_terminated or is_truncated or self._lengths[row] >= MAX_EPISODE_STEPS:
+                    del self._active_episodes[row]
                     on_episode(Episode(index, self._seeds[index], self._returns[row], self._lengths[row]))
-                    self._begin_in([row, *self._claims.rows()])
+                    self._start_in([row, *self._work_queue.row_order()])
                 if not on_step():
                     return
 
-    def _actions(self) -> Any:
+    def _select_actions(self) -> Any:
         if self._deterministic:
-            return self._clip(self._policy.act(self._observations, True, self._unused))
-        if isinstance(self._policy, RememberingPolicy):
-            draws = [self._draws.get(row, self._unused) for row in range(AT_ONCE)]
-            return self._clip(self._policy.draw(self._observations, draws))
+            return self._clip(self._policy.act(self._observations, True, self._unused_rng))
+        if isinstance(self._policy, RecurrentPolicy):
+            draws = [self._rngs.get(row, self._unused_rng) for row in range(BATCH_SIZE)]
+            return self._clip(self._policy.sample(self._observations, draws))
         # One by one: what an episode draws must not depend on how many others are in play.
         return {
-            row: self._clip(self._policy.act(self._observations[row : row + 1], False, self._draws[row]))[0]
-            for row in self._playing
+            row: self._clip(self._policy.act(self._observations[row : row + 1], False, self._rngs[row]))[0]
+            for row in self._active_episodes
         }
 
     def close(self) -> None:
@@ -288,16 +288,16 @@ class Player:
             env.close()
 
 
-def array_maker(space: Any) -> Callable[[Any], np.ndarray]:
+def make_array_converter(space: Any) -> Callable[[Any], np.ndarray]:
     """What makes an array of one observation: what is no array, nor a single number, is flattened."""
     from gymnasium.spaces import Box, Discrete, MultiBinary
 
-    from mosaic.envs.spaces import flattener
+    from mosaic.envs.spaces import make_flattener
 
-    return np.asarray if isinstance(space, (Box, Discrete, MultiBinary)) else flattener(space) or np.asarray
+    return np.asarray if isinstance(space, (Box, Discrete, MultiBinary)) else make_flattener(space) or np.asarray
 
 
-def _clipper(space: Any) -> Callable[[np.ndarray], np.ndarray]:
+def _make_action_clipper(space: Any) -> Callable[[np.ndarray], np.ndarray]:
     """What lies outside a box is no action of it; a Gaussian policy gives such numbers all the time."""
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     if low is None or high is None:

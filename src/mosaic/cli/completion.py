@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from mosaic.cli.door import Door, command
+from mosaic.cli.cli_context import CliContext, command
 from mosaic.contracts.errors import BadInput, MosaicError
 
 SHELLS = ("bash", "zsh", "fish")
-VARIABLE = "_MOSAIC_COMPLETE"
-MOST_OFFERED = 50
-_INSTALL = {
+COMPLETE_VARIABLE = "_MOSAIC_COMPLETE"
+MAX_RUNS_OFFERED = 50
+_INSTALL_COMMANDS = {
     "bash": "mosaic completion bash > ~/.local/share/bash-completion/completions/mosaic",
     "zsh": "mosaic completion zsh > ~/.zfunc/_mosaic    (with ~/.zfunc in fpath before compinit)",
     "fish": "mosaic completion fish > ~/.config/fish/completions/mosaic.fish",
@@ -32,34 +32,34 @@ def completion(shell: str | None) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from mosaic.cli.main import PROGRAM, cli
+    from mosaic.cli.main import PROGRAM_NAME, cli
 
     shell = shell or Path(os.environ.get("SHELL", "")).name
     kind = get_completion_class(shell) if shell in SHELLS else None
     if kind is None:
         raise BadInput(f"Your shell ({shell or 'unknown'}) is none of {', '.join(SHELLS)}; name one of them.")
-    source = kind(cli, {}, PROGRAM, VARIABLE)
+    source = kind(cli, {}, PROGRAM_NAME, COMPLETE_VARIABLE)
     click.echo(source.source_template % source.source_vars())
-    click.echo(f"To install it: {_INSTALL[shell]}", err=True)
+    click.echo(f"To install it: {_INSTALL_COMMANDS[shell]}", err=True)
 
 
-def _door(ctx: click.Context) -> Door:
+def _cli_context(ctx: click.Context) -> CliContext:
     """The words before the cursor are parsed, but no command has been called."""
-    return ctx.find_object(Door) or Door()
+    return ctx.find_object(CliContext) or CliContext()
 
 
 def run_ids(ctx: click.Context) -> list[str]:
     """The newest runs, where a daemon runs already: nobody starts one by pressing Tab."""
     try:
-        with _door(ctx).connect(may_start=False) as trainer:
-            return ["last", *(view["run_id"] for view in trainer.runs(limit=MOST_OFFERED))]
+        with _cli_context(ctx).connect(may_start=False) as trainer:
+            return ["last", *(view["run_id"] for view in trainer.runs(limit=MAX_RUNS_OFFERED))]
     except MosaicError:
         return ["last"]
 
 
 def env_ids(ctx: click.Context) -> list[str]:
     try:
-        with _door(ctx).connect(may_start=False) as trainer:
+        with _cli_context(ctx).connect(may_start=False) as trainer:
             found = trainer.ask_worker("cleanrl", {"ask": "environments"})["environments"]
             return [env["id"] for env in found if env["is_installed"]]
     except (MosaicError, KeyError):

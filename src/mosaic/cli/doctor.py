@@ -15,23 +15,23 @@ from pathlib import Path
 from typing import Any
 
 from mosaic.cli import output
-from mosaic.cli.door import Door, command, pass_door
+from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import Workspace
 
 Json = dict[str, Any]
 DISTRIBUTION = "mosaic-rl"
 DEFAULT_PORT = 50055
-LEAST_DISK_MB = 1000
-LEAST_SHARED_MB = 128
+MIN_FREE_DISK_MB = 1000
+MIN_SHARED_MEMORY_MB = 128
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
-_WORKER_OF_FAMILIES = "cleanrl"
-_TELLTALES = {"mujoco": "mujoco", "box2d": "box2d"}
+_ENVIRONMENTS_WORKER = "cleanrl"
+_EXTRA_DISTRIBUTIONS = {"mujoco": "mujoco", "box2d": "box2d"}
 """Extras that go through an extra of gymnasium: the distribution that tells whether they are there."""
 
 
 @dataclass(frozen=True)
-class Check:
+class DoctorCheck:
     name: str
     state: str
     """ok, warn (something is missing that you may want) or fail (something that MOSAIC needs)."""
@@ -40,26 +40,26 @@ class Check:
 
 
 @command()
-@pass_door
-def doctor(door: Door) -> int:
+@pass_context
+def doctor(context: CliContext) -> int:
     """Checks this machine and says what to do about each problem. Exit code 1: something that MOSAIC needs fails."""
-    door.announce()
-    found: list[Check] = []
-    for check in _checks(door):
+    context.print_workspace()
+    found: list[DoctorCheck] = []
+    for check in _all_checks(context):
         found.extend(check())
     is_well = all(one.state != "fail" for one in found)
-    if door.is_json:
+    if context.is_json:
         output.print_json({"ok": is_well, "checks": [asdict(one) for one in found]})
     else:
-        _print(found)
+        _print_checks(found)
     return 0 if is_well else 1
 
 
-def _print(found: list[Check]) -> None:
+def _print_checks(checks: list[DoctorCheck]) -> None:
     from rich.text import Text
 
-    table = output.table("CHECK", "STATE", "FOUND, AND WHAT TO DO", fold=("FOUND, AND WHAT TO DO",))
-    for one in found:
+    table = output.create_table("CHECK", "STATE", "FOUND, AND WHAT TO DO", wrap=("FOUND, AND WHAT TO DO",))
+    for one in checks:
         words = Text(one.found)
         if one.todo:
             words.append(("\n" if one.found else "") + one.todo, style=_STYLES[one.state])
@@ -67,33 +67,33 @@ def _print(found: list[Check]) -> None:
     output.console().print(table)
 
 
-def _checks(door: Door) -> list[Callable[[], Iterator[Check]]]:
-    workspace = door.workspace
+def _all_checks(context: CliContext) -> list[Callable[[], Iterator[DoctorCheck]]]:
+    workspace = context.workspace
     return [
-        _python,
-        _packages,
-        _extras,
-        _display,
-        _gpu,
-        lambda: _disk(workspace),
-        lambda: _workspace(workspace),
-        _shared_memory,
-        lambda: _port(door),
-        lambda: _daemon(door),
-        lambda: _pictures(door),
+        _check_python,
+        _check_packages,
+        _check_extras,
+        _check_display,
+        _check_gpu,
+        lambda: _check_disk(workspace),
+        lambda: _check_workspace(workspace),
+        _check_shared_memory,
+        lambda: _check_port(context),
+        lambda: _check_daemon(context),
+        lambda: _check_rendering(context),
     ]
 
 
 # --- the interpreter and its packages
 
 
-def _python() -> Iterator[Check]:
+def _check_python() -> Iterator[DoctorCheck]:
     words = f"{sys.version.split()[0]} at {sys.executable}"
     is_good = sys.version_info >= (3, 11)
-    yield Check("Python", "ok" if is_good else "fail", words, "" if is_good else "Use Python 3.11 or newer.")
+    yield DoctorCheck("Python", "ok" if is_good else "fail", words, "" if is_good else "Use Python 3.11 or newer.")
 
 
-def requirements(lines: list[str], extra: str = "") -> list[str]:
+def required_distributions(lines: list[str], extra: str = "") -> list[str]:
     """The distributions that these requirement lines ask for, plainly or for an extra."""
     names = []
     for line in lines:
@@ -105,7 +105,7 @@ def requirements(lines: list[str], extra: str = "") -> list[str]:
     return names
 
 
-def missing(names: list[str]) -> list[str]:
+def missing_distributions(names: list[str]) -> list[str]:
     """Those that are not installed; nothing is imported."""
     absent = []
     for name in names:
@@ -116,19 +116,19 @@ def missing(names: list[str]) -> list[str]:
     return absent
 
 
-def _packages() -> Iterator[Check]:
+def _check_packages() -> Iterator[DoctorCheck]:
     try:
-        absent = missing(requirements(requires(DISTRIBUTION) or []))
+        absent = missing_distributions(required_distributions(requires(DISTRIBUTION) or []))
     except PackageNotFoundError:
-        yield Check("packages", "fail", "MOSAIC is not installed as a package.", "In its folder: make setup")
+        yield DoctorCheck("packages", "fail", "MOSAIC is not installed as a package.", "In its folder: make setup")
         return
     if absent:
-        yield Check("packages", "fail", "missing: " + ", ".join(absent), f"pip install {' '.join(absent)}")
+        yield DoctorCheck("packages", "fail", "missing: " + ", ".join(absent), f"pip install {' '.join(absent)}")
     else:
-        yield Check("packages", "ok", f"{DISTRIBUTION} {version(DISTRIBUTION)} and all it needs")
+        yield DoctorCheck("packages", "ok", f"{DISTRIBUTION} {version(DISTRIBUTION)} and all it needs")
 
 
-def _extras() -> Iterator[Check]:
+def _check_extras() -> Iterator[DoctorCheck]:
     try:
         lines = requires(DISTRIBUTION) or []
         names = [name for name in metadata(DISTRIBUTION).get_all("Provides-Extra") or () if name != "dev"]
@@ -136,21 +136,23 @@ def _extras() -> Iterator[Check]:
         return
     here, absent = [], []
     for name in names:
-        wanted = requirements(lines, name) + ([_TELLTALES[name]] if name in _TELLTALES else [])
-        lacking = missing(wanted)
+        wanted = required_distributions(lines, name) + (
+            [_EXTRA_DISTRIBUTIONS[name]] if name in _EXTRA_DISTRIBUTIONS else []
+        )
+        lacking = missing_distributions(wanted)
         if not lacking:
             here.append(name)
-        elif len(lacking) == len(wanted) or _TELLTALES.get(name) in lacking:
+        elif len(lacking) == len(wanted) or _EXTRA_DISTRIBUTIONS.get(name) in lacking:
             absent.append(name)
         else:
             words = f"{name} is incomplete: {', '.join(lacking)} missing"
-            yield Check(f"extra: {name}", "warn", words, f"pip install '{DISTRIBUTION}[{name}]'")
-    yield Check("extras", "ok", f"installed: {', '.join(here) or 'none'}")
+            yield DoctorCheck(f"extra: {name}", "warn", words, f"pip install '{DISTRIBUTION}[{name}]'")
+    yield DoctorCheck("extras", "ok", f"installed: {', '.join(here) or 'none'}")
     if absent:
         words = f"not installed: {', '.join(absent)}; get one with pip install '{DISTRIBUTION}[{absent[0]}]'"
-        yield Check("other extras", "ok", words)
+        yield DoctorCheck("other extras", "ok", words)
     if "train" in absent:
-        yield Check(
+        yield DoctorCheck(
             "extra: train", "warn", "Nothing can be trained without it.", f"pip install '{DISTRIBUTION}[train]'"
         )
 
@@ -158,77 +160,79 @@ def _extras() -> Iterator[Check]:
 # --- the machine
 
 
-def _display() -> Iterator[Check]:
+def _check_display() -> Iterator[DoctorCheck]:
     display = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
     if sys.platform == "darwin":
         display = display or "macOS"
-    yield Check("display", "ok", display or "none; training, evaluation and videos need none")
+    yield DoctorCheck("display", "ok", display or "none; training, evaluation and videos need none")
 
 
-def _gpu() -> Iterator[Check]:
+def _check_gpu() -> Iterator[DoctorCheck]:
     if shutil.which("nvidia-smi") is None:
-        yield Check("GPU", "ok", "no NVIDIA driver; runs use the CPU")
+        yield DoctorCheck("GPU", "ok", "no NVIDIA driver; runs use the CPU")
         return
     asked = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
     try:
         said = subprocess.run(asked, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield Check("GPU", "warn", f"nvidia-smi does not answer ({error})", "Check the NVIDIA driver.")
+        yield DoctorCheck("GPU", "warn", f"nvidia-smi does not answer ({error})", "Check the NVIDIA driver.")
         return
     names = [line.strip() for line in said.stdout.splitlines() if line.strip()]
     if said.returncode == 0 and names:
-        yield Check("GPU", "ok", "; ".join(names))
+        yield DoctorCheck("GPU", "ok", "; ".join(names))
     else:
         last = (said.stderr or said.stdout or "it said nothing").strip().splitlines()[-1]
-        yield Check("GPU", "warn", f"nvidia-smi fails: {last}", "Check the NVIDIA driver.")
+        yield DoctorCheck("GPU", "warn", f"nvidia-smi fails: {last}", "Check the NVIDIA driver.")
 
 
-def _disk(workspace: Workspace) -> Iterator[Check]:
-    at = _nearest_folder(workspace.root)
+def _check_disk(workspace: Workspace) -> Iterator[DoctorCheck]:
+    at = _nearest_existing_folder(workspace.root)
     free_mb = shutil.disk_usage(at).free / 1e6
     words = f"{free_mb / 1000:,.1f} GB free at {at}"
-    if free_mb < LEAST_DISK_MB:
-        yield Check("disk", "warn", words, "Free some space, or choose another workspace with --var.")
+    if free_mb < MIN_FREE_DISK_MB:
+        yield DoctorCheck("disk", "warn", words, "Free some space, or choose another workspace with --var.")
     else:
-        yield Check("disk", "ok", words)
+        yield DoctorCheck("disk", "ok", words)
 
 
-def _nearest_folder(path: Path) -> Path:
+def _nearest_existing_folder(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def _workspace(workspace: Workspace) -> Iterator[Check]:
-    at = _nearest_folder(workspace.root)
+def _check_workspace(workspace: Workspace) -> Iterator[DoctorCheck]:
+    at = _nearest_existing_folder(workspace.root)
     try:
         with tempfile.TemporaryFile(dir=at):
             pass
     except OSError as error:
         words = f"{at} cannot be written ({error.strerror})"
-        yield Check("workspace", "fail", words, "Choose another with --var DIR or MOSAIC_VAR.")
+        yield DoctorCheck("workspace", "fail", words, "Choose another with --var DIR or MOSAIC_VAR.")
         return
-    yield Check("workspace", "ok", str(workspace.root) + ("" if at == workspace.root else " (made when needed)"))
+    yield DoctorCheck("workspace", "ok", str(workspace.root) + ("" if at == workspace.root else " (made when needed)"))
 
 
-def _shared_memory() -> Iterator[Check]:
+def _check_shared_memory() -> Iterator[DoctorCheck]:
     shm = Path("/dev/shm")
     if not shm.is_dir():
-        yield Check("shared memory", "warn", "no /dev/shm", "Live frames need it; training does not.")
+        yield DoctorCheck("shared memory", "warn", "no /dev/shm", "Live frames need it; training does not.")
         return
     free_mb = shutil.disk_usage(shm).free / 1e6
     words = f"{free_mb:,.0f} MB free in /dev/shm"
-    if free_mb < LEAST_SHARED_MB:
-        yield Check("shared memory", "warn", words, "Live frames need it. In a container: docker run --shm-size=1g")
+    if free_mb < MIN_SHARED_MEMORY_MB:
+        yield DoctorCheck(
+            "shared memory", "warn", words, "Live frames need it. In a container: docker run --shm-size=1g"
+        )
     else:
-        yield Check("shared memory", "ok", words)
+        yield DoctorCheck("shared memory", "ok", words)
 
 
-def _port(door: Door) -> Iterator[Check]:
+def _check_port(context: CliContext) -> Iterator[DoctorCheck]:
     try:
-        address = door.address()
+        address = context.daemon_address()
     except MosaicError:
         address = None
     if address is not None:
-        yield Check("port", "ok", f"{address.address} is our daemon's")
+        yield DoctorCheck("port", "ok", f"{address.address} is our daemon's")
         return
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -237,40 +241,40 @@ def _port(door: Door) -> Iterator[Check]:
             words = f"{DEFAULT_PORT} is free"
         except OSError:
             words = f"{DEFAULT_PORT} is taken by another program; the daemon uses the next free one"
-    yield Check("port", "ok", words)
+    yield DoctorCheck("port", "ok", words)
 
 
 # --- the daemon, and through it the worker's own environments
 
 
-def _daemon(door: Door) -> Iterator[Check]:
-    log = door.workspace.daemon_log
+def _check_daemon(context: CliContext) -> Iterator[DoctorCheck]:
+    log = context.workspace.daemon_log
     try:
-        status = door.trainer().status()
+        status = context.trainer().status()
     except MosaicError as error:
-        yield Check("daemon", "fail", str(error), f"Its log: {log}")
+        yield DoctorCheck("daemon", "fail", str(error), f"Its log: {log}")
         return
-    yield Check("daemon", "ok", f"pid {status['pid']} at {status['address']}; its log: {log}")
+    yield DoctorCheck("daemon", "ok", f"pid {status['pid']} at {status['address']}; its log: {log}")
 
 
-def _pictures(door: Door) -> Iterator[Check]:
+def _check_rendering(context: CliContext) -> Iterator[DoctorCheck]:
     """A real frame, drawn off screen, from each family that is installed."""
     try:
-        found = door.trainer().ask_worker(_WORKER_OF_FAMILIES, {"ask": "environments"})["environments"]
+        found = context.trainer().ask_worker(_ENVIRONMENTS_WORKER, {"ask": "environments"})["environments"]
     except MosaicError as error:
-        yield Check("environments", "fail", str(error), f"The logs are in {door.workspace.logs}")
+        yield DoctorCheck("environments", "fail", str(error), f"The logs are in {context.workspace.logs}")
         return
     for family in dict.fromkeys(env["family"] for env in found if env["is_installed"]):
-        yield _picture(door, family)
+        yield _check_family_rendering(context, family)
 
 
-def _picture(door: Door, family: str) -> Check:
+def _check_family_rendering(context: CliContext, family: str) -> DoctorCheck:
     name = f"frame: {family}"
     try:
-        said = door.trainer().ask_worker(_WORKER_OF_FAMILIES, {"ask": "probe", "family": family})
+        said = context.trainer().ask_worker(_ENVIRONMENTS_WORKER, {"ask": "probe", "family": family})
     except MosaicError as error:
-        return Check(name, "warn", "no picture", str(error))
+        return DoctorCheck(name, "warn", "no picture", str(error))
     if "shape" not in said:
-        return Check(name, "warn", "no picture", str(said.get("message") or said.get("error") or ""))
+        return DoctorCheck(name, "warn", "no picture", str(said.get("message") or said.get("error") or ""))
     height, width = said["shape"][:2]
-    return Check(name, "ok", f"{width}×{height} in {said['seconds']:.2f} s")
+    return DoctorCheck(name, "ok", f"{width}×{height} in {said['seconds']:.2f} s")

@@ -14,61 +14,67 @@ from typing import Any
 import click
 
 from mosaic import __version__
-from mosaic.cli.door import Door, common_options
-from mosaic.contracts.errors import MosaicError, unknown
+from mosaic.cli.cli_context import CliContext, common_options
+from mosaic.contracts.errors import MosaicError, unknown_name_error
 
-PROGRAM = "mosaic"
-INTERRUPTED = 130
+PROGRAM_NAME = "mosaic"
+INTERRUPTED_EXIT_CODE = 130
 
-SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
-        "gui": ("gui:gui", "Open the workbench: train, watch and compare runs in a window."),
+        "gui": ("gui_command:gui", "Open the workbench: train, watch and compare runs in a window."),
         "demo": ("demo:demo", "Train an agent on CartPole, watch it learn, evaluate it."),
         "doctor": ("doctor:doctor", "Check this machine and say what to do about each problem."),
-        "algorithms": ("catalogue:algorithms", "List the algorithms, or explain one and its settings."),
-        "envs": ("catalogue:envs", "List the environments that can be trained on."),
+        "algorithms": ("catalogue_commands:algorithms", "List the algorithms, or explain one and its settings."),
+        "envs": ("catalogue_commands:envs", "List the environments that can be trained on."),
     },
     "Train": {
-        "train": ("train:train", "Train an agent and watch it."),
-        "run": ("script:run", "Run any script of yours, unedited, with curves and live frames."),
-        "check": ("train:check", "Ask the worker what it would do; nothing is started."),
-        "submit": ("train:submit", "Submit a whole config from a JSON file."),
-        "eval": ("evaluate:evaluate", "Evaluate a run's policy on fresh seeds."),
+        "train": ("train_commands:train", "Train an agent and watch it."),
+        "run": ("script_command:run", "Run any script of yours, unedited, with curves and live frames."),
+        "check": ("train_commands:check", "Ask the worker what it would do; nothing is started."),
+        "submit": ("train_commands:submit", "Submit a whole config from a JSON file."),
+        "eval": ("evaluate_command:evaluate", "Evaluate a run's policy on fresh seeds."),
     },
-    "Look": {
-        "runs": ("runs:runs", "List runs, newest first."),
+    "Inspect": {
+        "runs": ("runs_commands:runs", "List runs, newest first."),
         "show": ("show:show", "Show everything about a run."),
-        "watch": ("watch:watch", "Watch a run's environments, live."),
-        "logs": ("reading:logs", "Print what a run wrote to its console."),
-        "metrics": ("reading:metrics", "Print the metrics of a run."),
-        "config": ("runs:config", "Print the config that made a run."),
-        "diff": ("runs:diff", "Show which settings of two runs differ."),
-        "compare": ("compare:compare", "Compare runs or groups of them: scores, how sure they are, and what differs."),
-        "leaderboard": ("leaderboard:leaderboard", "Rank all evaluated policies, for each environment."),
+        "watch": ("watch_command:watch", "Watch a run's environments, live."),
+        "logs": ("logs_commands:logs", "Print what a run wrote to its console."),
+        "metrics": ("logs_commands:metrics", "Print the metrics of a run."),
+        "config": ("runs_commands:config", "Print the config that made a run."),
+        "diff": ("runs_commands:diff", "Show which settings of two runs differ."),
+        "compare": (
+            "compare_command:compare",
+            "Compare runs or groups of them: scores, how sure they are, and what differs.",
+        ),
+        "leaderboard": ("leaderboard_command:leaderboard", "Rank all evaluated policies, for each environment."),
     },
     "Control": {
-        "cancel": ("control:cancel", "Stop runs, each with a checkpoint."),
-        "pause": ("control:pause", "Pause running runs."),
-        "resume": ("control:resume", "Go on with paused, stopped, failed or lost runs."),
-        "resubmit": ("control:resubmit", "Start a new run from the config of another one."),
+        "cancel": ("control_commands:cancel", "Stop runs, each with a checkpoint."),
+        "pause": ("control_commands:pause", "Pause running runs."),
+        "resume": ("control_commands:resume", "Go on with paused, stopped, failed or lost runs."),
+        "resubmit": ("control_commands:resubmit", "Start a new run from the config of another one."),
     },
-    "Keep order": {
-        "tag": ("labels:tag", "Add tags to a run or remove them."),
-        "note": ("labels:note", "Write or read a run's note."),
-        "archive": ("labels:archive", "Take runs out of the list without deleting them."),
-        "delete": ("labels:delete", "Move finished runs to the trash."),
+    "Organize": {
+        "tag": ("organize_commands:tag", "Add tags to a run or remove them."),
+        "note": ("organize_commands:note", "Write or read a run's note."),
+        "archive": ("organize_commands:archive", "Take runs out of the list without deleting them."),
+        "delete": ("organize_commands:delete", "Move finished runs to the trash."),
         "export": ("export:export", "Write a run's episodes, metrics, curve or whole folder to a file."),
         "import": ("export:import_", "Take in a run that was exported as a zip."),
-        "push": ("hub:push", "Send a run's policy to the Hugging Face Hub."),
-        "pull": ("hub:pull", "Bring a policy from the Hugging Face Hub."),
-        "wandb": ("wandb:wandb", "Weights & Biases: store the key, sync runs, find out why it cannot be reached."),
+        "push": ("hub_commands:push", "Send a run's policy to the Hugging Face Hub."),
+        "pull": ("hub_commands:pull", "Bring a policy from the Hugging Face Hub."),
+        "wandb": (
+            "wandb_commands:wandb",
+            "Weights & Biases: store the key, sync runs, find out why it cannot be reached.",
+        ),
     },
-    "The program itself": {
-        "daemon": ("daemon:daemon", "Start, stop or look at the daemon that holds the runs."),
+    "MOSAIC itself": {
+        "daemon": ("daemon_commands:daemon", "Start, stop or look at the daemon that holds the runs."),
         "completion": ("completion:completion", "Print the script that completes commands in your shell."),
     },
 }
-COMMANDS = {name: row for section in SECTIONS.values() for name, row in section.items()}
+COMMANDS = {name: row for section in COMMAND_SECTIONS.values() for name, row in section.items()}
 
 
 class LazyGroup(click.Group):
@@ -89,12 +95,12 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            raise unknown("command", args[0], COMMANDS)
+            raise unknown_name_error("command", args[0], COMMANDS)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))
-        for title, commands in SECTIONS.items():
+        for title, commands in COMMAND_SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), sentence) for name, (_, sentence) in commands.items()])
 
@@ -119,7 +125,7 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def main(argv: Sequence[str] | None = None, door: Door | None = None) -> int:
+def main(argv: Sequence[str] | None = None, context: CliContext | None = None) -> int:
     """Runs one command and returns its exit code."""
     if sys.platform == "win32":
         click.echo("MOSAIC runs on Linux and macOS. On Windows, use it inside WSL 2.", err=True)
@@ -127,32 +133,32 @@ def main(argv: Sequence[str] | None = None, door: Door | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a sign shows a question mark
-    door = door or Door()
+    context = context or CliContext()
     try:
-        with door:
-            code: Any = cli.main(None if argv is None else list(argv), PROGRAM, standalone_mode=False, obj=door)
+        with context:
+            code: Any = cli.main(None if argv is None else list(argv), PROGRAM_NAME, standalone_mode=False, obj=context)
             sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except MosaicError as error:
-        return _say(str(error), error.exit_code)
+        return _print_error(str(error), error.exit_code)
     except click.UsageError as error:
-        return _say(_usage_sentence(error), error.exit_code)
+        return _print_error(_format_usage_error(error), error.exit_code)
     except click.ClickException as error:
-        return _say(error.format_message(), error.exit_code)
+        return _print_error(error.format_message(), error.exit_code)
     except (KeyboardInterrupt, click.Abort, EOFError):
-        return _say("", INTERRUPTED)
+        return _print_error("", INTERRUPTED_EXIT_CODE)
     except BrokenPipeError:
         # Who read our output went away; the interpreter must not complain when it flushes what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return MosaicError.exit_code
 
 
-def _usage_sentence(error: click.UsageError) -> str:
+def _format_usage_error(error: click.UsageError) -> str:
     sentence = error.format_message()
-    path = error.ctx.command_path if error.ctx is not None else PROGRAM
+    path = error.ctx.command_path if error.ctx is not None else PROGRAM_NAME
     return f"{sentence.rstrip('.')}. See: {path} --help"
 
 
-def _say(sentence: str, code: int) -> int:
-    click.echo(sentence, err=True)
+def _print_error(message: str, code: int) -> int:
+    click.echo(message, err=True)
     return code

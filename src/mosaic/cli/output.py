@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Json = dict[str, Any]
-NOTHING = "–"
+PLACEHOLDER = "–"
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_ID_CHARACTERS = 10
+_SHORT_ID_LENGTH = 10
 """The part of a run id that tells the millisecond."""
 
-ENDED = ("succeeded", "failed", "cancelled", "rejected", "lost")
+OUTCOMES = ("succeeded", "failed", "cancelled", "rejected", "lost")
 OUTCOME_STYLES = {
     "succeeded": "green",
     "failed": "red",
@@ -41,23 +41,23 @@ OUTCOME_STYLES = {
 
 def print_json(data: Any) -> None:
     """Exactly one line on stdout."""
-    click.echo(json.dumps(_finite(data), separators=(", ", ": ")))
+    click.echo(json.dumps(_replace_non_finite(data), separators=(", ", ": ")))
 
 
-def _finite(data: Any) -> Any:
+def _replace_non_finite(data: Any) -> Any:
     """JSON knows no NaN."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
+        return {key: _replace_non_finite(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [_finite(value) for value in data]
+        return [_replace_non_finite(value) for value in data]
     return data
 
 
-def say(sentence: str) -> None:
+def print_message(message: str) -> None:
     """A word to the person at the terminal, never part of the output."""
-    click.echo(sentence, err=True)
+    click.echo(message, err=True)
 
 
 def console(is_stderr: bool = False) -> Console:
@@ -69,7 +69,9 @@ def console(is_stderr: bool = False) -> Console:
     return Console(stderr=is_stderr, width=width, highlight=False, markup=False, emoji=False)
 
 
-def table(*columns: str, right: Iterable[str] = (), cut: Iterable[str] = (), fold: Iterable[str] = ()) -> Table:
+def create_table(
+    *columns: str, right_aligned: Iterable[str] = (), truncate: Iterable[str] = (), wrap: Iterable[str] = ()
+) -> Table:
     """In a narrow terminal, columns named in `cut` lose their end and those in `fold` take more lines; others stay.
 
     Columns named in `right` hold figures.
@@ -77,7 +79,7 @@ def table(*columns: str, right: Iterable[str] = (), cut: Iterable[str] = (), fol
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
-    rights, cuts, folds = set(right), set(cut), set(fold)
+    rights, cuts, folds = set(right_aligned), set(truncate), set(wrap)
     for column in columns:
         made.add_column(
             column,
@@ -88,7 +90,7 @@ def table(*columns: str, right: Iterable[str] = (), cut: Iterable[str] = (), fol
     return made
 
 
-def print_facts(rows: Iterable[tuple[str, str | None]], indent: str = "") -> None:
+def print_fields(rows: Iterable[tuple[str, str | None]], indent: str = "") -> None:
     """Name and value, one a line; rows without a value are left out. Text is wrapped, a path is left whole to copy."""
     from rich.table import Table
     from rich.text import Text
@@ -107,7 +109,7 @@ def print_facts(rows: Iterable[tuple[str, str | None]], indent: str = "") -> Non
         screen.print(line)
 
 
-def status(view: Json) -> str:
+def run_status(view: Json) -> str:
     """The one word for how a run stands."""
     if view["stage"] == "finished":
         return str(view["outcome"])
@@ -117,7 +119,7 @@ def status(view: Json) -> str:
 def short_ids(run_ids: Sequence[str]) -> dict[str, str]:
     """Beginnings that tell these runs apart, as short as can be."""
     ordered = sorted(run_ids)
-    length = _ID_CHARACTERS
+    length = _SHORT_ID_LENGTH
     for one, other in itertools.pairwise(ordered):
         same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
         length = max(length, same + 1)
@@ -125,17 +127,17 @@ def short_ids(run_ids: Sequence[str]) -> dict[str, str]:
 
 
 def short_id(run_id: str) -> str:
-    return run_id[:_ID_CHARACTERS]
+    return run_id[:_SHORT_ID_LENGTH]
 
 
-def count(number: float | None) -> str:
-    return NOTHING if number is None else f"{number:,.0f}"
+def format_count(number: float | None) -> str:
+    return PLACEHOLDER if number is None else f"{number:,.0f}"
 
 
-def figure(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """A metric: about four telling digits."""
     if value is None:
-        return NOTHING
+        return PLACEHOLDER
     if not math.isfinite(value):
         return str(value)
     size = abs(value)
@@ -147,10 +149,10 @@ def figure(value: float | None) -> str:
     return f"{value:,.{digits}f}"
 
 
-def duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """`4.1 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`."""
     if seconds is None:
-        return NOTHING
+        return PLACEHOLDER
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f} s"
     whole = round(seconds)
@@ -163,10 +165,10 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def age(at: float | None, now: float | None = None) -> str:
+def format_age(at: float | None, now: float | None = None) -> str:
     """How long ago, in one unit."""
     if at is None:
-        return NOTHING
+        return PLACEHOLDER
     seconds = max(0.0, (time.time() if now is None else now) - at)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
@@ -174,11 +176,11 @@ def age(at: float | None, now: float | None = None) -> str:
     return f"{seconds:.0f}s"
 
 
-def moment(at: float | None) -> str:
-    return NOTHING if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+def format_timestamp(at: float | None) -> str:
+    return PLACEHOLDER if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
-def size(size_bytes: float) -> str:
+def format_size(size_bytes: float) -> str:
     for unit in ("bytes", "kB", "MB", "GB"):
         if size_bytes < 1000:
             return f"{size_bytes:.0f} {unit}" if unit == "bytes" else f"{size_bytes:.1f} {unit}"
@@ -186,15 +188,15 @@ def size(size_bytes: float) -> str:
     return f"{size_bytes:.1f} TB"
 
 
-def progress(view: Json) -> str:
+def format_progress(view: Json) -> str:
     step, total = view.get("global_step"), view.get("total_timesteps")
     if view.get("kind") == "policy_eval":
         return f"{view.get('episodes') or 0} ep."
     if view.get("outcome") == "succeeded":
         return "100%"  # also where the last update would not have fitted into the steps asked for
     if step is None:
-        return NOTHING
-    return f"{100 * step / total:.0f}%" if total else count(step)
+        return PLACEHOLDER
+    return f"{100 * step / total:.0f}%" if total else format_count(step)
 
 
 def sparkline(values: Sequence[float | None], width: int = 24, bounds: tuple[float, float] | None = None) -> str:

@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from mosaic.cli import output
-from mosaic.cli.arguments import run_argument
-from mosaic.cli.door import Door, command, pass_door
-from mosaic.cli.live import hardware_words, title
+from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.live_view import format_hardware, run_title
+from mosaic.cli.run_arguments import run_argument
 from mosaic.contracts.folder import RunFolder
-from mosaic.hub import ledger as pushes
-from mosaic.sidecar import ledger
+from mosaic.hub import push_state as pushes
+from mosaic.sidecar import sync_state
 
 Json = dict[str, Any]
 
@@ -23,30 +23,30 @@ Json = dict[str, Any]
 @command()
 @run_argument()
 @click.option("-f", "--follow", is_flag=True, help="Watch it live until its end first; Ctrl-C leaves it alone.")
-@pass_door
-def show(door: Door, run: str, follow: bool) -> None:
+@pass_context
+def show(context: CliContext, run: str, follow: bool) -> None:
     """Shows everything about a run: how it stands, its story, its files, its last metrics."""
-    trainer = door.trainer()
+    trainer = context.trainer()
     view = trainer.get(run)
     if follow and view["stage"] != "finished":
-        from mosaic.cli.following import follow as follow_run
+        from mosaic.cli.run_follower import follow as follow_run
 
-        view = follow_run(door, view, may_cancel=False)
-        trainer = door.trainer()
+        view = follow_run(context, view, may_cancel=False)
+        trainer = context.trainer()
     last = {
         series.tag: series.values[-1] for series in trainer.metrics(view["run_id"], last_only=True) if series.values
     }
-    found = files(view["run_dir"])
-    if door.is_json:
-        wandb = ledger.read(view["run_dir"])
+    found = run_files(view["run_dir"])
+    if context.is_json:
+        wandb = sync_state.read(view["run_dir"])
         told = None if wandb is None else wandb.to_json()
         hub = pushes.read(RunFolder(view["run_dir"]))
         output.print_json({**view, "files": found, "metrics": last, "wandb": told, "hub": hub})
         return
-    _print(view, found, last)
+    _print_run(view, found, last)
 
 
-def files(run_dir: str) -> dict[str, str]:
+def run_files(run_dir: str) -> dict[str, str]:
     """What a person may want to open, by what it is; only what is there."""
     folder = RunFolder(run_dir)
     wanted = {
@@ -61,11 +61,11 @@ def files(run_dir: str) -> dict[str, str]:
         "logs": folder.logs,
     }
     found = {name: str(path) for name, path in wanted.items() if _has_content(path)}
-    models = [str(path) for path in sorted(folder.models.glob("*/*.cleanrl_model"))] or _saved(folder)
+    models = [str(path) for path in sorted(folder.models.glob("*/*.cleanrl_model"))] or _script_saved_files(folder)
     return found | ({"model": models[-1]} if models else {})
 
 
-def _saved(folder: RunFolder) -> list[str]:
+def _script_saved_files(folder: RunFolder) -> list[str]:
     """What a script of the user's saved by itself, wherever it put it."""
     try:
         listed = json.loads(folder.analytics.read_text()).get("saved_files") or []
@@ -78,51 +78,53 @@ def _has_content(path: Path) -> bool:
     return any(path.iterdir()) if path.is_dir() else path.exists()
 
 
-def _print(view: Json, found: dict[str, str], last: dict[str, float]) -> None:
+def _print_run(view: Json, files: dict[str, str], last_metrics: dict[str, float]) -> None:
     from rich.text import Text
 
     console = output.console()
-    word = output.status(view)
+    word = output.run_status(view)
     console.print(
-        Text.assemble((word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"), "  ", (title(view), "bold"))
+        Text.assemble(
+            (word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"), "  ", (run_title(view), "bold")
+        )
     )
-    output.print_facts(_facts(view), "  ")
+    output.print_fields(_run_fields(view), "  ")
     if view.get("story"):
-        _section("Story")
+        _print_section_title("Story")
         began = view["story"][0]["at"]
-        output.print_facts(
+        output.print_fields(
             [
-                (f"{output.moment(line['at'])}  +{output.duration(line['at'] - began)}", line["said"])
+                (f"{output.format_timestamp(line['at'])}  +{output.format_duration(line['at'] - began)}", line["message"])
                 for line in view["story"]
             ],
             "  ",
         )
     if len(view.get("attempts") or ()) > 1:
-        _section("Attempts")
-        output.print_facts([(str(attempt["number"]), _attempt(attempt)) for attempt in view["attempts"]], "  ")
-    if last:
-        _section("Last metrics")
-        output.print_facts([(tag, output.figure(value)) for tag, value in sorted(last.items())], "  ")
-    if found:
-        _section(f"Files in {view['run_dir']}")
+        _print_section_title("Attempts")
+        output.print_fields([(str(attempt["number"]), _format_attempt(attempt)) for attempt in view["attempts"]], "  ")
+    if last_metrics:
+        _print_section_title("Last metrics")
+        output.print_fields([(tag, output.format_number(value)) for tag, value in sorted(last_metrics.items())], "  ")
+    if files:
+        _print_section_title(f"Files in {view['run_dir']}")
         root = view["run_dir"].rstrip("/") + "/"
-        output.print_facts([(name, path.removeprefix(root)) for name, path in found.items()], "  ")
+        output.print_fields([(name, path.removeprefix(root)) for name, path in files.items()], "  ")
 
 
-def _section(title: str) -> None:
+def _print_section_title(title: str) -> None:
     click.echo()
     click.secho(title, bold=True)
 
 
-def _facts(view: Json) -> list[tuple[str, Any]]:
+def _run_fields(view: Json) -> list[tuple[str, Any]]:
     step, total = view.get("global_step"), view.get("total_timesteps") if view["kind"] == "train" else None
     episodes = view.get("episodes") or 0
-    share = f" ({output.progress(view)})" if view["stage"] != "finished" else ""
+    share = f" ({output.format_progress(view)})" if view["stage"] != "finished" else ""
     done = f"{step:,}" + (f" of {total:,}{share}" if total else "") if step is not None else None
     span = f"mean of the last {min(100, episodes)} of {episodes:,} episodes"
     started, finished = view.get("started_at"), view.get("finished_at")
     took = (finished or time.time()) - started if started else None
-    hardware = hardware_words(view.get("hardware") or {}) if view["stage"] != "finished" else None
+    hardware = format_hardware(view.get("hardware") or {}) if view["stage"] != "finished" else None
     checkpoint = view.get("checkpoint_step")
     return [
         ("run", view["run_id"]),
@@ -130,16 +132,19 @@ def _facts(view: Json) -> list[tuple[str, Any]]:
         ("why", view.get("reason") if view.get("outcome") != "succeeded" else None),
         ("steps", done),
         ("pace", f"{view['sps']:,.0f} steps/s" if view.get("sps") else None),
-        ("time left", output.duration(view["seconds_left"]) if view.get("seconds_left") is not None else None),
-        ("return", f"{output.figure(view.get('episodic_return'))} ({span})" if episodes else None),
-        ("submitted", output.moment(view["submitted_at"])),
-        ("started", output.moment(started) if started else None),
-        ("finished", f"{output.moment(finished)}, after {output.duration(took)}" if finished and took else None),
+        ("time left", output.format_duration(view["seconds_left"]) if view.get("seconds_left") is not None else None),
+        ("return", f"{output.format_number(view.get('episodic_return'))} ({span})" if episodes else None),
+        ("submitted", output.format_timestamp(view["submitted_at"])),
+        ("started", output.format_timestamp(started) if started else None),
+        (
+            "finished",
+            f"{output.format_timestamp(finished)}, after {output.format_duration(took)}" if finished and took else None,
+        ),
         ("process", f"{view['pid']}" if view.get("pid") else None),
         ("hardware", hardware),
         ("checkpoint", f"step {checkpoint:,}" if checkpoint is not None else None),
-        ("W&B", _wandb_words(view["run_dir"])),
-        ("Hub", _hub_words(view["run_dir"])),
+        ("W&B", _format_wandb_state(view["run_dir"])),
+        ("Hub", _format_hub_state(view["run_dir"])),
         ("group", view.get("group")),
         ("tags", ", ".join(view.get("tags") or ()) or None),
         ("note", view.get("notes")),
@@ -147,7 +152,7 @@ def _facts(view: Json) -> list[tuple[str, Any]]:
     ]
 
 
-def _hub_words(run_dir: str) -> str | None:
+def _format_hub_state(run_dir: str) -> str | None:
     push = pushes.read(RunFolder(run_dir))
     if push is None:
         return None
@@ -156,12 +161,12 @@ def _hub_words(run_dir: str) -> str | None:
     return f"not at {push['repo']}: {push['problem']}"
 
 
-def _wandb_words(run_dir: str) -> str | None:
-    state = ledger.read(run_dir)
+def _format_wandb_state(run_dir: str) -> str | None:
+    state = sync_state.read(run_dir)
     return None if state is None else ", ".join(filter(None, (state.state, state.url, state.error)))
 
 
-def _attempt(attempt: Json) -> str:
+def _format_attempt(attempt: Json) -> str:
     ended = attempt.get("ended_at")
-    span = f", ran {output.duration(ended - attempt['started_at'])}" if ended else ", still running"
-    return f"{output.moment(attempt['started_at'])}{span}{', resumed' if attempt.get('is_resume') else ''}"
+    span = f", ran {output.format_duration(ended - attempt['started_at'])}" if ended else ", still running"
+    return f"{output.format_timestamp(attempt['started_at'])}{span}{', resumed' if attempt.get('is_resume') else ''}"

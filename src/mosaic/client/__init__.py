@@ -1,6 +1,6 @@
 """Connect to the workspace's daemon, starting it where none runs; one typed method a verb."""
 
-from mosaic.client.connect import DaemonAddress, connect, connect_to, read_address, start_daemon
-from mosaic.client.trainer import Trainer
+from mosaic.client.connect import DaemonAddress, connect, connect_remote, read_daemon_address, start_daemon
+from mosaic.client.trainer_client import TrainerClient
 
-__all__ = ["DaemonAddress", "Trainer", "connect", "connect_to", "read_address", "start_daemon"]
+__all__ = ["DaemonAddress", "TrainerClient", "connect", "connect_remote", "read_daemon_address", "start_daemon"]

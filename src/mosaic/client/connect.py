@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import grpc
 
-from mosaic.client.trainer import Trainer
+from mosaic.client.trainer_client import TrainerClient
 from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.auth_proof import PROOF_KEY, compute_proof, constant_time_equals
 from mosaic.contracts.errors import AlreadyRunning, IdentityFailed, NoDaemon
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.processes import ProcessIdentity, is_alive
-from mosaic.contracts.secrets import PROOF_KEY, proof, same
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 
 CHANNEL_OPTIONS = (
@@ -25,7 +25,7 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
 )
-START_PATIENCE_S = 20.0
+START_TIMEOUT_S = 20.0
 
 
 class DaemonAddress(NamedTuple):
@@ -38,7 +38,7 @@ class DaemonAddress(NamedTuple):
     version: str
 
 
-def read_address(workspace: Workspace) -> DaemonAddress | None:
+def read_daemon_address(workspace: Workspace) -> DaemonAddress | None:
     """The daemon that lives in this workspace; none when its process is gone."""
     try:
         said = json.loads(workspace.daemon_file.read_text())
@@ -52,50 +52,51 @@ def read_address(workspace: Workspace) -> DaemonAddress | None:
     return address if is_alive(address.process) else None
 
 
-def connect(workspace: Workspace, may_start: bool = True) -> Trainer:
+def connect(workspace: Workspace, may_start: bool = True) -> TrainerClient:
     """A connection to the workspace's daemon, whose identity has been checked."""
-    address = read_address(workspace)
+    address = read_daemon_address(workspace)
     if address is None:
         if not may_start:
             raise NoDaemon(f"No daemon runs for {workspace.root}. Start one: mosaic daemon start")
         address = start_daemon(workspace)
-    return _connected(address.address, address.token, f"pid {address.process['pid']}, ")
+    return _connect_verified(address.address, address.token, f"pid {address.process['pid']}, ")
 
 
-def connect_to(address: str, token: str) -> Trainer:
+def connect_remote(address: str, token: str) -> TrainerClient:
     """A connection to a daemon of another machine, whose port a tunnel brings here. Nothing is ever started."""
-    return _connected(address, token, "")
+    return _connect_verified(address, token, "")
 
 
-def _connected(address: str, token: str, who: str) -> Trainer:
+def _connect_verified(address: str, token: str, daemon_label: str) -> TrainerClient:
     channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
     try:
-        _check_identity(channel, address, token, who)
+        _check_identity(channel, address, token, daemon_label)
     except BaseException:
         channel.close()
         raise
-    return Trainer(channel, token)
+    return TrainerClient(channel, token)
 
 
-def _check_identity(channel: grpc.Channel, address: str, token: str, who: str) -> None:
+def _check_identity(channel: grpc.Channel, address: str, token: str, daemon_label: str) -> None:
     nonce = secrets.token_hex(16)
     try:
         reply = TrainerStub(channel).Identify(
             pb.IdentifyRequest(nonce=nonce),
-            metadata=((PROOF_KEY, proof(token, "client", nonce)),),
+            metadata=((PROOF_KEY, compute_proof(token, "client", nonce)),),
             timeout=10,
             wait_for_ready=True,
         )
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             raise NoDaemon(
-                f"The daemon ({who}{address}) does not answer. Restart it: mosaic daemon stop && mosaic daemon start"
+                f"The daemon ({daemon_label}{address}) does not answer. "
+                "Restart it: mosaic daemon stop && mosaic daemon start"
             ) from None
         raise IdentityFailed(
             f"Identity check failed: what answers on {address} is not this workspace's daemon "
             f"({error.details()}). Restart it: mosaic daemon stop && mosaic daemon start"
         ) from None
-    if not same(reply.proof, proof(token, "server", nonce)):
+    if not constant_time_equals(reply.proof, compute_proof(token, "server", nonce)):
         raise IdentityFailed(
             f"Identity check failed: what answers on {address} does not know this workspace's token. "
             "Nothing was sent to it. Restart the daemon: mosaic daemon stop && mosaic daemon start"
@@ -116,9 +117,9 @@ def start_daemon(workspace: Workspace) -> DaemonAddress:
             cwd="/",
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
-    deadline = time.monotonic() + START_PATIENCE_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
-        address = read_address(workspace)
+        address = read_daemon_address(workspace)
         if address is not None:
             return address
         # Another process may have won the race to start it; then ours ends and theirs appears.

@@ -71,7 +71,7 @@ class AlreadyRunning(MosaicError):
     exit_code = 75
 
 
-def error_named(name: str) -> type[MosaicError]:
+def error_class(name: str) -> type[MosaicError]:
     """The class behind a name that came over the wire; plain MosaicError when nobody knows it."""
     found: list[type[MosaicError]] = [MosaicError]
     for kind in found:
@@ -81,7 +81,7 @@ def error_named(name: str) -> type[MosaicError]:
     return MosaicError
 
 
-def unknown(what: str, name: str, known: Iterable[str], where: str = "") -> UnknownName:
+def unknown_name_error(what: str, name: str, known: Iterable[str], where: str = "") -> UnknownName:
     """`No algorithm 'pppo' in worker 'cleanrl'. Did you mean 'ppo'? Known: dqn, ppo.`"""
     names = sorted(known)
     lowered = {candidate.lower(): candidate for candidate in reversed(names)}

@@ -37,7 +37,7 @@ class Hello(Event):
     """Step of the checkpoint it goes on from. What an earlier attempt logged above it no longer counts."""
 
 
-class Progress(Event):
+class ProgressReported(Event):
     """Also the worker's heartbeat: about once a second while it steps."""
 
     KIND = "progress"
@@ -71,7 +71,7 @@ class CheckpointSaved(Event):
     """Mean return of the last 100 episodes."""
 
 
-class Environment(Event):
+class EnvironmentSeeded(Event):
     """An environment was reset with a seed: what is needed to make its episodes again."""
 
     KIND = "environment"
@@ -91,7 +91,7 @@ class Artifact(Event):
     size_bytes: int | None = None
 
 
-class Warned(Event):
+class WarningLogged(Event):
     KIND = "warning"
     text: str
     code: str | None = None
@@ -106,12 +106,12 @@ class Anomaly(Event):
     step: int
 
 
-class PausedNow(Event):
+class WorkerPaused(Event):
     KIND = "paused"
     global_step: int
 
 
-class ResumedNow(Event):
+class WorkerResumed(Event):
     KIND = "resumed"
     global_step: int
 
@@ -209,7 +209,7 @@ class SidecarStarted(Event):
     process: ProcessFacts
 
 
-class SidecarNotStarted(Event):
+class SidecarStartFailed(Event):
     KIND = "sidecar_not_started"
     reason: str
 
@@ -280,12 +280,12 @@ class Deleted(Event):
     said: str
 
 
-KINDS: dict[str, type[Event]] = {
+EVENT_TYPES: dict[str, type[Event]] = {
     kind.KIND: kind
     for kind in (
-        Hello, Progress, Metrics, Episodes, CheckpointSaved, Environment, Artifact, Warned, Anomaly,
-        PausedNow, ResumedNow, PolicyEvalStarted, EvalSummaryUpdate, PolicyEvalCompleted, Finished,
-        KeeperStarted, SidecarStarted, SidecarNotStarted,
+        Hello, ProgressReported, Metrics, Episodes, CheckpointSaved, EnvironmentSeeded, Artifact, WarningLogged,
+        Anomaly, WorkerPaused, WorkerResumed, PolicyEvalStarted, EvalSummaryUpdate, PolicyEvalCompleted, Finished,
+        KeeperStarted, SidecarStarted, SidecarStartFailed,
         WorkerStarted, WorkerNotStarted, Sample, PausedBySignal, ResumedBySignal, Escalated, Exited,
         Hyperparameters, TrackingStarted, TrackingEnded, WandbSynced,
     )

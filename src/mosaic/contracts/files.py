@@ -30,7 +30,7 @@ def write_json(path: Path, data: Any, mode: int = 0o644) -> None:
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: str | Path) -> Iterator[IO[bytes]]:
     """A file that appears under its name when it is whole."""
     target = Path(path).absolute()
     part = target.with_name(f".{target.name}.part")

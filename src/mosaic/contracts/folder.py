@@ -17,7 +17,7 @@ WORKSPACE_VARIABLE = "MOSAIC_VAR"
 """Tells every program which workspace is meant."""
 
 
-def file_name(text: str) -> str:
+def to_file_name(text: str) -> str:
     """An environment id or run name as one path component: `ALE/Pong-v5` becomes `ALE_Pong-v5`."""
     return text.replace("/", "_").replace("\\", "_").replace("\0", "_").lstrip(".") or "_"
 
@@ -43,11 +43,11 @@ class Workspace:
         self.daemon_log = self.logs / "trainer.log"
 
     @classmethod
-    def chosen(cls, told: str | os.PathLike[str] | None = None) -> Workspace:
-        return cls(told or os.environ.get(WORKSPACE_VARIABLE) or "var")
+    def resolve(cls, path: str | os.PathLike[str] | None = None) -> Workspace:
+        return cls(path or os.environ.get(WORKSPACE_VARIABLE) or "var")
 
     @classmethod
-    def of(cls, folder: RunFolder) -> Workspace:
+    def containing(cls, folder: RunFolder) -> Workspace:
         """The one that a run lies in."""
         return cls(folder.path.parents[2])
 
@@ -104,7 +104,7 @@ class RunFolder:
 
     def model(self, run_name: str, algo: str) -> Path:
         """The file that users of CleanRL know."""
-        return self.models / file_name(run_name) / f"{file_name(algo)}.cleanrl_model"
+        return self.models / to_file_name(run_name) / f"{to_file_name(algo)}.cleanrl_model"
 
     def journals(self) -> list[Path]:
         """The worker's journal and those of further processes of the run."""

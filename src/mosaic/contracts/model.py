@@ -20,7 +20,7 @@ class Contract(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-def explain(error: ValidationError, prefix: str = "") -> str:
+def format_validation_error(error: ValidationError, prefix: str = "") -> str:
     """One sentence a problem, each beginning with the path of the key it is about."""
     return "; ".join(_sentence(dict(problem), prefix) for problem in error.errors()) + "."
 
@@ -38,9 +38,9 @@ def _sentence(problem: dict[str, Any], prefix: str) -> str:
     return f"{path}: {said[:1].lower()}{said[1:]}{given}"
 
 
-def parsed(kind: type[AnyContract], data: Any, what: str) -> AnyContract:
+def parse_contract(kind: type[AnyContract], data: Any, what: str) -> AnyContract:
     """`data` as a contract, or ConfigRefused saying which keys do not fit."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise ConfigRefused(f"LOG705 {what} refused: {explain(error)}") from None
+        raise ConfigRefused(f"LOG705 {what} refused: {format_validation_error(error)}") from None

@@ -13,7 +13,7 @@ from typing import IO
 _CHUNK_BYTES = 1 << 20
 
 
-def pack(folder: Path, file: IO[bytes], advanced: Callable[[int], object] = lambda _: None) -> None:
+def pack(folder: Path, file: IO[bytes], on_progress: Callable[[int], object] = lambda _: None) -> None:
     """The folder under its own name; links stay links."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
         for path in sorted(folder.rglob("*")):
@@ -26,10 +26,10 @@ def pack(folder: Path, file: IO[bytes], advanced: Callable[[int], object] = lamb
             elif path.is_dir():
                 archive.mkdir(name)
             else:
-                _pack_file(archive, path, name, advanced)
+                _pack_file(archive, path, name, on_progress)
 
 
-def _pack_file(archive: zipfile.ZipFile, path: Path, name: str, advanced: Callable[[int], object]) -> None:
+def _pack_file(archive: zipfile.ZipFile, path: Path, name: str, on_progress: Callable[[int], object]) -> None:
     info = zipfile.ZipInfo(name, _zip_time(path))
     info.compress_type = zipfile.ZIP_DEFLATED
     info.external_attr = path.stat().st_mode << 16
@@ -37,7 +37,7 @@ def _pack_file(archive: zipfile.ZipFile, path: Path, name: str, advanced: Callab
     with open(path, "rb") as source, archive.open(info, "w") as packed:
         while chunk := source.read(_CHUNK_BYTES):
             packed.write(chunk)
-            advanced(len(chunk))
+            on_progress(len(chunk))
 
 
 def _zip_time(path: Path) -> tuple[int, int, int, int, int, int]:

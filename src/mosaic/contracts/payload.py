@@ -7,31 +7,31 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from mosaic.contracts.model import Contract, parsed
+from mosaic.contracts.model import Contract, parse_contract
 
 
-def safe_name(value: str) -> str:
+def validate_safe_name(value: str) -> str:
     if not re.fullmatch(r"[^\W_][\w.@+-]*", value) or ".." in value:
         raise ValueError("expected letters, digits and . _ @ + - only, beginning with a letter or digit")
     return value
 
 
-def _safe_env_id(value: str) -> str:
+def _validate_env_id(value: str) -> str:
     """Gymnasium's own form: [namespace/][module:]name[-vN]."""
     if not re.fullmatch(r"[\w.:/@+-]+", value) or ".." in value or value.startswith(("/", "-")):
         raise ValueError("expected an environment id such as 'CartPole-v1' or 'ALE/Pong-v5'")
     return value
 
 
-def _printable(value: str) -> str:
+def _validate_printable(value: str) -> str:
     if any(ord(char) < 32 and char not in "\n\t" for char in value):
         raise ValueError("expected text without control characters")
     return value
 
 
-SafeName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(safe_name)]
-EnvId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_safe_env_id)]
-Text = Annotated[str, Field(max_length=20_000), AfterValidator(_printable)]
+SafeName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(validate_safe_name)]
+EnvId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_validate_env_id)]
+Text = Annotated[str, Field(max_length=20_000), AfterValidator(_validate_printable)]
 
 
 class WorkerChoice(Contract):
@@ -79,7 +79,7 @@ class Artifacts(Contract):
     """Whether the logs stay when the run has succeeded."""
 
 
-class Gpus(Contract):
+class GpuRequest(Contract):
     requested: Annotated[int, Field(ge=0)] = 0
     mandatory: bool = False
     """Whether to wait for them, and to refuse where there are none."""
@@ -87,7 +87,7 @@ class Gpus(Contract):
 
 class Resources(Contract):
     cpus: Annotated[int, Field(ge=1)] | None = None
-    gpus: Gpus = Gpus()
+    gpus: GpuRequest = GpuRequest()
     memory_mb: Annotated[int, Field(ge=16)] | None = None
     """The most the whole process tree may take."""
 
@@ -108,7 +108,7 @@ class Payload(Contract):
 
     @classmethod
     def parse(cls, data: Any) -> Payload:
-        return parsed(cls, data, "The config was")
+        return parse_contract(cls, data, "The config was")
 
     def to_json(self) -> dict[str, Any]:
         """As it was given: what was not set stays unset."""

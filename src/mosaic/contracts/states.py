@@ -27,10 +27,10 @@ class Outcome(StrEnum):
     """Its keeper vanished; nobody saw how it ended."""
 
 
-class StoryLine(Contract):
+class HistoryEntry(Contract):
     at: float
     stage: Stage
-    said: str
+    message: str
     """One sentence: what happened."""
 
 
@@ -52,7 +52,7 @@ class Attempt(Contract):
     """Likewise in the keeper's file."""
 
 
-class Farewell(Contract):
+class FinalReport(Contract):
     """What the worker said last, before it ended."""
 
     outcome: str
@@ -90,11 +90,11 @@ class RunRecord(Contract):
     started_at: float | None = None
     finished_at: float | None = None
     stop_requested_at: float | None = None
-    farewell: Farewell | None = None
+    farewell: FinalReport | None = None
     capabilities: tuple[str, ...] = ()
     """What its worker said it can do, in its handshake."""
     attempts: tuple[Attempt, ...] = ()
-    story: tuple[StoryLine, ...] = ()
+    story: tuple[HistoryEntry, ...] = ()
 
     @property
     def is_active(self) -> bool:

@@ -16,148 +16,148 @@ import numpy.typing as npt
 
 from mosaic.contracts.errors import BadInput, MissingExtra
 from mosaic.envs.catalogue import FAMILIES
-from mosaic.envs.factory import make, prepare
+from mosaic.envs.factory import ensure_registered, make
 
-SIDE = 84
-STACK = 4
-HELD_FRAMES = 4
-MOST_IDLE_FRAMES = 30
+FRAME_SIZE_PX = 84
+FRAME_STACK = 4
+FRAME_SKIP = 4
+MAX_NOOP_FRAMES = 30
 
-Pictures = npt.NDArray[np.uint8]
+FrameArray = npt.NDArray[np.uint8]
 
 
-class AtariGame(gymnasium.Env[Pictures, Any]):
+class AtariEnv(gymnasium.Env[FrameArray, Any]):
     """Observations are the newest pictures, oldest first: bytes [4, 84, 84]."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
 
     def __init__(
-        self, env_id: str, *, ends_with_life: bool, clips_rewards: bool, render_mode: str | None = None
+        self, env_id: str, *, terminal_on_life_loss: bool, clip_rewards: bool, render_mode: str | None = None
     ) -> None:
-        family = prepare(env_id)
+        family = ensure_registered(env_id)
         if family is None or family.name != "atari":
             raise BadInput(f"{env_id!r} is no Atari game. Choose one such as 'BreakoutNoFrameskip-v4'.")
-        self._made = make(env_id, frameskip=1)
-        core: Any = self._made.unwrapped
-        self._resize = _resizer()
-        self._core = core
+        self._env = make(env_id, frameskip=1)
+        core: Any = self._env.unwrapped
+        self._resize = _make_resizer()
+        self._ale_env = core
         self._ale = core.ale
         self._actions = list(core._action_set)
         meanings = core.get_action_meanings()
-        self._begins_with_fire = len(meanings) >= 3 and meanings[1] == "FIRE"
-        self._ends_with_life = ends_with_life
-        self._clips_rewards = clips_rewards
-        self.spec = self._made.spec
+        self._needs_fire_on_reset = len(meanings) >= 3 and meanings[1] == "FIRE"
+        self._terminal_on_life_loss = terminal_on_life_loss
+        self._clip_rewards = clip_rewards
+        self.spec = self._env.spec
         self.render_mode = render_mode
-        self.observation_space = gymnasium.spaces.Box(0, 255, (STACK, SIDE, SIDE), np.uint8)
+        self.observation_space = gymnasium.spaces.Box(0, 255, (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX), np.uint8)
         self.action_space = gymnasium.spaces.Discrete(len(self._actions))
         height, width = self._ale.getScreenDims()
         self._screens = np.zeros((2, height, width), np.uint8)
-        self._pictures: Pictures = np.zeros((STACK, SIDE, SIDE), np.uint8)
+        self._frame_stack: FrameArray = np.zeros((FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX), np.uint8)
         self._lives = 0
-        self._is_over = True
+        self._is_game_over = True
         self.score = 0.0
         """Of the present game, or of the one that ended with the newest step: not clipped, over all lives."""
-        self.frames = 0
+        self.frame_count = 0
         """Its length in frames."""
 
     @property
-    def is_over(self) -> bool:
+    def is_game_over(self) -> bool:
         """Whether the game itself has ended, and not only a life."""
-        return self._is_over
+        return self._is_game_over
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Pictures, dict[str, Any]]:
+    ) -> tuple[FrameArray, dict[str, Any]]:
         super().reset(seed=seed)
-        if seed is not None or self._is_over:
-            self._begin(seed)
+        if seed is not None or self._is_game_over:
+            self._start_game(seed)
         else:
-            self._hold(0)  # the next life of the same game
-        if self._begins_with_fire:
+            self._repeat_action(0)  # the next life of the same game
+        if self._needs_fire_on_reset:
             # Some games wait for the button, and some of these for a move behind it.
             for action in (1, 2):
-                self._hold(action)
-                if self._is_over:
-                    self._begin(None)
+                self._repeat_action(action)
+                if self._is_game_over:
+                    self._start_game(None)
         self._lives = self._ale.lives()
-        self._pictures = np.repeat(self._seen()[None], STACK, 0)
-        return self._pictures, {}
+        self._frame_stack = np.repeat(self._preprocess_screens()[None], FRAME_STACK, 0)
+        return self._frame_stack, {}
 
-    def _begin(self, seed: int | None) -> None:
-        self._core.reset(seed=seed)
-        self.score, self.frames, self._is_over = 0.0, 0, False
-        for _ in range(int(self.np_random.integers(1, MOST_IDLE_FRAMES + 1))):
+    def _start_game(self, seed: int | None) -> None:
+        self._ale_env.reset(seed=seed)
+        self.score, self.frame_count, self._is_game_over = 0.0, 0, False
+        for _ in range(int(self.np_random.integers(1, MAX_NOOP_FRAMES + 1))):
             self._ale.act(self._actions[0], 1.0)
-            self.frames += 1
+            self.frame_count += 1
             if self._ale.game_over():
-                self._core.reset()
-                self.score, self.frames = 0.0, 0
+                self._ale_env.reset()
+                self.score, self.frame_count = 0.0, 0
         self._ale.getScreenGrayscale(self._screens[0])
         self._screens[1] = self._screens[0]
 
-    def _hold(self, action: int) -> float:
+    def _repeat_action(self, action: int) -> float:
         """Holds an action for some frames, and looks at the newest two."""
         ale, held = self._ale, self._actions[action]
         earned = 0.0
-        for frame in range(HELD_FRAMES):
+        for frame in range(FRAME_SKIP):
             earned += ale.act(held, 1.0)
-            self.frames += 1
-            if frame >= HELD_FRAMES - 2:
-                ale.getScreenGrayscale(self._screens[frame - HELD_FRAMES + 2])
+            self.frame_count += 1
+            if frame >= FRAME_SKIP - 2:
+                ale.getScreenGrayscale(self._screens[frame - FRAME_SKIP + 2])
             if ale.game_over():
-                self._is_over = True
+                self._is_game_over = True
                 break
         self.score += earned
         return earned
 
-    def _seen(self) -> Pictures:
+    def _preprocess_screens(self) -> FrameArray:
         return np.asarray(self._resize(np.maximum(self._screens[0], self._screens[1])))
 
-    def step(self, action: Any) -> tuple[Pictures, float, bool, bool, dict[str, Any]]:
-        earned = self._hold(int(action))
-        self._pictures = np.concatenate((self._pictures[1:], self._seen()[None]))
+    def step(self, action: Any) -> tuple[FrameArray, float, bool, bool, dict[str, Any]]:
+        earned = self._repeat_action(int(action))
+        self._frame_stack = np.concatenate((self._frame_stack[1:], self._preprocess_screens()[None]))
         lives = self._ale.lives()
         has_lost_life = 0 < lives < self._lives
         self._lives = lives
-        is_truncated = self._is_over and bool(self._ale.game_truncated())
-        is_terminal = (self._is_over and not is_truncated) or (self._ends_with_life and has_lost_life)
-        reward = float(np.sign(earned)) if self._clips_rewards else earned
-        return self._pictures, reward, is_terminal, is_truncated, {}
+        is_truncated = self._is_game_over and bool(self._ale.game_truncated())
+        is_terminal = (self._is_game_over and not is_truncated) or (self._terminal_on_life_loss and has_lost_life)
+        reward = float(np.sign(earned)) if self._clip_rewards else earned
+        return self._frame_stack, reward, is_terminal, is_truncated, {}
 
     def render(self) -> Any:
         return self._ale.getScreenRGB()
 
     def close(self) -> None:
-        self._made.close()
+        self._env.close()
 
     # --- coming back
 
     def snapshot(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         """Arrays and facts from which `restore` brings the game back, exactly."""
         state = np.frombuffer(self._ale.cloneState(include_rng=True).serialize(), np.uint8)
-        arrays = {"emulator": state, "pictures": self._pictures, "screens": self._screens}
-        facts = {"lives": self._lives, "is_over": self._is_over, "score": self.score, "frames": self.frames}
+        arrays = {"emulator": state, "pictures": self._frame_stack, "screens": self._screens}
+        facts = {"lives": self._lives, "is_over": self._is_game_over, "score": self.score, "frames": self.frame_count}
         return arrays, facts
 
     def restore(self, arrays: dict[str, npt.NDArray[Any]], facts: dict[str, Any]) -> None:
         import ale_py
 
-        self._core.reset()
+        self._ale_env.reset()
         self._ale.restoreState(ale_py.ALEState(arrays["emulator"].tobytes()))
-        self._pictures = arrays["pictures"]
+        self._frame_stack = arrays["pictures"]
         self._screens[...] = arrays["screens"]
-        self._lives, self._is_over = facts["lives"], facts["is_over"]
-        self.score, self.frames = facts["score"], facts["frames"]
+        self._lives, self._is_game_over = facts["lives"], facts["is_over"]
+        self.score, self.frame_count = facts["score"], facts["frames"]
 
 
-def _resizer() -> Any:
+def _make_resizer() -> Any:
     try:
         import cv2
     except ImportError:
         family = FAMILIES["atari"]
         raise MissingExtra(
-            f"Atari pictures need OpenCV, a part of the {family.title} extra: {family.install}."
+            f"Atari pictures need OpenCV, a part of the {family.title} extra: {family.install_command}."
         ) from None
     cv2.setNumThreads(1)  # a picture is too small to be shared out
-    return lambda picture: cv2.resize(picture, (SIDE, SIDE), interpolation=cv2.INTER_AREA)
+    return lambda picture: cv2.resize(picture, (FRAME_SIZE_PX, FRAME_SIZE_PX), interpolation=cv2.INTER_AREA)

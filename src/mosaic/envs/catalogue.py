@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from mosaic.envs.quiet import silence_mujoco
+from mosaic.envs.warning_filters import silence_mujoco
 
 DISTRIBUTION = "mosaic-rl"
-_NO_SCREEN = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+_HEADLESS_VARIABLES = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 _PYGAME_HELP = "Set SDL_VIDEODRIVER=dummy, or check that pygame can be imported."
 
 _ATARI_GAMES = """
@@ -28,18 +28,18 @@ VideoChess VideoCube VideoPinball WizardOfWor WordZapper YarsRevenge Zaxxon
 
 
 @dataclass(frozen=True)
-class Family:
+class EnvFamily:
     name: str
     title: str
     about: str
     """One sentence for people who choose."""
-    sample: str
+    sample_env_id: str
     """The environment that shows whether the family works here."""
     extra: str | None = None
     """The extra of our distribution that brings it."""
     packages: tuple[str, ...] = ()
     """What must be importable before one can be made."""
-    registers: str | None = None
+    registering_module: str | None = None
     """The module whose import makes its ids known."""
     entry_points: tuple[str, ...] = ()
     """How the entry points of its environments begin."""
@@ -47,7 +47,7 @@ class Family:
     """Recognises its ids where the package that would register them is missing."""
     known_ids: tuple[str, ...] = ()
     """What to list while it is not installed and its ids are not registered."""
-    variables: Mapping[str, str] = field(default_factory=dict)
+    environment_variables: Mapping[str, str] = field(default_factory=dict)
     """Set before the import, unless the user has set them."""
     render_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By name without version: further arguments when pictures are wanted."""
@@ -55,11 +55,11 @@ class Family:
     """What to do where no picture comes."""
     after_import: Callable[[], None] | None = None
     """Called once its packages may be imported."""
-    before_pictures: Callable[[Any], None] | None = None
+    before_rendering: Callable[[Any], None] | None = None
     """Given an environment that will be drawn."""
-    without_pictures: Mapping[str, str] = field(default_factory=dict)
+    no_rendering_variables: Mapping[str, str] = field(default_factory=dict)
     """Set where its graphics cannot be loaded and nobody asked for pictures: it can still be trained."""
-    is_later: bool = False
+    is_unsupported: bool = False
     """Recognised and explained, but not made by this version."""
 
     @property
@@ -67,7 +67,7 @@ class Family:
         return all(find_spec(package) is not None for package in self.packages)
 
     @property
-    def install(self) -> str:
+    def install_command(self) -> str:
         """The command that brings it."""
         return f"pip install '{DISTRIBUTION}[{self.extra}]'" if self.extra else f"pip install {' '.join(self.packages)}"
 
@@ -78,7 +78,7 @@ class Family:
         return self.pattern is not None and re.match(self.pattern, env_id) is not None
 
 
-def _lighten_mujoco(env: Any) -> None:
+def _reduce_mujoco_quality(env: Any) -> None:
     """Shadows and smooth edges take seven eighths of a picture drawn without a graphics card."""
     model = getattr(env.unwrapped, "model", None)
     if model is not None:
@@ -86,108 +86,108 @@ def _lighten_mujoco(env: Any) -> None:
         model.vis.quality.offsamples = 0
 
 
-_ROWS = (
-    Family(
+_FAMILY_ROWS = (
+    EnvFamily(
         name="toy_text",
         title="Toy text",
         about="Small grid worlds and card games with numbered states: FrozenLake, CliffWalking, Taxi, Blackjack.",
-        sample="FrozenLake-v1",
+        sample_env_id="FrozenLake-v1",
         extra="train",
         packages=("gymnasium",),
         entry_points=("gymnasium.envs.toy_text",),
-        variables=_NO_SCREEN,
+        environment_variables=_HEADLESS_VARIABLES,
     ),
-    Family(
+    EnvFamily(
         name="classic_control",
         title="Classic control",
         about="Poles, carts and hills with a handful of numbers to observe: learned in seconds to minutes.",
-        sample="CartPole-v1",
+        sample_env_id="CartPole-v1",
         extra="train",
         packages=("gymnasium",),
         entry_points=("gymnasium.envs.classic_control",),
-        variables=_NO_SCREEN,
+        environment_variables=_HEADLESS_VARIABLES,
     ),
-    Family(
+    EnvFamily(
         name="box2d",
         title="Box2D",
         about="Two-dimensional physics: landing, walking, driving from pixels.",
-        sample="LunarLander-v3",
+        sample_env_id="LunarLander-v3",
         extra="box2d",
         packages=("gymnasium", "Box2D"),
         entry_points=("gymnasium.envs.box2d",),
-        variables=_NO_SCREEN,
+        environment_variables=_HEADLESS_VARIABLES,
     ),
-    Family(
+    EnvFamily(
         name="mujoco",
         title="MuJoCo",
         about="Robots in a physics engine, moved by continuous torques.",
-        sample="HalfCheetah-v5",
+        sample_env_id="HalfCheetah-v5",
         extra="mujoco",
         packages=("gymnasium", "mujoco"),
         entry_points=("gymnasium.envs.mujoco",),
         # Without a screen MuJoCo aborts unless it is told before its import to draw off screen.
-        variables={"MUJOCO_GL": "egl"},
-        without_pictures={"MUJOCO_GL": "disable"},
+        environment_variables={"MUJOCO_GL": "egl"},
+        no_rendering_variables={"MUJOCO_GL": "disable"},
         render_settings={"HalfCheetah": {"camera_name": "track"}},  # else it runs out of the picture
         render_help=(
             "Set MUJOCO_GL=egl (or osmesa), and on Debian or Ubuntu: "
             "apt-get install libegl1 libgl1 libegl-mesa0 libgl1-mesa-dri"
         ),
         after_import=silence_mujoco,
-        before_pictures=_lighten_mujoco,
+        before_rendering=_reduce_mujoco_quality,
     ),
-    Family(
+    EnvFamily(
         name="atari",
         title="Atari",
         about="Games of the Atari 2600, seen as pixels, through the Arcade Learning Environment.",
-        sample="ALE/Pong-v5",
+        sample_env_id="ALE/Pong-v5",
         extra="atari",
         packages=("gymnasium", "ale_py"),
-        registers="ale_py",
+        registering_module="ale_py",
         entry_points=("ale_py",),
         pattern=rf"ALE/|({'|'.join(_ATARI_GAMES)})(-ram)?(NoFrameskip|Deterministic)?-v[0-5]$",
         known_ids=tuple(f"ALE/{game}-v5" for game in _ATARI_GAMES),
-        variables=_NO_SCREEN,
+        environment_variables=_HEADLESS_VARIABLES,
     ),
-    Family(
+    EnvFamily(
         name="minigrid",
         title="MiniGrid",
         about="Grid worlds seen from within, with keys, doors and missions in words.",
-        sample="MiniGrid-Empty-5x5-v0",
+        sample_env_id="MiniGrid-Empty-5x5-v0",
         extra="minigrid",
         packages=("gymnasium", "minigrid"),
-        registers="minigrid",
+        registering_module="minigrid",
         entry_points=("minigrid",),
         pattern=r"(MiniGrid|BabyAI)-",
         known_ids=("MiniGrid-Empty-5x5-v0", "MiniGrid-Empty-8x8-v0", "MiniGrid-DoorKey-5x5-v0"),
-        variables=_NO_SCREEN,
+        environment_variables=_HEADLESS_VARIABLES,
     ),
-    Family(
+    EnvFamily(
         name="procgen",
         title="Procgen",
         about="Sixteen games whose levels are made anew for each episode.",
-        sample="procgen-coinrun-v0",
+        sample_env_id="procgen-coinrun-v0",
         packages=("procgen",),
         pattern=r"procgen[-:/]",
-        is_later=True,
+        is_unsupported=True,
     ),
-    Family(
+    EnvFamily(
         name="pettingzoo",
         title="PettingZoo",
         about="Several agents at once: board games, card games, arcade games.",
-        sample="pettingzoo/connect_four_v3",
+        sample_env_id="pettingzoo/connect_four_v3",
         extra="pettingzoo",
         packages=("pettingzoo",),
         pattern=r"pettingzoo[/:.]",
-        is_later=True,
+        is_unsupported=True,
     ),
-    Family(
+    EnvFamily(
         name="functional",
         title="Functional (JAX)",
         about="Gymnasium's environments as pure functions, for JAX.",
-        sample="phys2d/CartPole-v1",
+        sample_env_id="phys2d/CartPole-v1",
         packages=("gymnasium", "jax"),
         entry_points=("gymnasium.envs.phys2d", "gymnasium.envs.tabular"),
     ),
 )
-FAMILIES: Mapping[str, Family] = {row.name: row for row in _ROWS}
+FAMILIES: Mapping[str, EnvFamily] = {row.name: row for row in _FAMILY_ROWS}

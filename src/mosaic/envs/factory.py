@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName, unknown
-from mosaic.envs.catalogue import DISTRIBUTION, FAMILIES, Family
-from mosaic.envs.quiet import silence_warnings
+from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName, unknown_name_error
+from mosaic.envs.catalogue import DISTRIBUTION, FAMILIES, EnvFamily
+from mosaic.envs.warning_filters import silence_warnings
 
 if TYPE_CHECKING:
     import gymnasium
@@ -21,7 +21,7 @@ MODULES_VARIABLE = "MOSAIC_ENV_MODULES"
 _COMPATIBILITY_LOADERS = ("GymV21Environment", "GymV26Environment")
 
 
-class Listing(TypedDict):
+class EnvListing(TypedDict):
     id: str
     family: str
     is_installed: bool
@@ -32,7 +32,7 @@ class Listing(TypedDict):
 def make(env_id: str, *, render_mode: str | None = None, **settings: Any) -> gymnasium.Env[Any, Any]:
     """One environment, without Gymnasium's checking wrapper. `settings` go to the environment itself."""
     library = _gymnasium()
-    family = prepare(env_id, has_screen=render_mode == "human", needs_pictures=render_mode is not None)
+    family = ensure_registered(env_id, has_screen=render_mode == "human", needs_rendering=render_mode is not None)
     if render_mode is not None:
         settings["render_mode"] = render_mode
         name = env_id.rpartition("-v")[0]
@@ -41,58 +41,58 @@ def make(env_id: str, *, render_mode: str | None = None, **settings: Any) -> gym
     try:
         env = library.make(env_id, disable_env_checker=True, **settings)
     except library.error.DependencyNotInstalled as error:
-        raise _missing(env_id, family, str(error)) from None
+        raise _missing_extra_error(env_id, family, str(error)) from None
     except ImportError as error:
-        raise _missing(env_id, family, str(error)) from error
+        raise _missing_extra_error(env_id, family, str(error)) from error
     except TypeError as error:
-        raise BadInput(f"{env_id!r} does not take these settings ({_keys(settings)}): {error}.") from error
-    if render_mode is not None and family is not None and family.before_pictures is not None:
-        family.before_pictures(env)
+        raise BadInput(f"{env_id!r} does not take these settings ({_format_keys(settings)}): {error}.") from error
+    if render_mode is not None and family is not None and family.before_rendering is not None:
+        family.before_rendering(env)
     return env
 
 
-def prepare(env_id: str, *, has_screen: bool = False, needs_pictures: bool = False) -> Family | None:
+def ensure_registered(env_id: str, *, has_screen: bool = False, needs_rendering: bool = False) -> EnvFamily | None:
     """Makes the id known to Gymnasium, or says why it cannot be; the family it belongs to, if one of ours."""
     gymnasium = _gymnasium()
     silence_warnings()
-    _admit_module(env_id)
+    _check_module_allowed(env_id)
     plain_id = env_id.rpartition(":")[2]
     for family in FAMILIES.values():
         if family.owns_name(plain_id) and plain_id not in gymnasium.registry:
-            _load(family, env_id, has_screen, needs_pictures)
-    spec = _find(env_id, plain_id)
+            _load_family(family, env_id, has_screen, needs_rendering)
+    spec = _find_spec(env_id, plain_id)
     for family in FAMILIES.values():
         if spec is not None and family.owns_entry_point(spec.entry_point):
-            _load(family, env_id, has_screen, needs_pictures)
+            _load_family(family, env_id, has_screen, needs_rendering)
             return family
     return None
 
 
-def list_environments(family: str | None = None) -> list[Listing]:
+def list_environments(family: str | None = None) -> list[EnvListing]:
     """Every id that is known, of one family or of all; those of families that are not installed too."""
     gymnasium = _gymnasium()
     silence_warnings()
     if family is not None and family not in FAMILIES and family != "other":
-        raise unknown("environment family", family, FAMILIES)
+        raise unknown_name_error("environment family", family, FAMILIES)
     for row in FAMILIES.values():
-        if row.registers and row.is_installed and family in (None, row.name):
-            _load(row, row.sample)
-    found = [listing for listing in _registered(gymnasium.registry) if family in (None, listing["family"])]
+        if row.registering_module and row.is_installed and family in (None, row.name):
+            _load_family(row, row.sample_env_id)
+    found = [listing for listing in _iter_registered(gymnasium.registry) if family in (None, listing["family"])]
     for row in FAMILIES.values():
         if family in (None, row.name) and not row.is_installed:
-            found += [Listing(id=i, family=row.name, is_installed=False, extra=row.extra, max_episode_steps=None)
+            found += [EnvListing(id=i, family=row.name, is_installed=False, extra=row.extra, max_episode_steps=None)
                       for i in row.known_ids]  # fmt: skip
     return found
 
 
-def _registered(registry: dict[str, Any]) -> Iterator[Listing]:
+def _iter_registered(registry: dict[str, Any]) -> Iterator[EnvListing]:
     is_installed = {name: row.is_installed for name, row in FAMILIES.items()}
     for env_id in sorted(registry):
         spec = registry[env_id]
         row = next((row for row in FAMILIES.values() if row.owns_entry_point(spec.entry_point)), None)
         if spec.name in _COMPATIBILITY_LOADERS or (row is None and callable(spec.entry_point)):
             continue  # not environments, or stubs that only raise
-        yield Listing(
+        yield EnvListing(
             id=env_id,
             family=row.name if row else "other",
             is_installed=is_installed[row.name] if row else True,
@@ -101,15 +101,15 @@ def _registered(registry: dict[str, Any]) -> Iterator[Listing]:
         )
 
 
-def described(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+def describe_env(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """What a person wants to know of an environment before using it."""
-    from mosaic.envs.spaces import in_words
+    from mosaic.envs.spaces import describe_space
 
     return {
         "id": env.spec.id if env.spec else None,
         "family": family_of(env),
-        "observation_space": in_words(env.observation_space),
-        "action_space": in_words(env.action_space),
+        "observation_space": describe_space(env.observation_space),
+        "action_space": describe_space(env.action_space),
         "max_episode_steps": env.spec.max_episode_steps if env.spec else None,
     }
 
@@ -123,7 +123,7 @@ def family_of(env: gymnasium.Env[Any, Any]) -> str:
 def render_help(env_id: str) -> str:
     """What to do where no picture comes of an environment; empty where nothing is known."""
     try:
-        family = prepare(env_id)
+        family = ensure_registered(env_id)
     except BadInput:  # not one of Gymnasium's: an algorithm may have its own
         return ""
     return family.render_help if family else ""
@@ -136,11 +136,11 @@ def _gymnasium() -> Any:
         raise MissingExtra(f"Environments need the train extra: pip install '{DISTRIBUTION}[train]'.") from None
 
 
-def _admit_module(env_id: str) -> None:
+def _check_module_allowed(env_id: str) -> None:
     module, colon, _ = env_id.rpartition(":")
     if not colon:
         return
-    allowed = {row.registers for row in FAMILIES.values() if row.registers}
+    allowed = {row.registering_module for row in FAMILIES.values() if row.registering_module}
     allowed |= {name.strip() for name in os.environ.get(MODULES_VARIABLE, "").split(",")}
     if module not in allowed:
         raise BadInput(
@@ -149,42 +149,42 @@ def _admit_module(env_id: str) -> None:
         )
 
 
-def _load(family: Family, env_id: str, has_screen: bool = False, needs_pictures: bool = False) -> None:
-    if family.is_later:
+def _load_family(family: EnvFamily, env_id: str, has_screen: bool = False, needs_rendering: bool = False) -> None:
+    if family.is_unsupported:
         raise MissingExtra(f"{env_id!r} belongs to {family.title}, which this version of MOSAIC cannot make yet.")
     if not family.is_installed:
-        raise _missing(env_id, family)
-    for variable, value in family.variables.items():
+        raise _missing_extra_error(env_id, family)
+    for variable, value in family.environment_variables.items():
         if not (has_screen and variable == "SDL_VIDEODRIVER"):
             os.environ.setdefault(variable, value)
     try:
-        _import(family)
+        _import_family(family)
     except (ImportError, RuntimeError, AttributeError) as error:
-        if needs_pictures or not family.without_pictures:
+        if needs_rendering or not family.no_rendering_variables:
             raise BadInput(f"{env_id!r} cannot be made: {error}. {family.render_help}") from error
-        os.environ.update(family.without_pictures)
+        os.environ.update(family.no_rendering_variables)
         for name in [name for name in sys.modules if name.partition(".")[0] in family.packages[1:]]:
             del sys.modules[name]  # half of it may have been imported
-        _import(family)
+        _import_family(family)
 
 
-def _import(family: Family) -> None:
-    if family.registers:
-        importlib.import_module(family.registers)
+def _import_family(family: EnvFamily) -> None:
+    if family.registering_module:
+        importlib.import_module(family.registering_module)
     if family.after_import is not None:
         family.after_import()
 
 
-def _missing(env_id: str, family: Family | None, said: str = "") -> MissingExtra:
+def _missing_extra_error(env_id: str, family: EnvFamily | None, reason: str = "") -> MissingExtra:
     if family is None:
-        return MissingExtra(f"{env_id!r} needs a package that is not installed: {said}")
+        return MissingExtra(f"{env_id!r} needs a package that is not installed: {reason}")
     what = f"the {family.title} extra" if family.extra else f"the package {family.packages[-1]!r}"
     # A package that is there but broken has more to say than its name.
-    why = f" ({said})" if said and family.is_installed else ""
-    return MissingExtra(f"{env_id!r} needs {what}{why}: {family.install}.")
+    why = f" ({reason})" if reason and family.is_installed else ""
+    return MissingExtra(f"{env_id!r} needs {what}{why}: {family.install_command}.")
 
 
-def _find(env_id: str, plain_id: str) -> Any:
+def _find_spec(env_id: str, plain_id: str) -> Any:
     """Gymnasium's record of an id; None where a module that is still to be imported will bring it."""
     registry = _gymnasium().registry
     spec = registry.get(plain_id)
@@ -195,12 +195,12 @@ def _find(env_id: str, plain_id: str) -> Any:
     form = re.fullmatch(r"(?P<name>.+?)(-v(?P<version>\d+))?", plain_id)
     assert form is not None
     versions = sorted(
-        (known.version for known in registry.values() if _base(known) == form["name"] and not _is_stub(known)),
+        (known.version for known in registry.values() if _base_name(known) == form["name"] and not _is_stub(known)),
         key=lambda version: -1 if version is None else version,
     )
     if not versions:
         names = [known for known, record in registry.items() if not _is_stub(record)]
-        raise unknown("environment", plain_id, names)
+        raise unknown_name_error("environment", plain_id, names)
     newest = form["name"] if versions[-1] is None else f"{form['name']}-v{versions[-1]}"
     if form["version"] is None:
         return registry[newest]
@@ -208,7 +208,7 @@ def _find(env_id: str, plain_id: str) -> Any:
     raise UnknownName(f"No environment {plain_id!r}: that version is {kind}. Did you mean {newest!r}?")
 
 
-def _base(spec: Any) -> str:
+def _base_name(spec: Any) -> str:
     return f"{spec.namespace}/{spec.name}" if spec.namespace else str(spec.name)
 
 
@@ -217,5 +217,5 @@ def _is_stub(spec: Any) -> bool:
     return callable(spec.entry_point) and getattr(spec.entry_point, "__module__", "") == "gymnasium.envs"
 
 
-def _keys(settings: dict[str, Any]) -> str:
+def _format_keys(settings: dict[str, Any]) -> str:
     return ", ".join(sorted(settings)) or "none"

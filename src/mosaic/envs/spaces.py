@@ -19,7 +19,7 @@ from mosaic.contracts.errors import BadInput
 
 Array = npt.NDArray[Any]
 Space = gymnasium.Space[Any]
-MOST_ROWS = 1024
+MAX_ONE_HOT_ROWS = 1024
 """Choices whose vectors are made beforehand."""
 
 
@@ -31,29 +31,31 @@ def flat_size(space: Space) -> int:
         return int(space.n)
     if isinstance(space, MultiDiscrete):
         return int(space.nvec.sum())
-    return sum(flat_size(part) for _, part in _parts(space))
+    return sum(flat_size(part) for _, part in _subspaces(space))
 
 
-def left_out(space: Space, name: str = "") -> list[str]:
+def unsupported_parts(space: Space, name: str = "") -> list[str]:
     """The parts that are in no vector, by their place: `mission`, `1.words`; one nameless entry for a whole space."""
     if isinstance(space, (Dict, Tuple)):
-        return [found for key, part in _parts(space) for found in left_out(part, f"{name}.{key}".lstrip("."))]
+        return [
+            found for key, part in _subspaces(space) for found in unsupported_parts(part, f"{name}.{key}".lstrip("."))
+        ]
     return [] if isinstance(space, (Box, MultiBinary, Discrete, MultiDiscrete)) else [name]
 
 
-def in_words(space: Space) -> str:
+def describe_space(space: Space) -> str:
     """As Gymnasium writes it, without bounds, which may be thousands of numbers, and without what only it knows."""
     if isinstance(space, Box):
         return f"Box{space.shape} {space.dtype}"
     if isinstance(space, Dict):
-        return f"Dict({', '.join(f'{key}: {in_words(part)}' for key, part in space.spaces.items())})"
+        return f"Dict({', '.join(f'{key}: {describe_space(part)}' for key, part in space.spaces.items())})"
     if isinstance(space, Tuple):
-        return f"Tuple({', '.join(map(in_words, space.spaces))})"
+        return f"Tuple({', '.join(map(describe_space, space.spaces))})"
     is_plain = isinstance(space, (Discrete, MultiBinary, MultiDiscrete))
     return " ".join(str(space).split()) if is_plain else type(space).__name__
 
 
-def flattener(space: Space) -> Callable[[Any], Array] | None:
+def make_flattener(space: Space) -> Callable[[Any], Array] | None:
     """What makes a vector of an observation; None where it is one already."""
     if isinstance(space, Box) and len(space.shape) == 1:
         return None
@@ -62,20 +64,20 @@ def flattener(space: Space) -> Callable[[Any], Array] | None:
     if isinstance(space, Discrete):
         return _one_hot(int(space.n), int(space.start))
     if isinstance(space, MultiDiscrete):
-        return _several_hot(space)
+        return _multi_one_hot(space)
     if flat_size(space) == 0:
         raise BadInput(f"Observations of the kind {type(space).__name__} cannot be made into one vector.")
-    return _in_a_row(space)
+    return _concatenating_flattener(space)
 
 
-def _parts(space: Space) -> list[tuple[Any, Space]]:
+def _subspaces(space: Space) -> list[tuple[Any, Space]]:
     if isinstance(space, Dict):
         return list(space.spaces.items())
     return list(enumerate(space.spaces)) if isinstance(space, Tuple) else []
 
 
 def _one_hot(count: int, first: int) -> Callable[[Any], Array]:
-    if count <= MOST_ROWS:
+    if count <= MAX_ONE_HOT_ROWS:
         choices = np.eye(count, dtype=np.float32)
         return lambda observation: choices[observation - first]
 
@@ -87,7 +89,7 @@ def _one_hot(count: int, first: int) -> Callable[[Any], Array]:
     return made
 
 
-def _several_hot(space: MultiDiscrete) -> Callable[[Any], Array]:
+def _multi_one_hot(space: MultiDiscrete) -> Callable[[Any], Array]:
     counts = space.nvec.ravel().astype(np.int64)
     size = int(counts.sum())
     shift = np.cumsum(counts) - counts - np.ravel(space.start)
@@ -100,15 +102,15 @@ def _several_hot(space: MultiDiscrete) -> Callable[[Any], Array]:
     return made
 
 
-def _in_a_row(space: Space) -> Callable[[Any], Array]:
+def _concatenating_flattener(space: Space) -> Callable[[Any], Array]:
     size, begins = flat_size(space), 0
     fillers: list[tuple[Any, slice, Callable[[Any], Any]]] = []
-    for key, part in _parts(space):
+    for key, part in _subspaces(space):
         width = flat_size(part)
         if width:
-            fillers.append((key, slice(begins, begins + width), flattener(part) or np.asarray))
+            fillers.append((key, slice(begins, begins + width), make_flattener(part) or np.asarray))
             begins += width
-    kind = np.float64 if _is_precise(space) else np.float32
+    kind = np.float64 if _has_float64(space) else np.float32
 
     def made(observation: Any) -> Array:
         vector = np.empty(size, kind)
@@ -119,6 +121,6 @@ def _in_a_row(space: Space) -> Callable[[Any], Array]:
     return made
 
 
-def _is_precise(space: Space) -> bool:
+def _has_float64(space: Space) -> bool:
     """Whether a part has more digits than a network takes: a normaliser may want them."""
-    return space.dtype == np.float64 or any(_is_precise(part) for _, part in _parts(space))
+    return space.dtype == np.float64 or any(_has_float64(part) for _, part in _subspaces(space))

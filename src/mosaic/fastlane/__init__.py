@@ -4,15 +4,32 @@ One lane is one environment. Its writer renders only while somebody watches; its
 hold it up. This package imports nothing of ours, so that the probe can carry a copy of it into other people's scripts.
 """
 
-from .grid import Shape, as_rgb, compose, fit, grid_shape, scaled, smoothly_scaled
+from .grid import GridShape, as_rgb, compose_grid, fit_size, grid_shape, scale_image, scale_image_smoothly
+from .lane_files import lane_indices, lanes_folder, reap, reap_all
 from .layout import BGRX32, RGB24, Frame
-from .place import lane_indices, lanes_folder, reap, reap_all
 from .reader import LaneReader
 from .tap import FrameTap
-from .view import LaneView, hud
+from .view import LaneView, hud_fields
 from .writer import LaneWriter
 
 __all__ = [
-    "BGRX32", "RGB24", "Frame", "FrameTap", "LaneReader", "LaneView", "LaneWriter", "Shape", "as_rgb", "compose", "fit",
-    "grid_shape", "hud", "lane_indices", "lanes_folder", "reap", "reap_all", "scaled", "smoothly_scaled",
+    "BGRX32",
+    "RGB24",
+    "Frame",
+    "FrameTap",
+    "GridShape",
+    "LaneReader",
+    "LaneView",
+    "LaneWriter",
+    "as_rgb",
+    "compose_grid",
+    "fit_size",
+    "grid_shape",
+    "hud_fields",
+    "lane_indices",
+    "lanes_folder",
+    "reap",
+    "reap_all",
+    "scale_image",
+    "scale_image_smoothly",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ import numpy as np
 MAGIC = int.from_bytes(b"MOSAICFL", "little")
 VERSION = 1
 HEADER_BYTES = 4096
-SLOT_HEAD_BYTES = 256
+SLOT_HEADER_BYTES = 256
 SLOTS = 4
 """With fewer, a fast writer comes round to the slot that a reader is copying."""
 MAX_BYTES = 1 << 30
@@ -29,25 +29,25 @@ FORMATS = {3: RGB24, 4: BGRX32}
 NEEDS_CHECKSUM = platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686")
 
 # Words of the header, eight bytes each. The geometry never changes: a new one is a new file.
-GEOMETRY = struct.Struct("=11Q")
-GEOMETRY_CHECK = 11
-HEAD = 16
+GEOMETRY_STRUCT = struct.Struct("=11Q")
+GEOMETRY_CHECKSUM_WORD = 11
+NEWEST_FRAME_WORD = 16
 """The number of the newest frame; 0 before the first."""
-ENDED = 17
+ENDED_WORD = 17
 """Not 0 once no further frame comes into this file: a newer generation is out, or the writer has closed."""
-REASON_BEGIN = 24
-REASON_END = 25
-REASON_AT, REASON_BYTES = 256, 1024
+REASON_BEGIN_WORD = 24
+REASON_END_WORD = 25
+REASON_OFFSET, REASON_BYTES = 256, 1024
 """Why there is no picture; empty where there is one or may be."""
 
 # Words of a slot's head, then its facts.
-BEGIN = 0
-END = 1
-CHECKSUM = 2
-FACTS = struct.Struct("=qqddddd")
+BEGIN_WORD = 0
+END_WORD = 1
+CHECKSUM_WORD = 2
+FRAME_INFO_STRUCT = struct.Struct("=qqddddd")
 """Episode, step, reward, return, time of the picture, rate, seconds that the picture took."""
-FACTS_AT = 24
-PACE_AT, PACE_BYTES = 128, 128
+FRAME_INFO_OFFSET = 24
+PACE_OFFSET, PACE_BYTES = 128, 128
 
 
 class Geometry(NamedTuple):
@@ -97,34 +97,34 @@ class HeaderInvalid(ValueError):
     """The file is no lane, or one of another version."""
 
 
-def geometry(width: int, height: int, channels: int, generation: int, pid: int, has_checksum: bool) -> Geometry:
+def make_geometry(width: int, height: int, channels: int, generation: int, pid: int, has_checksum: bool) -> Geometry:
     stride = width * channels
     pixels = (stride * height + 63) // 64 * 64
     slots = SLOTS if width else 0
     return Geometry(
-        width, height, channels, stride, slots, SLOT_HEAD_BYTES + pixels if width else 0, generation,
+        width, height, channels, stride, slots, SLOT_HEADER_BYTES + pixels if width else 0, generation,
         int(has_checksum), pid,
     )  # fmt: skip
 
 
-def packed(made: Geometry) -> bytes:
-    words = GEOMETRY.pack(MAGIC, VERSION, *made)
+def pack_header(geometry: Geometry) -> bytes:
+    words = GEOMETRY_STRUCT.pack(MAGIC, VERSION, *geometry)
     return words + struct.pack("=Q", zlib.crc32(words))
 
 
-def parsed(header: bytes, file_bytes: int) -> Geometry:
+def parse_header(header: bytes, file_bytes: int) -> Geometry:
     """The geometry of a lane; HeaderInvalid says what is wrong with it."""
     if len(header) < HEADER_BYTES:
         raise HeaderInvalid("its header is cut short")
-    words = GEOMETRY.unpack_from(header)
+    words = GEOMETRY_STRUCT.unpack_from(header)
     if words[0] != MAGIC:
         raise HeaderInvalid("it does not begin as a lane does")
     if words[1] != VERSION:
         raise HeaderInvalid(f"it is of version {words[1]}; expected {VERSION}")
-    if struct.unpack_from("=Q", header, GEOMETRY.size)[0] != zlib.crc32(header[: GEOMETRY.size]):
+    if struct.unpack_from("=Q", header, GEOMETRY_STRUCT.size)[0] != zlib.crc32(header[: GEOMETRY_STRUCT.size]):
         raise HeaderInvalid("its header is damaged")
     found = Geometry(*words[2:])
-    expected = geometry(
+    expected = make_geometry(
         found.width, found.height, found.channels, found.generation, found.pid, bool(found.has_checksum)
     )
     if found != expected or found.channels not in FORMATS or found.file_bytes > MAX_BYTES:
@@ -134,9 +134,9 @@ def parsed(header: bytes, file_bytes: int) -> Geometry:
     return found
 
 
-def as_text(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     return data.rstrip(b"\0").decode("utf-8", "replace")
 
 
-def as_bytes(text: str, size: int) -> bytes:
+def encode_text(text: str, size: int) -> bytes:
     return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore").encode().ljust(size, b"\0")

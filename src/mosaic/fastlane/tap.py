@@ -15,15 +15,15 @@ import numpy as np
 
 from .writer import LaneWriter
 
-NO_PICTURE = "this environment has no picture"
+NO_FRAME_REASON = "this environment has no picture"
 _BGRX_MASKS = (0xFF0000, 0xFF00, 0xFF)
 
 
-class Unpaintable(Exception):
+class RenderUnavailable(Exception):
     """No picture comes of this environment, and none will."""
 
 
-class Painter:
+class FrameRenderer:
     """Draws one environment, as it would draw itself, whatever render mode it was made with.
 
     The mode is set for the moment of drawing only: some environments do more work at every step when they have one.
@@ -35,37 +35,37 @@ class Painter:
         self._is_prepared = False
         self._options: dict[str, str] = {}
 
-    def paint(self) -> Any:
+    def render_frame(self) -> Any:
         """Bytes [height, width, 3 or 4]; valid until the next step. Raises Unpaintable, or what the drawing raises."""
         core = self._core
         if not self._is_prepared:
             self._is_prepared = True
-            _prepare(core)
+            _prepare_rendering(core)
             if _takes_mode(core):
                 self._options = {"mode": "rgb_array"}
             if "pygame" not in sys.modules:
-                self._draw()  # may import it, and is then cheaper from the next picture on
-        drawn, surfaces = self._draw()
+                self._render()  # may import it, and is then cheaper from the next picture on
+        drawn, surfaces = self._render()
         if surfaces:
-            return surface_bytes(surfaces[-1])
+            return surface_pixels(surfaces[-1])
         if isinstance(drawn, list):  # some older environments give all frames since the last call
             drawn = drawn[-1] if drawn else None
         if not isinstance(drawn, np.ndarray):
-            raise Unpaintable(NO_PICTURE)
+            raise RenderUnavailable(NO_FRAME_REASON)
         return drawn
 
-    def _draw(self) -> tuple[Any, list[Any]]:
+    def _render(self) -> tuple[Any, list[Any]]:
         """What render gives, and the surfaces that it would have read back."""
         surfaces: list[Any] = []
         core = self._core
-        with _handing_over(surfaces):
+        with _capture_surfaces(surfaces):
             if self._options:
                 return core.render(**self._options), surfaces
-            with _in_mode(core):
+            with _rgb_array_mode(core):
                 return core.render(), surfaces
 
 
-def can_paint(env: Any) -> bool:
+def can_render(env: Any) -> bool:
     core = getattr(env, "unwrapped", env)
     known = getattr(core, "metadata", None) or {}
     modes = known.get("render_modes") or known.get("render.modes") or ()
@@ -83,7 +83,7 @@ def _takes_mode(core: Any) -> bool:
 
 
 @contextmanager
-def _in_mode(core: Any) -> Iterator[None]:
+def _rgb_array_mode(core: Any) -> Iterator[None]:
     """The environment in the mode that gives arrays."""
     mode = getattr(core, "render_mode", None)
     if mode == "rgb_array":
@@ -97,7 +97,7 @@ def _in_mode(core: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _handing_over(surfaces: list[Any]) -> Iterator[None]:
+def _capture_surfaces(surfaces: list[Any]) -> Iterator[None]:
     """Surfaces that an environment would read back are handed over instead."""
     pygame = sys.modules.get("pygame")
     module: Any = getattr(pygame, "surfarray", None)
@@ -105,14 +105,14 @@ def _handing_over(surfaces: list[Any]) -> Iterator[None]:
     if read_back is None:
         yield
         return
-    module.pixels3d = _instead(read_back, surfaces)
+    module.pixels3d = _capturing_pixels3d(read_back, surfaces)
     try:
         yield
     finally:
         module.pixels3d = read_back
 
 
-def _instead(read_back: Callable[[Any], Any], surfaces: list[Any]) -> Callable[[Any], Any]:
+def _capturing_pixels3d(read_back: Callable[[Any], Any], surfaces: list[Any]) -> Callable[[Any], Any]:
     """Reading a surface back into an array takes three times as long as drawing it; its bytes are there already."""
     thread = threading.get_ident()
 
@@ -125,16 +125,16 @@ def _instead(read_back: Callable[[Any], Any], surfaces: list[Any]) -> Callable[[
     return pixels3d
 
 
-def surface_bytes(surface: Any) -> Any:
+def surface_pixels(surface: Any) -> Any:
     """The pixels of a 32-bit pygame surface, not copied: blue, green, red, nothing."""
     width, height = surface.get_size()
     rows = np.frombuffer(surface.get_buffer(), np.uint8).reshape(height, surface.get_pitch())
     return rows[:, : width * 4].reshape(height, width, 4)
 
 
-def _prepare(core: Any) -> None:
-    if not can_paint(core):
-        raise Unpaintable(NO_PICTURE)
+def _prepare_rendering(core: Any) -> None:
+    if not can_render(core):
+        raise RenderUnavailable(NO_FRAME_REASON)
     model = getattr(core, "model", None)
     if hasattr(model, "vis") and hasattr(model, "ncam"):
         _prepare_mujoco(core, model)
@@ -145,7 +145,7 @@ def _prepare_mujoco(core: Any, model: Any) -> None:
     has_screen = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) or sys.platform == "darwin"
     if not has_screen and os.environ.setdefault("MUJOCO_GL", "egl") == "glfw":
         # It would not fail but end the process.
-        raise Unpaintable("there is no screen and MUJOCO_GL is glfw; set MUJOCO_GL=egl")
+        raise RenderUnavailable("there is no screen and MUJOCO_GL is glfw; set MUJOCO_GL=egl")
     model.vis.quality.shadowsize = 0
     model.vis.quality.offsamples = 0
     renderer: Any = getattr(core, "mujoco_renderer", None)
@@ -164,21 +164,21 @@ class FrameTap:
     ) -> None:
         self.lane = lane
         self.is_due = lane.is_due
-        self._painter = Painter(env)
+        self._renderer = FrameRenderer(env)
         self._advice = advice
         self._warn = warn
         self._episode = 1
         self._step = 0
         self._return = 0.0
-        if not can_paint(env):
-            lane.unavailable(NO_PICTURE)
+        if not can_render(env):
+            lane.mark_unavailable(NO_FRAME_REASON)
 
     def step(self, reward: float, done: bool) -> None:
         """After each step of the environment, before it is reset."""
         self._step += 1
         self._return += reward
         if self.is_due():
-            self.show(self._episode, self._step, reward, self._return)
+            self.publish_frame(self._episode, self._step, reward, self._return)
         if done:
             self.reset()
 
@@ -189,19 +189,21 @@ class FrameTap:
             self._step = 0
             self._return = 0.0
 
-    def show(self, episode: int, step: int, reward: float, episodic_return: float) -> None:
+    def publish_frame(self, episode: int, step: int, reward: float, episodic_return: float) -> None:
         """Draws and publishes, due or not."""
         started = time.perf_counter()
         try:
-            picture = self._painter.paint()
-        except Unpaintable as error:
-            self.lane.unavailable(str(error))
-            self._tell()
+            picture = self._renderer.render_frame()
+        except RenderUnavailable as error:
+            self.lane.mark_unavailable(str(error))
+            self._warn_once()
             return
         except Exception as error:  # whatever a graphics driver raises, training goes on
             said = f"{type(error).__name__}: {error}"
-            self.lane.unavailable(" ".join(part for part in (f"no picture came ({said[:300]}).", self._advice) if part))
-            self._tell()
+            self.lane.mark_unavailable(
+                " ".join(part for part in (f"no picture came ({said[:300]}).", self._advice) if part)
+            )
+            self._warn_once()
             return
         self.lane.publish(
             picture,
@@ -212,9 +214,9 @@ class FrameTap:
             render_s=time.perf_counter() - started,
         )
         if self.lane.problem is not None:
-            self._tell()
+            self._warn_once()
 
-    def _tell(self) -> None:
+    def _warn_once(self) -> None:
         if self._warn is not None:
             warn, self._warn = self._warn, None
             warn(f"Live frames are off: {self.lane.problem}")

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .lane_files import StrPath, lane_indices
 from .layout import Frame
-from .place import Path, lane_indices
 from .reader import CONNECTED, UNAVAILABLE, WAITING, LaneReader
 
-LIST_S = 0.5
-FIRST_LIST_S = 0.05
+LIST_INTERVAL_S = 0.5
+FIRST_LIST_INTERVAL_S = 0.05
 """While there is nothing to see yet."""
 
 
@@ -20,44 +20,44 @@ class LaneView:
 
     def __init__(
         self,
-        folder: Path,
+        folder: StrPath,
         envs: Sequence[int] = (),
         *,
         rate_hz: float | None = None,
         budget: float | None = None,
-        tell: Callable[..., None] | None = None,
+        log_event: Callable[..., None] | None = None,
     ) -> None:
         self.frames: dict[int, Frame | None] = {}
         """The newest of each environment; none before the first."""
         self._folder = folder
         self._envs = tuple(envs)
-        self._wishes: dict[str, Any] = {"rate_hz": rate_hz, "budget": budget}
+        self._reader_options: dict[str, Any] = {"rate_hz": rate_hz, "budget": budget}
         self._readers: dict[int, LaneReader] = {}
-        self._list_at = 0.0
-        self._tell = tell
-        self._told: set[str] = set()
+        self._next_list_at = 0.0
+        self._log_event = log_event
+        self._logged_events: set[str] = set()
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Whether there is a new frame."""
         now = time.monotonic()
-        if now >= self._list_at:
-            self._list()
-            self._list_at = now + (LIST_S if self._readers else FIRST_LIST_S)
+        if now >= self._next_list_at:
+            self._update_readers()
+            self._next_list_at = now + (LIST_INTERVAL_S if self._readers else FIRST_LIST_INTERVAL_S)
         has_news = False
         for index, reader in self._readers.items():
-            frame = reader.newest()
+            frame = reader.read_newest()
             if frame is not None:
                 has_news = True
                 self.frames[index] = frame
-        self._report()
+        self._log_state()
         return has_news
 
-    def _list(self) -> None:
+    def _update_readers(self) -> None:
         """Environments come and go: a run starts, ends, or is resumed with a lane more or less."""
         wanted = self._envs or lane_indices(self._folder)
         for index in wanted:
             if index not in self._readers:
-                self._readers[index] = LaneReader(self._folder, index, **self._wishes)
+                self._readers[index] = LaneReader(self._folder, index, **self._reader_options)
                 self.frames[index] = None
         # While nothing is there, what was seen last stays to be seen.
         for index in [index for index in self._readers if wanted and index not in wanted]:
@@ -83,39 +83,39 @@ class LaneView:
         return next((reader.reason for reader in self._readers.values() if reader.reason), "")
 
     @property
-    def torn(self) -> int:
-        return sum(reader.torn for reader in self._readers.values())
+    def torn_reads(self) -> int:
+        return sum(reader.torn_reads for reader in self._readers.values())
 
     @property
-    def invalid(self) -> int:
-        return sum(reader.invalid for reader in self._readers.values())
+    def invalid_files(self) -> int:
+        return sum(reader.invalid_files for reader in self._readers.values())
 
-    def _report(self) -> None:
+    def _log_state(self) -> None:
         """Says each thing once."""
-        if self._tell is None:
+        if self._log_event is None:
             return
         state = self.state
         if state == CONNECTED:
-            self._once("fastlane_connected", envs=len(self._readers))
+            self._log_once("fastlane_connected", envs=len(self._readers))
         elif state == UNAVAILABLE:
-            self._once("fastlane_unavailable", reason=self.reason)
+            self._log_once("fastlane_unavailable", reason=self.reason)
         for reader in self._readers.values():
-            if reader.invalid:
-                self._once("fastlane_header_invalid", problem=reader.problem)
-            if reader.gave_up:
-                self._once("fastlane_frame_read_error", env=reader.index, torn=reader.torn)
+            if reader.invalid_files:
+                self._log_once("fastlane_header_invalid", problem=reader.problem)
+            if reader.failed_reads:
+                self._log_once("fastlane_frame_read_error", env=reader.index, torn=reader.torn_reads)
 
-    def _once(self, event: str, **facts: Any) -> None:
-        if self._tell is not None and event not in self._told:
-            self._told.add(event)
-            self._tell(event, **facts)
+    def _log_once(self, event: str, **facts: Any) -> None:
+        if self._log_event is not None and event not in self._logged_events:
+            self._logged_events.add(event)
+            self._log_event(event, **facts)
 
     def close(self) -> None:
         for reader in self._readers.values():
             reader.close()
 
 
-def hud(frame: Frame) -> dict[str, Any]:
+def hud_fields(frame: Frame) -> dict[str, Any]:
     """What stands beside a frame."""
     return {
         "episode": frame.episode,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from PySide6.QtWidgets import QApplication
 
 from mosaic.gui import theme
-from mosaic.gui.forms.policy import policy_workers
-from mosaic.gui.panels.train import train_now
+from mosaic.gui.forms.policy_form import policy_workers
+from mosaic.gui.panels.train_panel import train_now
 from mosaic.gui.run_actions import RUN_ACTIONS
-from mosaic.gui.tables import Action
+from mosaic.gui.ui_specs import Action
 from mosaic.gui.workbench import Workbench
 
 
 def _switch_theme(workbench: Workbench) -> None:
     workbench.settings.put("theme", "light" if theme.is_dark() else "dark")
-    workbench.restyle()
+    workbench.apply_theme()
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -22,7 +22,7 @@ ACTIONS: tuple[Action, ...] = (
         "agent.configure",
         "Configure Agent…",
         "Run",
-        lambda workbench: workbench.form_wanted.emit(None),
+        lambda workbench: workbench.form_requested.emit(None),
         "Ctrl+N",
         "mdi6.tune-variant",
         tip="Choose what to train",
@@ -40,7 +40,7 @@ ACTIONS: tuple[Action, ...] = (
         "agent.policy",
         "Load Trained Policy…",
         "Run",
-        lambda workbench: workbench.page_wanted.emit("policy"),
+        lambda workbench: workbench.page_requested.emit("policy"),
         "Ctrl+L",
         "mdi6.folder-open-outline",
         lambda _: bool(policy_workers()),
@@ -50,7 +50,7 @@ ACTIONS: tuple[Action, ...] = (
         "app.settings",
         "Settings",
         "File",
-        lambda workbench: workbench.page_wanted.emit("settings"),
+        lambda workbench: workbench.page_requested.emit("settings"),
         "Ctrl+,",
         "mdi6.cog-outline",
         tip="Theme, size of the text, shortcuts",
@@ -72,7 +72,7 @@ ACTIONS: tuple[Action, ...] = (
         "app.palette",
         "Command palette",
         "Tools",
-        lambda workbench: workbench.dialog_wanted.emit("palette"),
+        lambda workbench: workbench.dialog_requested.emit("palette"),
         "Ctrl+K",
         "mdi6.magnify",
         tip="Find any action or run by typing",
@@ -81,7 +81,7 @@ ACTIONS: tuple[Action, ...] = (
         "app.trainer",
         "Trainer",
         "Tools",
-        lambda workbench: workbench.page_wanted.emit("trainer"),
+        lambda workbench: workbench.page_requested.emit("trainer"),
         "Ctrl+Shift+T",
         "mdi6.server",
         tip="The daemon, its queue and its log",
@@ -90,7 +90,7 @@ ACTIONS: tuple[Action, ...] = (
         "help.help",
         "Help",
         "Help",
-        lambda workbench: workbench.dialog_wanted.emit("help"),
+        lambda workbench: workbench.dialog_requested.emit("help"),
         "F1",
         "mdi6.help-circle-outline",
         tip="Help for what is in focus, or the guide",
@@ -99,7 +99,7 @@ ACTIONS: tuple[Action, ...] = (
         "help.shortcuts",
         "Keyboard shortcuts",
         "Help",
-        lambda workbench: workbench.dialog_wanted.emit("shortcuts"),
+        lambda workbench: workbench.dialog_requested.emit("shortcuts"),
         "Ctrl+/",
         "mdi6.keyboard-outline",
     ),
@@ -107,14 +107,14 @@ ACTIONS: tuple[Action, ...] = (
         "help.welcome",
         "Welcome page",
         "Help",
-        lambda workbench: workbench.page_wanted.emit("welcome"),
+        lambda workbench: workbench.page_requested.emit("welcome"),
         icon="mdi6.hand-wave-outline",
     ),
     Action(
         "help.about",
         "About MOSAIC",
         "Help",
-        lambda workbench: workbench.dialog_wanted.emit("about"),
+        lambda workbench: workbench.dialog_requested.emit("about"),
         icon="mdi6.information-outline",
     ),
 )

@@ -19,22 +19,22 @@ from PySide6.QtCore import QCoreApplication, QMessageLogContext, Qt, QTimer, QtM
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 
-from mosaic.client import connect_to
+from mosaic.client import connect_remote
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import Workspace
 from mosaic.gui import theme
 from mosaic.gui.actions import ACTIONS
 from mosaic.gui.bridge import Bridge
+from mosaic.gui.gui_settings import GuiSettings
+from mosaic.gui.main_window import MainWindow
 from mosaic.gui.panels import DOCKS, PAGES
-from mosaic.gui.settings import Settings
 from mosaic.gui.views.dialogs import DIALOGS
-from mosaic.gui.window import Window
 from mosaic.gui.workbench import Workbench
 
 # WebEngine, which is loaded when it is first needed, wants this before there is an application.
 QCoreApplication.setAttribute(Qt.ApplicationAttribute.AA_ShareOpenGLContexts)
 
-SWITCH_S = 0.0005
+THREAD_SWITCH_INTERVAL_S = 0.0005
 """So long a thread that is at work keeps the window waiting, at each of its many calls of Qt's; usual is ten times as
 long."""
 
@@ -50,53 +50,53 @@ class Application:
         remote: tuple[str, str] | None = None,
     ) -> None:
         """`remote`: address and token of a trainer that is not this workspace's own."""
-        self.settings = Settings(workspace, settings_path, place=remote[0] if remote else "")
+        self.settings = GuiSettings(workspace, settings_path, workspace_key=remote[0] if remote else "")
         theme.apply(app, self.settings.get("theme", "system"), self.settings.get("font_pt", 10.0))
-        self.bridge = Bridge(workspace, functools.partial(connect_to, *remote) if remote else None)
+        self.bridge = Bridge(workspace, functools.partial(connect_remote, *remote) if remote else None)
         self.workbench = Workbench(workspace, self.bridge, self.settings)
         self.workbench.is_remote = remote is not None
-        self.window = Window(self.workbench, PAGES, DOCKS, ACTIONS, DIALOGS)
-        QGuiApplication.styleHints().colorSchemeChanged.connect(self._scheme_changed)
+        self.window = MainWindow(self.workbench, PAGES, DOCKS, ACTIONS, DIALOGS)
+        QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_color_scheme_changed)
 
     def start(self, run: str | None = None) -> None:
         """Shows the window first; everything else comes to it. `run` is an id, the beginning of one, or `last`."""
-        page = self.settings.get_here("page", "welcome")
-        if selection := self.settings.get_here("selection"):
+        page = self.settings.get_for_workspace("page", "welcome")
+        if selection := self.settings.get_for_workspace("selection"):
             self.workbench.select(selection)
         self.window.show_page(page if page in (row.id for row in PAGES) else "welcome")
         self.window.show()
-        self.workbench.runs.reset.connect(self._arrive, Qt.ConnectionType.SingleShotConnection)
+        self.workbench.runs.reset.connect(self._on_runs_loaded, Qt.ConnectionType.SingleShotConnection)
         if run:
             self.workbench.ask(
                 lambda trainer: trainer.get(run), lambda view: self.workbench.select(view["run_id"]), self.window
             )
-        sys.setswitchinterval(SWITCH_S)
+        sys.setswitchinterval(THREAD_SWITCH_INTERVAL_S)
         gc.freeze()  # widgets and runs stay: going through them all at each collection would stop the window
         self.bridge.start()
-        self.window.start_remembering()
+        self.window.start_saving_layout()
 
-    def _arrive(self) -> None:
+    def _on_runs_loaded(self) -> None:
         """The runs are known: a workspace without any gets the welcome, one with some needs none."""
         gc.freeze()
         runs = self.workbench.runs
-        if len(runs) == 0 and self.window.page == "run":
+        if len(runs) == 0 and self.window.current_page == "run":
             self.window.show_page("welcome")
-        elif len(runs) > 0 and self.window.page == "welcome":
+        elif len(runs) > 0 and self.window.current_page == "welcome":
             self.workbench.select(self.workbench.selection or runs.ids()[0])
             self.window.show_page("run")
 
-    def _scheme_changed(self) -> None:
+    def _on_color_scheme_changed(self) -> None:
         if self.settings.get("theme", "system") == "system":
-            self.workbench.restyle()
+            self.workbench.apply_theme()
 
     def stop(self) -> None:
-        QGuiApplication.styleHints().colorSchemeChanged.disconnect(self._scheme_changed)
+        QGuiApplication.styleHints().colorSchemeChanged.disconnect(self._on_color_scheme_changed)
         self.window.close()
         self.bridge.stop()
 
 
 def main(workspace: Workspace, run: str | None = None, remote: tuple[str, str] | None = None) -> int:
-    qInstallMessageHandler(_hear)
+    qInstallMessageHandler(_handle_qt_message)
     app = QApplication(sys.argv[:1])
     app.setApplicationName("MOSAIC")
     app.setWindowIcon(theme.icon("mdi6.view-grid-outline", "accent"))
@@ -113,9 +113,9 @@ def main(workspace: Workspace, run: str | None = None, remote: tuple[str, str] |
     return code
 
 
-def _hear(kind: QtMsgType, _: QMessageLogContext, text: str) -> None:
+def _handle_qt_message(message_type: QtMsgType, _: QMessageLogContext, text: str) -> None:
     """Qt's own words go to the terminal; where it cannot go on, it would abort with a core dump."""
-    if kind is QtMsgType.QtFatalMsg:
+    if message_type is QtMsgType.QtFatalMsg:
         first = text.strip().splitlines()[0] if text.strip() else "no reason given"
         print(
             f"Qt cannot open a window: {first} Check DISPLAY or WAYLAND_DISPLAY, or use a display that nobody sees: "
@@ -124,5 +124,5 @@ def _hear(kind: QtMsgType, _: QMessageLogContext, text: str) -> None:
             flush=True,
         )
         os._exit(BadInput.exit_code)
-    if kind is not QtMsgType.QtDebugMsg:
+    if message_type is not QtMsgType.QtDebugMsg:
         print(text, file=sys.stderr)

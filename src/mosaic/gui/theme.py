@@ -107,18 +107,18 @@ def terminal_colour(name: str) -> str:
     return tokens_of.get(name, t.text)
 
 
-def apply(app: QApplication, wanted: str, points: float = 10.0) -> None:
+def apply(app: QApplication, theme_name: str, font_size_pt: float = 10.0) -> None:
     """`wanted` is light, dark or system; `points` the size of the plain text."""
     global _current, _points
-    _points = points
+    _points = font_size_pt
     prefers_dark = QGuiApplication.styleHints().colorScheme() is Qt.ColorScheme.Dark
-    _current = DARK if wanted == "dark" or (wanted == "system" and prefers_dark) else LIGHT
+    _current = DARK if theme_name == "dark" or (theme_name == "system" and prefers_dark) else LIGHT
     _icon.cache_clear()
     app.setStyle("Fusion")
     app.setPalette(_palette(_current))
     app.setStyleSheet(_style_sheet(_current))
     font = app.font()
-    font.setPointSizeF(points)
+    font.setPointSizeF(font_size_pt)
     app.setFont(font)
 
 
@@ -138,34 +138,34 @@ def state_icon(state: str) -> QIcon:
     return icon(name, colour)
 
 
-def monospace() -> QFont:
+def monospace_font() -> QFont:
     font = QFontDatabase.systemFont(QFontDatabase.SystemFont.FixedFont)
     font.setPointSizeF(_points - 0.5)
     return font
 
 
-def heading() -> QFont:
+def heading_font() -> QFont:
     font = QApplication.font()
     font.setPointSizeF(_points + 2)
     font.setWeight(QFont.Weight.DemiBold)
     return font
 
 
-def small() -> QFont:
+def small_font() -> QFont:
     """For the numbers along an axis."""
     font = QApplication.font()
     font.setPointSizeF(_points - 2)
     return font
 
 
-def section() -> QFont:
+def section_font() -> QFont:
     """For the heading of a group inside a panel."""
     font = QApplication.font()
     font.setWeight(QFont.Weight.DemiBold)
     return font
 
 
-def note() -> QFont:
+def note_font() -> QFont:
     """For the sentence under a field."""
     font = QApplication.font()
     font.setPointSizeF(_points - 1)
@@ -202,7 +202,7 @@ def _palette(t: Tokens) -> QPalette:
     return palette
 
 
-def _picture(name: str, t: Tokens) -> str:
+def _svg_url(name: str, t: Tokens) -> str:
     """A style sheet that draws a part of a widget draws its arrow or tick too."""
     path = Path(__file__).with_name("pictures") / f"{name}-{'dark' if t is DARK else 'light'}.svg"
     return f'url("{path.as_posix()}")'
@@ -210,7 +210,7 @@ def _picture(name: str, t: Tokens) -> str:
 
 def _style_sheet(t: Tokens) -> str:
     on_accent = t.window if t is DARK else "#ffffff"
-    down, up, check = (_picture(name, t) for name in ("down", "up", "check"))
+    down, up, check = (_svg_url(name, t) for name in ("down", "up", "check"))
     return f"""
     QToolTip {{ color: {t.text}; background: {t.raised}; border: 1px solid {t.line}; padding: 4px; }}
     QPushButton, QToolButton {{ padding: 4px 12px; border: 1px solid {t.line}; border-radius: 4px;

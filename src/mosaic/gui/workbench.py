@@ -11,66 +11,68 @@ from PySide6.QtWidgets import QApplication
 from mosaic.contracts.folder import Workspace
 from mosaic.gui import theme
 from mosaic.gui.bridge import Bridge
-from mosaic.gui.models.events import Events
-from mosaic.gui.models.notes import Notes
-from mosaic.gui.models.runs import Runs
-from mosaic.gui.models.series import Series
-from mosaic.gui.models.training import Environments, Training
-from mosaic.gui.settings import Settings
+from mosaic.gui.gui_settings import GuiSettings
+from mosaic.gui.models.event_log import EventLog
+from mosaic.gui.models.notes_model import Notes
+from mosaic.gui.models.runs_model import Runs
+from mosaic.gui.models.series import RunSeries
+from mosaic.gui.models.training import Training, WorkerEnvironments
 
 Json = dict[str, Any]
 
 
 class Workbench(QObject):
-    page_wanted = Signal(str)
+    page_requested = Signal(str)
     """Show the page with this id: welcome, train, run, compare, trainer, settings."""
-    tab_wanted = Signal(str)
+    tab_requested = Signal(str)
     """Show this tab of the run page."""
-    selected = Signal(object)
+    selection_changed = Signal(object)
     """The run that is looked at has changed: its id, or None."""
-    marked = Signal(list)
+    marks_changed = Signal(list)
     """The runs that are marked in the list (several may be), newest first."""
-    form_wanted = Signal(object)
+    form_requested = Signal(object)
     """Open the train form, filled from this payload; None: as it was left."""
-    compare_wanted = Signal(list)
+    comparison_requested = Signal(list)
     """Put these runs together on the compare page."""
-    said = Signal(str, str)
+    message_posted = Signal(str, str)
     """A passing message and its kind: info, good, warning or bad."""
-    offered = Signal(str, str, object)
+    action_offered = Signal(str, str, object)
     """A passing message with a button: the text, the button's title, and what it does."""
-    dialog_wanted = Signal(str)
+    dialog_requested = Signal(str)
     """Open this dialog: palette, help, shortcuts, about."""
     theme_changed = Signal()
     closing = Signal()
     """The window goes: what was started for it ends now."""
     """Colours or sizes are others now: whoever paints by hand paints again."""
 
-    def __init__(self, workspace: Workspace, bridge: Bridge, settings: Settings, parent: QObject | None = None) -> None:
+    def __init__(
+        self, workspace: Workspace, bridge: Bridge, settings: GuiSettings, parent: QObject | None = None
+    ) -> None:
         super().__init__(parent)
         self.workspace = workspace
         self.bridge = bridge
         self.settings = settings
         self.runs = Runs(bridge, self)
-        self.events = Events(bridge, self)
+        self.events = EventLog(bridge, self)
         self.notes = Notes(bridge, self)
         self.training = Training(bridge, settings, self)
-        self.environments = Environments(bridge, self)
+        self.environments = WorkerEnvironments(bridge, self)
         self.status: Json = {}
         """The daemon's, as last heard; empty while there is none."""
         self.selection: str | None = None
         self.marks: list[str] = []
         self.is_remote = False
         """Whether the trainer is another machine's: its folders and its frames' memory cannot be reached from here."""
-        self._series: dict[str, Series] = {}
-        self.runs.removed.connect(self._leave)
+        self._series: dict[str, RunSeries] = {}
+        self.runs.removed.connect(self._on_runs_removed)
         bridge.connected.connect(self._connected)
-        bridge.polled.connect(lambda _, status: self._connected(status))
-        bridge.lost.connect(lambda _: self._connected({}))
+        bridge.status_polled.connect(lambda _, status: self._connected(status))
+        bridge.connection_lost.connect(lambda _: self._connected({}))
 
     def _connected(self, status: Json) -> None:
         self.status = status
 
-    def _leave(self, run_ids: set[str]) -> None:
+    def _on_runs_removed(self, run_ids: set[str]) -> None:
         """These runs are gone: whoever looked at them looks elsewhere."""
         if self.selection in run_ids:
             self.mark([])
@@ -82,49 +84,49 @@ class Workbench(QObject):
         """Look at this run."""
         if run_id != self.selection:
             self.selection = run_id
-            self.selected.emit(run_id)
+            self.selection_changed.emit(run_id)
         if run_id is not None:
-            self.page_wanted.emit("run")
+            self.page_requested.emit("run")
             if tab is not None:
-                self.tab_wanted.emit(tab)
+                self.tab_requested.emit(tab)
 
     def mark(self, run_ids: list[str]) -> None:
         self.marks = run_ids
-        self.marked.emit(run_ids)
+        self.marks_changed.emit(run_ids)
 
-    def chosen(self) -> list[Json]:
+    def target_runs(self) -> list[Json]:
         """The views that an action is about: the marked runs, else the one that is looked at."""
         ids = self.marks or ([self.selection] if self.selection else [])
         return [view for view in map(self.runs.get, ids) if view is not None]
 
-    def series(self, run_id: str) -> Series:
+    def series(self, run_id: str) -> RunSeries:
         """The run's points; loaded when first asked for, and kept."""
         if run_id not in self._series:
             if len(self._series) >= 64:
                 self._series.pop(next(iter(self._series))).deleteLater()
-            self._series[run_id] = Series(run_id, self.bridge, self)
+            self._series[run_id] = RunSeries(run_id, self.bridge, self)
         return self._series[run_id]
 
-    def restyle(self) -> None:
+    def apply_theme(self) -> None:
         """Applies the theme and the size of the text that are in the settings."""
         app = QApplication.instance()
         assert isinstance(app, QApplication)
         theme.apply(app, self.settings.get("theme", "system"), self.settings.get("font_pt", 10.0))
         self.theme_changed.emit()
 
-    def say(self, text: str, kind: str = "info") -> None:
-        self.said.emit(text, kind)
+    def show_message(self, text: str, kind: str = "info") -> None:
+        self.message_posted.emit(text, kind)
 
-    def offer(self, text: str, title: str, act: Callable[[], None]) -> None:
+    def offer_action(self, text: str, title: str, act: Callable[[], None]) -> None:
         """Says something and offers a way on, or back."""
-        self.offered.emit(text, title, act)
+        self.action_offered.emit(text, title, act)
 
-    def tell_error(self, error: Exception) -> None:
+    def show_error(self, error: Exception) -> None:
         """For `failed=` of the bridge."""
-        self.say(str(error), "bad")
+        self.show_message(str(error), "bad")
 
     def ask(
         self, call: Callable[[Any], Any], then: Callable[[Any], None] | None = None, owner: QObject | None = None
     ) -> None:
         """`bridge.ask`, with errors shown to the user."""
-        self.bridge.ask(call, then, self.tell_error, owner)
+        self.bridge.ask(call, then, self.show_error, owner)

@@ -6,34 +6,34 @@ import json
 from typing import Any
 
 from mosaic import __version__
-from mosaic.hub.description import VIDEO, Description
+from mosaic.hub.description import VIDEO_FILE, PolicyDescription
 
 Json = dict[str, Any]
 
 
-def model_card(policy: Description, evaluation: Json | None, repo: str, has_video: bool) -> str:
+def model_card(policy: PolicyDescription, evaluation: Json | None, repo: str, has_video: bool) -> str:
     """README.md: metadata in YAML, then words for people."""
     parts = [
         _front_matter(policy, evaluation),
         f"# {policy.algo} on {policy.env_id}\n",
-        _opening(policy),
-        _results(policy, evaluation),
-        f"[A recorded episode]({VIDEO})\n" if has_video else "",
-        _usage(policy, repo),
-        _settings(policy),
-        _versions(policy),
+        _introduction(policy),
+        _results_section(policy, evaluation),
+        f"[A recorded episode]({VIDEO_FILE})\n" if has_video else "",
+        _usage_section(policy, repo),
+        _settings_section(policy),
+        _versions_line(policy),
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _front_matter(policy: Description, evaluation: Json | None) -> str:
+def _front_matter(policy: PolicyDescription, evaluation: Json | None) -> str:
     """A JSON string is a YAML string, too: nothing in a name can break out of its line."""
     tags = [policy.env_id, policy.algo, "deep-reinforcement-learning", "reinforcement-learning", "mosaic-rl"]
-    value = reward(evaluation) if evaluation is not None else reward({"avg_return": policy.score})
+    value = format_reward(evaluation) if evaluation is not None else format_reward({"avg_return": policy.score})
     lines = ["---", "library_name: mosaic-rl", "pipeline_tag: reinforcement-learning", "tags:"]
-    lines += [f"- {_quoted(tag)}" for tag in dict.fromkeys(tags)]
+    lines += [f"- {_yaml_string(tag)}" for tag in dict.fromkeys(tags)]
     if value is not None:
-        env, algo = _quoted(policy.env_id), _quoted(policy.algo)
+        env, algo = _yaml_string(policy.env_id), _yaml_string(policy.algo)
         lines += [
             "model-index:",
             f"- name: {algo}",
@@ -46,14 +46,14 @@ def _front_matter(policy: Description, evaluation: Json | None) -> str:
             f"      type: {env}",
             "    metrics:",
             "    - type: mean_reward",
-            f"      value: {_quoted(value)}",
+            f"      value: {_yaml_string(value)}",
             f"      name: {'mean_reward' if evaluation is not None else 'mean_reward of the last training episodes'}",
             "      verified: false",
         ]
     return "\n".join([*lines, "---", ""])
 
 
-def reward(evaluation: Json) -> str | None:
+def format_reward(evaluation: Json) -> str | None:
     """`499.20 +/- 2.40`, as the Hub's leaderboards read it."""
     mean, deviation = evaluation.get("avg_return"), evaluation.get("std_return")
     if mean is None:
@@ -61,16 +61,16 @@ def reward(evaluation: Json) -> str | None:
     return f"{mean:.2f}" if deviation is None else f"{mean:.2f} +/- {deviation:.2f}"
 
 
-def _quoted(text: str) -> str:
+def _yaml_string(text: str) -> str:
     return json.dumps(text)
 
 
-def _opening(policy: Description) -> str:
+def _introduction(policy: PolicyDescription) -> str:
     steps = "" if policy.step is None else f", saved after {policy.step:,} environment steps"
     return f"A policy for `{policy.env_id}`, trained with `{policy.algo}` in MOSAIC {__version__}{steps}.\n"
 
 
-def _results(policy: Description, evaluation: Json | None) -> str:
+def _results_section(policy: PolicyDescription, evaluation: Json | None) -> str:
     if evaluation is None:
         if policy.score is None:
             return ""
@@ -93,7 +93,7 @@ def _results(policy: Description, evaluation: Json | None) -> str:
     return f"## Results\n\nPlayed with {how} on seeds that training did not use.\n\n{_table(rows, ('', ''))}"
 
 
-def _usage(policy: Description, repo: str) -> str:
+def _usage_section(policy: PolicyDescription, repo: str) -> str:
     text = (
         f"## Use it\n\n```bash\npip install 'mosaic-rl[train,hub]'\nmosaic pull {repo}\nmosaic eval last\n```\n\n"
         "The weights are in `safetensors`, everything else is JSON or plain arrays; loading runs no code of this "
@@ -104,23 +104,23 @@ def _usage(policy: Description, repo: str) -> str:
     return text
 
 
-def _settings(policy: Description) -> str:
+def _settings_section(policy: PolicyDescription) -> str:
     rows = [(f"`{name}`", f"`{json.dumps(value)}`") for name, value in sorted(policy.settings.items())]
     return f"## Settings\n\n{_table(rows, ('setting', 'value'))}" if rows else ""
 
 
-def _versions(policy: Description) -> str:
+def _versions_line(policy: PolicyDescription) -> str:
     said = ", ".join(f"{name} {version}" for name, version in sorted(policy.versions.items()))
     return f"Made with {said}.\n" if said else ""
 
 
-def _table(rows: list[tuple[str, str]], heads: tuple[str, str]) -> str:
-    lines = [f"| {heads[0]} | {heads[1]} |", "|---|---|"]
-    lines += [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows]
+def _table(rows: list[tuple[str, str]], headers: tuple[str, str]) -> str:
+    lines = [f"| {headers[0]} | {headers[1]} |", "|---|---|"]
+    lines += [f"| {_escape_cell(name)} | {_escape_cell(value)} |" for name, value in rows]
     return "\n".join(lines) + "\n"
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 

@@ -12,11 +12,11 @@ from mosaic.contracts.errors import BadInput
 from mosaic.contracts.model import Contract
 from mosaic.contracts.payload import EnvId, SafeName
 
-DESCRIPTION = "mosaic.json"
-CARD = "README.md"
-CONFIG = "config.json"
-EVALUATION = "evaluation.json"
-VIDEO = "replay.mp4"
+DESCRIPTION_FILE = "mosaic.json"
+CARD_FILE = "README.md"
+CONFIG_FILE = "config.json"
+EVALUATION_FILE = "evaluation.json"
+VIDEO_FILE = "replay.mp4"
 MODEL_SUFFIX = ".cleanrl_model"
 CHECKPOINT_FILES = ("manifest.json", "weights.safetensors", "state.npz")
 CORE_SETTINGS = ("env_id", "total_timesteps", "seed")
@@ -24,7 +24,7 @@ CORE_SETTINGS = ("env_id", "total_timesteps", "seed")
 Count = Annotated[int, Field(ge=0)]
 
 
-def safe_path(name: str) -> str:
+def check_repo_path(name: str) -> str:
     """A repository is somebody else's: its names must stay below the folder that they are put in."""
     parts = PurePosixPath(name).parts
     is_plain = all(part not in ("..", "/") for part in parts) and name == "/".join(parts)
@@ -33,13 +33,13 @@ def safe_path(name: str) -> str:
     return name
 
 
-def _model_name(name: str) -> str:
+def _check_model_name(name: str) -> str:
     if "/" in name or not name.endswith(MODEL_SUFFIX):
         raise ValueError(f"expected a name that ends in {MODEL_SUFFIX}")
     return name
 
 
-RepoPath = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(safe_path)]
+RepoPath = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(check_repo_path)]
 
 
 class HashedFile(Contract):
@@ -47,7 +47,7 @@ class HashedFile(Contract):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Description(Contract):
+class PolicyDescription(Contract):
     format: Literal[1] = 1
     worker: SafeName
     """Which worker made it, and can load it."""
@@ -63,7 +63,7 @@ class Description(Contract):
     settings: dict[str, Any] = {}
     """The algorithm's own."""
     versions: dict[str, str] = {}
-    model: Annotated[RepoPath, AfterValidator(_model_name)] | None = None
+    model: Annotated[RepoPath, AfterValidator(_check_model_name)] | None = None
     """The file that users of CleanRL know."""
     files: dict[RepoPath, HashedFile]
     """Everything of the policy, except the card, which people may edit."""
@@ -74,7 +74,7 @@ class Description(Contract):
             return {}
         return {f"checkpoints/{self.step}/{name}": name for name in CHECKPOINT_FILES}
 
-    def payload(self) -> dict[str, Any]:
+    def to_payload(self) -> dict[str, Any]:
         """A config that would train it again. It names no path, no program and no account."""
         core = {"env_id": self.env_id, "total_timesteps": self.total_timesteps, "seed": self.seed}
         config: dict[str, Any] = {"algo": self.algo} | {key: value for key, value in core.items() if value is not None}
@@ -87,7 +87,7 @@ class Description(Contract):
         }
 
 
-def hashed(content: Path | bytes) -> HashedFile:
+def hash_content(content: Path | bytes) -> HashedFile:
     if isinstance(content, bytes):
         return HashedFile(size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
     with open(content, "rb") as file:
@@ -95,11 +95,11 @@ def hashed(content: Path | bytes) -> HashedFile:
         return HashedFile(size_bytes=file.tell(), sha256=digest)
 
 
-def check_file(path: Path, said: HashedFile, name: str) -> None:
+def check_file(path: Path, expected: HashedFile, name: str) -> None:
     """BadInput where the bytes are not those that were pushed."""
-    found = hashed(path)
-    if found != said:
-        what = "size" if found.size_bytes != said.size_bytes else "hash"
+    found = hash_content(path)
+    if found != expected:
+        what = "size" if found.size_bytes != expected.size_bytes else "hash"
         raise BadInput(
-            f"{name} is not what {DESCRIPTION} says ({what} mismatch). Pull another revision: --revision SHA"
+            f"{name} is not what {DESCRIPTION_FILE} says ({what} mismatch). Pull another revision: --revision SHA"
         )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from mosaic.contracts.errors import BadInput, MosaicError
 
-LOGIN = "Set HF_TOKEN to a token with write access, or log in with: hf auth login"
+LOGIN_HINT = "Set HF_TOKEN to a token with write access, or log in with: hf auth login"
 
 
-def explained(error: BaseException, repo: str, endpoint: str, is_push: bool) -> MosaicError | None:
+def explain_hub_error(error: BaseException, repo: str, endpoint: str, is_push: bool) -> MosaicError | None:
     """None for what is no answer of the Hub's: a bug, which shows its traceback."""
-    for one in _chain(error):
+    for one in _cause_chain(error):
         status = getattr(getattr(one, "response", None), "status_code", None)
         if isinstance(status, int):
-            return _answered(status, _said(one), repo, endpoint, is_push)
-    for one in _chain(error):
+            return _error_for_status(status, _server_message(one), repo, endpoint, is_push)
+    for one in _cause_chain(error):
         if type(one).__name__ in ("HFValidationError", "HfUriError"):
             return BadInput(f"{repo!r} is no name of a repository; expected OWNER/NAME.")
         if type(one).__name__ == "OfflineModeIsEnabled":
@@ -25,7 +25,7 @@ def explained(error: BaseException, repo: str, endpoint: str, is_push: bool) -> 
             return MosaicError(
                 f"{endpoint} cannot be reached{words}. Check the network and HF_ENDPOINT, and try again."
             )
-    for one in _chain(error):
+    for one in _cause_chain(error):
         if isinstance(one, OSError):
             return MosaicError(f"{one.strerror or one}.")
         if isinstance(one, (ValueError, RuntimeError)):
@@ -33,12 +33,12 @@ def explained(error: BaseException, repo: str, endpoint: str, is_push: bool) -> 
     return None
 
 
-def _answered(status: int, said: str, repo: str, endpoint: str, is_push: bool) -> MosaicError:
-    because = f" ({said})" if said else ""
+def _error_for_status(status: int, message: str, repo: str, endpoint: str, is_push: bool) -> MosaicError:
+    because = f" ({message})" if message else ""
     if status == 401:
-        return BadInput(f"{endpoint} does not accept the token, or there is none (401){because}. {LOGIN}")
+        return BadInput(f"{endpoint} does not accept the token, or there is none (401){because}. {LOGIN_HINT}")
     if status == 403:
-        return BadInput(f"The token may not {'write to' if is_push else 'read'} {repo} (403){because}. {LOGIN}")
+        return BadInput(f"The token may not {'write to' if is_push else 'read'} {repo} (403){because}. {LOGIN_HINT}")
     if status == 404:
         return BadInput(f"{endpoint} has no model {repo} in that revision, or the token may not see it (404).")
     if status in (409, 412):
@@ -50,7 +50,7 @@ def _answered(status: int, said: str, repo: str, endpoint: str, is_push: bool) -
     return MosaicError(f"{endpoint} refused {repo} ({status}){because}.")
 
 
-def _said(error: BaseException) -> str:
+def _server_message(error: BaseException) -> str:
     """The server's own words, where it has any."""
     said = getattr(error, "server_message", None)
     return " ".join(str(said).split())[:200].rstrip(".") if said else ""
@@ -61,7 +61,7 @@ def _first_line(error: BaseException) -> str:
     return lines[0][:200] if lines else type(error).__name__
 
 
-def _chain(error: BaseException) -> list[BaseException]:
+def _cause_chain(error: BaseException) -> list[BaseException]:
     found: list[BaseException] = []
     at: BaseException | None = error
     while at is not None and at not in found:

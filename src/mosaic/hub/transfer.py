@@ -17,27 +17,27 @@ from typing import Any
 
 from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError
 from mosaic.contracts.folder import RunFolder
-from mosaic.hub import foreign
-from mosaic.hub.bundle import Bundle, gather, size_of
+from mosaic.hub import cleanrl_repo
+from mosaic.hub.bundle import HubBundle, build_bundle, content_size_bytes
 from mosaic.hub.description import (
-    CARD,
-    DESCRIPTION,
-    EVALUATION,
+    CARD_FILE,
+    DESCRIPTION_FILE,
+    EVALUATION_FILE,
     MODEL_SUFFIX,
-    VIDEO,
-    Description,
+    VIDEO_FILE,
+    PolicyDescription,
     check_file,
-    safe_path,
+    check_repo_path,
 )
-from mosaic.hub.problems import explained
+from mosaic.hub.problems import explain_hub_error
 
 Json = dict[str, Any]
-SLOWEST_BYTES_S = 50_000
+MIN_BYTES_PER_S = 50_000
 """A file may take as long as it takes on such a line."""
-LARGEST_TEXT_BYTES = 4 << 20
+MAX_TEXT_BYTES = 4 << 20
 
 
-class Teller:
+class ReplyWriter:
     """Says how far it is, one line each, and gives up when nothing was said for too long."""
 
     def __init__(self, descriptor: int, timeout_s: float) -> None:
@@ -45,18 +45,18 @@ class Teller:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
 
-    def say(self, kind: str, **facts: Any) -> None:
+    def send(self, kind: str, **facts: Any) -> None:
         with self._lock:
             os.write(self._descriptor, json.dumps({"kind": kind, **facts}).encode() + b"\n")
 
     def fail(self, error: MosaicError) -> None:
-        self.say("failed", error=type(error).__name__, sentence=str(error))
+        self.send("failed", error=type(error).__name__, sentence=str(error))
 
     @contextmanager
-    def patient(self, size_bytes: int = 0) -> Iterator[None]:
+    def time_limit(self, size_bytes: int = 0) -> Iterator[None]:
         """Around each thing that the Hub is asked for."""
-        limit_s = self._timeout_s + size_bytes / SLOWEST_BYTES_S
-        timer = threading.Timer(limit_s, self._give_up, [limit_s])
+        limit_s = self._timeout_s + size_bytes / MIN_BYTES_PER_S
+        timer = threading.Timer(limit_s, self._abort, [limit_s])
         timer.daemon = True
         timer.start()
         try:
@@ -64,40 +64,42 @@ class Teller:
         finally:
             timer.cancel()
 
-    def _give_up(self, limit_s: float) -> None:
+    def _abort(self, limit_s: float) -> None:
         self.fail(MosaicError(f"{_endpoint()} did not answer within {limit_s:.0f} seconds. Try again later."))
         os._exit(1)  # the main thread waits for a socket and cannot be told
 
 
-def push(request: Json, teller: Teller) -> Json:
+def push(request: Json, writer: ReplyWriter) -> Json:
     folder = RunFolder(request["folder"])
     evaluation = RunFolder(request["evaluation"]) if request.get("evaluation") else None
     model = Path(request["model"]) if request.get("model") else None
-    bundle = gather(folder, Path(request["checkpoint"]), request["repo"], evaluation, bool(request["has_video"]), model)
+    bundle = build_bundle(
+        folder, Path(request["checkpoint"]), request["repo"], evaluation, bool(request["has_video"]), model
+    )
     from huggingface_hub import CommitOperationAdd, HfApi
 
     api = HfApi(library_name="mosaic-rl")
-    with teller.patient():
+    with writer.time_limit():
         # Without --private, an organisation's own default holds.
         repo = api.create_repo(request["repo"], private=True if request.get("is_private") else None, exist_ok=True)
     repo_id = repo.repo_id
-    operations: list[Any] = _deletions(api, repo_id, bundle, teller)
+    operations: list[Any] = _deletions(api, repo_id, bundle, writer)
     total, done = bundle.size_bytes, 0
     for name, content in bundle.files.items():
-        teller.say("progress", file=name, done_bytes=done, total_bytes=total)
-        size = size_of(content)
+        writer.send("progress", file=name, done_bytes=done, total_bytes=total)
+        size = content_size_bytes(content)
         operation = CommitOperationAdd(name, content)
-        with teller.patient(size):
+        with writer.time_limit(size):
             # One by one, so that there is something to tell. What the Hub has already is not sent again.
             api.preupload_lfs_files(repo_id, [operation], num_threads=1, free_memory=False)
         operations.append(operation)
         done += size
     policy = bundle.description
-    with teller.patient(done):
+    with writer.time_limit(done):
         made = api.create_commit(
             repo_id, operations, commit_message=f"{policy.algo} on {policy.env_id}, step {policy.step}"
         )
-    teller.say("progress", file="", done_bytes=total, total_bytes=total)
+    writer.send("progress", file="", done_bytes=total, total_bytes=total)
     return {
         "repo": repo_id,
         "url": f"{_endpoint()}/{repo_id}",
@@ -105,37 +107,39 @@ def push(request: Json, teller: Teller) -> Json:
         "step": policy.step,
         "files": sorted(bundle.files),
         "size_bytes": total,
-        "left_out": list(bundle.left_out),
+        "left_out": list(bundle.omissions),
     }
 
 
-def _deletions(api: Any, repo_id: str, bundle: Bundle, teller: Teller) -> list[Any]:
+def _deletions(api: Any, repo_id: str, bundle: HubBundle, writer: ReplyWriter) -> list[Any]:
     """What an earlier push left and this one does not bring. In a repository that is not ours nothing is removed."""
     from huggingface_hub import CommitOperationDelete
 
-    with teller.patient():
+    with writer.time_limit():
         there = [entry.rfilename for entry in api.model_info(repo_id).siblings or ()]
-    if DESCRIPTION not in there:
+    if DESCRIPTION_FILE not in there:
         return []
-    ours = [name for name in there if name in (EVALUATION, VIDEO) or name.startswith("checkpoints/")]
+    ours = [name for name in there if name in (EVALUATION_FILE, VIDEO_FILE) or name.startswith("checkpoints/")]
     ours += [name for name in there if name.endswith(MODEL_SUFFIX) and "/" not in name]
     return [CommitOperationDelete(name) for name in ours if name not in bundle.files]
 
 
-def pull(request: Json, teller: Teller) -> Json:
+def pull(request: Json, writer: ReplyWriter) -> Json:
     from huggingface_hub import HfApi
 
     api = HfApi(library_name="mosaic-rl")
-    with teller.patient():
+    with writer.time_limit():
         info = api.model_info(request["repo"], revision=request.get("revision"), files_metadata=True)
     listed = {entry.rfilename: entry for entry in info.siblings or ()}
-    download = Download(api, request["repo"], str(info.sha), Path(request["into"]), listed, teller)
-    if DESCRIPTION in listed:
-        policy = _described(download.text(DESCRIPTION))
+    download = HubDownload(api, request["repo"], str(info.sha), Path(request["into"]), listed, writer)
+    if DESCRIPTION_FILE in listed:
+        policy = _parse_description(download.read_text(DESCRIPTION_FILE))
     else:
-        policy = foreign.described(request["repo"], sorted(listed), download.text(CARD) if CARD in listed else "")
+        policy = cleanrl_repo.describe_repo(
+            request["repo"], sorted(listed), download.read_text(CARD_FILE) if CARD_FILE in listed else ""
+        )
     wanted = list(policy.files) or [str(policy.model)]
-    download.fetch([*wanted, CARD] if CARD in listed else wanted)
+    download.fetch([*wanted, CARD_FILE] if CARD_FILE in listed else wanted)
     for name, said in policy.files.items():
         check_file(download.into / name, said, name)
     return {
@@ -147,59 +151,61 @@ def pull(request: Json, teller: Teller) -> Json:
     }
 
 
-def _described(text: str) -> Description:
+def _parse_description(text: str) -> PolicyDescription:
     from pydantic import ValidationError
 
-    from mosaic.contracts.model import explain
+    from mosaic.contracts.model import format_validation_error
 
     try:
-        policy = Description.model_validate_json(text)
+        policy = PolicyDescription.model_validate_json(text)
     except ValidationError as error:
-        raise BadInput(f"The repository's {DESCRIPTION} cannot be used: {explain(error)}") from None
+        raise BadInput(
+            f"The repository's {DESCRIPTION_FILE} cannot be used: {format_validation_error(error)}"
+        ) from None
     missing = [name for name in [*policy.checkpoint_files(), policy.model] if name and name not in policy.files]
     if missing or (policy.step is None and policy.model is None):
-        raise BadInput(f"The repository's {DESCRIPTION} lists no {missing[0] if missing else 'policy'}.")
+        raise BadInput(f"The repository's {DESCRIPTION_FILE} lists no {missing[0] if missing else 'policy'}.")
     return policy
 
 
-class Download:
+class HubDownload:
     """Files of one revision, each checked against what the Hub says of it."""
 
-    def __init__(self, api: Any, repo: str, sha: str, into: Path, listed: dict[str, Any], teller: Teller) -> None:
+    def __init__(self, api: Any, repo: str, sha: str, into: Path, entries: dict[str, Any], writer: ReplyWriter) -> None:
         self.into = into
         self.done_bytes = 0
         self._api = api
         self._repo = repo
         self._sha = sha
-        self._listed = listed
-        self._teller = teller
+        self._entries = entries
+        self._writer = writer
 
-    def text(self, name: str) -> str:
-        if (self._listed[name].size or 0) > LARGEST_TEXT_BYTES:
+    def read_text(self, name: str) -> str:
+        if (self._entries[name].size or 0) > MAX_TEXT_BYTES:
             raise BadInput(f"{name} of {self._repo} is too large to be what it says. It is not downloaded.")
-        return self._one(name).read_text(encoding="utf-8", errors="replace")
+        return self._download_file(name).read_text(encoding="utf-8", errors="replace")
 
     def fetch(self, names: list[str]) -> None:
         for name in names:
-            if name not in self._listed:
+            if name not in self._entries:
                 raise BadInput(f"The repository {self._repo} lacks {name}. Pull another revision: --revision SHA")
-        total = sum(self._listed[name].size or 0 for name in names)
+        total = sum(self._entries[name].size or 0 for name in names)
         for name in names:
-            self._teller.say("progress", file=name, done_bytes=self.done_bytes, total_bytes=total)
-            self.done_bytes += self._one(name).stat().st_size
-        self._teller.say("progress", file="", done_bytes=total, total_bytes=total)
+            self._writer.send("progress", file=name, done_bytes=self.done_bytes, total_bytes=total)
+            self.done_bytes += self._download_file(name).stat().st_size
+        self._writer.send("progress", file="", done_bytes=total, total_bytes=total)
 
-    def _one(self, name: str) -> Path:
-        entry = self._listed[name]
+    def _download_file(self, name: str) -> Path:
+        entry = self._entries[name]
         try:
-            safe_path(name)
+            check_repo_path(name)
         except ValueError:
             raise BadInput(f"The repository {self._repo} holds the path {name!r}, which is refused.") from None
-        with self._teller.patient(entry.size or 0):
+        with self._writer.time_limit(entry.size or 0):
             path = Path(self._api.hf_hub_download(self._repo, name, revision=self._sha, local_dir=self.into))
         if self.into.resolve() not in path.resolve().parents:
             raise BadInput(f"The repository {self._repo} holds the path {name!r}, which is refused.")
-        foreign.check_against_hub(path, name, entry)
+        cleanrl_repo.check_against_hub(path, name, entry)
         return path
 
 
@@ -213,7 +219,7 @@ def main() -> int:
     replies = os.dup(1)
     os.dup2(2, 1)  # what libraries print is not an answer
     request = json.load(sys.stdin)
-    teller = Teller(replies, float(request["timeout_s"]))
+    teller = ReplyWriter(replies, float(request["timeout_s"]))
     try:
         try:
             import huggingface_hub  # noqa: F401 - asked for here, so that it is missed in one place
@@ -225,14 +231,14 @@ def main() -> int:
         except MosaicError:
             raise
         except Exception as error:
-            problem = explained(error, request["repo"], _endpoint(), is_push=request["do"] == "push")
+            problem = explain_hub_error(error, request["repo"], _endpoint(), is_push=request["do"] == "push")
             if problem is None:
                 raise
             raise problem from error
     except MosaicError as error:
         teller.fail(error)
         return 1
-    teller.say("done", **done)
+    teller.send("done", **done)
     return 0
 
 

@@ -22,7 +22,7 @@ class Follower:
     def __init__(self, path: str | os.PathLike[str], offset: int = 0) -> None:
         self.path = path
         self.offset = offset
-        self.garbage = 0
+        self.malformed_count = 0
         """Lines that were no JSON object with seq and kind."""
 
     def read(self, limit_bytes: int = 8 * _CHUNK_BYTES) -> list[Line]:
@@ -46,7 +46,7 @@ class Follower:
             at += len(raw) + 1
             body = _event(raw)
             if body is None:
-                self.garbage += 1 if raw else 0
+                self.malformed_count += 1 if raw else 0
             else:
                 lines.append(Line(body, at))
         self.offset = at

@@ -7,6 +7,6 @@ if __name__ == "__main__":
     # At the end: beside an installed `mosaic` lie other people's modules, which must not hide the standard library's.
     sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-    from mosaic.keeper.keep import main
+    from mosaic.keeper.keeper_loop import main
 
     sys.exit(main(sys.stdin.buffer.read()))

@@ -35,7 +35,7 @@ class _Memory(ctypes.Structure):
     ]
 
 
-class Gpus:
+class GpuMonitor:
     """`newest` is replaced as a whole, and stays empty on a machine without an NVIDIA driver of the last years."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Gpus:
     def _follow(self, library: ctypes.CDLL) -> None:
         devices = _devices(library)
         while devices:
-            self.newest = [_figures(library, device) for device in devices]
+            self.newest = [_read_device(library, device) for device in devices]
             time.sleep(_PERIOD_S)
 
 
@@ -68,7 +68,7 @@ def _devices(library: ctypes.CDLL) -> list[ctypes.c_void_p]:
     return handles
 
 
-def _figures(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, float]:
+def _read_device(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, float]:
     """What a device does not tell stays 0."""
     utilization, memory = _Utilization(), _Memory(version=ctypes.sizeof(_Memory) | 2 << 24)
     library.nvmlDeviceGetUtilizationRates(device, ctypes.byref(utilization))

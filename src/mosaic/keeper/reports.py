@@ -9,50 +9,50 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 
-class Appends(Protocol):
+class JournalWriter(Protocol):
     def append(self, kind: str, /, **facts: Any) -> int: ...
 
 
-class Reports:
+class ReportQueue:
     """Events that could not be written wait, in order and with the time at which they happened."""
 
-    def __init__(self, journal: Appends) -> None:
+    def __init__(self, journal: JournalWriter) -> None:
         self._journal = journal
-        self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
+        self._pending: deque[tuple[str, dict[str, Any]]] = deque()
 
-    def tell(self, kind: str, **facts: Any) -> None:
-        self._waiting.append((kind, {"at": time.time(), **facts}))
+    def report(self, kind: str, **facts: Any) -> None:
+        self._pending.append((kind, {"at": time.time(), **facts}))
         self.flush()
 
-    def tell_if_possible(self, kind: str, **facts: Any) -> None:
+    def report_if_possible(self, kind: str, **facts: Any) -> None:
         """For samples: the next one is as good."""
         if self.flush():
-            self.tell(kind, **facts)
-            self._waiting.clear()
+            self.report(kind, **facts)
+            self._pending.clear()
 
     def flush(self) -> bool:
         """Whether everything is written."""
         try:
-            while self._waiting:
-                kind, facts = self._waiting[0]
+            while self._pending:
+                kind, facts = self._pending[0]
                 self._journal.append(kind, **facts)
-                self._waiting.popleft()
+                self._pending.popleft()
         except OSError:
             return False
         return True
 
-    def settle(self, patience_s: float, sleep: Callable[[float], None] = time.sleep) -> bool:
+    def flush_until(self, timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> bool:
         """Tries until everything is written, for a while."""
         tries_s = 0.0
         while not self.flush():
-            if tries_s >= patience_s:
+            if tries_s >= timeout_s:
                 return False
             sleep(0.5)
             tries_s += 0.5
         return True
 
 
-def sync(path: str | os.PathLike[str]) -> None:
+def try_fsync(path: str | os.PathLike[str]) -> None:
     """Onto the disk; where that cannot be, the file is still as good as the system keeps it."""
     try:
         number = os.open(path, os.O_RDONLY)

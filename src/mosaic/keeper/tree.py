@@ -30,7 +30,7 @@ class Memory(NamedTuple):
     """File and shared-memory pages."""
 
 
-class Reading(NamedTuple):
+class TreeUsage(NamedTuple):
     """A whole tree at one moment."""
 
     cpu_s: float
@@ -100,17 +100,17 @@ def read_memory(proc: str, pid: int) -> Memory:
         return Memory(0.0, 0.0)
 
 
-def read_tree(proc: str, keeper: int) -> Reading:
+def read_tree(proc: str, keeper: int) -> TreeUsage:
     """Time moves from a child to whoever waits for it, so the sum with the keeper's own waits never loses any."""
     tree = descendants(proc, keeper)
     itself = read_process(proc, keeper)
     ticks = sum(process.own_ticks + process.waited_ticks for process in tree) + (itself.waited_ticks if itself else 0)
     living = [process.pid for process in tree if not process.is_zombie]
     private_mb = sum(read_memory(proc, pid).private_mb for pid in living)
-    return Reading(ticks / _TICKS_PER_S, private_mb, len(living))
+    return TreeUsage(ticks / _TICKS_PER_S, private_mb, len(living))
 
 
-def unshared_mb(proc: str, keeper: int) -> float:
+def anonymous_memory_mb(proc: str, keeper: int) -> float:
     """The tree's own memory with pages that a fork shares counted once: exact, and too slow to ask all the time."""
     return sum(_anonymous_mb(proc, process.pid) for process in descendants(proc, keeper) if not process.is_zombie)
 

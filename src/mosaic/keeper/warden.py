@@ -17,7 +17,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP, SIGTERM, Signals
 from typing import NamedTuple
 
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
-from mosaic.keeper.launch import Grace, Limits
+from mosaic.keeper.launch_spec import Grace, Limits
 
 LEFTOVER_GRACE_S = 2.0
 SAMPLE_FIRST_S = 0.3
@@ -56,15 +56,15 @@ class Warden:
         self._has_main_ended = False
         self._term_at = inf
         self._kill_at = inf
-        self._has_termed = False
-        self._has_killed = False
+        self._has_sent_term = False
+        self._has_sent_kill = False
 
-    def tell(self, kind: str, by_signal: bool, now: float) -> list[Order]:
+    def handle_command(self, kind: str, by_signal: bool, now: float) -> list[Order]:
         """A line of the inbox."""
         if self._is_ending:
             return []
         if kind == STOP:
-            return self._end("stop", term_at=now + self._grace_s["stop"])
+            return self._begin_shutdown("stop", term_at=now + self._grace_s["stop"])
         if kind == PAUSE and self._paused_at is None:
             self._paused_at = now
             self._is_stopped_by_signal = by_signal
@@ -77,38 +77,38 @@ class Warden:
 
     def terminate(self, now: float) -> list[Order]:
         """The keeper itself was told to end."""
-        return [] if self._is_ending else self._ask_to_save("keeper_terminated", now)
+        return [] if self._is_ending else self._terminate_main("keeper_terminated", now)
 
     def exceeds_memory(self, private_mb: float) -> bool:
         limit_mb = self._limits["memory_mb"]
         return limit_mb is not None and private_mb > limit_mb and not self._has_main_ended
 
-    def end_for_memory(self, now: float) -> list[Order]:
+    def kill_for_memory(self, now: float) -> list[Order]:
         """A tree that is already being ended has no time left either."""
         if self.cause is None:
             self.cause, self.limit = "memory_limit", self._limits["memory_mb"]
         self._kill_at = now
-        return self.due(now)
+        return self.due_orders(now)
 
-    def main_ended(self, now: float) -> None:
+    def on_main_exited(self, now: float) -> None:
         self._has_main_ended = True
-        if not self._has_termed:
+        if not self._has_sent_term:
             self._term_at = now
         self._kill_at = min(self._kill_at, now + LEFTOVER_GRACE_S)
 
-    def due(self, now: float) -> list[Order]:
+    def due_orders(self, now: float) -> list[Order]:
         """What the clock says. To be asked again and again while anybody is left."""
         seconds = self._limits["seconds"]
         if not self._is_ending and seconds is not None and self._running_s(now) >= seconds:
             self.limit = seconds
-            return self._ask_to_save("time_limit", now)
+            return self._terminate_main("time_limit", now)
         if now >= self._kill_at:
-            is_news = not self._has_killed and not self._has_main_ended
-            self._has_killed = True
+            is_news = not self._has_sent_kill and not self._has_main_ended
+            self._has_sent_kill = True
             return [Order(SIGKILL, True, "escalated" if is_news else None)]
         if now >= self._term_at:
             self._term_at = inf
-            self._has_termed = True
+            self._has_sent_term = True
             return [Order(SIGTERM, True, None if self._has_main_ended else "escalated")]
         return []
 
@@ -120,12 +120,12 @@ class Warden:
         pause_s = now - self._paused_at if self._paused_at is not None else 0.0
         return now - self._started - self._paused_s - pause_s
 
-    def _ask_to_save(self, cause: str, now: float) -> list[Order]:
+    def _terminate_main(self, cause: str, now: float) -> list[Order]:
         """The main process only: a worker whose children die under it cannot save its checkpoint."""
-        orders = self._end(cause, kill_at=now + self._grace_s["stop"])
+        orders = self._begin_shutdown(cause, kill_at=now + self._grace_s["stop"])
         return [*orders, Order(SIGTERM, False, "escalated")]
 
-    def _end(self, cause: str, term_at: float = inf, kill_at: float = inf) -> list[Order]:
+    def _begin_shutdown(self, cause: str, term_at: float = inf, kill_at: float = inf) -> list[Order]:
         self.cause = cause
         self._term_at = term_at
         self._kill_at = min(kill_at, term_at + self._grace_s["term"])

@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 
 from mosaic.contracts.folder import RunFolder
-from mosaic.keeper.launch import Launch
+from mosaic.keeper.launch_spec import LaunchSpec
 from mosaic.keeper.tree import PROC, descendants
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -18,7 +18,7 @@ _HAS_PROC = sys.platform == "linux"
 _PASSES = 16
 
 
-class NotStarted(Exception):
+class WorkerStartError(Exception):
     """There is no worker, and the message says why."""
 
 
@@ -28,7 +28,7 @@ def become_subreaper() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def start_worker(launch: Launch, folder: RunFolder) -> tuple[int, int]:
+def start_worker(launch: LaunchSpec, folder: RunFolder) -> tuple[int, int]:
     """Returns its pid and the size that its stderr log had before."""
     program, cwd = launch["argv"][0], launch["cwd"]
     try:
@@ -48,7 +48,7 @@ def start_worker(launch: Launch, folder: RunFolder) -> tuple[int, int]:
                 start_new_session=True,
             )
     except (OSError, ValueError) as error:
-        raise NotStarted(_reason(error, program, cwd)) from None
+        raise WorkerStartError(_reason(error, program, cwd)) from None
     # The loop waits for everybody at once and would take its status away: Popen is told not to look for it.
     process.returncode = 0
     return process.pid, begin
@@ -87,7 +87,7 @@ def signal_tree(main: int, number: signal.Signals) -> None:
         reached.update(fresh)
 
 
-def is_group_left(main: int) -> bool:
+def is_process_group_alive(main: int) -> bool:
     """Only for systems where orphans are not ours to wait for."""
     if _HAS_PROC:
         return False

@@ -15,9 +15,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from mosaic.contracts.errors import MosaicError, unknown
+from mosaic.contracts.errors import MosaicError, unknown_name_error
 
-WORKERS = "mosaic.workers"
+ENTRY_POINT_GROUP = "mosaic.workers"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class WorkerDescription:
     """Reads the algorithms out of a folder of the user's, such as a checkout of CleanRL, without running anything."""
 
     @property
-    def log(self) -> str:
+    def log_prefix(self) -> str:
         return self.log_name or self.id
 
     def algorithms(self) -> dict[str, Any]:
@@ -61,9 +61,9 @@ def python_module(name: str) -> tuple[str, ...]:
 
 
 @cache
-def workers() -> dict[str, WorkerDescription]:
+def discover_workers() -> dict[str, WorkerDescription]:
     found: dict[str, WorkerDescription] = {}
-    for entry in entry_points(group=WORKERS):
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
         try:
             description = entry.load()()
         except Exception as error:
@@ -72,8 +72,8 @@ def workers() -> dict[str, WorkerDescription]:
     return found
 
 
-def worker(worker_id: str) -> WorkerDescription:
+def get_worker(worker_id: str) -> WorkerDescription:
     try:
-        return workers()[worker_id]
+        return discover_workers()[worker_id]
     except KeyError:
-        raise unknown("worker", worker_id, workers()) from None
+        raise unknown_name_error("worker", worker_id, discover_workers()) from None

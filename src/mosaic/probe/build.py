@@ -14,9 +14,9 @@ from pathlib import Path
 
 _MOSAIC = Path(__file__).resolve().parents[1]
 _INSIDE = Path(__file__).resolve().parent / "inside"
-_BORROWED = (
+_COPIED_FILES = (
     "contracts/__init__.py",
-    "contracts/console.py",
+    "contracts/console_parser.py",
     "contracts/folder.py",
     "contracts/processes.py",
     "journal/__init__.py",
@@ -25,17 +25,17 @@ _BORROWED = (
     "fastlane/*.py",
 )
 """What the probe uses of other rooms. All of it is standard library (+ numpy for frames) and runs on Python 3.8."""
-_OURS = re.compile(r"\bmosaic\.probe\.inside\b")
-_THEIRS = re.compile(r"\bmosaic\.(contracts|journal|fastlane)\b")
+_PROBE_IMPORT = re.compile(r"\bmosaic\.probe\.inside\b")
+_COPIED_IMPORT = re.compile(r"\bmosaic\.(contracts|journal|fastlane)\b")
 
 
-def built(place: Path) -> Path:
+def build_probe(cache_folder: Path) -> Path:
     """The folder for PYTHONPATH, put together under `place` the first time this version is asked for."""
-    parts = _parts()
+    parts = _file_texts()
     digest = hashlib.sha256("\0".join(f"{name}\0{text}" for name, text in sorted(parts.items())).encode())
-    folder = place / digest.hexdigest()[:16]
+    folder = cache_folder / digest.hexdigest()[:16]
     if not (folder / "sitecustomize.py").exists():
-        making = place / f".making-{os.getpid()}-{folder.name}"
+        making = cache_folder / f".making-{os.getpid()}-{folder.name}"
         shutil.rmtree(making, ignore_errors=True)
         for name, text in parts.items():
             path = making / name
@@ -49,14 +49,14 @@ def built(place: Path) -> Path:
 
 
 @cache
-def _parts() -> dict[str, str]:
+def _file_texts() -> dict[str, str]:
     """By path in the folder: the text of each file, with its imports pointing at the copies."""
     found = {f"_mosaic_probe/{path.name}": path for path in _INSIDE.glob("*.py") if path.name != "sitecustomize.py"}
-    for pattern in _BORROWED:
+    for pattern in _COPIED_FILES:
         found.update({f"_mosaic_probe/{path.relative_to(_MOSAIC)}": path for path in _MOSAIC.glob(pattern)})
     found["sitecustomize.py"] = _INSIDE / "sitecustomize.py"
-    return {name: _rewritten(path.read_text(encoding="utf-8")) for name, path in found.items()}
+    return {name: _rewrite_imports(path.read_text(encoding="utf-8")) for name, path in found.items()}
 
 
-def _rewritten(text: str) -> str:
-    return _THEIRS.sub(r"_mosaic_probe.\1", _OURS.sub("_mosaic_probe", text))
+def _rewrite_imports(text: str) -> str:
+    return _COPIED_IMPORT.sub(r"_mosaic_probe.\1", _PROBE_IMPORT.sub("_mosaic_probe", text))

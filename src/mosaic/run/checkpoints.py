@@ -32,13 +32,13 @@ FORMAT = 1
 WEIGHTS = "weights.safetensors"
 STATE = "state.npz"
 MANIFEST = "manifest.json"
-PARTS = ".parts.tmp"
+PENDING_PARTS_DIR = ".parts.tmp"
 """Where parts lie that no checkpoint may have yet."""
 
 Array = npt.NDArray[Any]
 
 
-class Part(NamedTuple):
+class CheckpointPart(NamedTuple):
     """A file that checkpoints share: once it is written, nobody changes it."""
 
     path: Path
@@ -56,12 +56,12 @@ class Checkpoint:
     facts: dict[str, Any]
     """What the algorithm wrote down beside its arrays."""
     manifest: dict[str, Any]
-    parts: dict[str, Part] = field(default_factory=dict)
-    passed_over: tuple[Path, ...] = ()
+    parts: dict[str, CheckpointPart] = field(default_factory=dict)
+    skipped: tuple[Path, ...] = ()
     """Newer ones that are damaged."""
 
 
-class _Damage(Exception):
+class _DamagedError(Exception):
     """What is wrong with one checkpoint, as part of a sentence."""
 
 
@@ -74,8 +74,8 @@ def load_checkpoint(path: str | os.PathLike[str], *, with_parts: bool = True) ->
     where = given.resolve() if given.is_symlink() else given.absolute()
     try:
         return _load(where, with_parts)
-    except _Damage as damage:
-        others = (other for other in _newest_first(where.parent) if other != where and is_whole(other))
+    except _DamagedError as damage:
+        others = (other for other in _paths_newest_first(where.parent) if other != where and is_intact(other))
         other = next(others, None)
         advice = f"Use {other} instead." if other else "There is no other good one beside it: start the run anew."
         raise CheckpointDamaged(f"Checkpoint {where} is damaged ({damage}). {advice}") from None
@@ -88,10 +88,10 @@ def last_good_checkpoint(folder: RunFolder, *, with_parts: bool = True) -> Check
     """
     for has_parts in (True, False) if with_parts else (False,):
         passed_over: list[Path] = []
-        for path in _newest_first(folder.checkpoints):
+        for path in _paths_newest_first(folder.checkpoints):
             try:
-                return replace(_load(path, has_parts), passed_over=tuple(passed_over))
-            except _Damage:
+                return replace(_load(path, has_parts), skipped=tuple(passed_over))
+            except _DamagedError:
                 passed_over.append(path)
     return None
 
@@ -99,15 +99,15 @@ def last_good_checkpoint(folder: RunFolder, *, with_parts: bool = True) -> Check
 def verify(path: Path) -> dict[str, Any]:
     """The manifest of a checkpoint whose files are what it says, or CheckpointDamaged."""
     try:
-        return _verified(path)
-    except _Damage as damage:
+        return _verify_files(path)
+    except _DamagedError as damage:
         raise CheckpointDamaged(f"Checkpoint {path} is damaged ({damage}). Use another one.") from None
 
 
-def is_whole(path: Path) -> bool:
+def is_intact(path: Path) -> bool:
     try:
-        _verified(path)
-    except _Damage:
+        _verify_files(path)
+    except _DamagedError:
         return False
     return True
 
@@ -115,26 +115,26 @@ def is_whole(path: Path) -> bool:
 def read_manifest(path: Path) -> dict[str, Any] | None:
     """Without a look at the other files; none where it cannot be read."""
     try:
-        return _manifest(path)
-    except _Damage:
+        return _load_manifest(path)
+    except _DamagedError:
         return None
 
 
-def steps(folder: RunFolder) -> list[int]:
+def list_steps(folder: RunFolder) -> list[int]:
     """Those that are there, oldest first, whole or not."""
-    return [int(path.name) for path in reversed(_newest_first(folder.checkpoints))]
+    return [int(path.name) for path in reversed(_paths_newest_first(folder.checkpoints))]
 
 
-def _newest_first(shelf: Path) -> list[Path]:
+def _paths_newest_first(checkpoints_dir: Path) -> list[Path]:
     try:
-        names = [name for name in os.listdir(shelf) if name.isdecimal() and name.isascii()]
+        names = [name for name in os.listdir(checkpoints_dir) if name.isdecimal() and name.isascii()]
     except OSError:
         return []
-    return [shelf / name for name in sorted(names, key=int, reverse=True)]
+    return [checkpoints_dir / name for name in sorted(names, key=int, reverse=True)]
 
 
 def _load(path: Path, with_parts: bool) -> Checkpoint:
-    manifest = _verified(path, with_parts)
+    manifest = _verify_files(path, with_parts)
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -142,48 +142,48 @@ def _load(path: Path, with_parts: bool) -> Checkpoint:
         weights: dict[str, Array] = load((path / WEIGHTS).read_bytes())
         arrays = _read_arrays(path / STATE)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, SafetensorError) as error:
-        raise _Damage(str(error)) from None
+        raise _DamagedError(str(error)) from None
     parts = {
-        name: Part(path / name, said["size_bytes"], said["sha256"])
+        name: CheckpointPart(path / name, said["size_bytes"], said["sha256"])
         for name, said in manifest["files"].items()
         if with_parts and name not in (WEIGHTS, STATE)
     }
     return Checkpoint(path, manifest["step"], weights, arrays, manifest["facts"], manifest, parts)
 
 
-def _verified(path: Path, with_parts: bool = True) -> dict[str, Any]:
-    manifest = _manifest(path)
+def _verify_files(path: Path, with_parts: bool = True) -> dict[str, Any]:
+    manifest = _load_manifest(path)
     for name, said in manifest["files"].items():
         if os.path.basename(name) != name:
-            raise _Damage(f"{MANIFEST} names a file outside of it")
+            raise _DamagedError(f"{MANIFEST} names a file outside of it")
         if name not in (WEIGHTS, STATE) and not with_parts:
             continue
         try:
             size, digest = _fingerprint(path / name)
         except OSError as error:
-            raise _Damage(f"{name}: {error.strerror}") from None
+            raise _DamagedError(f"{name}: {error.strerror}") from None
         if size != said["size_bytes"]:
-            raise _Damage(f"{name} has {size} bytes, its manifest says {said['size_bytes']}")
+            raise _DamagedError(f"{name} has {size} bytes, its manifest says {said['size_bytes']}")
         if digest != said["sha256"]:
-            raise _Damage(f"{name}: hash mismatch")
+            raise _DamagedError(f"{name}: hash mismatch")
     return manifest
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _load_manifest(path: Path) -> dict[str, Any]:
     try:
         text = (path / MANIFEST).read_text()
         body = json.loads(text)
         # Byte for byte what we would write: a flipped blank is damage too, and tells of more.
-        if text != _manifest_text(body) or body["sha256"] != _digest_of(body):
-            raise _Damage(f"{MANIFEST}: hash mismatch")
+        if text != _manifest_text(body) or body["sha256"] != _manifest_digest(body):
+            raise _DamagedError(f"{MANIFEST}: hash mismatch")
         if body["format"] != FORMAT:
-            raise _Damage(f"{MANIFEST}: format {body['format']}, this version reads {FORMAT}")
+            raise _DamagedError(f"{MANIFEST}: format {body['format']}, this version reads {FORMAT}")
         if not {WEIGHTS, STATE} <= body["files"].keys():
-            raise _Damage(f"{MANIFEST} cannot be read")
+            raise _DamagedError(f"{MANIFEST} cannot be read")
     except OSError as error:
-        raise _Damage(f"{MANIFEST}: {error.strerror}") from None
+        raise _DamagedError(f"{MANIFEST}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _Damage(f"{MANIFEST} cannot be read") from None
+        raise _DamagedError(f"{MANIFEST} cannot be read") from None
     found: dict[str, Any] = body
     return found
 
@@ -210,12 +210,12 @@ def write(
     folder: RunFolder,
     step: int,
     weights: Mapping[str, Array],
-    arrays: Mapping[str, Array | Part],
+    arrays: Mapping[str, Array | CheckpointPart],
     facts: Mapping[str, Any],
-    further: Mapping[str, Any],
+    extra_manifest: Mapping[str, Any],
 ) -> Path:
     """`further` are entries of the manifest beside its own. An existing checkpoint of that step is replaced."""
-    parts = {name: array for name, array in arrays.items() if isinstance(array, Part)}
+    parts = {name: array for name, array in arrays.items() if isinstance(array, CheckpointPart)}
     from safetensors.numpy import save
 
     draft = folder.checkpoints / f".{step}.tmp"
@@ -223,10 +223,12 @@ def write(
     try:
         draft.mkdir(parents=True)
         (draft / WEIGHTS).write_bytes(save({name: np.asarray(array, order="C") for name, array in weights.items()}))
-        _write_arrays(draft / STATE, {key: array for key, array in arrays.items() if not isinstance(array, Part)})
+        _write_arrays(
+            draft / STATE, {key: array for key, array in arrays.items() if not isinstance(array, CheckpointPart)}
+        )
         files = {name: {"size_bytes": part.size_bytes, "sha256": part.sha256} for name, part in parts.items()}
         for name, part in parts.items():
-            link(part.path, draft / name)
+            hard_link(part.path, draft / name)
         for name in (WEIGHTS, STATE):
             size, digest = _fingerprint(draft / name)
             files[name] = {"size_bytes": size, "sha256": digest}
@@ -235,16 +237,16 @@ def write(
             "step": step,
             "saved_at": time.time(),
             "run_id": folder.run_id,
-            **further,
+            **extra_manifest,
             "files": files,
             "versions": versions(),
             "facts": dict(facts),
         }
         body = json.loads(json.dumps(body))  # so that the digest is of what a reader will see
-        body["sha256"] = _digest_of(body)
+        body["sha256"] = _manifest_digest(body)
         (draft / MANIFEST).write_text(_manifest_text(body))
         for path in (*(draft / name for name in files), draft / MANIFEST, draft):
-            sync(path)
+            fsync_path(path)
     except BaseException:
         _remove(draft)  # what a full disk needs most is room
         raise
@@ -254,7 +256,7 @@ def write(
     if target.exists():
         os.rename(target, replaced)
     os.rename(draft, target)
-    sync(folder.checkpoints)
+    fsync_path(folder.checkpoints)
     _remove(replaced)
     return target
 
@@ -266,7 +268,7 @@ def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
                 np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
-def link(path: Path, target: Path) -> None:
+def hard_link(path: Path, target: Path) -> None:
     """The same file under another name; a copy where the file system knows no such thing."""
     try:
         os.link(path, target)
@@ -276,7 +278,7 @@ def link(path: Path, target: Path) -> None:
         shutil.copyfile(path, target)
 
 
-def point(link: Path, step: int) -> None:
+def update_link(link: Path, step: int) -> None:
     """Makes `last` or `best` mean that step; a reader sees the old meaning or the new one."""
     draft = link.with_name(f".{link.name}.tmp")
     _remove(draft)
@@ -288,12 +290,12 @@ def point(link: Path, step: int) -> None:
 
 def prune(folder: RunFolder, keep: int, best: int | None) -> None:
     """Leaves the newest `keep` and the best."""
-    for step in steps(folder)[: -max(1, keep)]:
+    for step in list_steps(folder)[: -max(1, keep)]:
         if step != best:
             _discard(folder, step)
 
 
-def tidy(folder: RunFolder) -> None:
+def recover_interrupted_writes(folder: RunFolder) -> None:
     """Removes what a killed process left half done, and puts back what it was about to replace."""
     for path in folder.checkpoints.glob(".*.tmp"):
         step = path.name.removeprefix(".").removesuffix(".old.tmp")
@@ -303,27 +305,27 @@ def tidy(folder: RunFolder) -> None:
             _remove(path)
 
 
-def drop_parts(folder: RunFolder) -> None:
+def remove_pending_parts(folder: RunFolder) -> None:
     """Removes parts that no checkpoint has; those that one has are there under its own names."""
-    shutil.rmtree(folder.checkpoints / PARTS, ignore_errors=True)
+    shutil.rmtree(folder.checkpoints / PENDING_PARTS_DIR, ignore_errors=True)
 
 
-class SetAside(NamedTuple):
+class MovedCheckpoint(NamedTuple):
     step: int
     path: Path
     """Where it is now."""
     damage: str | None
 
 
-def set_aside(folder: RunFolder, above: int) -> Iterator[SetAside]:
+def move_aside(folder: RunFolder, above: int) -> Iterator[MovedCheckpoint]:
     """Moves those above a step out of the way, whole or not, and keeps them: a new attempt will write there."""
-    for step in steps(folder):
+    for step in list_steps(folder):
         if step <= above:
             continue
         damage = None
         try:
-            _verified(folder.checkpoint(step))
-        except _Damage as found:
+            _verify_files(folder.checkpoint(step))
+        except _DamagedError as found:
             damage = str(found)
         name = f"{step}.{'damaged' if damage else 'superseded'}"
         target = folder.checkpoints / name
@@ -332,7 +334,7 @@ def set_aside(folder: RunFolder, above: int) -> Iterator[SetAside]:
             number += 1
             target = folder.checkpoints / f"{name}-{number}"
         os.rename(folder.checkpoint(step), target)
-        yield SetAside(step, target, damage)
+        yield MovedCheckpoint(step, target, damage)
 
 
 def versions() -> dict[str, str]:
@@ -343,7 +345,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def sync(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """What was written to this file or folder survives a loss of power."""
     file = os.open(path, os.O_RDONLY)
     try:
@@ -370,6 +372,6 @@ def _manifest_text(body: Mapping[str, Any]) -> str:
     return json.dumps(body, indent=1) + "\n"
 
 
-def _digest_of(body: Mapping[str, Any]) -> str:
+def _manifest_digest(body: Mapping[str, Any]) -> str:
     rest = {key: value for key, value in body.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest).encode()).hexdigest()

@@ -17,13 +17,13 @@ from typing import Any, Self, SupportsFloat
 from mosaic.contracts import commands
 from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
 from mosaic.run import checkpoints
-from mosaic.run.checkpoints import Array, Checkpoint, Part
-from mosaic.run.frames import Frames
+from mosaic.run.checkpoint_manager import CheckpointManager
+from mosaic.run.checkpoints import Array, Checkpoint, CheckpointPart
 from mosaic.run.inbox import Inbox, process_started_at
-from mosaic.run.log import Log
-from mosaic.run.points import as_float32
-from mosaic.run.shelf import Shelf
-from mosaic.run.speed import Speed
+from mosaic.run.live_frames import LiveFrames
+from mosaic.run.metric_buffer import as_float32
+from mosaic.run.run_log import RunLog
+from mosaic.run.speed import SpeedMeter
 
 INBOX_S = 0.05
 JOURNAL_S = 0.25
@@ -38,7 +38,7 @@ _now = time.time
 _monotonic = time.monotonic
 
 
-class _Every:
+class _Interval:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._next = 0.0
@@ -57,7 +57,7 @@ class Run:
     saving its checkpoint: a checkpoint stands behind all that was logged. A full disk never stops the training.
     """
 
-    frames: Frames | None = None
+    frames: LiveFrames | None = None
     """Where its environments can be watched; none where pictures are switched off."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Run:
         checkpoint_every: int | None,
     ) -> None:
         self.folder = folder
-        self.attempt = 1 + _hellos(folder.journal)
+        self.attempt = 1 + _count_hellos(folder.journal)
         self.stop_requested = False
         self.global_step = 0
         self.episode_count = 0
@@ -81,26 +81,26 @@ class Run:
         self._worker = worker
         self._version = version
         self._capabilities = capabilities
-        self._shelf = Shelf(folder, keep_checkpoints)
-        self._every = checkpoint_every or None
+        self._checkpoint_manager = CheckpointManager(folder, keep_checkpoints)
+        self._checkpoint_every = checkpoint_every or None
         self._checkpoint_mark = 0
-        self._is_checkpoint_asked = False
-        self._is_pause_asked = False
+        self._is_checkpoint_requested = False
+        self._is_pause_requested = False
         self._resumed_from: int | None = None
-        self._is_begun = False
+        self._has_started = False
         self._is_finished = False
         self._is_closed = False
         self._recent_returns: deque[float] = deque(maxlen=100)
-        self._inbox = _inbox_of_this_attempt(folder)
-        self._log = Log(folder, tensorboard)
+        self._inbox = _open_inbox(folder)
+        self._log = RunLog(folder, tensorboard)
         self._add_scalar = self._log.points.scalars.append
         self._add_episode = self._log.points.episodes.append
-        self._speed = Speed()
+        self._speed = SpeedMeter()
         self._due_at = 0.0
-        self._journal_clock = _Every(JOURNAL_S)
-        self._event_file_clock = _Every(EVENT_FILE_S)
-        self._progress_clock = _Every(PROGRESS_S)
-        self._analytics_clock = _Every(ANALYTICS_S)
+        self._journal_clock = _Interval(JOURNAL_S)
+        self._event_file_clock = _Interval(EVENT_FILE_S)
+        self._progress_clock = _Interval(PROGRESS_S)
+        self._analytics_clock = _Interval(ANALYTICS_S)
         self._pid = os.getpid()
         self._handlers: dict[signal.Signals, Any] = {}
 
@@ -120,7 +120,7 @@ class Run:
         """Makes what is missing in the folder. `tensorboard` is where the event file goes; none: no event file."""
         for path in (folder.path, folder.logs, folder.checkpoints):
             path.mkdir(parents=True, exist_ok=True)
-        checkpoints.tidy(folder)
+        checkpoints.recover_interrupted_writes(folder)
         run = cls(
             folder,
             worker=worker,
@@ -131,7 +131,7 @@ class Run:
             keep_checkpoints=keep_checkpoints,
             checkpoint_every=checkpoint_every,
         )
-        run._listen_to_signals()
+        run._install_signal_handlers()
         return run
 
     def __enter__(self) -> Self:
@@ -154,7 +154,7 @@ class Run:
             resumed_from=self._resumed_from,
         )
         if resumed is not None:
-            self._begin()
+            self._start_attempt()
         self._speed.start(self.global_step)
 
     # --- while it trains
@@ -183,13 +183,13 @@ class Run:
 
     def hyperparameters(self, values: Mapping[str, object]) -> None:
         """For TensorBoard's text tab and its hparams tab, and for whoever tracks the run."""
-        self._begin()
-        self.event("hyperparameters", values={name: _plain(value) for name, value in values.items()})
-        self._log.hyperparameters(values, int(self.global_step))
+        self._start_attempt()
+        self.event("hyperparameters", values={name: _json_safe(value) for name, value in values.items()})
+        self._log.write_hyperparameters(values, int(self.global_step))
 
-    def picture(self, tag: str, encoded: bytes, width: int, height: int, step: int) -> None:
+    def image(self, tag: str, encoded: bytes, width: int, height: int, step: int) -> None:
         """A PNG, JPEG or GIF for TensorBoard's image tab."""
-        self._log.image(tag, encoded, width, height, step)
+        self._log.write_image(tag, encoded, width, height, step)
 
     def update(self, global_step: int) -> None:
         """Writes what is due by the clock, reads the inbox, and blocks while the run is paused."""
@@ -199,23 +199,26 @@ class Run:
 
     def checkpoint_due(self, step: int) -> bool:
         """A multiple of `checkpoint_every` was passed since the last checkpoint, or one was asked for."""
-        if self._is_checkpoint_asked:
+        if self._is_checkpoint_requested:
             return True
-        return self._every is not None and step // self._every > self._checkpoint_mark // self._every
+        return (
+            self._checkpoint_every is not None
+            and step // self._checkpoint_every > self._checkpoint_mark // self._checkpoint_every
+        )
 
     def save_checkpoint(
         self,
         step: int,
         *,
         weights: Mapping[str, Array],
-        arrays: Mapping[str, Array | Part],
+        arrays: Mapping[str, Array | CheckpointPart],
         facts: Mapping[str, Any],
     ) -> Path | None:
         """Where it lies; none where it could not be written: then a warning tells, and the one before still holds."""
-        self._begin()
+        self._start_attempt()
         step = int(step)
         self._checkpoint_mark = step
-        self._is_checkpoint_asked = False
+        self._is_checkpoint_requested = False
         self._flush()
         score = self.mean_return
         further = {
@@ -230,7 +233,7 @@ class Run:
         }
         try:
             self._log.sync()
-            path, is_best = self._shelf.save(step, weights, arrays, facts, further, score)
+            path, is_best = self._checkpoint_manager.save(step, weights, arrays, facts, further, score)
         except OSError as error:
             self.warn(
                 f"The checkpoint at step {step} could not be saved ({error}). The one before it still holds. "
@@ -257,12 +260,12 @@ class Run:
 
     def artifact(self, name: str, value: Any) -> None:
         """A further entry of analytics.json, such as `model`, `videos` or `evaluation`."""
-        self._log.analytics.artifact(name, value)
+        self._log.analytics.set_artifact(name, value)
 
     def finish(self, outcome: str = "succeeded", reason: str | None = None) -> None:
         """The last word: `succeeded`, `stopped`, `rejected` or `failed`."""
         if outcome == "succeeded":
-            self._log.succeeded()
+            self._log.mark_succeeded()
         self._flush()
         self._progress()
         self.event("finished", outcome=outcome, reason=reason, global_step=int(self.global_step))
@@ -277,16 +280,16 @@ class Run:
             self._flush()
             self._write_analytics()
         self._log.close()
-        checkpoints.drop_parts(self.folder)
+        checkpoints.remove_pending_parts(self.folder)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     # --- by the clock
 
     def _tick(self) -> None:
-        self._begin()
-        self._obey()
-        if self._is_pause_asked and not self.stop_requested:
+        self._start_attempt()
+        self._handle_commands()
+        if self._is_pause_requested and not self.stop_requested:
             self._wait_while_paused()
         now = _monotonic()
         if self._journal_clock.is_due(now):
@@ -294,43 +297,43 @@ class Run:
         if self._progress_clock.is_due(now):
             self._progress()
         if self._event_file_clock.is_due(now):
-            self._log.write_events()
+            self._log.flush_event_file()
         if self._analytics_clock.is_due(now):
             self._write_analytics()
         self._due_at = now + INBOX_S
 
     def _flush(self) -> None:
         if self._log.points:
-            self._begin()
+            self._start_attempt()
         self._log.write_points()
-        self._log.write_events()
+        self._log.flush_event_file()
 
     def _progress(self) -> None:
         step = int(self.global_step)
-        sps = self._speed.mark(step)
+        sps = self._speed.update(step)
         shown = None if sps is None else round(sps, 1)
         self.event("progress", global_step=step, total_timesteps=self.total_timesteps, sps=shown)
 
     def _write_analytics(self) -> None:
-        if self._is_begun or self.attempt == 1:
+        if self._has_started or self.attempt == 1:
             self._log.write_analytics(
                 global_step=int(self.global_step),
                 episodes=self.episode_count,
                 mean_return=self.mean_return,
-                **self._shelf.described(),
+                **self._checkpoint_manager.summary(),
             )
 
     # --- being told
 
-    def _obey(self) -> None:
+    def _handle_commands(self) -> None:
         for command in self._inbox.read():
             kind = command["kind"]
             if kind == commands.STOP:
                 self.stop_requested = True
             elif kind == commands.CHECKPOINT:
-                self._is_checkpoint_asked = True
+                self._is_checkpoint_requested = True
             elif kind in (commands.PAUSE, commands.RESUME) and not command.get("by_signal"):
-                self._is_pause_asked = kind == commands.PAUSE
+                self._is_pause_requested = kind == commands.PAUSE
 
     def _wait_while_paused(self) -> None:
         began = _monotonic()
@@ -338,16 +341,16 @@ class Run:
         self._flush()
         self.event("paused", global_step=step)
         self._write_analytics()
-        heartbeat = _Every(PAUSED_HEARTBEAT_S)
-        while self._is_pause_asked and not self.stop_requested:
+        heartbeat = _Interval(PAUSED_HEARTBEAT_S)
+        while self._is_pause_requested and not self.stop_requested:
             if heartbeat.is_due(_monotonic()):
                 self.event("progress", global_step=step, total_timesteps=self.total_timesteps, sps=0.0)
             time.sleep(INBOX_S)
-            self._obey()
-        self._speed.skip(_monotonic() - began)
+            self._handle_commands()
+        self._speed.exclude_pause(_monotonic() - began)
         self.event("resumed", global_step=step)
 
-    def _listen_to_signals(self) -> None:
+    def _install_signal_handlers(self) -> None:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._handlers[number] = signal.signal(number, self._on_signal)
@@ -373,26 +376,26 @@ class Run:
         self._recent_returns.extend(log["recent_returns"])
         self._log.analytics.scalars = dict(log["scalars"])
 
-    def _begin(self) -> None:
+    def _start_attempt(self) -> None:
         """Before the first thing that this attempt adds. One that is refused leaves the earlier one as it was."""
-        if self._is_begun:
+        if self._has_started:
             return
-        self._is_begun = True
+        self._has_started = True
         if self.attempt > 1:
-            self._log.restart_events(0 if self._resumed_from is None else self._resumed_from + 1)
-        for moved in self._shelf.take_over(-1 if self._resumed_from is None else self._resumed_from):
+            self._log.restart_event_file(0 if self._resumed_from is None else self._resumed_from + 1)
+        for moved in self._checkpoint_manager.adopt_existing(-1 if self._resumed_from is None else self._resumed_from):
             if moved.damage:
                 text = f"Checkpoint {moved.step} is damaged ({moved.damage}): passed over and kept as {moved.path}."
                 self.warn(text, "checkpoint_damaged")
 
 
-def _plain(value: object) -> object:
+def _json_safe(value: object) -> object:
     """As JSON can hold it."""
     is_number = isinstance(value, float) and math.isfinite(value)
     return value if is_number or value is None or isinstance(value, (str, int)) else str(value)
 
 
-def _hellos(journal: Path) -> int:
+def _count_hellos(journal: Path) -> int:
     """How many attempts there were. Lines are only searched: a long journal takes seconds to parse."""
     try:
         with open(journal, "rb") as file:
@@ -401,7 +404,7 @@ def _hellos(journal: Path) -> int:
         return 0
 
 
-def _inbox_of_this_attempt(folder: RunFolder) -> Inbox:
+def _open_inbox(folder: RunFolder) -> Inbox:
     """Whoever started us may have said where it begins; else what is older than this process was not meant for it.
 
     An earlier attempt in the same process counts as older too.

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mosaic.journal import Journal
-from mosaic.run.points import HELD_POINTS
+from mosaic.run.metric_buffer import MAX_BUFFERED_POINTS
 
 
-class _Waiting(NamedTuple):
+class _PendingLine(NamedTuple):
     kind: str
     facts: dict[str, Any]
     points: int
@@ -25,35 +25,37 @@ class Outbox:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._journal = Journal(path)
-        self._lines: deque[_Waiting] = deque()
-        self._held = 0
-        self._lost = 0
+        self._lines: deque[_PendingLine] = deque()
+        self._buffered_points = 0
+        self._lost_points = 0
 
     def put(self, kind: str, facts: dict[str, Any], points: int = 0) -> None:
-        self._lines.append(_Waiting(kind, {"at": time.time(), **facts}, points))
-        self._held += points
-        while self._held > HELD_POINTS:
+        self._lines.append(_PendingLine(kind, {"at": time.time(), **facts}, points))
+        self._buffered_points += points
+        while self._buffered_points > MAX_BUFFERED_POINTS:
             oldest = next(line for line in self._lines if line.points)
             self._lines.remove(oldest)
-            self._held -= oldest.points
-            self._lost += oldest.points
+            self._buffered_points -= oldest.points
+            self._lost_points += oldest.points
 
-    def send(self) -> None:
+    def flush(self) -> None:
         while self._lines:
             kind, facts, points = self._lines[0]
             self._journal.append(kind, **facts)
             self._lines.popleft()
-            self._held -= points
-        if self._lost:
-            text = f"{self._lost} points were lost while the journal could not be written. Make room on the disk."
+            self._buffered_points -= points
+        if self._lost_points:
+            text = (
+                f"{self._lost_points} points were lost while the journal could not be written. Make room on the disk."
+            )
             self._journal.append("warning", text=text, code="points_lost")
-            self._lost = 0
+            self._lost_points = 0
 
     def close(self) -> None:
         self._journal.close()
 
 
-class Patience:
+class RetryingWriter:
     """Runs a write that must not end the training, and tells once on stderr that it fails."""
 
     def __init__(self) -> None:

@@ -49,21 +49,21 @@ def save_state_dict(path: str | os.PathLike[str], state: Content) -> None:
     target = Path(path)
     draft = target.with_name(f".{target.name}.tmp")
     arrays: list[npt.NDArray[Any]] = []
-    index = b"".join((_PROTO_2, _pickled(state, arrays), _STOP))
+    index = b"".join((_PROTO_2, _pickle(state, arrays), _STOP))
     try:
         with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
-            _add(archive, f"{target.stem}/data.pkl", index)
-            _add(archive, f"{target.stem}/byteorder", sys.byteorder.encode())
+            _write_member(archive, f"{target.stem}/data.pkl", index)
+            _write_member(archive, f"{target.stem}/byteorder", sys.byteorder.encode())
             for number, array in enumerate(arrays):
-                _add(archive, f"{target.stem}/data/{number}", array.tobytes())
-            _add(archive, f"{target.stem}/version", b"3\n")
+                _write_member(archive, f"{target.stem}/data/{number}", array.tobytes())
+            _write_member(archive, f"{target.stem}/version", b"3\n")
         os.replace(draft, target)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
 
 
-def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+def _write_member(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     """Padded by an extra field so that the content begins at a multiple of 64, as torch's own mapping wants it."""
     info = zipfile.ZipInfo(name)
     assert archive.fp is not None
@@ -73,23 +73,23 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     archive.writestr(info, content)
 
 
-def _pickled(content: Any, arrays: list[npt.NDArray[Any]]) -> bytes:
+def _pickle(content: Any, arrays: list[npt.NDArray[Any]]) -> bytes:
     """Anything that may be in such a file; its arrays go behind those that are there."""
     if isinstance(content, tuple):
-        return _tuple([_pickled(part, arrays) for part in content])
+        return _tuple([_pickle(part, arrays) for part in content])
     if isinstance(content, Mapping):
         is_state = all(isinstance(value, np.ndarray) for value in content.values())
         parts = [_EMPTY_ORDERED_DICT if is_state else _EMPTY_DICT, _MARK]
         for name, value in content.items():
-            parts += [_text(name), _pickled(value, arrays)]
+            parts += [_text(name), _pickle(value, arrays)]
         return b"".join((*parts, _SETITEMS))
     if isinstance(content, np.ndarray):
         arrays.append(np.asarray(content, content.dtype.newbyteorder("="), order="C"))
         return _tensor(str(len(arrays) - 1), arrays[-1])
-    return _plain(content)
+    return _pickle_scalar(content)
 
 
-def _plain(value: Any) -> bytes:
+def _pickle_scalar(value: Any) -> bytes:
     if value is None or isinstance(value, bool):
         return {None: _NONE, True: _NEWTRUE, False: _NEWFALSE}[value]
     if isinstance(value, int):

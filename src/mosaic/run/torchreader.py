@@ -17,7 +17,7 @@ import numpy as np
 
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
 
-LARGEST_PICKLE = 64 << 20
+MAX_PICKLE_BYTES = 64 << 20
 _STORAGES = {
     "FloatStorage": "f4", "DoubleStorage": "f8", "HalfStorage": "f2", "LongStorage": "i8", "IntStorage": "i4",
     "ShortStorage": "i2", "CharStorage": "i1", "ByteStorage": "u1", "BoolStorage": "?",
@@ -69,14 +69,14 @@ class _Archive:
 
     def read(self) -> Any:
         index = self._member("data.pkl")
-        if index.file_size > LARGEST_PICKLE:
+        if index.file_size > MAX_PICKLE_BYTES:
             raise CheckpointDamaged(
                 f"{self._path} is no file that torch.save wrote: its index has {index.file_size:,} bytes."
             )
         said = self._archive.read(self._members["byteorder"]) if "byteorder" in self._members else b"little"
         self._order = _ORDER.get(said, "<")
         try:
-            return self._followed(self._archive.read(index))
+            return self._interpret(self._archive.read(index))
         except (_Malformed, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointDamaged(
                 f"{self._path} is damaged or no file of weights ({error}). Use a checkpoint of its run."
@@ -93,13 +93,13 @@ class _Archive:
 
     # --- following the pickle
 
-    def _followed(self, pickled: bytes) -> Any:
+    def _interpret(self, pickled: bytes) -> Any:
         stack: list[Any] = []
         memo: dict[Any, Any] = {}
         opcodes = list(pickletools.genops(pickled))
         for opcode, argument, _ in opcodes:
             if opcode.name in ("GLOBAL", "INST"):
-                self._function(str(argument))
+                self._resolve_global(str(argument))
         for opcode, argument, _ in opcodes:
             name = opcode.name
             if name in _CONSTANTS:
@@ -118,33 +118,33 @@ class _Archive:
                 del stack[len(stack) - count :]
                 stack.append(items)
             elif name == "TUPLE":
-                stack.append(tuple(_since_mark(stack)))
+                stack.append(tuple(_pop_to_mark(stack)))
             elif name in ("APPEND", "APPENDS"):
-                items = tuple(_since_mark(stack)) if name == "APPENDS" else (stack.pop(),)
-                _as(list, stack[-1]).extend(items)
+                items = tuple(_pop_to_mark(stack)) if name == "APPENDS" else (stack.pop(),)
+                _expect_type(list, stack[-1]).extend(items)
             elif name in ("SETITEM", "SETITEMS"):
-                pairs = _since_mark(stack) if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
-                _as(dict, stack[-1]).update(zip(pairs[::2], pairs[1::2], strict=True))
+                pairs = _pop_to_mark(stack) if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
+                _expect_type(dict, stack[-1]).update(zip(pairs[::2], pairs[1::2], strict=True))
             elif name == "GLOBAL":
-                stack.append(self._function(str(argument)))
+                stack.append(self._resolve_global(str(argument)))
             elif name == "STACK_GLOBAL":
                 attribute, module = stack.pop(), stack.pop()
-                stack.append(self._function(f"{module} {attribute}"))
+                stack.append(self._resolve_global(f"{module} {attribute}"))
             elif name == "REDUCE":
                 arguments, function = stack.pop(), stack.pop()
-                stack.append(self._called(_as(_Function, function), _as(tuple, arguments)))
+                stack.append(self._call(_expect_type(_Function, function), _expect_type(tuple, arguments)))
             elif name == "BINPERSID":
                 stack.append(_storage(stack.pop()))
             elif name == "BUILD":
                 stack.pop()  # what a module notes about its state dict: no weights
-                _as(dict, stack[-1])
+                _expect_type(dict, stack[-1])
             elif name == "STOP":
                 return stack.pop()
             elif name not in ("PROTO", "FRAME"):
                 raise _Malformed(f"its index has the opcode {name}")
         raise _Malformed("its index is cut short")
 
-    def _function(self, name: str) -> _Function:
+    def _resolve_global(self, name: str) -> _Function:
         module, _, attribute = name.partition(" ")
         if name not in (_DICT, _TENSOR, _PARAMETER) and not (module == "torch" and attribute in _STORAGES):
             raise BadInput(
@@ -152,7 +152,7 @@ class _Archive:
             )
         return _Function(name)
 
-    def _called(self, function: _Function, arguments: tuple[Any, ...]) -> Any:
+    def _call(self, function: _Function, arguments: tuple[Any, ...]) -> Any:
         if function.name == _DICT:
             return dict(*arguments)
         if function.name == _PARAMETER:
@@ -160,7 +160,7 @@ class _Archive:
         if function.name != _TENSOR:
             raise _Malformed(f"its index calls {function.name}")
         storage, offset, shape, strides, *_ = arguments
-        return self._tensor(_as(_Storage, storage), offset, shape, strides)
+        return self._tensor(_expect_type(_Storage, storage), offset, shape, strides)
 
     def _tensor(self, storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
         kind = np.dtype(_STORAGES[storage.kind]).newbyteorder(self._order)
@@ -179,21 +179,23 @@ class _Archive:
         return np.array(view, kind.newbyteorder("="), order="C")
 
 
-def _since_mark(stack: list[Any]) -> list[Any]:
+def _pop_to_mark(stack: list[Any]) -> list[Any]:
     at = max(place for place, item in enumerate(stack) if isinstance(item, _Mark))
     items = stack[at + 1 :]
     del stack[at:]
     return items
 
 
-def _storage(said: Any) -> _Storage:
-    what, function, key, _, length = _as(tuple, said)
+def _storage(persistent_id: Any) -> _Storage:
+    what, function, key, _, length = _expect_type(tuple, persistent_id)
     if what != "storage":
         raise _Malformed("it refers to something that is no storage")
-    return _Storage(_as(_Function, function).name.partition(" ")[2], _as(str, key), _as(int, length))
+    return _Storage(
+        _expect_type(_Function, function).name.partition(" ")[2], _expect_type(str, key), _expect_type(int, length)
+    )
 
 
-def _as(kind: type, value: Any) -> Any:
+def _expect_type(kind: type, value: Any) -> Any:
     if not isinstance(value, kind):
         raise _Malformed(f"its index has a {type(value).__name__} where a {kind.__name__} is expected")
     return value

@@ -4,31 +4,31 @@
 `secret:wandb_api_key`, which means nothing to anybody who does not have the store.
 """
 
-from mosaic.secrets.payloads import storing_secrets, without_secrets
+from mosaic.secrets.payload_redaction import redact_secrets, store_secrets
 from mosaic.secrets.proxies import wandb_environment
-from mosaic.secrets.store import (
-    VARIABLES,
-    brought_along,
+from mosaic.secrets.secret_store import (
+    SECRET_VARIABLES,
+    add_secret,
+    additional_secret_names,
+    delete_secret,
     find_secret,
-    forget_secret,
-    keep_secret,
-    place_of,
     put_secret,
     reference,
-    secret_behind,
+    resolve_reference,
+    secret_location,
 )
 
 __all__ = [
-    "VARIABLES",
-    "brought_along",
+    "SECRET_VARIABLES",
+    "add_secret",
+    "additional_secret_names",
+    "delete_secret",
     "find_secret",
-    "forget_secret",
-    "keep_secret",
-    "place_of",
     "put_secret",
+    "redact_secrets",
     "reference",
-    "secret_behind",
-    "storing_secrets",
+    "resolve_reference",
+    "secret_location",
+    "store_secrets",
     "wandb_environment",
-    "without_secrets",
 ]

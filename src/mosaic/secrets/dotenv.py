@@ -17,7 +17,7 @@ class DotEnv(NamedTuple):
     """One sentence for each line that was passed over. Never its text: it may hold a secret."""
 
 
-def parse(text: str, name: str = ".env") -> DotEnv:
+def parse_dotenv(text: str, name: str = ".env") -> DotEnv:
     values: dict[str, str] = {}
     problems: list[str] = []
     for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
@@ -25,7 +25,7 @@ def parse(text: str, name: str = ".env") -> DotEnv:
         if not line or line.startswith("#"):
             continue
         found = _LINE.fullmatch(line)
-        value = _value(found[2]) if found else None
+        value = _parse_value(found[2]) if found else None
         if found is None:
             problems.append(f"{name}, line {number}: passed over; expected NAME=value.")
         elif value is None:
@@ -35,7 +35,7 @@ def parse(text: str, name: str = ".env") -> DotEnv:
     return DotEnv(values, problems)
 
 
-def _value(text: str) -> str | None:
+def _parse_value(text: str) -> str | None:
     if text[:1] in ("'", '"'):
         found = _QUOTED.fullmatch(text)
         if found is None:
@@ -46,11 +46,11 @@ def _value(text: str) -> str | None:
     return re.split(r"(?:^|\s)#", text, maxsplit=1)[0].rstrip()
 
 
-def of_workspace(root: Path) -> DotEnv:
+def load_workspace_dotenv(root: Path) -> DotEnv:
     """The workspace's own `.env`, else, for a workspace `var`, the one of the folder that it stands in."""
     for path in (root / ".env", *([root.parent / ".env"] if root.name == "var" else [])):
         try:
-            return parse(path.read_text(encoding="utf-8"), str(path))
+            return parse_dotenv(path.read_text(encoding="utf-8"), str(path))
         except FileNotFoundError:
             continue
         except UnicodeDecodeError:

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from mosaic.secrets import dotenv
-from mosaic.secrets.store import find_secret, is_reference, secret_behind
+from mosaic.secrets.secret_store import find_secret, is_reference, resolve_reference
 
-FIELDS = {"http": "wandb_http_proxy", "https": "wandb_https_proxy"}
-VARIABLES = {"http": "WANDB_VPN_HTTP_PROXY", "https": "WANDB_VPN_HTTPS_PROXY"}
+PROXY_FIELDS = {"http": "wandb_http_proxy", "https": "wandb_https_proxy"}
+PROXY_VARIABLES = {"http": "WANDB_VPN_HTTP_PROXY", "https": "WANDB_VPN_HTTPS_PROXY"}
 """Where a workspace's `.env` names the proxies of a VPN."""
-STORED = {"http": "wandb_vpn_http_proxy", "https": "wandb_vpn_https_proxy"}
+PROXY_SECRET_NAMES = {"http": "wandb_vpn_http_proxy", "https": "wandb_vpn_https_proxy"}
 """What the secret store calls those of the user's own settings: an address may hold a password."""
-SWITCH = "wandb_use_vpn_proxy"
-DIRECT = ("localhost", "127.0.0.1", "::1")
+PROXY_SWITCH_FIELD = "wandb_use_vpn_proxy"
+NO_PROXY_HOSTS = ("localhost", "127.0.0.1", "::1")
 """What no proxy stands before."""
 _SCHEMES = ("http", "https", "socks5", "socks5h")
 
@@ -39,7 +39,7 @@ def wandb_environment(
     extras: Mapping[str, Any], root: Path, inherited: Mapping[str, str] = os.environ
 ) -> WandbEnvironment:
     """For the `extras` of a worker's config, in the workspace at `root`: the API key and the proxies."""
-    found = proxies(extras, root)
+    found = resolve_proxies(extras, root)
     variables = proxy_variables(found, inherited)
     key = wandb_key(extras)
     if key:
@@ -50,48 +50,53 @@ def wandb_environment(
 def wandb_key(extras: Mapping[str, Any]) -> str | None:
     """The one that the config refers to, else the user's."""
     told = extras.get("wandb_api_key")
-    return (secret_behind(told) if isinstance(told, str) else None) or find_secret("wandb_api_key")
+    return (resolve_reference(told) if isinstance(told, str) else None) or find_secret("wandb_api_key")
 
 
-def proxies(extras: Mapping[str, Any], root: Path) -> Proxies:
+def resolve_proxies(extras: Mapping[str, Any], root: Path) -> Proxies:
     """Those of the config, else those of `.env`, else the user's own; and only where the VPN box is ticked."""
-    told = {kind: _told(extras.get(field)) for kind, field in FIELDS.items()}
-    if not extras.get(SWITCH):
-        problems = [f"{FIELDS[kind]} is set but {SWITCH} is not: it has no effect." for kind in told if told[kind]]
+    told = {kind: _resolve_value(extras.get(field)) for kind, field in PROXY_FIELDS.items()}
+    if not extras.get(PROXY_SWITCH_FIELD):
+        problems = [
+            f"{PROXY_FIELDS[kind]} is set but {PROXY_SWITCH_FIELD} is not: it has no effect."
+            for kind in told
+            if told[kind]
+        ]
         return Proxies(None, None, problems)
     problems = []
     if not any(told.values()):
-        values, problems = dotenv.of_workspace(root)
-        told = {kind: values.get(name) for kind, name in VARIABLES.items()}
+        values, problems = dotenv.load_workspace_dotenv(root)
+        told = {kind: values.get(name) for kind, name in PROXY_VARIABLES.items()}
     if not any(told.values()):
-        told = {kind: find_secret(name) for kind, name in STORED.items()}
-    usable = {kind: usable_address(value) for kind, value in told.items() if value}
+        told = {kind: find_secret(name) for kind, name in PROXY_SECRET_NAMES.items()}
+    usable = {kind: normalize_address(value) for kind, value in told.items() if value}
     for kind in [kind for kind in told if told[kind]]:
         if usable[kind] is None:
             problems.append(f"The {kind} proxy for W&B is no address; expected one such as http://10.0.0.1:3128.")
     if not any(told.values()):
         problems.append(
-            f"{SWITCH} is set, but no proxy is named. Set {FIELDS['https']}, or {VARIABLES['https']} in {root / '.env'}"
+            f"{PROXY_SWITCH_FIELD} is set, but no proxy is named. "
+            f"Set {PROXY_FIELDS['https']}, or {PROXY_VARIABLES['https']} in {root / '.env'}"
         )
     # W&B speaks HTTPS: whoever names one proxy means it for that.
     http, https = usable.get("http"), usable.get("https")
     return Proxies(http or https, https or http, problems)
 
 
-def proxy_variables(found: Proxies, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
-    if not (found.http or found.https):
+def proxy_variables(proxies: Proxies, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+    if not (proxies.http or proxies.https):
         return {}
     variables: dict[str, str] = {}
-    for name, value in (("http_proxy", found.http), ("https_proxy", found.https)):
+    for name, value in (("http_proxy", proxies.http), ("https_proxy", proxies.https)):
         # Half of the world reads them in small letters and half in capitals.
         variables |= {name: value or "", name.upper(): value or ""}
     direct = inherited.get("NO_PROXY") or inherited.get("no_proxy") or ""
     hosts = [host.strip() for host in direct.split(",") if host.strip()]
-    kept = ",".join([*hosts, *(host for host in DIRECT if host not in hosts)])
+    kept = ",".join([*hosts, *(host for host in NO_PROXY_HOSTS if host not in hosts)])
     return {**variables, "no_proxy": kept, "NO_PROXY": kept}
 
 
-def usable_address(text: str) -> str | None:
+def normalize_address(text: str) -> str | None:
     """With a scheme, or None where it names no host."""
     address = text.strip() if "//" in text else f"http://{text.strip()}"
     try:
@@ -102,12 +107,12 @@ def usable_address(text: str) -> str | None:
     return address if is_good and not any(char.isspace() for char in address) else None
 
 
-def shown(address: str) -> str:
+def strip_credentials(address: str) -> str:
     """An address as it may be shown: without user and password."""
     return address.rsplit("@", 1)[-1] if "@" in address else address.split("//", 1)[-1]
 
 
-def _told(value: Any) -> str | None:
+def _resolve_value(value: Any) -> str | None:
     if not isinstance(value, str) or not value.strip():
         return None
-    return secret_behind(value) if is_reference(value) else value
+    return resolve_reference(value) if is_reference(value) else value

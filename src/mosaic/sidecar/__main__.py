@@ -7,9 +7,9 @@ import sys
 import time
 
 from mosaic.contracts.folder import RunFolder
-from mosaic.sidecar.watch import Watch
+from mosaic.sidecar.run_monitor import RunMonitor
 
-QUIET_S = 30.0
+START_DELAY_S = 30.0
 """A run that is over sooner is recorded when it is over, so that it has the machine for itself."""
 NICENESS = 19
 """The run comes first, on every core."""
@@ -22,19 +22,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--journal-from", type=int, default=0)
     parser.add_argument("--keeper-from", type=int, default=0)
     parser.add_argument("--upload-only", action="store_true")
-    parser.add_argument("--after", type=float, default=QUIET_S, help="seconds to leave the run alone")
+    parser.add_argument("--after", type=float, default=START_DELAY_S, help="seconds to leave the run alone")
     parser.add_argument("--push", metavar="REPO", help="send the policy to the Hugging Face Hub at the end")
     parser.add_argument("--push-only", action="store_true")
     told = parser.parse_args(argv)
     folder = RunFolder(told.folder)
     if told.what == "record":
-        from mosaic.sidecar.process import record
+        from mosaic.sidecar.process import record_finished_run
 
-        record(folder)
+        record_finished_run(folder)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     began = time.monotonic()
-    watch = Watch(folder, told.keeper_from)
+    watch = RunMonitor(folder, told.keeper_from)
     if not (told.upload_only or told.push_only):
         watch.wait_for(lambda: time.monotonic() - began > told.after)
     # Most scripts never touch W&B: until one does, nothing but the standard library is imported here.
@@ -43,9 +43,9 @@ def main(argv: list[str]) -> int:
     if told.push_only:
         watch.wait_for(lambda: False)
     os.nice(NICENESS)
-    from mosaic.sidecar.process import Sidecar
+    from mosaic.sidecar.process import SidecarProcess
 
-    sidecar = Sidecar(folder, watch, told.journal_from, told.upload_only)
+    sidecar = SidecarProcess(folder, watch, told.journal_from, told.upload_only)
     if told.push_only:
         sidecar.push(told.push)
     else:

@@ -14,97 +14,104 @@ from typing import Any
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
-from mosaic.hub.after import last_outcome, push_trained
+from mosaic.hub.auto_push import push_after_training, read_last_outcome
 from mosaic.journal import Journal
-from mosaic.sidecar import ledger
-from mosaic.sidecar.feed import Feed
-from mosaic.sidecar.ledger import SyncState
-from mosaic.sidecar.reach import Trouble
+from mosaic.sidecar import sync_state
 from mosaic.sidecar.recorder import Recorder, WandbRecorder
-from mosaic.sidecar.sync import LiveUpload, kept_offline, upload_all, upload_environment
+from mosaic.sidecar.run_monitor import RUN_POLL_S, RunMonitor
+from mosaic.sidecar.sync import LiveUpload, offline_warning, upload_all, upload_environment
+from mosaic.sidecar.sync_state import SyncState
+from mosaic.sidecar.tracker_feed import TrackerFeed
+from mosaic.sidecar.tracking_request import parse_tracking_request
 from mosaic.sidecar.trackio_tracker import TrackioTracker
-from mosaic.sidecar.watch import LOOK_S, Watch
-from mosaic.sidecar.wishes import wishes
+from mosaic.sidecar.wandb_connection import WandbProblem
 
-LIMIT_S = 600.0
+SHUTDOWN_LIMIT_S = 600.0
 """We end so long after the run, whatever is left to do."""
-LIVE_PATIENCE_S = 60.0
+LIVE_UPLOAD_TIMEOUT_S = 60.0
 """For an upload that follows a run to come to its end when the run has."""
 
 
-class Sidecar:
+class SidecarProcess:
     """Of one attempt, which begins at `journal_from` in the journal.
 
     `is_upload_only`: the run is a program of the user's, which tracks itself.
     """
 
-    def __init__(self, folder: RunFolder, watch: Watch, journal_from: int, is_upload_only: bool) -> None:
+    def __init__(self, folder: RunFolder, monitor: RunMonitor, journal_from: int, is_upload_only: bool) -> None:
         self._folder = folder
-        self._watch = watch
+        self._monitor = monitor
         self._journal_from = journal_from
         self._is_upload_only = is_upload_only
         self._journal = Journal(folder.sidecar)
-        self._has_said_trouble = False
+        self._has_warned_offline = False
 
     def run(self, repo: str | None = None) -> None:
         """`repo`: where on the Hugging Face Hub the policy goes in the end."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + SHUTDOWN_LIMIT_S
         while True:
             try:
-                with ledger.locked(self._folder):
-                    self._go_along(repo)
+                with sync_state.acquire_lock(self._folder):
+                    self._record_and_upload(repo)
                     return
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(LOOK_S)
+                time.sleep(RUN_POLL_S)
 
     def push(self, repo: str) -> None:
         """Once the run is over, and only if it has succeeded."""
-        end_after(LIMIT_S)
-        if not self._watch.is_superseded:
-            push_trained(self._folder, repo, last_outcome(self._folder.journal, self._journal_from), self._say)
+        exit_after(SHUTDOWN_LIMIT_S)
+        if not self._monitor.is_superseded:
+            push_after_training(
+                self._folder, repo, read_last_outcome(self._folder.journal, self._journal_from), self._emit_event
+            )
 
-    def _go_along(self, repo: str | None) -> None:
-        state = ledger.claimed(ledger.read(self._folder) or SyncState(self._folder.run_id))
+    def _record_and_upload(self, repo: str | None) -> None:
+        state = sync_state.claim(sync_state.read(self._folder) or SyncState(self._folder.run_id))
         payload = Payload.model_validate_json(self._folder.config.read_text())
-        env = self._environment(payload)
+        env = self._upload_environment(payload)
         uploads = LiveUpload(self._folder, env, state)
-        recorders = self._recorders(payload, state)
+        recorders = self._build_recorders(payload, state)
         try:
             self._follow(recorders, uploads)
-            if not self._watch.is_superseded:  # else the next attempt's sidecar records and uploads it all
+            if not self._monitor.is_superseded:  # else the next attempt's sidecar records and uploads it all
                 # At the same time: either server may take all the time that there is.
                 pushing = threading.Thread(target=self.push, args=(repo,)) if repo else None
                 if pushing:
                     pushing.start()
-                self._finish(recorders)
-                trouble = uploads.end(LIVE_PATIENCE_S, self._is_wanted)
-                trouble = upload_all(self._folder, env, state, lambda _: None, LIMIT_S, self._is_wanted) or trouble
-                self._told(trouble if self._is_wanted() else None)
-                if state.entries and not state.waiting:
-                    self._say("wandb_synced", url=state.url)
+                self._finish_recorders(recorders)
+                trouble = uploads.stop(LIVE_UPLOAD_TIMEOUT_S, self._is_current_attempt)
+                trouble = (
+                    upload_all(self._folder, env, state, lambda _: None, SHUTDOWN_LIMIT_S, self._is_current_attempt)
+                    or trouble
+                )
+                self._warn_offline_once(trouble if self._is_current_attempt() else None)
+                if state.entries and not state.pending_folders:
+                    self._emit_event("wandb_synced", url=state.url)
                 if pushing:
                     pushing.join()
         finally:
-            uploads.end()
+            uploads.stop()
             state.process = None
             if state.entries:
-                ledger.write(self._folder, state)
-        if state.entries and self._is_wanted():
-            list_wandb(self._folder, state)
+                sync_state.write(self._folder, state)
+        if state.entries and self._is_current_attempt():
+            add_wandb_to_analytics(self._folder, state)
 
-    def _recorders(self, payload: Payload, state: SyncState) -> list[Recorder]:
+    def _build_recorders(self, payload: Payload, state: SyncState) -> list[Recorder]:
         if self._is_upload_only:
             return []
-        wanted = wishes(payload, self._folder.run_id, os.environ, _began_at(self._folder) or time.time())
+        wanted = parse_tracking_request(
+            payload, self._folder.run_id, os.environ, _read_started_at(self._folder) or time.time()
+        )
         made: list[Recorder] = []
         if wanted.wandb is not None:
-            feed = Feed(self._folder, self._journal_from)
-            made.append(WandbRecorder(self._folder, wanted.wandb, feed, self._say, state))
+            feed = TrackerFeed(self._folder, self._journal_from)
+            made.append(WandbRecorder(self._folder, wanted.wandb, feed, self._emit_event, state))
         if wanted.trackio is not None:
-            feed = Feed(self._folder, self._journal_from)
-            made.append(Recorder(self._folder, TrackioTracker(self._folder), wanted.trackio, feed, self._say))
+            feed = TrackerFeed(self._folder, self._journal_from)
+            made.append(Recorder(self._folder, TrackioTracker(self._folder), wanted.trackio, feed, self._emit_event))
         return made
 
     def _follow(self, recorders: list[Recorder], uploads: LiveUpload) -> None:
@@ -113,55 +120,55 @@ class Sidecar:
         For W&B nothing is recorded before it can be sent: everything is in the run's files, and what wandb does with
         it costs more than all else here. A run whose W&B is not there pays for a look at the clock.
         """
-        while not self._watch.is_over():
-            has_begun = self._has_begun()
+        while not self._monitor.is_over():
+            has_begun = self._has_output()
             for recorder in recorders if has_begun else []:
                 if not recorder.is_started and (uploads.is_reachable or not isinstance(recorder, WandbRecorder)):
                     recorder.start()
                 if recorder.is_started:
                     recorder.follow()
             needs_server = any(isinstance(one, WandbRecorder) and not one.is_started for one in recorders)
-            self._told(uploads.tick(is_needed=has_begun and needs_server))
-            time.sleep(LOOK_S)
-        end_after(LIMIT_S)
+            self._warn_offline_once(uploads.tick(is_needed=has_begun and needs_server))
+            time.sleep(RUN_POLL_S)
+        exit_after(SHUTDOWN_LIMIT_S)
 
-    def _finish(self, recorders: list[Recorder]) -> None:
+    def _finish_recorders(self, recorders: list[Recorder]) -> None:
         """Records what is left, or all of it."""
-        for recorder in recorders if self._has_begun() else []:
+        for recorder in recorders if self._has_output() else []:
             if recorder.is_started or recorder.start():
                 recorder.follow(is_over=True)
                 recorder.finish()
 
-    def _is_wanted(self) -> bool:
-        self._watch.is_over()  # takes in what its keeper says
-        return not self._watch.is_superseded
+    def _is_current_attempt(self) -> bool:
+        self._monitor.is_over()  # takes in what its keeper says
+        return not self._monitor.is_superseded
 
-    def _environment(self, payload: Payload) -> dict[str, str]:
+    def _upload_environment(self, payload: Payload) -> dict[str, str]:
         """With the key and the proxies, of this moment: before wandb, imported into this process, adds its own."""
         env, problems = upload_environment(self._folder, payload)
         for problem in problems:
-            self._say("warning", text=problem, code="wandb_settings")
+            self._emit_event("warning", text=problem, code="wandb_settings")
         return env
 
-    def _has_begun(self) -> bool:
+    def _has_output(self) -> bool:
         """A worker that never says a word leaves nothing to record."""
         try:
             return self._folder.journal.stat().st_size > self._journal_from
         except OSError:
             return False
 
-    def _told(self, trouble: Trouble | None) -> None:
+    def _warn_offline_once(self, problem: WandbProblem | None) -> None:
         """Once: whoever reads the run's events is not told every hour that the network is still not there."""
-        if trouble is not None and not self._has_said_trouble:
-            self._has_said_trouble = True
-            self._say("warning", text=kept_offline(trouble, self._folder.run_id), code="wandb_offline")
+        if problem is not None and not self._has_warned_offline:
+            self._has_warned_offline = True
+            self._emit_event("warning", text=offline_warning(problem, self._folder.run_id), code="wandb_offline")
 
-    def _say(self, kind: str, /, **facts: object) -> None:
+    def _emit_event(self, kind: str, /, **facts: object) -> None:
         with suppress(OSError):  # a full disk
             self._journal.append(kind, **facts)
 
 
-def record(folder: RunFolder) -> None:
+def record_finished_run(folder: RunFolder) -> None:
     """Makes the W&B recording of a run that is over, from its beginning. Its caller holds the ledger's lock."""
     payload = Payload.model_validate_json(folder.config.read_text())
     journal = Journal(folder.sidecar)
@@ -172,10 +179,10 @@ def record(folder: RunFolder) -> None:
         if kind == "warning":
             problems.append(str(facts["text"]))
 
-    facts = wishes(payload, folder.run_id, os.environ, _began_at(folder)).wandb
+    facts = parse_tracking_request(payload, folder.run_id, os.environ, _read_started_at(folder)).wandb
     if facts is not None:
-        state = ledger.read(folder) or SyncState(folder.run_id)
-        recorder = WandbRecorder(folder, facts, Feed(folder), say, state)
+        state = sync_state.read(folder) or SyncState(folder.run_id)
+        recorder = WandbRecorder(folder, facts, TrackerFeed(folder), say, state)
         if recorder.start():
             recorder.follow(is_over=True)
             recorder.finish()
@@ -184,7 +191,7 @@ def record(folder: RunFolder) -> None:
         raise SystemExit(problems[-1])
 
 
-def _began_at(folder: RunFolder) -> float | None:
+def _read_started_at(folder: RunFolder) -> float | None:
     try:
         with open(folder.journal, "rb") as file:
             return float(json.loads(file.readline())["at"])
@@ -192,21 +199,21 @@ def _began_at(folder: RunFolder) -> float | None:
         return None
 
 
-def list_wandb(folder: RunFolder, state: SyncState) -> None:
+def add_wandb_to_analytics(folder: RunFolder, state: SyncState) -> None:
     """Enters it into analytics.json, whose writer has ended with the run."""
     try:
         body: dict[str, Any] = json.loads(folder.analytics.read_text())
-        body["wandb"] = ledger.listed(state)
+        body["wandb"] = sync_state.artifact_summary(state)
         write_json(folder.analytics, body)
     except (OSError, ValueError, TypeError):
         return
 
 
-def end_after(seconds: float) -> None:
+def exit_after(seconds: float) -> None:
     """From now on, whatever hangs: with everything that we have started, which is in our session or in a child's."""
 
     def end() -> None:
-        for pid in _children():
+        for pid in _child_pids():
             with suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
         os._exit(1)
@@ -216,7 +223,7 @@ def end_after(seconds: float) -> None:
     timer.start()
 
 
-def _children() -> list[int]:
+def _child_pids() -> list[int]:
     with suppress(OSError):
         return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
     return []

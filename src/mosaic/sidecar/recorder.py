@@ -7,15 +7,15 @@ from functools import partial
 from typing import Protocol
 
 from mosaic.contracts.folder import RunFolder
-from mosaic.sidecar import ledger
-from mosaic.sidecar.feed import Feed, checkpoints
-from mosaic.sidecar.ledger import Entry, SyncState
+from mosaic.sidecar import sync_state
+from mosaic.sidecar.sync_state import SyncEntry, SyncState
 from mosaic.sidecar.tracker import Tracker
+from mosaic.sidecar.tracker_feed import TrackerFeed, find_checkpoints
+from mosaic.sidecar.tracking_request import TrackedRunInfo
 from mosaic.sidecar.wandb_tracker import WandbTracker
-from mosaic.sidecar.wishes import Facts
 
 
-class Says(Protocol):
+class EventSink(Protocol):
     def __call__(self, kind: str, /, **facts: object) -> None:
         """Writes an event to the sidecar's journal."""
 
@@ -23,81 +23,87 @@ class Says(Protocol):
 class Recorder:
     """Of one tracker: tells it the run from its first point on, whenever it is started."""
 
-    def __init__(self, folder: RunFolder, tracker: Tracker, facts: Facts, feed: Feed, say: Says) -> None:
+    def __init__(
+        self, folder: RunFolder, tracker: Tracker, run_info: TrackedRunInfo, feed: TrackerFeed, emit_event: EventSink
+    ) -> None:
         self._folder = folder
         self._tracker = tracker
-        self._facts = facts
+        self._run_info = run_info
         self._feed = feed
-        self._say = say
+        self._emit_event = emit_event
         self.is_started = False
-        self._is_dropped = False
+        self._has_failed = False
 
     def start(self) -> bool:
         """Whether it could be."""
         self.is_started = True
-        if self._guarded(partial(self._tracker.start, self._facts)):
-            self._say("tracking_started", tracker=self._tracker.name)
-        return not self._is_dropped
+        if self._call_guarded(partial(self._tracker.start, self._run_info)):
+            self._emit_event("tracking_started", tracker=self._tracker.name)
+        return not self._has_failed
 
     def follow(self, is_over: bool = False) -> None:
         """Gives it what is new. What a dropped one is not told stays in the run's files."""
-        for item in self._feed.read(is_over) if not self._is_dropped else ():
-            if not self._guarded(partial(item.give, self._tracker)):
+        for item in self._feed.read(is_over) if not self._has_failed else ():
+            if not self._call_guarded(partial(item.send_to, self._tracker)):
                 return
 
     def finish(self) -> bool:
         """Whether everything of the run was recorded."""
-        for path, names in checkpoints(self._folder).items():
+        for path, names in find_checkpoints(self._folder).items():
             step = int(path.name) if path.name.isdigit() else 0
-            self._guarded(partial(self._tracker.checkpoint, path, step, names))
-        if self._guarded(partial(self._tracker.finish, self._feed.outcome)):
-            self._say("tracking_ended", tracker=self._tracker.name, rows=self._tracker.rows)
-        return not self._is_dropped
+            self._call_guarded(partial(self._tracker.log_checkpoint, path, step, names))
+        if self._call_guarded(partial(self._tracker.finish, self._feed.outcome)):
+            self._emit_event("tracking_ended", tracker=self._tracker.name, rows=self._tracker.row_count)
+        return not self._has_failed
 
-    def _guarded(self, call: Callable[[], None]) -> bool:
-        if self._is_dropped:
+    def _call_guarded(self, call: Callable[[], None]) -> bool:
+        if self._has_failed:
             return False
         try:
             call()
         except (Exception, SystemExit) as error:
-            self._is_dropped = True
-            self._say("warning", text=_told(self._tracker.name, error, self._folder.run_id), code="tracking_failed")
-        return not self._is_dropped
+            self._has_failed = True
+            self._emit_event(
+                "warning", text=_failure_message(self._tracker.name, error, self._folder.run_id), code="tracking_failed"
+            )
+        return not self._has_failed
 
 
 class WandbRecorder(Recorder):
     """Enters what it makes into the W&B ledger's `state`."""
 
-    def __init__(self, folder: RunFolder, facts: Facts, feed: Feed, say: Says, state: SyncState) -> None:
-        self._wandb = WandbTracker(folder)
-        super().__init__(folder, self._wandb, facts, feed, say)
+    def __init__(
+        self, folder: RunFolder, run_info: TrackedRunInfo, feed: TrackerFeed, emit_event: EventSink, state: SyncState
+    ) -> None:
+        self._wandb_tracker = WandbTracker(folder)
+        super().__init__(folder, self._wandb_tracker, run_info, feed, emit_event)
         self._state = state
-        self._entry = Entry(is_whole=False)
+        self._entry = SyncEntry(is_whole=False)
 
     def start(self) -> bool:
         if not super().start():
             return False
         # What was recorded before is in this one, too: it begins with the run's first point.
         for entry in self._state.entries.values():
-            entry.state = ledger.SUPERSEDED
-        self._state.entries[self._wandb.path.name] = self._entry
-        self._state.project, self._state.entity = self._facts.project, self._facts.entity
-        ledger.write(self._folder, self._state)
+            entry.state = sync_state.SUPERSEDED
+        self._state.entries[self._wandb_tracker.path.name] = self._entry
+        self._state.project, self._state.entity = self._run_info.project, self._run_info.entity
+        sync_state.write(self._folder, self._state)
         return True
 
     def follow(self, is_over: bool = False) -> None:
         super().follow(is_over)
-        self._entry.records = self._wandb.rows
+        self._entry.records = self._wandb_tracker.row_count
 
     def finish(self) -> bool:
         self._entry.is_whole = super().finish()
-        self._entry.records = self._wandb.rows
+        self._entry.records = self._wandb_tracker.row_count
         if self._state.entries:
-            ledger.write(self._folder, self._state)
+            sync_state.write(self._folder, self._state)
         return self._entry.is_whole
 
 
-def _told(name: str, error: BaseException, run_id: str) -> str:
+def _failure_message(name: str, error: BaseException, run_id: str) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name == name:
         later = f" Then: mosaic wandb sync {run_id}" if name == "wandb" else ""
         command = f"pip install 'mosaic-rl[{name}]'"

@@ -6,62 +6,62 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from mosaic.sidecar.wishes import Facts
+from mosaic.sidecar.tracking_request import TrackedRunInfo
 
 
 class Tracker(Protocol):
     name: str
-    rows: int
+    row_count: int
     """Of scalars, so far."""
 
-    def start(self, facts: Facts) -> None: ...
+    def start(self, run_info: TrackedRunInfo) -> None: ...
 
-    def settings(self, values: Mapping[str, Any]) -> None:
+    def log_settings(self, values: Mapping[str, Any]) -> None:
         """Every hyper-parameter, defaults too."""
 
-    def scalars(self, step: int, at: float, values: Mapping[str, float]) -> None: ...
+    def log_scalars(self, step: int, at: float, values: Mapping[str, float]) -> None: ...
 
-    def hardware(self, at: float, values: Mapping[str, float]) -> None: ...
+    def log_hardware(self, at: float, values: Mapping[str, float]) -> None: ...
 
-    def video(self, path: Path, step: int) -> None: ...
+    def log_video(self, path: Path, step: int) -> None: ...
 
-    def checkpoint(self, path: Path, step: int, names: tuple[str, ...]) -> None:
+    def log_checkpoint(self, path: Path, step: int, aliases: tuple[str, ...]) -> None:
         """`names` are `last`, `best` or both."""
 
     def finish(self, outcome: str | None) -> None:
         """How the worker said that it ended; none where it did not say."""
 
 
-class Settings(NamedTuple):
+class SettingsItem(NamedTuple):
     values: dict[str, Any]
 
-    def give(self, tracker: Tracker) -> None:
-        tracker.settings(self.values)
+    def send_to(self, tracker: Tracker) -> None:
+        tracker.log_settings(self.values)
 
 
-class Scalars(NamedTuple):
+class ScalarsItem(NamedTuple):
     step: int
     at: float
     values: dict[str, float]
 
-    def give(self, tracker: Tracker) -> None:
-        tracker.scalars(self.step, self.at, self.values)
+    def send_to(self, tracker: Tracker) -> None:
+        tracker.log_scalars(self.step, self.at, self.values)
 
 
-class Hardware(NamedTuple):
+class HardwareItem(NamedTuple):
     at: float
     values: dict[str, float]
 
-    def give(self, tracker: Tracker) -> None:
-        tracker.hardware(self.at, self.values)
+    def send_to(self, tracker: Tracker) -> None:
+        tracker.log_hardware(self.at, self.values)
 
 
-class Video(NamedTuple):
+class VideoItem(NamedTuple):
     path: Path
     step: int
 
-    def give(self, tracker: Tracker) -> None:
-        tracker.video(self.path, self.step)
+    def send_to(self, tracker: Tracker) -> None:
+        tracker.log_video(self.path, self.step)
 
 
-Item = Settings | Scalars | Hardware | Video
+TrackerItem = SettingsItem | ScalarsItem | HardwareItem | VideoItem

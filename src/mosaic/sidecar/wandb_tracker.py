@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from mosaic.contracts.folder import RunFolder
-from mosaic.probe.launch import wandb_variables
-from mosaic.sidecar.wishes import MONITOR_VARIABLE, Facts
+from mosaic.probe.script_env import wandb_variables
+from mosaic.sidecar.tracking_request import MONITOR_VARIABLE, TrackedRunInfo
 
-STEP = "global_step"
+STEP_METRIC = "global_step"
 """The axis of every chart, as CleanRL's own runs have it."""
 INIT_TIMEOUT_S = 120.0
 FLUSH_S = 5.0
@@ -25,15 +25,15 @@ class WandbTracker:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._run: Any = None
-        self._has_videos = True
-        self.rows = 0
+        self._should_log_videos = True
+        self.row_count = 0
 
     @property
     def path(self) -> Path:
         """wandb's folder of this run."""
         return Path(self._run.dir).parent
 
-    def start(self, facts: Facts) -> None:
+    def start(self, run_info: TrackedRunInfo) -> None:
         self._folder.wandb.mkdir(exist_ok=True)
         os.environ.update(wandb_variables(self._folder))
         timeout_s = float(os.environ.pop("WANDB_INIT_TIMEOUT", "") or INIT_TIMEOUT_S)
@@ -49,34 +49,34 @@ class WandbTracker:
             x_disable_meta=True,  # they would tell of us, and the keeper measures the run
             x_disable_stats=True,
             x_save_requirements=False,
-            x_start_time=facts.started_at or time.time(),
+            x_start_time=run_info.started_at or time.time(),
             x_transaction_log_flush_interval=FLUSH_S,
         )
-        self._has_videos = facts.has_videos
+        self._should_log_videos = run_info.has_videos
         self._run = wandb.init(
             mode="offline",
-            id=facts.run_id,
-            name=facts.name,
-            project=facts.project,
-            entity=facts.entity,
-            group=facts.group,
-            tags=list(facts.tags),
-            notes=facts.notes,
-            job_type=facts.job_type,
-            config=facts.config,
+            id=run_info.run_id,
+            name=run_info.name,
+            project=run_info.project,
+            entity=run_info.entity,
+            group=run_info.group,
+            tags=list(run_info.tags),
+            notes=run_info.notes,
+            job_type=run_info.job_type,
+            config=run_info.config,
             settings=settings,
         )
-        self._run.define_metric(STEP)
-        self._run.define_metric("*", step_metric=STEP)
+        self._run.define_metric(STEP_METRIC)
+        self._run.define_metric("*", step_metric=STEP_METRIC)
 
-    def settings(self, values: Mapping[str, Any]) -> None:
+    def log_settings(self, values: Mapping[str, Any]) -> None:
         self._run.config.update(dict(values), allow_val_change=True)
 
-    def scalars(self, step: int, at: float, values: Mapping[str, float]) -> None:
-        self._run.log({**values, STEP: step, "_timestamp": at})
-        self.rows += 1
+    def log_scalars(self, step: int, at: float, values: Mapping[str, float]) -> None:
+        self._run.log({**values, STEP_METRIC: step, "_timestamp": at})
+        self.row_count += 1
 
-    def hardware(self, at: float, values: Mapping[str, float]) -> None:
+    def log_hardware(self, at: float, values: Mapping[str, float]) -> None:
         """As wandb's own monitor would write it; there is no public way to hand it figures."""
         records: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
         interface = self._run._interface
@@ -87,19 +87,19 @@ class WandbTracker:
             item.key, item.value_json = name, repr(float(value))
         interface._publish(interface._make_record(stats=stats))
 
-    def video(self, path: Path, step: int) -> None:
-        if self._has_videos:
+    def log_video(self, path: Path, step: int) -> None:
+        if self._should_log_videos:
             import wandb
 
             name = "eval/video" if path.parent == self._folder.eval_videos else "videos"
-            self._run.log({name: wandb.Video(str(path), format="mp4"), STEP: step})
+            self._run.log({name: wandb.Video(str(path), format="mp4"), STEP_METRIC: step})
 
-    def checkpoint(self, path: Path, step: int, names: tuple[str, ...]) -> None:
+    def log_checkpoint(self, path: Path, step: int, aliases: tuple[str, ...]) -> None:
         import wandb
 
         artifact = wandb.Artifact(f"checkpoint-{self._run.id}", "model", metadata={"step": step})
         artifact.add_dir(str(path))
-        self._run.log_artifact(artifact, aliases=[*names, f"step-{step}"])
+        self._run.log_artifact(artifact, aliases=[*aliases, f"step-{step}"])
 
     def finish(self, outcome: str | None) -> None:
         if outcome is not None:

@@ -1,6 +1,14 @@
 """How sure a comparison of runs is: pure functions over numpy arrays, the same for the window and the command line."""
 
-from mosaic.statistics.curves import Interval, Smoother, Spread, mean_interval, mean_of, resample, smoothed
+from mosaic.statistics.curves import (
+    ConfidenceBand,
+    ConfidenceInterval,
+    Smoother,
+    mean_with_band,
+    mean_with_interval,
+    resample,
+    smooth,
+)
 from mosaic.statistics.scores import (
     final_performance,
     iqm,
@@ -10,16 +18,16 @@ from mosaic.statistics.scores import (
 )
 
 __all__ = [
-    "Interval",
+    "ConfidenceBand",
+    "ConfidenceInterval",
     "Smoother",
-    "Spread",
     "final_performance",
     "iqm",
     "iqm_interval",
-    "mean_interval",
-    "mean_of",
+    "mean_with_band",
+    "mean_with_interval",
     "probability_of_improvement",
     "probability_of_improvement_interval",
     "resample",
-    "smoothed",
+    "smooth",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mosaic.statistics.curves import Interval, Spread, mean_interval, resample, smoothed
+from mosaic.statistics.curves import ConfidenceBand, ConfidenceInterval, mean_with_band, resample, smooth
 from mosaic.statistics.scores import (
     LAST_EPISODES,
     final_performance,
@@ -22,14 +22,14 @@ from mosaic.statistics.scores import (
 Json = dict[str, Any]
 Floats = npt.NDArray[np.float64]
 GRID_POINTS = 400
-ALONE = ""
+NO_GROUPING = ""
 """The key that groups nothing: every run stands for itself."""
-USUAL_KEYS = ("algo", "env_id", "group", "seed")
-NOT_SET = "not set"
+DEFAULT_KEYS = ("algo", "env_id", "group", "seed")
+NOT_SET_LABEL = "not set"
 
 
 @dataclass(frozen=True)
-class Entry:
+class ComparedRun:
     """One run of the comparison."""
 
     run_id: str
@@ -46,95 +46,95 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     name: str
     run_ids: list[str]
-    curve: Spread
-    final: Interval
+    curve: ConfidenceBand
+    final_return: ConfidenceInterval
     """Mean over the runs of the mean return of their last 100 episodes, with Student's 95 % interval."""
-    iqm: Interval
+    iqm: ConfidenceInterval
     """The interquartile mean of the same, with a bootstrap interval; scaled where `Comparison.is_scaled`."""
 
 
 @dataclass(frozen=True)
 class Comparison:
     grid: Floats
-    groups: list[Group]
-    better: dict[tuple[str, str], Interval] = field(default_factory=dict)
+    groups: list[RunGroup]
+    improvement_probability: dict[tuple[str, str], ConfidenceInterval] = field(default_factory=dict)
     """By the names of two groups: how likely a run of the first returns more than one of the second."""
-    is_scaled: bool = False
+    is_normalized: bool = False
     """Whether scores were scaled to 0…1 within each environment, as returns of different ones cannot be averaged."""
 
 
-def without_common(titles: Sequence[str]) -> dict[str, str]:
+def strip_common_parts(titles: Sequence[str]) -> dict[str, str]:
     """Each title without the parts that all of them have: what is left tells them apart."""
     parts = {title: title.split(" · ") for title in titles}
     common = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
     return {title: " · ".join(part for part in these if part not in common) or title for title, these in parts.items()}
 
 
-def words(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A setting's value as people read it."""
     if value is None:
-        return NOT_SET
+        return NOT_SET_LABEL
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def differing(settings: Sequence[Json]) -> dict[str, list[Any]]:
+def differing_settings(settings: Sequence[Json]) -> dict[str, list[Any]]:
     """The settings that are not the same in all runs: by name, one value a run."""
     names = sorted({name for one in settings for name in one})
     table = {name: [one.get(name) for one in settings] for name in names}
     return {name: row for name, row in table.items() if any(value != row[0] for value in row)}
 
 
-def keys(settings: Sequence[Json]) -> list[str]:
+def grouping_keys(settings: Sequence[Json]) -> list[str]:
     """What runs can be grouped by: the usual ones, then whatever differs between them."""
-    usual = [key for key in USUAL_KEYS if any(one.get(key) is not None for one in settings)]
-    return usual + [name for name in differing(settings) if name not in usual]
+    usual = [key for key in DEFAULT_KEYS if any(one.get(key) is not None for one in settings)]
+    return usual + [name for name in differing_settings(settings) if name not in usual]
 
 
-def best_key(settings: Sequence[Json]) -> str:
+def suggest_grouping_key(settings: Sequence[Json]) -> str:
     """The usual key that tells some of these runs apart and puts some together; else none."""
     for key in ("group", "algo", "env_id"):
-        values = {words(one.get(key)) for one in settings}
+        values = {format_value(one.get(key)) for one in settings}
         if 1 < len(values) < len(settings):
             return key
-    varied = [key for key in differing(settings) if key != "seed"]
+    varied = [key for key in differing_settings(settings) if key != "seed"]
     if not varied and len(settings) > 1:
         return "algo"
-    return ALONE
+    return NO_GROUPING
 
 
-def _shared(spread: Spread) -> Spread:
+def _mask_partial(spread: ConfidenceBand) -> ConfidenceBand:
     """Only where all of the group's runs have values: past the first one's end the mean would jump to other runs."""
     is_whole = spread.runs == spread.runs.max(initial=0)
     mean, low, high = (np.where(is_whole, part, np.nan) for part in (spread.mean, spread.low, spread.high))
-    return Spread(mean, low, high, spread.runs)
+    return ConfidenceBand(mean, low, high, spread.runs)
 
 
-def compare(entries: Sequence[Entry], key: str, weight: float, last: int = LAST_EPISODES) -> Comparison:
+def compare(entries: Sequence[ComparedRun], key: str, weight: float, last_episodes: int = LAST_EPISODES) -> Comparison:
     """`key` groups the runs; `weight` smooths their curves; a final score is the mean of the `last` values."""
     grid = _grid(entries)
-    members: dict[str, list[Entry]] = {}
+    members: dict[str, list[ComparedRun]] = {}
     for entry in entries:
-        name = entry.title if key == ALONE else words(entry.settings.get(key))
+        name = entry.title if key == NO_GROUPING else format_value(entry.settings.get(key))
         members.setdefault(name, []).append(entry)
-    finals = {entry.run_id: final_performance(entry.returns, last) for entry in entries}
-    scores, is_scaled = _scaled(entries, finals)
-    strata = {name: _strata(group, scores) for name, group in members.items()}
+    finals = {entry.run_id: final_performance(entry.returns, last_episodes) for entry in entries}
+    scores, is_scaled = _normalize_scores(entries, finals)
+    strata = {name: _scores_by_task(group, scores) for name, group in members.items()}
     groups = [
-        Group(
+        RunGroup(
             name,
             [entry.run_id for entry in group],
-            _shared(mean_interval(np.stack([resample(e.x, smoothed(e.y, weight), grid) for e in group]))),
-            _mean([finals[entry.run_id] for entry in group]),
-            iqm_interval(list(strata[name].values())) if strata[name] else _unknown(),
+            _mask_partial(mean_with_band(np.stack([resample(e.x, smooth(e.y, weight), grid) for e in group]))),
+            _mean_confidence_interval([finals[entry.run_id] for entry in group]),
+            iqm_interval(list(strata[name].values())) if strata[name] else _nan_interval(),
         )
         for name, group in members.items()
     ]
     groups.sort(key=lambda group: -group.iqm.point if np.isfinite(group.iqm.point) else np.inf)
     better = {}
-    for one, other in permutations([group.name for group in groups], 2) if key != ALONE else ():
+    for one, other in permutations([group.name for group in groups], 2) if key != NO_GROUPING else ():
         shared = [task for task in strata[one] if task in strata[other]]
         if shared:
             better[one, other] = probability_of_improvement_interval(
@@ -143,7 +143,7 @@ def compare(entries: Sequence[Entry], key: str, weight: float, last: int = LAST_
     return Comparison(grid, groups, better, is_scaled)
 
 
-def _grid(entries: Sequence[Entry]) -> Floats:
+def _grid(entries: Sequence[ComparedRun]) -> Floats:
     known = [entry.x for entry in entries if len(entry.x)]
     if not known:
         return np.array([0.0, 1.0])
@@ -151,7 +151,7 @@ def _grid(entries: Sequence[Entry]) -> Floats:
     return np.linspace(begin, max(end, begin + 1), GRID_POINTS)
 
 
-def _scaled(entries: Sequence[Entry], finals: Mapping[str, float]) -> tuple[dict[str, float], bool]:
+def _normalize_scores(entries: Sequence[ComparedRun], finals: Mapping[str, float]) -> tuple[dict[str, float], bool]:
     tasks = {entry.task for entry in entries}
     if len(tasks) < 2:
         return dict(finals), False
@@ -164,7 +164,7 @@ def _scaled(entries: Sequence[Entry], finals: Mapping[str, float]) -> tuple[dict
     return scores, True
 
 
-def _strata(group: Sequence[Entry], scores: Mapping[str, float]) -> dict[str, Floats]:
+def _scores_by_task(group: Sequence[ComparedRun], scores: Mapping[str, float]) -> dict[str, Floats]:
     found: dict[str, list[float]] = {}
     for entry in group:
         if np.isfinite(scores[entry.run_id]):
@@ -172,10 +172,10 @@ def _strata(group: Sequence[Entry], scores: Mapping[str, float]) -> dict[str, Fl
     return {task: np.array(values) for task, values in found.items()}
 
 
-def _mean(values: Sequence[float]) -> Interval:
-    spread = mean_interval(np.array(values, np.float64).reshape(-1, 1))
-    return Interval(float(spread.mean[0]), float(spread.low[0]), float(spread.high[0]))
+def _mean_confidence_interval(values: Sequence[float]) -> ConfidenceInterval:
+    spread = mean_with_band(np.array(values, np.float64).reshape(-1, 1))
+    return ConfidenceInterval(float(spread.mean[0]), float(spread.low[0]), float(spread.high[0]))
 
 
-def _unknown() -> Interval:
-    return Interval(float("nan"), float("nan"), float("nan"))
+def _nan_interval() -> ConfidenceInterval:
+    return ConfidenceInterval(float("nan"), float("nan"), float("nan"))

@@ -9,16 +9,16 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-_BLOCK = 32
+_BLOCK_POINTS = 32
 """Points that one row of the matrix product in `_decayed` covers: larger costs arithmetic, smaller costs passes."""
-_AT_ONCE = 1 << 18
+_CHUNK_POINTS = 1 << 18
 """Points that are averaged at once: what is made on the way then stays in the processor's cache, twice as fast."""
 _T_975 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 """Student's t for 95 %, by degrees of freedom from 1; beyond the table its expansion is exact to four digits."""
 _Z_975 = 1.959964
 
 
-class Spread(NamedTuple):
+class ConfidenceBand(NamedTuple):
     """A value for each point of a grid, and how sure it is. NaN where nothing, or nothing about that, is known."""
 
     mean: Floats
@@ -28,7 +28,7 @@ class Spread(NamedTuple):
     """How many have a value there."""
 
 
-class Interval(NamedTuple):
+class ConfidenceInterval(NamedTuple):
     point: float
     low: float
     high: float
@@ -49,9 +49,9 @@ class Smoother:
     def extend(self, values: Floats) -> Floats:
         if self.weight <= 0 or len(values) == 0:
             return values.copy()
-        if len(values) > _AT_ONCE:
-            parts = range(0, len(values), _AT_ONCE)
-            return np.concatenate([self.extend(values[part : part + _AT_ONCE]) for part in parts])
+        if len(values) > _CHUNK_POINTS:
+            parts = range(0, len(values), _CHUNK_POINTS)
+            return np.concatenate([self.extend(values[part : part + _CHUNK_POINTS]) for part in parts])
         finite = np.isfinite(values)
         known = values if finite.all() else values[finite]
         average = self._average(known) if len(known) else known
@@ -63,7 +63,7 @@ class Smoother:
 
     def _average(self, known: Floats) -> Floats:
         weight = self.weight
-        average = _decayed(known, weight)
+        average = _decaying_sum(known, weight)
         average *= 1 - weight
         reach = int(-40 / np.log(weight)) + 1  # beyond it the past is below what a float can tell
         near = min(len(known), reach)
@@ -76,26 +76,26 @@ class Smoother:
         return average
 
 
-def smoothed(values: Floats, weight: float) -> Floats:
+def smooth(values: Floats, weight: float) -> Floats:
     return Smoother(weight).extend(values)
 
 
-def _decayed(values: Floats, weight: float) -> Floats:
+def _decaying_sum(values: Floats, weight: float) -> Floats:
     """`y[t] = weight * y[t-1] + values[t]` without a loop over the points: in blocks, then over the blocks' ends."""
     count = len(values)
-    if count <= _BLOCK:
-        few: Floats = _powers(weight, count) @ values
+    if count <= _BLOCK_POINTS:
+        few: Floats = _decay_matrix(weight, count) @ values
         return few
-    blocks = -(-count // _BLOCK)
-    padded = np.zeros(blocks * _BLOCK)
+    blocks = -(-count // _BLOCK_POINTS)
+    padded = np.zeros(blocks * _BLOCK_POINTS)
     padded[:count] = values
-    rows: Floats = padded.reshape(blocks, _BLOCK) @ _powers(weight, _BLOCK).T
-    ends = _decayed(rows[:-1, -1], weight**_BLOCK)
-    rows[1:] += ends[:, None] * np.power(weight, np.arange(1, _BLOCK + 1))
+    rows: Floats = padded.reshape(blocks, _BLOCK_POINTS) @ _decay_matrix(weight, _BLOCK_POINTS).T
+    ends = _decaying_sum(rows[:-1, -1], weight**_BLOCK_POINTS)
+    rows[1:] += ends[:, None] * np.power(weight, np.arange(1, _BLOCK_POINTS + 1))
     return rows.reshape(-1)[:count]
 
 
-def _powers(weight: float, size: int) -> Floats:
+def _decay_matrix(weight: float, size: int) -> Floats:
     age = np.subtract.outer(np.arange(size), np.arange(size))
     powers: Floats = np.where(age >= 0, np.power(weight, np.maximum(age, 0)), 0.0)
     return powers
@@ -122,7 +122,7 @@ def resample(x: Floats, y: Floats, grid: Floats) -> Floats:
     return result
 
 
-def mean_interval(samples: Floats) -> Spread:
+def mean_with_band(samples: Floats) -> ConfidenceBand:
     """Over the rows (one a run), column by column: the mean and Student's 95 % interval. NaN: that run has no value.
 
     One run alone has a mean and no interval.
@@ -136,20 +136,20 @@ def mean_interval(samples: Floats) -> Spread:
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.sqrt(squares / (count - 1) / some)
     half = np.where(count > 1, error * t_975(np.maximum(count - 1, 1)), np.nan)
-    return Spread(mean, mean - half, mean + half, count)
+    return ConfidenceBand(mean, mean - half, mean + half, count)
 
 
-def mean_of(values: Floats) -> Interval:
+def mean_with_interval(values: Floats) -> ConfidenceInterval:
     """The mean of some numbers with Student's 95 % interval: unknown where one of them is, and for one alone."""
     if not len(values) or not np.isfinite(values).all():
-        return Interval(float("nan"), float("nan"), float("nan"))
-    spread = mean_interval(values[:, None])
-    return Interval(float(spread.mean[0]), float(spread.low[0]), float(spread.high[0]))
+        return ConfidenceInterval(float("nan"), float("nan"), float("nan"))
+    spread = mean_with_band(values[:, None])
+    return ConfidenceInterval(float(spread.mean[0]), float(spread.low[0]), float(spread.high[0]))
 
 
-def t_975(freedom: npt.NDArray[np.int64]) -> Floats:
+def t_975(degrees_of_freedom: npt.NDArray[np.int64]) -> Floats:
     """How many standard errors a 95 % interval of a mean reaches to either side."""
-    n, z = freedom.astype(np.float64), _Z_975
+    n, z = degrees_of_freedom.astype(np.float64), _Z_975
     tail = (
         z
         + (z**3 + z) / (4 * n)
@@ -157,4 +157,4 @@ def t_975(freedom: npt.NDArray[np.int64]) -> Floats:
         + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
     )
     table = np.array(_T_975)
-    return np.where(freedom <= len(table), table[np.minimum(freedom, len(table)) - 1], tail)
+    return np.where(degrees_of_freedom <= len(table), table[np.minimum(degrees_of_freedom, len(table)) - 1], tail)

@@ -11,22 +11,22 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mosaic.statistics.curves import Interval
+from mosaic.statistics.curves import ConfidenceInterval
 
 Floats = npt.NDArray[np.float64]
 Strata = Sequence[Floats]
 
 LAST_EPISODES = 100
-REPETITIONS = 50_000
-PAIR_REPETITIONS = 2_000
+BOOTSTRAP_REPETITIONS = 50_000
+PAIR_BOOTSTRAP_REPETITIONS = 2_000
 _CHUNK = 5_000
 _SEED = 0
 """The same runs always give the same interval."""
 
 
-def final_performance(returns: Floats, last: int = LAST_EPISODES) -> float:
+def final_performance(returns: Floats, last_episodes: int = LAST_EPISODES) -> float:
     """The mean of the last 100 episodes, or so many; NaN where there are none."""
-    known = returns[np.isfinite(returns)][-last:]
+    known = returns[np.isfinite(returns)][-last_episodes:]
     return float(known.mean()) if len(known) else float("nan")
 
 
@@ -35,27 +35,29 @@ def iqm(scores: Floats) -> float:
     return float(_iqm_rows(np.asarray(scores, np.float64).reshape(1, -1))[0])
 
 
-def iqm_interval(strata: Strata, repetitions: int = REPETITIONS) -> Interval:
+def iqm_interval(strata: Strata, repetitions: int = BOOTSTRAP_REPETITIONS) -> ConfidenceInterval:
     """Over all tasks together, with the 95 % interval of a stratified bootstrap."""
     point = iqm(np.concatenate(list(strata)))
     samples = np.concatenate([_iqm_rows(np.concatenate(drawn, axis=1)) for drawn in _bootstrap(strata, repetitions)])
-    return _percentiles(point, samples)
+    return _percentile_interval(point, samples)
 
 
 def probability_of_improvement(one: Strata, other: Strata) -> float:
     """How likely a run of `one` scores higher than one of `other`, averaged over tasks; draws count half."""
-    return float(_better_rows([part[None] for part in one], [part[None] for part in other])[0])
+    return float(_improvement_rows([part[None] for part in one], [part[None] for part in other])[0])
 
 
-def probability_of_improvement_interval(one: Strata, other: Strata, repetitions: int = PAIR_REPETITIONS) -> Interval:
+def probability_of_improvement_interval(
+    one: Strata, other: Strata, repetitions: int = PAIR_BOOTSTRAP_REPETITIONS
+) -> ConfidenceInterval:
     """The same with the 95 % interval of a bootstrap that draws both sides independently."""
     samples = np.concatenate(
         [
-            _better_rows(left, right)
+            _improvement_rows(left, right)
             for left, right in zip(_bootstrap(one, repetitions), _bootstrap(other, repetitions, _SEED + 1), strict=True)
         ]
     )
-    return _percentiles(probability_of_improvement(one, other), samples)
+    return _percentile_interval(probability_of_improvement(one, other), samples)
 
 
 def _bootstrap(strata: Strata, repetitions: int, seed: int = _SEED) -> Iterator[list[Floats]]:
@@ -73,7 +75,7 @@ def _iqm_rows(rows: Floats) -> Floats:
     return mean
 
 
-def _better_rows(one: Sequence[Floats], other: Sequence[Floats]) -> Floats:
+def _improvement_rows(one: Sequence[Floats], other: Sequence[Floats]) -> Floats:
     """Row by row, each pair of runs of a task compared: Mann and Whitney's U as a share."""
     tasks = []
     for left, right in zip(one, other, strict=True):
@@ -84,6 +86,6 @@ def _better_rows(one: Sequence[Floats], other: Sequence[Floats]) -> Floats:
     return mean
 
 
-def _percentiles(point: float, samples: Floats) -> Interval:
+def _percentile_interval(point: float, samples: Floats) -> ConfidenceInterval:
     low, high = np.percentile(samples, (2.5, 97.5))
-    return Interval(point, float(low), float(high))
+    return ConfidenceInterval(point, float(low), float(high))

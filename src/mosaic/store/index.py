@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from mosaic.contracts.events import Deleted
 from mosaic.contracts.states import RunRecord, Stage
-from mosaic.store.schema import opened
+from mosaic.store.index_schema import open_index
 
 RETURN_TAG = "charts/episodic_return"
 LENGTH_TAG = "charts/episodic_length"
@@ -22,7 +22,7 @@ _NO_RUN = 0
 """Stands for the run of an event whose run is no longer there."""
 
 
-class RunFacts(NamedTuple):
+class RunProgress(NamedTuple):
     """What the journals have told of a run's progress."""
 
     global_step: int | None
@@ -54,7 +54,7 @@ class PointSeries(NamedTuple):
     values: Sequence[float]
 
 
-_FACTS = "global_step, sps, total_timesteps, mean_return, episodes, heard_at, hardware, checkpoint_step"
+_PROGRESS_COLUMNS = "global_step, sps, total_timesteps, mean_return, episodes, heard_at, hardware, checkpoint_step"
 
 
 class Index:
@@ -62,7 +62,7 @@ class Index:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.RLock()
-        self._db, self.begun_anew = opened(path)
+        self._db, self.recreate_reason = open_index(path)
         self._keys: dict[str, int] = {}
         self._tags: dict[str, int] = dict(self._db.execute("SELECT name, id FROM tag"))
 
@@ -120,7 +120,7 @@ class Index:
                 values,
             )
 
-    def forget(self, run_id: str) -> None:
+    def delete_run(self, run_id: str) -> None:
         """Nothing is left of it but an event of the daemon's own, so that watchers learn that it is gone."""
         with self.transaction():
             key = self._key(run_id)
@@ -128,7 +128,7 @@ class Index:
                 self._db.execute(f"DELETE FROM {table} WHERE run=?", (key,))
             self._db.execute("DELETE FROM run WHERE id=?", (key,))
             self._keys.pop(run_id, None)
-            self._announce(_NO_RUN, Deleted.KIND, {"run_id": run_id, "said": "It was moved to the trash."})
+            self._insert_daemon_event(_NO_RUN, Deleted.KIND, {"run_id": run_id, "said": "It was moved to the trash."})
 
     def _key(self, run_id: str) -> int:
         key = self._keys.get(run_id)
@@ -140,11 +140,11 @@ class Index:
         """By run: the modification time of the record.json that the index knows."""
         return dict(self._rows("SELECT run_id, record_mtime FROM run"))
 
-    def active(self) -> list[RunRecord]:
+    def active_records(self) -> list[RunRecord]:
         rows = self._rows("SELECT record FROM run WHERE stage != ? ORDER BY run_id", (Stage.FINISHED,))
         return [RunRecord.model_validate_json(text) for (text,) in rows]
 
-    def record(self, run_id: str) -> RunRecord | None:
+    def get_record(self, run_id: str) -> RunRecord | None:
         rows = self._rows("SELECT record FROM run WHERE run_id=?", (run_id,))
         return RunRecord.model_validate_json(rows[0][0]) if rows else None
 
@@ -154,7 +154,7 @@ class Index:
         )
         return int(rows[0][0] or 0)
 
-    def matching(self, prefix: str, limit: int = 8) -> list[str]:
+    def run_ids_with_prefix(self, prefix: str, limit: int = 8) -> list[str]:
         """Run ids that begin so. Ids are upper case; people type as they like."""
         start = prefix.upper()
         rows = self._rows(
@@ -163,14 +163,14 @@ class Index:
         )
         return [run_id for (run_id,) in rows]
 
-    def newest(self) -> str | None:
+    def newest_run_id(self) -> str | None:
         rows = self._rows("SELECT run_id FROM run ORDER BY run_id DESC LIMIT 1")
         return rows[0][0] if rows else None
 
-    def counts(self) -> dict[str, int]:
+    def count_by_status(self) -> dict[str, int]:
         return dict(self._rows("SELECT coalesce(outcome, stage), count(*) FROM run GROUP BY 1"))
 
-    def listing(
+    def list_runs(
         self,
         status: Sequence[str] = (),
         algo: str = "",
@@ -180,7 +180,7 @@ class Index:
         include_archived: bool = False,
         run_id: str = "",
         limit: int = 0,
-    ) -> Iterator[tuple[dict[str, Any], RunFacts]]:
+    ) -> Iterator[tuple[dict[str, Any], RunProgress]]:
         """Records as plain JSON with their facts, newest first."""
         marks = ",".join("?" * len(status))
         conditions = {
@@ -195,14 +195,14 @@ class Index:
         has_tag = "EXISTS (SELECT 1 FROM json_each(run.record, '$.tags') WHERE value = ?)"
         where = " AND ".join([*chosen, *(has_tag for _ in tags)]) or "1"
         args = [*(arg for some in chosen.values() for arg in some), *tags, limit or -1]
-        sql = f"SELECT record, {_FACTS} FROM run WHERE {where} ORDER BY run_id DESC LIMIT ?"
+        sql = f"SELECT record, {_PROGRESS_COLUMNS} FROM run WHERE {where} ORDER BY run_id DESC LIMIT ?"
         for record, *facts in self._rows(sql, args):
-            yield json.loads(record), _facts(facts)
+            yield json.loads(record), _progress_from_row(facts)
 
-    def facts(self, run_id: str) -> RunFacts:
-        return _facts(self._rows(f"SELECT {_FACTS} FROM run WHERE run_id=?", (run_id,))[0])
+    def get_progress(self, run_id: str) -> RunProgress:
+        return _progress_from_row(self._rows(f"SELECT {_PROGRESS_COLUMNS} FROM run WHERE run_id=?", (run_id,))[0])
 
-    def note_progress(self, run_id: str, **columns: Any) -> None:
+    def update_progress(self, run_id: str, **columns: Any) -> None:
         """Sets columns of the run's row, such as global_step or hardware."""
         names = ", ".join(f"{name}=?" for name in columns)
         with self.transaction():
@@ -210,16 +210,16 @@ class Index:
 
     # --- files and events
 
-    def offset(self, run_id: str, source: str) -> int:
+    def get_offset(self, run_id: str, source: str) -> int:
         rows = self._rows("SELECT offset FROM source WHERE run=? AND name=?", (self._key(run_id), source))
         return int(rows[0][0]) if rows else 0
 
-    def set_offset(self, run_id: str, source: str, offset: int, garbage: int) -> None:
+    def set_offset(self, run_id: str, source: str, offset: int, malformed_count: int) -> None:
         with self.transaction():
             self._db.execute(
                 "INSERT INTO source (run, name, offset, garbage) VALUES (?,?,?,?) ON CONFLICT (run, name) "
                 "DO UPDATE SET offset=excluded.offset, garbage=garbage+excluded.garbage",
-                (self._key(run_id), source, offset, garbage),
+                (self._key(run_id), source, offset, malformed_count),
             )
 
     def add_event(self, run_id: str, source: str, seq: int, at: float, kind: str, begin: int, length: int) -> bool:
@@ -231,12 +231,12 @@ class Index:
             )
             return done.rowcount > 0
 
-    def announce(self, run_id: str, kind: str, **facts: Any) -> None:
+    def add_daemon_event(self, run_id: str, kind: str, **facts: Any) -> None:
         """An event of the daemon's own."""
         with self.transaction():
-            self._announce(self._key(run_id), kind, facts)
+            self._insert_daemon_event(self._key(run_id), kind, facts)
 
-    def _announce(self, key: int, kind: str, facts: Mapping[str, Any]) -> None:
+    def _insert_daemon_event(self, key: int, kind: str, facts: Mapping[str, Any]) -> None:
         self._db.execute(
             "INSERT INTO event (run, source, seq, at, kind, body) SELECT ?, 'daemon', "
             "coalesce(max(seq), 0) + 1, ?, ?, ? FROM event WHERE run=? AND source='daemon'",
@@ -286,9 +286,9 @@ class Index:
                 "VALUES (?,?,?,?,?,?,?)",
                 [(key, *row) for row in rows],
             )
-            self._sum_up_episodes(key)
+            self._update_episode_totals(key)
 
-    def _sum_up_episodes(self, key: int) -> None:
+    def _update_episode_totals(self, key: int) -> None:
         self._db.execute(
             "UPDATE run SET episodes = (SELECT count(*) FROM episode WHERE run = :key), mean_return = (SELECT "
             "avg(episodic_return) FROM (SELECT episodic_return FROM episode WHERE run = :key ORDER BY number DESC "
@@ -296,13 +296,13 @@ class Index:
             {"key": key},
         )
 
-    def drop_above(self, run_id: str, step: int) -> None:
+    def delete_above_step(self, run_id: str, step: int) -> None:
         """A further attempt goes on from `step`: what an earlier one logged above it no longer counts."""
         with self.transaction():
             key = self._key(run_id)
             self._db.execute("DELETE FROM point WHERE run=? AND step>?", (key, step))
             self._db.execute("DELETE FROM episode WHERE run=? AND step>?", (key, step))
-            self._sum_up_episodes(key)
+            self._update_episode_totals(key)
 
     def metrics(self, run_id: str, tags: Sequence[str], last_only: bool) -> Iterator[PointSeries]:
         """By tag, in parts. Episodes are the points of two tags."""
@@ -336,9 +336,11 @@ class Index:
                 yield [dict(zip(names, row, strict=True)) for row in chunk]
 
 
-def _facts(row: Sequence[Any]) -> RunFacts:
+def _progress_from_row(row: Sequence[Any]) -> RunProgress:
     step, sps, total, mean, episodes, heard_at, hardware, checkpoint = row
-    return RunFacts(step, sps, total, mean, episodes, heard_at, json.loads(hardware) if hardware else None, checkpoint)
+    return RunProgress(
+        step, sps, total, mean, episodes, heard_at, json.loads(hardware) if hardware else None, checkpoint
+    )
 
 
 def _series(tag: str, rows: sqlite3.Cursor) -> Iterator[PointSeries]:

@@ -14,20 +14,20 @@ from mosaic.store.index import Index
 KEEPER = "keeper"
 SIDECAR = "sidecar"
 JOURNAL = "journal"
-Body = dict[str, Any]
-Handler = Callable[[Index, str, Body], None]
+EventBody = dict[str, Any]
+Handler = Callable[[Index, str, EventBody], None]
 
 
-def sources(folder: RunFolder) -> dict[str, Path]:
+def event_sources(folder: RunFolder) -> dict[str, Path]:
     """The files that are followed, by the name the index knows them under."""
     own = {KEEPER: folder.keeper, SIDECAR: folder.sidecar}
     return own | {path.name.removesuffix(".jsonl"): path for path in folder.journals()}
 
 
-def ingest(index: Index, folder: RunFolder, source: str, path: Path) -> list[tuple[Body, int]]:
+def ingest(index: Index, folder: RunFolder, source: str, path: Path) -> list[tuple[EventBody, int]]:
     """Takes in what is new in one file. Gives each event with the offset at which it begins."""
     run_id = folder.run_id
-    begin = index.offset(run_id, source)
+    begin = index.get_offset(run_id, source)
     follower = Follower(path, begin)
     lines = follower.read()
     if follower.offset == begin:
@@ -38,49 +38,49 @@ def ingest(index: Index, folder: RunFolder, source: str, path: Path) -> list[tup
             if index.add_event(run_id, source, body["seq"], body.get("at", 0.0), body["kind"], begin, end - begin):
                 handler = _HANDLERS.get(body["kind"])
                 if handler is not None:
-                    _guarded(handler, index, run_id, body)
+                    _handle_safely(handler, index, run_id, body)
             taken.append((body, begin))
             begin = end
-        index.set_offset(run_id, source, follower.offset, follower.garbage)
+        index.set_offset(run_id, source, follower.offset, follower.malformed_count)
     return taken
 
 
-def _guarded(handler: Handler, index: Index, run_id: str, body: Body) -> None:
+def _handle_safely(handler: Handler, index: Index, run_id: str, body: EventBody) -> None:
     """Lines come from other people's programs: one that lacks its facts is kept as an event and otherwise left out."""
     try:
         handler(index, run_id, body)
     except (KeyError, TypeError, ValueError):
-        index.announce(run_id, "event_malformed", seq=body["seq"], of=body["kind"])
+        index.add_daemon_event(run_id, "event_malformed", seq=body["seq"], of=body["kind"])
 
 
 def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _hello(index: Index, run_id: str, body: Body) -> None:
+def _hello(index: Index, run_id: str, body: EventBody) -> None:
     if body.get("resumed_from") is not None:
-        index.drop_above(run_id, int(body["resumed_from"]))
-        index.note_progress(run_id, global_step=int(body["resumed_from"]))
+        index.delete_above_step(run_id, int(body["resumed_from"]))
+        index.update_progress(run_id, global_step=int(body["resumed_from"]))
     elif body.get("attempt", 1) > 1:
-        index.drop_above(run_id, -1)
-    index.note_progress(run_id, heard_at=body["at"])
+        index.delete_above_step(run_id, -1)
+    index.update_progress(run_id, heard_at=body["at"])
 
 
-def _progress(index: Index, run_id: str, body: Body) -> None:
+def _progress(index: Index, run_id: str, body: EventBody) -> None:
     known = {name: body[name] for name in ("global_step", "sps", "total_timesteps") if body.get(name) is not None}
-    index.note_progress(run_id, heard_at=body["at"], **known)
+    index.update_progress(run_id, heard_at=body["at"], **known)
 
 
-def _metrics(index: Index, run_id: str, body: Body) -> None:
+def _metrics(index: Index, run_id: str, body: EventBody) -> None:
     series = {
         str(tag): [(int(step), float(at), _number(value)) for step, at, value in points]
         for tag, points in body["series"].items()
     }
     index.add_points(run_id, series)
-    index.note_progress(run_id, heard_at=body["at"])
+    index.update_progress(run_id, heard_at=body["at"])
 
 
-def _episodes(index: Index, run_id: str, body: Body) -> None:
+def _episodes(index: Index, run_id: str, body: EventBody) -> None:
     rows = [
         (int(number), int(env), int(step), float(at), _number(episodic_return), int(length))
         for number, env, step, at, episodic_return, length in body["rows"]
@@ -88,19 +88,19 @@ def _episodes(index: Index, run_id: str, body: Body) -> None:
     index.add_episodes(run_id, rows)
 
 
-def _checkpoint(index: Index, run_id: str, body: Body) -> None:
-    index.note_progress(run_id, checkpoint_step=int(body["step"]))
+def _checkpoint(index: Index, run_id: str, body: EventBody) -> None:
+    index.update_progress(run_id, checkpoint_step=int(body["step"]))
 
 
-def _sample(index: Index, run_id: str, body: Body) -> None:
+def _sample(index: Index, run_id: str, body: EventBody) -> None:
     if body["processes"]:  # the last one may find nobody left
         facts = {name: value for name, value in body.items() if name not in ("seq", "kind")}
-        index.note_progress(run_id, hardware=json.dumps(facts))
+        index.update_progress(run_id, hardware=json.dumps(facts))
 
 
-def _finished(index: Index, run_id: str, body: Body) -> None:
+def _finished(index: Index, run_id: str, body: EventBody) -> None:
     if body.get("global_step") is not None and body["outcome"] != "rejected":
-        index.note_progress(run_id, global_step=int(body["global_step"]))
+        index.update_progress(run_id, global_step=int(body["global_step"]))
 
 
 _HANDLERS: dict[str, Handler] = {

@@ -8,7 +8,7 @@ import sys
 
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import Workspace
-from mosaic.trainer.daemon import IDLE_S, PORT, Daemon, discovered_slots, set_up_log
+from mosaic.trainer.daemon import IDLE_TIMEOUT_S, PORT, Daemon, configure_logging, detect_slots
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,13 +16,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--var", help="the workspace; ./var unless told otherwise")
     parser.add_argument("--port", type=int, default=PORT, help="the first port to try")
     parser.add_argument("--max-runs", type=int, help="how many runs at a time; as many as there are cores by default")
-    parser.add_argument("--idle-s", type=float, default=IDLE_S, help="ends after so long without work or callers")
+    parser.add_argument(
+        "--idle-s", type=float, default=IDLE_TIMEOUT_S, help="ends after so long without work or callers"
+    )
     told = parser.parse_args(arguments)
-    workspace = Workspace.chosen(told.var)
-    set_up_log(workspace)
+    workspace = Workspace.resolve(told.var)
+    configure_logging(workspace)
     max_runs = told.max_runs or int(os.environ.get("MOSAIC_MAX_RUNS", 0)) or None
     try:
-        Daemon(workspace, discovered_slots(max_runs), told.port, told.idle_s).run()
+        Daemon(workspace, detect_slots(max_runs), told.port, told.idle_s).run()
     except MosaicError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -17,14 +17,14 @@ from typing import IO, Any
 
 import structlog
 
-from mosaic.contracts.errors import MosaicError, error_named
+from mosaic.contracts.errors import MosaicError, error_class
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 from mosaic.plugins import WorkerDescription
 
 log = structlog.get_logger("mosaic.trainer.checkers")
 
-PATIENCE_S = 120.0
-REMEMBERED = 256
+ANSWER_TIMEOUT_S = 120.0
+MAX_CACHED_VERDICTS = 256
 
 
 class Checker:
@@ -56,12 +56,12 @@ class Checker:
                     ) from None
         if answer.get("ok"):
             return answer
-        raise error_named(str(answer.get("error")))(
+        raise error_class(str(answer.get("error")))(
             str(answer.get("message") or "The worker refused, without a reason.")
         )
 
     def _exchange(self, question: dict[str, Any]) -> dict[str, Any]:
-        process = self._started()
+        process = self._ensure_started()
         stdin, stdout = process.stdin, process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -72,7 +72,7 @@ class Checker:
 
     def _answer(self, process: subprocess.Popen[bytes], stdout: IO[bytes]) -> dict[str, Any]:
         # A checker that hangs is killed, which ends the read.
-        alarm = threading.Timer(PATIENCE_S, process.kill)
+        alarm = threading.Timer(ANSWER_TIMEOUT_S, process.kill)
         alarm.start()
         try:
             while line := stdout.readline():
@@ -83,7 +83,7 @@ class Checker:
         finally:
             alarm.cancel()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _ensure_started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             assert self._worker.checker is not None
             self._log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ class Checker:
     def _warm_up(self) -> None:
         with self._lock:
             try:
-                self._started()
+                self._ensure_started()
             except OSError as error:
                 log.warning("checker_not_started", worker=self._worker.id, error=str(error))
 
@@ -159,7 +159,7 @@ class Checkers:
         answer = self.ask(worker_id, {"ask": "check", "config": payload})
         if key is not None:
             self._verdicts[key] = answer
-            while len(self._verdicts) > REMEMBERED:
+            while len(self._verdicts) > MAX_CACHED_VERDICTS:
                 self._verdicts.popitem(last=False)
         return answer
 

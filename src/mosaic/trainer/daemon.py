@@ -29,40 +29,40 @@ from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.processes import own_identity
 from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
-from mosaic.plugins import workers
+from mosaic.plugins import discover_workers
 from mosaic.store import Index
+from mosaic.trainer.auth import TokenInterceptor
 from mosaic.trainer.checkers import Checkers
-from mosaic.trainer.desk import Desk
-from mosaic.trainer.door import TokenCheck
 from mosaic.trainer.executor import LocalExecutor
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
+from mosaic.trainer.run_service import RunService
 from mosaic.trainer.scheduler import Slots
-from mosaic.trainer.server import Controls, Servicer
+from mosaic.trainer.server import DaemonControls, Servicer
 from mosaic.trainer.supervisor import Supervisor
 
 log = structlog.get_logger("mosaic.trainer.daemon")
 
 PORT = 50055
-PORTS_TRIED = 100
-IDLE_S = 600.0
-MOST_RUNS = 1000
+MAX_PORT_ATTEMPTS = 100
+IDLE_TIMEOUT_S = 600.0
+MAX_CONCURRENT_RUNS = 1000
 THREADS = 64
 """Each open watch holds one."""
 
 
 class Daemon:
-    def __init__(self, workspace: Workspace, slots: Slots, port: int = PORT, idle_s: float = IDLE_S) -> None:
+    def __init__(self, workspace: Workspace, slots: Slots, port: int = PORT, idle_s: float = IDLE_TIMEOUT_S) -> None:
         self._workspace = workspace
         self._slots = slots
         self._port = port
         self._idle_s = idle_s
-        self._ending = threading.Event()
+        self._shutdown_requested = threading.Event()
         self._is_draining = False
 
     def run(self) -> None:
         """Until it is told to end, has been idle for long, or its workspace is gone."""
-        lock = _locked(self._workspace)
+        lock = _acquire_lock(self._workspace)
         try:
             self._serve()
         finally:
@@ -74,47 +74,47 @@ class Daemon:
         index = Index(workspace.index)
         self._records = Records(workspace, index)
         recover(self._records)
-        checkers = Checkers(workers(), workspace)
+        checkers = Checkers(discover_workers(), workspace)
         server = grpc.server(
             ThreadPoolExecutor(THREADS, thread_name_prefix="rpc"),
-            interceptors=[TokenCheck(token)],
+            interceptors=[TokenInterceptor(token)],
             options=(
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", 64 << 20),
                 ("grpc.max_send_message_length", 64 << 20),
             ),
         )
-        self._address = _bound(server, self._port)
+        self._address = _bind_port(server, self._port)
         self._supervisor = Supervisor(self._records, LocalExecutor(self._address, token), self._slots)
-        self._desk = Desk(self._records, checkers, self._slots, self._supervisor.wake)
-        controls = Controls(self.status, self.end, self.set_cap, self._supervisor.continue_queue)
-        servicer = Servicer(self._records, self._desk, checkers, token, controls)
+        self._run_service = RunService(self._records, checkers, self._slots, self._supervisor.wake)
+        controls = DaemonControls(self.status, self.shut_down, self.set_cap, self._supervisor.continue_queue)
+        servicer = Servicer(self._records, self._run_service, checkers, token, controls)
         add_TrainerServicer_to_server(servicer, server)
         _add_standard_services(server)
         self._started_at = time.time()
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._ending.set())
+            signal.signal(number, lambda *_: self._shutdown_requested.set())
         server.start()
         beat = threading.Thread(target=self._supervisor.run, name="supervisor")
         beat.start()
-        self._publish(token)
+        self._write_daemon_file(token)
         checkers.warm_up()
         log.info("daemon_started", address=self._address, workspace=str(workspace.root), version=__version__)
         try:
-            while not self._ending.wait(1.0):
-                self._look_around(servicer)
+            while not self._shutdown_requested.wait(1.0):
+                self._check_shutdown(servicer)
         finally:
             servicer.is_closing = True
-            self._records.tell()
+            self._records.notify_watchers()
             self._supervisor.stop()
             beat.join()
             server.stop(grace=1.0).wait()
             checkers.close()
             index.close()
-            self._withdraw()
+            self._remove_daemon_file()
             log.info("daemon_ended")
 
-    def _publish(self, token: str) -> None:
+    def _write_daemon_file(self, token: str) -> None:
         said = {
             "address": self._address,
             "token": token,
@@ -124,23 +124,27 @@ class Daemon:
         }
         write_json(self._workspace.daemon_file, said, mode=0o600)
 
-    def _withdraw(self) -> None:
+    def _remove_daemon_file(self) -> None:
         try:
             if json.loads(self._workspace.daemon_file.read_text())["process"]["pid"] == os.getpid():
                 self._workspace.daemon_file.unlink()
         except (OSError, ValueError, KeyError):
             pass
 
-    def _look_around(self, servicer: Servicer) -> None:
+    def _check_shutdown(self, servicer: Servicer) -> None:
         """Reasons to end by ourselves."""
         has_held = any(record.holds_slot for record in self._records.active.values())
         if not self._workspace.trainer.is_dir():
             log.warning("workspace_gone", workspace=str(self._workspace.root))
         elif self._is_draining and not has_held:
             log.info("daemon_drained")
-        elif self._records.active or servicer.calls.open or time.monotonic() - servicer.calls.last_at < self._idle_s:
+        elif (
+            self._records.active
+            or servicer.calls.open
+            or time.monotonic() - servicer.calls.last_ended_at < self._idle_s
+        ):
             return
-        self._ending.set()
+        self._shutdown_requested.set()
 
     def status(self) -> dict[str, Any]:
         active = list(self._records.active.values())
@@ -151,7 +155,7 @@ class Daemon:
             "started_at": self._started_at,
             "version": __version__,
             "workspace": str(self._workspace.root),
-            "runs": self._records.index.counts(),
+            "runs": self._records.index.count_by_status(),
             "slots": {
                 "runs": self._slots.runs,
                 "busy": len(held),
@@ -160,21 +164,21 @@ class Daemon:
                 "gpus": self._slots.gpus,
             },
             "is_draining": self._is_draining,
-            "paused": self._supervisor.misfires.words,
+            "paused": self._supervisor.failure_breaker.pause_reason,
             "log": str(self._workspace.daemon_log),
         }
 
     def set_cap(self, runs: int) -> None:
         """How many runs may be at work at a time. What already works goes on, even above it."""
-        if not 1 <= runs <= MOST_RUNS:
-            raise BadInput(f"A cap of {runs} runs is not possible; expected a number from 1 to {MOST_RUNS}.")
+        if not 1 <= runs <= MAX_CONCURRENT_RUNS:
+            raise BadInput(f"A cap of {runs} runs is not possible; expected a number from 1 to {MAX_CONCURRENT_RUNS}.")
         cpus = count_cpus()
         with self._records.lock:
             self._slots.runs, self._slots.cpus = runs, max(cpus, runs)
         log.info("cap_set", runs=runs)
         self._supervisor.wake()
 
-    def end(self, cancel_runs: bool, drain: bool) -> None:
+    def shut_down(self, cancel_runs: bool, drain: bool) -> None:
         if drain:
             self._is_draining = self._supervisor.is_draining = True
             return
@@ -182,21 +186,21 @@ class Daemon:
             threading.Thread(target=self._cancel_all_and_end, name="cancel-all").start()
         else:
             # A moment later, so that the answer gets out.
-            threading.Timer(0.1, self._ending.set).start()
+            threading.Timer(0.1, self._shutdown_requested.set).start()
 
     def _cancel_all_and_end(self) -> None:
         self._supervisor.is_draining = True
         for run_id in list(self._records.active):
             try:
-                self._desk.cancel(run_id)
+                self._run_service.cancel(run_id)
             except NotAllowed:
                 continue  # it ended meanwhile
         while self._records.active:
             time.sleep(0.05)
-        self._ending.set()
+        self._shutdown_requested.set()
 
 
-def _locked(workspace: Workspace) -> IO[str]:
+def _acquire_lock(workspace: Workspace) -> IO[str]:
     """Holds the workspace for us until the process ends, however it ends."""
     workspace.trainer.mkdir(parents=True, exist_ok=True)
     workspace.logs.mkdir(parents=True, exist_ok=True)
@@ -214,9 +218,9 @@ def _locked(workspace: Workspace) -> IO[str]:
     return file
 
 
-def _bound(server: grpc.Server, first: int) -> str:
+def _bind_port(server: grpc.Server, first: int) -> str:
     """The wanted port or the next free one, on the loopback address only."""
-    for port in [*range(first, first + PORTS_TRIED), 0] if first else [0]:
+    for port in [*range(first, first + MAX_PORT_ATTEMPTS), 0] if first else [0]:
         try:
             bound = server.add_insecure_port(f"127.0.0.1:{port}")
         except RuntimeError:
@@ -235,7 +239,7 @@ def _add_standard_services(server: grpc.Server) -> None:
     reflection.enable_server_reflection((name, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
 
 
-def discovered_slots(max_runs: int | None = None) -> Slots:
+def detect_slots(max_runs: int | None = None) -> Slots:
     """As many runs as there are cores, unless told otherwise; a run may ask for several cores or GPUs."""
     cpus = count_cpus()
     runs = max_runs or cpus
@@ -256,7 +260,7 @@ def _count_gpus() -> int:
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
 
 
-def set_up_log(workspace: Workspace) -> None:
+def configure_logging(workspace: Workspace) -> None:
     """JSON lines in `logs/trainer.log`; gRPC's own complaints go there too."""
     workspace.logs.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(workspace.daemon_log)

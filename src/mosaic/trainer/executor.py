@@ -11,18 +11,18 @@ from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.folder import CALLER_VARIABLE, INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.processes import ProcessIdentity, identify
-from mosaic.contracts.script import ScriptConfig
-from mosaic.keeper.launch import Launch, keeper_command
+from mosaic.contracts.script_config import ScriptConfig
+from mosaic.keeper.launch_spec import LaunchSpec, keeper_command
 from mosaic.plugins import WorkerDescription
-from mosaic.probe.launch import script_environment
-from mosaic.sidecar.launch import sidecar_for
+from mosaic.probe.script_env import script_environment
+from mosaic.sidecar.sidecar_spec import build_sidecar_spec
 
 TOKEN_VARIABLE = "MOSAIC_TOKEN"
 GRACE_S = {"stop": 8.0, "term": 4.0}
 """How long a run has to obey a stop, and then SIGTERM, before its tree is killed: 15 s in all, with room to spare."""
 
 
-FOREIGN_GRACE_S = {"stop": 0.0, "term": 10.0}
+SCRIPT_GRACE_S = {"stop": 0.0, "term": 10.0}
 """A script of the user's reads no inbox: it is sent SIGTERM at once."""
 
 
@@ -49,7 +49,7 @@ class LocalExecutor:
         `environment` is the caller's own, where it handed one over: a script of the caller's runs in it.
         """
         if worker.has_own_command:
-            argv, cwd, env = _own_command(folder, payload, environment)
+            argv, cwd, env = _script_command(folder, payload, environment)
         else:
             argv = [*worker.command, "--config", str(config), "--grpc", "--grpc-target", self._address]
             argv, cwd = [*argv, "--resume"] if is_resume else argv, str(folder.path)
@@ -58,13 +58,13 @@ class LocalExecutor:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
         # Who hands over an environment runs a program of its own, which knows nothing of us.
         is_foreign = environment is not None
-        grace_s = FOREIGN_GRACE_S if is_foreign else GRACE_S
-        launch: Launch = {
+        grace_s = SCRIPT_GRACE_S if is_foreign else GRACE_S
+        launch: LaunchSpec = {
             "folder": str(folder.path),
             "argv": argv,
             "cwd": cwd,
             "env": {**env, INBOX_OFFSET_VARIABLE: str(inbox_offset)},
-            "log_name": worker.log,
+            "log_name": worker.log_prefix,
             "limits": {
                 "seconds": payload.schedule.max_duration_seconds,
                 "memory_mb": payload.resources.memory_mb,
@@ -73,7 +73,7 @@ class LocalExecutor:
             "grace_s": {"stop": grace_s["stop"], "term": grace_s["term"]},
             "reads_console": is_foreign and _reads_console(worker, payload),
         }
-        beside = sidecar_for(folder, payload, environment, is_foreign and _has_wandb_probe(worker, payload))
+        beside = build_sidecar_spec(folder, payload, environment, is_foreign and _has_wandb_probe(worker, payload))
         if beside is not None:
             launch["sidecar"] = beside
         folder.logs.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def _has_wandb_probe(worker: WorkerDescription, payload: Payload) -> bool:
     return ScriptConfig.model_validate(payload.metadata.worker.config).probe.wandb
 
 
-def _own_command(
+def _script_command(
     folder: RunFolder, payload: Payload, environment: dict[str, str] | None
 ) -> tuple[list[str], str, dict[str, str]]:
     """Command, folder and environment of a run that is a script of the caller's."""
@@ -138,7 +138,7 @@ def _own_command(
     env = script_environment(
         environment,
         folder,
-        Workspace.of(folder).probe,
+        Workspace.containing(folder).probe,
         config.probe.model_dump(),
         total_timesteps=config.total_timesteps,
         threads=payload.resources.cpus or 1,

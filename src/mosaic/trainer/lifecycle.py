@@ -14,33 +14,33 @@ from typing import Any, TypeVar
 
 from mosaic.contracts.events import Exited
 from mosaic.contracts.processes import ProcessIdentity
-from mosaic.contracts.states import Attempt, Farewell, Outcome, RunRecord, Stage, StoryLine
+from mosaic.contracts.states import Attempt, FinalReport, HistoryEntry, Outcome, RunRecord, Stage
 
 
 @dataclass(frozen=True)
-class Happening:
+class LifecycleEvent:
     at: float
 
 
 @dataclass(frozen=True)
-class Dispatched(Happening):
+class Dispatched(LifecycleEvent):
     """A keeper is being started for it."""
 
     attempt: Attempt
 
 
 @dataclass(frozen=True)
-class KeeperUp(Happening):
+class KeeperUp(LifecycleEvent):
     keeper: ProcessIdentity
 
 
 @dataclass(frozen=True)
-class WorkerUp(Happening):
+class WorkerUp(LifecycleEvent):
     worker: ProcessIdentity
 
 
 @dataclass(frozen=True)
-class Greeted(Happening):
+class HandshakeReceived(LifecycleEvent):
     """The worker's handshake."""
 
     capabilities: tuple[str, ...]
@@ -48,7 +48,7 @@ class Greeted(Happening):
 
 
 @dataclass(frozen=True)
-class EnvironmentTold(Happening):
+class EnvironmentReported(LifecycleEvent):
     """A script said which environment it made, and with which seed."""
 
     env_id: str | None
@@ -56,66 +56,66 @@ class EnvironmentTold(Happening):
 
 
 @dataclass(frozen=True)
-class Paused(Happening):
+class Paused(LifecycleEvent):
     pass
 
 
 @dataclass(frozen=True)
-class Unpaused(Happening):
+class Unpaused(LifecycleEvent):
     pass
 
 
 @dataclass(frozen=True)
-class StopAsked(Happening):
+class StopRequested(LifecycleEvent):
     pass
 
 
 @dataclass(frozen=True)
-class SaidFarewell(Happening):
-    farewell: Farewell
+class FinishReported(LifecycleEvent):
+    final_report: FinalReport
 
 
 @dataclass(frozen=True)
-class NotStarted(Happening):
+class StartFailed(LifecycleEvent):
     reason: str
 
 
 @dataclass(frozen=True)
-class Ended(Happening):
+class Ended(LifecycleEvent):
     """The keeper saw the whole tree end."""
 
     exited: Exited
-    log: str
+    log_path: str
     """Where the full log is."""
 
 
 @dataclass(frozen=True)
-class KeeperLost(Happening):
+class KeeperLost(LifecycleEvent):
     pass
 
 
 @dataclass(frozen=True)
-class NeverStarted(Happening):
+class NeverStarted(LifecycleEvent):
     """We died before its keeper lived: it waits again, as if nothing had happened."""
 
 
 @dataclass(frozen=True)
-class Requeued(Happening):
+class Requeued(LifecycleEvent):
     """A further attempt was asked for."""
 
     total_timesteps: int | None
 
 
-def advance(record: RunRecord, happening: Happening) -> RunRecord:
-    move = _TABLE.get((record.stage, type(happening)))
-    return record if move is None else move(record, happening)
+def advance(record: RunRecord, event: LifecycleEvent) -> RunRecord:
+    move = _TRANSITIONS.get((record.stage, type(event)))
+    return record if move is None else move(record, event)
 
 
 # --- the moves
 
 
-def _told(record: RunRecord, at: float, stage: Stage, said: str, **changes: Any) -> RunRecord:
-    line = StoryLine(at=at, stage=stage, said=said)
+def _with_history_entry(record: RunRecord, at: float, stage: Stage, message: str, **changes: Any) -> RunRecord:
+    line = HistoryEntry(at=at, stage=stage, message=message)
     return record.model_copy(update={"stage": stage, "story": (*record.story, line), **changes})
 
 
@@ -125,86 +125,82 @@ def _last_attempt(record: RunRecord, **changes: Any) -> tuple[Attempt, ...]:
     return (*record.attempts[:-1], record.attempts[-1].model_copy(update=changes))
 
 
-def _dispatch(record: RunRecord, happening: Dispatched) -> RunRecord:
-    attempt = happening.attempt
+def _dispatch(record: RunRecord, event: Dispatched) -> RunRecord:
+    attempt = event.attempt
     number = f", attempt {attempt.number}" if attempt.number > 1 else ""
-    return _told(
+    return _with_history_entry(
         record,
-        happening.at,
+        event.at,
         Stage.STARTING,
         f"It is being started{number}.",
         attempts=(*record.attempts, attempt),
-        started_at=record.started_at or happening.at,
+        started_at=record.started_at or event.at,
         farewell=None,
         is_resume=False,
     )
 
 
-def _keeper_up(record: RunRecord, happening: KeeperUp) -> RunRecord:
-    return record.model_copy(update={"attempts": _last_attempt(record, keeper=happening.keeper)})
+def _set_keeper(record: RunRecord, event: KeeperUp) -> RunRecord:
+    return record.model_copy(update={"attempts": _last_attempt(record, keeper=event.keeper)})
 
 
-def _worker_up(record: RunRecord, happening: WorkerUp) -> RunRecord:
-    return record.model_copy(update={"attempts": _last_attempt(record, worker=happening.worker)})
+def _set_worker(record: RunRecord, event: WorkerUp) -> RunRecord:
+    return record.model_copy(update={"attempts": _last_attempt(record, worker=event.worker)})
 
 
-def _greet(record: RunRecord, happening: Greeted) -> RunRecord:
-    said = (
-        "The worker is ready."
-        if happening.resumed_from is None
-        else f"It goes on from step {happening.resumed_from:,}."
-    )
-    return _told(record, happening.at, Stage.RUNNING, said, capabilities=happening.capabilities)
+def _accept_handshake(record: RunRecord, event: HandshakeReceived) -> RunRecord:
+    said = "The worker is ready." if event.resumed_from is None else f"It goes on from step {event.resumed_from:,}."
+    return _with_history_entry(record, event.at, Stage.RUNNING, said, capabilities=event.capabilities)
 
 
-def _tell_environment(record: RunRecord, happening: EnvironmentTold) -> RunRecord:
+def _set_environment(record: RunRecord, event: EnvironmentReported) -> RunRecord:
     """What the config said stands."""
-    changes: dict[str, Any] = {"env_id": record.env_id or happening.env_id}
-    if record.seed is None and happening.seed is not None:
-        changes["seed"] = happening.seed
+    changes: dict[str, Any] = {"env_id": record.env_id or event.env_id}
+    if record.seed is None and event.seed is not None:
+        changes["seed"] = event.seed
     return record.model_copy(update=changes)
 
 
-def _pause(record: RunRecord, happening: Paused) -> RunRecord:
-    return _told(record, happening.at, Stage.PAUSED, "It was paused.")
+def _pause(record: RunRecord, event: Paused) -> RunRecord:
+    return _with_history_entry(record, event.at, Stage.PAUSED, "It was paused.")
 
 
-def _unpause(record: RunRecord, happening: Unpaused) -> RunRecord:
-    return _told(record, happening.at, Stage.RUNNING, "It goes on.")
+def _unpause(record: RunRecord, event: Unpaused) -> RunRecord:
+    return _with_history_entry(record, event.at, Stage.RUNNING, "It goes on.")
 
 
-def _cancel_queued(record: RunRecord, happening: StopAsked) -> RunRecord:
-    return _finish(record, happening.at, Outcome.CANCELLED, "Cancelled before it was started.")
+def _cancel_queued(record: RunRecord, event: StopRequested) -> RunRecord:
+    return _finish(record, event.at, Outcome.CANCELLED, "Cancelled before it was started.")
 
 
-def _ask_to_stop(record: RunRecord, happening: StopAsked) -> RunRecord:
-    return _told(record, happening.at, Stage.STOPPING, "It was asked to stop.", stop_requested_at=happening.at)
+def _ask_to_stop(record: RunRecord, event: StopRequested) -> RunRecord:
+    return _with_history_entry(record, event.at, Stage.STOPPING, "It was asked to stop.", stop_requested_at=event.at)
 
 
-def _farewell(record: RunRecord, happening: SaidFarewell) -> RunRecord:
-    return record.model_copy(update={"farewell": happening.farewell})
+def _store_final_report(record: RunRecord, event: FinishReported) -> RunRecord:
+    return record.model_copy(update={"farewell": event.final_report})
 
 
-def _fail_to_start(record: RunRecord, happening: NotStarted) -> RunRecord:
-    return _finish(record, happening.at, Outcome.FAILED, f"The worker could not be started: {happening.reason}")
+def _fail_to_start(record: RunRecord, event: StartFailed) -> RunRecord:
+    return _finish(record, event.at, Outcome.FAILED, f"The worker could not be started: {event.reason}")
 
 
-def _end(record: RunRecord, happening: Ended) -> RunRecord:
-    outcome, reason = judged(record, happening.exited, happening.log)
-    return _finish(record, happening.at, outcome, reason)
+def _end(record: RunRecord, event: Ended) -> RunRecord:
+    outcome, reason = classify_exit(record, event.exited, event.log_path)
+    return _finish(record, event.at, outcome, reason)
 
 
-def _lose(record: RunRecord, happening: KeeperLost) -> RunRecord:
+def _mark_lost(record: RunRecord, event: KeeperLost) -> RunRecord:
     reason = "Its keeper vanished, so nobody saw how it ended; what was left of it was stopped."
-    return _finish(record, happening.at, Outcome.LOST, reason)
+    return _finish(record, event.at, Outcome.LOST, reason)
 
 
-def _requeue(record: RunRecord, happening: Requeued) -> RunRecord:
-    total = happening.total_timesteps or record.total_timesteps
-    extended = f", to {happening.total_timesteps:,} steps" if happening.total_timesteps else ""
-    return _told(
+def _requeue(record: RunRecord, event: Requeued) -> RunRecord:
+    total = event.total_timesteps or record.total_timesteps
+    extended = f", to {event.total_timesteps:,} steps" if event.total_timesteps else ""
+    return _with_history_entry(
         record,
-        happening.at,
+        event.at,
         Stage.QUEUED,
         f"It is to go on from its last good checkpoint{extended}.",
         outcome=None,
@@ -213,15 +209,15 @@ def _requeue(record: RunRecord, happening: Requeued) -> RunRecord:
         stop_requested_at=None,
         farewell=None,
         is_resume=True,
-        queued_at=happening.at,
+        queued_at=event.at,
         total_timesteps=total,
     )
 
 
-def _wait_again(record: RunRecord, happening: NeverStarted) -> RunRecord:
-    return _told(
+def _return_to_queue(record: RunRecord, event: NeverStarted) -> RunRecord:
+    return _with_history_entry(
         record,
-        happening.at,
+        event.at,
         Stage.QUEUED,
         "The trainer ended before it was started; it waits again.",
         attempts=record.attempts[:-1],
@@ -230,7 +226,7 @@ def _wait_again(record: RunRecord, happening: NeverStarted) -> RunRecord:
 
 
 def _finish(record: RunRecord, at: float, outcome: Outcome, reason: str) -> RunRecord:
-    return _told(
+    return _with_history_entry(
         record,
         at,
         Stage.FINISHED,
@@ -242,15 +238,18 @@ def _finish(record: RunRecord, at: float, outcome: Outcome, reason: str) -> RunR
     )
 
 
-def judged(record: RunRecord, exited: Exited, log: str) -> tuple[Outcome, str]:
+def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Outcome, str]:
     """How it ended, and why in one sentence. A limit and a stop come first: they are why the process ended."""
     if exited.cause == "time_limit":
-        return Outcome.FAILED, f"It reached its time limit of {exited.limit:g} s and was stopped. {_resume(record)}"
+        return (
+            Outcome.FAILED,
+            f"It reached its time limit of {exited.limit:g} s and was stopped. {_resume_hint(record)}",
+        )
     if exited.cause == "memory_limit":
         return (
             Outcome.FAILED,
             f"Out of memory: it took {exited.peak_rss_mb:,.0f} MB of the {exited.limit:,.0f} MB it was allowed. "
-            f"{_resume(record)}",
+            f"{_resume_hint(record)}",
         )
     farewell = record.farewell
     if exited.code == 0 and farewell is not None and farewell.outcome == "succeeded":
@@ -264,50 +263,55 @@ def judged(record: RunRecord, exited: Exited, log: str) -> tuple[Outcome, str]:
         return Outcome.CANCELLED, "Its keeper was told to end."
     words = f' Last words: "{exited.last_words}".' if exited.last_words else ""
     if exited.signal is not None:
-        return Outcome.FAILED, f"Killed by signal {exited.signal} ({_name(exited.signal)}).{words} Full log: {log}"
+        return (
+            Outcome.FAILED,
+            f"Killed by signal {exited.signal} ({_signal_name(exited.signal)}).{words} Full log: {log_path}",
+        )
     if exited.code:
         said = farewell.reason if farewell is not None and farewell.reason else ""
-        return Outcome.FAILED, f"{said or f'Ended with exit code {exited.code}.{words}'} Full log: {log}"
+        return Outcome.FAILED, f"{said or f'Ended with exit code {exited.code}.{words}'} Full log: {log_path}"
     if farewell is not None and farewell.outcome == "stopped":
         return Outcome.CANCELLED, "It was stopped from outside."
     return Outcome.SUCCEEDED, "It ended without an error."
 
 
-def _name(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
         return "unknown"
 
 
-def _resume(record: RunRecord) -> str:
+def _resume_hint(record: RunRecord) -> str:
     return f"If it saved a checkpoint, it goes on from there: mosaic resume {record.run_id}"
 
 
-_H = TypeVar("_H", bound=Happening)
+_LifecycleEventT = TypeVar("_LifecycleEventT", bound=LifecycleEvent)
 
 
-def _rows(kind: type[_H], move: Callable[[RunRecord, _H], RunRecord], *stages: Stage) -> dict[Any, Any]:
+def _transitions(
+    kind: type[_LifecycleEventT], move: Callable[[RunRecord, _LifecycleEventT], RunRecord], *stages: Stage
+) -> dict[Any, Any]:
     return {(stage, kind): move for stage in stages}
 
 
-_UP = (Stage.STARTING, Stage.RUNNING, Stage.PAUSED)
-_HELD = (*_UP, Stage.STOPPING)
+_LIVE_STAGES = (Stage.STARTING, Stage.RUNNING, Stage.PAUSED)
+_SLOT_STAGES = (*_LIVE_STAGES, Stage.STOPPING)
 
-_TABLE: dict[tuple[Stage, type[Happening]], Callable[[RunRecord, Any], RunRecord]] = {
-    **_rows(Dispatched, _dispatch, Stage.QUEUED),
-    **_rows(KeeperUp, _keeper_up, *_HELD),
-    **_rows(WorkerUp, _worker_up, *_HELD),
-    **_rows(Greeted, _greet, Stage.STARTING),
-    **_rows(EnvironmentTold, _tell_environment, *_HELD),
-    **_rows(Paused, _pause, Stage.RUNNING),
-    **_rows(Unpaused, _unpause, Stage.PAUSED),
-    **_rows(StopAsked, _cancel_queued, Stage.QUEUED),
-    **_rows(StopAsked, _ask_to_stop, *_UP),
-    **_rows(SaidFarewell, _farewell, *_HELD),
-    **_rows(NotStarted, _fail_to_start, Stage.QUEUED, *_HELD),
-    **_rows(Ended, _end, *_HELD),
-    **_rows(KeeperLost, _lose, *_HELD),
-    **_rows(NeverStarted, _wait_again, Stage.STARTING),
-    **_rows(Requeued, _requeue, Stage.FINISHED),
+_TRANSITIONS: dict[tuple[Stage, type[LifecycleEvent]], Callable[[RunRecord, Any], RunRecord]] = {
+    **_transitions(Dispatched, _dispatch, Stage.QUEUED),
+    **_transitions(KeeperUp, _set_keeper, *_SLOT_STAGES),
+    **_transitions(WorkerUp, _set_worker, *_SLOT_STAGES),
+    **_transitions(HandshakeReceived, _accept_handshake, Stage.STARTING),
+    **_transitions(EnvironmentReported, _set_environment, *_SLOT_STAGES),
+    **_transitions(Paused, _pause, Stage.RUNNING),
+    **_transitions(Unpaused, _unpause, Stage.PAUSED),
+    **_transitions(StopRequested, _cancel_queued, Stage.QUEUED),
+    **_transitions(StopRequested, _ask_to_stop, *_LIVE_STAGES),
+    **_transitions(FinishReported, _store_final_report, *_SLOT_STAGES),
+    **_transitions(StartFailed, _fail_to_start, Stage.QUEUED, *_SLOT_STAGES),
+    **_transitions(Ended, _end, *_SLOT_STAGES),
+    **_transitions(KeeperLost, _mark_lost, *_SLOT_STAGES),
+    **_transitions(NeverStarted, _return_to_queue, Stage.STARTING),
+    **_transitions(Requeued, _requeue, Stage.FINISHED),
 }

@@ -19,7 +19,7 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.processes import is_alive
 from mosaic.contracts.states import RunRecord, Stage
-from mosaic.store import Index, RunFacts
+from mosaic.store import Index, RunProgress
 
 log = structlog.get_logger("mosaic.trainer.records")
 
@@ -34,7 +34,7 @@ class Records:
         self.workspace = workspace
         self.index = index
         self.lock = threading.RLock()
-        self.changed = threading.Condition()
+        self.change_condition = threading.Condition()
         """Notified when there is a new event for watchers."""
         self.active: dict[str, RunRecord] = {}
         self.environments: dict[str, dict[str, str]] = {}
@@ -52,20 +52,20 @@ class Records:
     def put(self, record: RunRecord) -> None:
         """Writes a record down: first the folder, which is the truth, then the index."""
         path = self.folder(record.run_id).record
-        known = self.active.get(record.run_id) or self.index.record(record.run_id)
+        known = self.active.get(record.run_id) or self.index.get_record(record.run_id)
         write_text(path, record.model_dump_json(indent=2) + "\n")
         with self.index.transaction():
             self.index.save(record, path.stat().st_mtime_ns)
-            said = record.story[-1].said if record.story else ""
-            self.index.announce(
+            said = record.story[-1].message if record.story else ""
+            self.index.add_daemon_event(
                 record.run_id, "record", stage=record.stage, outcome=record.outcome, reason=record.reason, said=said
             )
-        self.hold(record)
+        self.cache(record)
         if known is None or known.stage is not record.stage:
             log.info("run_changed", run_id=record.run_id, stage=record.stage, outcome=record.outcome, said=said)
-        self.tell()
+        self.notify_watchers()
 
-    def hold(self, record: RunRecord) -> None:
+    def cache(self, record: RunRecord) -> None:
         if record.is_active:
             self.active[record.run_id] = record
         else:
@@ -82,11 +82,11 @@ class Records:
             log.warning("record_unreadable", run_id=folder.run_id, path=str(folder.record), error=str(error)[:300])
             return None
 
-    def payload(self, run_id: str) -> Payload:
+    def read_payload(self, run_id: str) -> Payload:
         return Payload.model_validate_json(self.folder(run_id).config.read_text())
 
     def get(self, run_id: str) -> RunRecord:
-        record = self.active.get(run_id) or self.index.record(run_id)
+        record = self.active.get(run_id) or self.index.get_record(run_id)
         if record is None:
             raise UnknownName(f"No run {run_id!r}. List them: mosaic runs")
         return record
@@ -94,58 +94,58 @@ class Records:
     def resolve(self, reference: str) -> str:
         """An id, a unique prefix of one, or `last`."""
         if reference.lower() == "last":
-            newest = self.index.newest()
+            newest = self.index.newest_run_id()
             if newest is None:
                 raise UnknownName("There is no run yet. Start one: mosaic train ppo --env-id CartPole-v1")
             return newest
-        found = self.index.matching(reference) if reference else []
+        found = self.index.run_ids_with_prefix(reference) if reference else []
         if len(found) == 1 or reference.upper() in found[:1]:
             return found[0]
         if found:
             raise UnknownName(f"{reference!r} could be any of {', '.join(found)}. Give more of the id.")
-        recent = [record["run_id"] for record, _ in self.index.listing(include_archived=True, limit=1000)]
+        recent = [record["run_id"] for record, _ in self.index.list_runs(include_archived=True, limit=1000)]
         near = difflib.get_close_matches(reference.upper(), recent, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise UnknownName(f"No run {reference!r}.{hint} List them: mosaic runs")
 
-    def tell(self) -> None:
-        with self.changed:
-            self.changed.notify_all()
+    def notify_watchers(self) -> None:
+        with self.change_condition:
+            self.change_condition.notify_all()
 
     # --- views
 
     def view(self, run_id: str) -> dict[str, Any]:
-        for record, facts in self.index.listing(run_id=run_id):
-            return self.seen(record, facts)
+        for record, facts in self.index.list_runs(run_id=run_id):
+            return self.to_view(record, facts)
         raise UnknownName(f"No run {run_id!r}. List them: mosaic runs")
 
-    def seen(self, record: dict[str, Any], facts: RunFacts) -> dict[str, Any]:
+    def to_view(self, record: dict[str, Any], progress: RunProgress) -> dict[str, Any]:
         """A record (as JSON) with what is known of its progress: contracts.states.RunView."""
-        total = record["total_timesteps"] or facts.total_timesteps
+        total = record["total_timesteps"] or progress.total_timesteps
         is_running = record["stage"] == Stage.RUNNING
         left = None
-        if is_running and total and facts.sps and facts.global_step is not None:
-            left = max(0.0, total - facts.global_step) / facts.sps
+        if is_running and total and progress.sps and progress.global_step is not None:
+            left = max(0.0, total - progress.global_step) / progress.sps
         folder = self.folder(record["run_id"])
-        silent_since = facts.heard_at or record["started_at"] or time.time()
+        silent_since = progress.heard_at or record["started_at"] or time.time()
         return {
             **record,
             "total_timesteps": total,
             "run_dir": str(folder.path),
-            "pid": _living_worker(record),
-            "global_step": facts.global_step,
-            "sps": facts.sps,
-            "episodic_return": facts.mean_return,
-            "episodes": facts.episodes,
+            "pid": _live_worker_pid(record),
+            "global_step": progress.global_step,
+            "sps": progress.sps,
+            "episodic_return": progress.mean_return,
+            "episodes": progress.episodes,
             "is_stalled": is_running and time.time() - silent_since > STALLED_AFTER_S,
             "seconds_left": left,
-            "hardware": facts.hardware,
-            "checkpoint_step": facts.checkpoint_step,
+            "hardware": progress.hardware,
+            "checkpoint_step": progress.checkpoint_step,
             "has_wandb": _has_wandb(folder),
         }
 
 
-def _living_worker(record: dict[str, Any]) -> int | None:
+def _live_worker_pid(record: dict[str, Any]) -> int | None:
     if record["stage"] in (Stage.QUEUED, Stage.FINISHED) or not record["attempts"]:
         return None
     worker = record["attempts"][-1]["worker"]
@@ -161,7 +161,7 @@ def _has_wandb(folder: RunFolder) -> bool:
         return False
 
 
-def headline(config: dict[str, Any]) -> dict[str, Any]:
+def summary_fields(config: dict[str, Any]) -> dict[str, Any]:
     """What lists show of a worker's config, by the names that workers share."""
     extras = config.get("extras")
     mode = extras.get("mode") if isinstance(extras, dict) else None
@@ -184,5 +184,5 @@ def headline(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def as_json(data: Any) -> str:
+def to_json_text(data: Any) -> str:
     return json.dumps(data, ensure_ascii=False)

@@ -10,12 +10,12 @@ import structlog
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.fastlane import reap_all
-from mosaic.store.ingest import ingest, sources
+from mosaic.store.ingest import event_sources, ingest
 from mosaic.trainer.records import Records
 
 log = structlog.get_logger("mosaic.trainer.recovery")
 
-TRASH_KEPT_S = 30 * 24 * 3600.0
+TRASH_RETENTION_S = 30 * 24 * 3600.0
 
 
 def recover(records: Records) -> None:
@@ -24,22 +24,22 @@ def recover(records: Records) -> None:
     workspace.runs.mkdir(parents=True, exist_ok=True)
     known = index.modification_times()
     with index.transaction():
-        found = {path.name for path in sorted(workspace.runs.iterdir()) if _take_in(records, path, known)}
+        found = {path.name for path in sorted(workspace.runs.iterdir()) if _index_folder(records, path, known)}
         for run_id in known.keys() - found:
-            index.forget(run_id)
+            index.delete_run(run_id)
             log.warning("run_folder_gone", run_id=run_id)
-    for record in index.active():
-        records.hold(record)
+    for record in index.active_records():
+        records.cache(record)
         log.info("run_found", run_id=record.run_id, stage=record.stage)
-    if index.begun_anew:
-        log.warning("index_rebuilt", said=index.begun_anew, runs=len(found))
+    if index.recreate_reason:
+        log.warning("index_rebuilt", said=index.recreate_reason, runs=len(found))
     _empty_trash(records)
     lanes = reap_all()
     if lanes:
         log.info("lanes_reaped", count=lanes)
 
 
-def _take_in(records: Records, path: Path, known: dict[str, int]) -> bool:
+def _index_folder(records: Records, path: Path, known: dict[str, int]) -> bool:
     """Whether this is a run's folder; what the index does not know of it yet is taken in."""
     if path.name.startswith(".making-"):
         shutil.rmtree(path, ignore_errors=True)  # never acknowledged
@@ -58,14 +58,14 @@ def _take_in(records: Records, path: Path, known: dict[str, int]) -> bool:
         return False
     records.index.save(record, mtime)
     if path.name not in known and not record.holds_slot:
-        take_in_files(records, record.run_id)  # what holds a slot is followed from its beginning by the supervisor
+        ingest_all_files(records, record.run_id)  # what holds a slot is followed from its beginning by the supervisor
     return True
 
 
-def take_in_files(records: Records, run_id: str) -> None:
+def ingest_all_files(records: Records, run_id: str) -> None:
     """The whole of a run's files into the index; its record stays as it is."""
     folder = records.folder(run_id)
-    for name, path in sources(folder).items():
+    for name, path in event_sources(folder).items():
         while ingest(records.index, folder, name, path):
             pass
 
@@ -74,5 +74,5 @@ def _empty_trash(records: Records) -> None:
     trash = records.workspace.trash
     if trash.is_dir():
         for path in trash.iterdir():
-            if time.time() - path.stat().st_ctime > TRASH_KEPT_S:
+            if time.time() - path.stat().st_ctime > TRASH_RETENTION_S:
                 shutil.rmtree(path, ignore_errors=True)

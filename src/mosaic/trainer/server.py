@@ -14,33 +14,33 @@ import structlog
 
 from mosaic import __version__
 from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.auth_proof import PROOF_KEY, compute_proof, constant_time_equals
 from mosaic.contracts.errors import BadInput, MosaicError, UnknownName
-from mosaic.contracts.secrets import PROOF_KEY, proof, same
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
 from mosaic.fastlane import lanes_folder
 from mosaic.journal import Journal
-from mosaic.plugins import worker as worker_named
+from mosaic.plugins import get_worker as worker_named
 from mosaic.store import IndexedEvent
-from mosaic.store.ingest import sources
+from mosaic.store.ingest import event_sources
 from mosaic.trainer.checkers import Checkers
-from mosaic.trainer.desk import Desk
-from mosaic.trainer.evaluations import evaluations
-from mosaic.trainer.frames import Seen, Wish, relay
-from mosaic.trainer.importing import import_run
-from mosaic.trainer.records import Records, as_json
-from mosaic.trainer.wandb import wandb_states
+from mosaic.trainer.evaluation_results import evaluations
+from mosaic.trainer.frame_relay import AckListener, RelayOptions, relay_frames
+from mosaic.trainer.records import Records, to_json_text
+from mosaic.trainer.run_import import import_run
+from mosaic.trainer.run_service import RunService
+from mosaic.trainer.wandb_status import wandb_states
 
 log = structlog.get_logger("mosaic.trainer.server")
 
 Context = grpc.ServicerContext
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-BATCH = 500
-BACKLOG = 4000
+EVENTS_PER_BATCH = 500
+MAX_BACKLOG_EVENTS = 4000
 """A reader this far behind is spared the events that later ones replace."""
-REPLACEABLE = ("progress", "sample")
+REPLACEABLE_KINDS = ("progress", "sample")
 LOG_CHUNK_BYTES = 1 << 18
-TELEMETRY = ("step", "episodes", "metrics")
+TELEMETRY_KINDS = ("step", "episodes", "metrics")
 
 
 def _abort(context: Context, error: Exception) -> None:
@@ -52,7 +52,7 @@ def _abort(context: Context, error: Exception) -> None:
     context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
 
 
-def _answering(method: Method) -> Method:
+def _unary_method(method: Method) -> Method:
     @functools.wraps(method)
     def wrapped(self: Servicer, request: Any, context: Context) -> Any:
         with self.calls:
@@ -66,7 +66,7 @@ def _answering(method: Method) -> Method:
     return wrapped  # type: ignore[return-value]
 
 
-def _streaming(method: Method) -> Method:
+def _streaming_method(method: Method) -> Method:
     @functools.wraps(method)
     def wrapped(self: Servicer, request: Any, context: Context) -> Any:
         with self.calls:
@@ -80,74 +80,78 @@ def _streaming(method: Method) -> Method:
     return wrapped  # type: ignore[return-value]
 
 
-class Calls:
+class CallCounter:
     """How many calls are open, and when the last one ended."""
 
     def __init__(self) -> None:
         self.open = 0
-        self.last_at = time.monotonic()
+        self.last_ended_at = time.monotonic()
 
     def __enter__(self) -> None:
         self.open += 1
 
     def __exit__(self, *_: object) -> None:
         self.open -= 1
-        self.last_at = time.monotonic()
+        self.last_ended_at = time.monotonic()
 
 
-class Controls(NamedTuple):
+class DaemonControls(NamedTuple):
     """What may be done with the daemon itself."""
 
     status: Callable[[], dict[str, Any]]
-    end: Callable[[bool, bool], None]
+    shut_down: Callable[[bool, bool], None]
     """Its arguments: whether to cancel the runs, whether to drain."""
     set_cap: Callable[[int], None]
     continue_queue: Callable[[], None]
 
 
 class Servicer(TrainerServicer):
-    def __init__(self, records: Records, desk: Desk, checkers: Checkers, token: str, controls: Controls) -> None:
+    def __init__(
+        self, records: Records, run_service: RunService, checkers: Checkers, token: str, controls: DaemonControls
+    ) -> None:
         self._records = records
-        self._desk = desk
+        self._run_service = run_service
         self._checkers = checkers
         self._token = token
         self._controls = controls
-        self.calls = Calls()
+        self.calls = CallCounter()
         self.is_closing = False
 
-    @_answering
+    @_unary_method
     def Identify(self, request: pb.IdentifyRequest, context: Context) -> pb.IdentifyReply:
         given = dict(context.invocation_metadata()).get(PROOF_KEY, "")
-        if not request.nonce or not same(str(given), proof(self._token, "client", request.nonce)):
+        if not request.nonce or not constant_time_equals(
+            str(given), compute_proof(self._token, "client", request.nonce)
+        ):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "MosaicError: the caller does not know the token.")
-        return pb.IdentifyReply(proof=proof(self._token, "server", request.nonce), version=__version__)
+        return pb.IdentifyReply(proof=compute_proof(self._token, "server", request.nonce), version=__version__)
 
     # --- runs
 
-    @_answering
+    @_unary_method
     def SubmitRun(self, request: pb.PayloadRequest, context: Context) -> pb.RunReply:
-        return _view(self._desk.submit(request.payload_json, request.environment))
+        return _run_reply(self._run_service.submit(request.payload_json, request.environment))
 
-    @_answering
+    @_unary_method
     def CheckRun(self, request: pb.PayloadRequest, context: Context) -> pb.JsonReply:
-        return pb.JsonReply(json=as_json(self._desk.check(request.payload_json, bool(request.environment))))
+        return pb.JsonReply(json=to_json_text(self._run_service.check(request.payload_json, bool(request.environment))))
 
-    @_answering
+    @_unary_method
     def CancelRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
-        return _view(self._desk.cancel(request.run))
+        return _run_reply(self._run_service.cancel(request.run))
 
-    @_answering
+    @_unary_method
     def PauseRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
-        return _view(self._desk.pause(request.run))
+        return _run_reply(self._run_service.pause(request.run))
 
-    @_answering
+    @_unary_method
     def ResumeRun(self, request: pb.ResumeRequest, context: Context) -> pb.RunReply:
         total = request.total_timesteps if request.HasField("total_timesteps") else None
-        return _view(self._desk.resume(request.run, total))
+        return _run_reply(self._run_service.resume(request.run, total))
 
-    @_answering
+    @_unary_method
     def ListRuns(self, request: pb.ListRequest, context: Context) -> pb.ListReply:
-        rows = self._records.index.listing(
+        rows = self._records.index.list_runs(
             list(request.status),
             request.algo,
             request.env_id,
@@ -158,22 +162,22 @@ class Servicer(TrainerServicer):
         )
         views = []
         for record, facts in rows:
-            view = self._records.seen(record, facts)
-            views.append(as_json({name: view[name] for name in view if name not in ("story", "attempts")}))
+            view = self._records.to_view(record, facts)
+            views.append(to_json_text({name: view[name] for name in view if name not in ("story", "attempts")}))
         return pb.ListReply(views_json=views)
 
-    @_answering
+    @_unary_method
     def GetRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
-        return _view(self._records.view(self._records.resolve(request.run)))
+        return _run_reply(self._records.view(self._records.resolve(request.run)))
 
-    @_answering
+    @_unary_method
     def GetConfig(self, request: pb.RunRequest, context: Context) -> pb.JsonReply:
         folder = self._records.folder(self._records.resolve(request.run))
-        return pb.JsonReply(json=as_json(json.loads(folder.config.read_text())))
+        return pb.JsonReply(json=to_json_text(json.loads(folder.config.read_text())))
 
-    @_answering
+    @_unary_method
     def AnnotateRun(self, request: pb.AnnotateRequest, context: Context) -> pb.RunReply:
-        view = self._desk.annotate(
+        view = self._run_service.annotate(
             request.run,
             list(request.add_tags),
             list(request.remove_tags),
@@ -181,51 +185,53 @@ class Servicer(TrainerServicer):
             request.is_archived if request.HasField("is_archived") else None,
             request.priority if request.HasField("priority") else None,
         )
-        return _view(view)
+        return _run_reply(view)
 
-    @_answering
+    @_unary_method
     def DeleteRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
-        return _view(self._desk.delete(request.run))
+        return _run_reply(self._run_service.delete(request.run))
 
-    @_answering
+    @_unary_method
     def ImportRun(self, request: pb.ImportRequest, context: Context) -> pb.RunReply:
-        return _view(import_run(self._records, request.path))
+        return _run_reply(import_run(self._records, request.path))
 
     # --- what runs say
 
-    @_streaming
+    @_streaming_method
     def WatchRuns(self, request: pb.WatchRequest, context: Context) -> Iterator[pb.EventBatch]:
         run_id = self._records.resolve(request.run) if request.run else ""
-        yield from self._follow(context, request.after, run_id, list(request.kinds))
+        yield from self._stream_events(context, request.after, run_id, list(request.kinds))
 
-    @_streaming
+    @_streaming_method
     def StreamTelemetry(self, request: pb.TelemetryFilter, context: Context) -> Iterator[pb.EventBatch]:
         run_id = self._records.resolve(request.run)
-        yield from self._follow(context, request.after, run_id, list(request.kinds) or list(TELEMETRY))
+        yield from self._stream_events(context, request.after, run_id, list(request.kinds) or list(TELEMETRY_KINDS))
 
-    def _follow(self, context: Context, after: int, run_id: str, kinds: Sequence[str]) -> Iterator[pb.EventBatch]:
+    def _stream_events(
+        self, context: Context, after: int, run_id: str, kinds: Sequence[str]
+    ) -> Iterator[pb.EventBatch]:
         index = self._records.index
         cursor = index.last_cursor() if after < 0 else after
         # Who asks for nothing else wants them all, such as a chart of the hardware.
-        is_thinned = not kinds or not set(kinds).issubset(REPLACEABLE)
+        is_thinned = not kinds or not set(kinds).issubset(REPLACEABLE_KINDS)
         yield pb.EventBatch(cursor=cursor)
         while context.is_active() and not self.is_closing:
-            events = index.events_after(cursor, run_id, kinds, BACKLOG)
+            events = index.events_after(cursor, run_id, kinds, MAX_BACKLOG_EVENTS)
             if not events:
-                with self._records.changed:
-                    self._records.changed.wait(0.5)
+                with self._records.change_condition:
+                    self._records.change_condition.wait(0.5)
                 continue
             kept = events
-            if is_thinned and len(events) == BACKLOG:
-                kept = [event for event in events if event.kind not in REPLACEABLE]
-            for at in range(0, len(kept), BATCH):
-                part = kept[at : at + BATCH]
-                texts = [text for text in map(self._event, part) if text is not None]
+            if is_thinned and len(events) == MAX_BACKLOG_EVENTS:
+                kept = [event for event in events if event.kind not in REPLACEABLE_KINDS]
+            for at in range(0, len(kept), EVENTS_PER_BATCH):
+                part = kept[at : at + EVENTS_PER_BATCH]
+                texts = [text for text in map(self._event_json, part) if text is not None]
                 skipped = len(events) - len(kept) if at == 0 else 0
                 yield pb.EventBatch(cursor=part[-1].cursor, events_json=texts, skipped=skipped)
             cursor = events[-1].cursor
 
-    def _event(self, event: IndexedEvent) -> str | None:
+    def _event_json(self, event: IndexedEvent) -> str | None:
         """The event's own line out of its file; none where the run has been deleted meanwhile."""
         if event.body is not None:
             body = {"seq": event.seq, "at": event.at, "kind": event.kind, **json.loads(event.body)}
@@ -235,7 +241,7 @@ class Servicer(TrainerServicer):
                 except UnknownName:
                     return None
         else:
-            path = sources(self._records.folder(event.run_id)).get(event.source)
+            path = event_sources(self._records.folder(event.run_id)).get(event.source)
             try:
                 assert path is not None
                 with open(path, "rb") as file:
@@ -243,36 +249,36 @@ class Servicer(TrainerServicer):
                     body = json.loads(file.read(event.length or 0).splitlines()[-1])
             except (OSError, ValueError, AssertionError, IndexError):
                 return None
-        return as_json({"run_id": event.run_id, "source": event.source, **body})
+        return to_json_text({"run_id": event.run_id, "source": event.source, **body})
 
-    @_streaming
+    @_streaming_method
     def ReadMetrics(self, request: pb.MetricsRequest, context: Context) -> Iterator[pb.MetricsReply]:
         run_id = self._records.resolve(request.run)
         for series in self._records.index.metrics(run_id, list(request.tags), request.last_only):
             yield pb.MetricsReply(tag=series.tag, steps=series.steps, at=series.at, values=series.values)
 
-    @_streaming
+    @_streaming_method
     def ReadEpisodes(self, request: pb.RunRequest, context: Context) -> Iterator[pb.JsonReply]:
         for rows in self._records.index.episodes(self._records.resolve(request.run)):
-            yield pb.JsonReply(json=as_json(rows))
+            yield pb.JsonReply(json=to_json_text(rows))
 
-    @_streaming
+    @_streaming_method
     def ReadEvaluations(self, request: pb.EvaluationsRequest, context: Context) -> Iterator[pb.JsonReply]:
         run_id = self._records.resolve(request.run) if request.run else ""
         for found in evaluations(self._records, run_id, request.env_id):
-            yield pb.JsonReply(json=as_json(found))
+            yield pb.JsonReply(json=to_json_text(found))
 
-    @_streaming
+    @_streaming_method
     def ReadWandb(self, request: pb.RunRequest, context: Context) -> Iterator[pb.JsonReply]:
         run_id = self._records.resolve(request.run) if request.run else ""
         for found in wandb_states(self._records, run_id):
-            yield pb.JsonReply(json=as_json(found))
+            yield pb.JsonReply(json=to_json_text(found))
 
-    @_streaming
+    @_streaming_method
     def ReadLog(self, request: pb.LogRequest, context: Context) -> Iterator[pb.LogReply]:
         run_id = self._records.resolve(request.run)
         folder = self._records.folder(run_id)
-        log_name = worker_named(self._records.get(run_id).worker).log
+        log_name = worker_named(self._records.get(run_id).worker).log_prefix
         path = folder.stderr_log(log_name) if request.is_stderr else folder.stdout_log(log_name)
         offset = request.offset
         if offset < 0:
@@ -295,20 +301,20 @@ class Servicer(TrainerServicer):
 
     # --- workers
 
-    @_answering
+    @_unary_method
     def RegisterWorker(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterReply:
         is_known = request.run in self._records.active
         log.info("worker_registered", run_id=request.run, worker=request.worker, pid=request.pid, is_known=is_known)
         return pb.RegisterReply(is_known=is_known)
 
-    @_answering
+    @_unary_method
     def Heartbeat(self, request: pb.RunRequest, context: Context) -> pb.RegisterReply:
         is_known = request.run in self._records.active
         if is_known:
-            self._records.index.note_progress(request.run, heard_at=time.time())
+            self._records.index.update_progress(request.run, heard_at=time.time())
         return pb.RegisterReply(is_known=is_known)
 
-    @_answering
+    @_unary_method
     def PublishTelemetry(self, request: Iterator[pb.TelemetryRequest], context: Context) -> pb.TelemetryReply:
         """Into a journal of our own in the run's folder, from where it goes the way of all telemetry."""
         journals: dict[str, Journal] = {}
@@ -317,8 +323,10 @@ class Servicer(TrainerServicer):
             for message in request:
                 run_id = self._records.resolve(message.run)
                 facts = json.loads(message.facts_json)
-                if message.kind not in TELEMETRY or not isinstance(facts, dict):
-                    raise BadInput(f"Telemetry of kind {message.kind!r} is not known. Known: {', '.join(TELEMETRY)}.")
+                if message.kind not in TELEMETRY_KINDS or not isinstance(facts, dict):
+                    raise BadInput(
+                        f"Telemetry of kind {message.kind!r} is not known. Known: {', '.join(TELEMETRY_KINDS)}."
+                    )
                 if run_id not in journals:
                     path = self._records.folder(run_id).path / f"journal.{os.getpid()}.jsonl"
                     journals[run_id] = Journal(path)
@@ -330,55 +338,55 @@ class Servicer(TrainerServicer):
                 journal.close()
         return pb.TelemetryReply(accepted=accepted)
 
-    @_streaming
+    @_streaming_method
     def StreamFrames(self, request: Iterator[pb.FramesRequest], context: Context) -> Iterator[pb.FrameReply]:
         first = next(request)
-        seen = Seen(more.seen for more in request)
+        seen = AckListener(more.seen for more in request)
         seen.start()
         run_id = self._records.resolve(first.run)
 
         def ending() -> str:
             return "" if self._records.get(run_id).is_active else "the run has ended"
 
-        messages = relay(
+        messages = relay_frames(
             lanes_folder(self._records.folder(run_id).path),
-            Wish(list(first.envs), first.rate_hz, first.max_side, first.budget),
+            RelayOptions(list(first.envs), first.rate_hz, first.max_side, first.budget),
             is_open=lambda: context.is_active() and not self.is_closing,
-            ending=ending,
-            seen=lambda: seen.count,
+            end_reason=ending,
+            acknowledged_count=lambda: seen.count,
         )
         for message in messages:
             yield pb.FrameReply(
                 state=message.state, reason=message.reason, image=message.image, hud_json=message.hud_json
             )
 
-    @_answering
+    @_unary_method
     def AskWorker(self, request: pb.AskRequest, context: Context) -> pb.JsonReply:
         question = json.loads(request.question_json)
-        return pb.JsonReply(json=as_json(self._checkers.ask(worker_named(request.worker).id, question)))
+        return pb.JsonReply(json=to_json_text(self._checkers.ask(worker_named(request.worker).id, question)))
 
     # --- the daemon itself
 
-    @_answering
+    @_unary_method
     def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.JsonReply:
-        return pb.JsonReply(json=as_json(self._controls.status()))
+        return pb.JsonReply(json=to_json_text(self._controls.status()))
 
-    @_answering
+    @_unary_method
     def SetCap(self, request: pb.CapRequest, context: Context) -> pb.JsonReply:
         self._controls.set_cap(request.runs)
-        return pb.JsonReply(json=as_json(self._controls.status()))
+        return pb.JsonReply(json=to_json_text(self._controls.status()))
 
-    @_answering
+    @_unary_method
     def ContinueQueue(self, request: pb.StatusRequest, context: Context) -> pb.JsonReply:
         self._controls.continue_queue()
-        return pb.JsonReply(json=as_json(self._controls.status()))
+        return pb.JsonReply(json=to_json_text(self._controls.status()))
 
-    @_answering
+    @_unary_method
     def StopDaemon(self, request: pb.StopRequest, context: Context) -> pb.JsonReply:
         status = self._controls.status()
-        self._controls.end(request.cancel_runs, request.drain)
-        return pb.JsonReply(json=as_json(status))
+        self._controls.shut_down(request.cancel_runs, request.drain)
+        return pb.JsonReply(json=to_json_text(status))
 
 
-def _view(view: dict[str, Any]) -> pb.RunReply:
-    return pb.RunReply(view_json=as_json(view))
+def _run_reply(view: dict[str, Any]) -> pb.RunReply:
+    return pb.RunReply(view_json=to_json_text(view))

@@ -15,17 +15,17 @@ import structlog
 from pydantic import ValidationError
 
 from mosaic.contracts.errors import MosaicError
-from mosaic.contracts.events import Environment, Exited, SidecarStarted, WorkerStarted
+from mosaic.contracts.events import EnvironmentSeeded, Exited, SidecarStarted, WorkerStarted
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.processes import ProcessIdentity, is_alive
-from mosaic.contracts.states import Attempt, Farewell, Outcome, RunRecord, Stage
+from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
 from mosaic.fastlane import lanes_folder, reap
-from mosaic.plugins import worker as worker_named
-from mosaic.store.ingest import JOURNAL, KEEPER, Body, ingest, sources
+from mosaic.plugins import get_worker as worker_named
+from mosaic.store.ingest import JOURNAL, KEEPER, EventBody, event_sources, ingest
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.executor import LocalExecutor
-from mosaic.trainer.misfires import Misfires
+from mosaic.trainer.failure_breaker import FastFailureBreaker
 from mosaic.trainer.records import Records
 from mosaic.trainer.scheduler import Slots, choose
 
@@ -33,10 +33,10 @@ log = structlog.get_logger("mosaic.trainer.supervisor")
 
 TICK_S = 0.03
 """While runs are active: a tick costs a stat for each of their files."""
-REST_S = 1.0
+IDLE_TICK_S = 1.0
 """While none is."""
-REAP_S = 30.0
-UNCLAIMED_S = 3.0
+LANE_REAP_WINDOW_S = 30.0
+KEEPER_CLAIM_TIMEOUT_S = 3.0
 """A keeper that was started before a crash says so within this time, or it never lived."""
 
 
@@ -50,11 +50,11 @@ class Supervisor:
         self._end = threading.Event()
         self._began = time.monotonic()
         self.is_draining = False
-        self.misfires = Misfires()
-        self._held_back: set[str] = set()
+        self.failure_breaker = FastFailureBreaker()
+        self._notified_waiting: set[str] = set()
         """Runs that were told why they wait."""
-        self._held: set[str] = set()
-        self._to_reap: dict[str, float] = {}
+        self._runs_with_slot: set[str] = set()
+        self._reap_until: dict[str, float] = {}
         """Runs that have ended, and until when to look for lanes that they left in shared memory."""
         self._sidecars: dict[str, ProcessIdentity] = {}
         """By run. They have something to say even when their runs have ended."""
@@ -84,7 +84,7 @@ class Supervisor:
                 except Exception:
                     log.exception("step_failed", step=step.__name__)
                     self._end.wait(0.5)
-            self._wake.wait(TICK_S if self._records.active else REST_S)
+            self._wake.wait(TICK_S if self._records.active else IDLE_TICK_S)
 
     # --- following
 
@@ -121,15 +121,19 @@ class Supervisor:
                     self._sidecars[run_id] = body["process"]
             has_news = index.last_cursor() != before
         if has_news:
-            self._records.tell()
+            self._records.notify_watchers()
 
     def _follow_journals(self, folder: RunFolder) -> None:
-        for name, path in sources(folder).items():
+        for name, path in event_sources(folder).items():
             while name != KEEPER and (lines := ingest(self._records.index, folder, name, path)):
                 # Further processes of a run tell what they do, but not how the run stands.
-                self._apply(folder, name, [line for line in lines if name == JOURNAL or line[0]["kind"] in _OF_ANYBODY])
+                self._apply(
+                    folder,
+                    name,
+                    [line for line in lines if name == JOURNAL or line[0]["kind"] in _KINDS_FROM_ANY_JOURNAL],
+                )
 
-    def _apply(self, folder: RunFolder, source: str, lines: Iterable[tuple[Body, int]]) -> None:
+    def _apply(self, folder: RunFolder, source: str, lines: Iterable[tuple[EventBody, int]]) -> None:
         for body, begin in lines:
             record = self._records.active.get(folder.run_id)
             if record is None or not record.attempts:
@@ -138,32 +142,32 @@ class Supervisor:
             if begin < {KEEPER: attempt.keeper_from, JOURNAL: attempt.journal_from}.get(source, 0):
                 continue  # of an earlier attempt
             changed = record
-            for happening in self._happenings(record, folder, body):
+            for happening in self._lifecycle_events(record, folder, body):
                 changed = life.advance(changed, happening)
             if changed != record:
                 self._records.put(changed)
                 if not changed.is_active:
-                    self._clear_up(changed, folder)
-                    self._count(changed)
+                    self._delete_unwanted_logs(changed, folder)
+                    self._record_end(changed)
 
-    def _happenings(self, record: RunRecord, folder: RunFolder, body: Body) -> list[life.Happening]:
-        make = _HAPPENINGS.get(body["kind"])
+    def _lifecycle_events(self, record: RunRecord, folder: RunFolder, body: EventBody) -> list[life.LifecycleEvent]:
+        make = _LIFECYCLE_EVENTS.get(body["kind"])
         if make is None:
             return []
         try:
             worker = worker_named(record.worker)
-            happenings = [make(body, str(folder.stderr_log(worker.log)))]
+            happenings = [make(body, str(folder.stderr_log(worker.log_prefix)))]
             if worker.has_own_command and body["kind"] == WorkerStarted.KIND:
                 # Nobody promises a handshake: any program may be run this way.
-                happenings.append(life.Greeted(at=body["at"], capabilities=(), resumed_from=None))
+                happenings.append(life.HandshakeReceived(at=body["at"], capabilities=(), resumed_from=None))
         except (ValidationError, KeyError, TypeError, MosaicError) as error:
             log.warning("event_malformed", run_id=folder.run_id, kind=body["kind"], error=str(error)[:300])
             return []
         return happenings
 
-    def _clear_up(self, record: RunRecord, folder: RunFolder) -> None:
+    def _delete_unwanted_logs(self, record: RunRecord, folder: RunFolder) -> None:
         """Logs that were wanted only for a failure."""
-        if record.outcome is Outcome.SUCCEEDED and not self._records.payload(record.run_id).artifacts.persist_logs:
+        if record.outcome is Outcome.SUCCEEDED and not self._records.read_payload(record.run_id).artifacts.persist_logs:
             shutil.rmtree(folder.logs, ignore_errors=True)
 
     # --- keepers that vanish
@@ -174,23 +178,23 @@ class Supervisor:
                 continue
             attempt = record.attempts[-1]
             if attempt.keeper is None:
-                if time.monotonic() - self._began > UNCLAIMED_S:
+                if time.monotonic() - self._began > KEEPER_CLAIM_TIMEOUT_S:
                     self._advance(record.run_id, life.NeverStarted(at=time.time()))
             elif not is_alive(attempt.keeper):
                 with self._records.lock:
                     self.follow(record.run_id)
                     if record.run_id in self._records.active:
-                        _end_group(self._records.active[record.run_id].attempts[-1].worker)
+                        _kill_process_group(self._records.active[record.run_id].attempts[-1].worker)
                         self._advance(record.run_id, life.KeeperLost(at=time.time()))
 
-    def _advance(self, run_id: str, happening: life.Happening) -> None:
+    def _advance(self, run_id: str, event: life.LifecycleEvent) -> None:
         with self._records.lock:
             record = self._records.get(run_id)
-            changed = life.advance(record, happening)
+            changed = life.advance(record, event)
             if changed != record:
                 self._records.put(changed)
                 if not changed.is_active:
-                    self._count(changed)
+                    self._record_end(changed)
 
     # --- what they leave behind
 
@@ -198,14 +202,14 @@ class Supervisor:
         """A run that was killed cannot take its frames away; its last processes may still be on their way out."""
         held = {run_id for run_id, record in list(self._records.active.items()) if record.holds_slot}
         now = time.monotonic()
-        self._to_reap.update(dict.fromkeys(self._held - held, now + REAP_S))
-        self._held = held
-        for run_id, until in list(self._to_reap.items()):
+        self._reap_until.update(dict.fromkeys(self._runs_with_slot - held, now + LANE_REAP_WINDOW_S))
+        self._runs_with_slot = held
+        for run_id, until in list(self._reap_until.items()):
             folder = lanes_folder(self._records.folder(run_id).path)
             if reap(folder):
                 log.info("lanes_reaped", run_id=run_id)
             if run_id in held or now > until or not os.path.isdir(folder):
-                del self._to_reap[run_id]
+                del self._reap_until[run_id]
 
     # --- starting
 
@@ -215,7 +219,7 @@ class Supervisor:
         with self._records.lock:
             active = list(self._records.active.values())
             queued = [record for record in active if record.stage is Stage.QUEUED]
-            if not queued or self._holds_back(queued):
+            if not queued or self._is_queue_held(queued):
                 return
             chosen = choose(queued, [record for record in active if record.holds_slot], self._slots)
         for run_id in chosen:
@@ -224,27 +228,29 @@ class Supervisor:
                 if record is not None and record.stage is Stage.QUEUED:
                     self._start(record)
 
-    def _count(self, record: RunRecord) -> None:
-        if self.misfires.note(record):
-            log.warning("queue_paused", run_id=record.run_id, said=self.misfires.words)
+    def _record_end(self, record: RunRecord) -> None:
+        if self.failure_breaker.record_end(record):
+            log.warning("queue_paused", run_id=record.run_id, said=self.failure_breaker.pause_reason)
 
-    def _holds_back(self, queued: list[RunRecord]) -> bool:
+    def _is_queue_held(self, queued: list[RunRecord]) -> bool:
         """Whether the queue is paused; whoever waits is told once."""
-        if not self.misfires.hold(queued):
-            self._held_back.clear()
+        if not self.failure_breaker.blocks_queue(queued):
+            self._notified_waiting.clear()
             return False
-        news = [record.run_id for record in queued if record.run_id not in self._held_back]
+        news = [record.run_id for record in queued if record.run_id not in self._notified_waiting]
         if news:
-            self._held_back.update(news)
+            self._notified_waiting.update(news)
             with self._records.index.transaction():
                 for run_id in news:
-                    self._records.index.announce(run_id, "warning", text=self.misfires.words, code="queue_paused")
-            self._records.tell()
+                    self._records.index.add_daemon_event(
+                        run_id, "warning", text=self.failure_breaker.pause_reason, code="queue_paused"
+                    )
+            self._records.notify_watchers()
         return True
 
     def continue_queue(self) -> None:
         with self._records.lock:
-            self.misfires.clear()
+            self.failure_breaker.clear()
         self.wake()
 
     def _start(self, record: RunRecord) -> None:
@@ -261,7 +267,7 @@ class Supervisor:
             keeper_from=_size(folder.keeper),
         )
         try:
-            payload = self._records.payload(record.run_id)
+            payload = self._records.read_payload(record.run_id)
             worker = worker_named(record.worker)
             config = self._records.workspace.worker_config(record.run_id, attempt.slot)
             data = payload.to_json()
@@ -284,7 +290,7 @@ class Supervisor:
             )
         except (OSError, MosaicError, ValueError) as error:
             log.warning("run_not_started", run_id=record.run_id, error=str(error))
-            self._advance(record.run_id, life.NotStarted(at=time.time(), reason=str(error)))
+            self._advance(record.run_id, life.StartFailed(at=time.time(), reason=str(error)))
             return
         self._advance(record.run_id, life.KeeperUp(at=time.time(), keeper=keeper))
 
@@ -302,50 +308,52 @@ def _size(path: os.PathLike[str]) -> int:
         return 0
 
 
-def _end_group(worker: ProcessIdentity | None) -> None:
+def _kill_process_group(worker: ProcessIdentity | None) -> None:
     """Ends the session of a worker whose keeper is gone: nobody else will."""
     if worker is not None and is_alive(worker):
         with suppress(OSError):
             os.killpg(worker["pid"], signal.SIGKILL)
 
 
-def _paused(body: Body, _: str) -> life.Happening:
+def _paused_event(body: EventBody, _: str) -> life.LifecycleEvent:
     return life.Paused(at=body["at"])
 
 
-def _unpaused(body: Body, _: str) -> life.Happening:
+def _unpaused_event(body: EventBody, _: str) -> life.LifecycleEvent:
     return life.Unpaused(at=body["at"])
 
 
-def _greeted(body: Body, _: str) -> life.Happening:
+def _handshake_event(body: EventBody, _: str) -> life.LifecycleEvent:
     capabilities = tuple(str(word) for word in body.get("capabilities", ()))
-    return life.Greeted(at=body["at"], capabilities=capabilities, resumed_from=body.get("resumed_from"))
+    return life.HandshakeReceived(at=body["at"], capabilities=capabilities, resumed_from=body.get("resumed_from"))
 
 
-def _farewell(body: Body, _: str) -> life.Happening:
-    return life.SaidFarewell(at=body["at"], farewell=Farewell(outcome=body["outcome"], reason=body.get("reason")))
+def _finish_event(body: EventBody, _: str) -> life.LifecycleEvent:
+    return life.FinishReported(
+        at=body["at"], final_report=FinalReport(outcome=body["outcome"], reason=body.get("reason"))
+    )
 
 
-def _environment(body: Body, _: str) -> life.Happening:
+def _environment_event(body: EventBody, _: str) -> life.LifecycleEvent:
     env_id, seed = body.get("env_id"), body.get("seed")
-    return life.EnvironmentTold(
+    return life.EnvironmentReported(
         at=body["at"],
         env_id=env_id if isinstance(env_id, str) else None,
         seed=seed if isinstance(seed, int) else None,
     )
 
 
-_OF_ANYBODY = (Environment.KIND,)
-_HAPPENINGS: dict[str, Callable[[Any, str], life.Happening]] = {
-    "hello": _greeted,
-    "environment": _environment,
-    "paused": _paused,
-    "resumed": _unpaused,
-    "finished": _farewell,
+_KINDS_FROM_ANY_JOURNAL = (EnvironmentSeeded.KIND,)
+_LIFECYCLE_EVENTS: dict[str, Callable[[Any, str], life.LifecycleEvent]] = {
+    "hello": _handshake_event,
+    "environment": _environment_event,
+    "paused": _paused_event,
+    "resumed": _unpaused_event,
+    "finished": _finish_event,
     "keeper_started": lambda body, _: life.KeeperUp(at=body["at"], keeper=body["process"]),
     "worker_started": lambda body, _: life.WorkerUp(at=body["at"], worker=body["process"]),
-    "worker_not_started": lambda body, _: life.NotStarted(at=body["at"], reason=body["reason"]),
-    "paused_by_signal": _paused,
-    "resumed_by_signal": _unpaused,
-    "exited": lambda body, log_path: life.Ended(at=body["at"], exited=Exited.model_validate(body), log=log_path),
+    "worker_not_started": lambda body, _: life.StartFailed(at=body["at"], reason=body["reason"]),
+    "paused_by_signal": _paused_event,
+    "resumed_by_signal": _unpaused_event,
+    "exited": lambda body, log_path: life.Ended(at=body["at"], exited=Exited.model_validate(body), log_path=log_path),
 }

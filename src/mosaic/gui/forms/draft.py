@@ -11,21 +11,21 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mosaic.contracts.errors import BadInput
-from mosaic.gui.forms.layout import FormLayout, expected, layout_of, shown
-from mosaic.plugins.payloads import (
-    CORE_FIELDS,
-    EXTRAS,
-    Wishes,
-    group_name,
+from mosaic.gui.forms.form_layout import FormLayout, expected_text, format_value, get_layout
+from mosaic.plugins.algorithm_schema import SettingField, load_algorithms
+from mosaic.plugins.run_payloads import (
+    CORE_FIELD_NAMES,
+    EXTRAS_BY_FLAG,
+    RunOptions,
+    build_train_payload,
+    default_group_name,
     parse_seeds,
-    train_payload,
     with_seed,
 )
-from mosaic.plugins.schema import Field, algorithms
 
 Json = dict[str, Any]
 
-_PLACES: dict[str, tuple[str, ...]] = {
+_PAYLOAD_PATHS: dict[str, tuple[str, ...]] = {
     "tensorboard": ("artifacts", "tensorboard", "enabled"),
     "keep_checkpoints": ("artifacts", "keep_checkpoints"),
     "cpus": ("resources", "cpus"),
@@ -56,63 +56,65 @@ class Draft:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, said: Any) -> Draft | None:
+    def from_json(cls, data: Any) -> Draft | None:
         """None where it is not what `to_json` gave."""
         try:
-            draft = cls(**said)
+            draft = cls(**data)
             texts = {str(name): str(text) for name, text in draft.texts.items()}
         except (TypeError, AttributeError):
             return None
         return replace(draft, texts=texts) if isinstance(draft.rest, dict) else None
 
-    def with_text(self, of: Field, text: str) -> Draft:
+    def with_text(self, setting: SettingField, text: str) -> Draft:
         """A field that has its default again is not kept."""
-        texts = {name: kept for name, kept in self.texts.items() if name != of.name}
-        if not is_default(of, text):
-            texts[of.name] = text
+        texts = {name: kept for name, kept in self.texts.items() if name != setting.name}
+        if not is_default(setting, text):
+            texts[setting.name] = text
         return replace(self, texts=texts)
 
 
 # --- one field
 
 
-def read(of: Field, text: str) -> Any:
+def parse_value(setting: SettingField, text: str) -> Any:
     """The value that was written; an empty field has its default, or is unset where it may be."""
     written = text.strip()
     if not written:
-        return None if of.is_optional else of.default
-    if of.type == "text":
+        return None if setting.is_optional else setting.default
+    if setting.type == "text":
         return text
-    if of.type == "name":
-        return _name(written)
-    if of.type == "names":
-        return tuple(_name(part.strip()) for part in written.split(",") if part.strip()) or None
-    return of.parse(written)
+    if setting.type == "name":
+        return _parse_name(written)
+    if setting.type == "names":
+        return tuple(_parse_name(part.strip()) for part in written.split(",") if part.strip()) or None
+    return setting.parse(written)
 
 
-def _name(text: str) -> str:
-    from mosaic.contracts.payload import safe_name  # brings pydantic, which the window's start does not wait for
+def _parse_name(text: str) -> str:
+    from mosaic.contracts.payload import (
+        validate_safe_name,  # brings pydantic, which the window's start does not wait for
+    )
 
     try:
-        return safe_name(text)
+        return validate_safe_name(text)
     except ValueError as error:
         raise BadInput(str(error)) from None
 
 
-def is_default(of: Field, text: str) -> bool:
+def is_default(setting: SettingField, text: str) -> bool:
     try:
-        return bool(read(of, text) == of.default)
+        return bool(parse_value(setting, text) == setting.default)
     except BadInput:
         return False
 
 
-def problem(of: Field, text: str) -> str:
+def field_problem(setting: SettingField, text: str) -> str:
     """What is wrong with it; empty where nothing is."""
     try:
-        value = read(of, text)
+        value = parse_value(setting, text)
     except BadInput:
-        return f"Expected {expected(of)}."
-    if value is None and not of.is_optional:
+        return f"Expected {expected_text(setting)}."
+    if value is None and not setting.is_optional:
         return "Needed."
     return ""
 
@@ -128,13 +130,13 @@ def seeds_problem(text: str) -> str:
 # --- the whole form
 
 
-def text_of(draft: Draft, of: Field) -> str:
-    return draft.texts.get(of.name, shown(of.default))
+def field_text(draft: Draft, setting: SettingField) -> str:
+    return draft.texts.get(setting.name, format_value(setting.default))
 
 
 def problems(layout: FormLayout, draft: Draft) -> dict[str, str]:
     """By field, in the form's order."""
-    found = {name: problem(of, text_of(draft, of)) for name, of in layout.fields.items()}
+    found = {name: field_problem(of, field_text(draft, of)) for name, of in layout.fields.items()}
     if draft.seeds is not None:
         found["seed"] = seeds_problem(draft.seeds)
     return {name: said for name, said in found.items() if said}
@@ -143,69 +145,69 @@ def problems(layout: FormLayout, draft: Draft) -> dict[str, str]:
 def changed_values(layout: FormLayout, draft: Draft) -> Json:
     """The values of all fields that do not have their default."""
     fields = layout.fields
-    return {name: read(of, draft.texts[name]) for name, of in fields.items() if name in draft.texts}
+    return {name: parse_value(of, draft.texts[name]) for name, of in fields.items() if name in draft.texts}
 
 
-def payloads(layout: FormLayout, draft: Draft, now: float) -> list[Json]:
+def build_payloads(layout: FormLayout, draft: Draft, now: float) -> list[Json]:
     """One for each seed. Raises BadInput where a field is wrong."""
     wrong = problems(layout, draft)
     if wrong:
         name, said = next(iter(wrong.items()))
         raise BadInput(f"{name}: {said}")
-    payload = _payload(layout, draft)
+    payload = _build_payload(layout, draft)
     if draft.seeds is None:
         return [payload]
     env_id = payload["metadata"]["worker"]["config"].get("env_id", "")
-    group = payload["metadata"].get("group") or group_name(draft.algorithm, env_id, now)
+    group = payload["metadata"].get("group") or default_group_name(draft.algorithm, env_id, now)
     return [with_seed(payload, seed, group) for seed in parse_seeds(draft.seeds)]
 
 
-def _payload(layout: FormLayout, draft: Draft) -> Json:
+def _build_payload(layout: FormLayout, draft: Draft) -> Json:
     values = changed_values(layout, draft)
     settings = {name: value for name, value in values.items() if name in layout.settings}
     defaults = {of.name: of.default for of in layout.core}
     wished = {name: value for name, value in values.items() if name not in settings and value is not None}
     has_tensorboard = bool(wished.pop("tensorboard", True))
-    wishes = Wishes(**wished, has_tensorboard=has_tensorboard)
-    return _merged(draft.rest, train_payload(draft.worker, draft.algorithm, settings, defaults, wishes))
+    wishes = RunOptions(**wished, has_tensorboard=has_tensorboard)
+    return _deep_merge(draft.rest, build_train_payload(draft.worker, draft.algorithm, settings, defaults, wishes))
 
 
-def _merged(under: Json, over: Json) -> Json:
+def _deep_merge(under: Json, over: Json) -> Json:
     made = copy.deepcopy(under)
     for key, value in over.items():
         is_both = isinstance(value, dict) and isinstance(made.get(key), dict)
-        made[key] = _merged(made[key], value) if is_both else value
+        made[key] = _deep_merge(made[key], value) if is_both else value
     return made
 
 
-def from_payload(payload: Json) -> Draft:
+def draft_from_payload(payload: Json) -> Draft:
     """The form as this payload would have it filled. Raises BadInput where no form can show it."""
     rest = copy.deepcopy(payload)
     chosen = rest.get("metadata", {}).get("worker", {})
     config = chosen.get("config", {})
     worker, algorithm = str(chosen.pop("id", "")), str(config.pop("algo", ""))
-    layout = layout_of(worker, algorithm)
+    layout = get_layout(worker, algorithm)
     extras = config.get("extras", {})
     params = extras.get("algo_params", {})
     draft = Draft(worker, algorithm)
     for name, of in layout.fields.items():
-        if name in _PLACES:
-            found = _taken(rest, _PLACES[name])
-        elif name in CORE_FIELDS:
-            found = _taken(config, (name,))
-        elif name in EXTRAS:
-            found = _taken(extras, (EXTRAS[name],))
+        if name in _PAYLOAD_PATHS:
+            found = _pop_path(rest, _PAYLOAD_PATHS[name])
+        elif name in CORE_FIELD_NAMES:
+            found = _pop_path(config, (name,))
+        elif name in EXTRAS_BY_FLAG:
+            found = _pop_path(extras, (EXTRAS_BY_FLAG[name],))
         else:
-            found = _taken(params, (name,)) or _taken(extras, (name,))
+            found = _pop_path(params, (name,)) or _pop_path(extras, (name,))
         if found:
-            draft = draft.with_text(of, shown(found[0]))
-    _taken(rest, ("resources", "gpus", "mandatory"))
+            draft = draft.with_text(of, format_value(found[0]))
+    _pop_path(rest, ("resources", "gpus", "mandatory"))
     if rest.get("artifacts", {}).get("wandb") == {"enabled": False}:
-        _taken(rest, ("artifacts", "wandb"))
-    return replace(draft, rest=_pruned(rest))
+        _pop_path(rest, ("artifacts", "wandb"))
+    return replace(draft, rest=_drop_empty(rest))
 
 
-def _taken(data: Json, path: tuple[str, ...]) -> list[Any]:
+def _pop_path(data: Json, path: tuple[str, ...]) -> list[Any]:
     """Takes the value out of there; empty where there is none."""
     *parents, last = path
     at: Any = data
@@ -216,64 +218,64 @@ def _taken(data: Json, path: tuple[str, ...]) -> list[Any]:
     return [at.pop(last)] if last in at else []
 
 
-def _pruned(data: Json) -> Json:
-    kept = {key: _pruned(value) if isinstance(value, dict) else value for key, value in data.items()}
+def _drop_empty(data: Json) -> Json:
+    kept = {key: _drop_empty(value) if isinstance(value, dict) else value for key, value in data.items()}
     return {key: value for key, value in kept.items() if value != {}}
 
 
 # --- words about it
 
 
-def command_line(layout: FormLayout, draft: Draft) -> str:
+def to_command_line(layout: FormLayout, draft: Draft) -> str:
     """The same run as a command for a terminal."""
-    made = payloads(layout, draft, 0.0)
+    made = build_payloads(layout, draft, 0.0)
     if draft.rest:
         return f"printf %s {shlex.quote(json.dumps(made[0]))} | mosaic submit -"
     values = changed_values(layout, draft)
     config = made[0]["metadata"]["worker"]["config"]
     words = ["mosaic", "train", _command_name(layout)]
-    for name in CORE_FIELDS:
+    for name in CORE_FIELD_NAMES:
         if name == "seed" and draft.seeds is not None:
             words += ["--seeds", draft.seeds.replace(" ", "")]
         elif name in config:
-            words += [layout.fields[name].flag, shown(config[name])]
+            words += [layout.fields[name].flag, format_value(config[name])]
     for name, value in values.items():
-        if name not in CORE_FIELDS:
-            words += _flags(layout.fields[name], value)
+        if name not in CORE_FIELD_NAMES:
+            words += _to_flags(layout.fields[name], value)
     return shlex.join(words)
 
 
-def _flags(of: Field, value: Any) -> list[str]:
-    flag = {"tags": "--tag", "notes": "--note"}.get(of.name, of.flag)
-    if of.type == "names":
+def _to_flags(setting: SettingField, value: Any) -> list[str]:
+    flag = {"tags": "--tag", "notes": "--note"}.get(setting.name, setting.flag)
+    if setting.type == "names":
         return [word for name in value or () for word in (flag, name)]
-    if of.type == "bool":
+    if setting.type == "bool":
         return [flag if value else f"--no-{flag[2:]}"]
-    return [flag, "none" if value is None else shown(value)]
+    return [flag, "none" if value is None else format_value(value)]
 
 
 def _command_name(layout: FormLayout) -> str:
     wanted = (layout.algorithm.worker.id, layout.algorithm.name)
-    return next(key for key, found in algorithms().items() if (found.worker.id, found.name) == wanted)
+    return next(key for key, found in load_algorithms().items() if (found.worker.id, found.name) == wanted)
 
 
-def blamed(refusal: str, names: Iterable[str], env_id: str = "", changed: Iterable[str] = ()) -> str | None:
+def field_of_error(message: str, names: Iterable[str], env_id: str = "", changed: Iterable[str] = ()) -> str | None:
     """The field that a worker's refusal is about, as far as it names one; of several the one that was changed."""
     known = set(names)
-    for path in re.findall(r"([\w.]+): ", refusal):
+    for path in re.findall(r"([\w.]+): ", message):
         last = str(path.rsplit(".", 1)[-1])
         if last in known:
             return last
-    said: list[str] = [word for word in re.findall(r"\w+", refusal) if "_" in word and word in known]
+    said: list[str] = [word for word in re.findall(r"\w+", message) if "_" in word and word in known]
     touched = set(changed)
     if said:
         return next((name for name in said if name in touched), said[0])
-    return "env_id" if env_id and env_id in refusal and "env_id" in known else None
+    return "env_id" if env_id and env_id in message and "env_id" in known else None
 
 
-def at_field(refusal: str, name: str) -> str:
+def message_for_field(message: str, name: str) -> str:
     """What is left of a refusal where it stands beside the field it is about."""
-    short = re.sub(r"^LOG\d+ ", "", refusal)
+    short = re.sub(r"^LOG\d+ ", "", message)
     short = re.sub(r"^The (worker )?config was refused: ", "", short)
     short = re.sub(rf"^[\w.]*\b{re.escape(name)}: ", "", short)
     return short[:1].upper() + short[1:]
@@ -281,6 +283,6 @@ def at_field(refusal: str, name: str) -> str:
 
 def summary_line(draft: Draft, layout: FormLayout) -> str:
     """`ppo · CartPole-v1 · seed 1`."""
-    env_id = text_of(draft, layout.fields["env_id"]).strip()
-    seed = f"seeds {draft.seeds}" if draft.seeds is not None else f"seed {text_of(draft, layout.fields['seed'])}"
+    env_id = field_text(draft, layout.fields["env_id"]).strip()
+    seed = f"seeds {draft.seeds}" if draft.seeds is not None else f"seed {field_text(draft, layout.fields['seed'])}"
     return " · ".join((draft.algorithm, env_id or "no environment", seed))

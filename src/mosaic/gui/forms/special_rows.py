@@ -8,43 +8,43 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QCompleter, QGridLayout, QHB
 
 from mosaic.contracts.errors import BadInput
 from mosaic.gui import theme
-from mosaic.gui.forms.environments import ALL, EnvironmentChoice, families, family_title
-from mosaic.gui.forms.rows import DOT, EDITOR_WIDTH, RESET_WIDTH, FieldRow, calmed
-from mosaic.gui.views.made import named
-from mosaic.plugins.payloads import parse_seeds
-from mosaic.plugins.schema import Field
+from mosaic.gui.forms.environment_choices import ALL_FAMILIES, EnvironmentChoice, families, family_title
+from mosaic.gui.forms.field_rows import EDITOR_WIDTH, MARK_WIDTH, RESET_WIDTH, FieldRow, guard_wheel
+from mosaic.gui.views.widgets import with_object_name
+from mosaic.plugins.algorithm_schema import SettingField
+from mosaic.plugins.run_payloads import parse_seeds
 
 
-class PlainRow(QWidget):
+class LabelledRow(QWidget):
     """A label and an editor that is no field of the schema, in line with those that are."""
 
     def __init__(self, text: str, editor: QWidget, is_wide: bool = False) -> None:
         super().__init__()
         self.label = QLabel(text)
         self.label.setBuddy(editor)
-        self.said = QLabel()
-        self.said.setWordWrap(True)
-        self.said.setProperty("muted", True)
-        self.said.setFont(theme.note())
-        self.said.hide()
+        self.note_label = QLabel()
+        self.note_label.setWordWrap(True)
+        self.note_label.setProperty("muted", True)
+        self.note_label.setFont(theme.note_font())
+        self.note_label.hide()
         grid = QGridLayout(self)
         grid.setContentsMargins(0, 0, 0, 0)
         grid.setHorizontalSpacing(theme.GAP // 2)
         grid.setVerticalSpacing(2)
         gutter = QWidget()
-        gutter.setFixedWidth(DOT)
+        gutter.setFixedWidth(MARK_WIDTH)
         grid.addWidget(gutter, 0, 0)
         grid.addWidget(self.label, 0, 1)
         grid.addWidget(editor, 0, 2)
-        grid.addWidget(self.said, 1, 1, 1, 3)
+        grid.addWidget(self.note_label, 1, 1, 1, 3)
         grid.setColumnStretch(2 if is_wide else 3, 1)
         if is_wide:  # ends where the editors of fields end
             grid.setContentsMargins(0, 0, RESET_WIDTH + theme.GAP, 0)
         editor.setMinimumWidth(EDITOR_WIDTH + theme.GAP + EDITOR_WIDTH // 2)
 
-    def say(self, text: str) -> None:
-        self.said.setText(text)
-        self.said.setVisible(bool(text))
+    def set_note(self, text: str) -> None:
+        self.note_label.setText(text)
+        self.note_label.setVisible(bool(text))
 
 
 class EnvironmentRow(FieldRow):
@@ -52,12 +52,12 @@ class EnvironmentRow(FieldRow):
 
     def _make_editor(self) -> QWidget:
         self._found: list[EnvironmentChoice] = []
-        self._family = calmed(QComboBox())
+        self._family = guard_wheel(QComboBox())
         self._family.setToolTip("Family of environments")
         self._family.setAccessibleName("Family")
-        self._family.addItem(ALL, None)
+        self._family.addItem(ALL_FAMILIES, None)
         self._family.currentIndexChanged.connect(self._fill_ids)
-        self._ids = calmed(QComboBox())
+        self._ids = guard_wheel(QComboBox())
         self._ids.setEditable(True)
         self._ids.setInsertPolicy(QComboBox.InsertPolicy.NoInsert)
         self._ids.setMaxVisibleItems(16)
@@ -70,7 +70,7 @@ class EnvironmentRow(FieldRow):
         completer.setFilterMode(Qt.MatchFlag.MatchContains)
         completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
         self._ids.setCompleter(completer)
-        self._ids.editTextChanged.connect(self._tell)
+        self._ids.editTextChanged.connect(self._emit_edited)
         self.input = self._ids
         box = QWidget()
         row = QHBoxLayout(box)
@@ -80,16 +80,16 @@ class EnvironmentRow(FieldRow):
         row.addWidget(self._ids, 1)
         return box
 
-    def name_parts(self, prefix: str) -> None:
-        named(self._family, f"{prefix}.family")
+    def set_object_names(self, prefix: str) -> None:
+        with_object_name(self._family, f"{prefix}.family")
 
-    def show_choices(self, found: list[EnvironmentChoice]) -> None:
-        self._found = found
+    def show_choices(self, choices: list[EnvironmentChoice]) -> None:
+        self._found = choices
         kept = self._family.currentData()
         self._family.blockSignals(True)
         self._family.clear()
-        self._family.addItem(ALL, None)
-        for name, is_usable in families(found):
+        self._family.addItem(ALL_FAMILIES, None)
+        for name, is_usable in families(choices):
             self._family.addItem(family_title(name) + ("" if is_usable else " (not installed)"), name)
         self._family.setCurrentIndex(max(0, self._family.findData(kept)))
         self._family.blockSignals(False)
@@ -132,12 +132,12 @@ class SeedRow(FieldRow):
     def _make_editor(self) -> QWidget:
         edit = QLineEdit()
         edit.setFixedWidth(EDITOR_WIDTH)
-        edit.textChanged.connect(self._typed)
+        edit.textChanged.connect(self._on_typed)
         self._edit = edit
         self.input = edit
         self._several = QCheckBox("Several seeds")
         self._several.setToolTip("One run for each seed, in one group: 1-5 or 1,3,7")
-        self._several.toggled.connect(self._switched)
+        self._several.toggled.connect(self._on_several_toggled)
         box = QWidget()
         row = QHBoxLayout(box)
         row.setContentsMargins(0, 0, 0, 0)
@@ -146,17 +146,17 @@ class SeedRow(FieldRow):
         row.addWidget(self._several)
         return box
 
-    def name_parts(self, prefix: str) -> None:
-        named(self._several, f"{prefix}.several")
+    def set_object_names(self, prefix: str) -> None:
+        with_object_name(self._several, f"{prefix}.several")
         self._reset.clicked.connect(lambda: self.seeds_edited.emit(None))
 
-    def _typed(self, text: str) -> None:
+    def _on_typed(self, text: str) -> None:
         if self._several.isChecked():
             self.seeds_edited.emit(text)
         else:
-            self._tell(text)
+            self._emit_edited(text)
 
-    def _switched(self, is_several: bool) -> None:
+    def _on_several_toggled(self, is_several: bool) -> None:
         self.seeds_edited.emit("1-5" if is_several else None)
         if is_several:
             self._edit.setFocus()
@@ -175,12 +175,12 @@ class SeedRow(FieldRow):
             count = len(parse_seeds(seeds)) if seeds is not None else 0
         except BadInput:
             return
-        self._said.setText(f"{count} runs in one group, one for each seed." if count else self.field.help)
+        self._help_label.setText(f"{count} runs in one group, one for each seed." if count else self.field.help)
 
 
-def row_for(field: Field, prefix: str) -> FieldRow:
+def create_row(field: SettingField, prefix: str) -> FieldRow:
     special = {"env_id": EnvironmentRow, "seed": SeedRow}.get(field.name, FieldRow)
     made: FieldRow = special(field, prefix)
     if isinstance(made, (EnvironmentRow, SeedRow)):
-        made.name_parts(prefix)
+        made.set_object_names(prefix)
     return made

@@ -7,8 +7,8 @@ from typing import Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
 
-from mosaic.gui.models.events import KEPT, Events, LogLine
-from mosaic.gui.views import words
+from mosaic.gui.models.event_log import MAX_EVENT_LINES, EventLine, EventLog
+from mosaic.gui.views import formatting
 
 Index = QModelIndex | QPersistentModelIndex
 COLUMNS = ("Time", "Run", "Kind", "What")
@@ -16,20 +16,20 @@ LINE_ROLE = Qt.ItemDataRole.UserRole
 _ROOT = QModelIndex()
 
 
-class EventsTable(QAbstractTableModel):
+class EventsTableModel(QAbstractTableModel):
     kinds_changed = Signal()
     """A kind that was not there before."""
 
-    def __init__(self, events: Events, parent: QObject | None = None) -> None:
+    def __init__(self, events: EventLog, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._events = events
-        self._lines: deque[LogLine] = deque()
+        self._lines: deque[EventLine] = deque()
         self.kinds: set[str] = set()
         self._text = ""
         self._kind = ""
         self._run_id = ""
-        events.added.connect(self._add)
-        self._learn(list(events.lines))
+        events.lines_added.connect(self._on_lines_added)
+        self._add_kinds(list(events.lines))
         self.rebuild()
 
     def filter(self, text: str = "", kind: str = "", run_id: str = "") -> None:
@@ -39,31 +39,31 @@ class EventsTable(QAbstractTableModel):
 
     def rebuild(self) -> None:
         self.beginResetModel()
-        self._lines = deque(line for line in self._events.lines if self._fits(line))
+        self._lines = deque(line for line in self._events.lines if self._matches(line))
         self.endResetModel()
 
-    def line(self, row: int) -> LogLine:
+    def line(self, row: int) -> EventLine:
         return self._lines[row]
 
-    def _fits(self, line: LogLine) -> bool:
+    def _matches(self, line: EventLine) -> bool:
         return (
             (not self._kind or line.kind == self._kind)
             and (not self._run_id or line.run_id == self._run_id)
             and (not self._text or self._text in f"{line.kind} {line.run_id} {line.text}".lower())
         )
 
-    def _learn(self, lines: list[LogLine]) -> None:
+    def _add_kinds(self, lines: list[EventLine]) -> None:
         new = {line.kind for line in lines} - self.kinds
         if new:
             self.kinds |= new
             self.kinds_changed.emit()
 
-    def _add(self, lines: list[LogLine]) -> None:
-        self._learn(lines)
-        new = [line for line in lines if self._fits(line)][-KEPT:]
+    def _on_lines_added(self, lines: list[EventLine]) -> None:
+        self._add_kinds(lines)
+        new = [line for line in lines if self._matches(line)][-MAX_EVENT_LINES:]
         if not new:
             return
-        too_many = len(self._lines) + len(new) - KEPT
+        too_many = len(self._lines) + len(new) - MAX_EVENT_LINES
         if too_many > 0:
             self.beginRemoveRows(_ROOT, 0, too_many - 1)
             for _ in range(too_many):
@@ -85,10 +85,10 @@ class EventsTable(QAbstractTableModel):
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         line = self._lines[index.row()]
         if role == Qt.ItemDataRole.DisplayRole:
-            shown = (words.moment(line.at)[11:], words.short_id(line.run_id), line.kind, line.text)
+            shown = (formatting.format_timestamp(line.at)[11:], formatting.short_id(line.run_id), line.kind, line.text)
             return shown[index.column()]
         if role == Qt.ItemDataRole.ToolTipRole:
-            return (words.moment(line.at), line.run_id, line.kind, line.text)[index.column()]
+            return (formatting.format_timestamp(line.at), line.run_id, line.kind, line.text)[index.column()]
         return line if role == LINE_ROLE else None
 
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:

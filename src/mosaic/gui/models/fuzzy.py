@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-Entry = TypeVar("Entry")
+ItemT = TypeVar("ItemT")
 
 
 def score(query: str, text: str) -> float | None:
     """Higher is better; None where the letters do not occur in this order. Every word typed must fit somewhere."""
     total = 0.0
     for word in query.lower().split():
-        best = _word(word, text.lower())
+        best = _score_word(word, text.lower())
         if best is None:
             return None
         total += best
     return total - 0.01 * len(text)
 
 
-def _word(word: str, text: str) -> float | None:
+def _score_word(word: str, text: str) -> float | None:
     at = text.find(word)
     if at >= 0:
         starts = at == 0 or not text[at - 1].isalnum()
@@ -35,10 +35,10 @@ def _word(word: str, text: str) -> float | None:
     return total
 
 
-def ranked(query: str, entries: Iterable[tuple[str, Entry]], most: int = 50) -> list[Entry]:
+def rank(query: str, entries: Iterable[tuple[str, ItemT]], max_results: int = 50) -> list[ItemT]:
     """The best first; as they came where nothing is typed or where they fit alike."""
     found = [(score(query, text), entry) for text, entry in entries]
     fitting = [(value, entry) for value, entry in found if value is not None]
     if query.strip():
         fitting.sort(key=lambda pair: -pair[0])
-    return [entry for _, entry in fitting[:most]]
+    return [entry for _, entry in fitting[:max_results]]

@@ -12,28 +12,28 @@ import numpy as np
 from PySide6.QtCore import QObject, QRect, Signal
 from PySide6.QtGui import QImage
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
-from mosaic.fastlane import BGRX32, Frame, LaneView, hud, lanes_folder
+from mosaic.fastlane import BGRX32, Frame, LaneView, hud_fields, lanes_folder
 from mosaic.gui.bridge import Bridge
-from mosaic.gui.models.events import Events
-from mosaic.gui.models.runs import Runs
+from mosaic.gui.models.event_log import EventLog
+from mosaic.gui.models.runs_model import Runs
 
 Json = dict[str, Any]
-Tell = Callable[..., None]
+EventCallback = Callable[..., None]
 
 CONNECTED = "connected"
 WAITING = "waiting"
 UNAVAILABLE = "unavailable"
-NEXT_FRAME = "waiting for the next frame…"
-LATE_S = 2.0
+WAITING_FOR_FRAME = "waiting for the next frame…"
+STALE_AFTER_S = 2.0
 """A frame that has not been followed by another for so long is the last one for now."""
 RETRY_S = 1.0
-FARTHEST_SIDE = 1280
+MAX_RELAYED_SIDE_PX = 1280
 """Of a picture that the daemon sends."""
 
 
-class Cell(NamedTuple):
+class FrameCell(NamedTuple):
     env: int
     image: QImage | None
     """None before the first frame."""
@@ -43,10 +43,10 @@ class Cell(NamedTuple):
     """Episode, step, reward, return, rate_hz, pace; empty before the first frame."""
 
 
-class Source(Protocol):
-    where: str
+class LaneSource(Protocol):
+    transport: str
     """How the frames come, in words."""
-    cells: list[Cell]
+    cells: list[FrameCell]
 
     @property
     def state(self) -> str: ...
@@ -54,10 +54,10 @@ class Source(Protocol):
     @property
     def reason(self) -> str: ...
 
-    def look(self) -> set[int]:
+    def poll(self) -> set[int]:
         """The environments with a new frame. Never waits."""
 
-    def counts(self) -> tuple[int, int]:
+    def error_counts(self) -> tuple[int, int]:
         """Frames that were torn and files that were no lanes, so far."""
 
     def close(self) -> None: ...
@@ -67,11 +67,11 @@ class Source(Protocol):
 
 
 class LocalLanes:
-    where = "shared memory"
+    transport = "shared memory"
 
-    def __init__(self, run_dir: str, envs: Sequence[int], wishes: Json, tell: Tell) -> None:
-        self.cells: list[Cell] = []
-        self._view = LaneView(lanes_folder(run_dir), envs, tell=tell, **wishes)
+    def __init__(self, run_dir: str, envs: Sequence[int], rate_options: Json, on_event: EventCallback) -> None:
+        self.cells: list[FrameCell] = []
+        self._view = LaneView(lanes_folder(run_dir), envs, log_event=on_event, **rate_options)
         self._seen: dict[int, Frame | None] = {}
 
     @property
@@ -82,30 +82,30 @@ class LocalLanes:
     def reason(self) -> str:
         return self._view.reason
 
-    def look(self) -> set[int]:
-        self._view.look()
+    def poll(self) -> set[int]:
+        self._view.poll()
         frames = self._view.frames
         new = {env for env, frame in frames.items() if env not in self._seen or frame is not self._seen[env]}
         if new or len(frames) != len(self._seen):
             kept = {cell.env: cell for cell in self.cells}
             self._seen = dict(frames)
-            self.cells = [_cell(env, frame) if env in new else kept[env] for env, frame in sorted(frames.items())]
+            self.cells = [_make_cell(env, frame) if env in new else kept[env] for env, frame in sorted(frames.items())]
         return new
 
-    def counts(self) -> tuple[int, int]:
-        return self._view.torn, self._view.invalid
+    def error_counts(self) -> tuple[int, int]:
+        return self._view.torn_reads, self._view.invalid_files
 
     def close(self) -> None:
         self._view.close()
 
 
-def _cell(env: int, frame: Frame | None) -> Cell:
+def _make_cell(env: int, frame: Frame | None) -> FrameCell:
     if frame is None:
-        return Cell(env, None, None, {})
-    return Cell(env, as_image(frame.image, frame.format), frame.image, hud(frame))
+        return FrameCell(env, None, None, {})
+    return FrameCell(env, to_image(frame.image, frame.format), frame.image, hud_fields(frame))
 
 
-def as_image(pixels: Any, pixel_format: str) -> QImage:
+def to_image(pixels: Any, pixel_format: str) -> QImage:
     """An image over the same bytes. Whoever holds it must hold the pixels too."""
     height, width, channels = pixels.shape
     if pixel_format == BGRX32:
@@ -124,46 +124,46 @@ def as_image(pixels: Any, pixel_format: str) -> QImage:
 class RelayedLanes:
     """Listens in a thread of the bridge's; only the newest picture is kept."""
 
-    where = "the trainer's relay"
+    transport = "the trainer's relay"
 
-    def __init__(self, bridge: Bridge, run_id: str, envs: Sequence[int], wishes: Json) -> None:
+    def __init__(self, bridge: Bridge, run_id: str, envs: Sequence[int], rate_options: Json) -> None:
         self.state = WAITING
         self.reason = "the trainer has sent nothing yet"
-        self.cells: list[Cell] = []
+        self.cells: list[FrameCell] = []
         self._bridge = bridge
         self._run_id = run_id
         self._envs = tuple(envs)
-        self._wishes = {name: value for name, value in wishes.items() if value is not None}
-        self._newest: list[Cell] | None = None
+        self._rate_options = {name: value for name, value in rate_options.items() if value is not None}
+        self._newest: list[FrameCell] | None = None
         self._torn = 0
         self._is_closed = False
-        self._is_over = False
+        self._has_ended = False
         self._retry_at: float | None = None
-        self._begin()
+        self._start_stream()
 
-    def _begin(self) -> None:
+    def _start_stream(self) -> None:
         self._retry_at = None
-        self._bridge.ask(self._listen, None, self._lost)
+        self._bridge.ask(self._receive_frames, None, self._on_error)
 
-    def _listen(self, trainer: Trainer) -> None:
+    def _receive_frames(self, trainer: TrainerClient) -> None:
         """Ends within seconds after `close`: the daemon says something every two of them."""
-        for sight in trainer.frames(self._run_id, self._envs, max_side=FARTHEST_SIDE, **self._wishes):
+        for sight in trainer.frames(self._run_id, self._envs, max_side=MAX_RELAYED_SIDE_PX, **self._rate_options):
             if self._is_closed:
                 return
             if sight.image:
-                self._newest = list(cut(sight.image, sight.hud, self._envs))
+                self._newest = list(split_grid(sight.image, sight.hud, self._envs))
                 self._torn = int(sight.hud.get("torn", 0))
             self.state, self.reason = sight.state, sight.reason
-        self._is_over = True
+        self._has_ended = True
 
-    def _lost(self, error: Exception) -> None:
+    def _on_error(self, error: Exception) -> None:
         self.state = WAITING if isinstance(error, MosaicError) else UNAVAILABLE
         self.reason = str(error)
         self._retry_at = time.monotonic() + RETRY_S
 
-    def look(self) -> set[int]:
+    def poll(self) -> set[int]:
         if self._retry_at is not None and time.monotonic() >= self._retry_at and not self._is_closed:
-            self._begin()
+            self._start_stream()
         cells, self._newest = self._newest, None
         if cells is None:
             return set()
@@ -171,54 +171,60 @@ class RelayedLanes:
         self.cells = cells
         return {cell.env for cell in cells if cell.image and before.get(cell.env) != cell.hud.get("number")}
 
-    def counts(self) -> tuple[int, int]:
+    def error_counts(self) -> tuple[int, int]:
         return self._torn, 0
 
     def close(self) -> None:
         self._is_closed = True
 
 
-def cut(jpeg: bytes, facts: Json, envs: Sequence[int]) -> Iterator[Cell]:
+def split_grid(jpeg: bytes, grid_info: Json, envs: Sequence[int]) -> Iterator[FrameCell]:
     """The cells of a grid that was sent as one picture; by default those of environment 0 and up, row by row."""
     whole = QImage.fromData(jpeg).convertToFormat(QImage.Format.Format_RGB32)
-    rows, columns = int(facts.get("rows", 1)), int(facts.get("columns", 1))
+    rows, columns = int(grid_info.get("rows", 1)), int(grid_info.get("columns", 1))
     width, height = whole.width(), whole.height()
     places = {env: at for at, env in enumerate(envs)}
-    for told in facts.get("envs", []):
+    for told in grid_info.get("envs", []):
         env = int(told["env"])
         row, column = divmod(places.get(env, env), columns)
         top, bottom = row * height // rows, (row + 1) * height // rows
         left, right = column * width // columns, (column + 1) * width // columns
-        yield Cell(env, whole.copy(QRect(left, top, right - left, bottom - top)), None, told)
+        yield FrameCell(env, whole.copy(QRect(left, top, right - left, bottom - top)), None, told)
 
 
 # --- one viewer
 
 
-class Standing(NamedTuple):
+class ViewerStatus(NamedTuple):
     state: str
     text: str
 
 
-def standing(view: Json | None, video_mode: str | None, source: Source | None, late_s: float) -> Standing:
+def viewer_status(
+    view: Json | None, video_mode: str | None, source: LaneSource | None, since_frame_s: float
+) -> ViewerStatus:
     """How a viewer stands: what the run says counts before what its lanes say."""
     if view is None:
-        return Standing(WAITING, "the trainer has not told of this run yet")
+        return ViewerStatus(WAITING, "the trainer has not told of this run yet")
     if view["stage"] == "finished":
-        return Standing(UNAVAILABLE, f"the run has ended ({view.get('outcome')})")
+        return ViewerStatus(UNAVAILABLE, f"the run has ended ({view.get('outcome')})")
     if video_mode == "off":
-        return Standing(UNAVAILABLE, "live frames are off for this run (video_mode is off)")
+        return ViewerStatus(UNAVAILABLE, "live frames are off for this run (video_mode is off)")
     if view["stage"] in ("queued", "starting"):
-        return Standing(WAITING, f"the run is {view['stage']}")
+        return ViewerStatus(WAITING, f"the run is {view['stage']}")
     if source is None:
-        return Standing(WAITING, NEXT_FRAME)
+        return ViewerStatus(WAITING, WAITING_FOR_FRAME)
     if source.state == UNAVAILABLE:
-        return Standing(UNAVAILABLE, source.reason)
+        return ViewerStatus(UNAVAILABLE, source.reason)
     if view["stage"] == "paused":
-        return Standing(WAITING, "the run is paused")
+        return ViewerStatus(WAITING, "the run is paused")
     if source.state == WAITING:
-        return Standing(WAITING, source.reason or NEXT_FRAME)
-    return Standing(CONNECTED, source.where) if late_s < LATE_S else Standing(WAITING, NEXT_FRAME)
+        return ViewerStatus(WAITING, source.reason or WAITING_FOR_FRAME)
+    return (
+        ViewerStatus(CONNECTED, source.transport)
+        if since_frame_s < STALE_AFTER_S
+        else ViewerStatus(WAITING, WAITING_FOR_FRAME)
+    )
 
 
 class Lanes(QObject):
@@ -228,7 +234,7 @@ class Lanes(QObject):
     """State, reason or counts."""
 
     def __init__(
-        self, bridge: Bridge, runs: Runs, events: Events, is_remote: bool = False, parent: QObject | None = None
+        self, bridge: Bridge, runs: Runs, events: EventLog, is_remote: bool = False, parent: QObject | None = None
     ) -> None:
         """`is_remote`: the trainer is on another machine, whatever lies under its paths on this one."""
         super().__init__(parent)
@@ -236,132 +242,130 @@ class Lanes(QObject):
         self.run_id: str | None = None
         self.envs: tuple[int, ...] = ()
         """Those that are watched; empty: all."""
-        self.cells: list[Cell] = []
-        self.standing = Standing(WAITING, NEXT_FRAME)
+        self.cells: list[FrameCell] = []
+        self.status = ViewerStatus(WAITING, WAITING_FOR_FRAME)
         self.torn = 0
         self.invalid = 0
-        self._wishes: Json = {"rate_hz": None, "budget": None}
+        self._rate_options: Json = {"rate_hz": None, "budget": None}
         self._bridge = bridge
         self._runs = runs
         self._events = events
-        self._source: Source | None = None
+        self._source: LaneSource | None = None
         self._video_mode: str | None = None
-        self._frame_at = 0.0
-        self._judge_at = 0.0
-        self._arrived: deque[float] = deque(maxlen=240)
-        self._told: dict[str, str] = {}
+        self._last_frame_at = 0.0
+        self._next_status_at = 0.0
+        self._arrival_times: deque[float] = deque(maxlen=240)
+        self._last_logged: dict[str, str] = {}
         """By run, the last of connected and unavailable that was told of it."""
 
-    def show(self, run_id: str) -> None:
+    def show_run(self, run_id: str) -> None:
         if run_id == self.run_id:
             return
-        self.rest()
+        self.suspend()
         self.run_id = run_id
         self.envs = ()
         self.cells = []
         self.torn = self.invalid = 0
         self._video_mode = None
-        self._bridge.ask(
-            lambda trainer: (run_id, trainer.config(run_id)), self._take_config, lambda _: None, owner=self
-        )
-        self._judge()
+        self._bridge.ask(lambda trainer: (run_id, trainer.config(run_id)), self._on_config, lambda _: None, owner=self)
+        self._update_status()
 
-    def watch(self, envs: Sequence[int]) -> None:
+    def select_envs(self, envs: Sequence[int]) -> None:
         """Only these environments; none: all. The others are not drawn."""
         if tuple(envs) != self.envs:
             self.envs = tuple(envs)
-            self.rest()
+            self.suspend()
             self.cells = [cell for cell in self.cells if not envs or cell.env in envs]
 
-    def wish(self, rate_hz: float | None, budget: float | None) -> None:
+    def set_rate(self, rate_hz: float | None, budget: float | None) -> None:
         """How often, and for how much of the training time; None leaves it to the run."""
-        self._wishes = {"rate_hz": rate_hz, "budget": budget}
-        self.rest()
+        self._rate_options = {"rate_hz": rate_hz, "budget": budget}
+        self.suspend()
 
-    def look(self) -> set[int]:
+    def poll(self) -> set[int]:
         """The environments with a new frame. Never waits; costs what the new frames' copies cost."""
         now = time.monotonic()
         new: set[int] = set()
         if self._source is None and self._can_watch():
-            self._source = self._opened()
-            self._frame_at = now
+            self._source = self._open_source()
+            self._last_frame_at = now
         source = self._source
         if source is not None:
             before = len(self.cells)
-            new = source.look()  # a signal that closes the window may come in the middle: then there is no source left
+            new = source.poll()  # a signal that closes the window may come in the middle: then there is no source left
             if source.cells and (new or len(source.cells) != before):
                 self.cells = list(source.cells)
             if new:
-                self._frame_at = now
-                self._arrived.extend([now] * len(new))
-        if now >= self._judge_at or (new and self.standing.state != CONNECTED):
-            self._judge()
+                self._last_frame_at = now
+                self._arrival_times.extend([now] * len(new))
+        if now >= self._next_status_at or (new and self.status.state != CONNECTED):
+            self._update_status()
         return new
 
-    def rest(self) -> None:
+    def suspend(self) -> None:
         """Nobody looks: the run is told so by silence."""
         if self._source is not None:
             self._source.close()
             self._source = None
-        self._arrived.clear()
+        self._arrival_times.clear()
 
     @property
-    def is_resting(self) -> bool:
+    def is_suspended(self) -> bool:
         return self._source is None
 
-    def shown_hz(self) -> float:
+    def frame_rate_hz(self) -> float:
         """Pictures of all environments together that came in the last two seconds, a second."""
         now = time.monotonic()
-        while self._arrived and now - self._arrived[0] > LATE_S:
-            self._arrived.popleft()
-        return len(self._arrived) / LATE_S
+        while self._arrival_times and now - self._arrival_times[0] > STALE_AFTER_S:
+            self._arrival_times.popleft()
+        return len(self._arrival_times) / STALE_AFTER_S
 
     def _can_watch(self) -> bool:
         view = self._runs.get(self.run_id) if self.run_id else None
         return view is not None and view["stage"] not in ("queued", "finished")
 
-    def _opened(self) -> Source:
+    def _open_source(self) -> LaneSource:
         assert self.run_id is not None
         view = self._runs.get(self.run_id)
         assert view is not None
         if not self._is_remote and Path(view["run_dir"]).is_dir():
-            return LocalLanes(view["run_dir"], self.envs, self._wishes, self._tell)
-        return RelayedLanes(self._bridge, self.run_id, self.envs, self._wishes)
+            return LocalLanes(view["run_dir"], self.envs, self._rate_options, self._log_lane_event)
+        return RelayedLanes(self._bridge, self.run_id, self.envs, self._rate_options)
 
-    def _take_config(self, answer: tuple[str, Json]) -> None:
+    def _on_config(self, answer: tuple[str, Json]) -> None:
         run_id, payload = answer
         if run_id == self.run_id:
             config = payload.get("metadata", {}).get("worker", {}).get("config", {})
             extras = config.get("extras") if isinstance(config, dict) else None
             self._video_mode = extras.get("video_mode") if isinstance(extras, dict) else None
-            self._judge()
+            self._update_status()
 
-    def _judge(self) -> None:
+    def _update_status(self) -> None:
         """Now and then only: it may look at folders."""
         now = time.monotonic()
-        self._judge_at = now + 0.25
+        self._next_status_at = now + 0.25
         view = self._runs.get(self.run_id) if self.run_id else None
         if view is not None and view["stage"] == "finished":
-            self.rest()
-        found = standing(view, self._video_mode, self._source, now - self._frame_at)
-        counts = self._source.counts() if self._source is not None else (self.torn, self.invalid)
-        if found != self.standing or counts != (self.torn, self.invalid):
-            self.standing = found
+            self.suspend()
+        found = viewer_status(view, self._video_mode, self._source, now - self._last_frame_at)
+        counts = self._source.error_counts() if self._source is not None else (self.torn, self.invalid)
+        if found != self.status or counts != (self.torn, self.invalid):
+            self.status = found
             self.torn, self.invalid = counts
             self.changed.emit()
         if found.state == CONNECTED:
             count = len(self.cells)
-            self._tell_change("fastlane_connected", f"{count} environment{'s' * (count != 1)} by {found.text}")
-        elif found.state == UNAVAILABLE and (self._source is not None or self.run_id in self._told):
-            self._tell_change("fastlane_unavailable", found.text)
+            self._log_status_change("fastlane_connected", f"{count} environment{'s' * (count != 1)} by {found.text}")
+        elif found.state == UNAVAILABLE and (self._source is not None or self.run_id in self._last_logged):
+            self._log_status_change("fastlane_unavailable", found.text)
 
-    def _tell_change(self, event: str, text: str) -> None:
+    def _log_status_change(self, event: str, text: str) -> None:
         run_id = self.run_id or ""
-        if self._told.get(run_id) != event:
-            self._told[run_id] = event
+        if self._last_logged.get(run_id) != event:
+            self._last_logged[run_id] = event
             self._events.add(event, text, run_id)
 
-    def _tell(self, event: str, **facts: Any) -> None:
+    def _log_lane_event(self, event: str, **fields: Any) -> None:
         """What a lane says of itself, once each; its state is told by us, which know the run's too."""
         if event in ("fastlane_header_invalid", "fastlane_frame_read_error"):
-            self._events.add(event, ", ".join(f"{name}: {value}" for name, value in facts.items()), self.run_id or "")
+            self._events.add(event, ", ".join(f"{name}: {value}" for name, value in fields.items()), self.run_id or "")

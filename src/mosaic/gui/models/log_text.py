@@ -8,10 +8,10 @@ import re
 import time
 from typing import Any, NamedTuple
 
-LONGEST_LINE = 4000
-_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+MAX_LINE_CHARS = 4000
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 """What a terminal obeys: colours, moves of the cursor, titles of the window."""
-_COLOUR = re.compile(r"\x1b\[([0-9;]*)m")
+_COLOUR_SEQUENCE = re.compile(r"\x1b\[([0-9;]*)m")
 
 
 class Span(NamedTuple):
@@ -26,25 +26,25 @@ class Span(NamedTuple):
 COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 
 
-def spans(line: str) -> list[Span]:
+def parse_spans(line: str) -> list[Span]:
     """A line without control sequences; those that colour it have become styles."""
     if "\x1b" not in line:
-        return [Span(_plain(line))]
+        return [Span(_strip_control_characters(line))]
     found: list[Span] = []
     colour, is_bold, at = "", False, 0
-    for match in _COLOUR.finditer(line):
-        text = _plain(line[at : match.start()])
+    for match in _COLOUR_SEQUENCE.finditer(line):
+        text = _strip_control_characters(line[at : match.start()])
         if text:
             found.append(Span(text, colour, is_bold))
-        colour, is_bold = _styled(match.group(1), colour, is_bold)
+        colour, is_bold = _apply_style_codes(match.group(1), colour, is_bold)
         at = match.end()
-    rest = _plain(line[at:])
+    rest = _strip_control_characters(line[at:])
     if rest or not found:
         found.append(Span(rest, colour, is_bold))
     return found
 
 
-def _styled(codes: str, colour: str, is_bold: bool) -> tuple[str, bool]:
+def _apply_style_codes(codes: str, colour: str, is_bold: bool) -> tuple[str, bool]:
     numbers = [int(code) if code else 0 for code in codes.split(";")]
     while numbers:
         code = numbers.pop(0)
@@ -67,49 +67,49 @@ def _styled(codes: str, colour: str, is_bold: bool) -> tuple[str, bool]:
     return colour, is_bold
 
 
-def _plain(text: str) -> str:
+def _strip_control_characters(text: str) -> str:
     if text.isprintable():
         return text
-    text = _SEQUENCE.sub("", text)
+    text = _ESCAPE_SEQUENCE.sub("", text)
     return "".join(char if char == "\t" or char.isprintable() else "�" for char in text)
 
 
-class LogText:
+class LogDecoder:
     """Takes in chunks of bytes; gives the lines that are whole, and keeps what has no end yet."""
 
-    def __init__(self, is_cut: bool = False) -> None:
+    def __init__(self, starts_mid_line: bool = False) -> None:
         """`is_cut`: the first line begins somewhere in its middle and is passed over."""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._rest = ""
-        self._is_cut = is_cut
-        self.passed = ""
+        self._partial_line = ""
+        self._starts_mid_line = starts_mid_line
+        self.skipped_prefix = ""
         """What was passed over: the end of a line that begins in an earlier part."""
 
     @property
-    def rest(self) -> str:
+    def partial_line(self) -> str:
         """The last line, as far as it is written and as it stands there."""
-        return "" if self._is_cut else self._rest
+        return "" if self._starts_mid_line else self._partial_line
 
-    def take(self, data: bytes, is_last: bool = False) -> list[str]:
-        *lines, rest = (self._rest + self._decoder.decode(data, is_last)).split("\n")
-        if len(rest) > 4 * LONGEST_LINE:
-            rest = rest[: 2 * LONGEST_LINE]  # an endless line: what is never shown need not be kept
-        self._rest = rest
-        if self._is_cut and lines:
-            self._is_cut = False
-            self.passed = lines.pop(0)
-        return [shown(line) for line in lines]
+    def decode(self, data: bytes, is_last: bool = False) -> list[str]:
+        *lines, rest = (self._partial_line + self._decoder.decode(data, is_last)).split("\n")
+        if len(rest) > 4 * MAX_LINE_CHARS:
+            rest = rest[: 2 * MAX_LINE_CHARS]  # an endless line: what is never shown need not be kept
+        self._partial_line = rest
+        if self._starts_mid_line and lines:
+            self._starts_mid_line = False
+            self.skipped_prefix = lines.pop(0)
+        return [visible_text(line) for line in lines]
 
 
-def shown(line: str) -> str:
+def visible_text(line: str) -> str:
     """What a terminal would show last: a carriage return goes back to the line's beginning."""
     line = line.rstrip("\r")
     if "\r" in line:
         line = line[line.rindex("\r") + 1 :]
-    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} … ({len(line):,} characters)"
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} … ({len(line):,} characters)"
 
 
-def daemon_line(line: str) -> str:
+def format_daemon_line(line: str) -> str:
     """A line of the daemon's log, which is JSON, for people: time, level, what happened, its facts."""
     try:
         said: Any = json.loads(line)
@@ -123,9 +123,9 @@ def daemon_line(line: str) -> str:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
     event = said.pop("event")
     colour = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}.get(level, "")
-    facts = " ".join(f"{name}={_fact(value)}" for name, value in said.items())
+    facts = " ".join(f"{name}={_format_value(value)}" for name, value in said.items())
     return f"{at}  {colour}{level:7} {event}\x1b[0m  {facts}"
 
 
-def _fact(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) and " " not in value else json.dumps(value, ensure_ascii=False)

@@ -12,39 +12,39 @@ import numpy as np
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtGui import QImage
 
-from mosaic.client.film import Film
+from mosaic.client.video_writer import VideoWriter
 from mosaic.contracts.errors import MosaicError
-from mosaic.fastlane import compose, fit, grid_shape, smoothly_scaled
+from mosaic.fastlane import compose_grid, fit_size, grid_shape, scale_image_smoothly
 from mosaic.gui.bridge import Bridge
-from mosaic.gui.models.lanes import Cell
+from mosaic.gui.models.lanes import FrameCell
 
 RATE_HZ = 30
-LONGEST_SIDE = 1280
-BEHIND = 60
+MAX_SIDE_PX = 1280
+MAX_QUEUED_FRAMES = 60
 """Frames that may wait for the encoder; further ones are left out, and the film stands still meanwhile."""
 
 
-def as_array(image: QImage) -> Any:
+def to_array(image: QImage) -> Any:
     """Its pixels, RGB, a copy."""
     plain = image.convertToFormat(QImage.Format.Format_RGB888)
     rows = np.frombuffer(plain.constBits(), np.uint8).reshape(plain.height(), plain.bytesPerLine())
     return rows[:, : plain.width() * 3].reshape(plain.height(), plain.width(), 3).copy()
 
 
-def composed(cells: Sequence[Cell], size: tuple[int, int] | None = None, longest: int | None = None) -> Any:
+def compose_cells(cells: Sequence[FrameCell], size: tuple[int, int] | None = None, max_side: int | None = None) -> Any:
     """All cells as one RGB picture: of this size, or as large as they are."""
-    images = [None if cell.image is None else as_array(cell.image) for cell in cells]
+    images = [None if cell.image is None else to_array(cell.image) for cell in cells]
     first = next(image for image in images if image is not None)
     high, wide = first.shape[:2]
-    shape = grid_shape(len(images), cell=wide / high)
+    shape = grid_shape(len(images), cell_aspect_ratio=wide / high)
     whole = wide * shape.columns, high * shape.rows
     if size is None:
-        size = fit(*whole, longest, longest) if longest and max(whole) > longest else whole
-    return compose(images, shape, *size, smoothly_scaled)
+        size = fit_size(*whole, max_side, max_side) if max_side and max(whole) > max_side else whole
+    return compose_grid(images, shape, *size, scale_image_smoothly)
 
 
-def save_picture(cells: Sequence[Cell], path: Path) -> None:
-    picture = np.ascontiguousarray(composed(cells))
+def save_image(cells: Sequence[FrameCell], path: Path) -> None:
+    picture = np.ascontiguousarray(compose_cells(cells))
     height, width = picture.shape[:2]
     path.parent.mkdir(parents=True, exist_ok=True)
     if not QImage(picture.data, width, height, width * 3, QImage.Format.Format_RGB888).save(str(path)):
@@ -62,46 +62,46 @@ class Recording(QObject):
         super().__init__(parent)
         self.path = path
         self.is_stopped = False
-        self.began_at = time.monotonic()
-        self._waiting: queue.SimpleQueue[tuple[float, list[Cell]]] = queue.SimpleQueue()
-        bridge.work(self._encode, self._done, lambda error: self.failed.emit(str(error)), owner=self)
+        self.started_at = time.monotonic()
+        self._queue: queue.SimpleQueue[tuple[float, list[FrameCell]]] = queue.SimpleQueue()
+        bridge.run_in_background(self._encode, self._on_encoded, lambda error: self.failed.emit(str(error)), owner=self)
 
     @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.began_at
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self.started_at
 
-    def add(self, cells: Sequence[Cell]) -> None:
+    def add(self, cells: Sequence[FrameCell]) -> None:
         """What is seen from now on."""
-        if self._waiting.qsize() < BEHIND and any(cell.image is not None for cell in cells):
-            self._waiting.put((time.monotonic(), list(cells)))
+        if self._queue.qsize() < MAX_QUEUED_FRAMES and any(cell.image is not None for cell in cells):
+            self._queue.put((time.monotonic(), list(cells)))
 
     def stop(self) -> None:
         if not self.is_stopped:
             self.is_stopped = True
-            self._waiting.put((time.monotonic(), []))
+            self._queue.put((time.monotonic(), []))
 
-    def _done(self, frames: int) -> None:
+    def _on_encoded(self, frames: int) -> None:
         self.saved.emit(str(self.path), frames)
 
     def _encode(self) -> int:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        film = Film(self.path, RATE_HZ)
+        film = VideoWriter(self.path, RATE_HZ)
         try:
-            self._shoot(film)
+            self._write_frames(film)
             film.finish()
         except BaseException:
-            film.abandon()
+            film.discard()
             raise
-        return film.frames
+        return film.frame_count
 
-    def _shoot(self, film: Film) -> None:
+    def _write_frames(self, film: VideoWriter) -> None:
         """By the clock: a picture is shown until the next one comes."""
-        began, cells = self._waiting.get()
+        began, cells = self._queue.get()
         while cells:
             # A film's size is that of its first picture, whatever is looked at later.
-            picture = composed(cells, film.size, LONGEST_SIDE)
-            until, cells = self._waiting.get()
-            for _ in range(max(1, round((until - began) * RATE_HZ) - film.frames)):
+            picture = compose_cells(cells, film.size, MAX_SIDE_PX)
+            until, cells = self._queue.get()
+            for _ in range(max(1, round((until - began) * RATE_HZ) - film.frame_count)):
                 film.add(picture)
-        if not film.frames:
+        if not film.frame_count:
             raise MosaicError("No frame came while recording: nothing was saved.")

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mosaic.gui.views.words import state_of
+from mosaic.gui.views.formatting import state_of
 
 Json = dict[str, Any]
-Match = Callable[[Json, str], bool]
+Matcher = Callable[[Json, str], bool]
 
-_PIECE = re.compile(r'-?(?:\w+:)?"[^"]*"?|\S+')
+_TERM_PATTERN = re.compile(r'-?(?:\w+:)?"[^"]*"?|\S+')
 """A word, or several within quotes, with the key before them."""
 
 
-def _inside(*names: str) -> Match:
+def _contains(*names: str) -> Matcher:
     """The value is a part of one of these fields."""
     return lambda view, value: any(value in str(view.get(name) or "").lower() for name in names)
 
@@ -49,24 +49,24 @@ def _has_id(view: Json, value: str) -> bool:
     return run_id.startswith(value) or run_id.endswith(value)
 
 
-KEYS: dict[str, Match] = {
-    "algo": _inside("algo", "worker"),
-    "env": _inside("env_id"),
+SEARCH_KEYS: dict[str, Matcher] = {
+    "algo": _contains("algo", "worker"),
+    "env": _contains("env_id"),
     "tag": _has_tag,
     "status": _has_status,
-    "group": _inside("group"),
+    "group": _contains("group"),
     "seed": _has_seed,
     "id": _has_id,
-    "name": _inside("run_name"),
-    "note": _inside("notes"),
-    "worker": _inside("worker"),
-    "kind": _inside("kind"),
+    "name": _contains("run_name"),
+    "note": _contains("notes"),
+    "worker": _contains("worker"),
+    "kind": _contains("kind"),
 }
 
 
-def _anywhere(view: Json, value: str) -> bool:
+def _matches_any_field(view: Json, value: str) -> bool:
     return (
-        _inside("algo", "env_id", "group", "run_name", "notes", "worker", "run_id")(view, value)
+        _contains("algo", "env_id", "group", "run_name", "notes", "worker", "run_id")(view, value)
         or _has_tag(view, value)
         or state_of(view).startswith(value)
     )
@@ -74,13 +74,13 @@ def _anywhere(view: Json, value: str) -> bool:
 
 @dataclass(frozen=True)
 class Term:
-    match: Match
+    matcher: Matcher
     values: tuple[str, ...]
     """One of them must fit."""
     is_negated: bool = False
 
-    def fits(self, view: Json) -> bool:
-        return any(self.match(view, value) for value in self.values) is not self.is_negated
+    def matches(self, view: Json) -> bool:
+        return any(self.matcher(view, value) for value in self.values) is not self.is_negated
 
 
 @dataclass(frozen=True)
@@ -89,23 +89,23 @@ class Query:
 
     terms: tuple[Term, ...] = ()
 
-    def fits(self, view: Json) -> bool:
-        return all(term.fits(view) for term in self.terms)
+    def matches(self, view: Json) -> bool:
+        return all(term.matches(view) for term in self.terms)
 
 
-def parse(text: str) -> Query:
+def parse_query(text: str) -> Query:
     """Reads what stands there so far: a key without its value is passed over, so that typing hides nothing.
 
     `status:failed,lost` takes either; a minus before a term turns it round.
     """
     terms = []
-    for piece in _PIECE.findall(text):
+    for piece in _TERM_PATTERN.findall(text):
         is_negated = piece.startswith("-") and len(piece) > 1
         word = piece.removeprefix("-") if is_negated else piece
         key, colon, value = word.partition(":")
-        match = KEYS.get(key.lower()) if colon else None
+        match = SEARCH_KEYS.get(key.lower()) if colon else None
         if match is None:
-            match, value = _anywhere, word
+            match, value = _matches_any_field, word
             values = [value.strip('"').lower()]
         else:
             values = value.strip('"').lower().split(",")

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PySide6.QtCore import QObject, Signal
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.gui.bridge import Bridge
 
 Json = dict[str, Any]
@@ -18,7 +18,7 @@ RETURN_TAG = "charts/episodic_return"
 LENGTH_TAG = "charts/episodic_length"
 
 
-class Growing:
+class GrowingPoints:
     """Three columns (step, time, value) that grow without copying each time."""
 
     def __init__(self) -> None:
@@ -50,46 +50,46 @@ class Growing:
         return self._rows[: self._count, 2]
 
 
-class Series(QObject):
+class RunSeries(QObject):
     """All tags of one run."""
 
     loaded = Signal()
-    grown = Signal(set)
+    points_added = Signal(set)
     """The tags that have new points."""
 
     def __init__(self, run_id: str, bridge: Bridge, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.run_id = run_id
-        self.tags: dict[str, Growing] = {}
+        self.tags: dict[str, GrowingPoints] = {}
         self.is_loaded = False
         self._bridge = bridge
-        self._waiting: list[Json] = []
-        bridge.told.connect(self._hear)
+        self._pending_events: list[Json] = []
+        bridge.events_received.connect(self._on_events)
         self.load()
 
     def load(self) -> None:
         self.is_loaded = False
-        self._bridge.ask(self._read, self._take, self._give_up, self)
+        self._bridge.ask(self._load_points, self._on_loaded, self._on_load_failed, self)
 
-    def _read(self, trainer: Trainer) -> dict[str, Growing]:
-        found: dict[str, Growing] = {}
+    def _load_points(self, trainer: TrainerClient) -> dict[str, GrowingPoints]:
+        found: dict[str, GrowingPoints] = {}
         for part in trainer.metrics(self.run_id):
             rows = np.column_stack([np.asarray(column, np.float64) for column in (part.steps, part.at, part.values)])
-            found.setdefault(part.tag, Growing()).extend(rows)
+            found.setdefault(part.tag, GrowingPoints()).extend(rows)
         return found
 
-    def _take(self, found: dict[str, Growing]) -> None:
-        self.tags = found
+    def _on_loaded(self, points_by_tag: dict[str, GrowingPoints]) -> None:
+        self.tags = points_by_tag
         self.is_loaded = True
-        waiting, self._waiting = self._waiting, []
-        self._apply(waiting)
+        waiting, self._pending_events = self._pending_events, []
+        self._append_events(waiting)
         self.loaded.emit()
 
-    def _give_up(self, _: Exception) -> None:
+    def _on_load_failed(self, _: Exception) -> None:
         self.is_loaded = True
         self.loaded.emit()
 
-    def _hear(self, events: list[Json]) -> None:
+    def _on_events(self, events: list[Json]) -> None:
         mine = [event for event in events if event["run_id"] == self.run_id]
         if not mine:
             return
@@ -97,11 +97,11 @@ class Series(QObject):
             self.load()  # a further attempt may have replaced points
             return
         if self.is_loaded:
-            self._apply(mine)
+            self._append_events(mine)
         else:
-            self._waiting += mine
+            self._pending_events += mine
 
-    def _apply(self, events: Iterable[Json]) -> None:
+    def _append_events(self, events: Iterable[Json]) -> None:
         new: dict[str, list[tuple[float, float, float]]] = {}
         for event in events:
             if event["kind"] == "metrics":
@@ -114,11 +114,11 @@ class Series(QObject):
         grown = set()
         for tag, points in new.items():
             rows = np.array(points, np.float64)
-            held = self.tags.setdefault(tag, Growing())
+            held = self.tags.setdefault(tag, GrowingPoints())
             if len(held):
                 rows = rows[rows[:, 1] > held.at[-1]]  # what was loaded meanwhile is not taken twice
             if len(rows):
                 held.extend(rows)
                 grown.add(tag)
         if grown:
-            self.grown.emit(grown)
+            self.points_added.emit(grown)

@@ -8,72 +8,74 @@ from typing import Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.gui.bridge import Bridge
-from mosaic.gui.forms.draft import Draft, from_payload, payloads
-from mosaic.gui.forms.environments import EnvironmentChoice, choices
-from mosaic.gui.forms.layout import FormLayout, layout_of, offered
-from mosaic.gui.settings import Settings
+from mosaic.gui.forms.draft import Draft, build_payloads, draft_from_payload
+from mosaic.gui.forms.environment_choices import EnvironmentChoice, parse_choices
+from mosaic.gui.forms.form_layout import FormLayout, algorithms_by_worker, get_layout
+from mosaic.gui.gui_settings import GuiSettings
 
 Json = dict[str, Any]
-Then = Callable[[Any], None]
+Callback = Callable[[Any], None]
 
-SAVE_MS = 500
-FIRST_ALGORITHM = "ppo"
+SAVE_DELAY_MS = 500
+DEFAULT_ALGORITHM = "ppo"
 
 
 class PartlySubmitted(MosaicError):
     """Some runs of a group were made before one was refused."""
 
-    def __init__(self, views: list[Json], wanted: int, error: Exception) -> None:
-        super().__init__(f"{len(views)} of {wanted} runs were submitted, then: {error}")
+    def __init__(self, views: list[Json], total: int, error: Exception) -> None:
+        super().__init__(f"{len(views)} of {total} runs were submitted, then: {error}")
         self.views = views
 
 
 class Training(QObject):
-    replaced = Signal()
+    draft_replaced = Signal()
     """Another draft is here: a preset, a payload, another algorithm."""
-    edited = Signal()
+    draft_edited = Signal()
     """A field of it has changed."""
     presets_changed = Signal()
 
-    def __init__(self, bridge: Bridge, settings: Settings, parent: QObject | None = None) -> None:
+    def __init__(self, bridge: Bridge, settings: GuiSettings, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._bridge = bridge
         self._settings = settings
         self._draft: Draft | None = None
         self._layout: FormLayout | None = None
-        self._save = QTimer(self, singleShot=True, interval=SAVE_MS)
-        self._save.timeout.connect(self.save)
+        self._save_timer = QTimer(self, singleShot=True, interval=SAVE_DELAY_MS)
+        self._save_timer.timeout.connect(self.save)
 
     @property
     def draft(self) -> Draft:
         if self._draft is None:
-            self._draft = _usable(Draft.from_json(self._settings.get_here("train_draft"))) or first_draft()
+            self._draft = (
+                _draft_if_available(Draft.from_json(self._settings.get_for_workspace("train_draft"))) or default_draft()
+            )
         return self._draft
 
     @property
     def layout(self) -> FormLayout:
         draft = self.draft
         if self._layout is None:
-            self._layout = layout_of(draft.worker, draft.algorithm)
+            self._layout = get_layout(draft.worker, draft.algorithm)
         return self._layout
 
     def edit(self, draft: Draft) -> None:
         """The same form with another value in it."""
         if draft != self.draft:
             self._draft = draft
-            self._save.start()
-            self.edited.emit()
+            self._save_timer.start()
+            self.draft_edited.emit()
 
     def replace(self, draft: Draft) -> None:
         self._draft = draft
         self._layout = None
-        self._save.start()
-        self.replaced.emit()
+        self._save_timer.start()
+        self.draft_replaced.emit()
 
-    def choose(self, worker: str, algorithm: str) -> None:
+    def choose_algorithm(self, worker: str, algorithm: str) -> None:
         """What was written stays where the other algorithm has the same setting."""
         draft = self.draft
         if (worker, algorithm) != (draft.worker, draft.algorithm):
@@ -82,27 +84,27 @@ class Training(QObject):
     def reset(self) -> None:
         self.replace(Draft(self.draft.worker, self.draft.algorithm))
 
-    def fill(self, payload: Json) -> None:
+    def load_payload(self, payload: Json) -> None:
         """Raises BadInput where no form can show it."""
-        self.replace(from_payload(payload))
+        self.replace(draft_from_payload(payload))
 
     def save(self) -> None:
-        self._save.stop()
+        self._save_timer.stop()
         if self._draft is not None:
-            self._settings.put_here("train_draft", self._draft.to_json())
+            self._settings.put_for_workspace("train_draft", self._draft.to_json())
 
     # --- the trainer
 
-    def check(self, then: Then, failed: Then, owner: QObject) -> None:
+    def check(self, on_result: Callback, on_error: Callback, owner: QObject) -> None:
         """The verdict on the first of the runs; nothing is started."""
-        first = payloads(self.layout, self.draft, time.time())[0]
-        self._bridge.ask(lambda trainer: trainer.check(first), then, failed, owner)
+        first = build_payloads(self.layout, self.draft, time.time())[0]
+        self._bridge.ask(lambda trainer: trainer.check(first), on_result, on_error, owner)
 
-    def submit(self, then: Then, failed: Then, owner: QObject) -> None:
+    def submit(self, on_result: Callback, on_error: Callback, owner: QObject) -> None:
         """`then` gets the views of the runs that were made. Raises BadInput where a field is wrong."""
-        made = payloads(self.layout, self.draft, time.time())
+        made = build_payloads(self.layout, self.draft, time.time())
         self.save()
-        self._bridge.ask(lambda trainer: _submitted(trainer, made), then, failed, owner)
+        self._bridge.ask(lambda trainer: _submit_all(trainer, made), on_result, on_error, owner)
 
     # --- presets
 
@@ -117,7 +119,7 @@ class Training(QObject):
         self._put_presets({other: said for other, said in self.presets().items() if other != name})
 
     def load_preset(self, name: str) -> None:
-        draft = _usable(Draft.from_json(self.presets().get(name)))
+        draft = _draft_if_available(Draft.from_json(self.presets().get(name)))
         if draft is None:
             raise BadInput(
                 f"The preset {name!r} is for an algorithm that is not here. Delete it, or install its worker."
@@ -129,59 +131,59 @@ class Training(QObject):
         self.presets_changed.emit()
 
 
-def first_draft() -> Draft:
+def default_draft() -> Draft:
     """For the first algorithm that is worth a try."""
-    known = offered()
+    known = algorithms_by_worker()
     if not known:
         raise BadInput("No worker with algorithms is installed: pip install 'mosaic-rl[train]'")
     worker, names = next(iter(known.items()))
-    return Draft(worker, FIRST_ALGORITHM if FIRST_ALGORITHM in names else names[0])
+    return Draft(worker, DEFAULT_ALGORITHM if DEFAULT_ALGORITHM in names else names[0])
 
 
-def _usable(draft: Draft | None) -> Draft | None:
-    return draft if draft is not None and draft.algorithm in offered().get(draft.worker, ()) else None
+def _draft_if_available(draft: Draft | None) -> Draft | None:
+    return draft if draft is not None and draft.algorithm in algorithms_by_worker().get(draft.worker, ()) else None
 
 
-def _submitted(trainer: Trainer, made: list[Json]) -> list[Json]:
+def _submit_all(trainer: TrainerClient, payloads: list[Json]) -> list[Json]:
     views: list[Json] = []
-    for payload in made:
+    for payload in payloads:
         try:
             views.append(trainer.submit(payload))
         except MosaicError as error:
             if not views:
                 raise
-            raise PartlySubmitted(views, len(made), error) from error
+            raise PartlySubmitted(views, len(payloads), error) from error
     return views
 
 
-class Environments(QObject):
+class WorkerEnvironments(QObject):
     """What each worker can train on, asked for once and again after a trainer was found anew."""
 
-    listed = Signal(str)
+    environments_loaded = Signal(str)
     """The worker whose environments are known now."""
 
     def __init__(self, bridge: Bridge, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._bridge = bridge
         self._known: dict[str, list[EnvironmentChoice]] = {}
-        self._asked: set[str] = set()
-        bridge.connected.connect(lambda _: self._again())
+        self._requested: set[str] = set()
+        bridge.connected.connect(lambda _: self._retry_missing())
 
-    def of(self, worker: str) -> list[EnvironmentChoice]:
+    def for_worker(self, worker: str) -> list[EnvironmentChoice]:
         """Empty until they are known; then `listed` tells."""
-        if worker not in self._asked:
-            self._asked.add(worker)
-            self._ask(worker)
+        if worker not in self._requested:
+            self._requested.add(worker)
+            self._request(worker)
         return self._known.get(worker, [])
 
-    def _again(self) -> None:
-        for worker in self._asked - set(self._known):
-            self._ask(worker)
+    def _retry_missing(self) -> None:
+        for worker in self._requested - set(self._known):
+            self._request(worker)
 
-    def _ask(self, worker: str) -> None:
+    def _request(self, worker: str) -> None:
         def take(answer: Json) -> None:
-            self._known[worker] = choices(answer["environments"])
-            self.listed.emit(worker)
+            self._known[worker] = parse_choices(answer["environments"])
+            self.environments_loaded.emit(worker)
 
         # A worker that lists none is no error: the field then takes any id.
         self._bridge.ask(lambda trainer: trainer.ask_worker(worker, {"ask": "environments"}), take, None, self)

@@ -21,18 +21,18 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.gui import theme
-from mosaic.gui.models.evaluation import Evaluations
-from mosaic.gui.views import words
-from mosaic.gui.views.evaluation import EvaluationView
-from mosaic.gui.views.facts import Fact, Facts, Story, Tile
-from mosaic.gui.views.frames import FramesView
-from mosaic.gui.views.made import muted, named
+from mosaic.gui.models.evaluation_model import Evaluations
+from mosaic.gui.views import formatting
+from mosaic.gui.views.details_view import Detail, DetailsGrid, HistoryView, StatTile
+from mosaic.gui.views.evaluation_view import EvaluationView
+from mosaic.gui.views.frames_view import FramesView
 from mosaic.gui.views.return_chart import ReturnChart
+from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
 
-TICK_MS = 10_000
+REFRESH_INTERVAL_MS = 10_000
 """How often ages are told anew."""
-FRAMES_HZ = 15.0
+FRAME_RATE_HZ = 15.0
 """Enough for small pictures beside a curve; FastLane asks for more."""
 TILES = (
     ("return", "Return"),
@@ -42,62 +42,62 @@ TILES = (
     ("cpu", "CPU"),
     ("memory", "Memory"),
 )
-PARTS = 1000
-WATCHED = ("starting", "running", "paused", "stopping")
+PROGRESS_STEPS = 1000
+STAGES_WITH_FRAMES = ("starting", "running", "paused", "stopping")
 """The stages in which there may be frames."""
 
 
-class Overview(QWidget):
+class OverviewTab(QWidget):
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
         self._workbench = workbench
         self._run_id = ""
-        self._tiles = {name: Tile(title, f"overview.{name}") for name, title in TILES}
-        self._bar = named(QProgressBar(), "overview.progress")
-        self._why = named(QFrame(), "overview.why")
-        self._reason = named(QLabel(), "overview.reason")
-        self._facts = Facts()
-        self._story = Story()
+        self._tiles = {name: StatTile(title, f"overview.{name}") for name, title in TILES}
+        self._bar = with_object_name(QProgressBar(), "overview.progress")
+        self._reason_banner = with_object_name(QFrame(), "overview.why")
+        self._reason = with_object_name(QLabel(), "overview.reason")
+        self._facts = DetailsGrid()
+        self._history = HistoryView()
         self._chart = ReturnChart(workbench, "overview.chart")
-        self._frames = named(FramesView(workbench, is_small=True), "overview.frames")
-        self._frames.lanes.wish(FRAMES_HZ, None)
+        self._frames = with_object_name(FramesView(workbench, is_small=True), "overview.frames")
+        self._frames.lanes.set_rate(FRAME_RATE_HZ, None)
         self._evaluation = EvaluationView()
-        self._found = Evaluations(workbench.bridge, self)
-        self._picture = QStackedWidget()
+        self._evaluations = Evaluations(workbench.bridge, self)
+        self._main_stack = QStackedWidget()
         self._build()
-        self._clock = QTimer(self, interval=TICK_MS)
-        self._clock.timeout.connect(self._refresh)
-        workbench.runs.changed.connect(self._changed)
-        workbench.runs.reset.connect(self._ask)
-        workbench.theme_changed.connect(self._restyle)
-        self._found.changed.connect(self._refresh)
+        self._refresh_timer = QTimer(self, interval=REFRESH_INTERVAL_MS)
+        self._refresh_timer.timeout.connect(self._refresh)
+        workbench.runs.changed.connect(self._on_runs_changed)
+        workbench.runs.reset.connect(self._load_details)
+        workbench.theme_changed.connect(self._apply_theme)
+        self._evaluations.changed.connect(self._refresh)
 
     def _build(self) -> None:
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, theme.GAP)
         column.setSpacing(theme.GAP)
-        column.addWidget(self._build_why())
+        column.addWidget(self._build_reason_banner())
         tiles = QHBoxLayout()
         tiles.setSpacing(2 * theme.GAP)
         for tile in self._tiles.values():
             tiles.addWidget(tile, 1)
         column.addLayout(tiles)
-        self._bar.setRange(0, PARTS)
+        self._bar.setRange(0, PROGRESS_STEPS)
         self._bar.setTextVisible(False)
         self._bar.setProperty("thin", True)
         column.addWidget(self._bar)
         right = QSplitter(Qt.Orientation.Vertical)
-        self._picture.addWidget(self._chart)
-        self._picture.addWidget(self._evaluation)
-        right.addWidget(self._picture)
-        right.addWidget(self._with_heading("Story", self._story))
+        self._main_stack.addWidget(self._chart)
+        self._main_stack.addWidget(self._evaluation)
+        right.addWidget(self._main_stack)
+        right.addWidget(self._with_heading("Story", self._history))
         right.setStretchFactor(0, 1)
         right.setSizes([400, 130])
         right.setChildrenCollapsible(False)
-        both = named(QSplitter(Qt.Orientation.Horizontal), "overview.split")
+        both = with_object_name(QSplitter(Qt.Orientation.Horizontal), "overview.split")
         left = QSplitter(Qt.Orientation.Vertical)
         left.addWidget(self._frames)
-        left.addWidget(_scrolling(self._facts))
+        left.addWidget(_scroll_area(self._facts))
         left.setSizes([220, 220])
         left.setChildrenCollapsible(False)
         both.addWidget(left)
@@ -108,27 +108,27 @@ class Overview(QWidget):
         column.addSpacing(4)
         column.addWidget(both, 1)
 
-    def _build_why(self) -> QFrame:
-        self._why.setProperty("banner", True)
-        row = QHBoxLayout(self._why)
+    def _build_reason_banner(self) -> QFrame:
+        self._reason_banner.setProperty("banner", True)
+        row = QHBoxLayout(self._reason_banner)
         row.setContentsMargins(theme.MARGIN, 6, theme.MARGIN, 6)
         row.setSpacing(theme.GAP)
         self._reason.setWordWrap(True)
         self._reason.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        logs = named(QPushButton("Show log"), "overview.logs")
-        logs.clicked.connect(lambda: self._workbench.tab_wanted.emit("logs"))
+        logs = with_object_name(QPushButton("Show log"), "overview.logs")
+        logs.clicked.connect(lambda: self._workbench.tab_requested.emit("logs"))
         row.addWidget(self._reason, 1)
         row.addWidget(logs)
-        self._why.hide()
-        return self._why
+        self._reason_banner.hide()
+        return self._reason_banner
 
     def _with_heading(self, title: str, widget: QWidget) -> QWidget:
         holder = QWidget()
         column = QVBoxLayout(holder)
         column.setContentsMargins(theme.GAP, theme.GAP, 0, 0)
         column.setSpacing(4)
-        column.addWidget(muted(title))
-        column.addWidget(_scrolling(widget), 1)
+        column.addWidget(muted_label(title))
+        column.addWidget(_scroll_area(widget), 1)
         return holder
 
     # --- which run
@@ -137,13 +137,13 @@ class Overview(QWidget):
         if run_id != self._run_id:
             self._run_id = run_id
             self._frames.show_run(run_id)
-            self._story.show_story([])
+            self._history.show_history([])
         self._chart.show_run(run_id)
-        self._follow()
-        self._ask()
+        self._update_evaluation()
+        self._load_details()
         self._refresh()
 
-    def _ask(self) -> None:
+    def _load_details(self) -> None:
         """Lists know neither story nor attempts."""
         run_id = self._run_id
         if run_id:
@@ -151,17 +151,17 @@ class Overview(QWidget):
                 lambda trainer: trainer.get(run_id), lambda view: self._workbench.runs.update([view]), None, self
             )
 
-    def _follow(self) -> None:
+    def _update_evaluation(self) -> None:
         """An evaluation's own findings stand where a training run has its curve."""
         view = self._workbench.runs.get(self._run_id)
         is_evaluation = view is not None and view.get("kind") == "policy_eval"
-        self._picture.setCurrentWidget(self._evaluation if is_evaluation else self._chart)
+        self._main_stack.setCurrentWidget(self._evaluation if is_evaluation else self._chart)
         if is_evaluation and self.isVisible():
-            self._found.follow(self._run_id)
+            self._evaluations.watch_run(self._run_id)
         else:
-            self._found.rest()
+            self._evaluations.suspend()
 
-    def _changed(self, run_ids: set[str]) -> None:
+    def _on_runs_changed(self, run_ids: set[str]) -> None:
         if self._run_id in run_ids and self.isVisible():
             self._refresh()
 
@@ -176,86 +176,97 @@ class Overview(QWidget):
             self._show_evaluation(view)
         self._show_reason(view)
         # What was seen of a run stays until another one is chosen.
-        self._frames.setVisible(view["stage"] in WATCHED or self._frames.grid.has_picture)
-        self._facts.show_facts(facts_of(view))
+        self._frames.setVisible(view["stage"] in STAGES_WITH_FRAMES or self._frames.grid.has_image)
+        self._facts.show_details(run_facts(view))
         if "story" in view:
-            self._story.show_story(view["story"], str(view.get("outcome") or ""))
+            self._history.show_history(view["story"], str(view.get("outcome") or ""))
 
     def _show_tiles(self, view: Json) -> None:
         episodes = view.get("episodes") or 0
         last = f"last {min(100, episodes)} episodes" if episodes else "no episode yet"
         mean = f"Mean of the last {min(100, episodes)} of {episodes:,} episodes" if episodes else ""
-        self._tiles["return"].say(words.number(view.get("episodic_return")), last, mean)
+        self._tiles["return"].set_value(formatting.format_number(view.get("episodic_return")), last, mean)
         step, total = view.get("global_step"), view.get("total_timesteps")
-        part = words.progress(view)
-        of = f"of {words.number(total)}" if total else ""
+        part = formatting.progress_fraction(view)
+        of = f"of {formatting.format_number(total)}" if total else ""
         percent = f"{100 * part:.0f} %" if part is not None else ""
         exact = f"{step:,} of {total:,} steps" if step is not None and total else ""
         self._tiles["steps"].caption.setText("Steps")
-        self._tiles["steps"].say(words.number(step), " · ".join(filter(None, (of, percent))), exact)
-        self._tiles["sps"].say(words.number(view.get("sps")), tip="As the worker measures it")
+        self._tiles["steps"].set_value(formatting.format_number(step), " · ".join(filter(None, (of, percent))), exact)
+        self._tiles["sps"].set_value(formatting.format_number(view.get("sps")), tooltip="As the worker measures it")
         is_over = view["stage"] == "finished"
         self._tiles["time"].caption.setText("Took" if is_over else "Time left")
-        ran = _took(view)
+        ran = _elapsed_s(view)
         if is_over:
-            self._tiles["time"].say(words.duration(ran), f"ended {words.ago(view.get('finished_at'))}")
+            self._tiles["time"].set_value(
+                formatting.format_duration(ran), f"ended {formatting.format_age(view.get('finished_at'))}"
+            )
         else:
-            self._tiles["time"].say(
-                words.duration(view.get("seconds_left")), f"for {words.duration(ran)} now" if ran is not None else ""
+            self._tiles["time"].set_value(
+                formatting.format_duration(view.get("seconds_left")),
+                f"for {formatting.format_duration(ran)} now" if ran is not None else "",
             )
         hardware = view.get("hardware") or {}
         when = "at its end" if is_over else "now"
         has_any = bool(hardware)
-        self._tiles["cpu"].say(f"{hardware['cpu_percent']:.0f} %" if has_any else "–", when if has_any else "")
-        self._tiles["memory"].say(_megabytes(hardware["rss_mb"]) if has_any else "–", when if has_any else "")
+        self._tiles["cpu"].set_value(f"{hardware['cpu_percent']:.0f} %" if has_any else "–", when if has_any else "")
+        self._tiles["memory"].set_value(
+            _format_megabytes(hardware["rss_mb"]) if has_any else "–", when if has_any else ""
+        )
         self._bar.setVisible(part is not None and not is_over)
-        self._bar.setValue(round(PARTS * (part or 0)))
+        self._bar.setValue(round(PROGRESS_STEPS * (part or 0)))
 
     def _show_evaluation(self, view: Json) -> None:
         is_over = view["stage"] == "finished"
-        evaluation = self._found.found[0] if self._found.found else None
-        if evaluation is not None or self._found.is_loaded:
+        evaluation = self._evaluations.evaluations[0] if self._evaluations.evaluations else None
+        if evaluation is not None or self._evaluations.is_loaded:
             self._evaluation.show_evaluation(evaluation, theme.run_colour(self._run_id), is_over)
         self._tiles["steps"].caption.setText("Episodes")
         batches = evaluation["batches"] if evaluation is not None else []
         of = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
         # Single episodes are told by the clock, batches when they end: either may be ahead.
         episodes = max(view.get("episodes") or 0, sum(batch["episodes"] for batch in batches))
-        self._tiles["steps"].say(words.number(episodes), of if batches else "")
+        self._tiles["steps"].set_value(formatting.format_number(episodes), of if batches else "")
         if not is_over:  # nobody knows how long episodes take, nor when a repeated evaluation is stopped
             self._tiles["time"].caption.setText("Runs for")
-            self._tiles["time"].say(words.duration(_took(view)))
+            self._tiles["time"].set_value(formatting.format_duration(_elapsed_s(view)))
         mean = self._evaluation.histogram.mean if evaluation is not None else None
         if mean is not None and math.isfinite(mean.point):
-            sure = f"95 %: {words.number(mean.low)} to {words.number(mean.high)}" if math.isfinite(mean.low) else ""
-            self._tiles["return"].say(words.number(mean.point), sure, "Mean return of all its episodes")
+            sure = (
+                f"95 %: {formatting.format_number(mean.low)} to {formatting.format_number(mean.high)}"
+                if math.isfinite(mean.low)
+                else ""
+            )
+            self._tiles["return"].set_value(
+                formatting.format_number(mean.point), sure, "Mean return of all its episodes"
+            )
 
     def _show_reason(self, view: Json) -> None:
         is_bad = view.get("outcome") in ("failed", "rejected", "lost") or view.get("is_stalled")
         said = view.get("reason") or ("Running, but without a sign of progress for a while." if is_bad else "")
         self._reason.setText(said)
-        self._why.setVisible(bool(is_bad and said))
+        self._reason_banner.setVisible(bool(is_bad and said))
 
-    def _restyle(self) -> None:
-        self._story.rebuild()
+    def _apply_theme(self) -> None:
+        self._history.rebuild()
         for tile in self._tiles.values():
-            tile.value.setFont(theme.heading())
+            tile.value.setFont(theme.heading_font())
 
     # --- Qt's calls
 
     def showEvent(self, event: QShowEvent) -> None:
-        self._clock.start()
-        self._follow()
+        self._refresh_timer.start()
+        self._update_evaluation()
         self._refresh()
         super().showEvent(event)
 
     def hideEvent(self, event: QHideEvent) -> None:
-        self._clock.stop()
-        self._found.rest()
+        self._refresh_timer.stop()
+        self._evaluations.suspend()
         super().hideEvent(event)
 
 
-def _scrolling(widget: QWidget) -> QScrollArea:
+def _scroll_area(widget: QWidget) -> QScrollArea:
     area = QScrollArea()
     area.setWidgetResizable(True)
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -264,64 +275,66 @@ def _scrolling(widget: QWidget) -> QScrollArea:
     return area
 
 
-def facts_of(view: Json) -> list[Fact]:
+def run_facts(view: Json) -> list[Detail]:
     """What is known of a run, in groups; what it does not have is left out."""
     checkpoint = view.get("checkpoint_step")
     is_train = view.get("kind") == "train"
     asked = f"{view.get('cpus') or 1} CPU, {view.get('gpus') or 0} GPU, priority {view.get('priority') or 0}"
-    rows: list[Fact | None] = [
-        Fact("Run"),
-        Fact("Id", words.short_id(view["run_id"]), view["run_id"]),
-        _if("Name", view.get("run_name")),
-        Fact("Kind", "training" if is_train else "evaluation"),
-        Fact("Worker", str(view["worker"])),
-        _if("Group", view.get("group")),
-        _if("Tags", ", ".join(view.get("tags") or ())),
-        Fact("Last checkpoint", f"step {checkpoint:,}" if checkpoint is not None else "none yet") if is_train else None,
-        Fact("Attempts", str(len(view["attempts"]))) if len(view.get("attempts") or ()) > 1 else None,
-        Fact("Asked for", asked),
-        Fact("Folder", view["run_dir"]),
-        Fact("Times"),
-        *(_time(name, view.get(key)) for name, key in _TIMES),
-        Fact("Took" if view.get("finished_at") else "Runs for", words.duration(_took(view))),
-        *_hardware(view),
+    rows: list[Detail | None] = [
+        Detail("Run"),
+        Detail("Id", formatting.short_id(view["run_id"]), view["run_id"]),
+        _optional_fact("Name", view.get("run_name")),
+        Detail("Kind", "training" if is_train else "evaluation"),
+        Detail("Worker", str(view["worker"])),
+        _optional_fact("Group", view.get("group")),
+        _optional_fact("Tags", ", ".join(view.get("tags") or ())),
+        Detail("Last checkpoint", f"step {checkpoint:,}" if checkpoint is not None else "none yet")
+        if is_train
+        else None,
+        Detail("Attempts", str(len(view["attempts"]))) if len(view.get("attempts") or ()) > 1 else None,
+        Detail("Asked for", asked),
+        Detail("Folder", view["run_dir"]),
+        Detail("Times"),
+        *(_time_fact(name, view.get(key)) for name, key in _TIME_FIELDS),
+        Detail("Took" if view.get("finished_at") else "Runs for", formatting.format_duration(_elapsed_s(view))),
+        *_hardware_facts(view),
     ]
     return [row for row in rows if row is not None]
 
 
-_TIMES = (("Submitted", "submitted_at"), ("Started", "started_at"), ("Ended", "finished_at"))
+_TIME_FIELDS = (("Submitted", "submitted_at"), ("Started", "started_at"), ("Ended", "finished_at"))
 
 
-def _if(name: str, value: str | None) -> Fact | None:
-    return Fact(name, value) if value else None
+def _optional_fact(name: str, value: str | None) -> Detail | None:
+    return Detail(name, value) if value else None
 
 
-def _time(name: str, at: float | None) -> Fact | None:
-    return Fact(name, words.ago(at), words.moment(at)) if at else None
+def _time_fact(name: str, at: float | None) -> Detail | None:
+    return Detail(name, formatting.format_age(at), formatting.format_timestamp(at)) if at else None
 
 
-def _took(view: Json) -> float | None:
+def _elapsed_s(view: Json) -> float | None:
     """From its start to its end, or until now."""
     started = view.get("started_at")
     return None if started is None else max(0.0, (view.get("finished_at") or time.time()) - started)
 
 
-def _hardware(view: Json) -> list[Fact | None]:
+def _hardware_facts(view: Json) -> list[Detail | None]:
     hardware = view.get("hardware")
     if not hardware:
         return []
-    rows: list[Fact | None] = [
-        Fact("Hardware at its end" if view["stage"] == "finished" else "Hardware now"),
-        Fact("CPU", f"{hardware['cpu_percent']:.0f} %", "100 % is one core"),
-        Fact("Memory", _megabytes(hardware["rss_mb"])),
-        Fact("Processes", str(hardware.get("processes", "–"))),
+    rows: list[Detail | None] = [
+        Detail("Hardware at its end" if view["stage"] == "finished" else "Hardware now"),
+        Detail("CPU", f"{hardware['cpu_percent']:.0f} %", "100 % is one core"),
+        Detail("Memory", _format_megabytes(hardware["rss_mb"])),
+        Detail("Processes", str(hardware.get("processes", "–"))),
     ]
     for number, gpu in enumerate(hardware.get("gpus") or ()):
         used, total = gpu.get("memory_used_mb"), gpu.get("memory_total_mb")
-        memory = f", {_megabytes(used)} of {_megabytes(total)}" if used is not None and total else ""
-        rows.append(Fact(f"GPU {number}", f"{gpu.get('util_percent', 0):.0f} %{memory}"))
+        memory = f", {_format_megabytes(used)} of {_format_megabytes(total)}" if used is not None and total else ""
+        rows.append(Detail(f"GPU {number}", f"{gpu.get('util_percent', 0):.0f} %{memory}"))
     return rows
 
 
-def _megabytes(value: float) -> str:
+def _format_megabytes(value: float) -> str:
     return f"{value / 1024:.1f} GB" if value >= 1024 else f"{value:.0f} MB"

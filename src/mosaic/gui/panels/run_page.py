@@ -9,13 +9,13 @@ from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QStackedWidget, QTabWidget, QToolButton, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.run_actions import GROUPS, context_menu, has_more
-from mosaic.gui.run_actions import row as action_row
-from mosaic.gui.run_verbs import CAN_STOP
-from mosaic.gui.tables import RunTab
-from mosaic.gui.views.elided import Elided
-from mosaic.gui.views.made import named
-from mosaic.gui.views.words import run_title, state_of
+from mosaic.gui.run_action_handlers import STOPPABLE_STAGES
+from mosaic.gui.run_actions import RUN_ACTION_GROUPS, context_menu, is_resumable
+from mosaic.gui.run_actions import find_action as action_row
+from mosaic.gui.ui_specs import RunTab
+from mosaic.gui.views.elided_label import ElidedLabel
+from mosaic.gui.views.formatting import run_title, state_of
+from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Json, Workbench
 
 HEADER = ("run.cancel", "run.pause", "run.resume", "run.resubmit")
@@ -26,75 +26,75 @@ class RunPage(QWidget):
     def __init__(self, workbench: Workbench, tabs: Sequence[RunTab]) -> None:
         super().__init__()
         self._workbench = workbench
-        self._rows = tabs
+        self._tab_specs = tabs
         self._holders: dict[str, QWidget] = {}
         self._panes: dict[str, Any] = {}
         """By tab, its widget: made when it is first looked at."""
-        self._making = QTimer(self, singleShot=True, interval=0)
-        self._making.timeout.connect(self._make_pane)
-        self._filling = QTimer(self, singleShot=True, interval=0)
-        self._filling.timeout.connect(self._tab_changed)
+        self._create_pane_timer = QTimer(self, singleShot=True, interval=0)
+        self._create_pane_timer.timeout.connect(self._create_pane)
+        self._fill_pane_timer = QTimer(self, singleShot=True, interval=0)
+        self._fill_pane_timer.timeout.connect(self._on_tab_changed)
         self._stack = QStackedWidget()
         self._nothing = QLabel("No run is chosen. Pick one in the list, or start one with Ctrl+N.")
         self._nothing.setProperty("muted", True)
         self._nothing.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._stack.addWidget(self._nothing)
-        self._stack.addWidget(self._run_view())
+        self._stack.addWidget(self._build_run_view())
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.addWidget(self._stack)
-        workbench.selected.connect(self._show)
-        workbench.tab_wanted.connect(self.show_tab)
-        workbench.runs.changed.connect(self._changed)
-        workbench.runs.reset.connect(self._reset)
+        workbench.selection_changed.connect(self._show)
+        workbench.tab_requested.connect(self.show_tab)
+        workbench.runs.changed.connect(self._on_runs_changed)
+        workbench.runs.reset.connect(self._on_runs_reset)
         workbench.theme_changed.connect(self._paint_icons)
 
-    def _run_view(self) -> QWidget:
+    def _build_run_view(self) -> QWidget:
         view = QWidget()
         column = QVBoxLayout(view)
         column.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, 0)
         column.setSpacing(theme.GAP)
         self._header = QHBoxLayout()
         self._icon = QLabel()
-        self._title = named(Elided(), "run.title")
-        self._title.setFont(theme.heading())
+        self._title = with_object_name(ElidedLabel(), "run.title")
+        self._title.setFont(theme.heading_font())
         self._title.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._state = named(Elided(), "run.state")
+        self._state = with_object_name(ElidedLabel(), "run.state")
         self._state.setProperty("muted", True)
         self._header.addWidget(self._icon)
         self._header.addWidget(self._title)
         self._header.addWidget(self._state, 1)
-        self._buttons = {name: self._button(name) for name in HEADER}
-        self._more = named(QToolButton(), "run.more")
+        self._buttons = {name: self._create_button(name) for name in HEADER}
+        self._more = with_object_name(QToolButton(), "run.more")
         self._more.setToolTip("More that can be done with this run")
         self._more.setProperty("flat", True)
         self._more.clicked.connect(self._open_menu)
         self._header.addWidget(self._more)
         self._paint_icons()
         column.addLayout(self._header)
-        self._tabs = named(QTabWidget(), "run.tabs")
+        self._tabs = with_object_name(QTabWidget(), "run.tabs")
         self._tabs.setDocumentMode(True)
-        self._tabs.currentChanged.connect(self._tab_changed)
+        self._tabs.currentChanged.connect(self._on_tab_changed)
         column.addWidget(self._tabs, 1)
         return view
 
-    def _button(self, name: str) -> QToolButton:
+    def _create_button(self, name: str) -> QToolButton:
         row = action_row(name)
-        button = named(QToolButton(), f"header.{name}")
-        button.setToolTip((row.tip or row.title) + (f" ({row.keys})" if row.keys else ""))
+        button = with_object_name(QToolButton(), f"header.{name}")
+        button.setToolTip((row.tip or row.title) + (f" ({row.shortcut})" if row.shortcut else ""))
         button.setProperty("flat", True)
-        button.clicked.connect(lambda: row.run(self._alone()))
+        button.clicked.connect(lambda: row.run(self._mark_only_selection()))
         self._header.addWidget(button)
         return button
 
-    def _alone(self) -> Workbench:
+    def _mark_only_selection(self) -> Workbench:
         """The buttons beside a run's name are about that run, whatever else is marked in the list."""
         if self._workbench.marks != [self._workbench.selection]:
             self._workbench.mark([self._workbench.selection] if self._workbench.selection else [])
         return self._workbench
 
     def _open_menu(self) -> None:
-        menu = context_menu(self._alone(), GROUPS, self)
+        menu = context_menu(self._mark_only_selection(), RUN_ACTION_GROUPS, self)
         menu.setObjectName("run.menu")
         menu.popup(self._more.mapToGlobal(self._more.rect().bottomLeft()))
 
@@ -104,18 +104,18 @@ class RunPage(QWidget):
         self._more.setIcon(theme.icon("mdi6.dots-horizontal"))
         view = self._workbench.runs.get(self._workbench.selection or "")
         if view is not None:
-            self._head(view)
+            self._show_header(view)
 
     def _show(self, run_id: str | None) -> None:
         view = self._workbench.runs.get(run_id) if run_id else None
         self._stack.setCurrentIndex(0 if view is None else 1)
         if view is None:
             return
-        self._head(view)
-        self._fit_tabs(view)
-        self._tab_changed()
+        self._show_header(view)
+        self._update_tabs(view)
+        self._on_tab_changed()
 
-    def _head(self, view: Json) -> None:
+    def _show_header(self, view: Json) -> None:
         self._icon.setPixmap(theme.state_icon(state_of(view)).pixmap(20, 20))
         self._title.setText(run_title(view))
         self._title.setToolTip(view["run_id"])
@@ -127,21 +127,21 @@ class RunPage(QWidget):
         pause.setIcon(theme.icon("mdi6.play" if is_paused else "mdi6.pause"))
         pause.setToolTip(("Let it go on" if is_paused else "Pause it") + " (Space)")
         pause.setVisible(stage in ("running", "paused"))
-        self._buttons["run.cancel"].setVisible(stage in CAN_STOP)
-        self._buttons["run.resume"].setVisible(has_more(view))
+        self._buttons["run.cancel"].setVisible(stage in STOPPABLE_STAGES)
+        self._buttons["run.resume"].setVisible(is_resumable(view))
 
-    def _fit_tabs(self, view: Json) -> None:
+    def _update_tabs(self, view: Json) -> None:
         """Shows the tabs that this run has, each made when it is first looked at."""
-        wanted = [row for row in self._rows if row.when(view)]
+        wanted = [row for row in self._tab_specs if row.is_available(view)]
         if [row.id for row in wanted] == self._tab_ids():
             return
-        current = self._workbench.settings.get_here("tab", "overview")
+        current = self._workbench.settings.get_for_workspace("tab", "overview")
         self._tabs.blockSignals(True)
         while self._tabs.count():
             self._tabs.removeTab(0)
         for row in wanted:
             if row.id not in self._holders:
-                holder = named(QWidget(), row.id)
+                holder = with_object_name(QWidget(), row.id)
                 QVBoxLayout(holder).setContentsMargins(0, theme.GAP, 0, 0)
                 self._holders[row.id] = holder
             self._tabs.addTab(self._holders[row.id], row.title.replace("&", "&&"))
@@ -156,15 +156,15 @@ class RunPage(QWidget):
         found = map(self._tabs.widget, range(self._tabs.count()))
         return [tab.objectName() for tab in found if tab is not None]
 
-    def _tab_changed(self, *_: object) -> None:
+    def _on_tab_changed(self, *_: object) -> None:
         holder = self._tabs.currentWidget()
         run_id = self._workbench.selection
         if holder is None or run_id is None:
             return
-        self._workbench.settings.put_here("tab", holder.objectName())
+        self._workbench.settings.put_for_workspace("tab", holder.objectName())
         pane = self._panes.get(holder.objectName())
         if pane is None:
-            self._making.start()
+            self._create_pane_timer.start()
             return
         layout = holder.layout()
         assert layout is not None
@@ -172,23 +172,23 @@ class RunPage(QWidget):
             layout.addWidget(pane)
         pane.show_run(run_id)
 
-    def _make_pane(self) -> None:
+    def _create_pane(self) -> None:
         """Answering the click, making the pane and filling it are turns of the event loop of their own."""
         holder = self._tabs.currentWidget()
         if holder is not None and holder.objectName() not in self._panes:
-            row = next(row for row in self._rows if row.id == holder.objectName())
-            pane = row.make(self._workbench)
+            row = next(row for row in self._tab_specs if row.id == holder.objectName())
+            pane = row.create_widget(self._workbench)
             pane.setParent(holder)  # not seen before it is filled
             self._panes[row.id] = pane
-        self._filling.start()
+        self._fill_pane_timer.start()
 
-    def _changed(self, run_ids: set[str]) -> None:
+    def _on_runs_changed(self, run_ids: set[str]) -> None:
         run_id = self._workbench.selection
         if run_id in run_ids and (view := self._workbench.runs.get(run_id)) is not None:
             if self._stack.currentIndex() == 0:
                 self._show(run_id)
-            self._head(view)
-            self._fit_tabs(view)
+            self._show_header(view)
+            self._update_tabs(view)
 
-    def _reset(self) -> None:
+    def _on_runs_reset(self) -> None:
         self._show(self._workbench.selection)

@@ -15,16 +15,16 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.gui import theme
-from mosaic.gui.models.film import VideoFile, videos_of
-from mosaic.gui.views.empty import Empty
-from mosaic.gui.views.film_view import FilmView
-from mosaic.gui.views.made import named
-from mosaic.gui.views.words import ago, moment, number
+from mosaic.gui.models.video_file import VideoFile, list_videos
+from mosaic.gui.views.empty_state import EmptyState
+from mosaic.gui.views.formatting import format_age, format_number, format_timestamp
+from mosaic.gui.views.video_player import VideoPlayer
+from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
 
-LOOK_MS = 5000
-NONE = "No videos"
-NONE_TEXT = "A run records some when “Capture video” is on; an evaluation of its policy, when “Video” is."
+POLL_INTERVAL_MS = 5000
+NO_VIDEOS_TITLE = "No videos"
+NO_VIDEOS_TEXT = "A run records some when “Capture video” is on; an evaluation of its policy, when “Video” is."
 
 
 class VideosTab(QWidget):
@@ -33,16 +33,16 @@ class VideosTab(QWidget):
         self._workbench = workbench
         self._run_id = ""
         self._videos: list[VideoFile] = []
-        self._list = named(QListWidget(), "videos.list")
+        self._list = with_object_name(QListWidget(), "videos.list")
         self._list.setWordWrap(True)
         self._list.setProperty("roomy", True)
-        self._film = FilmView(workbench.bridge, "videos.film")
-        self._record = named(QPushButton("Evaluate its policy"), "videos.evaluate")
-        self._record.clicked.connect(lambda: workbench.page_wanted.emit("policy"))
-        self._empty = Empty(NONE, NONE_TEXT, self._record)
-        split = named(QSplitter(Qt.Orientation.Horizontal), "videos.split")
+        self._player = VideoPlayer(workbench.bridge, "videos.film")
+        self._evaluate_button = with_object_name(QPushButton("Evaluate its policy"), "videos.evaluate")
+        self._evaluate_button.clicked.connect(lambda: workbench.page_requested.emit("policy"))
+        self._empty = EmptyState(NO_VIDEOS_TITLE, NO_VIDEOS_TEXT, self._evaluate_button)
+        split = with_object_name(QSplitter(Qt.Orientation.Horizontal), "videos.split")
         split.addWidget(self._list)
-        split.addWidget(self._film)
+        split.addWidget(self._player)
         split.setStretchFactor(1, 1)
         split.setSizes([260, 640])
         split.setChildrenCollapsible(False)
@@ -52,44 +52,46 @@ class VideosTab(QWidget):
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, theme.GAP)
         column.addWidget(self._stack)
-        self._clock = QTimer(self, interval=LOOK_MS)
-        self._clock.timeout.connect(self._look)
-        self._list.currentRowChanged.connect(self._choose)
-        workbench.theme_changed.connect(self._film.paint_icons)
+        self._poll_timer = QTimer(self, interval=POLL_INTERVAL_MS)
+        self._poll_timer.timeout.connect(self._poll)
+        self._list.currentRowChanged.connect(self._play_row)
+        workbench.theme_changed.connect(self._player.paint_icons)
 
     def show_run(self, run_id: str) -> None:
         if run_id != self._run_id:
             self._run_id = run_id
             self._videos = []
             self._list.clear()
-            self._film.show_video(None)
-            self._record.hide()
-            self._empty.say("Looking for videos…")
+            self._player.show_video(None)
+            self._evaluate_button.hide()
+            self._empty.set_text("Looking for videos…")
             self._stack.setCurrentIndex(0)
-        self._look()
+        self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         view = self._workbench.runs.get(self._run_id)
         if view is None:
             return
         if self._workbench.is_remote:
-            self._empty.say("The videos are on the trainer's machine", view["run_dir"])
+            self._empty.set_text("The videos are on the trainer's machine", view["run_dir"])
             return
         if view["stage"] == "finished":
-            self._clock.stop()
+            self._poll_timer.stop()
         run_id = self._run_id
 
         def then(videos: list[VideoFile]) -> None:
             if run_id == self._run_id:
                 self._show(videos)
 
-        self._workbench.bridge.work(lambda: videos_of(view["run_dir"]), then, self._workbench.tell_error, self)
+        self._workbench.bridge.run_in_background(
+            lambda: list_videos(view["run_dir"]), then, self._workbench.show_error, self
+        )
 
     def _show(self, videos: list[VideoFile]) -> None:
         if not videos:
             view = self._workbench.runs.get(self._run_id) or {}
-            self._record.setVisible(view.get("checkpoint_step") is not None)
-            self._empty.say(NONE, NONE_TEXT)
+            self._evaluate_button.setVisible(view.get("checkpoint_step") is not None)
+            self._empty.set_text(NO_VIDEOS_TITLE, NO_VIDEOS_TEXT)
         if videos == self._videos:
             return
         is_first = not self._videos
@@ -99,8 +101,8 @@ class VideosTab(QWidget):
         self._list.blockSignals(True)
         self._list.clear()
         for video in videos:
-            item = QListWidgetItem(_title(video))
-            item.setToolTip(f"{video.path}\n{moment(video.written_at)}")
+            item = QListWidgetItem(_video_title(video))
+            item.setToolTip(f"{video.path}\n{format_timestamp(video.written_at)}")
             item.setSizeHint(QSize(0, 2 * self.fontMetrics().height() + 16))
             self._list.addItem(item)
         paths = [video.path for video in videos]
@@ -111,24 +113,24 @@ class VideosTab(QWidget):
         if is_first and videos:
             self._list.setCurrentRow(0)
 
-    def _choose(self, row: int) -> None:
+    def _play_row(self, row: int) -> None:
         if 0 <= row < len(self._videos):
-            self._film.show_video(self._videos[row])
+            self._player.show_video(self._videos[row])
 
     def showEvent(self, event: QShowEvent) -> None:
-        self._clock.start()
+        self._poll_timer.start()
         super().showEvent(event)
 
     def hideEvent(self, event: QHideEvent) -> None:
-        self._clock.stop()
+        self._poll_timer.stop()
         super().hideEvent(event)
 
 
-def _title(video: VideoFile) -> str:
+def _video_title(video: VideoFile) -> str:
     facts = []
     if video.episode_return is not None:
-        facts.append(f"return {number(video.episode_return)}")
+        facts.append(f"return {format_number(video.episode_return)}")
     if video.episode_length is not None:
         facts.append(f"{video.episode_length:,} steps")
-    facts.append(ago(video.written_at))
+    facts.append(format_age(video.written_at))
     return f"{video.path.stem}\n{' · '.join(facts)}"

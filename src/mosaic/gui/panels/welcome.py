@@ -7,25 +7,25 @@ from typing import Any
 
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QScrollArea, QVBoxLayout, QWidget
 
-from mosaic.client import Trainer
+from mosaic.client import TrainerClient
 from mosaic.gui import theme
-from mosaic.gui.views.made import accent_button, muted, named
+from mosaic.gui.views.widgets import accent_button, muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
-from mosaic.plugins.payloads import Wishes, train_payload, with_seed
+from mosaic.plugins.run_payloads import RunOptions, build_train_payload, with_seed
 
 
 @dataclass(frozen=True)
 class Example:
     id: str
     title: str
-    says: str
+    description: str
     algo: str
     settings: dict[str, Any] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
     """Several: one run each, as a group."""
 
     def payloads(self) -> list[Json]:
-        payload = train_payload("cleanrl", self.algo, self.settings, {}, Wishes(tags=("example",)))
+        payload = build_train_payload("cleanrl", self.algo, self.settings, {}, RunOptions(tags=("example",)))
         return [with_seed(payload, seed, f"example-{self.id}") for seed in self.seeds] or [payload]
 
 
@@ -55,7 +55,7 @@ EXAMPLES = (
 )
 
 
-class Welcome(QWidget):
+class WelcomePage(QWidget):
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
         self._workbench = workbench
@@ -66,7 +66,7 @@ class Welcome(QWidget):
         title = QLabel("Welcome to MOSAIC")
         self._title = title
         column.addWidget(title)
-        words = muted(
+        words = muted_label(
             "A workbench for reinforcement learning: pick an algorithm and an environment, train, watch it live, "
             "compare.\nRuns belong to a trainer in the background: closing this window touches none of them."
         )
@@ -78,15 +78,15 @@ class Welcome(QWidget):
         row.setSpacing(16)
         self._buttons: list[QPushButton] = []
         for example in EXAMPLES:
-            row.addWidget(self._card(example), 1)
+            row.addWidget(self._create_card(example), 1)
         column.addLayout(row)
         column.addSpacing(16)
         others = QHBoxLayout()
-        own = named(QPushButton("Set up a run of your own (Ctrl+N)"), "welcome.own")
+        own = with_object_name(QPushButton("Set up a run of your own (Ctrl+N)"), "welcome.own")
         own.clicked.connect(lambda: self._open_form(None))
         others.addWidget(own)
-        guide = named(QPushButton("Read the guide (F1)"), "welcome.guide")
-        guide.clicked.connect(lambda: workbench.dialog_wanted.emit("help"))
+        guide = with_object_name(QPushButton("Read the guide (F1)"), "welcome.guide")
+        guide.clicked.connect(lambda: workbench.dialog_requested.emit("help"))
         others.addWidget(guide)
         others.addStretch(1)
         column.addLayout(others)
@@ -101,13 +101,13 @@ class Welcome(QWidget):
         self._set_fonts()
 
     def _set_fonts(self) -> None:
-        large = theme.heading()
+        large = theme.heading_font()
         large.setPointSizeF(large.pointSizeF() * 1.5)
         self._title.setFont(large)
-        self._heading.setFont(theme.heading())
+        self._heading.setFont(theme.heading_font())
 
-    def _card(self, example: Example) -> QFrame:
-        card = named(QFrame(), "card")
+    def _create_card(self, example: Example) -> QFrame:
+        card = with_object_name(QFrame(), "card")
         card.setProperty("card", True)
         column = QVBoxLayout(card)
         column.setContentsMargins(16, 16, 16, 16)
@@ -115,14 +115,14 @@ class Welcome(QWidget):
         title = QLabel(f"<b>{example.title}</b>")
         title.setWordWrap(True)
         column.addWidget(title)
-        column.addWidget(muted(example.says))
+        column.addWidget(muted_label(example.description))
         column.addStretch(1)
         row = QHBoxLayout()
         make = accent_button if not self._buttons else QPushButton
-        start = named(make("Train now"), f"welcome.train.{example.id}")
+        start = with_object_name(make("Train now"), f"welcome.train.{example.id}")
         start.clicked.connect(lambda: self._submit(example))
         self._buttons.append(start)
-        look = named(QPushButton("Open form"), f"welcome.form.{example.id}")
+        look = with_object_name(QPushButton("Open form"), f"welcome.form.{example.id}")
         look.clicked.connect(lambda: self._open_form(example.payloads()[0]))
         row.addWidget(start)
         row.addWidget(look)
@@ -133,28 +133,28 @@ class Welcome(QWidget):
         return card
 
     def _open_form(self, payload: Json | None) -> None:
-        self._workbench.form_wanted.emit(payload)
+        self._workbench.form_requested.emit(payload)
 
     def _submit(self, example: Example) -> None:
-        def submit(trainer: Trainer) -> list[Json]:
+        def submit(trainer: TrainerClient) -> list[Json]:
             return [trainer.submit(payload) for payload in example.payloads()]
 
         for button in self._buttons:
             button.setEnabled(False)
-        self._workbench.say(f"Starting: {example.title}…")
-        self._workbench.bridge.ask(submit, self._submitted, self._refused, self)
+        self._workbench.show_message(f"Starting: {example.title}…")
+        self._workbench.bridge.ask(submit, self._on_submitted, self._on_rejected, self)
 
-    def _submitted(self, views: list[Json]) -> None:
-        self._allow()
+    def _on_submitted(self, views: list[Json]) -> None:
+        self._enable_buttons()
         self._workbench.runs.update(views)
         many = "The run is" if len(views) == 1 else f"{len(views)} runs are"
-        self._workbench.say(f"{many} in the queue and will start as soon as there is room.", "good")
+        self._workbench.show_message(f"{many} in the queue and will start as soon as there is room.", "good")
         self._workbench.select(views[0]["run_id"])
 
-    def _refused(self, error: Exception) -> None:
-        self._allow()
-        self._workbench.tell_error(error)
+    def _on_rejected(self, error: Exception) -> None:
+        self._enable_buttons()
+        self._workbench.show_error(error)
 
-    def _allow(self) -> None:
+    def _enable_buttons(self) -> None:
         for button in self._buttons:
             button.setEnabled(True)

@@ -16,45 +16,45 @@ from PySide6.QtSvg import QSvgGenerator
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QLabel, QMenu, QSizePolicy, QToolButton, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.models.curve import Curve, Reduced, extent, logarithmic, stepped
+from mosaic.gui.models.curve_model import ChartCurve, ReducedCurve, finite_range, round_range, to_log_scale
 from mosaic.gui.views.crosshair import Crosshair
+from mosaic.gui.views.formatting import format_duration, format_number, format_timestamp
 from mosaic.gui.views.legend import Legend
-from mosaic.gui.views.made import named
 from mosaic.gui.views.plot import Band, Plot
-from mosaic.gui.views.words import duration, moment, number
+from mosaic.gui.views.widgets import with_object_name
 
 REDRAW_MS = 100
 LINE_WIDTH = 1.5
 BAND_OPACITY, RAW_OPACITY = 0.18, 0.35
-CROWDED_OPACITY = 0.07
+OVERLAPPING_BAND_OPACITY = 0.07
 """Of the bands of several runs, which lie over one another."""
-HEADROOM = 0.03
+Y_PADDING = 0.03
 """Above and below the data, as a share of its range: a line at the very edge would be cut in half."""
-PICTURE_SCALE = 2
+IMAGE_SCALE = 2
 """Pixels of a saved picture for one on the screen."""
 
 
 @dataclass
-class _Drawn:
+class _CurveItems:
     """A curve and the things that show it."""
 
     label: str
     colour: QColor
-    dashed: bool
-    curve: Curve
+    is_dashed: bool
+    curve: ChartCurve
     line: Any = field(default_factory=lambda: pg.PlotCurveItem(connect="finite", antialias=True))
     raw: Any = field(default_factory=lambda: pg.PlotCurveItem(connect="finite", antialias=True))
     dots: Any = field(default_factory=lambda: pg.ScatterPlotItem(size=6, pen=None))
     band: Band = field(default_factory=Band)
 
-    def paint(self, is_crowded: bool) -> None:
-        style = Qt.PenStyle.DashLine if self.dashed else Qt.PenStyle.SolidLine
+    def apply_style(self, has_other_curves: bool) -> None:
+        style = Qt.PenStyle.DashLine if self.is_dashed else Qt.PenStyle.SolidLine
         faint, fill = QColor(self.colour), QColor(self.colour)
         faint.setAlphaF(RAW_OPACITY)
-        fill.setAlphaF(CROWDED_OPACITY if is_crowded and not self.curve.has_band else BAND_OPACITY)
+        fill.setAlphaF(OVERLAPPING_BAND_OPACITY if has_other_curves and not self.curve.has_band else BAND_OPACITY)
         self.line.setPen(pg.mkPen(self.colour, width=LINE_WIDTH, style=style))
         # Piece by piece Qt draws a line of this width many times faster than as one path; dashes need the path.
-        self.line.setSegmentedLineMode("off" if self.dashed else "on")
+        self.line.setSegmentedLineMode("off" if self.is_dashed else "on")
         self.raw.setPen(pg.mkPen(faint, width=1))
         self.dots.setBrush(pg.mkBrush(self.colour))
         self.band.set_brush(pg.mkBrush(fill))
@@ -62,7 +62,7 @@ class _Drawn:
     def items(self) -> tuple[Any, ...]:
         return self.band, self.raw, self.line, self.dots
 
-    def show(self, reduced: Reduced) -> None:
+    def set_data(self, reduced: ReducedCurve) -> None:
         is_smooth = self.curve.weight > 0
         self.line.setData(reduced.x, reduced.smooth if is_smooth else reduced.raw)
         self.raw.setData(reduced.x, reduced.raw) if is_smooth else self.raw.setData([], [])
@@ -71,7 +71,7 @@ class _Drawn:
 
 
 class Chart(QWidget):
-    expand_wanted = Signal()
+    expand_requested = Signal()
     """The button for more room was pressed; it is shown only where somebody listens."""
 
     def __init__(
@@ -81,24 +81,24 @@ class Chart(QWidget):
         self.setObjectName(name or f"chart.{title}")
         self.title = title
         self.is_log = False
-        self.has_zero = False
+        self.includes_zero = False
         """Whether zero is always in sight, as for what is measured in percent or megabytes."""
         self.x_kind = "step"
         self._weight = 0.0
         self._zoom: tuple[float, float] | None = None
-        self._is_due = False
-        self._drawn: dict[str, _Drawn] = {}
+        self._needs_redraw = False
+        self._items: dict[str, _CurveItems] = {}
         self.crosshair = crosshair or Crosshair(self)
-        self.plot = named(Plot(), f"{self.objectName()}.plot")
+        self.plot = with_object_name(Plot(), f"{self.objectName()}.plot")
         self.legend = Legend() if has_legend else None
         self._build()
         self._timer = QTimer(self, singleShot=True, interval=REDRAW_MS)
-        self._timer.timeout.connect(self._redraw_if_seen)
-        self.plot.zoomed.connect(self.zoom)
-        self.plot.reset_wanted.connect(self.reset_zoom)
-        self.plot.pointed.connect(self.crosshair.point)
-        self.plot.resized.connect(self.touch)
-        self.crosshair.moved.connect(self._show_cross)
+        self._timer.timeout.connect(self._redraw_if_visible)
+        self.plot.zoom_requested.connect(self.zoom)
+        self.plot.reset_requested.connect(self.reset_zoom)
+        self.plot.hover_changed.connect(self.crosshair.move_to)
+        self.plot.resized.connect(self.schedule_redraw)
+        self.crosshair.moved.connect(self._show_crosshair)
         self.plot.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self.plot.customContextMenuRequested.connect(self._show_menu)
 
@@ -112,16 +112,16 @@ class Chart(QWidget):
         head = QHBoxLayout()
         head.setSpacing(theme.GAP)
         self._title = QLabel(self.title)
-        self._values = named(QLabel(), f"{self.objectName()}.values")
+        self._values = with_object_name(QLabel(), f"{self.objectName()}.values")
         self._values.setProperty("muted", True)
         self._values.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self._values.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-        self.expand = named(QToolButton(), f"{self.objectName()}.expand")
+        self.expand = with_object_name(QToolButton(), f"{self.objectName()}.expand")
         self.expand.setProperty("flat", True)
         self.expand.setCheckable(True)
         self.expand.setIconSize(QSize(14, 14))
         self.expand.setToolTip("Make this chart larger")
-        self.expand.clicked.connect(lambda _: self.expand_wanted.emit())
+        self.expand.clicked.connect(lambda _: self.expand_requested.emit())
         self.expand.hide()
         head.addWidget(self._title)
         head.addWidget(self._values, 1)
@@ -141,61 +141,61 @@ class Chart(QWidget):
 
     # --- what is shown
 
-    def put_curve(self, key: str, label: str, colour: QColor, dashed: bool = False) -> Curve:
+    def ensure_curve(self, key: str, label: str, colour: QColor, is_dashed: bool = False) -> ChartCurve:
         """The curve with this key, made or dressed anew."""
-        drawn = self._drawn.get(key)
+        drawn = self._items.get(key)
         if drawn is None:
-            drawn = self._drawn[key] = _Drawn(label, colour, dashed, Curve(self._weight))
+            drawn = self._items[key] = _CurveItems(label, colour, is_dashed, ChartCurve(self._weight))
             for item in drawn.items():
                 self.plot.view.addItem(item, ignoreBounds=True)
-        drawn.label, drawn.colour, drawn.dashed = label, colour, dashed
-        self._dress()
+        drawn.label, drawn.colour, drawn.is_dashed = label, colour, is_dashed
+        self._restyle_curves()
         return drawn.curve
 
     def remove_curve(self, key: str) -> None:
-        for item in self._drawn.pop(key).items():
+        for item in self._items.pop(key).items():
             self.plot.view.removeItem(item)
-        self._dress()
-        self.touch()
+        self._restyle_curves()
+        self.schedule_redraw()
 
     def order_curves(self, keys: Sequence[str]) -> None:
         """As they stand in the legend."""
-        self._drawn = {key: self._drawn[key] for key in keys}
-        self._dress()
+        self._items = {key: self._items[key] for key in keys}
+        self._restyle_curves()
 
-    def curves(self) -> dict[str, Curve]:
-        return {key: drawn.curve for key, drawn in self._drawn.items()}
+    def curves(self) -> dict[str, ChartCurve]:
+        return {key: drawn.curve for key, drawn in self._items.items()}
 
-    def _dress(self) -> None:
-        for drawn in self._drawn.values():
-            drawn.paint(len(self._drawn) > 1)
+    def _restyle_curves(self) -> None:
+        for drawn in self._items.values():
+            drawn.apply_style(len(self._items) > 1)
         if self.legend is not None:
-            self.legend.show_rows([(key, d.label, d.colour, d.dashed) for key, d in self._drawn.items()])
+            self.legend.show_rows([(key, d.label, d.colour, d.is_dashed) for key, d in self._items.items()])
 
     def set_title(self, title: str) -> None:
         self.title = title
         self._title.setText(title)
 
-    def set_hint(self, text: str) -> None:
+    def set_empty_text(self, text: str) -> None:
         """What stands in a chart without points."""
         self._nothing.setText(text)
 
     def set_smoothing(self, weight: float) -> None:
         self._weight = weight
-        for drawn in self._drawn.values():
+        for drawn in self._items.values():
             drawn.curve.set_weight(weight)
-        self.touch()
+        self.schedule_redraw()
 
     def set_log(self, is_log: bool) -> None:
         self.is_log = is_log
-        self.touch()
+        self.schedule_redraw()
 
     def set_x_kind(self, kind: str) -> None:
         """By what the curves' x is to be read; filling them accordingly is the owner's."""
         if kind != self.x_kind:
             self.x_kind = kind
             self._zoom = None
-            self.touch()
+            self.schedule_redraw()
 
     # --- looking
 
@@ -214,93 +214,93 @@ class Chart(QWidget):
 
     # --- drawing
 
-    def touch(self) -> None:
+    def schedule_redraw(self) -> None:
         """Something has changed: it is drawn soon, and only if it can be seen."""
-        self._is_due = True
+        self._needs_redraw = True
         if not self._timer.isActive() and self.isVisible():
             self._timer.start()
 
-    def _redraw_if_seen(self) -> None:
-        if self._is_due and not self.plot.viewport().visibleRegion().isEmpty():
+    def _redraw_if_visible(self) -> None:
+        if self._needs_redraw and not self.plot.viewport().visibleRegion().isEmpty():
             self.redraw()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        if self._is_due:
+        if self._needs_redraw:
             self._timer.start()
 
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)
-        if self._is_due and not self._timer.isActive():
+        if self._needs_redraw and not self._timer.isActive():
             self._timer.start()  # it has just come into sight
 
     def redraw(self) -> None:
-        self._is_due = False
-        curves = [drawn.curve for drawn in self._drawn.values() if len(drawn.curve)]
+        self._needs_redraw = False
+        curves = [drawn.curve for drawn in self._items.values() if len(drawn.curve)]
         self._nothing.setVisible(not curves)
         self._nothing.setGeometry(self.plot.rect())
-        across = self._zoom or self._whole(curves)
+        across = self._zoom or self._full_x_range(curves)
         bins = max(50, int(self.plot.view.width() / 2))
         parts = []
-        for drawn in self._drawn.values():
+        for drawn in self._items.values():
             reduced = drawn.curve.reduce(*across, bins)
-            reduced = logarithmic(reduced) if self.is_log else reduced
-            drawn.show(reduced)
+            reduced = to_log_scale(reduced) if self.is_log else reduced
+            drawn.set_data(reduced)
             inside = (reduced.x >= across[0]) & (reduced.x <= across[1])
             parts += [part[inside] for part in (reduced.low, reduced.high, reduced.smooth)]
-        up = extent(*parts, *([np.zeros(1)] if self.has_zero and not self.is_log else []))
+        up = finite_range(*parts, *([np.zeros(1)] if self.includes_zero and not self.is_log else []))
         # What the axes count changes with their range: a range of 500 is not one of 500 powers of ten.
         self.plot.left.set_kind("log" if self.is_log else "number")
         self.plot.bottom.set_kind(self.x_kind if self.x_kind in ("relative", "wall") else "number")
         self.plot.view.setXRange(*across, padding=0)
-        self.plot.view.setYRange(*(stepped(*up) if up else (0.0, 1.0)), padding=HEADROOM)
+        self.plot.view.setYRange(*(round_range(*up) if up else (0.0, 1.0)), padding=Y_PADDING)
         self._show_values()
 
-    def _whole(self, curves: list[Curve]) -> tuple[float, float]:
-        known = extent(*(curve.x[[0, -1]] for curve in curves))
+    def _full_x_range(self, curves: list[ChartCurve]) -> tuple[float, float]:
+        known = finite_range(*(curve.x[[0, -1]] for curve in curves))
         if known is None:
             return 0.0, 1.0
         if self.x_kind == "wall":
             return known[0], max(known[1], known[0] + 1)
-        return stepped(*known)
+        return round_range(*known)
 
     def repaint_theme(self) -> None:
         """Takes up the colours of the theme in use."""
-        self.plot.paint_in(theme.tokens())
+        self.plot.apply_theme(theme.tokens())
         self.expand.setIcon(theme.icon("mdi6.arrow-expand", "muted"))
-        self._dress()
+        self._restyle_curves()
 
     # --- values
 
-    def _show_cross(self, x: float | None) -> None:
+    def _show_crosshair(self, x: float | None) -> None:
         if self.isVisible():
-            self.plot.show_cross(x)
+            self.plot.show_crosshair(x)
             self._show_values()
 
     def _show_values(self) -> None:
         """Of all curves: those under the crosshair, or their newest where there is none."""
         x = self.crosshair.x
         found = {}
-        for key, drawn in self._drawn.items():
-            at = drawn.curve.newest() if x is None else drawn.curve.value_at(x)
+        for key, drawn in self._items.items():
+            at = drawn.curve.last_point() if x is None else drawn.curve.value_at(x)
             if at is not None and math.isfinite(at[2]):
                 found[key] = at
-        place = "" if x is None else self.x_words(x)
+        place = "" if x is None else self.format_x(x)
         if self.legend is not None:
-            self.legend.show_values({key: number(at[2]) for key, at in found.items()})
+            self.legend.show_values({key: format_number(at[2]) for key, at in found.items()})
             self._values.setText(place)
         elif len(found) == 1:
             (at,) = found.values()
-            raw = f" (raw {number(at[1])})" if x is not None and self._weight > 0 else ""
-            self._values.setText(f"{self.x_words(at[0]) + '   ' if x is not None else ''}{number(at[2])}{raw}")
+            raw = f" (raw {format_number(at[1])})" if x is not None and self._weight > 0 else ""
+            self._values.setText(f"{self.format_x(at[0]) + '   ' if x is not None else ''}{format_number(at[2])}{raw}")
         else:
             self._values.setText(place)
 
-    def x_words(self, x: float) -> str:
+    def format_x(self, x: float) -> str:
         if self.x_kind == "wall":
-            return moment(x).partition(" ")[2]
+            return format_timestamp(x).partition(" ")[2]
         if self.x_kind == "relative":
-            return duration(x)
+            return format_duration(x)
         return f"{self.x_kind} {x:,.0f}"
 
     # --- taking away
@@ -315,9 +315,9 @@ class Chart(QWidget):
         rows = (
             ("Reset zoom", "mdi6.magnify-remove-outline", self.reset_zoom),
             ("Copy picture", "mdi6.content-copy", self.copy),
-            ("Save as PNG…", "mdi6.file-image-outline", lambda: self._save("png", self.save_png)),
-            ("Save as SVG…", "mdi6.svg", lambda: self._save("svg", self.save_svg)),
-            ("Save as CSV…", "mdi6.file-delimited-outline", lambda: self._save("csv", self.save_csv)),
+            ("Save as PNG…", "mdi6.file-image-outline", lambda: self._save_as("png", self.save_png)),
+            ("Save as SVG…", "mdi6.svg", lambda: self._save_as("svg", self.save_svg)),
+            ("Save as CSV…", "mdi6.file-delimited-outline", lambda: self._save_as("csv", self.save_csv)),
         )
         for title, icon, call in rows:
             action = QAction(theme.icon(icon), title, menu)
@@ -325,26 +325,26 @@ class Chart(QWidget):
             menu.addAction(action)
         return menu
 
-    def _save(self, ending: str, save: Any) -> None:
+    def _save_as(self, ending: str, save: Any) -> None:
         wanted = f"{self.title.replace('/', '_')}.{ending}"
         path, _ = QFileDialog.getSaveFileName(self, f"Save chart as {ending.upper()}", wanted, f"*.{ending}")
         if path:
             save(Path(path))
 
-    def picture(self) -> QImage:
+    def to_image(self) -> QImage:
         """As on the screen, sharper."""
-        image = QImage(self.size() * PICTURE_SCALE, QImage.Format.Format_ARGB32)
-        image.setDevicePixelRatio(PICTURE_SCALE)
+        image = QImage(self.size() * IMAGE_SCALE, QImage.Format.Format_ARGB32)
+        image.setDevicePixelRatio(IMAGE_SCALE)
         image.fill(QColor(theme.tokens().surface))
         self.redraw()
         self.render(image)
         return image
 
     def copy(self) -> None:
-        QGuiApplication.clipboard().setImage(self.picture())
+        QGuiApplication.clipboard().setImage(self.to_image())
 
     def save_png(self, path: Path) -> None:
-        self.picture().save(str(path))
+        self.to_image().save(str(path))
 
     def save_svg(self, path: Path) -> None:
         self.redraw()
@@ -367,7 +367,7 @@ class Chart(QWidget):
 
     def csv_lines(self) -> Iterator[str]:
         yield f"run,tag,{self.x_kind},value,smoothed"
-        for drawn in self._drawn.values():
+        for drawn in self._items.values():
             curve = drawn.curve
             label = drawn.label.replace(",", " ")
             for x, y, smooth in np.column_stack([curve.x, curve.y, curve.smooth]).tolist():

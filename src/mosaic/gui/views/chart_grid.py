@@ -13,15 +13,15 @@ from PySide6.QtGui import QColor, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QScrollArea, QToolButton, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.models.feed import Feed, Points
+from mosaic.gui.models.curve_feed import CurveFeed, TaggedPoints
 from mosaic.gui.models.series import RETURN_TAG
 from mosaic.gui.views.chart import REDRAW_MS, Chart
 from mosaic.gui.views.crosshair import Crosshair
-from mosaic.gui.views.made import named
+from mosaic.gui.views.widgets import with_object_name
 
-LEAST_WIDTH = 320
-HEIGHT = 216
-FACTOR = 2
+MIN_CHART_WIDTH = 320
+CHART_HEIGHT = 216
+ENLARGED_FACTOR = 2
 """How much higher a chart is that was made larger."""
 
 
@@ -31,67 +31,67 @@ def split_tag(tag: str) -> tuple[str, str]:
     return (group, title) if slash else ("", tag)
 
 
-def _order(tag: str) -> tuple[bool, str]:
+def _sort_key(tag: str) -> tuple[bool, str]:
     """The return is what everybody looks for first."""
     return tag != RETURN_TAG, tag.lower()
 
 
-class Cell(QWidget):
+class ChartCell(QWidget):
     """The place of one chart, which may not be there yet."""
 
-    def __init__(self, tag: str, points: Points, is_timed: bool) -> None:
+    def __init__(self, tag: str, points: TaggedPoints, is_time_based: bool) -> None:
         super().__init__()
         self.tag = tag
         self.points = points
-        self.is_timed = is_timed
+        self.is_time_based = is_time_based
         """Its points have a time and no step."""
         self.chart: Chart | None = None
         self.is_large = False
-        self._feed: Feed | None = None
+        self._feed: CurveFeed | None = None
 
-    def show_points(self, points: Points) -> None:
+    def show_points(self, points: TaggedPoints) -> None:
         """Another run's."""
         self.points = points
         self._feed = None
 
-    def put_chart(self, chart: Chart) -> None:
+    def set_chart(self, chart: Chart) -> None:
         self.chart = chart
         chart.setParent(self)
         chart.setGeometry(self.rect())
         chart.show()
 
-    def pull(self, kind: str, colour: QColor, label: str) -> None:
+    def update_curve(self, x_kind: str, colour: QColor, label: str) -> None:
         if self.chart is None:
             return
         if self._feed is None:
-            self._feed = Feed(self.points, self.tag, self.chart.put_curve("run", label, colour))
-        if self.is_timed and kind != "wall":
-            kind = "relative"
-        self.chart.set_x_kind(kind)
-        if self._feed.pull(kind):
-            self.chart.touch()
+            self._feed = CurveFeed(self.points, self.tag, self.chart.ensure_curve("run", label, colour))
+        if self.is_time_based and x_kind != "wall":
+            x_kind = "relative"
+        self.chart.set_x_kind(x_kind)
+        if self._feed.update(x_kind):
+            self.chart.schedule_redraw()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         if self.chart is not None:
             self.chart.setGeometry(self.rect())
 
 
-class Section(QWidget):
+class ChartSection(QWidget):
     """A heading that folds, and the cells below it."""
 
-    def __init__(self, title: str, name: str, moved: Callable[[], None]) -> None:
+    def __init__(self, title: str, name: str, on_toggled: Callable[[], None]) -> None:
         super().__init__()
-        self.cells: dict[str, Cell] = {}
-        self._moved = moved
+        self.cells: dict[str, ChartCell] = {}
+        self._on_toggled = on_toggled
         self._columns = 1
-        self.heading = named(QToolButton(), name)
+        self.heading = with_object_name(QToolButton(), name)
         self.heading.setText(title)
         self.heading.setCheckable(True)
         self.heading.setProperty("heading", True)
         self.heading.setChecked(True)
         self.heading.setProperty("flat", True)
         self.heading.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
-        self.heading.clicked.connect(lambda _: self._fold())
+        self.heading.clicked.connect(lambda _: self._toggle())
         self.body = QWidget()
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
@@ -100,10 +100,10 @@ class Section(QWidget):
         column.addWidget(self.body)
         self.repaint_theme()
 
-    def _fold(self) -> None:
+    def _toggle(self) -> None:
         self.body.setVisible(self.heading.isChecked())
         self.repaint_theme()
-        self._moved()
+        self._on_toggled()
 
     def repaint_theme(self) -> None:
         is_open = self.heading.isChecked()
@@ -112,34 +112,34 @@ class Section(QWidget):
             if cell.chart is not None:
                 cell.chart.repaint_theme()
 
-    def add(self, cell: Cell) -> None:
+    def add(self, cell: ChartCell) -> None:
         cell.setParent(self.body)
         self.cells[cell.tag] = cell
 
     def remove(self, tag: str) -> None:
         self.cells.pop(tag).deleteLater()
 
-    def arrange(self, width: int, is_wanted: Callable[[str], bool]) -> None:
+    def arrange(self, width: int, is_shown: Callable[[str], bool]) -> None:
         """Puts the wanted cells into rows; a large one takes a row of its own."""
-        columns = max(1, (width + theme.GAP) // (LEAST_WIDTH + theme.GAP))
+        columns = max(1, (width + theme.GAP) // (MIN_CHART_WIDTH + theme.GAP))
         each = (width - (columns - 1) * theme.GAP) // columns
         top = column = 0
         shown = 0
-        for tag in sorted(self.cells, key=_order):
+        for tag in sorted(self.cells, key=_sort_key):
             cell = self.cells[tag]
-            cell.setVisible(is_wanted(tag))
-            if not is_wanted(tag):
+            cell.setVisible(is_shown(tag))
+            if not is_shown(tag):
                 continue
             shown += 1
             if column and (cell.is_large or column == columns):
-                top, column = top + HEIGHT + theme.GAP, 0
+                top, column = top + CHART_HEIGHT + theme.GAP, 0
             if cell.is_large:
-                cell.setGeometry(QRect(0, top, width, FACTOR * HEIGHT))
-                top += FACTOR * HEIGHT + theme.GAP
+                cell.setGeometry(QRect(0, top, width, ENLARGED_FACTOR * CHART_HEIGHT))
+                top += ENLARGED_FACTOR * CHART_HEIGHT + theme.GAP
             else:
-                cell.setGeometry(QRect(column * (each + theme.GAP), top, each, HEIGHT))
+                cell.setGeometry(QRect(column * (each + theme.GAP), top, each, CHART_HEIGHT))
                 column += 1
-        self.body.setFixedHeight(max(0, top + (HEIGHT if column else -theme.GAP)))
+        self.body.setFixedHeight(max(0, top + (CHART_HEIGHT if column else -theme.GAP)))
         self.setVisible(shown > 0)
 
 
@@ -152,45 +152,47 @@ class ChartGrid(QScrollArea):
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOn)
         self.crosshair = Crosshair(self)
-        self._clock = Crosshair(self)
+        self._time_crosshair = Crosshair(self)
         """For charts that are always by time, such as hardware."""
-        self._sections: dict[str, Section] = {}
+        self._sections: dict[str, ChartSection] = {}
         self._filter = ""
-        self._weight, self._is_log, self._kind = 0.0, False, "step"
+        self._weight, self._is_log, self._x_kind = 0.0, False, "step"
         self._colour, self._label = QColor(), ""
-        self._inside = QWidget()
-        self._column = QVBoxLayout(self._inside)
+        self._content = QWidget()
+        self._column = QVBoxLayout(self._content)
         self._column.setContentsMargins(0, 0, theme.GAP, theme.GAP)
         self._column.setSpacing(theme.GAP)
         self._column.addStretch(1)
-        self.setWidget(self._inside)
-        self._making = QTimer(self, singleShot=True, interval=0)
-        self._making.timeout.connect(self._make_one)
-        self._feeding = QTimer(self, interval=REDRAW_MS)
-        self._feeding.timeout.connect(self.feed)
-        self.verticalScrollBar().valueChanged.connect(lambda _: self._seek())
+        self.setWidget(self._content)
+        self._build_timer = QTimer(self, singleShot=True, interval=0)
+        self._build_timer.timeout.connect(self._build_next_chart)
+        self._update_timer = QTimer(self, interval=REDRAW_MS)
+        self._update_timer.timeout.connect(self.update_charts)
+        self.verticalScrollBar().valueChanged.connect(lambda _: self._schedule_build())
 
     # --- what is shown
 
-    def show_tags(self, tags: Iterable[str], points: Points, colour: QColor, label: str, timed: Points) -> None:
+    def show_tags(
+        self, tags: Iterable[str], points: TaggedPoints, colour: QColor, label: str, time_based: TaggedPoints
+    ) -> None:
         """The charts of one run: of its tags, and of the tags of `timed`, which have no steps, below them."""
         self._colour, self._label = colour, label
         wanted = {tag: (points, split_tag(tag)[0] or "other", False) for tag in tags}
-        wanted |= dict.fromkeys(timed.tags, (timed, "hardware", True))
+        wanted |= dict.fromkeys(time_based.tags, (time_based, "hardware", True))
         for group, section in self._sections.items():
             for tag in [tag for tag in section.cells if tag not in wanted or wanted[tag][1] != group]:
                 section.remove(tag)
         for tag, (source, group, is_timed) in wanted.items():
             section = self._section(group, is_timed)
             if tag not in section.cells:
-                section.add(Cell(tag, source, is_timed))
+                section.add(ChartCell(tag, source, is_timed))
             elif section.cells[tag].points is not source:
                 section.cells[tag].show_points(source)
         self.arrange()
 
-    def _section(self, group: str, is_last: bool) -> Section:
+    def _section(self, group: str, is_last: bool) -> ChartSection:
         if group not in self._sections:
-            section = Section(group, f"{self._name}.group.{group}", self._seek)
+            section = ChartSection(group, f"{self._name}.group.{group}", self._schedule_build)
             ahead = [name for name in self._sections if is_last or (name < group and name != "hardware")]
             self._sections[group] = section
             self._column.insertWidget(len(ahead), section)
@@ -203,10 +205,10 @@ class ChartGrid(QScrollArea):
         """Those that have been made."""
         return [cell.chart for cell in self._cells() if cell.chart is not None]
 
-    def _stepped_charts(self) -> list[Chart]:
-        return [cell.chart for cell in self._cells() if cell.chart is not None and not cell.is_timed]
+    def _step_charts(self) -> list[Chart]:
+        return [cell.chart for cell in self._cells() if cell.chart is not None and not cell.is_time_based]
 
-    def _cells(self) -> list[Cell]:
+    def _cells(self) -> list[ChartCell]:
         return [cell for section in self._sections.values() for cell in section.cells.values()]
 
     def set_filter(self, text: str) -> None:
@@ -215,18 +217,18 @@ class ChartGrid(QScrollArea):
 
     def set_smoothing(self, weight: float) -> None:
         self._weight = weight
-        for chart in self._stepped_charts():
+        for chart in self._step_charts():
             chart.set_smoothing(weight)
 
     def set_log(self, is_log: bool) -> None:
         self._is_log = is_log
-        for chart in self._stepped_charts():
+        for chart in self._step_charts():
             chart.set_log(is_log)
 
     def set_x_kind(self, kind: str) -> None:
-        self._kind = kind
-        self.crosshair.point(None)
-        self.feed()
+        self._x_kind = kind
+        self.crosshair.move_to(None)
+        self.update_charts()
 
     def reset_zoom(self) -> None:
         for chart in self.charts():
@@ -242,7 +244,7 @@ class ChartGrid(QScrollArea):
         width = self.viewport().width() - theme.GAP
         for section in self._sections.values():
             section.arrange(width, lambda tag: all(word in tag.lower() for word in self._filter.split()))
-        self._seek()
+        self._schedule_build()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -250,50 +252,50 @@ class ChartGrid(QScrollArea):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._feeding.start()
-        self._seek()
+        self._update_timer.start()
+        self._schedule_build()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
-        self._feeding.stop()
+        self._update_timer.stop()
 
     # --- making and feeding what is seen
 
-    def _seen(self) -> list[Cell]:
+    def _visible_cells(self) -> list[ChartCell]:
         """By place: Qt's own visible region leaves out what a child covers, and the chart covers its cell."""
         sight = self.viewport().rect()
         shown = [cell for cell in self._cells() if cell.isVisible()]
         return [cell for cell in shown if sight.intersects(QRect(cell.mapTo(self.viewport(), QPoint()), cell.size()))]
 
-    def _seek(self, *_: Any) -> None:
-        if self.isVisible() and not self._making.isActive():
-            self._making.start()
+    def _schedule_build(self, *_: Any) -> None:
+        if self.isVisible() and not self._build_timer.isActive():
+            self._build_timer.start()
 
-    def _make_one(self) -> None:
+    def _build_next_chart(self) -> None:
         """One at a time: the window stays awake while a page of charts is made."""
-        cell = next((cell for cell in self._seen() if cell.chart is None), None)
+        cell = next((cell for cell in self._visible_cells() if cell.chart is None), None)
         if cell is None:
-            self.feed()
+            self.update_charts()
             return
-        crosshair = self._clock if cell.is_timed else self.crosshair
+        crosshair = self._time_crosshair if cell.is_time_based else self.crosshair
         chart = Chart(split_tag(cell.tag)[1], f"{self._name}.chart.{cell.tag}", crosshair)
         chart.plot.wheel_needs_ctrl = True
-        chart.has_zero = cell.is_timed
-        chart.set_smoothing(0.0 if cell.is_timed else self._weight)
-        chart.set_log(self._is_log and not cell.is_timed)
+        chart.includes_zero = cell.is_time_based
+        chart.set_smoothing(0.0 if cell.is_time_based else self._weight)
+        chart.set_log(self._is_log and not cell.is_time_based)
         chart.expand.show()
-        chart.expand_wanted.connect(lambda: self._enlarge(cell))
-        cell.put_chart(chart)
-        cell.pull(self._kind, self._colour, self._label)
+        chart.expand_requested.connect(lambda: self._toggle_large(cell))
+        cell.set_chart(chart)
+        cell.update_curve(self._x_kind, self._colour, self._label)
         chart.redraw()
-        self._making.start()
+        self._build_timer.start()
 
-    def _enlarge(self, cell: Cell) -> None:
+    def _toggle_large(self, cell: ChartCell) -> None:
         cell.is_large = not cell.is_large
         self.arrange()
         QTimer.singleShot(0, self, lambda: self.ensureWidgetVisible(cell))
 
-    def feed(self) -> None:
+    def update_charts(self) -> None:
         if self.isVisible():
-            for cell in self._seen():
-                cell.pull(self._kind, self._colour, self._label)
+            for cell in self._visible_cells():
+                cell.update_curve(self._x_kind, self._colour, self._label)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
-PERIOD_MS = 33
+UPDATE_INTERVAL_MS = 33
 """A mouse tells of its moves more often than anyone can read."""
 
 
@@ -15,10 +15,10 @@ class Crosshair(QObject):
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self.x: float | None = None
-        self._timer = QTimer(self, singleShot=True, interval=PERIOD_MS)
+        self._timer = QTimer(self, singleShot=True, interval=UPDATE_INTERVAL_MS)
         self._timer.timeout.connect(lambda: self.moved.emit(self.x))
 
-    def point(self, x: float | None) -> None:
+    def move_to(self, x: float | None) -> None:
         if x != self.x:
             self.x = x
             if not self._timer.isActive():

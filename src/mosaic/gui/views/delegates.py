@@ -12,13 +12,13 @@ from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPixmap
 from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
 from mosaic.gui import theme
-from mosaic.gui.models.runs_table import COLUMNS, RunsTable
-from mosaic.gui.views import words
+from mosaic.gui.models.runs_table import COLUMNS, RunsTableModel
+from mosaic.gui.views import formatting
 
 Index = QModelIndex | QPersistentModelIndex
-DOT = 8
-ICON = 16
-PAD = 8
+DOT_SIZE = 8
+ICON_SIZE = 16
+PADDING = 8
 BAR_HEIGHT = 2
 _SELECTED = QStyle.StateFlag.State_Selected
 
@@ -30,7 +30,7 @@ def row_height() -> int:
 class CellDelegate(QStyledItemDelegate):
     """Rows of one height; what is chosen is marked by its background alone."""
 
-    WIDTH = 2 * PAD
+    EXTRA_WIDTH = 2 * PADDING
     """What a cell needs beside its text."""
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
@@ -38,14 +38,14 @@ class CellDelegate(QStyledItemDelegate):
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         rect: QRect = option.rect
-        _fill(painter, option, rect)
-        _write(painter, rect, PAD, str(index.data() or ""))
+        _fill_background(painter, option, rect)
+        _draw_text(painter, rect, PADDING, str(index.data() or ""))
 
 
 class RunDelegate(CellDelegate):
     """A cell of the runs' table: one question to the model for all that is painted."""
 
-    def __init__(self, table: RunsTable, parent: QObject) -> None:
+    def __init__(self, table: RunsTableModel, parent: QObject) -> None:
         super().__init__(parent)
         self._table = table
 
@@ -55,72 +55,78 @@ class RunDelegate(CellDelegate):
         if view is None:
             return
         rect: QRect = option.rect
-        _fill(painter, option, rect)
+        _fill_background(painter, option, rect)
         column = COLUMNS[index.column()]
-        self.paint_run(painter, rect, view, column.text(view), column.is_right)
+        self.paint_run(painter, rect, view, column.text(view), column.is_right_aligned)
 
-    def paint_run(self, painter: QPainter, rect: QRect, view: dict[str, Any], text: str, is_right: bool) -> None:
-        _write(painter, rect, PAD, text, is_right)
+    def paint_run(
+        self, painter: QPainter, rect: QRect, view: dict[str, Any], text: str, is_right_aligned: bool
+    ) -> None:
+        _draw_text(painter, rect, PADDING, text, is_right_aligned)
 
 
 class StateDelegate(RunDelegate):
     """● icon word."""
 
-    WIDTH = PAD + DOT + 6 + ICON + 4 + PAD
+    EXTRA_WIDTH = PADDING + DOT_SIZE + 6 + ICON_SIZE + 4 + PADDING
 
-    def __init__(self, table: RunsTable, parent: QObject) -> None:
+    def __init__(self, table: RunsTableModel, parent: QObject) -> None:
         super().__init__(table, parent)
         self._icons: dict[tuple[str, bool, float], QPixmap] = {}
 
-    def paint_run(self, painter: QPainter, rect: QRect, view: dict[str, Any], text: str, is_right: bool) -> None:
+    def paint_run(
+        self, painter: QPainter, rect: QRect, view: dict[str, Any], text: str, is_right_aligned: bool
+    ) -> None:
         middle = rect.center().y()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(theme.run_colour(view["run_id"]))
-        painter.drawEllipse(QRectF(rect.left() + PAD, middle + 0.5 - DOT / 2, DOT, DOT))
+        painter.drawEllipse(QRectF(rect.left() + PADDING, middle + 0.5 - DOT_SIZE / 2, DOT_SIZE, DOT_SIZE))
         painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
-        left = PAD + DOT + 6
-        painter.drawPixmap(QPointF(rect.left() + left, middle - ICON // 2 + 1), self._icon(text, painter))
-        _write(painter, rect, left + ICON + 4, text)
+        left = PADDING + DOT_SIZE + 6
+        painter.drawPixmap(QPointF(rect.left() + left, middle - ICON_SIZE // 2 + 1), self._icon(text, painter))
+        _draw_text(painter, rect, left + ICON_SIZE + 4, text)
 
     def _icon(self, state: str, painter: QPainter) -> QPixmap:
         """Drawing a glyph anew for each row would take most of the time."""
         scale = painter.device().devicePixelRatioF()
         key = (state, theme.is_dark(), scale)
         if key not in self._icons:
-            self._icons[key] = theme.state_icon(state).pixmap(QSize(ICON, ICON), scale)
+            self._icons[key] = theme.state_icon(state).pixmap(QSize(ICON_SIZE, ICON_SIZE), scale)
         return self._icons[key]
 
 
 class ProgressDelegate(RunDelegate):
     """The percentage, and a thin bar under it while there is a way to go."""
 
-    def paint_run(self, painter: QPainter, rect: QRect, view: dict[str, Any], text: str, is_right: bool) -> None:
-        _write(painter, rect, PAD, text, is_right)
-        part = words.progress(view)
+    def paint_run(
+        self, painter: QPainter, rect: QRect, view: dict[str, Any], text: str, is_right_aligned: bool
+    ) -> None:
+        _draw_text(painter, rect, PADDING, text, is_right_aligned)
+        part = formatting.progress_fraction(view)
         if part is None or part >= 1:
             return
         t = theme.tokens()
-        left, top, width = rect.left() + PAD, rect.bottom() - BAR_HEIGHT, rect.width() - 2 * PAD
+        left, top, width = rect.left() + PADDING, rect.bottom() - BAR_HEIGHT, rect.width() - 2 * PADDING
         painter.fillRect(left, top, width, BAR_HEIGHT, QColor(t.line))
         colour = t.muted if view["stage"] == "finished" else t.accent
         painter.fillRect(left, top, round(width * part), BAR_HEIGHT, QColor(colour))
 
 
-def _write(painter: QPainter, rect: QRect, left: int, text: str, is_right: bool = False) -> None:
+def _draw_text(painter: QPainter, rect: QRect, left: int, text: str, is_right_aligned: bool = False) -> None:
     """In the middle of the height; what has no room is cut."""
     metrics = painter.fontMetrics()
-    room = rect.width() - left - PAD
+    room = rect.width() - left - PADDING
     width = metrics.horizontalAdvance(text)
-    if width > room + PAD // 2:
+    if width > room + PADDING // 2:
         text = metrics.elidedText(text, Qt.TextElideMode.ElideRight, room)
         width = room
-    x = rect.right() - PAD - width + 1 if is_right else rect.left() + left
+    x = rect.right() - PADDING - width + 1 if is_right_aligned else rect.left() + left
     t = theme.tokens()
     painter.setPen(QColor(t.muted if text == "–" else t.text))
     painter.drawText(QPointF(x, rect.top() + (rect.height() + metrics.ascent() - metrics.descent()) / 2), text)
 
 
-def _fill(painter: QPainter, option: QStyleOptionViewItem, rect: QRect) -> None:
+def _fill_background(painter: QPainter, option: QStyleOptionViewItem, rect: QRect) -> None:
     if _SELECTED in option.state:
         painter.fillRect(rect, QColor(theme.tokens().raised))

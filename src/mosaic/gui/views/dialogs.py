@@ -23,14 +23,14 @@ from PySide6.QtWidgets import (
 
 import mosaic
 from mosaic.gui import theme
-from mosaic.gui.views.made import named
-from mosaic.gui.views.palette import Palette
+from mosaic.gui.views.command_palette import CommandPalette
+from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
-    from mosaic.gui.window import MakeDialog, Window
+    from mosaic.gui.main_window import DialogFactory, MainWindow
 
-FURTHER_KEYS = (
+EXTRA_SHORTCUTS = (
     ("Space", "Pause or go on with the chosen run, in the list of runs"),
     ("Arrows, Home, End", "Move in lists and tables"),
     ("Esc", "Close what is open on top"),
@@ -39,8 +39,8 @@ FURTHER_KEYS = (
 )
 
 
-def _dialog(window: Window, name: str, title: str, width: int, height: int) -> tuple[QDialog, QVBoxLayout]:
-    dialog = named(QDialog(window), name)
+def _create_dialog(window: MainWindow, name: str, title: str, width: int, height: int) -> tuple[QDialog, QVBoxLayout]:
+    dialog = with_object_name(QDialog(window), name)
     dialog.setWindowTitle(title)
     dialog.resize(min(width, window.width() - 64), min(height, window.height() - 64))
     column = QVBoxLayout(dialog)
@@ -49,26 +49,26 @@ def _dialog(window: Window, name: str, title: str, width: int, height: int) -> t
     return dialog, column
 
 
-def _finish(dialog: QDialog, column: QVBoxLayout) -> QDialogButtonBox:
+def _add_close_button(dialog: QDialog, column: QVBoxLayout) -> QDialogButtonBox:
     buttons = QDialogButtonBox(QDialogButtonBox.StandardButton.Close)
     buttons.rejected.connect(dialog.reject)
     column.addWidget(buttons)
     return buttons
 
 
-def guide(window: Window, _: Workbench) -> QDialog:
+def help_dialog(window: MainWindow, _: Workbench) -> QDialog:
     """What the widget in focus says about itself; where it says nothing, the guide."""
-    said = _words_of(QApplication.focusWidget())
-    dialog, column = _dialog(window, "help", "Help", 720, 240 if said else 600)
-    text = named(QTextBrowser(), "help.text")
+    said = _whats_this_text(QApplication.focusWidget())
+    dialog, column = _create_dialog(window, "help", "Help", 720, 240 if said else 600)
+    text = with_object_name(QTextBrowser(), "help.text")
     text.setOpenExternalLinks(True)
     text.setMarkdown(said or (resources.files("mosaic.gui") / "guide.md").read_text(encoding="utf-8"))
     column.addWidget(text, 1)
-    _finish(dialog, column)
+    _add_close_button(dialog, column)
     return dialog
 
 
-def _words_of(widget: QWidget | None) -> str:
+def _whats_this_text(widget: QWidget | None) -> str:
     while widget is not None:
         if widget.whatsThis():
             return widget.whatsThis()
@@ -76,14 +76,14 @@ def _words_of(widget: QWidget | None) -> str:
     return ""
 
 
-def shortcuts(window: Window, _: Workbench) -> QDialog:
-    dialog, column = _dialog(window, "shortcuts", "Keyboard shortcuts", 560, 600)
+def shortcuts_dialog(window: MainWindow, _: Workbench) -> QDialog:
+    dialog, column = _create_dialog(window, "shortcuts", "Keyboard shortcuts", 560, 600)
     rows = [
         (window.action(row.id).shortcut().toString(QKeySequence.SequenceFormat.NativeText), row.title)
-        for row in window.table
+        for row in window.action_table
     ]
-    rows = [row for row in rows if row[0]] + list(FURTHER_KEYS)
-    table = named(QTableWidget(len(rows), 2), "shortcuts.table")
+    rows = [row for row in rows if row[0]] + list(EXTRA_SHORTCUTS)
+    table = with_object_name(QTableWidget(len(rows), 2), "shortcuts.table")
     table.setHorizontalHeaderLabels(["Keys", "What they do"])
     table.verticalHeader().hide()
     table.setShowGrid(False)
@@ -96,21 +96,21 @@ def shortcuts(window: Window, _: Workbench) -> QDialog:
     table.horizontalHeader().setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
     table.horizontalHeader().setStretchLastSection(True)
     column.addWidget(table, 1)
-    _finish(dialog, column)
+    _add_close_button(dialog, column)
     return dialog
 
 
-def about(window: Window, workbench: Workbench) -> QDialog:
-    dialog, column = _dialog(window, "about", "About MOSAIC", 480, 300)
+def about_dialog(window: MainWindow, workbench: Workbench) -> QDialog:
+    dialog, column = _create_dialog(window, "about", "About MOSAIC", 480, 300)
     title = QLabel(f"MOSAIC {mosaic.__version__}")
-    title.setFont(theme.heading())
+    title.setFont(theme.heading_font())
     column.addWidget(title)
     facts = "\n".join(f"{name:<12}{value}" for name, value in versions(workbench))
-    text = named(QLabel(facts), "about.facts")
-    text.setFont(theme.monospace())
+    text = with_object_name(QLabel(facts), "about.facts")
+    text.setFont(theme.monospace_font())
     text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
     column.addWidget(text, 1)
-    buttons = _finish(dialog, column)
+    buttons = _add_close_button(dialog, column)
     copy = buttons.addButton("Copy", QDialogButtonBox.ButtonRole.ActionRole)
     copy.clicked.connect(lambda: QGuiApplication.clipboard().setText(f"MOSAIC {mosaic.__version__}\n{facts}"))
     return dialog
@@ -130,4 +130,9 @@ def versions(workbench: Workbench) -> list[tuple[str, str]]:
     ]
 
 
-DIALOGS: dict[str, MakeDialog] = {"palette": Palette, "help": guide, "shortcuts": shortcuts, "about": about}
+DIALOGS: dict[str, DialogFactory] = {
+    "palette": CommandPalette,
+    "help": help_dialog,
+    "shortcuts": shortcuts_dialog,
+    "about": about_dialog,
+}

@@ -49,7 +49,7 @@ class JsonView(QPlainTextEdit):
         self.restyle()
 
     def restyle(self) -> None:
-        self.setFont(theme.monospace())
+        self.setFont(theme.monospace_font())
         self._highlighter.restyle()
 
     def show_json(self, data: Any) -> None:

@@ -8,9 +8,9 @@ from PySide6.QtCore import QEvent, QObject, Qt, QTimer
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.views.made import named
+from mosaic.gui.views.widgets import with_object_name
 
-SHOWN_MS = {"info": 5000, "good": 5000, "warning": 9000, "bad": 15000}
+DURATION_MS = {"info": 5000, "good": 5000, "warning": 9000, "bad": 15000}
 ICONS = {"info": "mdi6.information", "good": "mdi6.check-circle", "warning": "mdi6.alert", "bad": "mdi6.close-circle"}
 
 
@@ -23,16 +23,16 @@ class Banner(QFrame):
         row = QHBoxLayout(self)
         row.setContentsMargins(theme.MARGIN, 6, theme.MARGIN, 6)
         self._icon = QLabel()
-        self.label = named(QLabel(), "banner")
+        self.label = with_object_name(QLabel(), "banner")
         self.label.setWordWrap(True)
         row.addWidget(self._icon)
         row.addWidget(self.label, 1)
         self.hide()
 
-    def say(self, text: str, why: str = "") -> None:
+    def show_text(self, text: str, tooltip: str = "") -> None:
         self._icon.setPixmap(theme.icon("mdi6.alert", "warning").pixmap(18, 18))
         self.label.setText(text)
-        self.label.setToolTip(why)
+        self.label.setToolTip(tooltip)
         self.show()
 
 
@@ -42,7 +42,7 @@ class Messages(QObject):
     def __init__(self, window: QWidget) -> None:
         super().__init__(window)
         self._window = window
-        self._frame = named(QFrame(window), "message")
+        self._frame = with_object_name(QFrame(window), "message")
         row = QHBoxLayout(self._frame)
         row.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
         self._icon = QLabel()
@@ -51,9 +51,9 @@ class Messages(QObject):
         self.label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         row.addWidget(self._icon)
         row.addWidget(self.label, 1)
-        self._button = named(QPushButton(), "message.button")
-        self._button.clicked.connect(self._act_on_offer)
-        self._act: Callable[[], None] | None = None
+        self._button = with_object_name(QPushButton(), "message.button")
+        self._button.clicked.connect(self._run_action)
+        self._action: Callable[[], None] | None = None
         row.addWidget(self._button)
         self._frame.hide()
         self._timer = QTimer(self, singleShot=True)
@@ -61,19 +61,19 @@ class Messages(QObject):
         window.installEventFilter(self)
         self._frame.installEventFilter(self)
 
-    def show_offer(self, text: str, title: str, act: Callable[[], None]) -> None:
+    def show_action(self, text: str, title: str, action: Callable[[], None]) -> None:
         """A message with a button that does something about it; it stays as long as a warning."""
         self.show_message(text, "info")
-        self._act = act
+        self._action = action
         self._button.setText(title)
         self._button.show()
         self._place()
-        self._timer.start(SHOWN_MS["warning"])
+        self._timer.start(DURATION_MS["warning"])
 
-    def _act_on_offer(self) -> None:
+    def _run_action(self) -> None:
         self._frame.hide()
-        if self._act is not None:
-            self._act()
+        if self._action is not None:
+            self._action()
 
     def show_message(self, text: str, kind: str = "info") -> None:
         self._button.hide()
@@ -87,7 +87,7 @@ class Messages(QObject):
         self._place()
         self._frame.show()
         self._frame.raise_()
-        self._timer.start(SHOWN_MS[kind])
+        self._timer.start(DURATION_MS[kind])
 
     def _place(self) -> None:
         width = min(720, self._window.width() - 64)

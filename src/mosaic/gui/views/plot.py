@@ -13,15 +13,15 @@ from PySide6.QtGui import QMouseEvent, QPainter, QPainterPath, QWheelEvent
 from PySide6.QtWidgets import QGraphicsGridLayout, QGraphicsWidget, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.models.curve import Floats, round_step
-from mosaic.gui.views.words import duration
+from mosaic.gui.models.curve_model import Floats, round_step
+from mosaic.gui.views.formatting import format_duration
 
-ROUND_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
-WHEEL_ZOOM = 0.8
+TIME_TICK_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+WHEEL_ZOOM_FACTOR = 0.8
 """What is left of the range after one notch."""
 
 
-def tick_words(values: list[float], spacing: float) -> list[str]:
+def format_ticks(values: list[float], spacing: float) -> list[str]:
     """Round numbers, SI-shortened, with just the digits that tell neighbours apart."""
     largest = max((abs(value) for value in values), default=0.0)
     if 0 < largest < 1e-3:
@@ -36,7 +36,7 @@ class Axis(pg.AxisItem):  # type: ignore[misc]
         super().__init__(orientation, maxTickLength=0)
         self.kind = "number"
         """Or `relative` (seconds), `wall` (seconds since the epoch) or `log` (powers of ten)."""
-        self._apart, self._most = (32, 8) if orientation == "left" else (64, 12)
+        self._min_spacing_px, self._max_ticks = (32, 8) if orientation == "left" else (64, 12)
         """Pixels between ticks at least, and how many of them at most."""
         self.enableAutoSIPrefix(False)
         self.setStyle(autoExpandTextSpace=False, hideOverlappingLabels=False, tickTextOffset=6)
@@ -45,8 +45,8 @@ class Axis(pg.AxisItem):  # type: ignore[misc]
         else:
             self.setHeight(22)
 
-    def paint_in(self, tokens: theme.Tokens) -> None:
-        self.setTickFont(theme.small())
+    def apply_theme(self, tokens: theme.Tokens) -> None:
+        self.setTickFont(theme.small_font())
         self.setTextPen(tokens.muted)
         self.setPen(pg.mkPen(None))
         self.setTickPen(tokens.line if theme.is_dark() else tokens.faint)
@@ -66,35 +66,35 @@ class Axis(pg.AxisItem):  # type: ignore[misc]
         span = maxVal - minVal
         if span <= 0 or size <= 0:
             return []
-        most = min(self._most, max(2.0, size / self._apart))
+        most = min(self._max_ticks, max(2.0, size / self._min_spacing_px))
         if self.kind == "log":
             return _log_ticks(minVal, maxVal, most)
         spacing = round_step(span / most)
         if self.kind in ("relative", "wall") and spacing >= 1:
             days = 86400 * round_step(span / most / 86400)
-            spacing = next((float(each) for each in ROUND_SECONDS if each >= span / most), days)
+            spacing = next((float(each) for each in TIME_TICK_STEPS_S if each >= span / most), days)
         first, last = math.ceil(minVal / spacing - 1e-6), math.floor(maxVal / spacing + 1e-6)
         return [(spacing, np.arange(first, last + 1, dtype=np.float64) * spacing)]
 
     def tickStrings(self, values: Floats, scale: float, spacing: float) -> list[str]:
         if self.kind == "log":
-            return [tick_words([10**value], 10 ** math.floor(value + 1e-9))[0] for value in values]
+            return [format_ticks([10**value], 10 ** math.floor(value + 1e-9))[0] for value in values]
         if self.kind == "relative":
             return [
-                "0" if not value else f"{value:.0f}s" if value < 60 and spacing >= 1 else duration(value)
+                "0" if not value else f"{value:.0f}s" if value < 60 and spacing >= 1 else format_duration(value)
                 for value in values
             ]
         if self.kind == "wall":
             form = "%H:%M:%S" if spacing < 60 else "%H:%M" if spacing < 86400 else "%b %d"
             return [time.strftime(form, time.localtime(value)) for value in values]
-        return tick_words([float(value) for value in values], spacing)
+        return format_ticks([float(value) for value in values], spacing)
 
 
-def _log_ticks(low: float, high: float, most: float) -> list[tuple[float, Floats]]:
+def _log_ticks(low: float, high: float, max_ticks: float) -> list[tuple[float, Floats]]:
     if high - low >= 1:
-        stride = max(1, math.ceil((high - low) / most))
+        stride = max(1, math.ceil((high - low) / max_ticks))
         return [(1.0, np.arange(math.ceil(low - 1e-6), math.floor(high + 1e-6) + 1, stride, dtype=np.float64))]
-    spacing = round_step((10**high - 10**low) / most)
+    spacing = round_step((10**high - 10**low) / max_ticks)
     ticks = np.arange(math.ceil(10**low / spacing), math.floor(10**high / spacing) + 1) * spacing
     return [(1.0, np.log10(ticks[ticks > 0]).astype(np.float64))]
 
@@ -132,22 +132,22 @@ class Band(pg.GraphicsObject):  # type: ignore[misc]
         painter.fillPath(self._path, self._brush)
 
 
-class _View(pg.ViewBox):  # type: ignore[misc]
+class _PlotViewBox(pg.ViewBox):  # type: ignore[misc]
     """Left drag marks a range of x, Shift or the middle button pans; everything else is the chart's."""
 
     def __init__(self, plot: Plot) -> None:
         super().__init__(enableMenu=False, defaultPadding=0.0)
         self._plot = plot
         self.disableAutoRange()
-        self._mark = pg.LinearRegionItem(movable=False)
-        self._mark.hide()
-        self.addItem(self._mark, ignoreBounds=True)
+        self._selection = pg.LinearRegionItem(movable=False)
+        self._selection.hide()
+        self.addItem(self._selection, ignoreBounds=True)
 
-    def paint_in(self, tokens: theme.Tokens) -> None:
+    def apply_theme(self, tokens: theme.Tokens) -> None:
         colour = pg.mkColor(tokens.accent)
         colour.setAlphaF(0.18)
-        self._mark.setBrush(pg.mkBrush(colour))
-        for line in self._mark.lines:
+        self._selection.setBrush(pg.mkBrush(colour))
+        for line in self._selection.lines:
             line.setPen(pg.mkPen(tokens.accent))
 
     def mouseDragEvent(self, ev: Any, axis: int | None = None) -> None:
@@ -159,30 +159,30 @@ class _View(pg.ViewBox):  # type: ignore[misc]
         if is_pan or axis is not None:
             moved = self.mapToView(ev.lastPos()).x() - now
             low, high = self.viewRange()[0]
-            self._plot.zoomed.emit(low + moved, high + moved)
+            self._plot.zoom_requested.emit(low + moved, high + moved)
         elif ev.isFinish():
-            self._mark.hide()
+            self._selection.hide()
             if abs(ev.pos().x() - ev.buttonDownPos().x()) > 4:
-                self._plot.zoomed.emit(min(begin, now), max(begin, now))
+                self._plot.zoom_requested.emit(min(begin, now), max(begin, now))
         else:
-            self._mark.setRegion((begin, now))
-            self._mark.show()
+            self._selection.setRegion((begin, now))
+            self._selection.show()
 
     def wheelEvent(self, ev: Any, axis: int | None = None) -> None:
         ev.accept()
-        factor = WHEEL_ZOOM ** (ev.delta() / 120)
+        factor = WHEEL_ZOOM_FACTOR ** (ev.delta() / 120)
         centre = self.mapToView(ev.pos()).x()
         low, high = self.viewRange()[0]
-        self._plot.zoomed.emit(centre - (centre - low) * factor, centre + (high - centre) * factor)
+        self._plot.zoom_requested.emit(centre - (centre - low) * factor, centre + (high - centre) * factor)
 
 
 class Plot(pg.GraphicsView):  # type: ignore[misc]
     """Much lighter than pyqtgraph's PlotWidget, whose menus alone take longer to make than all of this."""
 
-    zoomed = Signal(float, float)
+    zoom_requested = Signal(float, float)
     """The user would like to see this range of x."""
-    reset_wanted = Signal()
-    pointed = Signal(object)
+    reset_requested = Signal()
+    hover_changed = Signal(object)
     """The x under the mouse; None when it left."""
     resized = Signal()
 
@@ -192,7 +192,7 @@ class Plot(pg.GraphicsView):  # type: ignore[misc]
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.wheel_needs_ctrl = False
         """Where the page scrolls, the wheel alone is for the page."""
-        self.view = _View(self)
+        self.view = _PlotViewBox(self)
         self.left, self.bottom = Axis("left"), Axis("bottom")
         middle = QGraphicsWidget()
         grid = QGraphicsGridLayout(middle)
@@ -205,37 +205,37 @@ class Plot(pg.GraphicsView):  # type: ignore[misc]
         for axis in (self.left, self.bottom):
             axis.linkToView(self.view)
             axis.setZValue(-1000)  # the grid lies behind the data
-        self.cross = pg.InfiniteLine(angle=90)
-        self.cross.hide()
-        self.view.addItem(self.cross, ignoreBounds=True)
+        self.crosshair_line = pg.InfiniteLine(angle=90)
+        self.crosshair_line.hide()
+        self.view.addItem(self.crosshair_line, ignoreBounds=True)
         self.view.sigResized.connect(lambda *_: self.resized.emit())
-        self.paint_in(theme.tokens())
+        self.apply_theme(theme.tokens())
 
-    def paint_in(self, tokens: theme.Tokens) -> None:
+    def apply_theme(self, tokens: theme.Tokens) -> None:
         self.setBackground(tokens.surface)
-        self.left.paint_in(tokens)
-        self.bottom.paint_in(tokens)
-        self.view.paint_in(tokens)
-        self.cross.setPen(pg.mkPen(tokens.muted, width=1, style=Qt.PenStyle.DashLine))
+        self.left.apply_theme(tokens)
+        self.bottom.apply_theme(tokens)
+        self.view.apply_theme(tokens)
+        self.crosshair_line.setPen(pg.mkPen(tokens.muted, width=1, style=Qt.PenStyle.DashLine))
 
-    def show_cross(self, x: float | None) -> None:
-        self.cross.setVisible(x is not None)
+    def show_crosshair(self, x: float | None) -> None:
+        self.crosshair_line.setVisible(x is not None)
         if x is not None:
-            self.cross.setValue(x)
+            self.crosshair_line.setValue(x)
 
     def mouseMoveEvent(self, ev: QMouseEvent) -> None:
         super().mouseMoveEvent(ev)
         place = self.view.mapFromScene(self.mapToScene(ev.position().toPoint()))
         inside = self.view.rect().contains(QPointF(place))
-        self.pointed.emit(self.view.mapToView(place).x() if inside else None)
+        self.hover_changed.emit(self.view.mapToView(place).x() if inside else None)
 
     def mouseDoubleClickEvent(self, ev: QMouseEvent) -> None:
         if ev.button() == Qt.MouseButton.LeftButton:
-            self.reset_wanted.emit()
+            self.reset_requested.emit()
 
     def leaveEvent(self, ev: QEvent) -> None:
         super().leaveEvent(ev)
-        self.pointed.emit(None)
+        self.hover_changed.emit(None)
 
     def wheelEvent(self, ev: QWheelEvent) -> None:
         if self.wheel_needs_ctrl and not ev.modifiers() & Qt.KeyboardModifier.ControlModifier:

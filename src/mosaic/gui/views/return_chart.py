@@ -7,11 +7,11 @@ from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.models.feed import Feed
+from mosaic.gui.models.curve_feed import CurveFeed
 from mosaic.gui.models.series import RETURN_TAG
 from mosaic.gui.views.chart import REDRAW_MS, Chart
-from mosaic.gui.views.smoothing import DEFAULT
-from mosaic.gui.views.words import run_title
+from mosaic.gui.views.formatting import run_title
+from mosaic.gui.views.smoothing import DEFAULT_SMOOTHING
 from mosaic.gui.workbench import Workbench
 
 
@@ -20,33 +20,33 @@ class ReturnChart(QWidget):
         super().__init__()
         self._workbench = workbench
         self._run_id = ""
-        self._feed: Feed | None = None
+        self._feed: CurveFeed | None = None
         self.chart = Chart("Return", name)
-        self.chart.set_smoothing(workbench.settings.get("chart_smoothing", DEFAULT))
-        self.chart.set_hint("No episode has ended yet")
+        self.chart.set_smoothing(workbench.settings.get("chart_smoothing", DEFAULT_SMOOTHING))
+        self.chart.set_empty_text("No episode has ended yet")
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.addWidget(self.chart)
         self._timer = QTimer(self, interval=REDRAW_MS)
-        self._timer.timeout.connect(self._pull)
+        self._timer.timeout.connect(self._update_curve)
         workbench.theme_changed.connect(self.chart.repaint_theme)
 
     def show_run(self, run_id: str) -> None:
         if run_id != self._run_id:
             self._run_id = run_id
             view = self._workbench.runs.get(run_id) or {"run_id": run_id}
-            curve = self.chart.put_curve("run", run_title(view), theme.run_colour(run_id))
-            self._feed = Feed(self._workbench.series(run_id), RETURN_TAG, curve)
+            curve = self.chart.ensure_curve("run", run_title(view), theme.run_colour(run_id))
+            self._feed = CurveFeed(self._workbench.series(run_id), RETURN_TAG, curve)
             self.chart.reset_zoom()
-        self._pull()
+        self._update_curve()
 
-    def _pull(self) -> None:
-        if self._feed is not None and self._feed.pull("step"):
-            self.chart.touch()
+    def _update_curve(self) -> None:
+        if self._feed is not None and self._feed.update("step"):
+            self.chart.schedule_redraw()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self.chart.set_smoothing(self._workbench.settings.get("chart_smoothing", DEFAULT))
+        self.chart.set_smoothing(self._workbench.settings.get("chart_smoothing", DEFAULT_SMOOTHING))
         self._timer.start()
 
     def hideEvent(self, event: QHideEvent) -> None:

@@ -9,30 +9,30 @@ from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QScrollArea, QSizePolicy, QToolButton, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.views.flow import Flow
-from mosaic.gui.views.made import named
-from mosaic.gui.views.words import run_title
+from mosaic.gui.views.flow_layout import FlowLayout
+from mosaic.gui.views.formatting import run_title
+from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Json
 
-ROWS_SEEN = 2
-DOT = 10
+VISIBLE_ROWS = 2
+DOT_SIZE = 10
 
 
-def dot(colour: QColor) -> QPixmap:
-    pixmap = QPixmap(2 * DOT, 2 * DOT)
+def dot_pixmap(colour: QColor) -> QPixmap:
+    pixmap = QPixmap(2 * DOT_SIZE, 2 * DOT_SIZE)
     pixmap.setDevicePixelRatio(2)
     pixmap.fill(Qt.GlobalColor.transparent)
     painter = QPainter(pixmap)
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.setPen(Qt.PenStyle.NoPen)
     painter.setBrush(colour)
-    painter.drawEllipse(0, 0, DOT, DOT)
+    painter.drawEllipse(0, 0, DOT_SIZE, DOT_SIZE)
     painter.end()
     return pixmap
 
 
 def dot_icon(colour: QColor) -> QIcon:
-    return QIcon(dot(colour))
+    return QIcon(dot_pixmap(colour))
 
 
 class Chip(QFrame):
@@ -41,16 +41,16 @@ class Chip(QFrame):
     def __init__(self, view: Json) -> None:
         super().__init__()
         run_id = view["run_id"]
-        named(self, f"chip.{run_id}")
+        with_object_name(self, f"chip.{run_id}")
         self.setProperty("chip", True)
         row = QHBoxLayout(self)
         row.setContentsMargins(theme.GAP, 2, 2, 2)
         row.setSpacing(theme.GAP // 2)
         colour = QLabel()
-        colour.setPixmap(dot(theme.run_colour(run_id)))
+        colour.setPixmap(dot_pixmap(theme.run_colour(run_id)))
         title = QLabel(run_title(view))
         title.setToolTip(run_id)
-        cross = named(QToolButton(), f"chip.{run_id}.remove")
+        cross = with_object_name(QToolButton(), f"chip.{run_id}.remove")
         cross.setProperty("flat", True)
         cross.setIcon(theme.icon("mdi6.close", "muted"))
         cross.setIconSize(QSize(12, 12))
@@ -71,9 +71,9 @@ class RunChips(QScrollArea):
         self.setWidgetResizable(True)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        self._inside = QWidget()
-        self._flow = Flow(self._inside)
-        self.setWidget(self._inside)
+        self._content = QWidget()
+        self._flow = FlowLayout(self._content)
+        self.setWidget(self._content)
         self._views: Sequence[Json] = ()
 
     def show_runs(self, views: Sequence[Json]) -> None:
@@ -87,19 +87,19 @@ class RunChips(QScrollArea):
             chip = Chip(view)
             chip.removed.connect(self.removed)
             self._flow.addWidget(chip)
-        self._fit()
+        self._update_height()
 
     def repaint_theme(self) -> None:
         self.show_runs(self._views)
 
-    def _fit(self) -> None:
+    def _update_height(self) -> None:
         item = self._flow.itemAt(0)
         if item is None:
             self.setFixedHeight(0)
             return
         row = item.sizeHint().height() + self._flow.spacing()
-        self.setFixedHeight(min(ROWS_SEEN * row, self._flow.heightForWidth(self.viewport().width())) + 2)
+        self.setFixedHeight(min(VISIBLE_ROWS * row, self._flow.heightForWidth(self.viewport().width())) + 2)
 
     def resizeEvent(self, event: object) -> None:
         super().resizeEvent(event)  # type: ignore[arg-type]
-        self._fit()
+        self._update_height()

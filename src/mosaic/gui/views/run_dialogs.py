@@ -26,15 +26,15 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.gui import theme
-from mosaic.gui.views.made import accent_button, muted, named
-from mosaic.gui.views.words import run_title, short_id
-from mosaic.plugins.payloads import differences
+from mosaic.gui.views.formatting import run_title, short_id
+from mosaic.gui.views.widgets import accent_button, muted_label, with_object_name
+from mosaic.plugins.run_payloads import diff_settings
 
 Json = dict[str, Any]
-MOST_STEPS = 2_000_000_000
+MAX_STEPS = 2_000_000_000
 
 
-def _column(dialog: QDialog, title: str) -> QVBoxLayout:
+def _create_layout(dialog: QDialog, title: str) -> QVBoxLayout:
     dialog.setWindowTitle(title)
     column = QVBoxLayout(dialog)
     column.setContentsMargins(theme.MARGIN, theme.MARGIN, theme.MARGIN, theme.MARGIN)
@@ -42,34 +42,36 @@ def _column(dialog: QDialog, title: str) -> QVBoxLayout:
     return column
 
 
-def _buttons(dialog: QDialog, column: QVBoxLayout, done: QPushButton) -> None:
+def _add_buttons(dialog: QDialog, column: QVBoxLayout, accept_button: QPushButton) -> None:
     row = QDialogButtonBox()
-    row.addButton(done, QDialogButtonBox.ButtonRole.AcceptRole)
+    row.addButton(accept_button, QDialogButtonBox.ButtonRole.AcceptRole)
     row.addButton("Cancel", QDialogButtonBox.ButtonRole.RejectRole)
     row.accepted.connect(dialog.accept)
     row.rejected.connect(dialog.reject)
-    done.setDefault(True)
+    accept_button.setDefault(True)
     column.addSpacing(theme.GAP)
     column.addWidget(row)
 
 
 class ResumeDialog(QDialog):
-    wanted = Signal(int)
+    steps_chosen = Signal(int)
     """The total of steps; 0: as many as it was asked for at first."""
 
     def __init__(self, view: Json, parent: QWidget | None) -> None:
         super().__init__(parent)
-        named(self, "resume")
-        column = _column(self, "Resume run")
+        with_object_name(self, "resume")
+        column = _create_layout(self, "Resume run")
         done, total = view.get("global_step") or 0, view.get("total_timesteps") or 0
         checkpoint = view["checkpoint_step"]
         column.addWidget(QLabel(run_title(view)))
         column.addWidget(
-            muted(f"It has done {done:,} of {total:,} steps and goes on from its checkpoint at step {checkpoint:,}.")
+            muted_label(
+                f"It has done {done:,} of {total:,} steps and goes on from its checkpoint at step {checkpoint:,}."
+            )
         )
         self._total = total if view.get("outcome") != "succeeded" else None
-        self._steps = named(QSpinBox(), "resume.steps")
-        self._steps.setRange(checkpoint + 1, MOST_STEPS)
+        self._steps = with_object_name(QSpinBox(), "resume.steps")
+        self._steps.setRange(checkpoint + 1, MAX_STEPS)
         self._steps.setSingleStep(max(1, total // 10))
         self._steps.setGroupSeparatorShown(True)
         self._steps.setValue(self._total or max(2 * done, done + 1))
@@ -78,73 +80,75 @@ class ResumeDialog(QDialog):
         column.addSpacing(theme.GAP)
         column.addWidget(label)
         column.addWidget(self._steps)
-        _buttons(self, column, accent_button("Resume", "resume.done"))
-        self.accepted.connect(self._tell)
+        _add_buttons(self, column, accent_button("Resume", "resume.done"))
+        self.accepted.connect(self._emit_steps)
         self._steps.setFocus()
         self._steps.selectAll()
 
-    def _tell(self) -> None:
+    def _emit_steps(self) -> None:
         steps = self._steps.value()
-        self.wanted.emit(0 if steps == self._total else steps)
+        self.steps_chosen.emit(0 if steps == self._total else steps)
 
 
 class TagsDialog(QDialog):
-    wanted = Signal(list, list)
+    tags_changed = Signal(list, list)
     """Tags to add to every run, and tags to take from every run."""
 
     def __init__(self, views: Sequence[Json], known: Sequence[str], parent: QWidget | None) -> None:
         super().__init__(parent)
-        named(self, "tags")
-        column = _column(self, "Tags")
+        with_object_name(self, "tags")
+        column = _create_layout(self, "Tags")
         one = len(views) == 1
         column.addWidget(QLabel(run_title(views[0]) if one else f"{len(views)} runs"))
         tags = [set(view.get("tags") or ()) for view in views]
-        self._before = set.intersection(*tags)
-        some = set.union(*tags) - self._before
-        self._line = named(QLineEdit(" ".join(sorted(self._before))), "tags.line")
-        self._line.setPlaceholderText("baseline good-seed …")
+        self._common_tags = set.intersection(*tags)
+        some = set.union(*tags) - self._common_tags
+        self._tags_edit = with_object_name(QLineEdit(" ".join(sorted(self._common_tags))), "tags.line")
+        self._tags_edit.setPlaceholderText("baseline good-seed …")
         completer = QCompleter(list(known), self)
         completer.setCaseSensitivity(Qt.CaseSensitivity.CaseInsensitive)
-        if not self._before:
-            self._line.setCompleter(completer)
+        if not self._common_tags:
+            self._tags_edit.setCompleter(completer)
         label = QLabel("&Tags, with spaces between them")
-        label.setBuddy(self._line)
+        label.setBuddy(self._tags_edit)
         column.addSpacing(theme.GAP)
         column.addWidget(label)
-        column.addWidget(self._line)
+        column.addWidget(self._tags_edit)
         if some:
-            column.addWidget(muted(f"Only some of the runs have: {', '.join(sorted(some))}. These stay as they are."))
+            column.addWidget(
+                muted_label(f"Only some of the runs have: {', '.join(sorted(some))}. These stay as they are.")
+            )
         if known:
             shown = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
-            column.addWidget(muted(f"In use: {shown}"))
-        _buttons(self, column, accent_button("Save tags", "tags.done"))
-        self.accepted.connect(self._tell)
+            column.addWidget(muted_label(f"In use: {shown}"))
+        _add_buttons(self, column, accent_button("Save tags", "tags.done"))
+        self.accepted.connect(self._emit_tags)
         self.setMinimumWidth(360)
-        self._line.setFocus()
+        self._tags_edit.setFocus()
 
-    def _tell(self) -> None:
-        after = set(re.split(r"[\s,]+", self._line.text().strip())) - {""}
-        if after != self._before:
-            self.wanted.emit(sorted(after - self._before), sorted(self._before - after))
+    def _emit_tags(self) -> None:
+        after = set(re.split(r"[\s,]+", self._tags_edit.text().strip())) - {""}
+        if after != self._common_tags:
+            self.tags_changed.emit(sorted(after - self._common_tags), sorted(self._common_tags - after))
 
 
-class SettingsDiff(QDialog):
+class SettingsDiffDialog(QDialog):
     """The settings in which two runs differ; one that was not given counts with its default."""
 
     def __init__(self, views: Sequence[Json], settings: Sequence[Json], parent: QWidget | None) -> None:
         super().__init__(parent)
-        named(self, "diff")
-        column = _column(self, "Differing settings")
-        found = differences(*settings)
+        with_object_name(self, "diff")
+        column = _create_layout(self, "Differing settings")
+        found = diff_settings(*settings)
         self._text = json.dumps({name: list(values) for name, values in found.items()}, indent=2)
         for view in views:
             column.addWidget(QLabel(run_title(view)))
         if not found:
-            column.addWidget(muted("The two runs have the same settings."))
+            column.addWidget(muted_label("The two runs have the same settings."))
         else:
-            column.addWidget(self._table(views, found), 1)
+            column.addWidget(self._build_table(views, found), 1)
         row = QDialogButtonBox()
-        copy = named(QPushButton("Copy as JSON"), "diff.copy")
+        copy = with_object_name(QPushButton("Copy as JSON"), "diff.copy")
         copy.clicked.connect(lambda: QGuiApplication.clipboard().setText(self._text))
         row.addButton(copy, QDialogButtonBox.ButtonRole.ActionRole)
         close = row.addButton("Close", QDialogButtonBox.ButtonRole.RejectRole)
@@ -153,19 +157,19 @@ class SettingsDiff(QDialog):
         column.addWidget(row)
         self.resize(640, 420 if found else 120)
 
-    def _table(self, views: Sequence[Json], found: dict[str, tuple[Any, Any]]) -> QTableWidget:
-        table = named(QTableWidget(len(found), 3), "diff.table")
+    def _build_table(self, views: Sequence[Json], differing: dict[str, tuple[Any, Any]]) -> QTableWidget:
+        table = with_object_name(QTableWidget(len(differing), 3), "diff.table")
         table.setHorizontalHeaderLabels(["Setting", *(short_id(view["run_id"]) for view in views)])
         table.verticalHeader().hide()
         table.setShowGrid(False)
         table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        for row, (name, values) in enumerate(found.items()):
+        for row, (name, values) in enumerate(differing.items()):
             table.setItem(row, 0, QTableWidgetItem(name))
             for number, value in enumerate(values, 1):
                 shown = "not set" if value is None else value if isinstance(value, str) else json.dumps(value)
                 item = QTableWidgetItem(shown)
-                item.setFont(theme.monospace())
+                item.setFont(theme.monospace_font())
                 item.setToolTip(shown)
                 table.setItem(row, number, item)
         header = table.horizontalHeader()

@@ -6,23 +6,23 @@ from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QSlider, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.views.made import named
+from mosaic.gui.views.widgets import with_object_name
 
-DEFAULT = 0.6
-MOST = 0.99
+DEFAULT_SMOOTHING = 0.6
+MAX_SMOOTHING = 0.99
 
 
-class Smoothing(QWidget):
+class SmoothingSlider(QWidget):
     changed = Signal(float)
     """The weight, from 0 to 0.99; while the slider moves, ten times a second at most."""
 
-    def __init__(self, name: str, weight: float = DEFAULT) -> None:
+    def __init__(self, name: str, weight: float = DEFAULT_SMOOTHING) -> None:
         super().__init__()
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(theme.GAP)
-        self.slider = named(QSlider(Qt.Orientation.Horizontal), name)
-        self.slider.setRange(0, round(MOST * 100))
+        self.slider = with_object_name(QSlider(Qt.Orientation.Horizontal), name)
+        self.slider.setRange(0, round(MAX_SMOOTHING * 100))
         self.slider.setFixedWidth(120)
         self.slider.setToolTip("How much of the past goes into the line; the faint line behind it is as measured")
         self._number = QLabel()
@@ -34,14 +34,14 @@ class Smoothing(QWidget):
         self._timer = QTimer(self, singleShot=True, interval=100)
         self._timer.timeout.connect(lambda: self.changed.emit(self.weight))
         self.slider.setValue(round(weight * 100))
-        self.slider.valueChanged.connect(self._moved)
+        self.slider.valueChanged.connect(self._on_moved)
         self._number.setText(f"{self.weight:.2f}")
 
     @property
     def weight(self) -> float:
         return self.slider.value() / 100
 
-    def _moved(self) -> None:
+    def _on_moved(self) -> None:
         self._number.setText(f"{self.weight:.2f}")
         if not self._timer.isActive():
             self._timer.start()

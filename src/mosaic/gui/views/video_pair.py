@@ -8,14 +8,14 @@ from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QPushButton, QSizePolicy, QStackedWidget, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.models.film import VideoFile, videos_of
-from mosaic.gui.views.empty import Empty
-from mosaic.gui.views.film_view import FilmView
-from mosaic.gui.views.made import named
-from mosaic.gui.views.words import number, run_title
+from mosaic.gui.models.video_file import VideoFile, list_videos
+from mosaic.gui.views.empty_state import EmptyState
+from mosaic.gui.views.formatting import format_number, run_title
+from mosaic.gui.views.video_player import VideoPlayer
+from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Json, Workbench
 
-Choice = tuple[str, VideoFile]
+VideoChoice = tuple[str, VideoFile]
 
 
 class VideoPair(QWidget):
@@ -23,31 +23,31 @@ class VideoPair(QWidget):
         super().__init__()
         self._workbench = workbench
         self._views: Sequence[Json] = ()
-        self._choices: list[Choice] = []
-        self._is_due = False
-        self._films = [FilmView(workbench.bridge, f"compare.film.{side}") for side in ("left", "right")]
-        self._menus = [named(QComboBox(), f"compare.video.{side}") for side in ("left", "right")]
-        self._empty = Empty("No videos", "None of these runs has recorded one: “Capture video” makes a run do so.")
+        self._choices: list[VideoChoice] = []
+        self._needs_reload = False
+        self._players = [VideoPlayer(workbench.bridge, f"compare.film.{side}") for side in ("left", "right")]
+        self._menus = [with_object_name(QComboBox(), f"compare.video.{side}") for side in ("left", "right")]
+        self._empty = EmptyState("No videos", "None of these runs has recorded one: “Capture video” makes a run do so.")
         # Hidden behind another tab it shall not make the page taller.
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Ignored)
         self._stack = QStackedWidget()
         self._stack.addWidget(self._empty)
-        self._stack.addWidget(self._pair())
+        self._stack.addWidget(self._build_players())
         column = QVBoxLayout(self)
         column.setContentsMargins(0, theme.GAP, 0, 0)
         column.addWidget(self._stack)
-        for film in self._films:
+        for film in self._players:
             workbench.theme_changed.connect(film.paint_icons)
 
-    def _pair(self) -> QWidget:
-        both = named(QPushButton("Play both"), "compare.play")
+    def _build_players(self) -> QWidget:
+        both = with_object_name(QPushButton("Play both"), "compare.play")
         both.setToolTip("From the beginning")
-        both.clicked.connect(lambda _: self._play())
+        both.clicked.connect(lambda _: self._play_both())
         inside = QWidget()
         row = QHBoxLayout(inside)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(2 * theme.GAP)
-        for side, (menu, film) in enumerate(zip(self._menus, self._films, strict=True)):
+        for side, (menu, film) in enumerate(zip(self._menus, self._players, strict=True)):
             menu.currentIndexChanged.connect(lambda _, side=side: self._choose(side))
             menu.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
             head = QHBoxLayout()
@@ -64,28 +64,28 @@ class VideoPair(QWidget):
 
     def show_runs(self, views: Sequence[Json]) -> None:
         self._views = views
-        self._is_due = True
+        self._needs_reload = True
         if self.isVisible():
-            self._look()
+            self._load_videos()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        if self._is_due:
-            self._look()
+        if self._needs_reload:
+            self._load_videos()
 
-    def _look(self) -> None:
-        self._is_due = False
+    def _load_videos(self) -> None:
+        self._needs_reload = False
         views = [view for view in self._views if view.get("run_dir")]
         if self._workbench.is_remote:
-            self._empty.say("The videos are on the trainer's machine")
+            self._empty.set_text("The videos are on the trainer's machine")
             return
 
-        def work() -> list[Choice]:
-            return [(_title(view, video), video) for view in views for video in videos_of(view["run_dir"])]
+        def work() -> list[VideoChoice]:
+            return [(_title(view, video), video) for view in views for video in list_videos(view["run_dir"])]
 
-        self._workbench.bridge.work(work, self._show, self._workbench.tell_error, self)
+        self._workbench.bridge.run_in_background(work, self._show_choices, self._workbench.show_error, self)
 
-    def _show(self, choices: list[Choice]) -> None:
+    def _show_choices(self, choices: list[VideoChoice]) -> None:
         if choices == self._choices:
             return
         self._choices = choices
@@ -94,11 +94,11 @@ class VideoPair(QWidget):
             menu.blockSignals(True)
             menu.clear()
             menu.addItems([title for title, _ in choices])
-            menu.setCurrentIndex(min(side * self._second(), len(choices) - 1))
+            menu.setCurrentIndex(min(side * self._default_right_index(), len(choices) - 1))
             menu.blockSignals(False)
             self._choose(side, is_playing=False)
 
-    def _second(self) -> int:
+    def _default_right_index(self) -> int:
         """The first video of another run, else the next of the same."""
         folders = [video.path.parent for _, video in self._choices]
         return next((number for number, folder in enumerate(folders) if folder != folders[0]), 1)
@@ -106,9 +106,9 @@ class VideoPair(QWidget):
     def _choose(self, side: int, is_playing: bool = True) -> None:
         number = self._menus[side].currentIndex()
         video = self._choices[number][1] if 0 <= number < len(self._choices) else None
-        self._films[side].show_video(video, is_playing)
+        self._players[side].show_video(video, is_playing)
 
-    def _play(self) -> None:
+    def _play_both(self) -> None:
         for side in (0, 1):
             self._choose(side)
 
@@ -116,5 +116,5 @@ class VideoPair(QWidget):
 def _title(view: Json, video: VideoFile) -> str:
     parts = [run_title(view), video.path.stem]
     if video.episode_return is not None:
-        parts.append(f"return {number(video.episode_return)}")
+        parts.append(f"return {format_number(video.episode_return)}")
     return " · ".join(parts)

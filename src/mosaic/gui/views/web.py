@@ -21,13 +21,13 @@ def is_installed() -> bool:
     return importlib.util.find_spec("PySide6.QtWebEngineWidgets") is not None
 
 
-def load() -> None:
+def preload() -> None:
     """Imports what `made_view` needs; may be called in another thread beforehand."""
     if is_installed():
         importlib.import_module("PySide6.QtWebEngineWidgets")
 
 
-def made_view(is_inside: Callable[[QUrl], bool], first_script: str = "") -> QWebEngineView:
+def create_web_view(is_inside: Callable[[QUrl], bool], first_script: str = "") -> QWebEngineView:
     """A page that stays where `is_inside` says; what leads elsewhere opens in the user's browser.
 
     `first_script` runs before every page's own. Raises MissingExtra where WebEngine cannot be loaded.

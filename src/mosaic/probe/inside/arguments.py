@@ -5,17 +5,17 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from mosaic.probe.inside.core import probe
-from mosaic.probe.inside.hooks import failed
+from mosaic.probe.inside.core import current_probe
+from mosaic.probe.inside.hooks import report_failure
 
-_NAMES = ("total_timesteps", "n_timesteps", "num_timesteps", "total_steps")
+_STEP_ARGUMENTS = ("total_timesteps", "n_timesteps", "num_timesteps", "total_steps")
 
 
-def noted(arguments: Any) -> None:
-    for name in _NAMES:
+def read_total_timesteps(arguments: Any) -> None:
+    for name in _STEP_ARGUMENTS:
         value = getattr(arguments, name, None)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1:
-            picked = probe()
+            picked = current_probe()
             if picked.total_timesteps is None:
                 picked.total_timesteps = int(value)
             return
@@ -28,9 +28,9 @@ def patch_argparse(module: Any) -> None:
     def parse_known_args(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         try:
-            noted(result[0])
+            read_total_timesteps(result[0])
         except Exception as error:
-            failed("arguments", error)
+            report_failure("arguments", error)
         return result
 
     module.ArgumentParser.parse_known_args = parse_known_args
@@ -43,9 +43,9 @@ def patch_tyro(module: Any) -> None:
     def cli(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         try:
-            noted(result)
+            read_total_timesteps(result)
         except Exception as error:
-            failed("arguments", error)
+            report_failure("arguments", error)
         return result
 
     module.cli = cli

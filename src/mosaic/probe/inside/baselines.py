@@ -5,25 +5,25 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from mosaic.probe.inside.core import probe
-from mosaic.probe.inside.environments import patch_counting, patch_makers
-from mosaic.probe.inside.hooks import failed
-from mosaic.probe.inside.saves import saved
+from mosaic.probe.inside.core import current_probe
+from mosaic.probe.inside.environments import patch_env_factories, patch_step_counting
+from mosaic.probe.inside.hooks import report_failure
+from mosaic.probe.inside.saves import report_saved_file
 
 
 def patch_vector(module: Any) -> None:
     for name in ("DummyVecEnv", "SubprocVecEnv"):
         kind = vars(module).get(name)
         if kind is not None:
-            patch_makers(kind)
+            patch_env_factories(kind)
             if name == "SubprocVecEnv":
-                patch_counting(kind, "step_wait")
+                patch_step_counting(kind, "step_wait")
 
 
 def patch_algorithm(module: Any) -> None:
     kind = module.BaseAlgorithm
     _patch_setup(kind)
-    if "checkpoints" in probe().parts:
+    if "checkpoints" in current_probe().parts:
         _patch_save(kind)
 
 
@@ -33,11 +33,11 @@ def _patch_setup(kind: Any) -> None:
     @functools.wraps(original)
     def _setup_learn(self: Any, total_timesteps: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            picked = probe()
+            picked = current_probe()
             if picked.total_timesteps is None:
                 picked.total_timesteps = int(total_timesteps)
         except Exception as error:
-            failed("arguments", error)
+            report_failure("arguments", error)
         return original(self, total_timesteps, *args, **kwargs)
 
     kind._setup_learn = _setup_learn
@@ -51,9 +51,9 @@ def _patch_save(kind: Any) -> None:
         result = original(self, path, *args, **kwargs)
         try:
             if not hasattr(path, "write"):
-                saved(str(path))
+                report_saved_file(str(path))
         except Exception as error:
-            failed("checkpoints", error)
+            report_failure("checkpoints", error)
         return result
 
     kind.save = save

@@ -12,11 +12,11 @@ import re
 import types
 from typing import Any
 
-from mosaic.probe.inside.core import probe
-from mosaic.probe.inside.hooks import failed
+from mosaic.probe.inside.core import current_probe
+from mosaic.probe.inside.hooks import report_failure
 
-_ATARI = re.compile(r"^(ALE/.*|.*(NoFrameskip|Deterministic)-v\d+)$")
-_VERSION = re.compile(r"^(.*)-v(\d+)$")
+_ATARI_ID = re.compile(r"^(ALE/.*|.*(NoFrameskip|Deterministic)-v\d+)$")
+_VERSIONED_ID = re.compile(r"^(.*)-v(\d+)$")
 _EPISODE_TYPES = {"r": "float32", "l": "int32", "t": "float32"}
 
 
@@ -24,7 +24,9 @@ def patch_gymnasium(gymnasium: Any) -> None:
     if int(gymnasium.__version__.split(".")[0]) < 1:
         return
     if not hasattr(gymnasium.vector, "AutoresetMode"):
-        probe().warn("The layer for old scripts needs gymnasium 1.1 or newer, or 0.29 itself.", "compat_impossible")
+        current_probe().warn(
+            "The layer for old scripts needs gymnasium 1.1 or newer, or 0.29 itself.", "compat_impossible"
+        )
         return
     for name in ("SyncVectorEnv", "AsyncVectorEnv"):
         _patch_vector(getattr(gymnasium.vector, name), gymnasium.vector.AutoresetMode.SAME_STEP)
@@ -47,14 +49,14 @@ def _patch_vector(kind: Any, same_step: Any) -> None:
     def step(self: Any, actions: Any) -> Any:
         observations, rewards, terminations, truncations, infos = stepped(self, actions)
         if "final_info" in infos:
-            infos = old_infos(infos, self.num_envs)
+            infos = to_old_infos(infos, self.num_envs)
         return observations, rewards, terminations, truncations, infos
 
     kind.__init__ = __init__
     kind.step = step
 
 
-def old_infos(infos: dict[str, Any], count: int) -> dict[str, Any]:
+def to_old_infos(infos: dict[str, Any], count: int) -> dict[str, Any]:
     """Of environments that ended: their info, each a dict of its own, and their last observation."""
     import numpy
 
@@ -62,7 +64,7 @@ def old_infos(infos: dict[str, Any], count: int) -> dict[str, Any]:
     ended = infos["_final_info"]
     finals = numpy.full(count, None, dtype=object)
     for at in numpy.flatnonzero(ended):
-        final = _one_of(given, int(at))
+        final = _select_env_info(given, int(at))
         if isinstance(final.get("episode"), dict):
             # 0.29 gave arrays with one element, of the types of its counters.
             final["episode"] = {
@@ -76,7 +78,7 @@ def old_infos(infos: dict[str, Any], count: int) -> dict[str, Any]:
     return changed
 
 
-def _one_of(batched: dict[str, Any], at: int) -> dict[str, Any]:
+def _select_env_info(batched: dict[str, Any], at: int) -> dict[str, Any]:
     """The info of one environment out of that of all: `key` holds the values, `_key` says who has one."""
     found = {}
     for name, values in batched.items():
@@ -85,7 +87,7 @@ def _one_of(batched: dict[str, Any], at: int) -> dict[str, Any]:
         mask = batched.get("_" + name)
         if mask is not None and not mask[at]:
             continue
-        found[name] = _one_of(values, at) if isinstance(values, dict) else values[at]
+        found[name] = _select_env_info(values, at) if isinstance(values, dict) else values[at]
     return found
 
 
@@ -93,8 +95,8 @@ def _one_of(batched: dict[str, Any], at: int) -> dict[str, Any]:
 
 
 def _patch_wrappers(wrappers: Any) -> None:
-    _patch_function(wrappers.TransformObservation, has_space=True)
-    _patch_function(wrappers.TransformReward, has_space=False)
+    _patch_transform(wrappers.TransformObservation, has_space=True)
+    _patch_transform(wrappers.TransformReward, has_space=False)
     _patch_resize(wrappers.ResizeObservation)
     _patch_statistics(wrappers.RecordEpisodeStatistics)
 
@@ -110,7 +112,7 @@ def _patch_wrappers(wrappers: Any) -> None:
     wrappers.normalize = types.SimpleNamespace(RunningMeanStd=wrappers.utils.RunningMeanStd)
 
 
-def _patch_function(kind: Any, has_space: bool) -> None:
+def _patch_transform(kind: Any, has_space: bool) -> None:
     """The function was called `f`, and the space stayed as it was."""
     original = kind.__init__
 
@@ -152,12 +154,12 @@ def _patch_make(gymnasium: Any) -> None:
 
     @functools.wraps(original)
     def make(id: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(id, str) and _ATARI.match(id) and id not in gymnasium.registry:
+        if isinstance(id, str) and _ATARI_ID.match(id) and id not in gymnasium.registry:
             _register_atari(gymnasium)
         try:
             return original(id, *args, **kwargs)
         except gymnasium.error.Error:
-            _hint(gymnasium, str(id))
+            _warn_newer_version(gymnasium, str(id))
             raise
 
     gymnasium.make = make
@@ -170,18 +172,18 @@ def _register_atari(gymnasium: Any) -> None:
 
         gymnasium.register_envs(ale_py)
     except Exception as error:
-        failed("atari", error)
+        report_failure("atari", error)
 
 
-def _hint(gymnasium: Any, name: str) -> None:
+def _warn_newer_version(gymnasium: Any, name: str) -> None:
     """`HalfCheetah-v2` is gone; `HalfCheetah-v5` is there."""
-    found = _VERSION.match(name)
+    found = _VERSIONED_ID.match(name)
     if found is None:
         return
-    known = [_VERSION.match(other) for other in gymnasium.registry]
+    known = [_VERSIONED_ID.match(other) for other in gymnasium.registry]
     versions = [int(other.group(2)) for other in known if other is not None and other.group(1) == found.group(1)]
     if versions and max(versions) != int(found.group(2)):
-        probe().warn(
+        current_probe().warn(
             f"{name} cannot be made with gymnasium {gymnasium.__version__}; {found.group(1)}-v{max(versions)} can: "
             "give it as the environment's id.",
             "environment_renamed",

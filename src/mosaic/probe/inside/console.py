@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from mosaic.contracts.console import ConsoleReader
-from mosaic.probe.inside.core import probe
+from mosaic.contracts.console_parser import ConsoleParser
+from mosaic.probe.inside.core import current_probe
 
-_reader = ConsoleReader()
+_reader = ConsoleParser()
 
 
-def heard(text: str) -> None:
-    if text[:1] == "g" and probe().has_better_than_lines:
+def read_output(text: str) -> None:
+    if text[:1] == "g" and current_probe().has_better_episode_source:
         return
     # print() writes the end of the line by itself; every line that comes here is whole.
     for reading in _reader.feed(text if text.endswith("\n") else text + "\n"):
-        probe().console(reading)
+        current_probe().add_console_reading(reading)

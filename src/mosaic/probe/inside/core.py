@@ -18,22 +18,22 @@ from collections import deque
 from typing import Any
 
 from mosaic.journal import Journal
-from mosaic.probe.inside.hooks import FIRST_VARIABLE, INSTRUCTIONS_VARIABLE, RUN_DIR_VARIABLE, Instructions
+from mosaic.probe.inside.hooks import FIRST_PROCESS_VARIABLE, INSTRUCTIONS_VARIABLE, RUN_DIR_VARIABLE, Instructions
 
 CONSOLE, OWN, WANDB, WRITER = range(4)
 """Sources, the better the higher."""
 FLUSH_S = 0.25
 PROGRESS_S = 1.0
-SPEED_S = 5.0
+SPEED_WINDOW_S = 5.0
 """Speed is measured over about so long."""
-HOLD_S = 5.0
+EPISODE_HOLD_S = 5.0
 """So long our own episodes wait for a script that may log them itself."""
 CONSOLE_HOLD_S = 1.0
-LANES_OF_A_RANK = 8
-EVENT_PATIENCE_S = 1.0
+LANES_PER_RANK = 8
+EVENT_LOCK_TIMEOUT_S = 1.0
 RETURN_TAG = "charts/episodic_return"
 LENGTH_TAG = "charts/episodic_length"
-HELD = 200_000
+MAX_BUFFERED_POINTS = 200_000
 """So many points wait for a disk that is full; beyond that the oldest go."""
 
 _now = time.time
@@ -50,37 +50,37 @@ class Probe:
         self.total_timesteps = instructions.total_timesteps
         self.steps = 0
         """Environment steps of this process, counted by ourselves."""
-        self.next_index = LANES_OF_A_RANK * int(os.environ.get("LOCAL_RANK", 0))
+        self.next_index = LANES_PER_RANK * int(os.environ.get("LOCAL_RANK", 0))
         """Of the next environment. Processes that were started side by side must not take each other's."""
         self.has_writer = False
         self.has_environments = False
-        self.cells = 1
+        self.num_envs = 1
         """How many environments there are in all, where this process is one of several that step them."""
-        self._begin()
+        self._reset_state()
 
-    def _begin(self) -> None:
+    def _reset_state(self) -> None:
         self.pid = os.getpid()
         self.is_child = False
         """Whether it steps environments for another process, which tells of the progress."""
-        self.due_at = 0.0
+        self.next_flush_at = 0.0
         self._lock = threading.Lock()
         self._journal: Journal | None = None
         self._points: list[tuple[int, str, int, float, float]] = []
-        self._owners: dict[str, int] = {}
-        self._rows: dict[str, list[list[Any]]] = {"script": [], "probe": [], "console": []}
+        self._tag_sources: dict[str, int] = {}
+        self._episode_rows: dict[str, list[list[Any]]] = {"script": [], "probe": [], "console": []}
         self._episode_source: str | None = None
-        self._is_teller = False
+        self._is_episode_counter = False
         """Whether it is the process that counts the run's episodes."""
         self._episodes = 0
-        self._half: dict[str, Any] = {}
-        self._finished: Any = deque(maxlen=64)
+        self._partial_episode: dict[str, Any] = {}
+        self._finished_episodes: Any = deque(maxlen=64)
         self._script_step: int | None = None
-        self._progress_at = 0.0
-        self._told: tuple[float, int] = (_monotonic(), 0)
-        self._told_step: int | None = None
+        self._next_progress_at = 0.0
+        self._speed_baseline: tuple[float, int] = (_monotonic(), 0)
+        self._reported_step: int | None = None
         self._is_rank_zero = os.environ.get("RANK", "0") == "0"
         self.saved_files: dict[str, dict[str, Any]] = {}
-        self.has_news = False
+        self.has_unwritten_analytics = False
         """Whether analytics.json would say something new."""
 
     @property
@@ -88,25 +88,25 @@ class Probe:
         """As the script says, else as we count."""
         return self._script_step if self._script_step is not None else self.steps
 
-    def serve(self, cells: int) -> None:
+    def mark_as_child(self, num_envs: int) -> None:
         """This process steps environments for another one."""
         if self.is_child:
             return
         self.is_child = True
-        self.cells = cells
+        self.num_envs = num_envs
         # Such processes end without what atexit would do.
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             util.Finalize(None, self.close, exitpriority=100)
 
     @property
-    def has_better_than_lines(self) -> bool:
+    def has_better_episode_source(self) -> bool:
         """Whether what a line of the console could tell is told by somebody else."""
         return self._episode_source in ("script", "probe")
 
     # --- taking in: as cheap as can be
 
-    def scalar(self, source: int, tag: str, value: Any, step: Any) -> None:
+    def add_scalar(self, source: int, tag: str, value: Any, step: Any) -> None:
         if type(value) is not float:
             # Arrays with one element and tensors with a gradient are no floats without a complaint.
             value = float(value.item() if hasattr(value, "item") else value)
@@ -116,75 +116,75 @@ class Probe:
             if self._script_step is None or step > self._script_step:
                 self._script_step = step
         if tag in (RETURN_TAG, LENGTH_TAG):
-            self._script_episode(tag, value, step)
+            self._add_script_value(tag, value, step)
         else:
             self._points.append((source, tag, step, _now(), value))
         self.tick()
 
-    def episode(self, index: int, episodic_return: float, length: int) -> None:
+    def add_episode(self, index: int, episodic_return: float, length: int) -> None:
         """One that we counted ourselves."""
-        step = self.steps * (self.cells if self.is_child else 1)
-        self._finished.append((index, episodic_return, length))
-        self._rows["probe"].append([0, index, step, _now(), float(episodic_return), length])
+        step = self.steps * (self.num_envs if self.is_child else 1)
+        self._finished_episodes.append((index, episodic_return, length))
+        self._episode_rows["probe"].append([0, index, step, _now(), float(episodic_return), length])
 
-    def console(self, reading: Any) -> None:
+    def add_console_reading(self, reading: Any) -> None:
         """A contracts.console.Reading."""
         step = reading.step or 0
-        is_first = self._script_step is None and self._told_step is None
+        is_first = self._script_step is None and self._reported_step is None
         if reading.total_timesteps and self.total_timesteps is None:
             self.total_timesteps = reading.total_timesteps
         if not self.has_environments and not self.has_writer:
             self._script_step = step
         if reading.episodic_return is not None:
             row = [0, 0, step, _now(), reading.episodic_return, reading.episodic_length or 0]
-            self._rows["console"].append(row)
+            self._episode_rows["console"].append(row)
         for tag, value in reading.scalars.items():
             self._points.append((CONSOLE, tag, step, _now(), value))
         if is_first:
-            self._progress(_monotonic())  # tells the keeper, too, that the console is being read
+            self._write_progress(_monotonic())  # tells the keeper, too, that the console is being read
         self.tick()
 
-    def _script_episode(self, tag: str, value: float, step: int) -> None:
+    def _add_script_value(self, tag: str, value: float, step: int) -> None:
         """Return and length are logged one after the other; together they are an episode."""
-        half = self._half
+        half = self._partial_episode
         name = "return" if tag == RETURN_TAG else "length"
         if half and (name in half or half["step"] != step):
-            self._complete()
-            half = self._half
+            self._complete_episode()
+            half = self._partial_episode
         half.setdefault("step", step)
         half.setdefault("at", _now())
         half[name] = value
         if "return" in half and "length" in half:
-            self._complete()
+            self._complete_episode()
 
-    def _complete(self) -> None:
-        half, self._half = self._half, {}
+    def _complete_episode(self) -> None:
+        half, self._partial_episode = self._partial_episode, {}
         if "return" not in half:
             return
         index, length = 0, int(half.get("length", 0))
-        for known in self._finished:
+        for known in self._finished_episodes:
             if abs(known[1] - half["return"]) <= 1e-4 * max(1.0, abs(known[1])) and length in (0, known[2]):
                 index, length = known[0], known[2]
-                self._finished.remove(known)
+                self._finished_episodes.remove(known)
                 break
-        self._rows["script"].append([0, index, half["step"], half["at"], half["return"], length])
+        self._episode_rows["script"].append([0, index, half["step"], half["at"], half["return"], length])
 
     # --- giving out, by the clock
 
     def tick(self) -> None:
         now = _monotonic()
-        if now >= self.due_at:
+        if now >= self.next_flush_at:
             self.flush(now)
 
     def flush(self, now: float, is_last: bool = False) -> None:
-        self.due_at = now + FLUSH_S
+        self.next_flush_at = now + FLUSH_S
         if not self._lock.acquire(blocking=False):
             return  # another thread is at it, or we are in a signal's handler, in the middle of it
         try:
             self._flush_points(is_last)
             self._flush_episodes(is_last)
-            if now >= self._progress_at or is_last:
-                self._progress(now)
+            if now >= self._next_progress_at or is_last:
+                self._write_progress(now)
                 self._write_analytics(is_last)
         except OSError:
             pass  # a full disk is no reason to stop; what could not be written is tried again
@@ -201,61 +201,61 @@ class Probe:
             if source > best.get(tag, -1) and (source != CONSOLE or at < young or is_last):
                 best[tag] = source
         for tag, source in best.items():
-            self._owners.setdefault(tag, source)
+            self._tag_sources.setdefault(tag, source)
         kept = []
         for point in points:
-            owner = self._owners.get(point[1])
+            owner = self._tag_sources.get(point[1])
             if owner is None:
                 self._points.append(point)
             elif owner == point[0]:
                 kept.append(point)
         if kept:
             series: dict[str, list[tuple[int, float, float | None]]] = {}
-            for (_, tag, step, at, _), value in zip(kept, _rounded([point[4] for point in kept])):
+            for (_, tag, step, at, _), value in zip(kept, _to_float32([point[4] for point in kept])):
                 series.setdefault(tag, []).append((step, round(at, 6), value))
             try:
                 self._write("metrics", series=series)
             except OSError:
-                self._points = (kept + self._points)[-HELD:]
+                self._points = (kept + self._points)[-MAX_BUFFERED_POINTS:]
                 raise
 
     def _flush_episodes(self, is_last: bool) -> None:
-        if self._half and (is_last or _now() - self._half["at"] > 1.0):
-            self._complete()
-        rows = self._rows
+        if self._partial_episode and (is_last or _now() - self._partial_episode["at"] > 1.0):
+            self._complete_episode()
+        rows = self._episode_rows
         if not (rows["script"] or rows["probe"] or rows["console"]):
             return
-        source = self._source_of_episodes(is_last)
+        source = self._claim_episode_source(is_last)
         if source is None:
             return
         wanted = rows[source]
-        self._rows = {"script": [], "probe": [], "console": []}
+        self._episode_rows = {"script": [], "probe": [], "console": []}
         if not wanted:
             return
-        for row, value in zip(wanted, _rounded([row[4] for row in wanted])):
+        for row, value in zip(wanted, _to_float32([row[4] for row in wanted])):
             self._episodes += 1
             # Further processes cannot know each other's count: they number by the clock, so that none is lost.
-            row[0] = self._episodes if self._is_teller else int(row[3] * 1e6)
+            row[0] = self._episodes if self._is_episode_counter else int(row[3] * 1e6)
             row[3] = round(row[3], 6)
             row[4] = 0.0 if value is None else value
         try:
             self._write("episodes", rows=wanted)
         except OSError:
             self._episodes -= len(wanted)
-            self._rows[source] = (wanted + self._rows[source])[-HELD:]
+            self._episode_rows[source] = (wanted + self._episode_rows[source])[-MAX_BUFFERED_POINTS:]
             raise
 
-    def _source_of_episodes(self, is_last: bool) -> str | None:
+    def _claim_episode_source(self, is_last: bool) -> str | None:
         """Whose episodes count, in all processes of the run: the first that may claim it."""
         if self._episode_source is None:
             path = os.path.join(self.run_dir, ".episodes-from")
-            wish = self._wish(is_last)
+            wish = self._preferred_source(is_last)
             try:
                 if wish is not None:
                     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
                     os.write(file, wish.encode())
                     os.close(file)
-                    self._is_teller = not self.is_child
+                    self._is_episode_counter = not self.is_child
             except OSError:
                 pass
             try:
@@ -265,32 +265,34 @@ class Probe:
                 pass
         return self._episode_source
 
-    def _wish(self, is_last: bool) -> str | None:
-        rows = self._rows
-        if rows["script"] or "return" in self._half:
+    def _preferred_source(self, is_last: bool) -> str | None:
+        rows = self._episode_rows
+        if rows["script"] or "return" in self._partial_episode:
             return "script"
         if rows["probe"]:
             may_wait = self.has_writer or self.is_child
-            return "probe" if is_last or not may_wait or _now() - rows["probe"][0][3] > HOLD_S else None
+            return "probe" if is_last or not may_wait or _now() - rows["probe"][0][3] > EPISODE_HOLD_S else None
         if rows["console"] and not self.has_environments and not self.has_writer:
             return "console" if is_last or _now() - rows["console"][0][3] > CONSOLE_HOLD_S else None
-        return "console" if rows["console"] and (is_last or _now() - rows["console"][0][3] > 2 * HOLD_S) else None
+        return (
+            "console" if rows["console"] and (is_last or _now() - rows["console"][0][3] > 2 * EPISODE_HOLD_S) else None
+        )
 
-    def _progress(self, now: float) -> None:
-        self._progress_at = now + PROGRESS_S
+    def _write_progress(self, now: float) -> None:
+        self._next_progress_at = now + PROGRESS_S
         if self.is_child or not self._is_rank_zero:
             return
         step = self.global_step
-        if step == 0 and self._told_step is None and not self.has_environments:
+        if step == 0 and self._reported_step is None and not self.has_environments:
             return
         counted = self.steps or step
-        if self._told_step is None:
-            self._told = (now, counted)
-        began, before = self._told
+        if self._reported_step is None:
+            self._speed_baseline = (now, counted)
+        began, before = self._speed_baseline
         sps = (counted - before) / (now - began) if now > began + 0.5 else None
-        if now - began > SPEED_S:
-            self._told = (now - PROGRESS_S, counted - int(PROGRESS_S * (sps or 0)))
-        self._told_step = step
+        if now - began > SPEED_WINDOW_S:
+            self._speed_baseline = (now - PROGRESS_S, counted - int(PROGRESS_S * (sps or 0)))
+        self._reported_step = step
         self._write(
             "progress",
             global_step=step,
@@ -300,9 +302,9 @@ class Probe:
 
     def _write_analytics(self, is_last: bool) -> None:
         """What the run has made, for people and programs that look into its folder."""
-        if not (self.has_news or is_last) or self.is_child or not self._is_rank_zero:
+        if not (self.has_unwritten_analytics or is_last) or self.is_child or not self._is_rank_zero:
             return
-        self.has_news = False
+        self.has_unwritten_analytics = False
         folder = os.path.join(self.run_dir, "tensorboard")
         body = {
             "run_id": os.path.basename(self.run_dir),
@@ -324,14 +326,14 @@ class Probe:
     @property
     def journal(self) -> Journal:
         if self._journal is None:
-            is_first = os.environ.get(FIRST_VARIABLE) == str(self.pid)
+            is_first = os.environ.get(FIRST_PROCESS_VARIABLE) == str(self.pid)
             name = "journal.jsonl" if is_first else f"journal.{self.pid}.jsonl"
             self._journal = Journal(os.path.join(self.run_dir, name))
         return self._journal
 
-    def event(self, kind: str, **facts: Any) -> None:
+    def write_event(self, kind: str, **facts: Any) -> None:
         """One line, at once."""
-        if not self._lock.acquire(timeout=EVENT_PATIENCE_S):
+        if not self._lock.acquire(timeout=EVENT_LOCK_TIMEOUT_S):
             return  # a signal's handler came in the middle of a flush, which goes on behind it
         try:
             self._write(kind, **facts)
@@ -341,7 +343,7 @@ class Probe:
             self._lock.release()
 
     def warn(self, text: str, code: str) -> None:
-        self.event("warning", text=text, code=code)
+        self.write_event("warning", text=text, code=code)
 
     def close(self) -> None:
         if os.getpid() == self.pid:
@@ -351,7 +353,7 @@ class Probe:
                 journal.close()
 
 
-def _rounded(values: list[float]) -> list[float | None]:
+def _to_float32(values: list[float]) -> list[float | None]:
     """As TensorBoard stores them, so that nobody who shows a value disagrees; null where not finite."""
     return [value if math.isfinite(value) else None for value in array("f", values).tolist()]
 
@@ -359,7 +361,7 @@ def _rounded(values: list[float]) -> list[float | None]:
 _probe: Probe | None = None
 
 
-def probe() -> Probe:
+def current_probe() -> Probe:
     """This process's, made when something is first picked up."""
     global _probe
     if _probe is None:
@@ -373,17 +375,17 @@ def probe() -> Probe:
 def _after_fork() -> None:
     """What the parent has picked up is the parent's to write."""
     if _probe is not None:
-        _probe._begin()
+        _probe._reset_state()
 
 
-def _flush_on_sigterm(made: Probe) -> None:
+def _flush_on_sigterm(probe: Probe) -> None:
     """Only where nobody else listens: a run that is cancelled keeps its last points, and dies of the signal."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return
 
     def end(number: int, _: Any) -> None:
         try:
-            made.flush(_monotonic(), is_last=True)
+            probe.flush(_monotonic(), is_last=True)
         finally:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

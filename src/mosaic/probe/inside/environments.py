@@ -14,26 +14,26 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from mosaic.probe.inside.core import Probe, probe
-from mosaic.probe.inside.hooks import failed
+from mosaic.probe.inside.core import Probe, current_probe
+from mosaic.probe.inside.hooks import report_failure
 
-LOOK_S = 0.05
-WATCHED_LOOK_S = 0.002
-MOST_LANES = 64
+POLL_S = 0.05
+WATCHED_POLL_S = 0.002
+MAX_LANES = 64
 """Further environments have no lane: nobody can look at more."""
 
-_taps: dict[int, Tap] = {}
-_patched: set[type] = set()
-_making = threading.local()
+_taps: dict[int, EnvTap] = {}
+_patched_classes: set[type] = set()
+_env_creation = threading.local()
 
 
-class Tap:
+class EnvTap:
     """One environment: its running episode, and its lane."""
 
     __slots__ = ("_seed", "episode", "frames", "index", "kind", "length", "look_at", "probe", "reference", "total")
 
-    def __init__(self, env: Any, index: int, cells: int) -> None:
-        self.probe = probe()
+    def __init__(self, env: Any, index: int, num_envs: int) -> None:
+        self.probe = current_probe()
         self._seed: Any = None
         self.kind = type(env)
         """Whose step is its own: one that it inherits, and calls, does not count again."""
@@ -45,40 +45,40 @@ class Tap:
         """When to look again whether a frame is due or something is to be written."""
         self.frames: Any = None
         identity = id(env)
-        self.reference = weakref.ref(env, lambda _: _drop(identity, self))
-        if "frames" in self.probe.parts and index < MOST_LANES:
-            self.frames = frame_tap(env, index, cells, self.probe)
+        self.reference = weakref.ref(env, lambda _: _remove_tap(identity, self))
+        if "frames" in self.probe.parts and index < MAX_LANES:
+            self.frames = make_frame_tap(env, index, num_envs, self.probe)
 
-    def look(self, now: float, reward: Any) -> None:
+    def poll(self, now: float, reward: Any) -> None:
         """By the clock: nothing of this happens at every step."""
-        frames, interval_s = self.frames, LOOK_S
+        frames, interval_s = self.frames, POLL_S
         if frames is not None:
             if frames.is_due():
                 frames.show(self.episode, self.length, reward, self.total)
             if frames.lane.is_watched:
-                interval_s = WATCHED_LOOK_S
+                interval_s = WATCHED_POLL_S
         self.look_at = now + interval_s
-        if now >= self.probe.due_at:
+        if now >= self.probe.next_flush_at:
             self.probe.flush(now)
 
-    def ended(self) -> None:
+    def finish_episode(self) -> None:
         if "metrics" in self.probe.parts:
-            self.probe.episode(self.index, self.total, self.length)
-        self.begin()
+            self.probe.add_episode(self.index, self.total, self.length)
+        self.start_episode()
 
-    def begin(self) -> None:
+    def start_episode(self) -> None:
         if self.length:
             self.episode += 1
         self.length = 0
         self.total = 0.0
 
-    def tell(self, env: Any, seed: Any = None) -> None:
+    def report_environment(self, env: Any, seed: Any = None) -> None:
         """Which environment it is, and with which seed it begins."""
         if seed is not None and seed == self._seed:
             return
         self._seed = seed
         spec = getattr(env, "spec", None)
-        self.probe.event("environment", env=self.index, env_id=getattr(spec, "id", None), seed=_plain(seed))
+        self.probe.write_event("environment", env=self.index, env_id=getattr(spec, "id", None), seed=_json_seed(seed))
 
     def close(self) -> None:
         if self.frames is not None:
@@ -86,44 +86,44 @@ class Tap:
             self.frames = None
 
 
-def frame_tap(env: Any, index: int, cells: int, picked: Probe) -> Any:
+def make_frame_tap(env: Any, index: int, num_envs: int, probe: Probe) -> Any:
     try:
         from mosaic.fastlane import FrameTap, LaneWriter, lanes_folder
 
-        lane = LaneWriter(lanes_folder(picked.run_dir), index, cells=min(cells, MOST_LANES))
-        return FrameTap(env, lane, warn=lambda text: picked.warn(text, "frames_off"))
+        lane = LaneWriter(lanes_folder(probe.run_dir), index, lane_count=min(num_envs, MAX_LANES))
+        return FrameTap(env, lane, warn=lambda text: probe.warn(text, "frames_off"))
     except Exception as error:  # no numpy, no room, no right to write: training goes on without frames
-        failed("frames", error)
+        report_failure("frames", error)
         return None
 
 
-def _plain(seed: Any) -> Any:
+def _json_seed(seed: Any) -> Any:
     try:
         return None if seed is None else int(seed)
     except (TypeError, ValueError):
         return str(seed)[:100]
 
 
-def _drop(identity: int, tap: Tap) -> None:
+def _remove_tap(identity: int, tap: EnvTap) -> None:
     if _taps.get(identity) is tap:
         del _taps[identity]
         try:
             tap.close()
         except Exception as error:
-            failed("frames", error)
+            report_failure("frames", error)
 
 
 # --- classes
 
 
-def tap(env: Any, index: int, cells: int = 1) -> None:
+def tap_env(env: Any, index: int, num_envs: int = 1) -> None:
     """Makes an environment ours. One that knows no step, or cannot be referred to, is let alone."""
     if not hasattr(type(env), "step") or id(env) in _taps:
         return
     _patch_class(type(env))
-    made = _taps[id(env)] = Tap(env, index, cells)
-    made.tell(env)
-    probe().has_environments = True
+    made = _taps[id(env)] = EnvTap(env, index, num_envs)
+    made.report_environment(env)
+    current_probe().has_environments = True
 
 
 def _is_tapped(env: Any) -> bool:
@@ -136,9 +136,9 @@ def _is_tapped(env: Any) -> bool:
 
 
 def _patch_class(kind: type) -> None:
-    if kind in _patched:
+    if kind in _patched_classes:
         return
-    _patched.add(kind)
+    _patched_classes.add(kind)
     _patch_step(kind)
     if hasattr(kind, "reset"):
         _patch_reset(kind)
@@ -161,12 +161,12 @@ def _patch_step(kind: Any) -> None:
                 found.total += result[1]
                 now = clock()
                 if now >= found.look_at:
-                    found.look(now, result[1])
+                    found.poll(now, result[1])
                 if result[2] or (len(result) == 5 and result[3]):
-                    found.ended()
+                    found.finish_episode()
             except Exception as error:
                 _taps.pop(id(self), None)
-                failed("environments", error)
+                report_failure("environments", error)
         return result
 
     def any_step(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -187,9 +187,9 @@ def _patch_reset(kind: Any) -> None:
     def reset(self: Any, *args: Any, **kwargs: Any) -> Any:
         found = _taps.get(id(self))
         if found is not None:
-            found.begin()
+            found.start_episode()
             if kwargs.get("seed") is not None:
-                found.tell(self, kwargs["seed"])
+                found.report_environment(self, kwargs["seed"])
         return original(self, *args, **kwargs)
 
     kind.reset = reset
@@ -205,7 +205,7 @@ def _patch_close(kind: Any) -> None:
             try:
                 found.close()
             except Exception as error:
-                failed("frames", error)
+                report_failure("frames", error)
         return original(self, *args, **kwargs)
 
     kind.close = close
@@ -214,39 +214,39 @@ def _patch_close(kind: Any) -> None:
 # --- where they are made
 
 
-class Numbered:
+class IndexedEnvFactory:
     """A function that makes the environment of one index. It travels by pickle into the process that calls it."""
 
-    def __init__(self, make: Callable[[], Any], index: int, cells: int) -> None:
-        self.make = make
+    def __init__(self, make_env: Callable[[], Any], index: int, num_envs: int) -> None:
+        self.make_env = make_env
         self.index = index
-        self.cells = cells
+        self.num_envs = num_envs
         self.pid = os.getpid()
 
     def __call__(self) -> Any:
-        picked = probe()
+        picked = current_probe()
         if os.getpid() != self.pid:
-            picked.serve(self.cells)
-        outer = getattr(_making, "numbered", None)
-        _making.numbered, _making.count = self, 0
+            picked.mark_as_child(self.num_envs)
+        outer = getattr(_env_creation, "index_factories", None)
+        _env_creation.numbered, _env_creation.count = self, 0
         try:
-            env = self.make()
+            env = self.make_env()
         finally:
-            _making.numbered = outer
+            _env_creation.numbered = outer
         try:
-            if not _making.count and not _is_tapped(env):  # it was made without gymnasium.make
-                tap(env, self.index, self.cells)
+            if not _env_creation.count and not _is_tapped(env):  # it was made without gymnasium.make
+                tap_env(env, self.index, self.num_envs)
         except Exception as error:
-            failed("environments", error)
+            report_failure("environments", error)
         return env
 
 
-def numbered(makers: Any) -> list[Any]:
+def index_factories(factories: Any) -> list[Any]:
     """The functions that a vector environment is made from, each bound to its index."""
-    made = list(makers)
-    picked = probe()
+    made = list(factories)
+    picked = current_probe()
     first, picked.next_index = picked.next_index, picked.next_index + len(made)
-    return [Numbered(make, first + at, len(made)) for at, make in enumerate(made)]
+    return [IndexedEnvFactory(make, first + at, len(made)) for at, make in enumerate(made)]
 
 
 def patch_registration(module: Any) -> None:
@@ -257,9 +257,9 @@ def patch_registration(module: Any) -> None:
     def make(*args: Any, **kwargs: Any) -> Any:
         env = original(*args, **kwargs)
         try:
-            _made(env)
+            _tap_created(env)
         except Exception as error:
-            failed("environments", error)
+            report_failure("environments", error)
         return env
 
     module.make = make
@@ -267,15 +267,15 @@ def patch_registration(module: Any) -> None:
         _patch_make_vec(module)
 
 
-def _made(env: Any) -> None:
-    of = getattr(_making, "numbered", None)
+def _tap_created(env: Any) -> None:
+    of = getattr(_env_creation, "index_factories", None)
     if of is not None:
-        _making.count += 1
-        tap(env, of.index, of.cells)
+        _env_creation.count += 1
+        tap_env(env, of.index, of.cells)
         return
-    picked = probe()
+    picked = current_probe()
     index, picked.next_index = picked.next_index, picked.next_index + 1
-    tap(env, index)
+    tap_env(env, index)
 
 
 def _patch_make_vec(module: Any) -> None:
@@ -283,15 +283,15 @@ def _patch_make_vec(module: Any) -> None:
 
     @functools.wraps(original)
     def make_vec(*args: Any, **kwargs: Any) -> Any:
-        before = probe().next_index
+        before = current_probe().next_index
         envs = original(*args, **kwargs)
         try:
-            if probe().next_index == before:  # an environment that is a vector by itself
+            if current_probe().next_index == before:  # an environment that is a vector by itself
                 from mosaic.probe.inside.vectors import tap_vector
 
                 tap_vector(envs)
         except Exception as error:
-            failed("environments", error)
+            report_failure("environments", error)
         return envs
 
     module.make_vec = make_vec
@@ -302,27 +302,27 @@ def patch_vector(module: Any) -> None:
     for name in ("SyncVectorEnv", "AsyncVectorEnv"):
         kind = vars(module).get(name)
         if kind is not None:
-            patch_makers(kind)
+            patch_env_factories(kind)
             if name == "AsyncVectorEnv":
-                patch_counting(kind, "step_wait")
+                patch_step_counting(kind, "step_wait")
 
 
-def patch_makers(kind: Any) -> None:
+def patch_env_factories(kind: Any) -> None:
     original = kind.__init__
 
     @functools.wraps(original)
     def __init__(self: Any, env_fns: Any, *args: Any, **kwargs: Any) -> None:
         try:
-            made = numbered(env_fns)
+            made = index_factories(env_fns)
         except Exception as error:
-            failed("environments", error)
+            report_failure("environments", error)
             made = env_fns
         original(self, made, *args, **kwargs)
 
     kind.__init__ = __init__
 
 
-def patch_counting(kind: Any, method: str) -> None:
+def patch_step_counting(kind: Any, method: str) -> None:
     """Steps that other processes take for this one. Their episodes they tell themselves."""
     original = getattr(kind, method)
 
@@ -330,12 +330,12 @@ def patch_counting(kind: Any, method: str) -> None:
     def step_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         try:
-            picked = probe()
+            picked = current_probe()
             picked.has_environments = True
             picked.steps += int(self.num_envs)
             picked.tick()
         except Exception as error:
-            failed("environments", error)
+            report_failure("environments", error)
         return result
 
     setattr(kind, method, step_wait)

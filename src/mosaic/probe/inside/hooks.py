@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # typing takes milliseconds to import
 
 INSTRUCTIONS_VARIABLE = "MOSAIC_PROBE"
 RUN_DIR_VARIABLE = "MOSAIC_RUN_DIR"
-FIRST_VARIABLE = "MOSAIC_PROBE_FIRST"
+FIRST_PROCESS_VARIABLE = "MOSAIC_PROBE_FIRST"
 """Says which process writes journal.jsonl; all others have a journal of their own."""
 
 # By module: the part of the probe it belongs to, and `module of ours:function`, which is given the module.
@@ -52,13 +52,13 @@ def install() -> None:
     instructions = Instructions(os.environ[INSTRUCTIONS_VARIABLE])
     if not instructions.parts:
         return
-    _greet(os.environ[RUN_DIR_VARIABLE])
-    sys.meta_path.insert(0, Finder(instructions.parts))
+    _write_handshake(os.environ[RUN_DIR_VARIABLE])
+    sys.meta_path.insert(0, PatchFinder(instructions.parts))
     if "console" in instructions.parts:
-        _listen()
+        _patch_stdout()
 
 
-def _greet(run_dir: str) -> None:
+def _write_handshake(run_dir: str) -> None:
     """The handshake, of the first interpreter of the run only. Written by hand: json takes longer to import."""
     try:
         file = os.open(
@@ -70,12 +70,12 @@ def _greet(run_dir: str) -> None:
         version = "Python " + ".".join(map(str, sys.version_info[:3]))
         facts = f'"seq":1,"at":{time.time():.6f},"kind":"hello","worker":"script","version":"{version}"'
         os.write(file, f'{{{facts},"pid":{os.getpid()},"capabilities":[],"attempt":1}}\n'.encode())
-        os.environ[FIRST_VARIABLE] = str(os.getpid())
+        os.environ[FIRST_PROCESS_VARIABLE] = str(os.getpid())
     finally:
         os.close(file)
 
 
-def _listen() -> None:
+def _patch_stdout() -> None:
     """Looks at what is printed. An attribute of the stream itself: whoever asks for sys.stdout gets the same object."""
     stream: Any = sys.stdout
     if stream is None:
@@ -88,32 +88,32 @@ def _listen() -> None:
             if "global_step" in text or text[:2] in ("--", "| "):
                 from mosaic.probe.inside import console
 
-                console.heard(text)
+                console.read_output(text)
         except Exception as error:
-            failed("console", error)
+            report_failure("console", error)
         return written
 
     if hasattr(stream, "__dict__"):
         stream.write = listening_write
 
 
-_failed: set[str] = set()
+_failed_parts: set[str] = set()
 
 
-def failed(part: str, error: Exception) -> None:
+def report_failure(part: str, error: Exception) -> None:
     """A part that does not work says so once. The script never hears of it."""
-    if part in _failed:
+    if part in _failed_parts:
         return
-    _failed.add(part)
+    _failed_parts.add(part)
     try:
-        from mosaic.probe.inside.core import probe
+        from mosaic.probe.inside.core import current_probe
 
-        probe().warn(f"The probe's part {part} failed: {type(error).__name__}: {error}", "probe_failed")
+        current_probe().warn(f"The probe's part {part} failed: {type(error).__name__}: {error}", "probe_failed")
     except Exception:
         pass
 
 
-class Finder:
+class PatchFinder:
     """Stands first among the finders, and lets all others do their work."""
 
     def __init__(self, parts: set[str]) -> None:
@@ -130,12 +130,12 @@ class Finder:
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
                 if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    spec.loader = Loader(spec.loader, patch)
+                    spec.loader = PatchLoader(spec.loader, patch)
                 return spec
         return None
 
 
-class Loader:
+class PatchLoader:
     """The module's own loader, and behind it our patch."""
 
     def __init__(self, loader: Any, patch: str) -> None:
@@ -160,4 +160,4 @@ class Loader:
             package = __name__.rpartition(".")[0]
             getattr(__import__(package + "." + name, fromlist=[function]), function)(module)
         except Exception as error:
-            failed(module.__name__, error)
+            report_failure(module.__name__, error)

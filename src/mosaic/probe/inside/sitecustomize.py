@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # typing takes milliseconds to import
     from typing import Any
 
 
-def _begin() -> None:
+def _install_probe() -> None:
     if "MOSAIC_PROBE" in os.environ and "MOSAIC_RUN_DIR" in os.environ:
         try:
             from mosaic.probe.inside import hooks
@@ -20,7 +20,7 @@ def _begin() -> None:
             sys.stderr.write(f"mosaic: the probe could not be set up: {error!r}\n")
 
 
-def _next() -> None:
+def _run_next_sitecustomize() -> None:
     # What `importlib` itself is made of, loaded already: importing importlib.util would take milliseconds.
     bootstrap: Any
     external: Any
@@ -34,5 +34,5 @@ def _next() -> None:
         spec.loader.exec_module(module)
 
 
-_begin()
-_next()
+_install_probe()
+_run_next_sitecustomize()

@@ -6,8 +6,8 @@ import functools
 import numbers
 from typing import Any
 
-from mosaic.probe.inside.core import WANDB, probe
-from mosaic.probe.inside.hooks import failed
+from mosaic.probe.inside.core import WANDB, current_probe
+from mosaic.probe.inside.hooks import report_failure
 
 _STEP_NAMES = ("global_step", "step", "_step")
 
@@ -21,9 +21,9 @@ def patch_run(module: Any) -> None:
         counted = getattr(self, "step", None)
         result = original(self, data, step, *args, **kwargs)
         try:
-            _take(data, step, counted)
+            _add_logged_scalars(data, step, counted)
         except Exception as error:
-            failed("wandb", error)
+            report_failure("wandb", error)
         return result
 
     kind.log = log
@@ -34,12 +34,12 @@ def patch_monitor(module: Any) -> None:
     module.monitor = lambda: None
 
 
-def _take(data: Any, step: Any, counted: Any) -> None:
+def _add_logged_scalars(data: Any, step: Any, default_step: Any) -> None:
     if step is None:
-        step = next((data[name] for name in _STEP_NAMES if isinstance(data.get(name), numbers.Real)), counted)
-    picked = probe()
+        step = next((data[name] for name in _STEP_NAMES if isinstance(data.get(name), numbers.Real)), default_step)
+    picked = current_probe()
     for tag, value in data.items():
         if tag in _STEP_NAMES or isinstance(value, bool):
             continue
         if isinstance(value, numbers.Real) or getattr(value, "shape", None) == ():
-            picked.scalar(WANDB, str(tag), value, step)
+            picked.add_scalar(WANDB, str(tag), value, step)

@@ -1,0 +1,101 @@
+"""Several Atari games played one after the other, for learning.
+
+A lost life ends what the agent learns from, but nobody would call it an episode: that is the game, with its own score
+and its length in frames. Games come back from snapshots of the emulator, not by playing their actions again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from cleanrl_worker.algorithms import base
+from cleanrl_worker.vector_envs import EpisodeEnd, VectorEnvs, random_state, random_state_to_json, restore_random_state
+from mosaic.contracts.errors import BadInput
+from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK, AtariEnv
+from mosaic.envs.factory import family_of
+from mosaic.run.live_frames import LiveFrames
+
+Array = npt.NDArray[Any]
+ATARI_FAMILY = "atari"
+
+
+def make_evaluation_env(env_id: str, render_mode: str | None = None) -> AtariEnv:
+    """A game as people count it: all lives, all points. Evaluations play these."""
+    return AtariEnv(env_id, terminal_on_life_loss=False, clip_rewards=False, render_mode=render_mode)
+
+
+def make_training_env(env_id: str, render_mode: str | None = None) -> AtariEnv:
+    """A game as agents learn from it: an episode is a life, and of a reward only the sign counts."""
+    return AtariEnv(env_id, terminal_on_life_loss=True, clip_rewards=True, render_mode=render_mode)
+
+
+def check_atari_env(algorithm: str, env: gymnasium.Env[Any, Any]) -> int:
+    """Refuses what is no Atari game, and a machine that cannot play one; the number of actions."""
+    if family_of(env) != ATARI_FAMILY:
+        raise BadInput(f"{algorithm} needs an Atari game; {base.env_name(env)} is none. {base.suggest_algorithms(env)}")
+    assert env.spec is not None
+    make_evaluation_env(env.spec.id).close()
+    actions: Any = env.action_space
+    return int(actions.n)
+
+
+class AtariEnvs(VectorEnvs):
+    """`count` games. Observations are the newest `stack` pictures, oldest first: bytes [stack, 84, 84]."""
+
+    def __init__(
+        self, env_id: str, num_envs: int, seed: int, frames: LiveFrames | None = None, stack: int = FRAME_STACK
+    ) -> None:
+        super().__init__(functools.partial(make_training_env, env_id, "rgb_array"), num_envs, seed, frames)
+        self.shape = (stack, FRAME_SIZE_PX, FRAME_SIZE_PX)
+        self._flatten = None if stack == FRAME_STACK else lambda pictures: pictures[-stack:]
+
+    def _end_episode(self, index: int, observation: Any, is_terminal: bool) -> EpisodeEnd:
+        game: AtariEnv = self._unwrapped_envs[index]
+        last = np.array(self._flatten_observation(observation))
+        ending = EpisodeEnd(index, last, is_terminal, game.score, game.frame_count, game.is_game_over)
+        self._reset(index)
+        return ending
+
+    def _reset(self, index: int, seed: int | None = None) -> None:
+        is_next_life = seed is None and not self._unwrapped_envs[index].is_game_over
+        super()._reset(index, seed)
+        self._episode_numbers[index] -= is_next_life
+
+    def _episode_progress(self, index: int) -> tuple[int, float]:
+        return self._unwrapped_envs[index].frame_count, self._unwrapped_envs[index].score
+
+    # --- resuming
+
+    def checkpoint_state(self) -> tuple[dict[str, Array], list[dict[str, Any]]]:
+        self._flush_action_chunk()
+        arrays: dict[str, Array] = {}
+        facts = []
+        for index, game in enumerate(self._unwrapped_envs):
+            parts, fact = game.snapshot()
+            arrays |= {f"env.{index}.{name}": np.array(part) for name, part in parts.items()}
+            facts.append(
+                {**fact, "now": random_state_to_json(random_state(game)), "episode": self._episode_numbers[index]}
+            )
+        return arrays, facts
+
+    def restore(self, arrays: Mapping[str, Array], facts: Sequence[Mapping[str, Any]]) -> list[str]:
+        problems = []
+        for index, fact in enumerate(facts):
+            game: AtariEnv = self._unwrapped_envs[index]
+            self._reset(index, self.seed + index)
+            try:
+                game.restore(base.select_by_prefix(f"env.{index}.", arrays), dict(fact))
+            except (RuntimeError, SystemError) as error:  # as the emulator refuses what another version of it wrote
+                problems.append(f"environment {index}: the emulator cannot read its snapshot ({error})")
+                self._reset(index, self.seed + index)
+                continue
+            restore_random_state(game, fact["now"])
+            self._latest_observations[index] = arrays[f"env.{index}.pictures"]
+            self._episode_numbers[index] = fact["episode"]
+        return problems

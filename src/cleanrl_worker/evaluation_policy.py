@@ -1,0 +1,183 @@
+"""A saved policy and an environment that fits it; what does not go together is refused before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cleanrl_worker.evaluation_registry import EvaluationSpec, evaluation_spec
+from cleanrl_worker.inspection import SavedPolicy, find_policy, flatten_weights
+from cleanrl_worker.registry import load_algorithm, module_name
+from cleanrl_worker.worker_config import DEFAULT_SEED, WorkerRequest
+from mosaic.arena import EvaluablePolicy
+from mosaic.arena.evaluate import make_array_converter
+from mosaic.contracts.errors import BadInput, ConfigRefused, MosaicError
+from mosaic.envs.factory import describe_env
+from mosaic.run import Checkpoint
+
+
+@dataclass(frozen=True)
+class LoadedPolicy:
+    saved_policy: SavedPolicy
+    algo: str
+    env_id: str
+    first_seed: int
+    policy: EvaluablePolicy
+    spec: EvaluationSpec
+    environment_summary: dict[str, Any]
+    """What a person wants to know of it."""
+
+    @property
+    def report_fields(self) -> dict[str, Any]:
+        """What every report of the evaluation says of it."""
+        return {
+            "algo": self.algo,
+            "env_id": self.env_id,
+            "policy_path": str(self.saved_policy.path),
+            "checkpoint_step": self.saved_policy.step,
+        }
+
+
+def first_evaluation_seed(training_seed: int) -> int:
+    """The first of a row of seeds far away from those that training counts up from."""
+    return 1_000_000 + training_seed * 10_000
+
+
+def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
+    """Loads the policy and refuses, naming both sides, what does not go together."""
+    _check_settings(request)
+    assert request.extras.policy_path is not None
+    saved = find_policy(request.extras.policy_path)
+    asked = request.config
+    if saved.checkpoint is not None and asked.algo not in (None, saved.algo):
+        raise BadInput(f"The checkpoint {saved.path} is of {saved.algo!r}, not of {asked.algo!r}.")
+    algo = asked.algo or saved.algo
+    env_id = asked.env_id or saved.env_id
+    for what, known, flag in (("algorithm", algo, "--algo"), ("environment", env_id, "--env-id")):
+        if not known:
+            raise BadInput(f"{saved.path} does not say its {what}. Name it: {flag}")
+    assert algo is not None
+    assert env_id is not None
+    override = request.extras.seed_override
+    seed = DEFAULT_SEED if saved.seed is None else int(saved.seed)
+    chosen = evaluation_spec(algo)
+    env = chosen.make_env(env_id)
+    try:
+        if env_id != saved.env_id and saved.env_id is not None:
+            _check_spaces(saved, env_id, env, chosen)
+        policy = _build_policy(saved, algo, env_id, env, chosen)
+        _try_one_action(saved, env_id, env, policy)
+    finally:
+        env.close()
+    return LoadedPolicy(
+        saved,
+        algo,
+        env_id,
+        first_evaluation_seed(seed) if override is None else override,
+        policy,
+        chosen,
+        describe_env(env),
+    )
+
+
+def _check_settings(request: WorkerRequest) -> None:
+    if request.extras.policy_path is None:
+        raise ConfigRefused("LOG705 extras.policy_path: missing. An evaluation needs the folder of a checkpoint.")
+    if request.settings:
+        path = next(iter(request.setting_paths.values()))
+        raise ConfigRefused(f"LOG705 {path}: an evaluation takes its settings from the checkpoint. Leave it out.")
+    sizes = {request.extras.eval_batch_size, request.extras.eval_episodes} - {None}
+    if len(sizes) > 1:
+        raise ConfigRefused("LOG705 extras.eval_batch_size and extras.eval_episodes differ. Give one of them.")
+
+
+def _build_policy(saved: SavedPolicy, algo: str, env_id: str, env: Any, spec: EvaluationSpec) -> EvaluablePolicy:
+    checkpoint = saved.checkpoint or _checkpoint_from_weights(saved, algo, env_id, env, spec)
+    try:
+        return spec.load_policy(algo, checkpoint)
+    except KeyError as error:
+        raise BadInput(
+            f"{_policy_label(saved)} lacks {error.args[0]!r}; without it the policy would not act as it was "
+            "trained. Choose another checkpoint."
+        ) from error
+    except (ValueError, IndexError, TypeError) as error:
+        raise BadInput(f"The weights of {saved.path} do not fit {algo} on {env_id!r} ({error}).") from error
+
+
+def _checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: Any, spec: EvaluationSpec) -> Checkpoint:
+    """A checkpoint of the weights alone."""
+    module = load_algorithm(algo)
+    module.check(module.Config(env_id=env_id), env)
+    try:
+        weights = flatten_weights(saved.weights, spec.model_parts)
+    except MosaicError:
+        raise BadInput(f"{saved.path} holds no state dict of {algo}. Choose another file.") from None
+    if spec.build_checkpoint is None:
+        raise BadInput(
+            f"{saved.path} holds weights alone; {algo} also needs {spec.missing_state}, without which the policy would "
+            "not act as it was trained. Choose a checkpoint of its run."
+        )
+    config = {**module.Config(env_id=env_id).model_dump(mode="json"), **saved.config}
+    found = spec.build_checkpoint(algo, env, config)
+    acting = [name for name in found.weights if name.startswith(f"{spec.model_parts[0]}.")]
+    missing = next((name for name in acting if name not in weights), None)
+    if missing is not None:
+        raise BadInput(f"{saved.path} lacks {missing!r} of {algo}. Choose another file.")
+    return Checkpoint(saved.path, 0, {**found.weights, **weights}, found.arrays, {**found.facts, "config": config}, {})
+
+
+def _policy_label(saved: SavedPolicy) -> str:
+    return f"The checkpoint {saved.path}" if saved.checkpoint is not None else str(saved.path)
+
+
+def _check_spaces(saved: SavedPolicy, env_id: str, env: Any, spec: EvaluationSpec) -> None:
+    trained = spec.make_env(saved.env_id)
+    ours, theirs = _describe_spaces(env), _describe_spaces(trained)
+    trained.close()
+    if ours != theirs:
+        raise BadInput(
+            f"{_policy_label(saved)} was trained on {saved.env_id!r} ({theirs}); "
+            f"{env_id!r} has {ours}. Choose an environment with the same spaces."
+        )
+
+
+def _describe_spaces(env: Any) -> str:
+    """What a policy depends on: shapes and counts, not bounds."""
+    return ", ".join(
+        f"{name} {type(space).__name__} {getattr(space, 'n', space.shape)}"
+        for name, space in (("observations", env.observation_space), ("actions", env.action_space))
+    )
+
+
+def _try_one_action(saved: SavedPolicy, env_id: str, env: Any, policy: EvaluablePolicy) -> None:
+    """One action, on the first observation."""
+    import numpy as np
+
+    observation, _ = env.reset(seed=0)
+    try:
+        actions = policy.act(
+            make_array_converter(env.observation_space)(observation)[None], True, np.random.default_rng(0)
+        )
+    except (ValueError, IndexError) as error:
+        raise BadInput(f"The weights of {saved.path} do not fit {env_id!r} ({error}).") from error
+    if np.shape(actions)[1:] != env.action_space.shape:
+        raise BadInput(f"The actions of {saved.path} do not fit {env_id!r} ({env.action_space}).")
+    if not np.isfinite(np.asarray(actions, np.float64)).all():
+        raise BadInput(f"The weights of {saved.path} give no finite actions on {env_id!r}: it was saved too late.")
+
+
+def check_evaluation(request: WorkerRequest) -> dict[str, Any]:
+    """The part of a dry run's summary that is about an evaluation."""
+    match = load_for_evaluation(request)
+    checkpoint = match.saved_policy.checkpoint
+    return {
+        "module": module_name(match.algo),
+        **match.report_fields,
+        "seed": match.first_seed,
+        "settings": match.saved_policy.config,
+        "environment": match.environment_summary,
+        "backend": None if checkpoint is None else checkpoint.facts.get("backend"),
+        "eval_batch_size": request.eval_batch_size,
+        "eval_repeat": bool(request.extras.eval_repeat),
+        "eval_stochastic": bool(request.extras.eval_stochastic),
+    }

@@ -1,0 +1,206 @@
+"""The learner over torch: the reference loss of an algorithm, differentiated by autograd, on a CPU or a GPU.
+
+Same interface and same checkpoint as the numpy kernels. It is imported only where a config asks for it. On a GPU each
+gradient step is one CUDA graph and so is each act; a rollout is sent once for each pass over it, and nobody waits for
+a step. Needs torch and numpy, and nothing of ours that needs more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cleanrl_worker.ppo_kernels import ADAM_EPSILON, Integers, PpoLosses, PpoSettings, RolloutBatch
+from cleanrl_worker.ppo_network import PpoNetwork
+from cleanrl_worker.torch_backend import GraphedStep, InferenceStep, TorchAdam, TorchContext
+
+Loss = Callable[[torch.nn.Module, Any, PpoSettings], tuple[Tensor, PpoLosses]]
+Array = Any
+_ROLLOUT_COLUMNS = ("log_probs", "advantages", "returns", "values")
+
+
+class ParameterNetwork(Protocol):
+    """A numpy network: what a module is copied back to."""
+
+    parameters: Any
+
+    def zero_vector(self) -> Any: ...
+    def named_arrays(self, views: Any) -> Mapping[str, Array]: ...
+    def assign(self, views: Any, arrays: Mapping[str, Array]) -> None: ...
+
+
+class ModuleLearner:
+    """A torch module that learns; the network that is saved and Adam's moments in that network's shape follow it."""
+
+    def __init__(
+        self,
+        network: Any,
+        module: torch.nn.Module,
+        make_adam: Callable[[Sequence[Tensor], TorchContext], TorchAdam],
+        compute: TorchContext,
+    ) -> None:
+        self.compute = compute
+        self.network: ParameterNetwork = network
+        self.module = module.to(compute.device)
+        self._parameters = dict(self.module.named_parameters())
+        self._views = network.zero_vector(), network.zero_vector()
+        self._count = 0
+        self._make_adam = make_adam
+        self._adam: TorchAdam | None = None
+
+    @property
+    def adam(self) -> TorchAdam:
+        """Made when it is first needed: by then a resumed run has filled in the moments."""
+        if self._adam is None:
+            made = self._make_adam(list(self._parameters.values()), self.compute)
+            for tensors, views in zip((made.first_moment, made.second_moment), self._views, strict=True):
+                named = self.network.named_arrays(views)
+                for name, tensor in zip(self._parameters, tensors, strict=True):
+                    tensor.copy_(torch.from_numpy(named[name]))
+            made.count = self._count
+            self._adam = made
+        return self._adam
+
+    @property
+    def first_moment(self) -> Any:
+        return self._moment(0)
+
+    @property
+    def second_moment(self) -> Any:
+        return self._moment(1)
+
+    def _moment(self, index: int) -> Any:
+        """Waits for the device."""
+        if self._adam is not None:
+            tensors = (self._adam.first_moment, self._adam.second_moment)[index]
+            self.network.assign(self._views[index], to_arrays(dict(zip(self._parameters, tensors, strict=True))))
+        return self._views[index]
+
+    @property
+    def count(self) -> int:
+        return self._count if self._adam is None else self._adam.count
+
+    @count.setter
+    def count(self, count: int) -> None:
+        self._count = count
+        if self._adam is not None:
+            self._adam.count = count
+
+    def sync_networks(self) -> None:
+        """Brings the network up to date. Waits for the device."""
+        self.network.assign(self.network.parameters, to_arrays(self._parameters))
+
+
+class PpoAutogradLearner(ModuleLearner):
+    """PPO's. Improves a torch module on a rollout, minibatch by minibatch, and acts by it."""
+
+    def __init__(
+        self,
+        network: PpoNetwork,
+        module: torch.nn.Module,
+        loss: Loss,
+        rows: int,
+        settings: PpoSettings,
+        compute: TorchContext,
+    ) -> None:
+        def make_adam(parameters: Sequence[Tensor], compute: TorchContext) -> TorchAdam:
+            return TorchAdam(parameters, 0.0, compute, ADAM_EPSILON)
+
+        super().__init__(network, module, make_adam, compute)
+        self._loss = loss
+        self._rows = rows
+        self._settings = settings
+        self._outputs, self._head = network.outputs, network.actor
+        self._rollout = torch.zeros(0, device=compute.device)
+        """All rows in the order in which they are learned from, [minibatches, rows, numbers]."""
+        self._observation_size = network.inputs
+        self._is_discrete = True
+        self._minibatch_index = torch.zeros(1, dtype=torch.int64, device=compute.device)
+        """The number of the next minibatch."""
+        self._metrics = torch.zeros(len(PpoLosses._fields), device=compute.device)
+        self._clip_fraction_sum = torch.zeros((), device=compute.device)
+        """Shares of clipped ratios, summed over the update so far."""
+        self._updates = 0
+        self._step = GraphedStep(self._gradient_step, self._state_tensors, compute)
+
+    # --- acting
+
+    def actor(self, rows: int) -> TorchActor:
+        """Acts by the newest weights, on as many observations at a time."""
+        head = getattr(self.module, self._head)
+        return TorchActor(
+            InferenceStep((rows, self._observation_size), torch.float32, self._outputs, head, self.compute)
+        )
+
+    # --- learning
+
+    def begin_update(self, learning_rate: float) -> None:
+        self.adam.set_learning_rate(learning_rate)
+        self._clip_fraction_sum.zero_()
+        self._updates = 0
+
+    def run_epoch(self, batch: RolloutBatch, order: Integers) -> None:
+        """One gradient step a minibatch, over all rows in this order. Nobody waits for them."""
+        self._is_discrete = batch.actions.ndim == 1
+        actions = batch.actions.reshape(len(order), -1)
+        numbers = np.stack([getattr(batch, name) for name in _ROLLOUT_COLUMNS], 1)
+        packed = np.concatenate([batch.observations, actions, numbers], 1, dtype=np.float32)[order]
+        if len(self._rollout) == 0:
+            shape = (len(order) // self._rows, self._rows, packed.shape[1])
+            self._rollout = torch.zeros(shape, device=self.compute.device)
+        self.compute.copy_to_device(self._rollout, packed.reshape(self._rollout.shape))
+        self._minibatch_index.zero_()
+        for _ in range(len(self._rollout)):
+            self._step()
+            self._updates += 1
+
+    def _minibatch(self) -> RolloutBatch:
+        rows = self._rollout.index_select(0, self._minibatch_index)[0]
+        actions = rows[:, self._observation_size : -len(_ROLLOUT_COLUMNS)]
+        chosen: Any = {
+            "observations": rows[:, : self._observation_size],
+            "actions": actions[:, 0].long() if self._is_discrete else actions,
+            **dict(zip(_ROLLOUT_COLUMNS, rows[:, -len(_ROLLOUT_COLUMNS) :].unbind(1), strict=True)),
+        }
+        return RolloutBatch(**chosen)
+
+    def _gradient_step(self) -> None:
+        loss, losses = self._loss(self.module, self._minibatch(), self._settings)
+        self.adam.clipped_step(loss, self._settings.max_grad_norm)
+        figures: Any = losses
+        self._metrics.copy_(torch.stack(list(figures)))
+        self._clip_fraction_sum += figures.clipfrac
+        # Around: the calls that come before a capture go on counting.
+        self._minibatch_index.add_(1).remainder_(len(self._rollout))
+
+    def _state_tensors(self) -> list[Tensor]:
+        return [*self.adam.state_tensors(), self._metrics, self._clip_fraction_sum, self._minibatch_index]
+
+    def losses(self) -> PpoLosses:
+        """Waits for the device."""
+        return PpoLosses(*self._metrics.tolist())._replace(clipfrac=self._clip_fraction_sum.item() / self._updates)
+
+
+class TorchActor:
+    """As the numpy network's actor: fills an array with what the policy says."""
+
+    def __init__(self, inference: InferenceStep) -> None:
+        self._inference = inference
+
+    def refresh(self) -> None:
+        """Nothing to do: it acts by the weights themselves."""
+
+    def __call__(self, observations: Array, out: Array) -> None:
+        out[...] = self._inference(observations)
+
+
+def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
+    """In one copy, which is what a GPU is waited for."""
+    flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors.values()]).cpu().numpy()
+    ends = np.cumsum([tensor.numel() for tensor in tensors.values()])
+    parts = np.split(flat, ends[:-1])
+    return {name: part.reshape(tuple(tensors[name].shape)) for name, part in zip(tensors, parts, strict=True)}

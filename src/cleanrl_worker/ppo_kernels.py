@@ -1,0 +1,416 @@
+"""PPO's update written out by hand in numpy: forward, backward, clipping and Adam over one flat parameter vector.
+
+For small networks on a CPU the matrix products take microseconds, and what a framework adds around them is most of
+the time. So everything here works in buffers that are made once, actor and critic are stacked so that one call does
+both, and what concerns every minibatch alike is done once an epoch. The torch loss in each algorithm's file is the
+reference: the tests hold these gradients against autograd's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cleanrl_worker.ppo_network import ACTOR, CRITIC, Array, PpoActor, PpoNetwork, PpoNetworkViews
+
+Doubles = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.intp]
+
+ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON = 0.9, 0.999, 1e-5
+"""Adam's. The epsilon is that of the original PPO code, not torch's 1e-8."""
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+def gae_advantages(
+    rewards: Doubles, values: Array, dones: npt.NDArray[np.bool_], gamma: float, gae_lambda: float
+) -> Array:
+    """Generalised advantage estimation. `values` has one row more than `rewards`; a done ends the sum behind it."""
+    lives = 1.0 - dones
+    deltas = rewards + gamma * lives * values[1:] - values[:-1]
+    found = np.empty(deltas.shape, np.float32)
+    for env in range(deltas.shape[1]):
+        # Plain floats: a few numpy calls for each step would take far longer.
+        last = 0.0
+        column = []
+        steps = zip(deltas[::-1, env].tolist(), (gamma * gae_lambda * lives[::-1, env]).tolist(), strict=True)
+        for delta, decay in steps:
+            last = delta + decay * last
+            column.append(last)
+        found[::-1, env] = column
+    return found
+
+
+def gaussian_log_probs(noise: Array, log_std: Array) -> Array:
+    """Of draws mean + noise × std, [rows, size]: the mean does not matter."""
+    constant = float(log_std.sum()) + len(log_std) * HALF_LOG_TWO_PI
+    found: Array = -0.5 * (noise * noise).sum(1) - constant
+    return found
+
+
+@dataclass
+class RolloutBatch:
+    """One rollout, flattened: a row for each environment step."""
+
+    observations: Array
+    actions: npt.NDArray[Any]
+    """Indices [rows], or vectors [rows, size]."""
+    log_probs: Array
+    advantages: Array
+    returns: Array
+    values: Array
+
+
+class PpoLosses(NamedTuple):
+    """Of the newest minibatch; `clipfrac` is the mean over the update."""
+
+    value_loss: float
+    policy_loss: float
+    entropy: float
+    old_approx_kl: float
+    approx_kl: float
+    clipfrac: float
+
+
+class PpoSettings(Protocol):
+    """What an update needs to know of a Config."""
+
+    @property
+    def norm_adv(self) -> bool: ...
+    @property
+    def clip_coef(self) -> float: ...
+    @property
+    def clip_vloss(self) -> bool: ...
+    @property
+    def ent_coef(self) -> float: ...
+    @property
+    def vf_coef(self) -> float: ...
+    @property
+    def max_grad_norm(self) -> float: ...
+
+
+class ActorForward(Protocol):
+    """An actor's forward pass for a fixed number of observations."""
+
+    def refresh(self) -> None:
+        """Call when the parameters have changed."""
+
+    def __call__(self, observations: Array, out: Array) -> None: ...
+
+
+class PpoLearner(Protocol):
+    """Improves the parameters; there is one over numpy (below) and one over torch (ppo_autograd.py)."""
+
+    count: int
+    """Adam's steps so far."""
+
+    @property
+    def first_moment(self) -> PpoNetworkViews:
+        """Adam's running mean of the gradient."""
+
+    @property
+    def second_moment(self) -> PpoNetworkViews:
+        """Adam's running mean of the squared gradient."""
+
+    def begin_update(self, learning_rate: float) -> None:
+        """A new update begins."""
+
+    def run_epoch(self, batch: RolloutBatch, order: Integers) -> None:
+        """One gradient step a minibatch, over all rows in this order; stops where the gradient is not finite."""
+
+    def losses(self) -> PpoLosses: ...
+
+    def actor(self, rows: int) -> ActorForward:
+        """What acts by the newest weights, on as many observations at a time."""
+
+    def sync_networks(self) -> None:
+        """Brings the network up to date, where the learner keeps its own."""
+
+
+class PpoKernel:
+    """What the discrete and the Gaussian policy have in common."""
+
+    def __init__(self, network: PpoNetwork, rows: int, settings: PpoSettings) -> None:
+        self.network = network
+        self.rows = rows
+        self.settings = settings
+        self.gradient = network.zero_vector()
+        self.first_moment = network.zero_vector()
+        self.second_moment = network.zero_vector()
+        self.count = 0
+        self._scratch = np.empty(network.size, np.float32)
+        self._learning_rate = 0.0
+        self._clip_fractions: list[float] = []
+        self._hidden = [np.empty((2, rows, size), np.float32) for size in network.hidden]
+        self._deltas = [np.empty((2, rows, size), np.float32) for size in network.hidden]
+        self._squares = [np.empty((2, rows, size), np.float32) for size in network.hidden]
+        self._transposed_weights = [
+            np.empty((2, *weight.shape[:0:-1]), np.float32) for weight in network.parameters.weights
+        ]
+        self._ones = np.ones((1, rows), np.float32)
+        self._ones_column = np.ones((rows, 1), np.float32)
+        self._out = np.empty((network.outputs, rows), np.float32)
+        self._out_delta = np.empty((network.outputs, rows), np.float32)
+        self._log_ratio, self._ratio, self._clip, self._unclipped_loss, self._clipped_loss = np.empty(
+            (5, rows), np.float32
+        )
+        self._value_row, self._value_delta_row = np.empty((2, 1, rows), np.float32)
+        # The same as plain vectors: numpy takes twice as long where it has to match dimensions.
+        self._value, self._value_delta = self._value_row[0], self._value_delta_row[0]
+        self._error, self._clipped_error, self._error_size, self._clipped_error_size = np.empty((4, rows), np.float32)
+        self._is_unclipped = np.empty(rows, np.bool_)
+
+    # --- what a policy adds
+
+    def _arrange_actions(self, batch: RolloutBatch, order: Integers) -> npt.NDArray[Any]:
+        """The actions of an epoch as [minibatches, outputs, rows]."""
+        raise NotImplementedError
+
+    def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
+        """Of the actions under the outputs in `_out`."""
+        raise NotImplementedError
+
+    def _backward_outputs(self, log_prob_grad: Array, actions: npt.NDArray[Any]) -> None:
+        """Fills `_out_delta` from the loss's slope by log-probability, and adds the entropy's part."""
+        raise NotImplementedError
+
+    def _entropy(self) -> float:
+        raise NotImplementedError
+
+    # --- the update
+
+    def begin_update(self, learning_rate: float) -> None:
+        self._learning_rate = learning_rate
+        self._clip_fractions = []
+
+    def run_epoch(self, batch: RolloutBatch, order: Integers) -> None:
+        rows = self.rows
+        observations = batch.observations.take(order, 0)
+        actions = self._arrange_actions(batch, order)
+        log_probs = batch.log_probs.take(order)
+        values = batch.values.take(order)
+        misses = values - batch.returns.take(order)
+        weights = batch.advantages.take(order).reshape(-1, rows)
+        if self.settings.norm_adv:
+            weights -= weights.mean(1, keepdims=True)
+            weights /= weights.std(1, ddof=1, keepdims=True) + 1e-8
+        weights *= -1 / rows  # the loss is the negative mean
+        for index in range(len(order) // rows):
+            part = slice(index * rows, (index + 1) * rows)
+            self.compute_gradient(
+                observations[part], actions[index], log_probs[part], weights[index], values[part], misses[part]
+            )
+            np.subtract(self._ratio, 1, out=self._clip)
+            np.abs(self._clip, out=self._clip)
+            self._clip_fractions.append(np.count_nonzero(self._clip > self.settings.clip_coef) / rows)
+            if not self.adam_step():
+                return
+
+    def compute_gradient(
+        self,
+        observations: Array,
+        actions: npt.NDArray[Any],
+        log_probs: Array,
+        scaled_advantages: Array,
+        values: Array,
+        value_errors: Array,
+    ) -> None:
+        """Fills the gradient. `weights` are advantages times -1/rows, `misses` old values less the returns."""
+        views, gradient, hidden = self.network.parameters, self.gradient, self._hidden
+        below: Array = observations
+        for weight, bias, layer in zip(views.weights, views.biases, hidden, strict=True):
+            np.matmul(below, weight, out=layer)
+            np.add(layer, bias, out=layer)
+            np.tanh(layer, out=layer)
+            below = layer
+        np.dot(views.actor_weight, below[ACTOR].T, out=self._out)
+        np.add(self._out, views.actor_bias, out=self._out)
+        np.dot(views.critic_weight, below[CRITIC].T, out=self._value_row)
+        np.add(self._value, views.critic_bias[0, 0], out=self._value)
+
+        # The clipped surrogate: the larger loss counts, and where that is the clipped one its slope is zero.
+        # Inside the range both are the same product, so that comparing them needs no tolerance.
+        low, high = 1 - self.settings.clip_coef, 1 + self.settings.clip_coef
+        np.subtract(self._log_probs(actions), log_probs, out=self._log_ratio)
+        np.exp(self._log_ratio, out=self._ratio)
+        np.maximum(self._ratio, low, out=self._clip)
+        np.minimum(self._clip, high, out=self._clip)
+        np.multiply(scaled_advantages, self._ratio, out=self._unclipped_loss)
+        np.multiply(scaled_advantages, self._clip, out=self._clipped_loss)
+        np.greater_equal(self._unclipped_loss, self._clipped_loss, out=self._is_unclipped)
+        np.multiply(self._unclipped_loss, self._is_unclipped, out=self._clip)
+        self._backward_outputs(self._clip, actions)
+
+        # The value loss, clipped around the old value in the same manner.
+        if self.settings.clip_vloss:
+            reach = self.settings.clip_coef
+            np.subtract(self._value, values, out=self._value_delta)
+            np.maximum(self._value_delta, -reach, out=self._clipped_error)
+            np.minimum(self._clipped_error, reach, out=self._clipped_error)
+            np.add(self._clipped_error, value_errors, out=self._clipped_error)
+            np.add(self._value_delta, value_errors, out=self._error)
+            np.abs(self._error, out=self._error_size)
+            np.abs(self._clipped_error, out=self._clipped_error_size)
+            np.greater_equal(self._error_size, self._clipped_error_size, out=self._is_unclipped)
+            np.multiply(self._error, self._is_unclipped, out=self._value_delta)
+        else:
+            np.subtract(self._value, values, out=self._error)
+            np.add(self._error, value_errors, out=self._error)
+            np.copyto(self._clipped_error, self._error)
+            np.copyto(self._value_delta, self._error)
+        np.multiply(self._value_delta, self.settings.vf_coef / self.rows, out=self._value_delta)
+
+        # Backwards.
+        delta = self._deltas[-1]
+        for side, out_delta, head, head_slope, bias_slope in (
+            (ACTOR, self._out_delta, views.actor_weight, gradient.actor_weight, gradient.actor_bias),
+            (CRITIC, self._value_delta_row, views.critic_weight, gradient.critic_weight, gradient.critic_bias),
+        ):
+            np.dot(out_delta, below[side], out=head_slope)
+            np.dot(out_delta, self._ones_column, out=bias_slope)
+            np.dot(out_delta.T, head, out=delta[side])
+        for index in range(len(hidden) - 1, -1, -1):
+            delta, square = self._deltas[index], self._squares[index]
+            np.multiply(hidden[index], hidden[index], out=square)
+            np.subtract(1, square, out=square)
+            np.multiply(delta, square, out=delta)
+            np.matmul(self._ones, delta, out=gradient.biases[index])
+            if index == 0:
+                np.matmul(observations.T, delta, out=gradient.weights[0])
+            else:
+                np.matmul(hidden[index - 1].transpose(0, 2, 1), delta, out=gradient.weights[index])
+                # A copy of the turned weights and a plain product are faster than a product with turned weights.
+                turned = self._transposed_weights[index]
+                np.copyto(turned, views.weights[index].transpose(0, 2, 1))
+                np.matmul(delta, turned, out=self._deltas[index - 1])
+
+    def adam_step(self) -> bool:
+        """One step of Adam on the gradient, cut to its greatest norm; False where it is not finite."""
+        slope, first, second, scratch = (
+            self.gradient.flat,
+            self.first_moment.flat,
+            self.second_moment.flat,
+            self._scratch,
+        )
+        norm = math.sqrt(np.dot(slope, slope))
+        if not math.isfinite(norm):
+            return False
+        # The cut goes into the factors, which saves a pass over the vector.
+        cut = min(1.0, self.settings.max_grad_norm / (norm + 1e-6))
+        self.count += 1
+        correction = math.sqrt(1 - ADAM_BETA_2**self.count)
+        np.multiply(first, ADAM_BETA_1, out=first)
+        np.multiply(slope, (1 - ADAM_BETA_1) * cut, out=scratch)
+        np.add(first, scratch, out=first)
+        np.multiply(second, ADAM_BETA_2, out=second)
+        np.multiply(slope, slope, out=scratch)
+        np.multiply(scratch, (1 - ADAM_BETA_2) * cut * cut, out=scratch)
+        np.add(second, scratch, out=second)
+        np.sqrt(second, out=scratch)
+        np.add(scratch, ADAM_EPSILON * correction, out=scratch)
+        np.divide(first, scratch, out=scratch)
+        np.multiply(scratch, self._learning_rate * correction / (1 - ADAM_BETA_1**self.count), out=scratch)
+        np.subtract(self.network.flat, scratch, out=self.network.flat)
+        return True
+
+    def losses(self) -> PpoLosses:
+        log_ratio = self._log_ratio.astype(np.float64)
+        return PpoLosses(
+            value_loss=0.5 * float(np.mean(np.maximum(self._error**2, self._clipped_error**2))),
+            policy_loss=float(np.sum(np.maximum(self._unclipped_loss, self._clipped_loss))),
+            entropy=self._entropy(),
+            old_approx_kl=float(np.mean(-log_ratio)),
+            approx_kl=float(np.mean(np.expm1(log_ratio) - log_ratio)),
+            clipfrac=sum(self._clip_fractions) / len(self._clip_fractions),
+        )
+
+    def actor(self, rows: int) -> PpoActor:
+        return PpoActor(self.network, rows)
+
+    def sync_networks(self) -> None:
+        """Nothing to do: this learner works on the network itself."""
+
+
+class CategoricalKernel(PpoKernel):
+    """For discrete actions: the outputs are logits."""
+
+    def __init__(self, network: PpoNetwork, rows: int, settings: PpoSettings) -> None:
+        super().__init__(network, rows, settings)
+        self._one_hot_rows = np.eye(network.outputs, dtype=np.float32)
+        self._probs, self._logs, self._product = np.empty((3, network.outputs, rows), np.float32)
+        self._total = np.empty(rows, np.float32)
+        self._one_hot_actions = np.empty(rows, np.float32)
+
+    def _arrange_actions(self, batch: RolloutBatch, order: Integers) -> npt.NDArray[Any]:
+        chosen = batch.actions.take(order).reshape(-1, self.rows)
+        return self._one_hot_rows.take(chosen, 0).transpose(0, 2, 1).copy()
+
+    def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
+        np.maximum.reduce(self._out, 0, out=self._total)
+        np.subtract(self._out, self._total, out=self._logs)
+        np.exp(self._logs, out=self._probs)
+        np.add.reduce(self._probs, 0, out=self._total)
+        np.divide(self._probs, self._total, out=self._probs)
+        np.log(self._total, out=self._total)
+        np.subtract(self._logs, self._total, out=self._logs)
+        np.multiply(self._logs, actions, out=self._product)
+        np.add.reduce(self._product, 0, out=self._one_hot_actions)
+        return self._one_hot_actions
+
+    def _backward_outputs(self, log_prob_grad: Array, actions: npt.NDArray[Any]) -> None:
+        np.subtract(actions, self._probs, out=self._out_delta)
+        np.multiply(self._out_delta, log_prob_grad, out=self._out_delta)
+        if self.settings.ent_coef:
+            # The entropy's slope by a logit is -p (log p + entropy).
+            np.multiply(self._probs, self._logs, out=self._product)
+            np.add.reduce(self._product, 0, out=self._total)
+            np.subtract(self._logs, self._total, out=self._product)
+            np.multiply(self._product, self._probs, out=self._product)
+            np.multiply(self._product, self.settings.ent_coef / self.rows, out=self._product)
+            np.add(self._out_delta, self._product, out=self._out_delta)
+
+    def _entropy(self) -> float:
+        return -float(np.sum(self._probs * self._logs)) / self.rows
+
+
+class GaussianKernel(PpoKernel):
+    """For continuous actions: the outputs are means; one spread an action dimension is learned beside them."""
+
+    def __init__(self, network: PpoNetwork, rows: int, settings: PpoSettings) -> None:
+        super().__init__(network, rows, settings)
+        self._scaled, self._product = np.empty((2, network.outputs, rows), np.float32)
+        self._sum = np.empty(rows, np.float32)
+        self._inverse = np.empty((network.outputs, 1), np.float32)
+        self._log_stds = 0.0
+
+    def _arrange_actions(self, batch: RolloutBatch, order: Integers) -> npt.NDArray[Any]:
+        return batch.actions.take(order, 0).reshape(-1, self.rows, self.network.outputs).transpose(0, 2, 1).copy()
+
+    def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
+        log_std = self.network.parameters.log_std
+        assert log_std is not None
+        self._inverse = np.exp(-log_std)
+        self._log_stds = float(log_std.sum())
+        np.subtract(actions, self._out, out=self._scaled)
+        np.multiply(self._scaled, self._inverse, out=self._scaled)
+        np.multiply(self._scaled, self._scaled, out=self._product)
+        np.add.reduce(self._product, 0, out=self._sum)
+        np.multiply(self._sum, -0.5, out=self._sum)
+        np.subtract(self._sum, self._log_stds + self.network.outputs * HALF_LOG_TWO_PI, out=self._sum)
+        return self._sum
+
+    def _backward_outputs(self, log_prob_grad: Array, actions: npt.NDArray[Any]) -> None:
+        log_std_slope = self.gradient.log_std
+        assert log_std_slope is not None
+        np.subtract(self._product, 1, out=self._product)  # holds the squares
+        np.dot(self._product, log_prob_grad, out=log_std_slope[:, 0])
+        # The entropy is the sum of the log spreads and a constant.
+        np.subtract(log_std_slope, self.settings.ent_coef, out=log_std_slope)
+        np.multiply(self._scaled, self._inverse, out=self._out_delta)
+        np.multiply(self._out_delta, log_prob_grad, out=self._out_delta)
+
+    def _entropy(self) -> float:
+        return self._log_stds + self.network.outputs * (0.5 + HALF_LOG_TWO_PI)

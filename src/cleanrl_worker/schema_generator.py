@@ -1,0 +1,126 @@
+"""The settings of each algorithm as JSON, generated from the code: `python -m cleanrl_worker.schema_generator --write`.
+
+Command line, forms and validation share this file; types are simple (`int`, `float`, `bool`, `str`, `choice`) so that
+it can be used without importing any of ours.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from cleanrl_worker import describe
+from cleanrl_worker.registry import ALGORITHMS, load_algorithm
+from cleanrl_worker.worker_config import WORKER_NAME, ReservedExtras, WorkerConfig
+
+Json = dict[str, Any]
+_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length")
+_DOCS = Path(__file__).parent / "docs"
+
+
+def build_schema() -> Json:
+    described = describe()
+    return {
+        "worker": WORKER_NAME,
+        "version": described.version,
+        "algorithms": {name: _describe_algorithm(name) for name in sorted(ALGORITHMS)},
+        "worker_fields": describe_fields(WorkerConfig),
+        "reserved_extras": describe_fields(ReservedExtras),
+    }
+
+
+def _describe_algorithm(name: str) -> Json:
+    entry, module = ALGORITHMS[name], load_algorithm(name)
+    settings = describe_fields(module.Config)
+    title, _, rest = inspect.cleandoc(module.__doc__ or name).partition("\n")
+    paragraph = (rest.strip() or title).partition("\n\n")[0]
+    page = _DOCS / f"{name}.md"
+    return {
+        "module": module.__name__,
+        "title": title.rstrip("."),
+        "summary": " ".join(paragraph.split()),
+        "help": page.read_text() if page.exists() else "",
+        "fields": settings,
+        "supports": {
+            "action_spaces": list(entry.action_spaces),
+            "observation_spaces": list(entry.observation_spaces),
+            "sees": "pictures" if entry.is_for_atari else "vectors",
+            "resume": True,
+            "evaluation": hasattr(module, "load_policy"),
+            "backends": next(field["constraints"]["choices"] for field in settings if field["name"] == "backend"),
+        },
+    }
+
+
+def describe_fields(model: type[BaseModel]) -> list[Json]:
+    return [_describe_field(name, info) for name, info in model.model_fields.items()]
+
+
+def _describe_field(name: str, info: FieldInfo) -> Json:
+    kind, choices, constraints, is_optional = _parse_annotation(info.annotation)
+    for rule in info.metadata:
+        constraints |= {key: getattr(rule, key) for key in _CONSTRAINTS if getattr(rule, key, None) is not None}
+    if choices:
+        constraints["choices"] = choices
+    further = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    return {
+        "name": name,
+        "type": kind,
+        "default": None if info.is_required() else _to_json_value(info.get_default(call_default_factory=True)),
+        "help": " ".join((info.description or "").split()),
+        "constraints": constraints,
+        "group": further.get("group"),
+        "is_optional": is_optional,
+    }
+
+
+def _parse_annotation(annotation: Any) -> tuple[str, list[Any], Json, bool]:
+    """Simple type, choices, constraints, and whether it may stay unset."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        kind, choices, constraints, is_optional = _parse_annotation(parts[0])
+        for rule in parts[1:]:
+            for found in (rule, *getattr(rule, "metadata", ())):
+                constraints |= {
+                    key: getattr(found, key) for key in _CONSTRAINTS if getattr(found, key, None) is not None
+                }
+        return kind, choices, constraints, is_optional
+    if origin in (Union, types.UnionType):
+        others = [part for part in parts if part is not type(None)]
+        kind, choices, constraints, _ = _parse_annotation(others[0])
+        return kind, choices, constraints, len(others) < len(parts)
+    if origin is Literal:
+        return "choice", list(parts), {}, False
+    simple = {int: "int", float: "float", bool: "bool", str: "str"}
+    return simple.get(annotation, "json"), [], {}, False
+
+
+def _to_json_value(value: Any) -> Any:
+    return value if isinstance(value, (int, float, bool, str, type(None), list, dict)) else str(value)
+
+
+def render_schema() -> str:
+    return json.dumps(build_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def main() -> int:
+    target = describe().schemas
+    assert target is not None
+    if "--write" in sys.argv[1:]:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(render_schema())
+        print(target)
+    else:
+        sys.stdout.write(render_schema())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

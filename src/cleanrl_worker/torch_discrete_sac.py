@@ -1,0 +1,184 @@
+"""The update of soft actor-critic for discrete actions and pictures, in torch: on a CPU, or as a graph on a GPU.
+
+With few actions the policy's means over them are computed outright, so that nothing is drawn. Needs torch and numpy,
+and nothing of ours that needs more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, log_softmax, mse_loss
+
+from cleanrl_worker.torch_backend import GraphedStep, NonFiniteMonitor, NonFiniteReport, TorchContext
+from cleanrl_worker.torch_conv import TorchLearner, as_arrays, as_tensors, conv_features
+from cleanrl_worker.torch_replay import FrameBuffer, ReplayFeed
+
+Array = Any
+ADAM_EPSILON = 1e-4
+SAC_METRIC_NAMES = ("qf1_values", "qf2_values", "qf1_loss", "qf2_loss", "qf_loss", "actor_loss", "alpha", "alpha_loss")
+
+
+class DiscreteSacSettings(Protocol):
+    """What the learner needs of an algorithm's Config."""
+
+    @property
+    def gamma(self) -> float: ...
+    @property
+    def policy_lr(self) -> float: ...
+    @property
+    def q_lr(self) -> float: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def autotune(self) -> bool: ...
+    @property
+    def target_entropy_scale(self) -> float: ...
+
+
+def with_prefix(prefix: str, parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.removeprefix(prefix): part for name, part in parts.items() if name.startswith(prefix)}
+
+
+class DiscreteSacNetwork:
+    """One of several whose weights stand under their names: a number for each action."""
+
+    def __init__(self, weights: Mapping[str, Tensor], name: str) -> None:
+        self._weights: dict[str, Tensor] = with_prefix(f"{name}.", weights)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """[rows, actions] for pictures [rows, 84, 84, 4]."""
+        return linear(conv_features(self._weights, images), self._weights["head.weight"], self._weights["head.bias"])
+
+
+def soft_values(log_probs: Tensor, values: Tensor, alpha: Tensor) -> Tensor:
+    """What a situation is worth [rows] to a policy that is also paid for variety."""
+    return (log_probs.exp() * (values - alpha * log_probs)).sum(1)
+
+
+class DiscreteSacLearner:
+    """Actor, two critics, their followers, and the weight of variety."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Array],
+        targets: Mapping[str, Array],
+        feed: ReplayFeed,
+        settings: DiscreteSacSettings,
+        compute: TorchContext,
+    ) -> None:
+        """Parameters stand under `actor.`, `qf1.`, `qf2.` and as `log_alpha`; those of the targets as the critics'."""
+        self.compute = compute
+        parts = {
+            kind: {name: part for name, part in parameters.items() if name.startswith(kind)} for kind in ("actor", "qf")
+        }
+        self._actor = TorchLearner(parts["actor"], settings.policy_lr, ADAM_EPSILON, compute)
+        self._critics = TorchLearner(parts["qf"], settings.q_lr, ADAM_EPSILON, compute)
+        self._targets = as_tensors(targets, compute.device, is_learned=False)
+        self._alpha_learner = TorchLearner({"log_alpha": parameters["log_alpha"]}, settings.q_lr, ADAM_EPSILON, compute)
+        self._learners = [self._actor, self._critics] + ([self._alpha_learner] if settings.autotune else [])
+        self._alpha = torch.full((), settings.alpha, device=compute.device)
+        if settings.autotune:
+            self._alpha.copy_(self._log_alpha.detach().exp()[0])
+
+        self.actor = DiscreteSacNetwork(self._actor.weights, "actor")
+        self._qf1, self._qf2 = (DiscreteSacNetwork(self._critics.weights, name) for name in ("qf1", "qf2"))
+        self._target1, self._target2 = (DiscreteSacNetwork(self._targets, name) for name in ("qf1", "qf2"))
+        self._feed, self._settings = feed, settings
+        actions = len(self._actor.weights["actor.head.bias"])
+        self._target_entropy = settings.target_entropy_scale * math.log(actions)
+        self._metrics = torch.zeros(len(SAC_METRIC_NAMES), device=compute.device)
+        self._monitor = NonFiniteMonitor(SAC_METRIC_NAMES, compute)
+        self._step = GraphedStep(
+            self._gradient_step,
+            self._state_tensors,
+            compute,
+            feed.copy_to_device,
+            lambda: self._monitor.check(self._metrics),
+        )
+
+    @property
+    def _log_alpha(self) -> Tensor:
+        return self._alpha_learner.weights["log_alpha"]
+
+    def update(self, replay: FrameBuffer) -> None:
+        """One step of everything on a fresh sample. Nobody waits for it: what is infinite shows in `trouble`."""
+        self._feed.synchronize()
+        replay.sample(self._feed.batch)
+        self._feed.stage_columns()
+        self._step()
+        self._feed.record_launch()
+        self._monitor.count_step()
+
+    def _gradient_step(self) -> None:
+        rows, alpha = self._feed.batch_tensors(), self._alpha
+        with torch.no_grad():
+            following = rows.next_observations
+            least = torch.min(self._target1(following), self._target2(following))
+            worth = soft_values(log_softmax(self.actor(following), 1), least, alpha)
+            goals = rows.rewards + self._settings.gamma * (1 - rows.terminals) * worth
+        values1, values2 = (
+            critic(rows.observations).gather(1, rows.actions[:, None])[:, 0] for critic in (self._qf1, self._qf2)
+        )
+        loss1, loss2 = mse_loss(values1, goals), mse_loss(values2, goals)
+        self._critics.adam.step(loss1 + loss2)
+
+        with torch.no_grad():
+            least = torch.min(self._qf1(rows.observations), self._qf2(rows.observations))
+        log_probs = log_softmax(self.actor(rows.observations), 1)
+        # Means over rows and actions, as CleanRL has it: the step sizes are meant for these.
+        actor_loss = -soft_values(log_probs, least, alpha).mean() / log_probs.shape[1]
+        self._actor.adam.step(actor_loss)
+
+        alpha_loss = torch.zeros_like(alpha)
+        if self._settings.autotune:
+            log_probs = log_probs.detach()
+            lacking = (log_probs.exp() * (log_probs + self._target_entropy)).mean()
+            alpha_loss = -self._log_alpha.exp()[0] * lacking
+            self._alpha_learner.adam.step(alpha_loss)
+            alpha.copy_(self._log_alpha.detach().exp()[0])
+        figures = [values1.mean(), values2.mean(), loss1, loss2, (loss1 + loss2) / 2, actor_loss, alpha, alpha_loss]
+        self._metrics.copy_(torch.stack(figures).detach())
+
+    def _state_tensors(self) -> list[Tensor]:
+        parts = [part for learner in self._learners for part in learner.adam.state_tensors()]
+        return [*parts, self._alpha, self._metrics, *self._monitor.state_tensors()]
+
+    def update_target(self, tau: float) -> None:
+        """Moves the targets by this share of the way towards the critics."""
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self._targets.values()), list(self._critics.weights.values()), tau)
+
+    def losses(self) -> dict[str, float]:
+        """Of the newest step, by CleanRL's names. Waits for the device."""
+        found = dict(zip(SAC_METRIC_NAMES, self._metrics.tolist(), strict=True))
+        if not self._settings.autotune:
+            del found["alpha_loss"]
+        return found
+
+    def first_non_finite(self) -> NonFiniteReport | None:
+        return self._monitor.first_non_finite()
+
+    # --- saving
+
+    def arrays(self) -> dict[str, Array]:
+        return {**self._actor.arrays(), **self._critics.arrays(), **self._alpha_learner.arrays()}
+
+    def optimizer_state(self) -> dict[str, Array]:
+        arrays = {f"target.{name}": part for name, part in as_arrays(self._targets).items()}
+        for learner in self._learners:
+            arrays |= learner.optimizer_state()
+        return arrays
+
+    def restore(self, arrays: Mapping[str, Array], count: int) -> None:
+        for learner in self._learners:
+            learner.restore(arrays, count)
+
+    @property
+    def count(self) -> int:
+        """Steps so far."""
+        return self._actor.adam.count

@@ -1,0 +1,64 @@
+"""What a number of episodes says together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mosaic.arena.evaluate import Episode
+from mosaic.statistics import iqm, mean_with_interval
+
+Json = dict[str, Any]
+
+
+def summarise(episodes: Sequence[Episode]) -> Json:
+    """Plain JSON. `iqm` is the mean of the middle half, `ci95` Student's 95 % interval of the mean.
+
+    One episode alone has no interval; what is not finite is null.
+    """
+    return summarise_values(
+        [episode.seed for episode in episodes],
+        [episode.episodic_return for episode in episodes],
+        [episode.length for episode in episodes],
+    )
+
+
+def pool_summaries(batches: Sequence[Json]) -> Json:
+    """The same over the episodes of several summaries."""
+    seeds, returns, lengths = (
+        [one for batch in batches for one in batch[key]] for key in ("seeds", "returns", "lengths")
+    )
+    return summarise_values(seeds, [math.nan if value is None else value for value in returns], lengths)
+
+
+def summarise_values(seeds: Sequence[int], returns: Sequence[float], lengths: Sequence[int]) -> Json:
+    if not returns:
+        return {"episodes": 0, "seeds": [], "returns": [], "lengths": []}
+    values = np.array(returns, np.float64)
+    interval = list(mean_with_interval(values)[1:])
+    return {
+        "episodes": len(values),
+        **{
+            name: _finite_or_none(figure)
+            for name, figure in {
+                "avg_return": values.mean(),
+                "median_return": np.median(values),
+                "min_return": values.min(),
+                "max_return": values.max(),
+                "std_return": values.std(),
+                "iqm": iqm(values),
+            }.items()
+        },
+        "ci95": interval if all(map(math.isfinite, interval)) else None,
+        "avg_length": float(np.mean(lengths)),
+        "seeds": list(seeds),
+        "returns": [_finite_or_none(value) for value in returns],
+        "lengths": list(lengths),
+    }
+
+
+def _finite_or_none(value: Any) -> float | None:
+    return float(value) if math.isfinite(value) else None

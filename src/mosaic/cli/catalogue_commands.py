@@ -1,0 +1,127 @@
+"""`mosaic algorithms` and `mosaic envs`: what there is to train, and on what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mosaic.cli import output
+from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.contracts.errors import unknown_name_error
+from mosaic.plugins.algorithm_schema import Algorithm, get_algorithm
+from mosaic.plugins.algorithm_schema import load_algorithms as known_algorithms
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Json = dict[str, Any]
+MOST_LISTED = 40
+_ACTION_SPACE_NAMES = {"Discrete": "discrete", "Box": "continuous"}
+
+
+def _complete_algorithm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    return [name for name in known_algorithms() if name.startswith(incomplete)]
+
+
+@command()
+@click.argument("name", required=False, shell_complete=_complete_algorithm)
+@pass_context
+def algorithms(context: CliContext, name: str | None) -> None:
+    """Lists the algorithms, or explains one and its settings."""
+    if name is not None:
+        found = get_algorithm(name)
+        if context.is_json:
+            output.print_json(
+                {"name": found.name, "worker": found.worker.id, **found.schema_entry, "help": found.help_page()}
+            )
+        else:
+            _print_algorithm(found, output.console())
+        return
+    known = known_algorithms()
+    if context.is_json:
+        output.print_json(
+            [{"name": key, "worker": one.worker.id, **one.schema_entry} for key, one in sorted(known.items())]
+        )
+        return
+    table = output.create_table("NAME", "ACTIONS", "SEES", "COMPUTES WITH", "WHAT IT IS", wrap=("WHAT IT IS",))
+    for key, one in sorted(known.items()):
+        table.add_row(key, *_support_cells(one), one.title)
+    output.console().print(table)
+    output.print_message("One of them in detail: mosaic algorithms ppo    Its flags: mosaic train ppo --help")
+
+
+def _support_cells(algorithm: Algorithm) -> tuple[str, str, str]:
+    """The actions, the observations and the backends that it is for, as far as its worker tells."""
+    said = algorithm.schema_entry.get("supports") or {}
+    actions = [_ACTION_SPACE_NAMES.get(space, space) for space in said.get("action_spaces", ())]
+    backends = [name for name in said.get("backends", ()) if name != "auto"]
+    return (
+        ", ".join(actions) or output.PLACEHOLDER,
+        said.get("sees") or output.PLACEHOLDER,
+        ", ".join(backends) or output.PLACEHOLDER,
+    )
+
+
+def _print_algorithm(algorithm: Algorithm, console: Console) -> None:
+    from rich.markdown import Markdown
+
+    page = algorithm.help_page()
+    console.print(Markdown(page or f"# {algorithm.title}\n\n{algorithm.summary}"), width=min(console.width, 100))
+    console.print()
+    table = output.create_table("SETTING", "DEFAULT", "WHAT IT DOES", wrap=("WHAT IT DOES",))
+    for field in algorithm.fields:
+        default = "" if field.default is None else str(field.default)
+        table.add_row(field.name, default, field.help)
+    console.print(table)
+
+
+@command()
+@click.argument("family", required=False)
+@click.option("--worker", default="cleanrl", show_default=True, help="Whose environments.")
+@click.option("--all", "is_all", is_flag=True, help="Those that are not installed, too.")
+@pass_context
+def envs(context: CliContext, family: str | None, worker: str, is_all: bool) -> None:
+    """Lists the environments that can be trained on, all or those of one FAMILY."""
+    question: Json = {"ask": "environments"} | ({"family": family} if family else {})
+    found: list[Json] = context.trainer().ask_worker(worker, question)["environments"]
+    if context.is_json:
+        output.print_json(found)
+        return
+    families: dict[str, list[Json]] = {}
+    for env in found:
+        families.setdefault(env["family"], []).append(env)
+    if family is not None and family not in families:
+        raise unknown_name_error("environment family", family, families)
+    if family is None and not is_all:
+        _print_families(families)
+    else:
+        _print_envs(found)
+
+
+def _print_families(families: dict[str, list[Json]]) -> None:
+    table = output.create_table("FAMILY", "COUNT", "ENVIRONMENTS", right_aligned=("COUNT",), wrap=("ENVIRONMENTS",))
+    for name, envs in sorted(families.items(), key=lambda item: (not item[1][0]["is_installed"], item[0])):
+        if envs[0]["is_installed"]:
+            some = ", ".join(env["id"] for env in envs[:4]) + (", …" if len(envs) > 4 else "")
+        else:
+            some = f"not installed{_install_hint(envs[0], ': ')}"
+        table.add_row(name, str(len(envs)), some)
+    output.console().print(table)
+    output.print_message("All of a family: mosaic envs classic_control")
+
+
+def _print_envs(envs: list[Json]) -> None:
+    table = output.create_table(
+        "ENVIRONMENT", "FAMILY", "LONGEST EPISODE", "", right_aligned=("LONGEST EPISODE",), wrap=("",)
+    )
+    for env in envs:
+        longest = env.get("max_episode_steps")
+        hint = "" if env["is_installed"] else _install_hint(env)
+        table.add_row(env["id"], env["family"], f"{longest:,}" if longest else output.PLACEHOLDER, hint)
+    output.console().print(table)
+
+
+def _install_hint(env: Json, lead: str = "") -> str:
+    """The command that brings it; nothing where no extra does."""
+    return f"{lead}pip install 'mosaic-rl[{env['extra']}]'" if env.get("extra") else ""

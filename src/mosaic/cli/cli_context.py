@@ -1,0 +1,130 @@
+"""What every command is handed: the workspace, how to answer, and the way to the daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mosaic.contracts.errors import BadInput, NoDaemon
+from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
+
+if TYPE_CHECKING:
+    from mosaic.client import DaemonAddress, TrainerClient
+
+Result = TypeVar("Result")
+
+
+class CliContext:
+    """One call of the command line."""
+
+    def __init__(self) -> None:
+        self.workspace_dir: str | None = None
+        self.is_json = False
+        self._trainer: TrainerClient | None = None
+        self._connected_address: DaemonAddress | None = None
+
+    def __enter__(self) -> CliContext:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._trainer is not None:
+            self._trainer.close()
+            self._trainer = None
+
+    @property
+    def workspace(self) -> Workspace:
+        chosen = Workspace.resolve(self.workspace_dir)
+        if chosen.root.exists() and not chosen.root.is_dir():
+            raise BadInput(f"The workspace {chosen.root} is a file; expected a folder. Name another: --var DIR")
+        return chosen
+
+    def print_workspace(self) -> None:
+        """Commands that make or change something say where."""
+        click.echo(f"Workspace: {self.workspace.root}", err=True)
+
+    def daemon_address(self) -> DaemonAddress | None:
+        """Where this workspace's daemon is; none when none lives."""
+        from mosaic.client import read_daemon_address
+
+        try:
+            return read_daemon_address(self.workspace)
+        except OSError as error:
+            raise self._workspace_error(error) from None
+
+    def connect(self, may_start: bool = True) -> TrainerClient:
+        """A connection of the caller's own."""
+        from mosaic.client import connect  # imports grpc, which only commands that talk to the daemon pay for
+
+        try:
+            return connect(self.workspace, may_start)
+        except OSError as error:
+            raise self._workspace_error(error) from None
+
+    def _workspace_error(self, error: OSError) -> BadInput:
+        return BadInput(
+            f"The workspace {self.workspace.root} cannot be used: {error.strerror}. Name another: --var DIR"
+        )
+
+    def trainer(self, may_start: bool = True) -> TrainerClient:
+        """The connection of this call, made when it is first needed."""
+        if self._trainer is None:
+            self._trainer = self.connect(may_start)
+            self._connected_address = self.daemon_address()
+        return self._trainer
+
+    def call_with_reconnect(self, call: Callable[[TrainerClient], Result]) -> Result:
+        """Asks something that may safely be asked twice: a daemon that died meanwhile is started again."""
+        if self.daemon_address() != self._connected_address:
+            self.__exit__()  # another daemon may have taken the port, and does not know our token
+        try:
+            return call(self.trainer())
+        except NoDaemon:
+            self.__exit__()
+            return call(self.trainer())
+
+
+def _set_workspace(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.ensure_object(CliContext).workspace_dir = value
+
+
+def _set_json_output(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(CliContext).is_json = True
+
+
+def common_options(has_json: bool = True) -> list[click.Parameter]:
+    """Understood before and after a command's name alike."""
+    var = click.Option(
+        ["--var"],
+        metavar="DIR",
+        type=click.Path(file_okay=False),
+        expose_value=False,
+        callback=_set_workspace,
+        help=f"The workspace: where everything is kept.  [default: ./var, or ${WORKSPACE_VARIABLE}]",
+    )
+    json = click.Option(
+        ["--json"],
+        is_flag=True,
+        expose_value=False,
+        callback=_set_json_output,
+        help="Print one line of JSON; everything else goes to stderr.",
+    )
+    return [var, json] if has_json else [var]
+
+
+class Command(click.Command):
+    """A command that knows the common options."""
+
+    def __init__(self, *args: Any, has_json: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params = [*self.params, *common_options(has_json)]
+
+
+def command(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], Command]:
+    return click.command(name, cls=Command, **attributes)
+
+
+pass_context = click.make_pass_decorator(CliContext, ensure=True)

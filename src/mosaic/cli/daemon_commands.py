@@ -1,0 +1,150 @@
+"""`mosaic daemon start|stop|status|run`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mosaic.cli import output
+from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
+from mosaic.contracts.errors import BadInput, NoDaemon
+from mosaic.contracts.processes import is_alive
+
+if TYPE_CHECKING:
+    from mosaic.client import DaemonAddress
+
+Json = dict[str, Any]
+STOP_TIMEOUT_S = 10.0
+CANCEL_TIMEOUT_S = 60.0
+
+
+@click.group(params=common_options())
+def daemon() -> None:
+    """Starts, stops or looks at the daemon that holds the runs. It starts by itself when it is needed."""
+
+
+@command()
+@pass_context
+def start(context: CliContext) -> None:
+    """Starts the daemon, if none runs."""
+    is_new = context.daemon_address() is None
+    context.print_workspace()
+    status = context.trainer().status()
+    if context.is_json:
+        output.print_json(status)
+        return
+    click.echo(f"The daemon {'has started' if is_new else 'runs already'}: pid {status['pid']}, {status['address']}")
+
+
+@command()
+@pass_context
+def status(context: CliContext) -> int:
+    """Says whether the daemon runs and what it does. Exit code 4: none runs."""
+    if context.daemon_address() is None:
+        if context.is_json:
+            output.print_json(
+                {"pid": None, "address": None, "started_at": None, "workspace": str(context.workspace.root)}
+            )
+        raise NoDaemon(f"No daemon runs for {context.workspace.root}. It starts with the next command that needs it.")
+    found = context.trainer(may_start=False).status()
+    if context.is_json:
+        output.print_json(found)
+        return 0
+    output.print_fields(status_rows(found, str(context.workspace.daemon_log)))
+    return 0
+
+
+def status_rows(status: Json, log: str) -> list[tuple[str, str | None]]:
+    runs = ", ".join(f"{number} {stage}" for stage, number in (status.get("runs") or {}).items() if number)
+    slots = status.get("slots") or {}
+    machine = f"{slots.get('cpus', '?')} CPUs, {slots.get('gpus', 0)} GPUs"
+    return [
+        ("daemon", f"pid {status['pid']} at {status['address']}"),
+        ("started", f"{output.format_timestamp(status['started_at'])} ({output.format_age(status['started_at'])} ago)"),
+        ("version", status.get("version")),
+        ("workspace", status.get("workspace")),
+        ("runs", runs or "none"),
+        ("busy", f"{slots.get('busy', 0)} of {slots.get('runs', '?')} slots; {machine}" if slots else None),
+        ("state", "draining: no further run is started" if status.get("is_draining") else None),
+        ("paused", status.get("paused")),
+        ("log", log),
+    ]
+
+
+@command("continue")
+@pass_context
+def continue_queue(context: CliContext) -> None:
+    """Lets the queue go on that was paused because several runs in a row failed at once."""
+    trainer = context.trainer(may_start=False)
+    was_paused = trainer.status().get("paused") is not None
+    status = trainer.continue_queue()
+    if context.is_json:
+        output.print_json(status)
+        return
+    waiting = status["slots"]["queued"]
+    click.echo(f"The queue goes on; waiting: {waiting}." if was_paused else "The queue is not paused.")
+
+
+@command()
+@click.option("--runs", "cancel_runs", is_flag=True, help="Cancel its runs first; otherwise they go on.")
+@click.option("--drain", is_flag=True, help="Start nothing more and end behind the last run; returns at once.")
+@pass_context
+def stop(context: CliContext, cancel_runs: bool, drain: bool) -> None:
+    """Stops the daemon. Runs go on without it, and the next daemon takes them up."""
+    if cancel_runs and drain:
+        raise BadInput("--runs and --drain exclude each other: cancel the runs or let them end.")
+    context.print_workspace()
+    address = context.daemon_address()
+    if address is None:
+        _report_stopped(context, None, "No daemon runs.")
+        return
+    if drain:
+        context.trainer(may_start=False).stop_daemon(drain=True)
+        _report_stopped(context, None, "The daemon starts nothing more and ends behind its last run.")
+        return
+    try:
+        context.trainer(may_start=False).stop_daemon(cancel_runs)
+    except NoDaemon as error:
+        if cancel_runs:
+            raise
+        output.print_message(f"{error} It is ended by signal.")
+        os.kill(address.process["pid"], signal.SIGTERM)
+    if not _wait_until_gone(address, CANCEL_TIMEOUT_S if cancel_runs else STOP_TIMEOUT_S):
+        os.kill(address.process["pid"], signal.SIGKILL)
+        if not _wait_until_gone(address, STOP_TIMEOUT_S):
+            raise NoDaemon(f"The daemon (pid {address.process['pid']}) does not end, not even when killed.")
+    _report_stopped(context, address.process["pid"], f"The daemon (pid {address.process['pid']}) has ended.")
+
+
+def _report_stopped(context: CliContext, pid: int | None, message: str) -> None:
+    if context.is_json:
+        output.print_json({"stopped": pid})
+    else:
+        click.echo(message)
+
+
+def _wait_until_gone(address: DaemonAddress, timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while is_alive(address.process):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@command(has_json=False)
+@pass_context
+def run(context: CliContext) -> int:
+    """Runs the daemon in the foreground, until Ctrl-C."""
+    from mosaic.trainer.__main__ import main
+
+    context.print_workspace()
+    return main(["--var", str(context.workspace.root)])
+
+
+for each in (start, stop, status, continue_queue, run):
+    daemon.add_command(each)

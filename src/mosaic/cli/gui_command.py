@@ -1,0 +1,120 @@
+"""`mosaic gui`: the workbench's window."""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.contracts.errors import BadInput, MissingExtra
+
+TOKEN_VARIABLE = "MOSAIC_TOKEN"
+INSTALL_HINT = "pip install 'mosaic-rl[gui]'"
+
+
+@command(has_json=False)
+@click.option("--run", metavar="RUN", help="Show this run: its id, the beginning of one, or 'last'.")
+@click.option(
+    "--trainer",
+    metavar="HOST:PORT",
+    help="Work with the trainer of another machine, whose port a tunnel brings to this one: "
+    "ssh -L 50055:127.0.0.1:50055 THERE",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help=f"That trainer's daemon.json, copied here.  [default: the token in ${TOKEN_VARIABLE}]",
+)
+@pass_context
+def gui(context: CliContext, run: str | None, trainer: str | None, token_file: Path | None) -> int:
+    """Opens the workbench. Closing it touches no run."""
+    if token_file is not None and trainer is None:
+        raise BadInput("--token-file goes with --trainer HOST:PORT; this machine's own trainer needs no token.")
+    remote = None if trainer is None else (check_loopback_address(trainer), read_token(token_file))
+    require_display()
+    try:
+        from mosaic.gui.app import main
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "mosaic":
+            raise
+        raise MissingExtra(f"The workbench needs {error.name}, which is not installed: {INSTALL_HINT}") from None
+    except ImportError as error:
+        raise MissingExtra(
+            f"Qt cannot be loaded: {error}. Install its system libraries; on Debian and Ubuntu: "
+            "sudo apt-get install libegl1 libgl1 libxkbcommon-x11-0 libdbus-1-3 libfontconfig1 libxcb-cursor0"
+        ) from None
+    return main(context.workspace, run, remote)
+
+
+def has_display() -> bool:
+    if sys.platform == "darwin":
+        return True
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"))
+
+
+def open_workbench_detached(workspace: Path, run_id: str) -> bool:
+    """Opens the workbench on a run and leaves it alone; not where there is no screen or no Qt."""
+    is_seen = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+    if not is_seen or importlib.util.find_spec("PySide6") is None:
+        return False
+    code = "import sys; from mosaic.cli.main import main; sys.exit(main())"
+    subprocess.Popen(
+        [sys.executable, "-c", code, "gui", "--var", str(workspace), "--run", run_id],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    return True
+
+
+def require_display() -> None:
+    if not has_display():
+        raise BadInput(
+            "There is no display to open a window on. Set DISPLAY or WAYLAND_DISPLAY (over SSH: ssh -X), "
+            "or use one that nobody sees: xvfb-run mosaic gui"
+        )
+
+
+def check_loopback_address(address: str) -> str:
+    """Checked: connections are not encrypted yet, so nothing but a tunnel's end on this machine is connected to."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise BadInput(f"--trainer {address!r} is no address; expected HOST:PORT, such as 127.0.0.1:50055.")
+    try:
+        is_here = ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        is_here = host == "localhost"
+    if not is_here:
+        raise BadInput(
+            f"--trainer {address}: the connection would not be encrypted, so only this machine's own addresses are "
+            f"taken. Bring its port here first: ssh -L {port}:127.0.0.1:{port} {host or 'HOST'}   "
+            f"and then: mosaic gui --trainer 127.0.0.1:{port}"
+        )
+    return address
+
+
+def read_token(file: Path | None) -> str:
+    if file is None:
+        token = os.environ.get(TOKEN_VARIABLE, "")
+        if not token:
+            raise BadInput(
+                f"--trainer needs that trainer's token: copy its trainer/daemon.json here and name it with "
+                f"--token-file, or put the token into ${TOKEN_VARIABLE}."
+            )
+        return token
+    try:
+        token = json.loads(file.read_text())["token"]
+    except OSError as error:
+        raise BadInput(f"--token-file {file} cannot be read: {error.strerror}.") from None
+    except (ValueError, KeyError, TypeError):
+        raise BadInput(f"--token-file {file} holds no token; expected a copy of a trainer's daemon.json.") from None
+    return str(token)

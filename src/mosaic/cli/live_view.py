@@ -1,0 +1,300 @@
+"""What a person sees while a run goes on: a small live view, or a plain line now and then."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mosaic.cli import output
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.live import Live
+
+Json = dict[str, Any]
+EPISODES_IN_MEAN = 100
+_MAX_POINTS = 512
+_PLAIN_INTERVAL_S = 5.0
+_STAGE_MESSAGES = {"queued": "waiting for a slot", "starting": "waiting for the worker"}
+"""Said in place of figures while there are none."""
+
+
+class DownsampledCurve:
+    """The course of a figure in a bounded number of points: when there are too many, neighbours are merged."""
+
+    def __init__(self) -> None:
+        self.points: list[float] = []
+        self._span = 1
+        self._pending: list[float] = []
+
+    def add(self, value: float) -> None:
+        self._pending.append(value)
+        if len(self._pending) < self._span:
+            return
+        self.points.append(sum(self._pending) / self._span)
+        self._pending.clear()
+        if len(self.points) >= _MAX_POINTS:
+            self.points = [sum(self.points[at : at + 2]) / 2 for at in range(0, len(self.points) - 1, 2)]
+            self._span *= 2
+
+
+class LiveRunState:
+    """One run as its events tell of it."""
+
+    def __init__(self, view: Json, target_episodes: int | None = None) -> None:
+        self.view = view
+        self.target_episodes = target_episodes
+        """For an evaluation, whose end is counted in episodes."""
+        self.step: int | None = view.get("global_step")
+        self.sps: float | None = view.get("sps")
+        self.hardware: Json = view.get("hardware") or {}
+        self.checkpoint_step: int | None = view.get("checkpoint_step")
+        self.episodes = 0
+        self.curve = DownsampledCurve()
+        self.warnings: list[str] = []
+        """Not yet shown."""
+        self._recent_returns: deque[float] = deque(maxlen=EPISODES_IN_MEAN)
+        # What was told before this start of the run is history: a resumed run has ended once already.
+        self._queued_at: float = view.get("queued_at") or 0.0
+
+    def apply_event(self, event: Json) -> None:
+        """An unknown kind says nothing to us."""
+        match event["kind"]:
+            case "record":
+                self.apply_view(event["view"])
+            case "progress":
+                self.step = event["global_step"]
+                self.sps = event.get("sps") or self.sps
+            case "episodes":
+                for _, _, step, _, episodic_return, _ in event["rows"]:
+                    self.step = max(self.step or 0, step)
+                    self._recent_returns.append(episodic_return)
+                    self.curve.add(sum(self._recent_returns) / len(self._recent_returns))
+                    self.episodes += 1
+            case "sample":
+                self.hardware = event
+            case "checkpoint":
+                self.checkpoint_step = event["step"]
+            case "warning":
+                self.warnings.append(str(event["text"]))
+            case "anomaly":
+                self.warnings.append(f"{event['tag']} is not finite at step {event['step']:,}.")
+
+    def apply_view(self, view: Json) -> None:
+        if (view.get("queued_at") or 0.0) >= self._queued_at:
+            self.view = view
+
+    @property
+    def is_evaluation(self) -> bool:
+        return bool(self.view.get("kind") == "policy_eval")
+
+    @property
+    def total_steps(self) -> int | None:
+        """An evaluation takes as many steps as it takes."""
+        return None if self.is_evaluation else self.view.get("total_timesteps")
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self.view["stage"] == "finished")
+
+    @property
+    def mean_return(self) -> float | None:
+        if self._recent_returns:
+            return sum(self._recent_returns) / len(self._recent_returns)
+        return self.view.get("episodic_return")
+
+    @property
+    def seconds_left(self) -> float | None:
+        if self.view["stage"] != "running" or not self.sps or not self.total_steps or self.step is None:
+            return None
+        return max(0, self.total_steps - self.step) / self.sps
+
+    @property
+    def progress_text(self) -> str:
+        """`12,000 / 50,000`, in steps or in episodes."""
+        if self.target_episodes:
+            return f"{self.episodes} / {self.target_episodes} episodes"
+        if self.is_evaluation:
+            return f"{self.episodes:,} episodes"
+        return f"{output.format_count(self.step)} / {output.format_count(self.total_steps)}"
+
+    @property
+    def fraction_done(self) -> float | None:
+        if self.view.get("outcome") == "succeeded":
+            return 1.0
+        if self.target_episodes:
+            return min(1.0, self.episodes / self.target_episodes)
+        return min(1.0, self.step / self.total_steps) if self.step is not None and self.total_steps else None
+
+
+def run_title(view: Json) -> str:
+    """`ppo on CartPole-v1, seed 1`."""
+    if view.get("kind") == "policy_eval":
+        return f"evaluation of {view.get('algo')} on {view.get('env_id')}"
+    if not view.get("algo"):
+        return str(view.get("run_name") or view.get("worker"))
+    place = f" on {view['env_id']}" if view.get("env_id") else ""
+    seed = f", seed {view['seed']}" if view.get("seed") is not None else ""
+    return f"{view['algo']}{place}{seed}"
+
+
+def format_hardware(hardware: Json) -> str:
+    words = []
+    if hardware.get("cpu_percent") is not None:
+        words.append(f"CPU {hardware['cpu_percent']:.0f} %")
+    if hardware.get("rss_mb") is not None:
+        words.append(f"RAM {hardware['rss_mb']:,.0f} MB")
+    for gpu in hardware.get("gpus") or ():
+        words.append(f"GPU {gpu.get('util_percent', 0):.0f} % {gpu.get('memory_used_mb', 0):,.0f} MB")
+    return "   ".join(words)
+
+
+def format_progress_line(state: LiveRunState) -> str:
+    """One line for a log file."""
+    view = state.view
+    parts = [f"{output.short_id(view['run_id'])} {output.run_status(view)}"]
+    if state.step is not None:
+        share = f" ({state.fraction_done:.0%})" if state.fraction_done is not None else ""
+        parts.append(f"step {state.step:,}{share}")
+    if state.is_evaluation and state.episodes:
+        parts.append(state.progress_text)
+    if state.sps and not state.has_ended:
+        parts.append(f"{state.sps:,.0f} steps/s")
+    if state.seconds_left is not None:
+        parts.append(f"{output.format_duration(state.seconds_left)} left")
+    if state.mean_return is not None:
+        parts.append(f"return {output.format_number(state.mean_return)}")
+    if state.hardware and not state.has_ended:
+        parts.append(format_hardware(state.hardware).replace("   ", " "))
+    return ", ".join(parts)
+
+
+class LiveRunView:
+    """The live view of one run; rich asks for it whenever it draws."""
+
+    def __init__(self, state: LiveRunState) -> None:
+        self.state = state
+        self.hint = "Ctrl-C stops it." if state.is_evaluation else "Ctrl-C stops it with a checkpoint."
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        watched, view = self.state, self.state.view
+        word = output.run_status(view)
+        yield Text.assemble(
+            (word, f"bold {output.OUTCOME_STYLES.get(word, '')}"), "  ", run_title(view), ("  " + view["run_id"], "dim")
+        )
+        share = watched.fraction_done
+        without_share = _STAGE_MESSAGES.get(view["stage"], watched.progress_text if watched.is_evaluation else "")
+        figures = f"{share:4.0%}  {watched.progress_text}" if share is not None else without_share
+        pace = f"{watched.sps:,.0f} steps/s" if watched.sps else ""
+        left = f"{output.format_duration(watched.seconds_left)} left" if watched.seconds_left is not None else ""
+        words = "   ".join(part for part in (figures, pace, left) if part)
+        line = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        line.add_column(ratio=1, min_width=8)
+        line.add_column(no_wrap=True)
+        is_pulsing = share is None and not watched.has_ended
+        line.add_row(
+            ProgressBar(total=1.0, completed=share or 0.0, pulse=is_pulsing, complete_style="cyan"),
+            words,
+        )
+        yield line
+        room = max(8, min(40, options.max_width - 60))
+        spark = output.sparkline(watched.curve.points, room)
+        value = output.format_number(watched.mean_return)
+        yield Text.assemble(
+            ("return ", "dim"),
+            (value, "bold"),
+            "  ",
+            (spark, "green"),
+            "   ",
+            (format_hardware(watched.hardware), "dim"),
+        )
+        yield Text(self.hint, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+class ProgressDisplay(Protocol):
+    """Where the state of one or more runs is shown while they go on."""
+
+    def refresh(self) -> None: ...
+    def print_message(self, message: str) -> None: ...
+    def set_hint(self, message: str) -> None: ...
+
+
+class LiveDisplay:
+    """Draws `picture` in place, at the end of the terminal."""
+
+    def __init__(self, renderable: Any) -> None:
+        self._renderable = renderable
+        self._console = output.console(is_stderr=True)
+        self._live: Live | None = None
+
+    def __enter__(self) -> LiveDisplay:
+        from rich.live import Live
+
+        self._live = Live(
+            self._renderable, console=self._console, auto_refresh=False, transient=True, redirect_stdout=False
+        )
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def refresh(self) -> None:
+        if self._live is not None:
+            self._live.refresh()
+
+    def print_message(self, message: str) -> None:
+        self._console.print(message)
+
+    def set_hint(self, message: str) -> None:
+        self._renderable.hint = message
+
+
+class PlainDisplay:
+    """Prints lines: at once when the status changes, else every few seconds."""
+
+    def __init__(
+        self, get_lines: Callable[[], list[tuple[str, str]]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._get_lines = get_lines
+        """Each run's status and its line."""
+        self._clock = clock
+        self._next_at = clock() + _PLAIN_INTERVAL_S
+        self._last_statuses: list[str] = []
+
+    def __enter__(self) -> PlainDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def refresh(self) -> None:
+        lines = self._get_lines()
+        statuses = [status for status, _ in lines]
+        is_due = self._clock() >= self._next_at
+        for at, (status, line) in enumerate(lines):
+            is_new = at >= len(self._last_statuses) or self._last_statuses[at] != status
+            if is_new or (is_due and status not in output.OUTCOMES):
+                output.print_message(line)
+        if is_due or statuses != self._last_statuses:
+            self._next_at = self._clock() + _PLAIN_INTERVAL_S
+        self._last_statuses = statuses
+
+    def print_message(self, message: str) -> None:
+        output.print_message(message)
+
+    def set_hint(self, message: str) -> None:
+        output.print_message(message)
+
+
+def create_display(state: LiveRunState) -> LiveDisplay | PlainDisplay:
+    if output.console(is_stderr=True).is_terminal:
+        return LiveDisplay(LiveRunView(state))
+    return PlainDisplay(lambda: [(output.run_status(state.view), format_progress_line(state))])

@@ -1,0 +1,133 @@
+"""`mosaic logs` and `mosaic metrics`: what a run said."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from mosaic.cli import output
+from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.run_arguments import run_argument
+from mosaic.contracts.errors import BadInput, unknown_name_error
+
+if TYPE_CHECKING:
+    pass
+
+MAX_LINE_CHARS = 4000
+"""Characters of a line that are shown in a terminal."""
+
+
+@command()
+@run_argument()
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("--stderr", "is_stderr", is_flag=True, help="What it wrote to stderr.")
+@click.option("-n", "--lines", metavar="N", type=click.IntRange(0), help="Only so many of its last lines.")
+@pass_context
+def logs(context: CliContext, run: str, follow: bool, is_stderr: bool, lines: int | None) -> None:
+    """Prints what a run wrote to its console: the exact bytes, or made readable where they go to a terminal."""
+    if follow and context.is_json:
+        raise BadInput("--follow and --json cannot both be given.")
+    trainer = context.trainer()
+    run_id = trainer.get(run)["run_id"]
+    offset = 0
+    if lines is not None or context.is_json:
+        chunks = list(trainer.log(run_id, is_stderr))
+        data = last_lines(b"".join(chunk.data for chunk in chunks), lines)
+        offset = chunks[-1].offset if chunks else 0
+        if context.is_json:
+            stream = "stderr" if is_stderr else "stdout"
+            output.print_json({"run_id": run_id, "stream": stream, "text": data.decode(errors="replace")})
+            return
+        size = write_log([data])
+        if follow:
+            size += write_log(chunk.data for chunk in trainer.log(run_id, is_stderr, offset, follow=True))
+    else:
+        size = write_log(chunk.data for chunk in trainer.log(run_id, is_stderr, follow=follow))
+    if size == 0:
+        other = "" if is_stderr else f" Its other stream: mosaic logs --stderr {output.short_id(run_id)}"
+        output.print_message(
+            f"Run {output.short_id(run_id)} wrote nothing to {'stderr' if is_stderr else 'stdout'}.{other}"
+        )
+
+
+def last_lines(data: bytes, lines: int | None) -> bytes:
+    return data if lines is None else b"".join(deque(io.BytesIO(data), maxlen=lines))
+
+
+def write_log(chunks: Iterable[bytes]) -> int:
+    """Writes them to stdout and returns how many bytes the log had."""
+    size = 0
+
+    def counted() -> Iterator[bytes]:
+        nonlocal size
+        for chunk in chunks:
+            size += len(chunk)
+            yield chunk
+
+    stream = sys.stdout.buffer
+    for chunk in sanitize_for_terminal(counted()) if sys.stdout.isatty() else counted():
+        stream.write(chunk)
+        stream.flush()
+    return size
+
+
+def sanitize_for_terminal(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Cuts endless lines, replaces what is no text, and lets no control sequence reach the terminal."""
+    column = 0
+    for chunk in chunks:
+        shown: list[str] = []
+        for char in chunk.decode(errors="replace"):
+            if char in "\n\r":
+                column = 0
+                shown.append(char)
+                continue
+            column += 1
+            if column <= MAX_LINE_CHARS:
+                shown.append(char if char == "\t" or char.isprintable() else "�")
+            elif column == MAX_LINE_CHARS + 1:
+                shown.append(" … (cut)")
+        yield "".join(shown).encode()
+
+
+# --- metrics
+
+
+@command()
+@run_argument()
+@click.option("--tag", "tags", multiple=True, help="Only this metric; can be given several times.")
+@click.option("--csv", "is_csv", is_flag=True, help="One row for each logged value: tag,step,at,value.")
+@pass_context
+def metrics(context: CliContext, run: str, tags: tuple[str, ...], is_csv: bool) -> None:
+    """Prints the metrics of a run."""
+    trainer = context.trainer()
+    run_id = trainer.get(run)["run_id"]
+    parts = trainer.metrics(run_id, tags)
+    if is_csv and not context.is_json:
+        from mosaic.client.metrics_csv import write_csv
+
+        write_csv(parts, sys.stdout)
+        return
+    found: dict[str, list[tuple[int, float, float]]] = {}
+    for part in parts:
+        found.setdefault(part.tag, []).extend(zip(part.steps, part.at, part.values, strict=True))
+    if not all(tag in found for tag in tags):
+        known = {series.tag for series in trainer.metrics(run_id, last_only=True)}
+        missing = next(tag for tag in tags if tag not in found)
+        raise unknown_name_error("metric", missing, known, f"run {output.short_id(run_id)}")
+    if context.is_json:
+        output.print_json({"run_id": run_id, "series": found})
+        return
+    if not found:
+        output.print_message(f"Run {output.short_id(run_id)} has logged no metrics yet.")
+        return
+    table = output.create_table("METRIC", "LAST", "STEP", "VALUES", "COURSE", right_aligned=("LAST", "STEP", "VALUES"))
+    for tag, points in sorted(found.items()):
+        step, _, value = points[-1]
+        course = output.sparkline([point[2] for point in points])
+        table.add_row(tag, output.format_number(value), f"{step:,}", f"{len(points):,}", course)
+    output.console().print(table)

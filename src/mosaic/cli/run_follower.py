@@ -1,0 +1,275 @@
+"""Staying with a run until its end, whatever happens to the daemon meanwhile, and obeying Ctrl-C."""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import time
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from mosaic.cli import output
+from mosaic.cli.cli_context import CliContext
+from mosaic.cli.live_view import LiveRunState, ProgressDisplay, create_display, run_title
+from mosaic.contracts.errors import MosaicError, NoDaemon, NotAllowed
+
+if TYPE_CHECKING:
+    from mosaic.client import TrainerClient
+
+Json = dict[str, Any]
+TICK_S = 0.1
+POLL_S = 0.5
+MAX_SILENCE_S = 5.0
+"""Without an event for so long, the daemon is asked how the run stands."""
+RECONNECT_TIMEOUT_S = 60.0
+FOLLOWED_EVENT_KINDS = ("record", "progress", "episodes", "sample", "checkpoint", "warning", "anomaly")
+"""What the live view is made of."""
+EXIT_CODES = {"succeeded": 0, "cancelled": 130}
+FAILED_EXIT_CODE = 3
+DETACHED_EXIT_CODE = 130
+
+
+class InterruptCounter:
+    """Counts Ctrl-C instead of dying of it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._previous_handler: Any = None
+
+    def __enter__(self) -> InterruptCounter:
+        if threading.current_thread() is threading.main_thread():
+            self._previous_handler = signal.signal(signal.SIGINT, self._on_sigint)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGINT, self._previous_handler)
+
+    def _on_sigint(self, _: int, __: FrameType | None) -> None:
+        self.count += 1
+
+
+class RunEventStream:
+    """The events of one run. When the daemon dies, another is started and the feed goes on from its cursor."""
+
+    def __init__(self, context: CliContext, run_id: str) -> None:
+        self._context = context
+        self._run_id = run_id
+        self._cursor = 0
+        self._events: queue.Queue[Json | MosaicError] = queue.Queue(maxsize=10_000)
+        self._closed = threading.Event()
+        self._trainer: TrainerClient | None = None
+        self._thread = threading.Thread(target=self._listen, name="watch", daemon=True)
+
+    def __enter__(self) -> RunEventStream:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        if self._trainer is not None:
+            self._trainer.close()
+        while self._thread.is_alive():
+            self.poll(0.01)  # make room for a listener that is about to put
+            self._thread.join(0.05)
+
+    def poll(self, timeout_s: float) -> list[Json]:
+        """What is new, waiting up to `timeout_s` for the first of it."""
+        taken: list[Json] = []
+        try:
+            item = self._events.get(timeout=timeout_s)
+            while True:
+                if isinstance(item, MosaicError):
+                    if self._closed.is_set():
+                        return taken
+                    raise item
+                taken.append(item)
+                item = self._events.get_nowait()
+        except queue.Empty:
+            return taken
+
+    def _listen(self) -> None:
+        failing_since: float | None = None
+        while not self._closed.is_set():
+            try:
+                if self._trainer is None:
+                    self._trainer = self._context.connect()
+                for batch in self._trainer.watch(self._cursor, self._run_id, FOLLOWED_EVENT_KINDS):
+                    for event in batch.events:
+                        self._events.put(event)
+                    self._cursor = batch.cursor
+                    failing_since = None
+                    if self._closed.is_set():
+                        return
+                error: MosaicError = NoDaemon("The daemon ended the watch.")
+            except NoDaemon as broken:
+                error = broken
+            except MosaicError as refused:
+                self._events.put(refused)
+                return
+            if self._trainer is not None:
+                self._trainer.close()
+                self._trainer = None
+            failing_since = failing_since or time.monotonic()
+            if time.monotonic() - failing_since > RECONNECT_TIMEOUT_S:
+                self._events.put(error)
+                return
+            self._closed.wait(POLL_S)
+
+
+def submit_and_follow(
+    context: CliContext, payload: Json, target_episodes: int | None = None, environment: dict[str, str] | None = None
+) -> Json:
+    """Starts a run and stays with it. From the submission on, a Ctrl-C is for the run."""
+    trainer = context.trainer()
+    with InterruptCounter() as interrupts:
+        return _follow(context, trainer.submit(payload, environment), interrupts, target_episodes, may_cancel=True)
+
+
+def follow(context: CliContext, view: Json, may_cancel: bool = True) -> Json:
+    """Shows the run until it has ended, and returns its last view; where detached, one that is not finished."""
+    with InterruptCounter() as interrupts:
+        return _follow(context, view, interrupts, None, may_cancel)
+
+
+def _follow(
+    context: CliContext, view: Json, interrupts: InterruptCounter, target_episodes: int | None, may_cancel: bool
+) -> Json:
+    watched = LiveRunState(view, target_episodes)
+    run_id = view["run_id"]
+    heard_at = time.monotonic()
+    obeyed = 0
+    is_detached = False
+    with RunEventStream(context, run_id) as feed, create_display(watched) as screen:
+        if not may_cancel:
+            screen.set_hint("Ctrl-C leaves it alone.")
+        while not watched.has_ended and not is_detached:
+            screen.refresh()
+            events = feed.poll(TICK_S)
+            for event in events:
+                watched.apply_event(event)
+            heard_at = time.monotonic() if events else heard_at
+            if time.monotonic() - heard_at > MAX_SILENCE_S:
+                watched.apply_view(context.call_with_reconnect(lambda trainer: trainer.get(run_id)))
+                heard_at = time.monotonic()
+            while watched.warnings:
+                screen.print_message(f"Warning: {watched.warnings.pop(0)}")
+            while obeyed < interrupts.count and not is_detached:
+                obeyed += 1
+                is_detached = obeyed > 1 or not may_cancel
+                for stopping in [] if is_detached else _cancel_runs(context, [run_id], screen, watched.is_evaluation):
+                    watched.apply_view(stopping)
+        screen.refresh()
+    # Progress that the daemon took in while it ended the run.
+    return context.call_with_reconnect(lambda trainer: trainer.get(run_id)) if watched.has_ended else watched.view
+
+
+def follow_many(context: CliContext, views: list[Json]) -> list[Json]:
+    """Shows some runs, a line each, until all have ended or the user has detached."""
+    from mosaic.cli.runs_commands import LiveGroupView, create_group_display
+
+    picture = LiveGroupView(views)
+    obeyed = 0
+    is_detached = False
+    next_at = 0.0
+    with InterruptCounter() as interrupts, create_group_display(picture) as screen:
+        while any(view["stage"] != "finished" for view in picture.views) and not is_detached:
+            if time.monotonic() >= next_at:
+                picture.views = _refresh_group(context, picture.views)
+                next_at = time.monotonic() + POLL_S
+                screen.refresh()
+            time.sleep(TICK_S)
+            while obeyed < interrupts.count and not is_detached:
+                obeyed += 1
+                is_detached = obeyed > 1
+                if not is_detached:
+                    _cancel_runs(
+                        context, [view["run_id"] for view in picture.views if view["stage"] != "finished"], screen
+                    )
+        screen.refresh()
+    return picture.views
+
+
+def _refresh_view(context: CliContext, view: Json) -> Json:
+    if view["stage"] == "finished":
+        return view
+    return context.call_with_reconnect(lambda trainer: trainer.get(view["run_id"]))
+
+
+def _refresh_group(context: CliContext, views: list[Json]) -> list[Json]:
+    """One question for all of them."""
+    group = views[0]["group"]
+    found = context.call_with_reconnect(lambda trainer: trainer.runs(group=group, include_archived=True))
+    by_id = {view["run_id"]: view for view in found}
+    return [by_id.get(view["run_id"], view) for view in views]
+
+
+def _cancel_runs(
+    context: CliContext, run_ids: list[str], display: ProgressDisplay, is_evaluation: bool = False
+) -> list[Json]:
+    stopping: list[Json] = []
+    how = "Stopping" if is_evaluation else "Stopping with a checkpoint"
+    display.set_hint(f"{how}. Ctrl-C again: leave it to itself.")
+    display.refresh()
+    for run_id in run_ids:
+        try:
+            stopping.append(context.call_with_reconnect(lambda trainer, run_id=run_id: trainer.cancel(run_id)))  # type: ignore[misc]
+        except NotAllowed:
+            continue  # it has just ended by itself
+    return stopping
+
+
+def wait_for_end(context: CliContext, views: list[Json]) -> list[Json]:
+    """Waits without a live view."""
+    while any(view["stage"] != "finished" for view in views):
+        time.sleep(TICK_S)
+        views = [_refresh_view(context, view) for view in views]
+    return views
+
+
+def exit_code(view: Json) -> int:
+    """Of a command that waited for the run."""
+    if view["stage"] != "finished":
+        return DETACHED_EXIT_CODE
+    return EXIT_CODES.get(view["outcome"], FAILED_EXIT_CODE)
+
+
+def report_end(context: CliContext, view: Json) -> None:
+    """The closing summary, or the view as JSON."""
+    if context.is_json:
+        output.print_json(view)
+        return
+    short = output.short_id(view["run_id"])
+    if view["stage"] != "finished":
+        output.print_message(f"You have left run {short}, which is {output.run_status(view)}.")
+        output.print_message(f"Come back: mosaic show -f {short}")
+        return
+    from rich.text import Text
+
+    word = output.run_status(view)
+    console = output.console()
+    console.print(
+        Text.assemble((word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"), f"  {run_title(view)}")
+    )
+    output.print_fields(end_summary_rows(view), "  ")
+    is_told = "mosaic resume" in (view.get("reason") or "")
+    if word not in ("succeeded", "rejected") and view.get("checkpoint_step") is not None and not is_told:
+        output.print_message(f"Go on from step {view['checkpoint_step']:,}: mosaic resume {short}")
+
+
+def end_summary_rows(view: Json) -> list[tuple[str, str | None]]:
+    """What is worth saying of a run that has ended."""
+    episodes = view.get("episodes") or 0
+    span = f"mean of the last {min(100, episodes)} of {episodes:,} episodes" if episodes else ""
+    took = (view["finished_at"] or 0) - view["started_at"] if view.get("started_at") else None
+    pace = f", {view['sps']:,.0f} steps/s" if view.get("sps") else ""
+    step = view.get("global_step")
+    return [
+        ("why", view.get("reason") if view["outcome"] != "succeeded" else None),
+        ("return", f"{output.format_number(view['episodic_return'])} ({span})" if episodes else None),
+        ("steps", f"{step:,} in {output.format_duration(took)}{pace}" if step is not None else None),
+        ("checkpoint", f"step {view['checkpoint_step']:,}" if view.get("checkpoint_step") is not None else None),
+        ("run", view["run_id"]),
+        ("folder", view["run_dir"]),
+    ]

@@ -1,0 +1,183 @@
+"""`mosaic runs`, `config` and `diff`, and the table of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mosaic.cli import output
+from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.live_view import LiveDisplay, LiveRunState, PlainDisplay, format_progress_line
+from mosaic.cli.run_arguments import run_argument
+from mosaic.plugins.run_payloads import diff_settings
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
+
+Json = dict[str, Any]
+DEFAULT_LIMIT = 30
+COLUMNS = ("RUN", "STATUS", "ALGO", "ENV", "SEED", "DONE", "RETURN", "STEPS/S", "AGE", "TAGS")
+OPTIONAL_COLUMNS = ("STEPS/S", "AGE", "SEED")
+STATUSES = (
+    *("queued", "starting", "running", "paused", "stopping", "finished"),
+    *("succeeded", "failed", "cancelled", "rejected", "lost"),
+)
+
+
+def runs_table(views: list[Json], width: int | None = None) -> Table:
+    """In a narrow terminal, what can be missed is left out before names are cut."""
+    from rich.text import Text
+
+    width = width or output.console().width
+    short = output.short_ids([view["run_id"] for view in views])
+    rows = [_row_cells(view, short[view["run_id"]]) for view in views]
+    columns = [column for column in COLUMNS if column != "TAGS" or any(view.get("tags") for view in views)]
+
+    def needed() -> int:
+        return sum(max(len(column), *(len(row[column]) for row in rows)) + 2 for column in columns) - 2
+
+    for column in OPTIONAL_COLUMNS:
+        if rows and needed() > width and column in columns:
+            columns.remove(column)
+    table = output.create_table(
+        *columns, right_aligned=("SEED", "DONE", "RETURN", "STEPS/S", "AGE"), truncate=("ALGO", "ENV", "TAGS")
+    )
+    for row in rows:
+        style = output.OUTCOME_STYLES.get(row["STATUS"], "")
+        table.add_row(*(Text(row[column], style=style if column == "STATUS" else "") for column in columns))
+    return table
+
+
+def _row_cells(view: Json, short: str) -> dict[str, str]:
+    algo = view.get("algo") or view.get("worker") or output.PLACEHOLDER
+    return {
+        "RUN": short,
+        "STATUS": output.run_status(view),
+        "ALGO": f"{algo} (eval)" if view.get("kind") == "policy_eval" else algo,
+        "ENV": view.get("env_id") or output.PLACEHOLDER,
+        "SEED": output.PLACEHOLDER if view.get("seed") is None else str(view["seed"]),
+        "DONE": output.format_progress(view),
+        "RETURN": output.format_number(view.get("episodic_return")),
+        "STEPS/S": output.format_count(view.get("sps")),
+        "AGE": output.format_age(view.get("submitted_at")),
+        "TAGS": ",".join(view.get("tags") or ()),
+    }
+
+
+class LiveGroupView:
+    """The live view of some runs: the table, and what can be done."""
+
+    def __init__(self, views: list[Json]) -> None:
+        self.views = views
+        self.hint = "Ctrl-C stops all of them with a checkpoint."
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[RenderableType]:
+        from rich.text import Text
+
+        room = max(3, options.size.height - 3)
+        active = [view for view in self.views if view["stage"] != "finished"]
+        yield runs_table(self.views if len(self.views) <= room else active[:room], options.max_width)
+        ended = len(self.views) - len(active)
+        yield Text(f"{ended} of {len(self.views)} have ended. {self.hint}", style="dim")
+
+
+def create_group_display(group_view: LiveGroupView) -> LiveDisplay | PlainDisplay:
+    if output.console(is_stderr=True).is_terminal:
+        return LiveDisplay(group_view)
+    return PlainDisplay(
+        lambda: [(output.run_status(view), format_progress_line(LiveRunState(view))) for view in group_view.views]
+    )
+
+
+@command()
+@click.option(
+    "--status", multiple=True, type=click.Choice(STATUSES), help="Only runs at this stage or with this outcome."
+)
+@click.option("--tag", "tags", multiple=True, help="Only runs with this tag.")
+@click.option("--algo", default="", help="Only runs of this algorithm.")
+@click.option("--env", "env_id", default="", help="Only runs on this environment.")
+@click.option("--group", default="", help="Only runs of this group.")
+@click.option(
+    "--limit",
+    metavar="N",
+    type=click.IntRange(1),
+    help=f"At most so many.  [default: {DEFAULT_LIMIT}, with --json all]",
+)
+@click.option("--all", "is_all", is_flag=True, help="All of them.")
+@click.option("--archived", is_flag=True, help="Archived runs, too.")
+@pass_context
+def runs(
+    context: CliContext,
+    status: tuple[str, ...],
+    tags: tuple[str, ...],
+    algo: str,
+    env_id: str,
+    group: str,
+    limit: int | None,
+    is_all: bool,
+    archived: bool,
+) -> None:
+    """Lists runs, newest first."""
+    if limit is None:
+        limit = 0 if is_all or context.is_json else DEFAULT_LIMIT + 1
+    views = context.trainer().runs(status, tags, algo, env_id, group, archived, limit)
+    if context.is_json:
+        output.print_json(views)
+        return
+    if not views:
+        is_filtered = any((status, tags, algo, env_id, group))
+        output.print_message(
+            f"No run in {context.workspace.root} fits."
+            if is_filtered
+            else f"No runs yet in {context.workspace.root}. Make one: mosaic train ppo --env-id CartPole-v1"
+        )
+        return
+    is_cut = limit == DEFAULT_LIMIT + 1 and len(views) == limit
+    output.console().print(runs_table(views[:DEFAULT_LIMIT] if is_cut else views))
+    if is_cut:
+        output.print_message(f"Only the newest {DEFAULT_LIMIT} are shown. All of them: mosaic runs --all")
+
+
+@command()
+@run_argument()
+@pass_context
+def config(context: CliContext, run: str) -> None:
+    """Prints the config that made a run, as it can be submitted again."""
+    payload = context.trainer().config(run)
+    if context.is_json:
+        output.print_json(payload)
+    else:
+        click.echo(json.dumps(payload, indent=2))
+
+
+@command()
+@run_argument("one")
+@run_argument("other")
+@pass_context
+def diff(context: CliContext, one: str, other: str) -> None:
+    """Shows which settings of two runs differ. A setting that was not given counts with its default."""
+    from mosaic.plugins.run_settings import effective_settings
+
+    trainer = context.trainer()
+    views = [trainer.get(one), trainer.get(other)]
+    found = diff_settings(*(effective_settings(trainer.config(view["run_id"])) for view in views))
+    short = output.short_ids([view["run_id"] for view in views])
+    if context.is_json:
+        output.print_json({"runs": [view["run_id"] for view in views], "differences": found})
+        return
+    if not found:
+        output.print_message("The two runs have the same settings.")
+        return
+    heads = [short[view["run_id"]] for view in views]
+    table = output.create_table("SETTING", *heads, wrap=heads)
+    for name, values in found.items():
+        table.add_row(name, *("not set" if value is None else _format_value(value) for value in values))
+    output.console().print(table)
+
+
+def _format_value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

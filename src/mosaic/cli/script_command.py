@@ -1,0 +1,157 @@
+"""`mosaic run -- python script.py`: any script of the user's as a run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.contracts.errors import BadInput
+from mosaic.plugins.run_payloads import RunOptions, build_payload
+
+Json = dict[str, Any]
+PROBE_PARTS = ("frames", "metrics", "checkpoints", "console", "wandb")
+ENV_ID_FLAGS = ("env-id", "env", "environment", "gym-id")
+TOTAL_TIMESTEPS_FLAGS = ("total-timesteps", "n-timesteps", "num-timesteps", "timesteps", "total-steps")
+SEED_FLAGS = ("seed",)
+
+
+@command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--name", metavar="NAME", help="A name for the run.")
+@click.option("--env-id-from", metavar="FLAG", help="Which of the script's arguments names its environment.")
+@click.option("--total-timesteps", metavar="N", type=click.IntRange(1), help="How many steps it will take, if known.")
+@click.option("--compat", is_flag=True, help="It was written for gymnasium 0.29: give it that behaviour on 1.x.")
+@click.option(
+    "--without",
+    metavar="PART",
+    multiple=True,
+    type=click.Choice((*PROBE_PARTS, "probe")),
+    help=f"Leave a part of the probe out: {', '.join(PROBE_PARTS)}, or the whole probe.",
+)
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag; can be given several times.")
+@click.option("--note", metavar="TEXT", help="A note, for yourself.")
+@click.option("--group", metavar="NAME", help="The group of the run.")
+@click.option("--priority", metavar="N", type=click.IntRange(-100, 100), help="Higher starts earlier.  [default: 0]")
+@click.option("--max-seconds", metavar="N", type=click.FloatRange(0, min_open=True), help="Stop it after so long.")
+@click.option("--memory-mb", metavar="N", type=click.IntRange(16), help="The most memory it may take.")
+@click.option("--cpus", metavar="N", type=click.IntRange(1), help="CPU threads it needs.  [default: 1]")
+@click.option("--gpus", metavar="N", type=click.IntRange(0), help="GPUs it needs; it waits for them.  [default: 0]")
+@click.option("--detach", is_flag=True, help="Do not wait and watch; the run goes on by itself.")
+@click.argument("argv", metavar="-- COMMAND…", nargs=-1, required=True, type=click.UNPROCESSED)
+@pass_context
+def run(
+    context: CliContext,
+    name: str | None,
+    env_id_from: str | None,
+    total_timesteps: int | None,
+    compat: bool,
+    without: tuple[str, ...],
+    tags: tuple[str, ...],
+    note: str | None,
+    group: str | None,
+    priority: int | None,
+    max_seconds: float | None,
+    memory_mb: int | None,
+    cpus: int | None,
+    gpus: int | None,
+    detach: bool,
+    argv: tuple[str, ...],
+) -> int:
+    """Runs any script of yours as a run: queue, logs, limits, history, live frames and curves, without editing it.
+
+    \b
+    mosaic run -- python my_script.py --any args
+    mosaic run -- /path/to/venv/bin/python -m package.module
+    mosaic run -- torchrun --nproc-per-node 2 my_script.py
+
+    It runs in this folder and with this shell's environment. `--without probe` runs it untouched.
+    """
+    from mosaic.cli.train_commands import submit_run
+
+    is_bare = "probe" in without
+    parts = {part: not is_bare and part not in without for part in PROBE_PARTS}
+    environment = caller_environment()
+    config = script_config(argv, os.getcwd(), environment, env_id_from)
+    config["probe"] = {**parts, "compat": compat and not is_bare}
+    if total_timesteps is not None:
+        config["total_timesteps"] = total_timesteps
+    wishes = RunOptions(
+        run_name=name,
+        tags=tags,
+        notes=note,
+        group=group,
+        priority=priority,
+        max_seconds=max_seconds,
+        memory_mb=memory_mb,
+        cpus=cpus,
+        gpus=gpus,
+    )
+    payload = build_payload({"id": "script", "config": config}, wishes)
+    return submit_run(context, payload, detach, environment)
+
+
+def caller_environment() -> dict[str, str]:
+    """This shell's, for a program of the caller's own. What is no text cannot be sent."""
+
+    def is_text(word: str) -> bool:
+        return not any("\ud800" <= char <= "\udfff" for char in word)
+
+    return {name: value for name, value in os.environ.items() if is_text(name + value)}
+
+
+def script_config(
+    argv: Sequence[str], cwd: str, environment: Mapping[str, str], env_id_from: str | None = None
+) -> Json:
+    """What is known of a command without running it."""
+    config: Json = {
+        "argv": list(argv),
+        "cwd": cwd,
+        "env_names": sorted(name for name in environment if not name.startswith("LD_")),
+        "algo": script_name(argv),
+    }
+    if env_id_from is not None:
+        env_id = flag_value(argv, [env_id_from.lstrip("-")])
+        if env_id is None:
+            raise BadInput(f"--env-id-from {env_id_from}: no such argument in: {shlex.join(argv)}")
+    else:
+        env_id = flag_value(argv, ENV_ID_FLAGS)
+    total, seed = (_parse_int(flag_value(argv, flags)) for flags in (TOTAL_TIMESTEPS_FLAGS, SEED_FLAGS))
+    found = {"env_id": env_id, "total_timesteps": total or None, "seed": seed}
+    return config | {key: value for key, value in found.items() if value is not None}
+
+
+def flag_value(argv: Sequence[str], names: Sequence[str]) -> str | None:
+    """The value of the first of these flags, written `--flag value` or `--flag=value`, with - or _."""
+    wanted = {name.replace("_", "-") for name in names}
+    for at, word in enumerate(argv):
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("-") or flag.lstrip("-").replace("_", "-") not in wanted:
+            continue
+        if equals:
+            return value
+        if at + 1 < len(argv) and not argv[at + 1].startswith("--"):
+            return argv[at + 1]
+    return None
+
+
+def _parse_int(text: str | None) -> int | None:
+    try:
+        value = float(text) if text is not None else -1.0
+    except ValueError:
+        return None
+    return int(value) if value >= 0 and value.is_integer() else None
+
+
+def script_name(argv: Sequence[str]) -> str:
+    """`my_script` for `python my_script.py`, `package.module` for `python -m package.module`."""
+    for at, word in enumerate(argv):
+        if word == "-m" and at + 1 < len(argv):
+            return argv[at + 1]
+        if word.endswith((".py", ".sh")):
+            return Path(word).stem
+    return Path(argv[0]).name

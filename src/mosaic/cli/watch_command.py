@@ -1,0 +1,259 @@
+"""`mosaic watch`: a run's environments, live, in the terminal or as a film."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mosaic.cli import output
+from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.run_arguments import run_argument
+from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
+
+if TYPE_CHECKING:
+    from mosaic.client.video_writer import VideoWriter
+
+Json = dict[str, Any]
+DEFAULT_VIDEO_S = 10.0
+DEFAULT_RATE_HZ = 30.0
+FIRST_FRAME_TIMEOUT_S = 20.0
+"""How long a film waits for its first frame."""
+MAX_VIDEO_SIDE_PX = 1280
+STATUS_INTERVAL_S = 1.0
+TEXT_LINES = 2
+EVAL_KIND = "policy_eval"
+NEXT_KEYS = ("\x1b[C", "n", "l")
+PREVIOUS_KEYS = ("\x1b[D", "p", "h")
+
+
+@command()
+@run_argument()
+@click.option("--env", "env", metavar="N", type=click.IntRange(0), help="Which environment.  [default: 0]")
+@click.option("--grid", is_flag=True, help="All environments that can be watched.")
+@click.option("--rate", "rate_hz", metavar="HZ", type=click.FloatRange(0.5, 120), help="Pictures a second, in all.")
+@click.option(
+    "--budget",
+    metavar="PERCENT",
+    type=click.FloatRange(0.1, 50),
+    help="How much of the training time drawing may take.  [default: 1.5]",
+)
+@click.option("--save", metavar="FILE", type=click.Path(dir_okay=False), help="Write an MP4 instead of showing it.")
+@click.option(
+    "--seconds", metavar="S", type=click.FloatRange(0.1), help=f"The film's length.  [default: {DEFAULT_VIDEO_S:g}]"
+)
+@click.option("--remote", is_flag=True, help="Through the daemon, as from another machine.")
+@pass_context
+def watch(
+    context: CliContext,
+    run: str,
+    env: int | None,
+    grid: bool,
+    rate_hz: float | None,
+    budget: float | None,
+    save: str | None,
+    seconds: float | None,
+    remote: bool,
+) -> None:
+    """Shows what a run's environments look like now. The run draws only while somebody watches.
+
+    Keys: q ends, g changes between one environment and all, the arrows change the environment.
+    """
+    if env is not None and grid:
+        raise BadInput("--env and --grid cannot both be given.")
+    if seconds is not None and save is None:
+        raise BadInput("--seconds is the length of a film. Name its file too: --save out.mp4")
+    view = context.call_with_reconnect(lambda trainer: trainer.get(run))
+    short = output.short_id(view["run_id"])
+    if view["stage"] == "finished":
+        raise NotAllowed(
+            f"Run {short} has ended ({view['outcome']}): there is nothing to watch. "
+            f"Its last policy can be filmed: mosaic eval {short} --help"
+        )
+    if save is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BadInput(f"There is no terminal to draw in. Save a film instead: mosaic watch {short} --save out.mp4")
+    opened = _frame_source_factory(context, view, rate_hz, None if budget is None else budget / 100, remote)
+    envs = () if grid else (env or 0,)
+    if save is None:
+        _show_in_terminal(context, view, opened, envs)
+    else:
+        _save_video(context, view, opened(envs), Path(save), seconds or DEFAULT_VIDEO_S, rate_hz or DEFAULT_RATE_HZ)
+
+
+def _frame_source_factory(
+    context: CliContext, view: Json, rate_hz: float | None, budget: float | None, is_remote: bool
+) -> Callable[[Sequence[int]], Any]:
+    from mosaic.cli.watch_frame_source import LocalFrameSource, RemoteFrameSource
+
+    def opened(envs: Sequence[int]) -> Any:
+        if is_remote or not Path(view["run_dir"]).is_dir():
+            return RemoteFrameSource(context.connect(), view["run_id"], envs, rate_hz, budget)
+        return LocalFrameSource(view["run_dir"], envs, rate_hz, budget)
+
+    return opened
+
+
+class _RunPoller:
+    """Asks now and then whether the run still goes on, and how an evaluation stands."""
+
+    def __init__(self, context: CliContext, view: Json) -> None:
+        self._context = context
+        self.view = view
+        self.eval_line = ""
+        self._next_poll_at = 0.0 if view.get("kind") == EVAL_KIND else time.monotonic() + STATUS_INTERVAL_S
+
+    @property
+    def has_ended(self) -> bool:
+        if self.view["stage"] != "finished" and time.monotonic() >= self._next_poll_at:
+            self._next_poll_at = time.monotonic() + STATUS_INTERVAL_S
+            run_id = self.view["run_id"]
+            self.view = self._context.call_with_reconnect(lambda trainer: trainer.get(run_id))
+            if self.view.get("kind") == EVAL_KIND:
+                from mosaic.client.eval_status import latest_eval_line
+
+                self.eval_line = self._context.call_with_reconnect(lambda trainer: latest_eval_line(trainer, run_id))
+        return bool(self.view["stage"] == "finished")
+
+
+# --- in the terminal
+
+
+def _show_in_terminal(
+    context: CliContext, view: Json, open_source: Callable[[Sequence[int]], Any], envs: Sequence[int]
+) -> None:
+    from mosaic.cli.terminal import TerminalScreen
+
+    standing = _RunPoller(context, view)
+    env = envs[0] if envs else 0
+    sight = open_source(envs)
+    pace = FrameRateMeter()
+    try:
+        with TerminalScreen(TEXT_LINES) as screen:
+            while not standing.has_ended:
+                room = screen.draw_area()
+                if sight.look():
+                    pace.record_frame(time.monotonic())
+                    screen.draw(sight.picture(*screen.renderer.max_image_size(room)), room)
+                said = status_lines(
+                    standing.view, sight, pace.rate_hz(time.monotonic()), bool(envs), standing.eval_line
+                )
+                screen.set_text(said)
+                typed = screen.read_keys(1 / 120)
+                if typed in ("q", "Q", "\x1b"):
+                    break
+                chosen = select_envs(typed, env, envs)
+                if chosen is not None:
+                    envs, env = chosen, chosen[0] if chosen else env
+                    sight.close()
+                    sight = open_source(envs)
+                    screen.clear()
+    except KeyboardInterrupt:
+        pass  # as good as q
+    finally:
+        sight.close()
+    if standing.has_ended:
+        short = output.short_id(view["run_id"])
+        output.print_message(f"Run {short} has ended: {output.run_status(standing.view)}. More: mosaic show {short}")
+
+
+def select_envs(key: str, env: int, envs: Sequence[int]) -> tuple[int, ...] | None:
+    """The environments to show after a key; none where it means nothing, an empty tuple for all."""
+    if key == "g":
+        return () if envs else (env,)
+    if envs and key in NEXT_KEYS:
+        return (env + 1,)
+    if envs and key in PREVIOUS_KEYS and env > 0:
+        return (env - 1,)
+    return None
+
+
+class FrameRateMeter:
+    """How many frames a second were seen lately."""
+
+    def __init__(self, span_s: float = 2.0) -> None:
+        self._span_s = span_s
+        self._frame_times: list[float] = []
+
+    def record_frame(self, now: float) -> None:
+        self._frame_times.append(now)
+
+    def rate_hz(self, now: float) -> float:
+        self._frame_times = [at for at in self._frame_times if now - at < self._span_s]
+        return len(self._frame_times) / self._span_s
+
+
+def status_lines(view: Json, source: Any, displayed_hz: float, is_single: bool, eval_line: str = "") -> list[str]:
+    """Two lines below the picture: how the environments stand, and how often they are drawn and why."""
+    title = f"{view.get('env_id') or 'run'} {output.short_id(view['run_id'])}"
+    if view.get("kind") == EVAL_KIND:
+        title += f" (Eval)  {eval_line}".rstrip()
+    keys = "q quits, g grid, arrows" if is_single else "q quits, g one"
+    if source.state != "connected" or not source.huds:
+        return [f"{title}  {source.state}{': ' + source.reason if source.reason else ''}", keys]
+    drawn = f"{displayed_hz:.1f} frames/s ({source.huds[0]['pace']})   {keys}"
+    if is_single:
+        hud = source.huds[0]
+        return [
+            f"{title}  env {hud['env']}  episode {hud['episode']:,}  step {hud['step']:,}  "
+            f"reward {output.format_number(hud['reward'])}  return {output.format_number(hud['return'])}",
+            drawn,
+        ]
+    each = "  ".join(output.format_number(hud["return"]) for hud in source.huds)
+    return [f"{title}  returns  {each}", drawn]
+
+
+# --- as a film
+
+
+def _save_video(context: CliContext, view: Json, source: Any, path: Path, seconds: float, rate_hz: float) -> None:
+    from mosaic.client.video_writer import VideoWriter
+
+    film = VideoWriter(path, rate_hz)
+    try:
+        _record_video(_RunPoller(context, view), source, film, seconds)
+        film.finish()
+    except KeyboardInterrupt:
+        film.finish()
+    except BaseException:
+        film.discard()
+        raise
+    finally:
+        source.close()
+    if film.size is None:
+        raise MosaicError("Interrupted before the first frame came: nothing was saved.")
+    if context.is_json:
+        facts = {"path": str(path.absolute()), "frames": film.frame_count, "seconds": film.frame_count / film.rate_hz}
+        output.print_json({**facts, "width": film.size[0], "height": film.size[1]})
+    else:
+        output.print_message(f"Saved {film.frame_count} frames ({film.size[0]} by {film.size[1]}) to {path}")
+
+
+def video_size(size: tuple[int, int]) -> tuple[int, int]:
+    """As it is, unless that is more than a screen holds."""
+    from mosaic.fastlane import fit_size
+
+    return fit_size(*size, MAX_VIDEO_SIDE_PX, MAX_VIDEO_SIDE_PX) if max(size) > MAX_VIDEO_SIDE_PX else size
+
+
+def _record_video(run_poller: _RunPoller, source: Any, video: VideoWriter, seconds: float) -> None:
+    """By the clock: what is not drawn as often as the film wants stands still in it."""
+    deadline = time.monotonic() + FIRST_FRAME_TIMEOUT_S
+    while not source.look() and source.size() is None:
+        if source.state == "unavailable" or run_poller.has_ended or time.monotonic() > deadline:
+            why = source.reason if not run_poller.has_ended else "the run has ended"
+            raise MosaicError(f"No frame came: {why}. Nothing was saved.")
+        time.sleep(0.01)
+    begun = time.monotonic()
+    picture = None
+    for number in range(max(1, round(seconds * video.rate_hz))):
+        while time.monotonic() < begun + number / video.rate_hz:
+            time.sleep(0.002)
+        if source.look() or picture is None:
+            picture = source.picture(*(video.size or video_size(source.size())), is_smooth=True)
+        video.add(picture)
+        if run_poller.has_ended:
+            return

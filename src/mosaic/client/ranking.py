@@ -1,0 +1,123 @@
+"""Evaluated policies in order: the better and the surer ones first."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mosaic.statistics import ConfidenceInterval, iqm, mean_with_interval
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LeaderboardEntry:
+    """One policy on one environment."""
+
+    rank: int
+    """From 1, on this environment; policies that are equally good share one."""
+    run_id: str
+    """The evaluation."""
+    env_id: str
+    algo: str
+    policy_path: str
+    trained: Json | None
+    """The run that the policy is of: run_id, run_name, algo, seed."""
+    step: int | None
+    is_deterministic: bool
+    episodes: int
+    mean: ConfidenceInterval
+    """Over the episodes of all batches, with Student's 95 % interval; none for one episode alone."""
+    iqm: float
+    evaluated_at: float
+
+    @property
+    def policy_label(self) -> str:
+        """For a policy of no run here: the file, or the folder that its checkpoint is of."""
+        parts = PurePath(self.policy_path).parts
+        if "checkpoints" in parts[1:]:
+            return parts[parts.index("checkpoints") - 1]
+        return parts[-1] if parts else self.policy_path
+
+    def to_json(self) -> Json:
+        return {
+            "rank": self.rank,
+            "env_id": self.env_id,
+            "run_id": self.trained["run_id"] if self.trained else None,
+            "algo": self.algo,
+            "seed": self.trained["seed"] if self.trained else None,
+            "checkpoint_step": self.step,
+            "policy_path": self.policy_path,
+            "deterministic": self.is_deterministic,
+            "episodes": self.episodes,
+            "avg_return": self.mean.point,
+            "ci95": [self.mean.low, self.mean.high],
+            "iqm": self.iqm,
+            "evaluated_at": self.evaluated_at,
+            "evaluation": self.run_id,
+        }
+
+
+def rank_policies(evaluations: Iterable[Json]) -> list[LeaderboardEntry]:
+    """By environment, then by the lower end of the interval. `evaluations` are as the daemon gives them, newest first.
+
+    Of several evaluations of a policy the newest counts, with all its batches. A policy that also draws its actions at
+    random is another one than the same policy without.
+    """
+    newest: dict[tuple[Any, ...], Json] = {}
+    for one in evaluations:
+        newest.setdefault((one["env_id"], _policy_key(one), one["deterministic"] is not False), one)
+    ordered = sorted(
+        (_build_entry(one) for one in newest.values()), key=lambda place: (place.env_id, *_sort_key(place))
+    )
+    places: list[LeaderboardEntry] = []
+    for _, group in itertools.groupby(ordered, key=lambda place: place.env_id):
+        rank, score = 0, None
+        for at, place in enumerate(group, 1):
+            if _sort_key(place) != score:
+                rank, score = at, _sort_key(place)
+            places.append(replace(place, rank=rank))
+    return places
+
+
+def _policy_key(evaluation: Json) -> tuple[Any, ...]:
+    """A checkpoint of a run here is the same by whatever path it was given; others are told apart by their paths."""
+    if evaluation["trained"] is not None and evaluation["checkpoint_step"] is not None:
+        return evaluation["trained"]["run_id"], evaluation["checkpoint_step"]
+    return (evaluation["policy_path"],)
+
+
+def evaluation_returns(evaluation: Json) -> npt.NDArray[np.float64]:
+    """Of all its batches; NaN for one that was not finite."""
+    return np.array([value for batch in evaluation["batches"] for value in batch["returns"]], np.float64)
+
+
+def _build_entry(evaluation: Json) -> LeaderboardEntry:
+    returns = evaluation_returns(evaluation)
+    return LeaderboardEntry(
+        rank=0,
+        run_id=evaluation["run_id"],
+        env_id=str(evaluation["env_id"]),
+        algo=str(evaluation["algo"]),
+        policy_path=str(evaluation["policy_path"]),
+        trained=evaluation["trained"],
+        step=evaluation["checkpoint_step"],
+        is_deterministic=evaluation["deterministic"] is not False,
+        episodes=len(returns),
+        mean=mean_with_interval(returns),
+        iqm=iqm(returns),
+        evaluated_at=float(evaluation["evaluated_at"]),
+    )
+
+
+def _sort_key(entry: LeaderboardEntry) -> tuple[float, float]:
+    """The lower, the better. Without an interval there is no lower end: that comes last."""
+    low = entry.mean.low
+    return -low if math.isfinite(low) else math.inf, -entry.mean.point

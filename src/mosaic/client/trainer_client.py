@@ -1,0 +1,314 @@
+"""The daemon's verbs as methods. Views, events and verdicts are plain dicts: the JSON of the contracts."""
+
+from __future__ import annotations
+
+import functools
+import json
+import queue
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import grpc
+
+from mosaic.contracts import trainer_pb2 as pb
+from mosaic.contracts.auth_proof import TOKEN_KEY
+from mosaic.contracts.errors import MosaicError, NoDaemon, error_class
+from mosaic.contracts.trainer_pb2_grpc import TrainerStub
+
+Json = dict[str, Any]
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+class MetricSeries(NamedTuple):
+    """The points of one tag, in the order in which they were logged (a part of them: more may follow)."""
+
+    tag: str
+    steps: Sequence[int]
+    at: Sequence[float]
+    values: Sequence[float]
+
+
+class WatchBatch(NamedTuple):
+    cursor: int
+    """Give it to `watch` to go on from here."""
+    events: list[Json]
+    """Journal lines with `run_id` and `source` (`journal`, `keeper`, `daemon`) beside `seq, at, kind, …`."""
+    skipped: int
+
+
+class FrameUpdate(NamedTuple):
+    """What a viewer of a run's frames is told."""
+
+    state: str
+    """`connected`, `waiting` or `unavailable`."""
+    reason: str
+    image: bytes
+    """A JPEG; empty where only the state is told."""
+    hud: Json
+    """`envs`: for each, its env, episode, step, reward, return, rate_hz and pace; `rows` and `columns` of the grid."""
+
+
+class LogChunk(NamedTuple):
+    data: bytes
+    offset: int
+    """Byte offset behind it."""
+
+
+def _to_mosaic_error(error: grpc.RpcError) -> MosaicError:
+    """The daemon's error as it was raised there."""
+    details = error.details() or ""
+    name, colon, message = details.partition(": ")
+    kind = error_class(name)
+    if colon and kind.__name__ == name:
+        return kind(message)
+    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        return NoDaemon(f"The connection to the daemon broke ({details}). It starts again with the next command.")
+    return MosaicError(f"The daemon failed ({error.code().name}): {details}. Its log: logs/trainer.log")
+
+
+def _translate_errors(call: Call) -> Call:
+    @functools.wraps(call)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except grpc.RpcError as error:
+            raise _to_mosaic_error(error) from None
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _translate_stream_errors(call: Call) -> Call:
+    @functools.wraps(call)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            yield from call(*args, **kwargs)
+        except grpc.RpcError as error:
+            raise _to_mosaic_error(error) from None
+
+    return wrapped  # type: ignore[return-value]
+
+
+class TrainerClient:
+    """`run` is an id, a unique prefix of one, or `last`. Every method raises MosaicError as the daemon meant it."""
+
+    def __init__(self, channel: grpc.Channel, token: str) -> None:
+        self._channel = channel
+        self._metadata = ((TOKEN_KEY, token),)
+        self._stub = TrainerStub(channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> TrainerClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, verb: str, request: Any) -> Any:
+        return getattr(self._stub, verb)(request, metadata=self._metadata)
+
+    # --- runs
+
+    @_translate_errors
+    def submit(self, payload: Json, environment: Mapping[str, str] | None = None) -> Json:
+        """The view of the run that was made. Raises ConfigRefused and its kin before anything is made.
+
+        `environment` is for a run that starts a program of the caller's; it is never written down.
+        """
+        request = pb.PayloadRequest(payload_json=json.dumps(payload), environment=environment or {})
+        return _parse_view(self._call("SubmitRun", request))
+
+    @_translate_errors
+    def check(self, payload: Json, environment: Mapping[str, str] | None = None) -> Json:
+        """The worker's verdict: `{"ok": true, "summary": {…}}`; a refusal raises, as `submit` would."""
+        request = pb.PayloadRequest(payload_json=json.dumps(payload), environment=environment or {})
+        return _parse_json(self._call("CheckRun", request))
+
+    @_translate_errors
+    def cancel(self, run: str) -> Json:
+        """Asks it to stop and returns at once; watch the run for its end."""
+        return _parse_view(self._call("CancelRun", pb.RunRequest(run=run)))
+
+    @_translate_errors
+    def pause(self, run: str) -> Json:
+        return _parse_view(self._call("PauseRun", pb.RunRequest(run=run)))
+
+    @_translate_errors
+    def resume(self, run: str, total_timesteps: int | None = None) -> Json:
+        return _parse_view(self._call("ResumeRun", pb.ResumeRequest(run=run, total_timesteps=total_timesteps)))
+
+    @_translate_errors
+    def get(self, run: str) -> Json:
+        return _parse_view(self._call("GetRun", pb.RunRequest(run=run)))
+
+    @_translate_errors
+    def config(self, run: str) -> Json:
+        """The payload as it was accepted."""
+        return _parse_json(self._call("GetConfig", pb.RunRequest(run=run)))
+
+    @_translate_errors
+    def runs(
+        self,
+        status: Sequence[str] = (),
+        tags: Sequence[str] = (),
+        algo: str = "",
+        env_id: str = "",
+        group: str = "",
+        include_archived: bool = False,
+        limit: int = 0,
+    ) -> list[Json]:
+        """Newest first. `status` takes stages and outcomes."""
+        request = pb.ListRequest(
+            status=status,
+            tag=tags,
+            algo=algo,
+            env_id=env_id,
+            group=group,
+            include_archived=include_archived,
+            limit=limit,
+        )
+        return [json.loads(view) for view in self._call("ListRuns", request).views_json]
+
+    @_translate_errors
+    def annotate(
+        self,
+        run: str,
+        add_tags: Sequence[str] = (),
+        remove_tags: Sequence[str] = (),
+        notes: str | None = None,
+        is_archived: bool | None = None,
+        priority: int | None = None,
+    ) -> Json:
+        """`priority` is for runs that wait in the queue."""
+        request = pb.AnnotateRequest(
+            run=run,
+            add_tags=add_tags,
+            remove_tags=remove_tags,
+            notes=notes,
+            is_archived=is_archived,
+            priority=priority,
+        )
+        return _parse_view(self._call("AnnotateRun", request))
+
+    @_translate_errors
+    def delete(self, run: str) -> Json:
+        """Moves the folder of a finished run to `trainer/trash/`; an active one is refused."""
+        return _parse_view(self._call("DeleteRun", pb.RunRequest(run=run)))
+
+    @_translate_errors
+    def import_run(self, path: str) -> Json:
+        """Takes in a zip that `mosaic export --zip` made. The path is the daemon's machine's."""
+        return _parse_view(self._call("ImportRun", pb.ImportRequest(path=path)))
+
+    # --- what runs say
+
+    @_translate_stream_errors
+    def watch(self, after: int = 0, run: str = "", kinds: Sequence[str] = ()) -> Iterator[WatchBatch]:
+        """Replays everything behind the cursor `after` (-1: from now on), then streams without end.
+
+        Besides the journals' events there are the daemon's own (`source` is `daemon`): kind `record`, with the
+        run's whole view under `view`, at every change of stage, outcome, tags or notes; kind `deleted` when it is gone.
+        """
+        request = pb.WatchRequest(after=after, run=run, kinds=kinds)
+        for reply in self._call("WatchRuns", request):
+            yield WatchBatch(reply.cursor, [json.loads(event) for event in reply.events_json], reply.skipped)
+
+    @_translate_stream_errors
+    def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
+        """By tag, in parts of some thousand points."""
+        request = pb.MetricsRequest(run=run, tags=tags, last_only=last_only)
+        for reply in self._call("ReadMetrics", request):
+            yield MetricSeries(reply.tag, reply.steps, reply.at, reply.values)
+
+    @_translate_stream_errors
+    def episodes(self, run: str) -> Iterator[Json]:
+        """One object an episode: number, env, step, at, return, length."""
+        for reply in self._call("ReadEpisodes", pb.RunRequest(run=run)):
+            yield from json.loads(reply.json)
+
+    @_translate_stream_errors
+    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Json]:
+        """What evaluations have found, the newest first; those that have played no whole batch yet are left out.
+
+        Each has run_id, stage, outcome, evaluated_at, algo, env_id, policy_path, checkpoint_step, deterministic,
+        `trained` (run_id, run_name, algo and seed of the run that the policy is of; null where it is unknown here) and
+        `batches` (of each: episodes, avg_return, min_return, …, and `returns`).
+        """
+        for reply in self._call("ReadEvaluations", pb.EvaluationsRequest(run=run, env_id=env_id)):
+            yield json.loads(reply.json)
+
+    @_translate_stream_errors
+    def wandb(self, run: str = "") -> Iterator[Json]:
+        """How runs stand with W&B, the newest first; those that have nothing of it are left out.
+
+        Each has run_id, run_name, algo, env_id, seed, stage, outcome, state (offline, syncing, synced, failed or
+        online), url, error, project, entity, and `runs`: by the name of each folder of W&B's its state, size_bytes,
+        sent_bytes, records, error, url.
+        """
+        for reply in self._call("ReadWandb", pb.RunRequest(run=run)):
+            yield json.loads(reply.json)
+
+    @_translate_stream_errors
+    def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
+        """The log's bytes from `offset` (negative: so many before its end); with `follow`, until the run has ended."""
+        request = pb.LogRequest(run=run, is_stderr=is_stderr, offset=offset, follow=follow)
+        for reply in self._call("ReadLog", request):
+            yield LogChunk(reply.data, reply.offset)
+
+    @_translate_stream_errors
+    def frames(
+        self, run: str, envs: Sequence[int] = (), rate_hz: float = 0, max_side: int = 0, budget: float = 0
+    ) -> Iterator[FrameUpdate]:
+        """The newest pictures of some environments, or of all as a grid, until the run ends. Slow readers get fewer."""
+        wish = pb.FramesRequest(run=run, envs=envs, rate_hz=rate_hz, max_side=max_side, budget=budget)
+        told: queue.SimpleQueue[pb.FramesRequest | None] = queue.SimpleQueue()
+        told.put(wish)
+        call = self._call("StreamFrames", iter(told.get, None))
+        seen = 0
+        try:
+            for reply in call:
+                yield FrameUpdate(reply.state, reply.reason, reply.image, json.loads(reply.hud_json or "{}"))
+                if reply.image:
+                    seen += 1
+                    told.put(pb.FramesRequest(seen=seen))
+        finally:
+            told.put(None)
+            call.cancel()
+
+    # --- workers and the daemon itself
+
+    @_translate_errors
+    def ask_worker(self, worker: str, question: Json) -> Json:
+        """A question to the worker's checker, such as `{"ask": "environments"}`."""
+        return _parse_json(self._call("AskWorker", pb.AskRequest(worker=worker, question_json=json.dumps(question))))
+
+    @_translate_errors
+    def status(self) -> Json:
+        """pid, address, started_at, version, workspace, runs by stage, slots (cap, busy, …), draining, paused."""
+        return _parse_json(self._call("GetStatus", pb.StatusRequest()))
+
+    @_translate_errors
+    def set_cap(self, runs: int) -> Json:
+        """How many runs may be at work at a time, until this daemon ends. Returns the status."""
+        return _parse_json(self._call("SetCap", pb.CapRequest(runs=runs)))
+
+    @_translate_errors
+    def continue_queue(self) -> Json:
+        """Lets a queue go on that was paused because several runs in a row failed at once. Returns the status."""
+        return _parse_json(self._call("ContinueQueue", pb.StatusRequest()))
+
+    @_translate_errors
+    def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> Json:
+        """Ends the daemon; its runs go on unless `cancel_runs`. `drain`: it ends by itself behind the last run."""
+        return _parse_json(self._call("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain)))
+
+
+def _parse_view(reply: pb.RunReply) -> Json:
+    view: Json = json.loads(reply.view_json)
+    return view
+
+
+def _parse_json(reply: pb.JsonReply) -> Json:
+    answer: Json = json.loads(reply.json)
+    return answer

@@ -1,0 +1,20 @@
+"""How the two ends of a connection convince each other. Standard library only."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+TOKEN_KEY = "x-mosaic-token"
+"""Call metadata: the token itself, sent only to a daemon that has proved that it knows it."""
+PROOF_KEY = "x-mosaic-proof"
+"""Call metadata of Identify: proof that the caller knows the token."""
+
+
+def compute_proof(token: str, side: str, nonce: str) -> str:
+    """What only somebody who knows the token can say in answer to `nonce`."""
+    return hmac.new(token.encode(), f"{side}:{nonce}".encode(), hashlib.sha256).hexdigest()
+
+
+def constant_time_equals(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode(), other.encode())

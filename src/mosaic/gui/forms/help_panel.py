@@ -1,0 +1,91 @@
+"""The explanation of the chosen algorithm, beside the form."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import (
+    QTextCharFormat,
+    QTextCursor,
+    QTextDocument,
+    QTextFormat,
+    QTextLength,
+    QTextOption,
+    QTextTable,
+)
+from PySide6.QtWidgets import QTextBrowser, QVBoxLayout, QWidget
+
+from mosaic.gui import theme
+from mosaic.gui.views.widgets import with_object_name
+from mosaic.plugins.algorithm_schema import Algorithm
+
+
+class HelpPanel(QWidget):
+    def __init__(self) -> None:
+        super().__init__()
+        self._page = ""
+        self.browser = with_object_name(QTextBrowser(), "train.help.text")
+        self.browser.setOpenExternalLinks(True)
+        self.browser.setFrameShape(QTextBrowser.Shape.NoFrame)
+        self.browser.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.browser.setWordWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.addWidget(self.browser)
+        self.setMinimumWidth(240)
+
+    def show_algorithm(self, algorithm: Algorithm) -> None:
+        page = algorithm.help_page() or f"# {algorithm.title}\n\n{algorithm.summary}"
+        if page != self._page:
+            self._page = page
+            self.restyle()
+
+    def restyle(self) -> None:
+        """Colours and sizes of a document are its own: it is laid out anew when the theme changes."""
+        t = theme.tokens()
+        self.browser.setStyleSheet(f"QTextBrowser {{ background: {t.surface}; }}")
+        document = self.browser.document()
+        document.setDefaultFont(self.browser.font())
+        document.setDocumentMargin(theme.MARGIN)
+        self.browser.setMarkdown(self._page)
+        _shrink_headings(document)
+        for frame in document.rootFrame().childFrames():
+            if isinstance(frame, QTextTable):
+                _style_table(frame)
+
+    def scroll_to(self, setting: str) -> None:
+        """Shows the first place that tells of a setting."""
+        self.browser.moveCursor(QTextCursor.MoveOperation.Start)
+        if setting:
+            self.browser.find(setting)
+
+
+def _shrink_headings(document: QTextDocument) -> None:
+    """Sizes of a panel, not of a web page."""
+    block = document.begin()
+    while block.isValid():
+        level = block.blockFormat().headingLevel()
+        if level:
+            looks = QTextCharFormat()
+            font = theme.heading_font() if level == 1 else theme.section_font()
+            looks.setFontPointSize(font.pointSizeF())
+            looks.setFontWeight(font.weight())
+            looks.setProperty(QTextFormat.Property.FontSizeAdjustment.value, 0)
+            cursor = QTextCursor(block)
+            cursor.select(QTextCursor.SelectionType.BlockUnderCursor)
+            cursor.mergeCharFormat(looks)
+        block = block.next()
+
+
+def _style_table(table: QTextTable) -> None:
+    """As wide as the panel, without a box."""
+    looks = table.format()
+    looks.setWidth(QTextLength(QTextLength.Type.PercentageLength, 100))
+    looks.setBorder(0)
+    looks.setCellSpacing(0)
+    looks.setCellPadding(4)
+    table.setFormat(looks)
+    small = QTextCharFormat()
+    small.setFontPointSize(theme.note_font().pointSizeF())
+    cursor = table.firstCursorPosition()
+    cursor.setPosition(table.lastPosition(), QTextCursor.MoveMode.KeepAnchor)
+    cursor.mergeCharFormat(small)

@@ -1,0 +1,182 @@
+"""What is asked of a trained policy: from a run or a file to the payload of an evaluation. No widget here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from mosaic.contracts.errors import BadInput
+from mosaic.gui.forms.draft import field_problem, parse_value
+from mosaic.gui.forms.form_layout import format_value
+from mosaic.gui.views.formatting import format_age, format_number, short_id
+from mosaic.plugins import discover_workers
+from mosaic.plugins.algorithm_schema import DEFAULT_EXTRA_FIELDS, SettingField, reserved_extras
+from mosaic.plugins.run_payloads import build_eval_payload
+
+Json = dict[str, Any]
+EVALUATION_MODE = "policy_eval"
+
+TELEMETRY_FIELDS = ("video_mode", "grid_limit")
+"""What a training run says of how it is watched; its policy is watched the same way unless told otherwise."""
+POLICY_FIELDS = (
+    SettingField("eval_batch_size", "int", 50, "For each batch, each on a seed that training never saw.", {"ge": 1}),
+    SettingField("eval_repeat", "bool", False, "Play batch after batch until the run is cancelled."),
+    SettingField(
+        "eval_stochastic", "bool", False, "Draw actions at random as in training, instead of the likeliest ones."
+    ),
+    SettingField(
+        "seed_override",
+        "int",
+        None,
+        "Each episode takes the next; unset: seeds that training never uses.",
+        {"ge": 0},
+        is_optional=True,
+    ),
+    SettingField("eval_capture_video", "bool", False, "Record the first episodes."),
+    *(of for of in DEFAULT_EXTRA_FIELDS if of.name in TELEMETRY_FIELDS),
+    SettingField("tags", "names", None, "Separated by commas.", is_optional=True),
+)
+ENVIRONMENT_FIELD = SettingField("env_id", "str", None, "Must have the same spaces as the one it was trained on.")
+
+
+@dataclass(frozen=True)
+class PolicyDraft:
+    worker: str
+    path: str = ""
+    """A checkpoint folder, a run folder or a .cleanrl_model file, on the trainer's machine."""
+    checkpoint_info: Json = field(default_factory=dict)
+    """What the worker says of it; empty until it has answered, or where it refused."""
+    telemetry: Json = field(default_factory=dict)
+    """How the run that trained it was watched."""
+    env_id: str | None = None
+    """Another environment than it was trained on; None: the same."""
+    algo: str | None = None
+    """Another algorithm than it says; None: the same."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def environment(self) -> str:
+        return self.env_id if self.env_id is not None else str(self.checkpoint_info.get("env_id") or "")
+
+    @property
+    def algorithm(self) -> str:
+        return self.algo if self.algo is not None else str(self.checkpoint_info.get("algo") or "")
+
+    def text(self, setting: SettingField) -> str:
+        """As it stands in the form."""
+        return self.texts.get(setting.name, format_value(self.telemetry.get(setting.name, setting.default)))
+
+
+def policy_workers() -> list[str]:
+    """Those that can load what they have trained."""
+    return [worker.id for worker in discover_workers().values() if worker.can_load_policies]
+
+
+@cache
+def policy_fields(worker: str) -> tuple[SettingField, ...]:
+    """Those that this worker takes."""
+    known = set(reserved_extras(worker))
+    return tuple(of for of in POLICY_FIELDS if of.name == "tags" or of.name in known)
+
+
+def policy_problems(draft: PolicyDraft) -> dict[str, str]:
+    found = {of.name: field_problem(of, draft.text(of)) for of in policy_fields(draft.worker)}
+    if not draft.path.strip():
+        found = {"path": "Choose a run, or give a checkpoint folder or a .cleanrl_model file.", **found}
+    elif draft.env_id is not None or draft.checkpoint_info:
+        algo = "" if draft.algorithm else "Choose the algorithm that it was trained with."
+        found = {"env_id": field_problem(ENVIRONMENT_FIELD, draft.environment), "algo": algo, **found}
+    return {name: said for name, said in found.items() if said}
+
+
+def policy_payload(draft: PolicyDraft) -> Json:
+    wrong = policy_problems(draft)
+    if wrong:
+        name, said = next(iter(wrong.items()))
+        raise BadInput(f"{name}: {said}")
+    fields = policy_fields(draft.worker)
+    values = {of.name: parse_value(of, draft.text(of)) for of in fields}
+    config = {"algo": draft.algorithm or None, "env_id": draft.environment, "seed": draft.checkpoint_info.get("seed")}
+    trained = {
+        "metadata": {
+            "worker": {"id": draft.worker, "config": {key: value for key, value in config.items() if value is not None}}
+        }
+    }
+    watched = {
+        of.name: values[of.name] for of in fields if of.name in TELEMETRY_FIELDS and values[of.name] != of.default
+    }
+    return build_eval_payload(
+        trained,
+        str(draft.checkpoint_info.get("path") or draft.path.strip()),
+        values["eval_batch_size"],
+        bool(values.get("eval_capture_video")),
+        values.get("seed_override"),
+        values["tags"] or (),
+        bool(values.get("eval_repeat")),
+        is_stochastic=bool(values.get("eval_stochastic")),
+        **watched,
+    )
+
+
+def with_checkpoint_info(draft: PolicyDraft, checkpoint_info: Json, telemetry: Json) -> PolicyDraft:
+    """What the worker says of the file is known now; what it does not know must be told."""
+    env_id = None if draft.env_id == checkpoint_info.get("env_id") else draft.env_id
+    algo = None if draft.algo == checkpoint_info.get("algo") else draft.algo
+    if not checkpoint_info.get("env_id") or not checkpoint_info.get("algo"):
+        env_id = env_id or str(checkpoint_info.get("env_id") or "")
+    return replace(draft, checkpoint_info=checkpoint_info, telemetry=telemetry, env_id=env_id, algo=algo)
+
+
+def telemetry_of(payload: Json) -> Json:
+    """How a run that trained is watched, by its payload."""
+    extras = payload.get("metadata", {}).get("worker", {}).get("config", {}).get("extras")
+    return {name: extras[name] for name in TELEMETRY_FIELDS if name in extras} if isinstance(extras, dict) else {}
+
+
+def draft_from_evaluation(payload: Json) -> PolicyDraft:
+    """The form as this payload would have it filled; what the checkpoint says is asked for anew."""
+    chosen = payload["metadata"]["worker"]
+    config = chosen.get("config", {})
+    extras = config.get("extras", {})
+    given = {**extras, "eval_batch_size": extras.get("eval_batch_size") or extras.get("eval_episodes")}
+    given["tags"] = payload["metadata"].get("tags")
+    texts = {of.name: format_value(given[of.name]) for of in POLICY_FIELDS if given.get(of.name) is not None}
+    return PolicyDraft(
+        worker=chosen["id"],
+        path=str(extras.get("policy_path") or ""),
+        env_id=config.get("env_id"),
+        algo=config.get("algo"),
+        texts=texts,
+    )
+
+
+def is_evaluation(payload: Json) -> bool:
+    config = payload.get("metadata", {}).get("worker", {}).get("config", {})
+    return bool(config.get("extras", {}).get("mode") == EVALUATION_MODE)
+
+
+def runs_with_policy(views: Iterable[Json]) -> list[Json]:
+    """Runs that have trained a policy, newest first."""
+    can = set(policy_workers())
+    found = [
+        view
+        for view in views
+        if view.get("kind") == "train" and view.get("checkpoint_step") is not None and view.get("worker") in can
+    ]
+    return sorted(found, key=lambda view: str(view["run_id"]), reverse=True)
+
+
+def describe_checkpoint(checkpoint_info: Json) -> str:
+    """What a checkpoint says of itself, in one line."""
+    parts = ["Model file" if checkpoint_info.get("kind") == "cleanrl_model" else "Checkpoint"]
+    if checkpoint_info.get("step") is not None:
+        parts.append(f"of step {checkpoint_info['step']:,}")
+    if checkpoint_info.get("run_id"):
+        parts.append(f"of run {short_id(str(checkpoint_info['run_id']))}")
+    if checkpoint_info.get("saved_at"):
+        parts.append(f"saved {format_age(checkpoint_info['saved_at'])}")
+    if checkpoint_info.get("score") is not None:
+        parts.append(f"with return {format_number(checkpoint_info['score'])}")
+    return " ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:]) + "."

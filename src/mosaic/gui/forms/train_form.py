@@ -1,0 +1,280 @@
+"""The train form itself: two columns of rows over one draft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QBoxLayout, QComboBox, QLabel, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
+
+from mosaic.gui import theme
+from mosaic.gui.forms.draft import field_text, problems
+from mosaic.gui.forms.environment_choices import environment_problem
+from mosaic.gui.forms.field_rows import FieldRow, guard_wheel
+from mosaic.gui.forms.form_layout import FormSection, algorithms_by_worker, field_label
+from mosaic.gui.forms.special_rows import EnvironmentRow, LabelledRow, SeedRow, create_row
+from mosaic.gui.models.training import Training, WorkerEnvironments
+from mosaic.gui.views.widgets import muted_label, with_object_name
+
+PREFIX = "train"
+MIN_TWO_COLUMN_WIDTH = 840
+"""Where there is less width, the columns stand one above the other."""
+MAX_COLUMN_WIDTH = 760
+MIN_COLUMN_WIDTH = 300
+
+
+class TrainForm(QScrollArea):
+    def __init__(self, training: Training, environments: WorkerEnvironments) -> None:
+        super().__init__()
+        self._training = training
+        self._environments = environments
+        self._rows: dict[str, FieldRow] = {}
+        self._field_errors: dict[str, str] = {}
+        self.setObjectName("train.scroll")
+        self.setWidgetResizable(True)
+        body = QWidget()
+        self._columns_layout = QBoxLayout(QBoxLayout.Direction.LeftToRight, body)
+        self._columns_layout.setContentsMargins(0, theme.GAP, theme.MARGIN, theme.MARGIN)
+        self._columns_layout.setSpacing(2 * theme.MARGIN)
+        self.setWidget(body)
+        self._worker = with_object_name(guard_wheel(QComboBox()), "train.worker")
+        self._worker.addItems(list(algorithms_by_worker()))
+        self._algorithm = with_object_name(guard_wheel(QComboBox()), "train.algorithm")
+        self._choice_rows = (LabelledRow("Worker", self._worker), LabelledRow("Algorithm", self._algorithm))
+        self._kept_label = muted_label("", "train.rest")
+        self._left, self._right = self._add_column(3), self._add_column(2)
+        self._left.addWidget(_heading("What to train"))
+        for row in self._choice_rows:
+            self._left.addWidget(row)
+        self._bodies: dict[QVBoxLayout, _ColumnBody] = {}
+        self._pending_sections: list[tuple[_ColumnBody, FormSection]] = []
+        self._build_timer = QTimer(self, interval=0)
+        self._build_timer.timeout.connect(self._build_next)
+        self._build()
+        self._worker.currentTextChanged.connect(self._on_worker_chosen)
+        self._algorithm.currentTextChanged.connect(self._on_algorithm_chosen)
+        training.draft_replaced.connect(self._build)
+        training.draft_edited.connect(self.refresh)
+        environments.environments_loaded.connect(lambda _: self._show_environments())
+
+    # --- building
+
+    def _add_column(self, stretch: int) -> QVBoxLayout:
+        column = QWidget()
+        column.setMaximumWidth(MAX_COLUMN_WIDTH)
+        column.setMinimumWidth(MIN_COLUMN_WIDTH)
+        # What the rows would like would win over the stretch; what they need is NARROWEST.
+        column.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
+        stack = QVBoxLayout(column)
+        stack.setContentsMargins(0, 0, 0, 0)
+        stack.setSpacing(theme.GAP)
+        stack.setAlignment(Qt.AlignmentFlag.AlignTop)
+        self._columns_layout.addWidget(column, stretch)
+        return stack
+
+    def _build(self) -> None:
+        """Rows anew where another algorithm has other settings; section by section, so that nothing stands still."""
+        self._field_errors = {}
+        is_first = not self._bodies
+        layout = self._training.layout
+        self._choice_rows[1].set_note(layout.algorithm.title)
+        core = FormSection("", layout.core)
+        self._build_column(self._left, (core, *layout.left), self._choice_rows)
+        self._build_column(self._right, layout.right)
+        self._right.removeWidget(self._kept_label)
+        self._right.addWidget(self._kept_label)
+        self._show_choice()
+        for row in self._rows.values():  # what stayed, even where somebody types
+            row.show_text(field_text(self._training.draft, row.field))
+        if self._pending_sections:
+            # The form as it was stays in sight while another one is built; the first one has nothing to show so far.
+            self.setUpdatesEnabled(is_first)
+            for body in self._bodies.values():
+                body.setVisible(not is_first)
+            self._build_timer.start()
+        else:
+            self.refresh()
+
+    def _build_column(
+        self, column: QVBoxLayout, sections: tuple[FormSection, ...], above: Sequence[LabelledRow] = ()
+    ) -> None:
+        old = self._bodies.get(column)
+        if old is not None and old.sections == sections:
+            return
+        if old is not None:
+            self._pending_sections = [(body, section) for body, section in self._pending_sections if body is not old]
+            for name in old.names:
+                self._rows.pop(name, None)
+            old.setParent(None)
+            old.deleteLater()
+        body = _ColumnBody(sections)
+        for row in above:
+            row.label.setFixedWidth(body.label_width)
+        column.addWidget(body)
+        self._bodies[column] = body
+        self._pending_sections += [(body, section) for section in sections]
+
+    def _build_next(self) -> None:
+        body, section = self._pending_sections.pop(0)
+        made = []
+        for field in section.fields:
+            row = create_row(field, PREFIX)
+            row.label.setFixedWidth(body.label_width)
+            row.edited.connect(self._on_edited)
+            if isinstance(row, SeedRow):
+                row.seeds_edited.connect(self._on_seeds_edited)
+            self._rows[field.name] = row
+            made.append(row)
+        body.add(section.title, made)
+        if self._pending_sections:
+            return
+        self._build_timer.stop()
+        self._order_tabs()
+        self._show_environments()
+        for body in self._bodies.values():
+            body.show()
+        self.setUpdatesEnabled(True)
+
+    def _order_tabs(self) -> None:
+        """Down the left column, then down the right one, whichever was built later."""
+        before: QWidget = self._algorithm
+        for column in (self._left, self._right):
+            for widget in self._bodies[column].findChildren(QWidget):
+                is_here = widget.window() is self.window()  # the list of a combo box is a window of its own
+                if is_here and widget.focusPolicy() & Qt.FocusPolicy.TabFocus and widget.focusProxy() is None:
+                    self.setTabOrder(before, widget)
+                    before = widget
+
+    def finish_building(self) -> None:
+        """Builds what is still waiting."""
+        while self._pending_sections:
+            self._build_next()
+
+    # --- choosing
+
+    def _show_choice(self) -> None:
+        draft = self._training.draft
+        for combo in (self._worker, self._algorithm):
+            combo.blockSignals(True)
+        self._worker.setCurrentText(draft.worker)
+        names = algorithms_by_worker()[draft.worker]
+        if [self._algorithm.itemText(index) for index in range(self._algorithm.count())] != list(names):
+            self._algorithm.clear()
+            self._algorithm.addItems(list(names))
+        self._algorithm.setCurrentText(draft.algorithm)
+        for combo in (self._worker, self._algorithm):
+            combo.blockSignals(False)
+
+    def _on_worker_chosen(self, worker: str) -> None:
+        self._training.choose_algorithm(worker, algorithms_by_worker()[worker][0])
+
+    def _on_algorithm_chosen(self, algorithm: str) -> None:
+        self._training.choose_algorithm(self._worker.currentText(), algorithm)
+
+    def _show_environments(self) -> None:
+        found = self._environments.for_worker(self._training.draft.worker)
+        row = self._rows.get("env_id")
+        if isinstance(row, EnvironmentRow):
+            row.show_choices(found)
+        self.refresh()
+
+    # --- editing
+
+    def _on_edited(self, name: str, text: str) -> None:
+        self._field_errors.pop(name, None)
+        self._training.edit(self._training.draft.with_text(self._training.layout.fields[name], text))
+        self._rows[name].show_text(text)
+
+    def _on_seeds_edited(self, seeds: str | None) -> None:
+        self._field_errors.pop("seed", None)
+        self._training.edit(replace(self._training.draft, seeds=seeds))
+
+    def show_field_error(self, name: str, message: str) -> None:
+        """What the worker said of a field; it stays until the field is changed."""
+        self._field_errors[name] = message
+        self.refresh()
+        self.focus_field(name)
+
+    def focus_field(self, name: str) -> None:
+        self.finish_building()
+        row = self._rows[name]
+        self.ensureWidgetVisible(row)
+        row.take_focus()
+
+    def problems(self) -> dict[str, str]:
+        draft = self._training.draft
+        layout = self._training.layout
+        found = problems(layout, draft)
+        env_id = field_text(draft, layout.fields["env_id"]).strip()
+        said = environment_problem(env_id, self._environments.for_worker(draft.worker))
+        return {"env_id": said, **found} if said and "env_id" not in found else found
+
+    def refresh(self) -> None:
+        draft = self._training.draft
+        found = {**self._field_errors, **self.problems()}
+        for name, row in self._rows.items():
+            is_changed = name in draft.texts
+            if isinstance(row, SeedRow):
+                is_changed = is_changed or draft.seeds is not None
+                row.show_seeds(field_text(draft, row.field), draft.seeds)
+            elif not row.input.hasFocus():  # whoever types there is not interrupted
+                row.show_text(field_text(draft, row.field))
+            row.show_state(is_changed, found.get(name, ""))
+            if isinstance(row, SeedRow):
+                row.show_count(draft.seeds)
+        kept = ", ".join(sorted(_leaf_names(draft.rest)))
+        self._kept_label.setText(f"Kept from the run that was opened: {kept}. Reset all drops it." if kept else "")
+        self._kept_label.setVisible(bool(kept))
+
+    def focused_field(self) -> str:
+        """The name of the setting that has the focus; empty where none has."""
+        return next((name for name, row in self._rows.items() if row.isAncestorOf(self.focusWidget() or self)), "")
+
+    def restyle(self) -> None:
+        for row in self._rows.values():
+            row.restyle()
+        self.refresh()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        is_narrow = event.size().width() < MIN_TWO_COLUMN_WIDTH
+        wanted = QBoxLayout.Direction.TopToBottom if is_narrow else QBoxLayout.Direction.LeftToRight
+        if self._columns_layout.direction() != wanted:
+            self._columns_layout.setDirection(wanted)
+        super().resizeEvent(event)
+
+
+def _heading(title: str) -> QLabel:
+    heading = QLabel(title)
+    heading.setFont(theme.section_font())
+    return heading
+
+
+class _ColumnBody(QWidget):
+    """The rows of a column."""
+
+    def __init__(self, sections: tuple[FormSection, ...]) -> None:
+        super().__init__()
+        self.sections = sections
+        fields = [field for section in sections for field in section.fields]
+        self.names = [field.name for field in fields]
+        metrics = self.fontMetrics()
+        self.label_width = max(metrics.horizontalAdvance(field_label(field)) for field in fields) + theme.GAP
+        self._stack = QVBoxLayout(self)
+        self._stack.setContentsMargins(0, 0, 0, 0)
+        self._stack.setSpacing(theme.GAP)
+
+    def add(self, title: str, rows: Sequence[QWidget]) -> None:
+        if title and self._stack.count():
+            self._stack.addSpacing(theme.GAP)
+        if title:
+            self._stack.addWidget(_heading(title))
+        for row in rows:
+            self._stack.addWidget(row)
+
+
+def _leaf_names(data: object, path: str = "") -> list[str]:
+    if not isinstance(data, dict):
+        return [path.rsplit(".", 1)[-1]]
+    return [leaf for key, value in data.items() for leaf in _leaf_names(value, f"{path}.{key}")]

@@ -1,0 +1,72 @@
+"""What the worker thinks of the form: one line beside it, and words for the notes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
+
+from mosaic.gui import theme
+from mosaic.gui.views.widgets import with_object_name
+from mosaic.plugins.algorithm_schema import Algorithm
+from mosaic.plugins.verdict_table import verdict_rows
+
+Json = dict[str, Any]
+ICONS = {"good": "mdi6.check-circle", "bad": "mdi6.close-circle", "muted": "mdi6.progress-clock"}
+
+
+class VerdictLine(QWidget):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._shown: tuple[str, str] = ("", "")
+        self._icon = QLabel()
+        self._icon.setAlignment(Qt.AlignmentFlag.AlignTop)
+        self.label = with_object_name(QLabel(), name)
+        self.label.setWordWrap(True)
+        self.label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        row = QHBoxLayout(self)
+        row.setContentsMargins(0, 4, 0, 0)
+        row.setSpacing(theme.GAP)
+        row.addWidget(self._icon)
+        row.addWidget(self.label, 1)
+        self.hide()
+
+    def show_text(self, text: str, kind: str) -> None:
+        """`kind` is good, bad, or muted while it is asked for."""
+        self._shown = (text, kind)
+        self.label.setText(text)
+        self.restyle()
+        self.setVisible(bool(text))
+
+    def clear(self) -> None:
+        self.show_text("", "muted")
+
+    def restyle(self) -> None:
+        text, kind = self._shown
+        if text:
+            self._icon.setPixmap(theme.icon(ICONS[kind], kind).pixmap(16, 16))
+            self.label.setStyleSheet(f"color: {getattr(theme.tokens(), kind)};")
+
+
+def format_accepted(summary: Json) -> str:
+    """One line: `This would run: observations Box(4,), actions Discrete(2). Nothing was started.`"""
+    env = summary.get("environment") or {}
+    facts = [
+        f"{word} {env[key]}"
+        for word, key in (("observations", "observation_space"), ("actions", "action_space"))
+        if env.get(key)
+    ]
+    backend = f"backend {summary['backend']}" if summary.get("backend") else ""
+    told = ", ".join(word for word in (*facts, backend) if word)
+    return f"This would run{': ' if told else ''}{told}. Nothing was started."
+
+
+def format_dry_run_note(title: str, summary: Json, algorithm: Algorithm | None = None) -> str:
+    """For the notes: what would run, line by line."""
+    lines = [f"  {name}: {'; '.join(value.splitlines())}" for name, value in verdict_rows(summary, algorithm)]
+    return "\n".join([f"Dry run: {title}: accepted.", *lines])
+
+
+def format_refusal_note(title: str, error: Exception) -> str:
+    return f"Dry run: {title}: refused. {error}"

@@ -1,0 +1,58 @@
+"""What the window remembers: of the user, and of each workspace."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QByteArray, QSettings
+
+from mosaic.contracts.folder import Workspace
+
+
+class GuiSettings:
+    def __init__(self, workspace: Workspace, path: Path | None = None, workspace_key: str = "") -> None:
+        """`place` stands for the workspace where that is another machine's."""
+        if path is None:
+            self._store = QSettings(QSettings.Format.IniFormat, QSettings.Scope.UserScope, "mosaic", "workbench")
+        else:
+            self._store = QSettings(str(path), QSettings.Format.IniFormat)
+        self._workspace_prefix = (
+            "workspace-" + hashlib.sha256((workspace_key or str(workspace.root)).encode()).hexdigest()[:12]
+        )
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A value of the user's, such as the theme."""
+        return _decode(self._store.value(name), default)
+
+    def put(self, name: str, value: Any) -> None:
+        self._store.setValue(name, json.dumps(value))
+
+    def get_for_workspace(self, name: str, default: Any = None) -> Any:
+        """A value of this workspace's, such as the open tabs."""
+        return _decode(self._store.value(f"{self._workspace_prefix}/{name}"), default)
+
+    def put_for_workspace(self, name: str, value: Any) -> None:
+        self._store.setValue(f"{self._workspace_prefix}/{name}", json.dumps(value))
+
+    def layout(self, name: str) -> QByteArray | None:
+        """A layout or geometry as Qt saved it."""
+        value = self._store.value(f"{self._workspace_prefix}/layout-{name}")
+        return value if isinstance(value, QByteArray) else None
+
+    def put_layout(self, name: str, value: QByteArray) -> None:
+        self._store.setValue(f"{self._workspace_prefix}/layout-{name}", value)
+
+    def flush(self) -> None:
+        self._store.sync()
+
+
+def _decode(value: Any, default: Any) -> Any:
+    if value is None:
+        return default
+    try:
+        return json.loads(str(value))
+    except ValueError:
+        return default

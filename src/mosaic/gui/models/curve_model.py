@@ -1,0 +1,199 @@
+"""One line of a chart as numbers: it grows, is smoothed, and is reduced to what a screen can show."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mosaic.statistics import Smoother
+
+Floats = npt.NDArray[np.float64]
+
+
+class ReducedCurve(NamedTuple):
+    """What is drawn: at most about one entry a bin, ascending in x."""
+
+    x: Floats
+    raw: Floats
+    smooth: Floats
+    low: Floats
+    high: Floats
+
+
+class _GrowingArray:
+    """Numbers that grow without being copied each time."""
+
+    def __init__(self) -> None:
+        self._buffer: Floats = np.empty(256)
+        self._count = 0
+
+    def extend(self, more: Floats) -> None:
+        wanted = self._count + len(more)
+        if wanted > len(self._buffer):
+            grown = np.empty(max(wanted, 2 * len(self._buffer)))
+            grown[: self._count] = self._buffer[: self._count]
+            self._buffer = grown
+        self._buffer[self._count : wanted] = more
+        self._count = wanted
+
+    @property
+    def values(self) -> Floats:
+        return self._buffer[: self._count]
+
+
+class ChartCurve:
+    """Points in ascending x. With `low` and `high` beside them the band shows those, else the extremes of the points.
+
+    A value that is not finite is a gap.
+    """
+
+    def __init__(self, weight: float = 0.0) -> None:
+        self._reset(weight)
+
+    def _reset(self, weight: float) -> None:
+        self._x, self._y, self._smooth, self._low, self._high = (_GrowingArray() for _ in range(5))
+        self._smoother = Smoother(weight)
+        self._has_gaps = False
+        self.has_band = False
+        """Whether it came with one of its own."""
+
+    def __len__(self) -> int:
+        return len(self._x.values)
+
+    @property
+    def weight(self) -> float:
+        return self._smoother.weight
+
+    @property
+    def x(self) -> Floats:
+        return self._x.values
+
+    @property
+    def y(self) -> Floats:
+        return self._y.values
+
+    @property
+    def smooth(self) -> Floats:
+        """Averaged when it is asked for: a chart that nobody sees costs nothing when the weight is changed."""
+        known = len(self._smooth.values)
+        if known < len(self):
+            self._smooth.extend(self._smoother.extend(self.y[known:]))
+        return self._smooth.values
+
+    def replace(self, x: Floats, y: Floats, low: Floats | None = None, high: Floats | None = None) -> None:
+        self._reset(self.weight)
+        self.extend(x, y, low, high)
+
+    def extend(self, x: Floats, y: Floats, low: Floats | None = None, high: Floats | None = None) -> None:
+        """More points. Where they begin before the end of what is there, all are put in order again."""
+        last = self.x[-1] if len(self) else -math.inf
+        if len(x) and (x[0] < last or bool((x[1:] < x[:-1]).any())):
+            whole, all_y = np.concatenate([self.x, x]), np.concatenate([self.y, y])
+            order = np.argsort(whole, kind="stable")
+            self._reset(self.weight)
+            x, y, low, high = whole[order], all_y[order], None, None
+        self._x.extend(x)
+        self._y.extend(y)
+        self._has_gaps = self._has_gaps or not bool(np.isfinite(y).all())
+        if low is not None and high is not None:
+            self.has_band = True
+            self._low.extend(low)
+            self._high.extend(high)
+
+    def set_weight(self, weight: float) -> None:
+        if weight != self.weight:
+            self._smoother = Smoother(weight)
+            self._smooth = _GrowingArray()
+
+    def value_at(self, x: float) -> tuple[float, float, float] | None:
+        """Of the point nearest to `x`: its x, its value and its smoothed value. None outside of the curve."""
+        xs = self.x
+        if len(xs) == 0 or not xs[0] <= x <= xs[-1]:
+            return None
+        right = int(np.searchsorted(xs, x))
+        left = max(0, right - 1)
+        at = left if x - xs[left] < xs[min(right, len(xs) - 1)] - x else min(right, len(xs) - 1)
+        return float(xs[at]), float(self.y[at]), float(self.smooth[at])
+
+    def last_point(self) -> tuple[float, float, float] | None:
+        """The last point that is not a gap, as `value_at` gives it."""
+        at = len(self) - 1
+        if at >= 0 and not math.isfinite(self.y[at]):
+            known = np.flatnonzero(np.isfinite(self.y))
+            at = int(known[-1]) if len(known) else -1
+        return None if at < 0 else (float(self.x[at]), float(self.y[at]), float(self.smooth[at]))
+
+    def reduce(self, begin: float, end: float, bins: int) -> ReducedCurve:
+        """The points from `begin` to `end` and one at either side; by bins of equal width where they are too many."""
+        x = self.x
+        first, last = np.searchsorted(x, (begin, end), side="left")
+        first, last = max(0, int(first) - 1), min(len(x), int(last) + 1)
+        if last - first <= 2 * bins or end <= begin:
+            part = slice(first, last)
+            low, high = (self._low.values, self._high.values) if self.has_band else (self.y, self.y)
+            return ReducedCurve(x[part], self.y[part], self.smooth[part], low[part], high[part])
+        # Bins are multiples of their width, not parts of what is looked at: panning does not make the line flicker.
+        width = (end - begin) / bins
+        edges = np.arange(math.floor(begin / width), math.ceil(end / width) + 1) * width
+        starts = np.concatenate([[first], np.clip(np.searchsorted(x, edges), first, last - 1)])
+        starts = starts[np.append(True, starts[1:] > starts[:-1])]  # np.unique would load a module of its own here
+        stops = np.append(starts[1:], last)
+        part = slice(first, last)
+        offsets = starts - first
+        y = self.y[part]
+        if self.has_band:
+            low = np.fmin.reduceat(self._low.values[part], offsets)
+            high = np.fmax.reduceat(self._high.values[part], offsets)
+        elif self._has_gaps:
+            low, high = np.fmin.reduceat(y, offsets), np.fmax.reduceat(y, offsets)
+        else:
+            low, high = np.minimum.reduceat(y, offsets), np.maximum.reduceat(y, offsets)
+        if self._has_gaps:
+            finite = np.isfinite(y)
+            counts = np.add.reduceat(finite.astype(np.float64), offsets)
+            sums = np.add.reduceat(np.where(finite, y, 0.0), offsets)
+            raw = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
+        else:
+            raw = np.add.reduceat(y, offsets) / (stops - starts)
+        middle = (starts + stops) // 2
+        return ReducedCurve((x[starts] + x[stops - 1]) / 2, raw, self.smooth[middle], low, high)
+
+
+def to_log_scale(reduced: ReducedCurve) -> ReducedCurve:
+    """As drawn on a logarithmic axis: what is not above zero is a gap; a band that reaches there ends at the line."""
+
+    def log(values: Floats) -> Floats:
+        return np.log10(values, out=np.full(len(values), np.nan), where=values > 0)
+
+    raw = log(reduced.raw)
+    low, high = log(reduced.low), log(reduced.high)
+    return ReducedCurve(reduced.x, raw, log(reduced.smooth), np.where(np.isnan(low), raw, low), high)
+
+
+def finite_range(*parts: Floats) -> tuple[float, float] | None:
+    """The least and the greatest finite number."""
+    known = [part[np.isfinite(part)] for part in parts]
+    known = [part for part in known if len(part)]
+    if not known:
+        return None
+    return min(float(part.min()) for part in known), max(float(part.max()) for part in known)
+
+
+def round_range(low: float, high: float) -> tuple[float, float]:
+    """A range a little wider, on round numbers: it changes now and then as data grows, not with every point."""
+    span = high - low
+    # Less than this is the rounding of the smoothing, not a change of the data.
+    if span <= 1e-9 * max(abs(low), abs(high)) or not math.isfinite(span):
+        half = abs(low) * 0.1 or 1.0
+        return low - half, high + half
+    step = round_step(span / 25)
+    return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+
+
+def round_step(min_step: float) -> float:
+    """The smallest of 1, 2, 5, 10, 20, … that is at least so much."""
+    scale = 10.0 ** math.floor(math.log10(min_step))
+    return next(scale * factor for factor in (1, 2, 5, 10) if scale * factor >= min_step * (1 - 1e-9))

@@ -1,0 +1,78 @@
+"""What an evaluation has found so far, asked for again as it goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from mosaic.client import TrainerClient
+from mosaic.gui.bridge import Bridge
+
+Json = dict[str, Any]
+SUMMARY_EVENT = "eval_summary_update"
+POLL_INTERVAL_MS = 1000
+"""Between two questions: batches of a small environment take less."""
+
+
+class Evaluations(QObject):
+    """Those of one run, or all of the workspace, while somebody looks."""
+
+    changed = Signal()
+
+    def __init__(self, bridge: Bridge, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self.evaluations: list[Json] = []
+        self.is_loaded = False
+        self._bridge = bridge
+        self._run_id: str | None = None
+        self._is_due = False
+        self._is_loading = False
+        self._poll_timer = QTimer(self, singleShot=True, interval=POLL_INTERVAL_MS)
+        self._poll_timer.timeout.connect(self._request_if_due)
+        bridge.events_received.connect(self._on_events)
+
+    def watch_run(self, run_id: str) -> None:
+        """From now on this run's; empty: all."""
+        if run_id != self._run_id:
+            self._run_id, self.evaluations, self.is_loaded = run_id, [], False
+        self.refresh()
+
+    def suspend(self) -> None:
+        """Nobody looks any more."""
+        self._poll_timer.stop()
+        self._run_id = None
+
+    def refresh(self) -> None:
+        self._is_due = True
+        if not self._poll_timer.isActive():
+            self._request_if_due()
+
+    def _on_events(self, events: list[Json]) -> None:
+        if self._run_id is not None and any(
+            event["kind"] == SUMMARY_EVENT and self._run_id in ("", event["run_id"]) for event in events
+        ):
+            self.refresh()
+
+    def _request_if_due(self) -> None:
+        run_id = self._run_id
+        if run_id is None or not self._is_due or self._is_loading:
+            return
+        self._is_due, self._is_loading = False, True
+
+        def ask(trainer: TrainerClient) -> list[Json]:
+            return list(trainer.evaluations(run_id))
+
+        self._bridge.ask(
+            ask, lambda found: self._on_result(run_id, found), lambda _: self._on_result(run_id, None), self
+        )
+
+    def _on_result(self, run_id: str, evaluations: list[Json] | None) -> None:
+        self._is_loading = False
+        if run_id != self._run_id:
+            self._request_if_due()
+            return
+        self._poll_timer.start()
+        if evaluations is not None:
+            self.evaluations, self.is_loaded = evaluations, True
+            self.changed.emit()

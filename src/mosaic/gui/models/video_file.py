@@ -1,0 +1,115 @@
+"""An MP4 file, frame by frame, for whoever shows it. Decoding is slow: it happens off the GUI thread."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mosaic.contracts.errors import BadInput, MissingExtra
+from mosaic.contracts.folder import RunFolder
+
+MAX_SIDE_PX = 1280
+"""Larger pictures are made smaller as they are read."""
+
+
+class VideoFile(NamedTuple):
+    path: Path
+    size_bytes: int
+    written_at: float
+    episode_id: str = ""
+    episode_return: float | None = None
+    episode_length: int | None = None
+
+
+def list_videos(run_dir: str) -> list[VideoFile]:
+    """Newest first; those that are still being written have another ending."""
+    folder = RunFolder(run_dir).videos
+    found = [_read_video_file(path) for path in folder.rglob("*.mp4") if not path.name.startswith(".")]
+    return sorted(found, key=lambda video: video.written_at, reverse=True)
+
+
+def _read_video_file(path: Path) -> VideoFile:
+    facts = path.stat()
+    try:
+        said: Any = json.loads(path.with_suffix(".meta.json").read_text())
+    except (OSError, ValueError):
+        said = {}
+    if not isinstance(said, dict):
+        said = {}
+    return VideoFile(
+        path,
+        facts.st_size,
+        float(said.get("timestamp") or facts.st_mtime),
+        str(said.get("episode_id") or ""),
+        said.get("episode_return"),
+        said.get("episode_length"),
+    )
+
+
+class DecodedFrame(NamedTuple):
+    at_s: float
+    width: int
+    height: int
+    rgb: bytes
+
+
+class VideoReader:
+    """One at a time may read; `read` goes on where it stopped."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rate_hz = 30.0
+        self.duration_s = 0.0
+        self._lock = threading.Lock()
+        self._container: Any = None
+        self._frames: Iterator[Any] = iter(())
+
+    def open(self) -> None:
+        try:
+            import av
+        except ImportError:
+            raise MissingExtra("Playing videos here needs PyAV: pip install 'mosaic-rl[train]'.") from None
+        try:
+            self._container = av.open(str(self.path))
+            stream = self._container.streams.video[0]
+        except (OSError, IndexError, ValueError) as error:
+            raise BadInput(f"{self.path.name} cannot be played: {error}.") from None
+        stream.thread_type = "NONE"  # the cores belong to the runs
+        self.rate_hz = float(stream.average_rate or 30)
+        length = stream.duration * stream.time_base if stream.duration else (self._container.duration or 0) / 1e6
+        self.duration_s = float(length)
+        self._frames = self._container.decode(stream)
+
+    def read(self, count: int, from_s: float | None = None) -> list[DecodedFrame]:
+        """The next pictures, or those from this time on; fewer at the end."""
+        with self._lock:
+            if self._container is None:
+                self.open()
+            if from_s is not None:
+                self._container.seek(int(from_s * 1e6))  # to the key frame before it
+                self._frames = self._container.decode(video=0)
+            found: list[DecodedFrame] = []
+            for frame in self._frames:
+                if from_s is not None and frame.time is not None and frame.time < from_s - 0.5 / self.rate_hz:
+                    continue
+                found.append(_decode_frame(frame))
+                if len(found) == count:
+                    break
+            return found
+
+    def close(self) -> None:
+        with self._lock:
+            if self._container is not None:
+                self._container.close()
+                self._container = None
+                self._frames = iter(())
+
+
+def _decode_frame(frame: Any) -> DecodedFrame:
+    scale = min(1.0, MAX_SIDE_PX / max(frame.width, frame.height))
+    width, height = int(frame.width * scale), int(frame.height * scale)
+    array = frame.to_ndarray(format="rgb24", width=width, height=height)
+    return DecodedFrame(float(frame.time or 0.0), width, height, array.tobytes())

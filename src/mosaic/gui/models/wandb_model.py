@@ -1,0 +1,91 @@
+"""How a run stands with W&B, in words. No widget here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mosaic.client import TrainerClient
+from mosaic.gui.views.formatting import format_size, format_timestamp
+from mosaic.secrets.proxies import Proxies, resolve_proxies
+
+Json = dict[str, Any]
+WANDB_STATE_ICONS = {
+    "offline": ("mdi6.cloud-off-outline", "muted"),
+    "syncing": ("mdi6.cloud-upload-outline", "accent"),
+    "synced": ("mdi6.cloud-check-outline", "good"),
+    "online": ("mdi6.cloud-check-outline", "good"),
+    "failed": ("mdi6.cloud-alert-outline", "bad"),
+}
+STATE_DESCRIPTIONS = {
+    "offline": "Everything is kept on this machine. Nothing is lost while W&B cannot be reached; Sync uploads it.",
+    "syncing": "It is being uploaded.",
+    "synced": "All of it is on W&B's server.",
+    "online": "The script talks to W&B by itself.",
+    "failed": "The upload failed. Everything is kept on this machine, and can be synced again.",
+}
+NO_DATA_TEXT = "W&B has not written anything yet."
+
+
+class WandbRunStatus(NamedTuple):
+    """Of one run."""
+
+    state: Json | None
+    """As `Trainer.wandb` tells it."""
+    proxies: Proxies
+    """How its page is reached."""
+
+
+def fetch_status(trainer: TrainerClient, run_id: str, root: Path) -> WandbRunStatus:
+    """Asks the daemon, the run's config and the user's settings; takes its time."""
+    config = trainer.config(run_id).get("metadata", {}).get("worker", {}).get("config", {})
+    extras = config.get("extras") if isinstance(config, dict) else None
+    return WandbRunStatus(
+        next(iter(trainer.wandb(run_id)), None), resolve_proxies(extras if isinstance(extras, dict) else {}, root)
+    )
+
+
+def can_sync(state: Json | None) -> bool:
+    return state is not None and state["state"] in ("offline", "failed")
+
+
+def format_headline(state: Json | None) -> str:
+    """`offline · 120 records · 3.4 MB`."""
+    if state is None:
+        return "nothing yet"
+    words = [str(state["state"])]
+    records = _total_records(state)
+    if records is not None:
+        words.append(f"{records:,} records")
+    words.append(format_size(sum(entry["size_bytes"] for entry in state["runs"].values())))
+    return " · ".join(words)
+
+
+def upload_progress(state: Json) -> tuple[int, int]:
+    """Bytes that are through, and all of them. Nothing through: nobody can tell how far it is."""
+    entries = state.get("runs", {}).values()
+    return sum(entry["sent_bytes"] for entry in entries), sum(entry["size_bytes"] for entry in entries)
+
+
+def detail_rows(state: Json) -> list[tuple[str, str, str]]:
+    """Name, value and tip of what there is to know, without what is not known."""
+    records = _total_records(state)
+    entries = state["runs"]
+    newest = max((entry.get("updated_at") or 0.0 for entry in entries.values()), default=0.0)
+    rows = [
+        ("Project", state.get("project") or "", ""),
+        ("Entity", state.get("entity") or "", ""),
+        ("Address", state.get("url") or "", ""),
+        ("Records", "" if records is None else f"{records:,}", "Rows of scalars"),
+        ("Changed", format_timestamp(newest) if newest else "", ""),
+    ]
+    for name, entry in entries.items():
+        rows.append(
+            ("Folder", f"{name} ({entry['state']}, {format_size(entry['size_bytes'])})", entry.get("error") or "")
+        )
+    return [row for row in rows if row[1]]
+
+
+def _total_records(state: Json) -> int | None:
+    known = [entry["records"] for entry in state["runs"].values() if entry["records"] is not None]
+    return sum(known) if known else None

@@ -1,0 +1,173 @@
+"""All curves of a run, and below them what it takes of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QFileDialog,
+    QHBoxLayout,
+    QLineEdit,
+    QStackedWidget,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+from shiboken6 import isValid
+
+from mosaic.gui import theme
+from mosaic.gui.exports import export_csv
+from mosaic.gui.models.curve_feed import X_KINDS
+from mosaic.gui.models.hardware_series import HardwareSeries
+from mosaic.gui.models.series import RunSeries
+from mosaic.gui.run_action_handlers import write_export
+from mosaic.gui.views.chart_grid import ChartGrid
+from mosaic.gui.views.empty_state import EmptyState
+from mosaic.gui.views.formatting import run_title, short_id, state_of
+from mosaic.gui.views.smoothing import SmoothingSlider
+from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.workbench import Json, Workbench
+
+EMPTY_TEXT_BY_STATE = {
+    "queued": "The run waits for a free place. Curves begin when it has started.",
+    "starting": "The run is starting. Curves begin with its first episode or update.",
+    "running": "The run has logged nothing yet. Curves begin with its first episode or update.",
+    "paused": "The run was paused before it logged anything. Resume it to go on.",
+}
+NO_POINTS_TEXT = "The run ended before it logged anything. The Logs tab may say why."
+
+
+class AnalyticsTab(QWidget):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._run_id = ""
+        self._series: RunSeries | None = None
+        self._hardware: HardwareSeries | None = None
+        self.grid = ChartGrid("analytics")
+        self._empty = EmptyState("No points yet")
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self._empty)
+        self._stack.addWidget(self.grid)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(theme.GAP)
+        column.addLayout(self._build_toolbar())
+        column.addWidget(self._stack, 1)
+        workbench.theme_changed.connect(self._apply_theme)
+        workbench.runs.changed.connect(self._on_runs_changed)
+        self._apply_theme()
+
+    def _build_toolbar(self) -> QHBoxLayout:
+        settings = self._workbench.settings
+        self.tag_filter = with_object_name(QLineEdit(), "analytics.filter")
+        self.tag_filter.setPlaceholderText("Filter tags")
+        self.tag_filter.setClearButtonEnabled(True)
+        self.tag_filter.setMaximumWidth(220)
+        self.tag_filter.textChanged.connect(self.grid.set_filter)
+        self.smoothing = SmoothingSlider("analytics.smoothing", settings.get("chart_smoothing", 0.6))
+        self.smoothing.changed.connect(self._smooth)
+        self.x_axis = with_object_name(QComboBox(), "analytics.x")
+        for kind, title in X_KINDS.items():
+            self.x_axis.addItem(title, kind)
+        self.x_axis.setToolTip("What the horizontal axis shows; hardware is always by time")
+        self.x_axis.setCurrentIndex(max(0, self.x_axis.findData(settings.get("chart_x", "step"))))
+        self.x_axis.currentIndexChanged.connect(self._set_x_axis)
+        self.log_scale = with_object_name(QCheckBox("Log y"), "analytics.log")
+        self.log_scale.setToolTip("Logarithmic vertical axis; values that are not above zero are left out")
+        self.log_scale.toggled.connect(self.grid.set_log)
+        self._reset = self._create_button("reset", "Reset zoom", self.grid.reset_zoom)
+        self._export = self._create_button("export", "Export all points as CSV…", self._ask_csv_path)
+        self.grid.set_smoothing(self.smoothing.weight)
+        self.grid.set_x_kind(str(self.x_axis.currentData()))
+        row = QHBoxLayout()
+        row.setSpacing(2 * theme.GAP)
+        for part in (self.tag_filter, self.smoothing, self.x_axis, self.log_scale):
+            row.addWidget(part)
+        row.addStretch(1)
+        row.addWidget(self._reset)
+        row.addWidget(self._export)
+        return row
+
+    def _create_button(self, name: str, tip: str, call: Callable[[], None]) -> QToolButton:
+        button = with_object_name(QToolButton(), f"analytics.{name}")
+        button.setToolTip(tip)
+        button.setAccessibleName(tip)
+        button.clicked.connect(lambda _: call())
+        return button
+
+    def _apply_theme(self) -> None:
+        self._reset.setIcon(theme.icon("mdi6.magnify-remove-outline"))
+        self._export.setIcon(theme.icon("mdi6.download"))
+        self.grid.repaint_theme()
+
+    # --- which run
+
+    def show_run(self, run_id: str) -> None:
+        if run_id != self._run_id:
+            self._disconnect_run()
+            self._run_id = run_id
+            view = self._workbench.runs.get(run_id) or {}
+            self._series = self._workbench.series(run_id)
+            self._series.loaded.connect(self._refresh)
+            self._series.points_added.connect(self._on_points_added)
+            self._hardware = HardwareSeries(run_id, self._workbench.bridge, view.get("hardware"), self)
+            self._hardware.points_added.connect(self._on_points_added)
+            self.grid.crosshair.move_to(None)
+        self._refresh()
+
+    def _disconnect_run(self) -> None:
+        if self._series is not None and isValid(self._series):  # the oldest of many is let go of
+            self._series.loaded.disconnect(self._refresh)
+            self._series.points_added.disconnect(self._on_points_added)
+        if self._hardware is not None:
+            self._hardware.deleteLater()
+
+    def _on_points_added(self, tags: set[str]) -> None:
+        if not tags.issubset(self.grid.tags()):
+            self._refresh()
+
+    def _on_runs_changed(self, run_ids: set[str]) -> None:
+        if self._run_id in run_ids and self._stack.currentIndex() == 0:
+            self._refresh()
+
+    def _refresh(self) -> None:
+        series, hardware = self._series, self._hardware
+        if series is None or hardware is None:
+            return
+        view: Json = self._workbench.runs.get(self._run_id) or {"run_id": self._run_id, "stage": "queued"}
+        has_points = bool(series.tags or hardware.tags)
+        self._stack.setCurrentIndex(1 if has_points else 0)
+        if has_points:
+            self.grid.show_tags(series.tags, series, theme.run_colour(self._run_id), run_title(view), hardware)
+        elif not series.is_loaded:
+            self._empty.set_text("Loading…")
+        else:
+            self._empty.set_text("No points yet", EMPTY_TEXT_BY_STATE.get(state_of(view), NO_POINTS_TEXT))
+
+    # --- the tools
+
+    def _smooth(self, weight: float) -> None:
+        self._workbench.settings.put("chart_smoothing", weight)
+        self.grid.set_smoothing(weight)
+
+    def _set_x_axis(self) -> None:
+        kind = str(self.x_axis.currentData())
+        self._workbench.settings.put("chart_x", kind)
+        self.grid.set_x_kind(kind)
+
+    def _ask_csv_path(self) -> None:
+        view = self._workbench.runs.get(self._run_id)
+        if view is None:
+            return
+        wanted = f"{view.get('run_name') or short_id(self._run_id)}-metrics.csv".replace("/", "_")
+        path, _ = QFileDialog.getSaveFileName(self, "Export all points", wanted, "Table (*.csv)")
+        if path:
+            self.save_csv(Path(path))
+
+    def save_csv(self, path: Path) -> None:
+        view = self._workbench.runs.get(self._run_id) or {"run_id": self._run_id}
+        write_export(self._workbench, export_csv, view, path)

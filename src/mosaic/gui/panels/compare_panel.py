@@ -1,0 +1,390 @@
+"""Any set of runs together: their curves, how good each group of them is and how sure that is, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QColor, QHideEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QSplitter,
+    QStackedWidget,
+    QTabWidget,
+    QVBoxLayout,
+    QWidget,
+)
+
+from mosaic.gui import theme
+from mosaic.gui.models.curve_feed import X_KINDS, CurveFeed, SeriesSnapshot, take_snapshot
+from mosaic.gui.models.curve_model import ChartCurve
+from mosaic.gui.models.series import RETURN_TAG, RunSeries
+from mosaic.gui.views.chart import Chart
+from mosaic.gui.views.comparison_tables import ProbabilityTable, ResultsTable, SettingsTable
+from mosaic.gui.views.empty_state import EmptyState
+from mosaic.gui.views.formatting import run_title
+from mosaic.gui.views.run_chips import RunChips
+from mosaic.gui.views.smoothing import SmoothingSlider
+from mosaic.gui.views.video_pair import VideoPair
+from mosaic.gui.views.widgets import accent_button, with_object_name
+from mosaic.gui.workbench import Json, Workbench
+from mosaic.plugins.run_settings import comparison_settings
+from mosaic.statistics.comparison import (
+    NO_GROUPING,
+    ComparedRun,
+    Comparison,
+    compare,
+    differing_settings,
+    grouping_keys,
+    strip_common_parts,
+    suggest_grouping_key,
+)
+
+MAX_RUNS = 50
+"""Fewer than the workbench keeps the points of."""
+REFRESH_MS = 1000
+LOADING = "Loading the points…"
+DEFAULT_WEIGHT = 0.9
+GROUP_KEY_TITLES = {NO_GROUPING: "each run", "algo": "algorithm", "env_id": "environment"}
+
+
+class ComparePage(QWidget):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._series: dict[str, RunSeries] = {}
+        """The runs of the comparison, in order, with their points."""
+        self._settings: dict[str, Json] = {}
+        self._needs_refresh = False
+        self._is_busy = False
+        self._build()
+        self._timer = QTimer(self, singleShot=True, interval=REFRESH_MS)
+        self._timer.timeout.connect(self._refresh_if_due)
+        workbench.comparison_requested.connect(self._on_comparison_requested)
+        workbench.theme_changed.connect(self._apply_theme)
+        workbench.runs.reset.connect(self._restore_runs)
+        workbench.runs.removed.connect(self._on_runs_removed)
+        workbench.marks_changed.connect(lambda _: self._update_buttons())
+        workbench.selection_changed.connect(lambda _: self._update_buttons())
+        self._refresh_runs()
+
+    # --- building
+
+    def _build(self) -> None:
+        self.add_button = with_object_name(QPushButton("Add chosen runs"), "compare.add")
+        self.add_button.setToolTip("Put the runs that are marked in the list into the comparison")
+        self.add_button.clicked.connect(lambda _: self.add_target_runs())
+        self.clear_button = with_object_name(QPushButton("Clear"), "compare.clear")
+        self.clear_button.clicked.connect(lambda _: self.show_runs([]))
+        self.chips = RunChips("compare.runs")
+        self.chips.removed.connect(lambda run_id: self.show_runs([one for one in self._series if one != run_id]))
+        heading = QLabel("Compare")
+        heading.setFont(theme.heading_font())
+        head = QHBoxLayout()
+        head.setSpacing(theme.GAP)
+        head.addWidget(heading)
+        head.addStretch(1)
+        head.addWidget(self.add_button)
+        head.addWidget(self.clear_button)
+        self.chart = Chart("", "compare.chart", has_legend=True)
+        self.chart.set_empty_text(LOADING)
+        self.tables = with_object_name(QTabWidget(), "compare.tables")
+        self.tables.setDocumentMode(True)
+        self.results = ResultsTable()
+        self.better = ProbabilityTable()
+        self.diff = SettingsTable()
+        self.tables.addTab(self.results, "Results")
+        self.tables.addTab(self.better, "Probability of improvement")
+        self.tables.addTab(self.diff, "Differing settings")
+        self.videos = VideoPair(self._workbench)
+        self.tables.addTab(self.videos, "Videos")
+        self._splitter = QSplitter(Qt.Orientation.Vertical)
+        self._splitter.addWidget(self.chart)
+        self._splitter.addWidget(self.tables)
+        self._splitter.setSizes([600, 300])
+        self._splitter.setStretchFactor(0, 2)
+        self._splitter.setStretchFactor(1, 1)
+        self.chart.setMinimumHeight(160)
+        self.tables.setMinimumHeight(110)
+        self._splitter.setChildrenCollapsible(False)
+        inside = QWidget()
+        column = QVBoxLayout(inside)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(theme.GAP)
+        column.addWidget(self.chips)
+        column.addLayout(self._build_toolbar())
+        column.addWidget(self._splitter, 1)
+        button = accent_button("Compare chosen runs", "compare.start")
+        button.clicked.connect(lambda _: self.add_target_runs())
+        self._start = button
+        self._stack = QStackedWidget()
+        self._stack.addWidget(
+            EmptyState(
+                "No runs to compare yet",
+                "Mark some in the list of runs (Ctrl or Shift and a click marks several), then put them together here.",
+                button,
+            )
+        )
+        self._stack.addWidget(inside)
+        outside = QVBoxLayout(self)
+        outside.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
+        outside.setSpacing(theme.GAP)
+        outside.addLayout(head)
+        outside.addWidget(self._stack, 1)
+
+    def _build_toolbar(self) -> QHBoxLayout:
+        self.tag = self._create_choice("compare.tag", 200, self._schedule_refresh)
+        self.key = self._create_choice("compare.key", 140, self._schedule_refresh)
+        self.key.setToolTip(
+            "Runs with the same value of this setting are drawn as one: their mean and its 95 % interval"
+        )
+        self.x_axis = self._create_choice("compare.x", 0, self._schedule_refresh)
+        for kind in ("step", "relative", "episode"):
+            self.x_axis.addItem(X_KINDS[kind], kind)
+        weight = self._workbench.settings.get("compare_smoothing", DEFAULT_WEIGHT)
+        self.smoothing = SmoothingSlider("compare.smoothing", weight)
+        self.smoothing.changed.connect(self._smooth)
+        self.log_scale = with_object_name(QCheckBox("Log y"), "compare.log")
+        self.log_scale.toggled.connect(self.chart.set_log)
+        row = QHBoxLayout()
+        row.setSpacing(theme.GAP)
+        for label, choice in (("Tag", self.tag), ("Group by", self.key), ("", self.x_axis)):
+            if label:
+                row.addWidget(QLabel(label))
+            row.addWidget(choice)
+            row.addSpacing(theme.GAP)
+        row.addWidget(self.smoothing)
+        row.addSpacing(theme.GAP)
+        row.addWidget(self.log_scale)
+        row.addStretch(1)
+        return row
+
+    def _create_choice(self, name: str, width: int, call: Callable[[], None]) -> QComboBox:
+        choice = with_object_name(QComboBox(), name)
+        choice.setMinimumWidth(width)
+        # What the user chose stays chosen as entries come and go; what we chose for them may change.
+        choice.activated.connect(lambda _: choice.setProperty("chosen", choice.currentData()))
+        choice.currentIndexChanged.connect(lambda _: call())
+        return choice
+
+    # --- which runs
+
+    def _on_comparison_requested(self, run_ids: list[str]) -> None:
+        self.show_runs(run_ids)
+        self._workbench.page_requested.emit("compare")
+
+    def show_runs(self, run_ids: list[str]) -> None:
+        """Compares these, in this order."""
+        if len(run_ids) > MAX_RUNS:
+            self._workbench.show_message(
+                f"{len(run_ids)} runs are too many to compare; the first {MAX_RUNS} are shown.", "warning"
+            )
+            run_ids = run_ids[:MAX_RUNS]
+        for run_id in set(self._series) - set(run_ids):
+            self._series[run_id].loaded.disconnect(self._on_points_added)
+            self._series[run_id].points_added.disconnect(self._on_points_added)
+        kept, self._series = self._series, {}
+        for run_id in run_ids:
+            self._series[run_id] = kept.get(run_id) or self._connect_series(run_id)
+        missing = [run_id for run_id in run_ids if run_id not in self._settings]
+        if missing:
+            self._workbench.ask(partial(_read_settings, missing), self._on_settings_loaded, self)
+        self._workbench.settings.put_for_workspace("compare", run_ids)
+        self._refresh_runs()
+
+    def _connect_series(self, run_id: str) -> RunSeries:
+        series = self._workbench.series(run_id)
+        series.loaded.connect(self._on_points_added)
+        series.points_added.connect(self._on_points_added)
+        return series
+
+    def run_ids(self) -> list[str]:
+        return list(self._series)
+
+    def add_target_runs(self) -> None:
+        """Also the button's: the marked runs, else the one that is looked at."""
+        wanted = [view["run_id"] for view in self._workbench.target_runs()]
+        self.show_runs(self.run_ids() + [run_id for run_id in wanted if run_id not in self._series])
+
+    def _update_buttons(self) -> None:
+        chosen = {view["run_id"] for view in self._workbench.target_runs()}
+        self.add_button.setEnabled(bool(chosen - set(self._series)))
+        self._start.setEnabled(bool(chosen))
+
+    def _restore_runs(self) -> None:
+        """The list of runs has come: what was compared last is compared again."""
+        known = self._workbench.settings.get_for_workspace("compare", [])
+        self.show_runs([run_id for run_id in known if self._workbench.runs.get(run_id)])
+
+    def _on_runs_removed(self, run_ids: set[str]) -> None:
+        if run_ids.intersection(self._series):
+            self.show_runs([run_id for run_id in self._series if run_id not in run_ids])
+
+    def _on_settings_loaded(self, settings: dict[str, Json]) -> None:
+        self._settings |= settings
+        self._list_keys()
+        self._fill_diff()
+        self._schedule_refresh()
+
+    def _views(self) -> list[Json]:
+        return [self._workbench.runs.get(run_id) or {"run_id": run_id} for run_id in self._series]
+
+    def _refresh_runs(self) -> None:
+        self._stack.setCurrentIndex(1 if self._series else 0)
+        self.clear_button.setEnabled(bool(self._series))
+        self.chips.show_runs(self._views())
+        self.videos.show_runs(self._views())
+        self._update_buttons()
+        self._list_tags()
+        self._list_keys()
+        self._fill_diff()
+        self._schedule_refresh()
+
+    def _list_tags(self) -> None:
+        tags = sorted({tag for series in self._series.values() for tag in series.tags}, key=str.lower)
+        _refill_choices(self.tag, [(tag, tag) for tag in tags], RETURN_TAG)
+
+    def _list_keys(self) -> None:
+        settings = [self._settings_of(run_id) for run_id in self._series]
+        choices = [NO_GROUPING, *grouping_keys(settings)]
+        _refill_choices(
+            self.key, [(GROUP_KEY_TITLES.get(key, key), key) for key in choices], suggest_grouping_key(settings)
+        )
+
+    def _settings_of(self, run_id: str) -> Json:
+        view = self._workbench.runs.get(run_id) or {}
+        known = {key: view[key] for key in ("algo", "env_id", "seed", "group") if view.get(key) is not None}
+        return known | self._settings.get(run_id, {})
+
+    def _fill_diff(self) -> None:
+        self.diff.fill(differing_settings([self._settings_of(run_id) for run_id in self._series]), self._views())
+
+    # --- comparing
+
+    def _on_points_added(self, *_: Any) -> None:
+        known = {self.tag.itemData(number) for number in range(self.tag.count())}
+        if any(tag not in known for series in self._series.values() for tag in series.tags):
+            self._list_tags()
+        self._needs_refresh = True
+        if self.isVisible() and not self._timer.isActive():
+            self._timer.start(REFRESH_MS if self.chart.curves() else 0)
+
+    def _smooth(self, weight: float) -> None:
+        self._workbench.settings.put("compare_smoothing", weight)
+        self._schedule_refresh()
+
+    def _schedule_refresh(self) -> None:
+        self._needs_refresh = True
+        if self.isVisible():
+            self._timer.start(0)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._timer.start(0)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._timer.stop()
+
+    def _refresh_if_due(self) -> None:
+        if not self._needs_refresh or self._is_busy or not self._series:
+            return
+        self._needs_refresh, self._is_busy = False, True
+        tag, key, weight = (
+            self.tag.currentData() or RETURN_TAG,
+            self.key.currentData() or NO_GROUPING,
+            self.smoothing.weight,
+        )
+        axis = str(self.x_axis.currentData())
+        taken = [
+            (self._workbench.runs.get(run_id) or {"run_id": run_id}, self._settings_of(run_id), take_snapshot(series))
+            for run_id, series in self._series.items()
+        ]
+
+        def work() -> Comparison:
+            return compare([_comparison_entry(*one, str(tag), axis) for one in taken], key, weight)
+
+        self._workbench.bridge.run_in_background(
+            work, partial(self._show_comparison, str(tag), key), self._on_comparison_failed, self
+        )
+
+    def _on_comparison_failed(self, error: Exception) -> None:
+        self._is_busy = False
+        self._workbench.show_error(error)
+
+    def _show_comparison(self, tag: str, key: str, comparison: Comparison) -> None:
+        is_loading = not all(series.is_loaded for series in self._series.values())
+        self.chart.set_empty_text(LOADING if is_loading else "None of these runs has points of this tag")
+        self._is_busy = False
+        self.chart.set_title(tag)
+        self.chart.set_x_kind(str(self.x_axis.currentData()))
+        colours = _group_colours(comparison, key)
+        short = strip_common_parts([group.name for group in comparison.groups])
+        for name in set(self.chart.curves()) - set(colours):
+            self.chart.remove_curve(name)
+        for group in comparison.groups:
+            colour, is_dashed = colours[group.name]
+            label = short[group.name] if key == NO_GROUPING else f"{group.name} ({count_label(len(group.run_ids))})"
+            curve = self.chart.ensure_curve(group.name, label, colour, is_dashed)
+            curve.replace(comparison.grid, group.curve.mean, group.curve.low, group.curve.high)
+        self.chart.order_curves([group.name for group in comparison.groups])
+        self.chart.schedule_redraw()
+        self.results.fill(comparison, {name: colour for name, (colour, _) in colours.items()})
+        self.better.fill(comparison)
+        if self._needs_refresh:
+            self._timer.start(REFRESH_MS)
+
+    def _apply_theme(self) -> None:
+        self.chart.repaint_theme()
+        self.chips.repaint_theme()
+
+
+def _comparison_entry(view: Json, settings: Json, points: SeriesSnapshot, tag: str, axis: str) -> ComparedRun:
+    curve = ChartCurve()
+    CurveFeed(points, tag, curve).update(axis)
+    returns = points.tags.get(RETURN_TAG)
+    values = returns.value if returns is not None else np.empty(0)
+    return ComparedRun(view["run_id"], run_title(view), settings, curve.x, curve.y, values)
+
+
+def _read_settings(run_ids: list[str], trainer: Any) -> dict[str, Json]:
+    return {run_id: comparison_settings({}, trainer.config(run_id)) for run_id in run_ids}
+
+
+def count_label(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs} runs"
+
+
+def _refill_choices(choice: QComboBox, rows: list[tuple[str, str]], default: str) -> None:
+    """Other entries, with the chosen one kept where it is still there."""
+    if [(choice.itemText(n), choice.itemData(n)) for n in range(choice.count())] == rows:
+        return
+    chosen = choice.property("chosen")
+    choice.blockSignals(True)
+    choice.clear()
+    for title, value in rows:
+        choice.addItem(title, value)
+    values = [value for _, value in rows]
+    wanted = chosen if chosen in values else default
+    choice.setCurrentIndex(values.index(wanted) if wanted in values else 0)
+    choice.blockSignals(False)
+
+
+def _group_colours(comparison: Comparison, key: str) -> dict[str, tuple[QColor, bool]]:
+    """A run keeps its own colour, dashed where another has it already; groups take the cycle's in turn."""
+    colours: dict[str, tuple[QColor, bool]] = {}
+    names = sorted(group.name for group in comparison.groups)
+    for group in comparison.groups:
+        if key == NO_GROUPING:
+            colour = theme.run_colour(group.run_ids[0])
+        else:
+            colour = QColor(theme.RUN_COLOURS[names.index(group.name) % len(theme.RUN_COLOURS)])
+        colours[group.name] = colour, colour in [other for other, _ in colours.values()]
+    return colours

@@ -1,0 +1,204 @@
+"""The config that made a run: whole, or only what differs from the defaults; to copy, and to start from again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QCheckBox,
+    QHBoxLayout,
+    QHeaderView,
+    QPushButton,
+    QStackedWidget,
+    QTableWidget,
+    QTableWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from mosaic.client import TrainerClient
+from mosaic.contracts.errors import MosaicError
+from mosaic.gui import theme
+from mosaic.gui.forms.draft import draft_from_payload, to_command_line
+from mosaic.gui.forms.form_layout import get_layout
+from mosaic.gui.views.empty_state import EmptyState
+from mosaic.gui.views.json_view import JsonView
+from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.workbench import Json, Workbench
+from mosaic.plugins.algorithm_schema import load_algorithms
+from mosaic.plugins.run_payloads import flatten_settings
+from mosaic.plugins.run_settings import FORM_STATE_PREFIX
+
+
+@dataclass(frozen=True)
+class ConfigDetails:
+    """A payload, and what the schema says of it."""
+
+    payload: Json
+    changed_settings: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """By setting: what it is, and what it would be by default (None where nobody knows)."""
+    command: str = ""
+    """The same run as a command; empty where no command line can say it."""
+
+
+def read_config(trainer: TrainerClient, run_id: str) -> ConfigDetails:
+    payload = trainer.config(run_id)
+    return ConfigDetails(payload, changed_settings(payload), _build_command(payload))
+
+
+def changed_settings(payload: Json) -> dict[str, tuple[Any, Any]]:
+    """The settings that differ from the algorithm's defaults. Reads the workers' schemas."""
+    algorithm = load_algorithms().get(str(payload["metadata"]["worker"]["config"].get("algo", "")))
+    defaults = {one.name: one.default for one in algorithm.fields} if algorithm else {}
+    quiet = {
+        "artifacts.tensorboard.enabled": True,
+        "artifacts.wandb.enabled": False,
+        "schedule.priority": 0,
+        "metadata.worker.id": payload["metadata"]["worker"]["id"],
+    }
+    found = {}
+    for name, value in flatten_settings(payload).items():
+        default = defaults.get(name, quiet.get(name))
+        if value != default and not name.startswith(FORM_STATE_PREFIX):
+            found[name] = (value, default)
+    return found
+
+
+def _build_command(payload: Json) -> str:
+    try:
+        draft = draft_from_payload(payload)
+        return to_command_line(get_layout(draft.worker, draft.algorithm), draft)
+    except MosaicError:
+        return ""
+
+
+class ConfigTab(QWidget):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._run_id = ""
+        self._total: Any = None
+        self._details: ConfigDetails | None = None
+        self._json = with_object_name(JsonView(), "config.json")
+        self._table = with_object_name(QTableWidget(0, 3), "config.changed")
+        self._same = EmptyState("Nothing differs from the defaults", "Every setting is as the algorithm has it.")
+        self._unreadable = EmptyState("The config cannot be read")
+        self._only_changed = with_object_name(QCheckBox("Only what differs from the defaults"), "config.only")
+        self._copy_json = with_object_name(QPushButton("Copy as JSON"), "config.copy_json")
+        self._copy_command = with_object_name(QPushButton("Copy as command"), "config.copy_command")
+        self._edit = with_object_name(QPushButton("Edit and resubmit…"), "config.edit")
+        self._stack = QStackedWidget()
+        self._build()
+        workbench.theme_changed.connect(self._json.restyle)
+        workbench.runs.changed.connect(self._on_runs_changed)
+
+    def _build(self) -> None:
+        self._only_changed.setChecked(bool(self._workbench.settings.get("config.only", False)))
+        self._only_changed.toggled.connect(self._on_only_changed_toggled)
+        self._copy_json.clicked.connect(self._copy_as_json)
+        self._copy_command.clicked.connect(self._copy_as_command)
+        self._copy_command.setToolTip("The command that starts the same run from a terminal")
+        self._edit.clicked.connect(self._open_form)
+        self._edit.setToolTip("Open the train form, filled from this run")
+        self._table.setHorizontalHeaderLabels(["Setting", "Value", "Default"])
+        self._table.verticalHeader().hide()
+        self._table.setShowGrid(False)
+        self._table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self._table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        header = self._table.horizontalHeader()
+        header.setHighlightSections(False)
+        header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+        header.setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
+        header.setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
+        row = QHBoxLayout()
+        row.setSpacing(theme.GAP)
+        row.addWidget(self._only_changed)
+        row.addStretch(1)
+        for button in (self._copy_json, self._copy_command, self._edit):
+            button.setEnabled(False)
+            row.addWidget(button)
+        for page in (self._json, self._table, self._same, self._unreadable):
+            self._stack.addWidget(page)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, theme.GAP)
+        column.setSpacing(theme.GAP)
+        column.addLayout(row)
+        column.addWidget(self._stack, 1)
+
+    # --- what is shown
+
+    def show_run(self, run_id: str) -> None:
+        if run_id != self._run_id:
+            self._run_id = run_id
+            self._load_config()
+
+    def _on_runs_changed(self, run_ids: set[str]) -> None:
+        """A run that was extended has another config."""
+        view = self._workbench.runs.get(self._run_id)
+        if self._run_id in run_ids and view is not None and view.get("total_timesteps") != self._total:
+            self._load_config()
+
+    def _load_config(self) -> None:
+        run_id = self._run_id
+        self._total = (self._workbench.runs.get(run_id) or {}).get("total_timesteps")
+
+        def then(shown: ConfigDetails) -> None:
+            if run_id == self._run_id:
+                self._show(shown)
+
+        def failed(error: Exception) -> None:
+            if run_id == self._run_id:
+                self._unreadable.set_text("The config cannot be read", str(error))
+                self._stack.setCurrentWidget(self._unreadable)
+
+        self._workbench.bridge.ask(lambda trainer: read_config(trainer, run_id), then, failed, self)
+
+    def _show(self, details: ConfigDetails) -> None:
+        self._details = details
+        self._json.show_json(details.payload)
+        self._table.setRowCount(len(details.changed_settings))
+        for row, (name, values) in enumerate(details.changed_settings.items()):
+            self._table.setItem(row, 0, QTableWidgetItem(name))
+            for number, value in enumerate(values, 1):
+                text = "–" if value is None else value if isinstance(value, str) else json.dumps(value)
+                item = QTableWidgetItem(text)
+                item.setFont(theme.monospace_font())
+                item.setToolTip(text)
+                self._table.setItem(row, number, item)
+        self._copy_json.setEnabled(True)
+        self._edit.setEnabled(True)
+        self._copy_command.setEnabled(bool(details.command))
+        self._update_page()
+
+    def _on_only_changed_toggled(self, is_on: bool) -> None:
+        self._workbench.settings.put("config.only", is_on)
+        self._update_page()
+
+    def _update_page(self) -> None:
+        if self._details is None:
+            return
+        page: QWidget = self._json
+        if self._only_changed.isChecked():
+            page = self._table if self._details.changed_settings else self._same
+        self._stack.setCurrentWidget(page)
+
+    # --- what is done with it
+
+    def _copy_as_json(self) -> None:
+        if self._details is not None:
+            QGuiApplication.clipboard().setText(json.dumps(self._details.payload, indent=2, ensure_ascii=False))
+            self._workbench.show_message("Copied the config as JSON. Start it: mosaic submit FILE")
+
+    def _copy_as_command(self) -> None:
+        if self._details is not None:
+            QGuiApplication.clipboard().setText(self._details.command)
+            self._workbench.show_message(f"Copied: {self._details.command[:200]}")
+
+    def _open_form(self) -> None:
+        if self._details is not None:
+            self._workbench.form_requested.emit(self._details.payload)

@@ -1,0 +1,354 @@
+"""The FastLane tab: a run's environments, live."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QSignalBlocker, Qt, QTimer
+from PySide6.QtWidgets import (
+    QButtonGroup,
+    QComboBox,
+    QFileDialog,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QStackedWidget,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from mosaic.client import TrainerClient
+from mosaic.client.eval_status import format_eval_line
+from mosaic.gui import theme
+from mosaic.gui.models.evaluation_model import SUMMARY_EVENT
+from mosaic.gui.models.lanes import CONNECTED, UNAVAILABLE
+from mosaic.gui.models.recording import Recording, save_image
+from mosaic.gui.views.empty_state import EmptyState
+from mosaic.gui.views.formatting import format_duration
+from mosaic.gui.views.frames_view import FramesView
+from mosaic.gui.views.widgets import status_label, with_object_name
+from mosaic.gui.workbench import Json, Workbench
+
+VIEWER_STATUS_ICONS = {
+    CONNECTED: ("mdi6.access-point", "good"),
+    "waiting": ("mdi6.timer-sand", "warning"),
+    UNAVAILABLE: ("mdi6.access-point-off", "muted"),
+}
+RENDER_BUDGETS = (
+    ("1.5 % of training", None),
+    ("5 % of training", 0.05),
+    ("10 % of training", 0.1),
+    ("25 % of training", 0.25),
+)
+
+
+class FastLaneTab(QWidget):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._run_id: str | None = None
+        self._recording: Recording | None = None
+        self.frames = with_object_name(FramesView(workbench), "fastlane.frames")
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, theme.GAP)
+        column.setSpacing(theme.GAP)
+        column.addLayout(self._build_toolbar())
+        self._next = with_object_name(QPushButton(), "fastlane.next")
+        self._next.clicked.connect(self._open_next_step)
+        self._ended_page = with_object_name(EmptyState("", "", self._next), "fastlane.over")
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self.frames)
+        self._stack.addWidget(self._ended_page)
+        column.addWidget(self._stack, 1)
+        self._eval = with_object_name(QLabel(), "fastlane.eval")
+        self._eval.setFont(theme.monospace_font())
+        self._eval.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._eval.hide()
+        column.addWidget(self._eval)
+        self._recording_timer = QTimer(self, interval=500)
+        self._recording_timer.timeout.connect(self._show_recording)
+        self.frames.changed.connect(self._refresh)
+        self.frames.grid.zoom_changed.connect(self._show_zoom)
+        self.frames.frames_received.connect(self._record_frame)
+        self.frames.frames_received.connect(self._show_zoom)
+        workbench.bridge.events_received.connect(self._on_events)
+        workbench.runs.changed.connect(self._on_runs_changed)
+        workbench.theme_changed.connect(self._apply_theme)
+        workbench.closing.connect(self._on_closing)
+        self._apply_theme()
+
+    # --- building
+
+    def _build_toolbar(self) -> QHBoxLayout:
+        bar = QHBoxLayout()
+        bar.setSpacing(4)
+        self._state_icon = QLabel()
+        self._status_label = status_label("fastlane.state")
+        bar.addWidget(self._state_icon)
+        bar.addWidget(self._status_label, 1)
+        self._all = self._create_button("fastlane.grid", "mdi6.view-grid-outline", "All environments (Esc)", True)
+        self._one = self._create_button(
+            "fastlane.single", "mdi6.square-outline", "One environment (click a cell; arrow keys)", True
+        )
+        pair = QButtonGroup(self)
+        for button in (self._all, self._one):
+            pair.addButton(button)
+            bar.addWidget(button)
+        self._env = with_object_name(QComboBox(), "fastlane.env")
+        self._env.setToolTip("Which environment")
+        self._env.setPlaceholderText("All environments")
+        self._env.activated.connect(lambda at: self.frames.show_env(int(self._env.itemData(at))))
+        bar.addWidget(self._env)
+        bar.addSpacing(theme.GAP)
+        self._fit = self._create_button(
+            "fastlane.fit", "mdi6.fit-to-page-outline", "Fit into the view (0, or a double click)", True
+        )
+        self._pixels = self._create_button("fastlane.pixels", "mdi6.numeric-1-box-outline", "Pixel by pixel (1)")
+        self._zoom = with_object_name(QLabel(), "fastlane.zoom")
+        self._zoom.setProperty("muted", True)
+        self._zoom.setMinimumWidth(self.fontMetrics().horizontalAdvance("8888 %"))
+        self._zoom.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self._zoom.setToolTip("Zoom with the wheel or + and -, move by dragging")
+        for widget in (self._fit, self._pixels, self._zoom):
+            bar.addWidget(widget)
+        bar.addSpacing(theme.GAP)
+        self._budget = with_object_name(QComboBox(), "fastlane.budget")
+        for title, share in RENDER_BUDGETS:
+            self._budget.addItem(title, share)
+        self._budget.setToolTip("How much of the training's time drawing may take: more gives more frames a second")
+        self._budget.activated.connect(lambda at: self.frames.lanes.set_rate(None, self._budget.itemData(at)))
+        drawing = QLabel("Drawing")
+        drawing.setProperty("muted", True)
+        bar.addWidget(drawing)
+        bar.addWidget(self._budget)
+        bar.addSpacing(theme.GAP)
+        self._time = with_object_name(QLabel(), "fastlane.time")
+        self._time.setMinimumWidth(self.fontMetrics().horizontalAdvance("● 88:88"))
+        self._time.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        kept = self._time.sizePolicy()
+        kept.setRetainSizeWhenHidden(True)  # what stands beside it does not jump
+        self._time.setSizePolicy(kept)
+        self._record = self._create_button("fastlane.record", "mdi6.record-circle-outline", "Record a film (MP4)")
+        self._record.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+        self._record.setMinimumWidth(self.fontMetrics().horizontalAdvance("Record") + 48)
+        self._snapshot = self._create_button(
+            "fastlane.snapshot", "mdi6.camera-outline", "Save what is seen as a picture (PNG)"
+        )
+        for widget in (self._time, self._record, self._snapshot):
+            bar.addWidget(widget)
+        self._all.clicked.connect(lambda: self.frames.show_env(None))
+        self._one.clicked.connect(self._show_single_env)
+        self._fit.clicked.connect(lambda: self.frames.grid.fit())
+        self._pixels.clicked.connect(lambda: self.frames.grid.show_actual_pixels())
+        self._record.clicked.connect(self._toggle_recording)
+        self._snapshot.clicked.connect(self._ask_snapshot_path)
+        return bar
+
+    def _create_button(self, name: str, icon: str, tip: str, is_checkable: bool = False) -> QToolButton:
+        button = with_object_name(QToolButton(), name)
+        button.setToolTip(tip)
+        button.setAccessibleName(tip)
+        button.setProperty("flat", not is_checkable)
+        button.setCheckable(is_checkable)
+        button.setProperty("icon_name", icon)
+        return button
+
+    def _apply_theme(self) -> None:
+        for button in self.findChildren(QToolButton):
+            if name := button.property("icon_name"):
+                button.setIcon(theme.icon(name))
+        self._refresh()
+        self._show_recording()
+
+    # --- what is shown
+
+    def show_run(self, run_id: str) -> None:
+        if run_id == self._run_id:
+            return
+        self.stop_recording()
+        self._run_id = run_id
+        self._eval.hide()
+        self.frames.show_run(run_id)
+        self._on_runs_changed({run_id})
+        self._refresh()
+        view = self._workbench.runs.get(run_id)
+        if view is not None and view.get("kind") == "policy_eval":
+            self._workbench.bridge.ask(lambda trainer: _last_summary(trainer, run_id), self._show_summary, owner=self)
+
+    def _on_runs_changed(self, run_ids: set[str]) -> None:
+        """A run that was over before we looked has nothing to show but a way on."""
+        view = self._workbench.runs.get(self._run_id) if self._run_id in run_ids and self._run_id else None
+        if view is None:
+            return
+        is_over = view["stage"] == "finished" and not self.frames.grid.has_image
+        if is_over:
+            self._ended_page.set_text(
+                f"The run has ended: {view['outcome']}", "Frames are live: they are seen while it runs."
+            )
+            is_evaluation = view.get("kind") == "policy_eval"
+            rest = "Show its results" if is_evaluation else "Show its videos"
+            self._next.setText("Evaluate its policy" if self._has_policy(view) else rest)
+        self._stack.setCurrentWidget(self._ended_page if is_over else self.frames)
+
+    def _has_policy(self, view: Json) -> bool:
+        return view.get("kind") != "policy_eval" and view.get("checkpoint_step") is not None
+
+    def _open_next_step(self) -> None:
+        view = self._workbench.runs.get(self._run_id) if self._run_id else None
+        if view is not None and self._has_policy(view):
+            self._workbench.page_requested.emit("policy")
+        else:
+            is_evaluation = view is not None and view.get("kind") == "policy_eval"
+            self._workbench.tab_requested.emit("overview" if is_evaluation else "videos")
+
+    def _refresh(self) -> None:
+        lanes = self.frames.lanes
+        state, text = lanes.status
+        name, colour = VIEWER_STATUS_ICONS[state]
+        self._state_icon.setPixmap(theme.icon(name, colour).pixmap(16, 16))
+        shown = f"{state} by {text}" if state == CONNECTED else text if text.startswith(state) else f"{state}: {text}"
+        self._status_label.setText(shown)
+        self._status_label.setToolTip(
+            f"{shown}\nTorn frames that were not shown: {lanes.torn}\nInvalid headers: {lanes.invalid}"
+        )
+        env = self.frames.env
+        (self._all if env is None else self._one).setChecked(True)
+        self._fill_envs(env)
+        has_picture = self.frames.grid.has_image
+        for button in (self._snapshot, self._fit, self._pixels):
+            button.setEnabled(has_picture)
+        self._record.setEnabled(self._recording is not None or (has_picture and state != UNAVAILABLE))
+        self._budget.setEnabled(state != UNAVAILABLE)
+        self._show_zoom()
+
+    def _fill_envs(self, env: int | None) -> None:
+        if env is None:
+            known = [cell.env for cell in self.frames.lanes.cells]
+        else:
+            known = [int(self._env.itemData(at)) for at in range(self._env.count())]
+            known = known if env in known else sorted({*known, env})
+        if known != [self._env.itemData(at) for at in range(self._env.count())]:
+            self._env.clear()
+            for each in known:
+                self._env.addItem(f"Environment {each}", each)
+        self._env.setCurrentIndex(known.index(env) if env in known else -1)
+        for widget in (self._all, self._one, self._env):
+            widget.setVisible(len(known) > 1)
+
+    def _show_single_env(self) -> None:
+        cells = self.frames.lanes.cells
+        if self.frames.env is None and cells:
+            self.frames.show_env(cells[0].env)
+
+    def _show_zoom(self) -> None:
+        grid = self.frames.grid
+        with QSignalBlocker(self._fit):
+            self._fit.setChecked(grid.is_fit)
+        self._zoom.setText(f"{100 * grid.scale * grid.devicePixelRatioF():.0f} %" if grid.has_image else "")
+        if self._snapshot.isEnabled() != grid.has_image or self._env.count() < len(self.frames.lanes.cells):
+            self._refresh()
+
+    # --- evaluations
+
+    def _on_events(self, events: list[Json]) -> None:
+        for event in events:
+            if event["kind"] == SUMMARY_EVENT and event["run_id"] == self._run_id:
+                self._show_summary((event["run_id"], event["summary"]))
+
+    def _show_summary(self, answer: tuple[str, Json | None]) -> None:
+        run_id, summary = answer
+        if run_id == self._run_id and summary is not None:
+            self._eval.setText(format_eval_line(summary))
+            self._eval.show()
+
+    # --- keeping
+
+    def _export_path(self, suffix: str) -> Path:
+        """Where exports of the run go, under a name that is not taken."""
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        env = "" if self.frames.env is None else f"-env{self.frames.env}"
+        return self._workbench.workspace.root / "exports" / str(self._run_id) / f"frames{env}-{stamp}.{suffix}"
+
+    def _ask_snapshot_path(self) -> None:
+        cells = list(self.frames.lanes.cells)  # as they were at the click
+        place = self._export_path("png")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        dialog = with_object_name(
+            QFileDialog(self, "Save snapshot", str(place), "Pictures (*.png *.jpg)"), "fastlane.place"
+        )
+        dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+        dialog.setDefaultSuffix("png")
+        dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        dialog.fileSelected.connect(lambda path: self.save_snapshot(cells, Path(path)))
+        dialog.open()
+
+    def save_snapshot(self, cells: list[Any], path: Path) -> None:
+        self._workbench.bridge.run_in_background(
+            lambda: save_image(cells, path),
+            lambda _: self._workbench.show_message(f"Saved {path}", "good"),
+            self._workbench.show_error,
+            owner=self,
+        )
+
+    def _toggle_recording(self) -> None:
+        if self._recording is not None:
+            self.stop_recording()
+            return
+        recording = Recording(self._workbench.bridge, self._export_path("mp4"), self)
+        recording.saved.connect(lambda path, frames: self._on_recording_saved(recording, path, frames))
+        recording.failed.connect(lambda why: self._on_recording_failed(recording, why))
+        self._recording = recording
+        recording.add(self.frames.lanes.cells)
+        self.frames.keep_active(True)
+        self._recording_timer.start()
+        self._show_recording()
+
+    def stop_recording(self) -> None:
+        if self._recording is not None:
+            self._recording.stop()
+            self._recording = None
+            self._recording_timer.stop()
+            self.frames.keep_active(False)
+            self._show_recording()
+            self._refresh()
+
+    def _on_closing(self) -> None:
+        self.stop_recording()
+        self.frames.suspend()
+
+    def _record_frame(self) -> None:
+        if self._recording is not None:
+            self._recording.add(self.frames.lanes.cells)
+
+    def _on_recording_saved(self, recording: Recording, path: str, frames: int) -> None:
+        self._workbench.show_message(f"Saved a film of {format_duration(frames / 30)} to {path}", "good")
+        recording.deleteLater()
+
+    def _on_recording_failed(self, recording: Recording, reason: str) -> None:
+        if self._recording is recording:
+            self.stop_recording()
+        self._workbench.show_message(reason, "bad")
+        recording.deleteLater()
+
+    def _show_recording(self) -> None:
+        is_on = self._recording is not None
+        icon = ("mdi6.stop-circle", "bad") if is_on else ("mdi6.record-circle-outline", "text")
+        self._record.setIcon(theme.icon(*icon))
+        self._record.setText("Stop" if is_on else "Record")
+        self._time.setVisible(is_on)
+        if self._recording is not None:
+            minutes, seconds = divmod(int(self._recording.elapsed_s), 60)
+            red = theme.tokens().bad
+            self._time.setText(f'<span style="color: {red}">&#9679;</span> {minutes}:{seconds:02d}')
+        if self._recording is not None and self.frames.lanes.status.state == UNAVAILABLE:
+            self.stop_recording()
+
+
+def _last_summary(trainer: TrainerClient, run_id: str) -> tuple[str, Json | None]:
+    """The newest that was told before we listened."""
+    for found in trainer.evaluations(run_id):
+        return run_id, found["batches"][-1]
+    return run_id, None

@@ -1,0 +1,323 @@
+"""What a run wrote to its console, and what the daemon wrote about it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QHideEvent, QKeyEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QButtonGroup,
+    QHBoxLayout,
+    QLineEdit,
+    QPushButton,
+    QStackedWidget,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from mosaic.client import TrainerClient
+from mosaic.contracts.errors import NotAllowed
+from mosaic.gui import theme
+from mosaic.gui.models.log_text import LogDecoder, format_daemon_line, visible_text
+from mosaic.gui.views.empty_state import EmptyState
+from mosaic.gui.views.log_view import LogView
+from mosaic.gui.views.widgets import muted_label, with_object_name
+from mosaic.gui.workbench import Workbench
+
+PAGE_BYTES = 256 * 1024
+"""How much of a log's end is read at first, and before that with each click."""
+MAX_READ_BYTES = 1024 * 1024
+"""Read at once, so that a chatty run does not hold up the others."""
+POLL_INTERVAL_MS = 500
+STREAMS = (("stdout", "stdout"), ("stderr", "stderr"), ("daemon", "Daemon"))
+
+
+@dataclass(frozen=True)
+class LogSlice:
+    """Some bytes of a log."""
+
+    data: bytes
+    start: int
+    end: int
+
+
+class LogsTab(QWidget):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._run_id = ""
+        self._stream = str(workbench.settings.get("logs.stream", "stdout"))
+        self._request_id = 0
+        """Counts what is shown: answers to earlier questions are passed over."""
+        self._is_loading = False
+        self._text = LogDecoder()
+        self._partial_first_line = ""
+        self._start = self._end = 0
+        self._is_complete = False
+        self._view = with_object_name(LogView(), "logs.text")
+        self._search = with_object_name(QLineEdit(), "logs.search")
+        self._earlier = with_object_name(QPushButton("Load earlier lines"), "logs.earlier")
+        self._missing = muted_label("", "logs.missing")
+        self._empty = EmptyState("")
+        self._stack = QStackedWidget()
+        self._buttons = QButtonGroup(self)
+        self._build()
+        self._paint_icons()
+        self._poll_timer = QTimer(self, interval=POLL_INTERVAL_MS)
+        self._poll_timer.timeout.connect(self._poll)
+        self._view.following_changed.connect(self._follow.setChecked)
+        self._view.search_finished.connect(lambda is_there: self._missing.setText("" if is_there else "not found"))
+        workbench.theme_changed.connect(self._apply_theme)
+
+    def _build(self) -> None:
+        row = QHBoxLayout()
+        row.setSpacing(4)
+        for number, (stream, title) in enumerate(STREAMS):
+            button = with_object_name(QToolButton(), f"logs.{stream}")
+            button.setText(title)
+            button.setCheckable(True)
+            button.setChecked(stream == self._stream)
+            button.setToolTip(
+                f"What the run wrote to {stream}" if stream != "daemon" else "What the daemon logged of it"
+            )
+            button.clicked.connect(lambda _=False, stream=stream: self._show_stream(stream))
+            self._buttons.addButton(button, number)
+            row.addWidget(button)
+        row.addSpacing(theme.GAP)
+        row.addWidget(self._earlier)
+        row.addStretch(1)
+        row.addWidget(self._missing)
+        self._missing.setWordWrap(False)
+        self._search.setPlaceholderText("Search the log")
+        self._search.setToolTip("Search (Ctrl+F); Enter goes on, Shift+Enter goes back")
+        self._search.setClearButtonEnabled(True)
+        self._search.setMaximumWidth(240)
+        self._search.textChanged.connect(lambda text: self._view.search(text, from_selection_start=True))
+        row.addWidget(self._search)
+        self._previous = self._create_tool_button(
+            "logs.previous", "Previous place (Shift+Enter)", lambda: self._find(True)
+        )
+        self._next = self._create_tool_button("logs.next", "Next place (Enter)", lambda: self._find(False))
+        self._wrap = self._create_tool_button("logs.wrap", "Break long lines", lambda: None)
+        self._wrap.setCheckable(True)
+        self._wrap.toggled.connect(self._set_wrap)
+        self._follow = self._create_tool_button("logs.follow", "Stay at the end", lambda: None)
+        self._follow.setCheckable(True)
+        self._follow.setChecked(True)
+        self._follow.toggled.connect(self._view.follow)
+        for button in (self._previous, self._next, self._wrap, self._follow):
+            row.addWidget(button)
+        self._earlier.clicked.connect(self._read_earlier)
+        self._earlier.hide()
+        self._stack.addWidget(self._view)
+        self._stack.addWidget(self._empty)
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, theme.GAP)
+        column.setSpacing(theme.GAP)
+        column.addLayout(row)
+        column.addWidget(self._stack, 1)
+
+    def _create_tool_button(self, name: str, tip: str, act: Callable[[], None]) -> QToolButton:
+        button = with_object_name(QToolButton(), name)
+        button.setToolTip(tip)
+        button.setProperty("flat", True)
+        button.clicked.connect(lambda: act())
+        return button
+
+    def _paint_icons(self) -> None:
+        self._previous.setIcon(theme.icon("mdi6.chevron-up"))
+        self._next.setIcon(theme.icon("mdi6.chevron-down"))
+        self._wrap.setIcon(theme.icon("mdi6.wrap"))
+        self._follow.setIcon(theme.icon("mdi6.arrow-collapse-down"))
+
+    def _apply_theme(self) -> None:
+        self._paint_icons()
+        self._view.restyle()
+        self._reload()
+
+    # --- what is shown
+
+    def show_run(self, run_id: str) -> None:
+        if run_id != self._run_id:
+            self._run_id = run_id
+            self._reload()
+
+    def _show_stream(self, stream: str) -> None:
+        self._stream = stream
+        self._workbench.settings.put("logs.stream", stream)
+        self._reload()
+
+    def _reload(self) -> None:
+        if not self._run_id:
+            return
+        self._request_id += 1
+        self._is_loading = False
+        self._is_complete = False
+        self._start = self._end = 0
+        self._text = LogDecoder()
+        self._partial_first_line = ""
+        self._view.reset()
+        self._earlier.hide()
+        self._stack.setCurrentWidget(self._view)
+        self._request_slice(-PAGE_BYTES, None, self._on_first_slice)
+        if self.isVisible():
+            self._poll_timer.start()
+
+    def _request_slice(self, offset: int, until: int | None, then: Callable[[LogSlice], None]) -> None:
+        reading, stream, run_id = self._request_id, self._stream, self._run_id
+        self._is_loading = True
+
+        def answered(part: LogSlice) -> None:
+            if reading == self._request_id:
+                self._is_loading = False
+                then(part)
+
+        def failed(error: Exception) -> None:
+            if reading == self._request_id:
+                self._is_loading = False
+                self._poll_timer.stop()
+                self._empty.set_text("The log cannot be read", str(error))
+                self._stack.setCurrentWidget(self._empty)
+
+        if stream == "daemon":
+            path, is_remote = self._workbench.workspace.daemon_log, self._workbench.is_remote
+            self._workbench.bridge.run_in_background(
+                lambda: _read_daemon_log(path, offset, until, is_remote), answered, failed, self
+            )
+        else:
+            self._workbench.bridge.ask(
+                lambda trainer: _read_run_log(trainer, run_id, stream == "stderr", offset, until),
+                answered,
+                failed,
+                self,
+            )
+
+    def _on_first_slice(self, part: LogSlice) -> None:
+        self._start = self._end = part.start
+        self._text = LogDecoder(starts_mid_line=part.start > 0)
+        self._earlier.setVisible(part.start > 0)
+        self._append_slice(part)
+
+    def _append_slice(self, part: LogSlice) -> None:
+        self._end = part.end
+        lines = self._text.decode(part.data)
+        self._partial_first_line = self._partial_first_line or self._text.skipped_prefix
+        self._view.append_lines(
+            self._visible_lines(lines), "" if self._stream == "daemon" else visible_text(self._text.partial_line)
+        )
+        view = self._workbench.runs.get(self._run_id)
+        is_ended = view is not None and view["stage"] == "finished"
+        if is_ended and not part.data and self._stream != "daemon":
+            # Asked once more after its end, and there was nothing more.
+            self._is_complete = True
+            self._poll_timer.stop()
+        if self._end == 0:
+            self._show_empty(is_ended)
+        else:
+            self._stack.setCurrentWidget(self._view)
+
+    def _visible_lines(self, lines: list[str]) -> list[str]:
+        if self._stream != "daemon":
+            return lines
+        return [format_daemon_line(line) for line in lines if self._run_id in line]
+
+    def _show_empty(self, is_ended: bool) -> None:
+        if is_ended:
+            title, text = f"It wrote nothing to {self._stream}", "Its other stream may say more."
+        else:
+            title, text = f"Nothing on {self._stream} yet", "Lines appear here as the run writes them."
+        self._empty.set_text(title, text)
+        self._stack.setCurrentWidget(self._empty)
+
+    def _read_earlier(self) -> None:
+        if self._is_loading or self._start == 0:
+            return
+        self._earlier.setEnabled(False)
+        until = self._start
+        self._request_slice(max(0, until - PAGE_BYTES), until, self._prepend_slice)
+
+    def _prepend_slice(self, part: LogSlice) -> None:
+        text = LogDecoder(starts_mid_line=part.start > 0)
+        lines = text.decode(part.data)
+        # The line that this part ends within was passed over when its second half was read.
+        between = text.partial_line + self._partial_first_line
+        self._view.prepend_lines(self._visible_lines([*lines, visible_text(between)] if between else lines))
+        self._start, self._partial_first_line = part.start, text.skipped_prefix
+        self._earlier.setEnabled(True)
+        self._earlier.setVisible(part.start > 0)
+
+    def _poll(self) -> None:
+        if not self._is_loading and not self._is_complete:
+            self._request_slice(self._end, None, self._append_slice)
+
+    # --- searching
+
+    def start_search(self) -> None:
+        self._search.setFocus(Qt.FocusReason.ShortcutFocusReason)
+        self._search.selectAll()
+
+    def _find(self, is_backwards: bool) -> None:
+        self._view.follow(False)
+        self._view.search(self._search.text(), is_backwards)
+
+    def _set_wrap(self, is_wrapped: bool) -> None:
+        mode = LogView.LineWrapMode.WidgetWidth if is_wrapped else LogView.LineWrapMode.NoWrap
+        self._view.setLineWrapMode(mode)
+
+    # --- Qt's calls
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if self._search.hasFocus() and event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
+            self._find(bool(event.modifiers() & Qt.KeyboardModifier.ShiftModifier))
+        elif self._search.hasFocus() and event.key() == Qt.Key.Key_Escape:
+            self._search.clear()
+            self._view.setFocus()
+        else:
+            super().keyPressEvent(event)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        if not self._is_complete:
+            self._poll_timer.start()
+        super().showEvent(event)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        self._poll_timer.stop()
+        super().hideEvent(event)
+
+
+def _read_run_log(trainer: TrainerClient, run_id: str, is_stderr: bool, offset: int, until: int | None) -> LogSlice:
+    """From `offset`, or so many bytes before the end, up to `until` or to the end."""
+    taken: list[bytes] = []
+    size, end = 0, max(0, offset)
+    chunks: Any = trainer.log(run_id, is_stderr, offset)
+    for chunk in chunks:
+        data = chunk.data
+        if until is not None and chunk.offset > until:
+            data = data[: len(data) - (chunk.offset - until)]
+        taken.append(data)
+        size += len(data)
+        end = chunk.offset if until is None else min(until, chunk.offset)
+        if size >= MAX_READ_BYTES or end == until:
+            chunks.close()
+            break
+    return LogSlice(b"".join(taken), end - size, end)
+
+
+def _read_daemon_log(path: Path, offset: int, until: int | None, is_remote: bool) -> LogSlice:
+    if is_remote:
+        raise NotAllowed("The daemon's log is on the trainer's machine: logs/trainer.log in its workspace.")
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            start = max(0, size + offset) if offset < 0 else min(offset, size)
+            file.seek(start)
+            data = file.read(MAX_READ_BYTES if until is None else until - start)
+    except FileNotFoundError:
+        return LogSlice(b"", 0, 0)
+    return LogSlice(data, start, start + len(data))

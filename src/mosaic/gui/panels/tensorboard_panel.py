@@ -1,0 +1,314 @@
+"""The TensorBoard tab: the real one, for the run that is looked at, as long as somebody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import QSize, Qt, QTimer, QUrl
+from PySide6.QtGui import QColor, QDesktopServices, QHideEvent, QShowEvent
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from shiboken6 import delete
+
+from mosaic.client import TrainerClient
+from mosaic.contracts.errors import MissingExtra
+from mosaic.contracts.folder import RunFolder
+from mosaic.gui import theme
+from mosaic.gui.models import tensorboard_process
+from mosaic.gui.models.tensorboard_process import FAILED, READY, STARTING, STOPPED, TensorBoardProcess
+from mosaic.gui.views import web
+from mosaic.gui.views.formatting import run_title
+from mosaic.gui.views.widgets import muted_label, status_label, with_object_name
+from mosaic.gui.workbench import Json, Workbench
+
+if TYPE_CHECKING:
+    from PySide6.QtWebEngineWidgets import QWebEngineView
+
+STOP_DELAY_MS = 60_000
+"""How long it stays up behind another tab."""
+STARTUP_SCRIPT = """
+if (!localStorage.getItem("_tb_global_settings.timeseries"))
+    localStorage.setItem("_tb_global_settings.timeseries",
+        JSON.stringify({autoReload: true, timeSeriesSettingsPaneOpened: false}));
+if (location.search.includes("darkMode=true"))
+    addEventListener("DOMContentLoaded", () => { document.documentElement.style.colorScheme = "dark"; });
+"""
+"""A run that goes on is looked at: read again every half minute, unless the user says otherwise. And scroll bars follow
+the theme."""
+
+
+def find_logdir(view: Json, payload: Json) -> Path:
+    """Where the run's event files are."""
+    folder = RunFolder(view["run_dir"])
+    config = payload.get("metadata", {}).get("worker", {}).get("config", {})
+    extras = config.get("extras") if isinstance(config, dict) else None
+    told = extras.get("tensorboard_dir") if isinstance(extras, dict) else None
+    if isinstance(told, str):
+        return folder.path / told
+    return folder.tensorboard_eval if view.get("kind") == "policy_eval" else folder.tensorboard
+
+
+class TensorBoardTab(QWidget):
+    def __init__(
+        self,
+        workbench: Workbench,
+        command: Callable[[Path, str], list[str]] = tensorboard_process.launch_command,
+        is_installed: Callable[[], bool] = tensorboard_process.is_installed,
+        has_web: Callable[[], bool] = web.is_installed,
+    ) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._command = command
+        self._is_installed = is_installed
+        self._has_web = has_web
+        self._run_id: str | None = None
+        self._logdir: Path | None = None
+        self._open_browser_when_ready = False
+        """Opened there as soon as it serves."""
+        self.board = TensorBoardProcess(self)
+        self.web: QWebEngineView | None = None
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self._build_placeholder())
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, theme.GAP)
+        column.setSpacing(theme.GAP)
+        column.addLayout(self._build_toolbar())
+        column.addWidget(self._stack, 1)
+        self._stop_timer = QTimer(self, singleShot=True, interval=STOP_DELAY_MS)
+        self._stop_timer.timeout.connect(self.board.stop)
+        self.board.changed.connect(self._on_state_changed)
+        workbench.theme_changed.connect(self._apply_theme)
+        workbench.closing.connect(self._on_closing)
+        self._apply_theme()
+
+    # --- building
+
+    def _build_toolbar(self) -> QHBoxLayout:
+        bar = QHBoxLayout()
+        bar.setSpacing(4)
+        self._state_icon = QLabel()
+        self._state = status_label("tensorboard.state")
+        self._reload = with_object_name(QPushButton("Reload"), "tensorboard.reload")
+        self._reload.setToolTip("Read the files again")
+        self._reload.clicked.connect(self._load)
+        self._browser = with_object_name(QPushButton("Open in browser"), "tensorboard.browser")
+        self._browser.clicked.connect(self._open_in_browser)
+        for button in (self._reload, self._browser):
+            button.setProperty("flat", True)
+        bar.addWidget(self._state_icon)
+        bar.addWidget(self._state, 1)
+        bar.addWidget(self._reload)
+        bar.addWidget(self._browser)
+        return bar
+
+    def _build_placeholder(self) -> QWidget:
+        hint = QWidget()
+        column = QVBoxLayout(hint)
+        column.setSpacing(theme.GAP)
+        self._text = muted_label("", "tensorboard.hint")
+        self._text.setAlignment(Qt.AlignmentFlag.AlignCenter)
+        self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._progress = QProgressBar()
+        self._progress.setRange(0, 0)
+        self._progress.setFixedSize(QSize(200, 6))
+        self._progress.setTextVisible(False)
+        self._restart = with_object_name(QPushButton("Restart"), "tensorboard.restart")
+        self._restart.clicked.connect(self._start)
+        self._analytics = with_object_name(QPushButton("Show Analytics"), "tensorboard.analytics")
+        self._analytics.clicked.connect(lambda: self._workbench.tab_requested.emit("analytics"))
+        column.addStretch(1)
+        column.addWidget(self._text)
+        column.addWidget(self._progress, 0, Qt.AlignmentFlag.AlignHCenter)
+        buttons = QHBoxLayout()
+        buttons.addStretch(1)
+        buttons.addWidget(self._restart)
+        buttons.addWidget(self._analytics)
+        buttons.addStretch(1)
+        column.addLayout(buttons)
+        column.addStretch(2)
+        return hint
+
+    def _apply_theme(self) -> None:
+        self._reload.setIcon(theme.icon("mdi6.refresh"))
+        self._browser.setIcon(theme.icon("mdi6.open-in-new"))
+        if self.web is not None:
+            self.web.page().setBackgroundColor(QColor(theme.tokens().window))
+            if self.board.state == READY:
+                self._load()
+        self._refresh()
+
+    # --- which run
+
+    def show_run(self, run_id: str) -> None:
+        if run_id == self._run_id:
+            return
+        self.board.stop()
+        self._run_id = run_id
+        self._logdir = None
+        self._open_browser_when_ready = False
+        if self.isVisible():
+            self._find_logdir_and_start()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._stop_timer.stop()
+        if self.board.state == STOPPED:
+            self._find_logdir_and_start()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        if self.board.state in (STARTING, READY):
+            self._stop_timer.start()
+
+    def _find_logdir_and_start(self) -> None:
+        """Finds the folder, then starts."""
+        run_id = self._run_id
+        view = self._workbench.runs.get(run_id) if run_id else None
+        if view is None or run_id is None:
+            return
+        if not self._is_installed():
+            self._show_text(
+                "TensorBoard is not installed: pip install 'mosaic-rl[train]'. The same curves are in Analytics."
+            )
+        elif self._workbench.is_remote or not Path(view["run_dir"]).is_dir():
+            self._show_text("The run's files are on another machine. The same curves are in Analytics.")
+        else:
+            self._show_text("Starting TensorBoard…", is_busy=True)
+            if self._has_web():
+                self._workbench.bridge.run_in_background(web.preload, lambda _: self._preload_page(), owner=self)
+
+            def ask(trainer: TrainerClient) -> Json:
+                return trainer.config(run_id)
+
+            self._workbench.bridge.ask(
+                ask,
+                lambda payload: self._on_logdir_found(run_id, find_logdir(view, payload)),
+                lambda _: self._on_logdir_found(run_id, find_logdir(view, {})),
+                owner=self,
+            )
+
+    def _on_logdir_found(self, run_id: str, logdir: Path) -> None:
+        view = self._workbench.runs.get(run_id)
+        if run_id != self._run_id or view is None or not self.isVisible():
+            return
+        if view["stage"] == "finished" and not logdir.is_dir():
+            self._show_text("This run has written nothing for TensorBoard. What it told us is in Analytics.")
+            return
+        self._logdir = logdir
+        if self._has_web() or self._open_browser_when_ready:
+            self._start()
+        else:
+            self._show_no_web("PySide6-Addons is not installed")
+
+    def _start(self) -> None:
+        if self._logdir is not None:
+            view = self._workbench.runs.get(self._run_id) if self._run_id else None
+            self.board.start(self._command(self._logdir, run_title(view) if view else "run"))
+
+    # --- how it stands
+
+    def _refresh(self) -> None:
+        board = self.board
+        icon = {
+            READY: ("mdi6.check-circle", "good"),
+            STARTING: ("mdi6.progress-clock", "accent"),
+            FAILED: ("mdi6.close-circle", "bad"),
+            STOPPED: ("mdi6.circle-outline", "muted"),
+        }[board.state]
+        self._state_icon.setPixmap(theme.icon(*icon).pixmap(16, 16))
+        where = f" at {board.url}" if board.url else ""
+        self._state.setText(f"{board.state}{where}")
+        self._state.setToolTip(f"Reads {self._logdir}" if self._logdir else "")
+        self._reload.setEnabled(board.state == READY and self.web is not None)
+        self._browser.setEnabled(board.state == READY or (self._logdir is not None and board.state == STOPPED))
+
+    def _on_state_changed(self) -> None:
+        self._refresh()
+        if self.board.state == STARTING:
+            self._show_text("Starting TensorBoard…", is_busy=True)
+        elif self.board.state == FAILED:
+            self._show_text(self.board.problem, can_restart=True)
+        elif self.board.state == READY:
+            self._on_ready()
+
+    def _show_text(self, text: str, is_busy: bool = False, can_restart: bool = False) -> None:
+        self._text.setText(text)
+        self._progress.setVisible(is_busy)
+        self._restart.setVisible(can_restart)
+        self._analytics.setVisible(not is_busy)
+        self._stack.setCurrentIndex(0)
+
+    def _show_no_web(self, reason: str) -> None:
+        self._show_text(
+            f"TensorBoard cannot be shown inside the window ({reason}): pip install 'mosaic-rl[gui]'. "
+            "It can be opened in the browser, and the same curves are in Analytics."
+        )
+        self._refresh()
+
+    def _on_ready(self) -> None:
+        """It has just begun to serve."""
+        if self._open_browser_when_ready:
+            self._open_browser_when_ready = False
+            QDesktopServices.openUrl(QUrl(self.board.url))
+        if not self._has_web():
+            self._show_text("TensorBoard is open in the browser, and stays up as long as this tab is looked at.")
+            return
+        try:
+            self._create_page()
+        except MissingExtra as error:
+            self._show_no_web(str(error))
+            return
+        self._load()
+
+    def _preload_page(self) -> None:
+        """Chromium takes its half second while TensorBoard takes its own."""
+        if self.isVisible() and self.board.state == STARTING:
+            with suppress(MissingExtra):
+                self._create_page()
+
+    def _create_page(self) -> None:
+        if self.web is not None:
+            return
+        view = with_object_name(web.create_web_view(self._is_inside, STARTUP_SCRIPT), "tensorboard.page")
+        view.loadFinished.connect(self._on_load_finished)
+        view.page().renderProcessTerminated.connect(
+            lambda status, code: self._show_text(f"The page has crashed ({status.name}, {code}).", can_restart=True)
+        )
+        self._stack.addWidget(view)
+        self.web = view
+
+    def _is_inside(self, url: QUrl) -> bool:
+        return url.host() == "127.0.0.1" or url.scheme() in ("about", "data", "blob")
+
+    def _load(self) -> None:
+        if self.web is not None and self.board.state == READY:
+            self._show_text("Loading TensorBoard…", is_busy=True)
+            dark = "?darkMode=true" if theme.is_dark() else ""
+            self.web.load(QUrl(self.board.url + dark + "#timeseries"))
+            self._reload.setEnabled(True)
+
+    def _on_load_finished(self, is_ok: bool) -> None:
+        if self.board.state != READY or self.web is None:
+            return
+        if is_ok:
+            self._stack.setCurrentWidget(self.web)
+        else:
+            self._show_text("TensorBoard's page could not be loaded.", can_restart=True)
+
+    def _open_in_browser(self) -> None:
+        if self.board.state == READY:
+            QDesktopServices.openUrl(QUrl(self.board.url))
+        else:
+            self._open_browser_when_ready = True
+            self._start()
+
+    def _on_closing(self) -> None:
+        """The window goes, and the page first: at once, since no event may follow, and Qt's end would trip over it."""
+        self._stop_timer.stop()
+        self.board.close()
+        if self.web is not None:
+            view, self.web = self.web, None
+            self._stack.removeWidget(view)
+            delete(view)

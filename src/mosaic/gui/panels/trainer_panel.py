@@ -1,0 +1,281 @@
+"""The trainer: where it is, what it works on, what waits, and how to bring it to rest."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, QTimer, QUrl
+from PySide6.QtGui import QDesktopServices, QHideEvent, QShowEvent
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QFormLayout,
+    QHBoxLayout,
+    QHeaderView,
+    QLabel,
+    QMessageBox,
+    QPushButton,
+    QSpinBox,
+    QStackedWidget,
+    QTableWidget,
+    QTableWidgetItem,
+    QVBoxLayout,
+    QWidget,
+)
+
+from mosaic.gui import theme
+from mosaic.gui.models.queue_order import sort_queue
+from mosaic.gui.views.empty_state import EmptyState
+from mosaic.gui.views.formatting import format_age, format_timestamp, run_title, state_of
+from mosaic.gui.views.widgets import muted_label, with_object_name
+from mosaic.gui.workbench import Json, Workbench
+
+FACT_NAMES = ("State", "Address", "Started", "Room", "Runs", "Workspace", "Log")
+QUEUE_COLUMNS = ("", "Run", "State", "Priority", "Waiting since")
+PRIORITY_COLUMN = QUEUE_COLUMNS.index("Priority")
+REFRESH_INTERVAL_MS = 1000
+
+
+class TrainerPage(QWidget):
+    def __init__(self, workbench: Workbench) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._queue_run_ids: list[str] = []
+        column = QVBoxLayout(self)
+        column.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
+        column.setSpacing(theme.GAP)
+        self._heading = QLabel("Trainer")
+        column.addWidget(self._heading)
+        column.addWidget(
+            muted_label("The program in the background that starts runs and follows them. It starts by itself.")
+        )
+        column.addSpacing(4)
+        column.addLayout(self._build_facts())
+        column.addLayout(self._build_buttons())
+        column.addSpacing(16)
+        self._queue_heading = QLabel("At work and waiting")
+        column.addWidget(self._queue_heading)
+        column.addWidget(
+            muted_label(
+                "Higher priority starts first; among equals, the group with the fewest running, then who came first. "
+                "A waiting run's priority can be edited: click it twice, or press F2."
+            )
+        )
+        column.addWidget(self._build_queue(), 1)
+        self._timer = QTimer(self, interval=REFRESH_INTERVAL_MS)
+        self._timer.timeout.connect(self.refresh)
+        workbench.theme_changed.connect(self._set_fonts)
+        self._set_fonts()
+
+    def _build_facts(self) -> QFormLayout:
+        form = QFormLayout()
+        form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
+        form.setHorizontalSpacing(24)
+        self._fact_labels: dict[str, QLabel] = {}
+        for name in FACT_NAMES:
+            label = with_object_name(QLabel("–"), f"trainer.{name.lower()}")
+            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+            label.setWordWrap(True)
+            form.addRow(muted_label(name), label)
+            self._fact_labels[name] = label
+        return form
+
+    def _build_buttons(self) -> QHBoxLayout:
+        row = QHBoxLayout()
+        self._drain = with_object_name(QPushButton("Drain…"), "trainer.drain")
+        self._drain.setToolTip("Start nothing more and end behind the last run")
+        self._drain.clicked.connect(self._confirm_drain)
+        self._resume_button = with_object_name(QPushButton("Start it again"), "trainer.wake")
+        self._resume_button.clicked.connect(self._workbench.bridge.resume)
+        self._continue_button = with_object_name(QPushButton("Let the queue go on"), "trainer.continue")
+        self._continue_button.clicked.connect(self._continue_queue)
+        self._log = with_object_name(QPushButton("Open its log"), "trainer.open_log")
+        self._log.clicked.connect(
+            lambda: QDesktopServices.openUrl(QUrl.fromLocalFile(str(self._workbench.workspace.daemon_log)))
+        )
+        for button in (self._drain, self._resume_button, self._continue_button, self._log):
+            row.addWidget(button)
+        row.addSpacing(16)
+        self._max_running = with_object_name(QSpinBox(), "trainer.cap")
+        self._max_running.setRange(1, 1000)
+        self._max_running.setKeyboardTracking(False)
+        self._max_running.setToolTip("What already works goes on, even above it. Holds until this trainer ends.")
+        self._max_running.valueChanged.connect(self._set_max_running)
+        label = QLabel("Runs at once")
+        label.setBuddy(self._max_running)
+        row.addWidget(label)
+        row.addWidget(self._max_running)
+        row.addStretch(1)
+        return row
+
+    def _build_queue(self) -> QStackedWidget:
+        self._queue_table = with_object_name(QTableWidget(0, len(QUEUE_COLUMNS)), "trainer.queue")
+        self._queue_table.setHorizontalHeaderLabels(QUEUE_COLUMNS)
+        self._queue_table.verticalHeader().hide()
+        self._queue_table.setShowGrid(False)
+        self._queue_table.setTabKeyNavigation(False)
+        self._queue_table.setEditTriggers(
+            QAbstractItemView.EditTrigger.EditKeyPressed | QAbstractItemView.EditTrigger.SelectedClicked
+        )
+        self._queue_table.itemChanged.connect(self._on_priority_edited)
+        self._queue_table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        header = self._queue_table.horizontalHeader()
+        header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft)
+        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        header.setSectionResizeMode(1, QHeaderView.ResizeMode.Stretch)
+        self._queue_table.activated.connect(lambda index: self._workbench.select(self._queue_run_ids[index.row()]))
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self._queue_table)
+        self._stack.addWidget(EmptyState("Nothing runs and nothing waits", "Start a run with Ctrl+N."))
+        return self._stack
+
+    def _set_fonts(self) -> None:
+        for label in (self._heading, self._queue_heading):
+            label.setFont(theme.heading_font())
+        for name in ("Address", "Workspace", "Log"):
+            self._fact_labels[name].setFont(theme.monospace_font())
+
+    # --- showing
+
+    def showEvent(self, event: QShowEvent) -> None:
+        self.refresh()
+        self._timer.start()
+        super().showEvent(event)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        self._timer.stop()
+        super().hideEvent(event)
+
+    def refresh(self) -> None:
+        status = self._workbench.status
+        for name, text in _trainer_facts(status, self._workbench).items():
+            self._fact_labels[name].setText(text)
+        is_draining = bool(status.get("is_draining"))
+        self._drain.setVisible(bool(status) and not is_draining)
+        self._continue_button.setVisible(status.get("paused") is not None)
+        self._max_running.setEnabled(bool(status))
+        if status and not self._max_running.hasFocus():
+            self._max_running.blockSignals(True)
+            self._max_running.setValue(status["slots"]["runs"])
+            self._max_running.blockSignals(False)
+        self._resume_button.setVisible(not status and self._workbench.bridge.is_suspended)
+        self._log.setEnabled(not self._workbench.is_remote)
+        self._fill_queue(sort_queue(self._workbench.runs.all()))
+
+    def _fill_queue(self, views: list[Json]) -> None:
+        if self._queue_table.state() is QAbstractItemView.State.EditingState:
+            return  # the rows would move under the hand that writes
+        self._queue_table.blockSignals(True)
+        self._stack.setCurrentIndex(0 if views else 1)
+        self._queue_table.setRowCount(len(views))
+        self._queue_run_ids = [view["run_id"] for view in views]
+        waiting = 0
+        for number, view in enumerate(views):
+            is_queued = view["stage"] == "queued"
+            waiting += is_queued
+            texts = (
+                f"{waiting}." if is_queued else "",
+                run_title(view),
+                state_of(view),
+                str(view["priority"]),
+                format_age(view["queued_at"]) if is_queued else "",
+            )
+            cells = [self._set_cell(number, place, text) for place, text in enumerate(texts)]
+            cells[2].setIcon(theme.state_icon(state_of(view)))
+            cells[4].setToolTip(format_timestamp(view["queued_at"]) if is_queued else "")
+            for place, cell in enumerate(cells):
+                flags = Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
+                cell.setFlags(flags | Qt.ItemFlag.ItemIsEditable if place == PRIORITY_COLUMN and is_queued else flags)
+        self._queue_table.blockSignals(False)
+
+    def _set_cell(self, row: int, column: int, text: str) -> QTableWidgetItem:
+        item = self._queue_table.item(row, column)
+        if item is None:
+            item = QTableWidgetItem()
+            self._queue_table.setItem(row, column, item)
+        if item.text() != text:
+            item.setText(text)
+        return item
+
+    # --- changing
+
+    def _set_max_running(self, max_running: int) -> None:
+        def tell(_: Json) -> None:
+            self._workbench.show_message(f"Up to {max_running} runs are at work at once now.")
+
+        self._workbench.ask(lambda trainer: trainer.set_cap(max_running), tell, self)
+
+    def _continue_queue(self) -> None:
+        self._workbench.ask(
+            lambda trainer: trainer.continue_queue(), lambda _: self._workbench.show_message("The queue goes on."), self
+        )
+
+    def _on_priority_edited(self, item: QTableWidgetItem) -> None:
+        if item.column() != PRIORITY_COLUMN:
+            return
+        run_id = self._queue_run_ids[item.row()]
+        try:
+            priority = int(item.text())
+        except ValueError:
+            self._workbench.show_message(
+                f"{item.text()!r} is no priority; expected a whole number from -100 to 100.", "warning"
+            )
+            self.refresh()
+            return
+        self._workbench.ask(
+            lambda trainer: trainer.annotate(run_id, priority=priority),
+            lambda view: self._workbench.runs.update([view]),
+            self,
+        )
+
+    # --- resting
+
+    def _confirm_drain(self) -> None:
+        slots = self._workbench.status.get("slots", {})
+        question = with_object_name(QMessageBox(self), "trainer.drain.question")
+        question.setIcon(QMessageBox.Icon.Question)
+        question.setWindowTitle("Drain the trainer")
+        question.setText("Start nothing more, and end the trainer behind its last run?")
+        question.setInformativeText(
+            f"{slots.get('busy', 0)} at work will be done first. {slots.get('queued', 0)} in the queue stay there "
+            "until a trainer is started again."
+        )
+        yes = question.addButton("Drain", QMessageBox.ButtonRole.AcceptRole)
+        question.addButton(QMessageBox.StandardButton.Cancel)
+        question.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        question.buttonClicked.connect(lambda button: self.drain() if button is yes else None)
+        question.open()
+
+    def drain(self) -> None:
+        self._workbench.bridge.suspend()
+        self._workbench.ask(
+            lambda trainer: trainer.stop_daemon(drain=True),
+            lambda _: self._workbench.show_message("The trainer starts nothing more and ends behind its last run."),
+            self,
+        )
+
+
+def _trainer_facts(status: Json, workbench: Workbench) -> dict[str, str]:
+    log = str(workbench.workspace.daemon_log)
+    if not status:
+        resting = workbench.bridge.is_suspended
+        return {
+            **dict.fromkeys(FACT_NAMES, "–"),
+            "State": "drained; it is not started by itself" if resting else "not connected; trying again",
+            "Workspace": str(workbench.workspace.root),
+            "Log": log,
+        }
+    slots = status["slots"]
+    runs = ", ".join(f"{number} {stage}" for stage, number in status.get("runs", {}).items() if number)
+    room = f"{slots['busy']} of {slots['runs']} at once; {slots['queued']} waiting; {slots['cpus']} CPUs"
+    state = "connected"
+    if status.get("paused"):
+        state = "paused: the last runs failed as soon as they had started"
+    if status.get("is_draining"):
+        state = "draining: nothing more is started"
+    return {
+        "State": state,
+        "Address": f"{status['address']}, pid {status['pid']}, version {status['version']}",
+        "Started": f"{format_age(status['started_at'])} ({format_timestamp(status['started_at'])})",
+        "Room": room + (f", {slots['gpus']} GPUs" if slots["gpus"] else ""),
+        "Runs": runs or "none yet",
+        "Workspace": status["workspace"],
+        "Log": status.get("log", log),
+    }

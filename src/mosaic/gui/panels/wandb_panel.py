@@ -1,0 +1,326 @@
+"""The W&B tab: how a run stands with W&B, its upload, and its page on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from PySide6.QtCore import Qt, QTimer, QUrl
+from PySide6.QtGui import QColor, QDesktopServices, QHideEvent, QShowEvent
+from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from shiboken6 import delete
+
+from mosaic.contracts.errors import MissingExtra
+from mosaic.contracts.folder import RunFolder
+from mosaic.gui import theme
+from mosaic.gui.models import wandb_model
+from mosaic.gui.models.json_process import JsonProcess
+from mosaic.gui.models.wandb_model import WandbRunStatus
+from mosaic.gui.views import web
+from mosaic.gui.views.app_proxy import AppProxy
+from mosaic.gui.views.details_view import Detail, DetailsGrid
+from mosaic.gui.views.widgets import accent_button, muted_label, status_label, with_object_name
+from mosaic.gui.workbench import Json, Workbench
+from mosaic.sidecar import upload_request
+
+if TYPE_CHECKING:
+    from PySide6.QtNetwork import QAuthenticator
+    from PySide6.QtWebEngineWidgets import QWebEngineView
+
+POLL_INTERVAL_MS = 2_000
+"""How often a run that goes on, or is being uploaded, is looked at again."""
+STATES_WITH_PAGE = ("online", "syncing", "synced")
+"""States in which there is a page to show."""
+
+
+class WandbTab(QWidget):
+    def __init__(
+        self,
+        workbench: Workbench,
+        command: Callable[[], list[str]] = upload_request.uploader_command,
+        has_web: Callable[[], bool] = web.is_installed,
+    ) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._command = command
+        self._has_web = has_web
+        self._run_id = ""
+        self._tracking_status: WandbRunStatus | None = None
+        self._problem = ""
+        """Why there is less to see than there should be."""
+        self._loaded_url = ""
+        self._uploading_run_id = ""
+        self._app_proxy = AppProxy()
+        self.web: QWebEngineView | None = None
+        self.upload_process = JsonProcess(self)
+        self.upload_process.message_received.connect(self._on_upload_message)
+        self.upload_process.finished.connect(self._on_upload_ended)
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self._build_details())
+        column = QVBoxLayout(self)
+        column.setContentsMargins(0, 0, 0, theme.GAP)
+        column.setSpacing(theme.GAP)
+        column.addLayout(self._build_toolbar())
+        column.addWidget(self._stack, 1)
+        self._poll_timer = QTimer(self, interval=POLL_INTERVAL_MS)
+        self._poll_timer.timeout.connect(self._poll_if_active)
+        workbench.theme_changed.connect(self._apply_theme)
+        workbench.closing.connect(self._on_closing)
+        self._apply_theme()
+
+    # --- building
+
+    def _build_toolbar(self) -> QHBoxLayout:
+        bar = QHBoxLayout()
+        bar.setSpacing(4)
+        self._icon = QLabel()
+        self._state = status_label("wandb.state")
+        self._sync = accent_button("Sync", "wandb.sync")
+        self._sync.clicked.connect(self._start_upload)
+        self._settings = with_object_name(QPushButton("Settings"), "wandb.settings")
+        self._settings.setToolTip("The key, the proxies, and whether W&B can be reached")
+        self._settings.clicked.connect(lambda: self._workbench.page_requested.emit("settings"))
+        self._details_button = with_object_name(QPushButton("Details"), "wandb.details")
+        self._details_button.setToolTip("Show what is known here instead of W&B's page")
+        self._details_button.setCheckable(True)
+        self._details_button.toggled.connect(lambda _: self._refresh())
+        self._reload = with_object_name(QPushButton("Reload"), "wandb.reload")
+        self._reload.clicked.connect(self._load)
+        self._browser = with_object_name(QPushButton("Open in browser"), "wandb.browser")
+        self._browser.clicked.connect(lambda: QDesktopServices.openUrl(QUrl(self._url)))
+        bar.addWidget(self._icon)
+        bar.addWidget(self._state, 1)
+        for button in (self._settings, self._details_button, self._reload, self._browser):
+            button.setProperty("flat", True)
+            bar.addWidget(button)
+        bar.addWidget(self._sync)
+        return bar
+
+    def _build_details(self) -> QWidget:
+        details = QWidget()
+        column = QVBoxLayout(details)
+        column.setContentsMargins(0, theme.GAP, 0, 0)
+        column.setSpacing(theme.GAP)
+        self._sentence = muted_label("", "wandb.sentence")
+        self._error = with_object_name(QLabel(), "wandb.error")
+        self._error.setProperty("error", True)
+        self._error.setWordWrap(True)
+        self._error.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._progress = with_object_name(QProgressBar(), "wandb.progress")
+        self._progress.setProperty("thin", True)
+        self._progress.setTextVisible(False)
+        self._progress.setMaximumWidth(400)
+        self._facts = DetailsGrid()
+        for widget in (self._sentence, self._progress, self._error, self._facts):
+            widget.setMaximumWidth(min(widget.maximumWidth(), 880))
+            column.addWidget(widget)
+        column.addStretch(1)
+        return details
+
+    def _apply_theme(self) -> None:
+        self._reload.setIcon(theme.icon("mdi6.refresh"))
+        self._browser.setIcon(theme.icon("mdi6.open-in-new"))
+        self._details_button.setIcon(theme.icon("mdi6.information-outline"))
+        self._settings.setIcon(theme.icon("mdi6.cog-outline"))
+        if self.web is not None:
+            self.web.page().setBackgroundColor(QColor(theme.tokens().window))
+        self._refresh()
+
+    # --- which run
+
+    def show_run(self, run_id: str) -> None:
+        if run_id != self._run_id:
+            self._run_id = run_id
+            self._tracking_status = None
+            self._problem = self._loaded_url = ""
+            self._details_button.setChecked(False)
+            self._refresh()
+        self._poll()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._poll_timer.start()
+        self._poll()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._poll_timer.stop()
+        self._app_proxy.use(None)
+
+    def _poll_if_active(self) -> None:
+        """Nothing changes by itself once the run is over and nobody uploads it."""
+        state = self._state_record
+        if state is None or not self._is_finished() or state.get("process") or state["state"] == "syncing":
+            self._poll()
+
+    def _poll(self) -> None:
+        run_id = self._run_id
+        if not run_id or not self.isVisible():
+            return
+        if self._workbench.runs.get(run_id) is None:
+            return
+        root = self._workbench.workspace.root
+
+        def then(standing: WandbRunStatus) -> None:
+            if run_id == self._run_id:
+                self._tracking_status = standing
+                self._refresh()
+
+        self._workbench.bridge.ask(
+            lambda trainer: wandb_model.fetch_status(trainer, run_id, root),
+            then,
+            lambda error: self._show_problem(str(error)),
+            owner=self,
+        )
+
+    def _show_problem(self, problem: str) -> None:
+        self._problem = problem
+        self._refresh()
+
+    # --- how it stands
+
+    @property
+    def _state_record(self) -> Json | None:
+        return self._tracking_status.state if self._tracking_status else None
+
+    @property
+    def _url(self) -> str:
+        return str((self._state_record or {}).get("url") or "")
+
+    def _refresh(self) -> None:
+        state = self._state_record
+        word = state["state"] if state else "offline"
+        self._icon.setPixmap(
+            theme.icon(*wandb_model.WANDB_STATE_ICONS.get(word, wandb_model.WANDB_STATE_ICONS["offline"])).pixmap(
+                16, 16
+            )
+        )
+        self._state.setText(wandb_model.format_headline(state) if self._tracking_status else "…")
+        self._sentence.setText(self._state_sentence(state) if self._tracking_status else "")
+        problems = [self._problem, str((state or {}).get("error") or ""), *self._proxy_problems()]
+        self._error.setText("\n".join(dict.fromkeys(filter(None, problems))))
+        self._error.setVisible(bool(self._error.text()))
+        self._facts.show_details([Detail(*row) for row in wandb_model.detail_rows(state)] if state else [])
+        self._show_progress(state)
+        is_busy = self.upload_process.is_running
+        self._sync.setVisible(wandb_model.can_sync(state))
+        self._sync.setEnabled(not is_busy and self._is_finished() and not self._workbench.is_remote)
+        self._sync.setToolTip(self._sync_tooltip())
+        self._browser.setVisible(bool(self._url))
+        has_page = bool(self._url) and word in STATES_WITH_PAGE and self._has_web() and not self._problem
+        self._details_button.setVisible(has_page)
+        self._reload.setVisible(has_page)
+        if has_page and not self._details_button.isChecked() and self.isVisible():
+            self._show_page()
+        else:
+            self._stack.setCurrentIndex(0)
+            self._app_proxy.use(None)
+
+    def _state_sentence(self, state: Json | None) -> str:
+        if state is None:
+            return wandb_model.NO_DATA_TEXT
+        if state["state"] == "offline" and not self._is_finished():
+            return "Everything is kept on this machine, and uploaded when W&B can be reached."
+        if self._workbench.is_remote and wandb_model.can_sync(state):
+            return f"It is kept on the trainer's machine. Sync it there: mosaic wandb sync {self._run_id}"
+        return wandb_model.STATE_DESCRIPTIONS.get(state["state"], "")
+
+    def _proxy_problems(self) -> list[str]:
+        return self._tracking_status.proxies.problems if self._tracking_status else []
+
+    def _is_finished(self) -> bool:
+        view = self._workbench.runs.get(self._run_id)
+        return view is not None and view["stage"] == "finished"
+
+    def _sync_tooltip(self) -> str:
+        if self.upload_process.is_running:
+            return "An upload is under way"
+        return "Upload it to W&B now" if self._is_finished() else "It uploads by itself while the run goes on"
+
+    def _show_progress(self, state: Json | None) -> None:
+        is_ours = self.upload_process.is_running and self._uploading_run_id == self._run_id
+        self._progress.setVisible(is_ours or (state is not None and state["state"] == "syncing"))
+        done, total = wandb_model.upload_progress(state) if state else (0, 0)
+        # W&B's program tells of nothing but the end: until something is through, the bar only says that it moves.
+        self._progress.setRange(0, 1000 if done else 0)
+        self._progress.setValue(1000 * done // total if total else 0)
+
+    # --- uploading
+
+    def _start_upload(self) -> None:
+        view = self._workbench.runs.get(self._run_id)
+        if view is None or self.upload_process.is_running:
+            return
+        self._uploading_run_id = self._run_id
+        self._problem = ""
+        self.upload_process.start(self._command(), upload_request.format_request([RunFolder(view["run_dir"])]))
+        self._refresh()
+
+    def _on_upload_message(self, message: Json) -> None:
+        for problem in message.pop("said", ()):
+            self._workbench.show_message(problem, "warning")
+        if message.pop("is_last", False):
+            is_good = message["state"] == "synced"
+            self._workbench.show_message(
+                "The run is synced with W&B." if is_good else str(message["error"]), "good" if is_good else "bad"
+            )
+        if self._tracking_status is not None and message.get("run_id") == self._run_id and "runs" in message:
+            self._tracking_status = self._tracking_status._replace(state={**(self._state_record or {}), **message})
+        self._refresh()
+
+    def _on_upload_ended(self, problem: str) -> None:
+        if problem and self._uploading_run_id == self._run_id:
+            self._problem = f"The upload broke off. {problem}"
+        self._refresh()
+        self._poll()
+
+    # --- its page
+
+    def _show_page(self) -> None:
+        if self.web is None:
+            try:
+                self._create_page()
+            except MissingExtra as error:
+                self._show_problem(str(error))
+                return
+        assert self.web is not None
+        assert self._tracking_status is not None
+        self._app_proxy.use(self._tracking_status.proxies.https)
+        self._stack.setCurrentWidget(self.web)
+        if self._loaded_url != self._url:
+            self._load()
+
+    def _create_page(self) -> None:
+        view = with_object_name(
+            web.create_web_view(lambda url: url.scheme() in ("https", "http", "about", "data", "blob")), "wandb.page"
+        )
+        view.loadFinished.connect(self._on_load_finished)
+        view.page().proxyAuthenticationRequired.connect(self._authenticate)
+        self._stack.addWidget(view)
+        self.web = view
+
+    def _load(self) -> None:
+        if self.web is not None:
+            self._loaded_url = self._url
+            self.web.load(QUrl(self._url))
+
+    def _on_load_finished(self, is_ok: bool) -> None:
+        if not is_ok and self._loaded_url:
+            self._show_problem("W&B's page could not be loaded. Find out why in Settings, or with: mosaic wandb probe")
+
+    def _authenticate(self, _: QUrl, authenticator: QAuthenticator, __: str) -> None:
+        proxy = self._app_proxy.proxy
+        if proxy is not None:
+            authenticator.setUser(proxy.user())
+            authenticator.setPassword(proxy.password())
+
+    def _on_closing(self) -> None:
+        """The window goes, and the page first: Qt's end would trip over it."""
+        self._poll_timer.stop()
+        self._app_proxy.use(None)
+        self.upload_process.close()
+        if self.web is not None:
+            view, self.web = self.web, None
+            self._loaded_url = ""
+            self._stack.removeWidget(view)
+            delete(view)

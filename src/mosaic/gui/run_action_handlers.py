@@ -1,0 +1,307 @@
+"""What is done with the runs that are chosen. Answers come back to the list; errors are told as they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import Qt, QUrl
+from PySide6.QtGui import QDesktopServices, QGuiApplication
+from PySide6.QtWidgets import QApplication, QFileDialog, QMessageBox, QTabWidget, QWidget
+
+from mosaic.client import TrainerClient
+from mosaic.gui.exports import ExportCancelled, ExportTask
+from mosaic.gui.views.formatting import run_title, short_id
+from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsDialog
+from mosaic.gui.views.task_dialog import TaskDialog
+from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.workbench import Json, Workbench
+from mosaic.plugins.run_settings import effective_settings
+
+MAX_NAMED_RUNS = 8
+"""Runs that a question names one by one."""
+STOPPABLE_STAGES = ("queued", "starting", "running", "paused")
+
+
+# --- steering
+
+
+def _call_for_each(
+    workbench: Workbench,
+    views: Sequence[Json],
+    operation: Callable[[TrainerClient, str], Json],
+    message: str,
+    kind: str = "info",
+) -> None:
+    """Asks for each run; the answers are shown at once, and one sentence about them when all are there."""
+    done: list[Json] = []
+
+    def then(view: Json) -> None:
+        workbench.runs.update([view])
+        done.append(view)
+        if len(done) == len(views):
+            workbench.show_message(message.format(runs=_describe_runs(done)), kind)
+
+    for view in views:
+        workbench.ask(partial(_call_for_run, operation, view["run_id"]), then, workbench)
+
+
+def _call_for_run(operation: Callable[[TrainerClient, str], Json], run_id: str, trainer: TrainerClient) -> Json:
+    return operation(trainer, run_id)
+
+
+def _describe_runs(views: Sequence[Json]) -> str:
+    return f"Run {short_id(views[0]['run_id'])}" if len(views) == 1 else f"{len(views)} runs"
+
+
+def cancel(workbench: Workbench) -> None:
+    views = [view for view in workbench.target_runs() if view["stage"] in STOPPABLE_STAGES]
+    said = "{runs}: stopping, with a checkpoint where it can."
+    _call_for_each(workbench, views, lambda trainer, run: trainer.cancel(run), said)
+
+
+def toggle_pause(workbench: Workbench) -> None:
+    """Pauses what runs; where nothing does, lets what is paused go on."""
+    chosen = workbench.target_runs()
+    running = [view for view in chosen if view["stage"] == "running"]
+    if running:
+        _call_for_each(
+            workbench, running, lambda trainer, run: trainer.pause(run), "{runs}: pausing. Space lets it go on."
+        )
+    else:
+        paused = [view for view in chosen if view["stage"] == "paused"]
+        _call_for_each(workbench, paused, lambda trainer, run: trainer.resume(run), "{runs}: going on.")
+
+
+def resume(workbench: Workbench) -> None:
+    view = workbench.target_runs()[0]
+    dialog = ResumeDialog(view, _main_window())
+    dialog.steps_chosen.connect(
+        lambda steps: _call_for_each(
+            workbench, [view], lambda trainer, run: trainer.resume(run, int(steps) or None), "{runs}: goes on.", "good"
+        )
+    )
+    _open_dialog(dialog)
+
+
+def resubmit(workbench: Workbench) -> None:
+    views = workbench.target_runs()
+
+    def again(trainer: TrainerClient, run_id: str) -> Json:
+        return trainer.submit(trainer.config(run_id))
+
+    def then(view: Json) -> None:
+        workbench.runs.update([view])
+        workbench.show_message(f"Submitted again as {short_id(view['run_id'])}.", "good")
+        if len(views) == 1:
+            workbench.select(view["run_id"])
+
+    for view in views:
+        workbench.ask(partial(_call_for_run, again, view["run_id"]), then, workbench)
+
+
+def edit_and_resubmit(workbench: Workbench) -> None:
+    run_id = workbench.target_runs()[0]["run_id"]
+    workbench.ask(lambda trainer: trainer.config(run_id), workbench.form_requested.emit, workbench)
+
+
+def show_settings_diff(workbench: Workbench) -> None:
+    views = workbench.target_runs()
+    window = _main_window()
+
+    def read(trainer: TrainerClient) -> list[Json]:
+        return [effective_settings(trainer.config(view["run_id"])) for view in views]
+
+    workbench.ask(read, lambda found: _open_dialog(SettingsDiffDialog(views, found, window)), window)
+
+
+def compare_runs(workbench: Workbench) -> None:
+    workbench.comparison_requested.emit([view["run_id"] for view in workbench.target_runs()])
+
+
+# --- labels
+
+
+def edit_tags(workbench: Workbench) -> None:
+    views = workbench.target_runs()
+    known = {tag for view in workbench.runs.all() for tag in view.get("tags") or ()}
+    dialog = TagsDialog(views, sorted(known), _main_window())
+
+    def change(added: list[str], removed: list[str]) -> None:
+        _call_for_each(
+            workbench,
+            views,
+            lambda trainer, run: trainer.annotate(run, add_tags=added, remove_tags=removed),
+            "{runs}: tags changed.",
+            "good",
+        )
+
+    dialog.tags_changed.connect(change)
+    _open_dialog(dialog)
+
+
+def write_note(workbench: Workbench) -> None:
+    """Goes to the note of the run that is looked at."""
+    view = workbench.target_runs()[0]
+    workbench.select(view["run_id"])
+    window = _main_window()
+    dock = window.findChild(QWidget, "dock.notes") if window else None
+    field = window.findChild(QWidget, "notes.run") if window else None
+    tabs = window.findChild(QTabWidget, "notes.tabs") if window else None
+    if dock is not None and field is not None and tabs is not None:
+        dock.show()
+        dock.raise_()
+        tabs.setCurrentWidget(field)
+        field.setFocus(Qt.FocusReason.ShortcutFocusReason)
+
+
+def archive(workbench: Workbench, is_archived: bool = True) -> None:
+    views = [view for view in workbench.target_runs() if bool(view.get("is_archived")) is not is_archived]
+    _call_for_each(
+        workbench,
+        views,
+        lambda trainer, run: trainer.annotate(run, is_archived=is_archived),
+        "{runs}: archived; the box symbol above the list shows such runs."
+        if is_archived
+        else "{runs}: in the list again.",
+        "good",
+    )
+
+
+def unarchive(workbench: Workbench) -> None:
+    archive(workbench, is_archived=False)
+
+
+def delete(workbench: Workbench) -> None:
+    """Asks, naming what goes; it can be brought back from the trash for 30 days."""
+    views = [view for view in workbench.target_runs() if view["stage"] == "finished"]
+    names = [run_title(view) for view in views[:MAX_NAMED_RUNS]]
+    if len(views) > MAX_NAMED_RUNS:
+        names.append(f"and {len(views) - MAX_NAMED_RUNS} more")
+    what = "this run" if len(views) == 1 else f"these {len(views)} runs"
+    question = with_object_name(QMessageBox(_main_window()), "delete.question")
+    question.setWindowTitle("Delete runs")
+    question.setText(f"Move {what} to the trash?")
+    question.setInformativeText("\n".join(names) + "\n\nThe trash keeps it for 30 days.")
+    yes = with_object_name(question.addButton("Move to trash", QMessageBox.ButtonRole.DestructiveRole), "delete.yes")
+    no = question.addButton("Keep", QMessageBox.ButtonRole.RejectRole)
+    question.setDefaultButton(no)
+    question.setEscapeButton(no)
+    yes.clicked.connect(lambda: _move_to_trash(workbench, [view["run_id"] for view in views]))
+    _open_dialog(question)
+
+
+def _move_to_trash(workbench: Workbench, run_ids: list[str]) -> None:
+    def call(trainer: TrainerClient) -> list[Json]:
+        return [trainer.delete(run_id) for run_id in run_ids]
+
+    def then(gone: list[Json]) -> None:
+        workbench.runs.remove(set(run_ids))
+        workbench.settings.put_for_workspace("trashed", [view["run_dir"] for view in gone])
+        workbench.offer_action(f"{_describe_runs(gone)}: in the trash.", "Undo", lambda: undelete(workbench))
+
+    workbench.ask(call, then, workbench)
+
+
+def undelete(workbench: Workbench) -> None:
+    """What was deleted last comes back from the trash."""
+    paths = workbench.settings.get_for_workspace("trashed", [])
+    workbench.settings.put_for_workspace("trashed", [])
+
+    def then(views: list[Json]) -> None:
+        workbench.runs.update(views)
+        workbench.show_message(f"{_describe_runs(views)}: back in the list.", "good")
+        if len(views) == 1:
+            workbench.select(views[0]["run_id"])
+
+    workbench.ask(lambda trainer: [trainer.import_run(path) for path in paths], then, workbench)
+
+
+# --- files
+
+
+def open_folder(workbench: Workbench) -> None:
+    _open_path(workbench, Path(workbench.target_runs()[0]["run_dir"]))
+
+
+def open_config(workbench: Workbench) -> None:
+    _open_path(workbench, workbench.workspace.run(workbench.target_runs()[0]["run_id"]).config)
+
+
+def _open_path(workbench: Workbench, path: Path) -> None:
+    if not QDesktopServices.openUrl(QUrl.fromLocalFile(str(path))):
+        workbench.show_message(f"No program is set to open {path}.", "warning")
+
+
+def copy_id(workbench: Workbench) -> None:
+    ids = [view["run_id"] for view in workbench.target_runs()]
+    QGuiApplication.clipboard().setText("\n".join(ids))
+    workbench.show_message(f"Copied {ids[0]}" if len(ids) == 1 else f"Copied {len(ids)} ids")
+
+
+def export(
+    workbench: Workbench, write: Callable[[TrainerClient, Json, Path, ExportTask], None], ending: str, kind: str
+) -> None:
+    view = workbench.target_runs()[0]
+    folder = Path(workbench.settings.get("export.folder", str(Path.home())))
+    name = f"{view.get('algo') or view['worker']}-{short_id(view['run_id'])}{ending}"
+    dialog = with_object_name(
+        QFileDialog(_main_window(), f"Export {run_title(view)}", str(folder / name), kind), "export.file"
+    )
+    dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
+    dialog.setDefaultSuffix(ending.rpartition(".")[2])
+    dialog.fileSelected.connect(lambda path: write_export(workbench, write, view, Path(path)))
+    _open_dialog(dialog)
+
+
+def write_export(
+    workbench: Workbench, write: Callable[[TrainerClient, Json, Path, ExportTask], None], view: Json, path: Path
+) -> None:
+    workbench.settings.put("export.folder", str(path.parent))
+    task = ExportTask(f"Writing {path.name}")
+    progress = TaskDialog(task, _main_window())
+
+    def then(_: Any) -> None:
+        progress.finish()
+        workbench.show_message(f"Wrote {path}", "good")
+
+    def failed(error: Exception) -> None:
+        progress.finish()
+        workbench.show_message(str(error), "info" if isinstance(error, ExportCancelled) else "bad")
+
+    workbench.bridge.ask(lambda trainer: write(trainer, view, path, task), then, failed, progress)
+
+
+# --- windows
+
+
+def search(_: Workbench) -> None:
+    """Whatever is in focus searches itself where it can, else the list of runs."""
+    widget: Any = QApplication.focusWidget()
+    while widget is not None and not hasattr(widget, "start_search"):
+        widget = widget.parentWidget()
+    if widget is None and (window := _main_window()) is not None:
+        dock = window.findChild(QWidget, "dock.runs")
+        if dock is not None:
+            dock.show()
+        field = window.findChild(QWidget, "runs.search")
+        widget = field
+        while widget is not None and not hasattr(widget, "start_search"):
+            widget = widget.parentWidget()
+    if widget is not None:
+        widget.start_search()
+
+
+def _main_window() -> QWidget | None:
+    """The one that questions stand before."""
+    active = QApplication.activeWindow()
+    if active is not None and active.objectName() == "window":
+        return active
+    return next((widget for widget in QApplication.topLevelWidgets() if widget.objectName() == "window"), None)
+
+
+def _open_dialog(dialog: Any) -> None:
+    dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+    dialog.open()

@@ -1,0 +1,69 @@
+"""The rows that the window is made of: panels and actions are data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from PySide6.QtWidgets import QWidget
+
+from mosaic.gui.workbench import Json, Workbench
+
+SUBMENU_SEPARATOR = " › "
+"""Between a menu and one inside of it."""
+
+
+def _is_always_enabled(_: Workbench) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing that can be done: in the menu, in the palette, by its keys."""
+
+    id: str
+    title: str
+    menu: str
+    """Of the menu bar; `Run › Export` is a menu inside of one."""
+    run: Callable[[Workbench], None]
+    shortcut: str = ""
+    icon: str = ""
+    is_enabled: Callable[[Workbench], bool] = _is_always_enabled
+    """Whether it can be done now."""
+    tip: str = ""
+    section: int = 0
+    """Rows of one menu with another number stand behind a line."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole view in the middle of the window."""
+
+    id: str
+    title: str
+    icon: str
+    create_widget: Callable[[Workbench], QWidget]
+    has_nav_button: bool = True
+    """Whether it has a button at the left."""
+
+
+@dataclass(frozen=True)
+class RunTab:
+    """A tab of the run page. Its widget has `show_run(run_id)`; it is called when the tab is looked at."""
+
+    id: str
+    title: str
+    create_widget: Callable[[Workbench], QWidget]
+    is_available: Callable[[Json], bool] = lambda _: True
+    """Whether a run (its view) has it."""
+
+
+@dataclass(frozen=True)
+class Dock:
+    """A panel at the window's edge."""
+
+    id: str
+    title: str
+    area: str
+    """left or bottom."""
+    create_widget: Callable[[Workbench], QWidget]

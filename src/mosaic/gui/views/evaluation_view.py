@@ -1,0 +1,78 @@
+"""An evaluation: how its episodes came out, and its batches one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PySide6.QtGui import QColor
+from PySide6.QtWidgets import QStackedWidget, QVBoxLayout, QWidget
+
+from mosaic.client.ranking import evaluation_returns
+from mosaic.gui import theme
+from mosaic.gui.views.empty_state import EmptyState
+from mosaic.gui.views.formatting import format_duration, format_number
+from mosaic.gui.views.histogram_view import Histogram
+from mosaic.gui.views.read_only_table import ReadOnlyTable, format_interval
+from mosaic.gui.views.widgets import muted_label
+from mosaic.statistics import ConfidenceInterval
+
+Json = dict[str, Any]
+MAX_ROWS = 200
+COLUMN_TITLES = ("Batch", "Episodes", "Mean [95 %]", "IQM", "Lowest", "Highest", "Took")
+RETURN_COLUMNS = ("iqm", "min_return", "max_return")
+
+
+class BatchesTable(ReadOnlyTable):
+    """The newest first."""
+
+    def __init__(self) -> None:
+        super().__init__("evaluation.batches")
+
+    def fill(self, batches: list[Json]) -> None:
+        shown = batches[: -MAX_ROWS - 1 : -1]
+        self.reset_rows(len(shown), COLUMN_TITLES)
+        for row, batch in enumerate(shown):
+            low, high = batch.get("ci95") or (float("nan"), float("nan"))
+            mean = batch.get("avg_return")
+            self.set_cell(row, 0, format_number(batch.get("batch", len(batches) - row)))
+            self.set_cell(row, 1, format_number(batch["episodes"]))
+            interval = ConfidenceInterval(float("nan") if mean is None else mean, low, high)
+            more = (
+                f"Median {format_number(batch.get('median_return'))}, "
+                f"standard deviation {format_number(batch.get('std_return'))}"
+            )
+            self.set_cell(row, 2, format_interval(interval), more)
+            for column, name in enumerate(RETURN_COLUMNS, 3):
+                self.set_cell(row, column, format_number(batch.get(name)))
+            self.set_cell(row, len(COLUMN_TITLES) - 1, format_duration(batch.get("duration_s")))
+
+
+class EvaluationView(QStackedWidget):
+    def __init__(self) -> None:
+        super().__init__()
+        self.histogram = Histogram("evaluation.histogram")
+        self.batches = BatchesTable()
+        self._title = muted_label("Returns")
+        self._empty = EmptyState("No batch has been played yet")
+        inside = QWidget()
+        column = QVBoxLayout(inside)
+        column.setContentsMargins(theme.GAP, 0, 0, 0)
+        column.setSpacing(theme.GAP)
+        column.addWidget(self._title)
+        column.addWidget(self.histogram, 3)
+        column.addWidget(self.batches, 2)
+        self.batches.setMinimumHeight(84)
+        self.addWidget(self._empty)
+        self.addWidget(inside)
+
+    def show_evaluation(self, evaluation: Json | None, colour: QColor, has_ended: bool) -> None:
+        """None: it has played no whole batch."""
+        self.setCurrentIndex(0 if evaluation is None else 1)
+        if evaluation is None:
+            self._empty.set_text("No batch was played" if has_ended else "No batch has been played yet")
+            return
+        batches = evaluation["batches"]
+        of = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
+        self._title.setText(f"Returns of {sum(batch['episodes'] for batch in batches):,} episodes in {of}")
+        self.histogram.show_values(evaluation_returns(evaluation), colour)
+        self.batches.fill(batches)

@@ -1,0 +1,88 @@
+"""Metrics from what a program prints, for programs that the probe cannot get into: `python -I`, or no Python at all.
+
+Only while nobody in the run writes a journal; whoever does knows better, and nothing may be counted twice.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from contextlib import suppress
+
+from mosaic.contracts.console_parser import ConsoleParser, ConsoleReading
+from mosaic.contracts.folder import RunFolder
+from mosaic.journal import Journal
+
+_POLL_S = 1.0
+_CHUNK_BYTES = 1 << 20
+_HANDSHAKE_BYTES = 600
+"""A journal that holds no more than the probe's handshake has told nothing yet."""
+
+
+class ConsoleMetrics:
+    def __init__(self, folder: RunFolder, log_name: str) -> None:
+        self._folder = folder
+        self._path = folder.stdout_log(log_name)
+        self._own = folder.path / "journal.console.jsonl"
+        self._offset = self._size = _size(self._path)
+        self._reader = ConsoleParser()
+        self._journal: Journal | None = None
+        self._episodes = 0
+        self._next_poll_at = 0.0
+        self._is_over = False
+
+    def poll(self, now: float) -> None:
+        """Takes in what was there a look ago: who writes a journal has had the time to do so."""
+        if now < self._next_poll_at or self._is_over:
+            return
+        self._next_poll_at = now + _POLL_S
+        until, self._size = self._size, _size(self._path)
+        self._read(until)
+
+    def close(self) -> None:
+        self._read(_size(self._path))
+        if self._journal is not None:
+            self._journal.close()
+
+    def _read(self, until: int) -> None:
+        if self._is_over or until <= self._offset:
+            return
+        if any(_size(path) > _HANDSHAKE_BYTES for path in self._folder.journals() if path != self._own):
+            self._is_over = True
+            return
+        with suppress(OSError), open(self._path, "rb") as file:
+            file.seek(self._offset)
+            while self._offset < until:
+                data = file.read(min(_CHUNK_BYTES, until - self._offset))
+                if not data:
+                    break
+                self._offset += len(data)
+                self._write_readings(self._reader.feed(data.decode(errors="replace")))
+
+    def _write_readings(self, readings: list[ConsoleReading]) -> None:
+        rows, series, now = [], dict[str, list[list[object]]](), time.time()
+        for reading in readings:
+            step = reading.step or 0
+            if reading.episodic_return is not None and math.isfinite(reading.episodic_return):
+                self._episodes += 1
+                rows.append([self._episodes, 0, step, now, reading.episodic_return, reading.episodic_length or 0])
+            for tag, value in reading.scalars.items():
+                series.setdefault(tag, []).append([step, now, value if math.isfinite(value) else None])
+        if not readings:
+            return
+        if self._journal is None:
+            self._journal = Journal(self._own)
+        if rows:
+            self._journal.append("episodes", rows=rows)
+        if series:
+            self._journal.append("metrics", series=series)
+        last = readings[-1]
+        self._journal.append("progress", global_step=last.step or 0, total_timesteps=last.total_timesteps)
+
+
+def _size(path: os.PathLike[str]) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

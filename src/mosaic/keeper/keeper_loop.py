@@ -1,0 +1,235 @@
+"""The keeper's loop: reap, listen, decide, signal, measure, about ten times a second."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+from types import FrameType
+
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.processes import identify, own_identity
+from mosaic.journal import Follower, Journal
+from mosaic.keeper.console_metrics import ConsoleMetrics
+from mosaic.keeper.gpus import GpuMonitor, can_see_gpus
+from mosaic.keeper.launch_spec import LaunchMalformed, LaunchSpec, parse_launch
+from mosaic.keeper.reports import ReportQueue, try_fsync
+from mosaic.keeper.sidecar_launcher import SidecarLaunch, SidecarStartError
+from mosaic.keeper.stderr_tail import read_last_words
+from mosaic.keeper.tree import PROC, TreeUsage, anonymous_memory_mb, read_memory, read_tree
+from mosaic.keeper.warden import SAMPLE_FIRST_S, Order, Warden, next_sample_s
+from mosaic.keeper.worker import (
+    WorkerStartError,
+    become_subreaper,
+    is_process_group_alive,
+    signal_process,
+    signal_tree,
+    start_worker,
+)
+
+_TICK_S = 0.1
+_MEMORY_CHECK_S = 0.5
+_FINAL_WRITE_TIMEOUT_S = 60.0
+_MAXRSS_MB = 2**20 if sys.platform == "darwin" else 2**10
+
+
+class SignalWakeup:
+    """Sleeps until a signal arrives: a child has ended, or the keeper is told to end.
+
+    Handlers, not SIG_IGN: an ignored signal would stay ignored in the worker.
+    """
+
+    def __init__(self) -> None:
+        self.is_terminate_requested = False
+        self._reader, writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, self._ignore)
+        signal.signal(signal.SIGTERM, self._terminate)
+
+    def sleep(self, seconds: float) -> None:
+        if select.select([self._reader], [], [], seconds)[0]:
+            os.read(self._reader, 4096)
+
+    def _ignore(self, number: int, frame: FrameType | None) -> None:
+        pass
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        self.is_terminate_requested = True
+
+
+class Keeper:
+    """One worker, from its start to the end of the last process it leaves."""
+
+    def __init__(self, launch: LaunchSpec, folder: RunFolder, reports: ReportQueue, wakeup: SignalWakeup) -> None:
+        self._folder = folder
+        self._stderr_log = folder.stderr_log(launch["log_name"])
+        self._reports = reports
+        self._wakeup = wakeup
+        self._inbox = Follower(folder.inbox, launch["inbox_offset"])
+        self._console = ConsoleMetrics(folder, launch["log_name"]) if launch.get("reads_console") else None
+        self._gpus = GpuMonitor()
+        self._worker_pid, self._stderr_begin = start_worker(launch, folder)
+        self._started = time.monotonic()
+        self._warden = Warden(launch["limits"], launch["grace_s"], self._started)
+        self._has_memory_limit = launch["limits"]["memory_mb"] is not None
+        self._status: int | None = None
+        self._duration_s = 0.0
+        self._peak_mb = 0.0
+        self._main_shared_mb = 0.0
+        self._sampled_at, self._sampled_cpu_s = self._started, 0.0
+        self._sample_at = self._started + SAMPLE_FIRST_S
+        self._memory_check_at = self._started
+        reports.report("worker_started", process=identify(self._worker_pid))
+        if can_see_gpus(launch["env"]):
+            self._gpus.start()
+
+    def run(self) -> None:
+        """Returns when the whole tree is gone."""
+        fault = ""
+        while self._has_processes_left():
+            try:
+                self._tick(time.monotonic())
+            except Exception:  # A worker without its keeper is the worse fault: say it once and go on.
+                if fault != (fault := traceback.format_exc()):
+                    _print_error(fault)
+            self._wakeup.sleep(_TICK_S)
+        if self._console is not None:
+            self._console.close()
+        self._reports.report("exited", **self._exit_report())
+
+    def _tick(self, now: float) -> None:
+        if self._wakeup.is_terminate_requested:
+            self._execute_orders(self._warden.terminate(now))
+        self._read_inbox(now)
+        self._execute_orders(self._warden.due_orders(now))
+        self._reports.flush()
+        if self._console is not None:
+            self._console.poll(now)
+        if now >= self._sample_at:
+            self._sample_at = now + next_sample_s(now - self._started)
+            self._sample(now, self._read(now))
+        elif self._has_memory_limit and now >= self._memory_check_at:
+            self._read(now)
+
+    def _read_inbox(self, now: float) -> None:
+        with suppress(OSError):  # It is read again at the next tick.
+            for line in self._inbox.read():
+                self._execute_orders(
+                    self._warden.handle_command(line.body["kind"], line.body.get("by_signal") is True, now)
+                )
+
+    def _execute_orders(self, orders: list[Order]) -> None:
+        for order in orders:
+            if order.is_for_tree:
+                signal_tree(self._worker_pid, order.signal)
+            elif self._status is None:
+                signal_process(self._worker_pid, order.signal)
+            if order.event == "escalated":
+                self._reports.report("escalated", signal=order.signal.name, cause=self._warden.cause)
+            elif order.event:
+                self._reports.report(order.event)
+
+    def _has_processes_left(self) -> bool:
+        """Takes in everybody who has ended, adopted orphans too."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return is_process_group_alive(self._worker_pid)
+            if pid == 0:
+                return True
+            if pid == self._worker_pid:
+                now = time.monotonic()
+                self._status = os.waitstatus_to_exitcode(status)
+                self._duration_s = now - self._started
+                self._peak_mb = max(self._peak_mb, usage.ru_maxrss / _MAXRSS_MB - self._main_shared_mb)
+                self._read_inbox(now)  # The worker may have obeyed a stop before we saw it.
+                self._warden.on_main_exited(now)
+
+    def _read(self, now: float) -> TreeUsage:
+        self._memory_check_at = now + _MEMORY_CHECK_S
+        reading = read_tree(PROC, os.getpid())
+        if self._status is None:
+            self._main_shared_mb = read_memory(PROC, self._worker_pid).shared_mb or self._main_shared_mb
+        self._peak_mb = max(self._peak_mb, reading.private_mb)
+        # The cheap figure counts what a fork shares once for each process, so the exact one has the last word.
+        if self._warden.exceeds_memory(reading.private_mb):
+            exact_mb = anonymous_memory_mb(PROC, os.getpid())
+            if self._warden.exceeds_memory(exact_mb):
+                self._execute_orders(self._warden.kill_for_memory(now))
+        return reading
+
+    def _sample(self, now: float, reading: TreeUsage) -> None:
+        used_s, passed_s = reading.cpu_s - self._sampled_cpu_s, now - self._sampled_at
+        self._sampled_at, self._sampled_cpu_s = now, reading.cpu_s
+        self._reports.report_if_possible(
+            "sample",
+            cpu_percent=round(max(0.0, 100 * used_s / passed_s), 1),
+            rss_mb=round(reading.private_mb, 1),
+            processes=reading.processes,
+            gpus=self._gpus.newest,
+        )
+
+    def _exit_report(self) -> dict[str, object]:
+        status = self._status
+        return {
+            "code": status if status is not None and status >= 0 else None,
+            "signal": -status if status is not None and status < 0 else None,
+            "cause": self._warden.cause,
+            "duration_s": round(self._duration_s, 3),
+            "peak_rss_mb": round(self._peak_mb, 1),
+            "limit": self._warden.limit,
+            "last_words": read_last_words(self._stderr_log, self._stderr_begin),
+        }
+
+
+def main(data: bytes) -> int:
+    """0: the end is written down. 1: it could not be. 2: the launch was malformed."""
+    try:
+        launch = parse_launch(data)
+    except LaunchMalformed as error:
+        _print_error(str(error))
+        return 2
+    alarm = SignalWakeup()
+    folder = RunFolder(launch["folder"])
+    try:
+        reports = ReportQueue(Journal(folder.keeper))
+    except OSError as error:
+        _print_error(f"The keeper's journal could not be opened, so nothing was started: {error}.")
+        return 1
+    reports.report("keeper_started", process=own_identity())
+    beside = SidecarLaunch(launch["sidecar"], folder) if "sidecar" in launch else None
+    become_subreaper()
+    try:
+        keeper = Keeper(launch, folder, reports, alarm)
+        if beside is not None:
+            _report_sidecar(beside, reports)
+        keeper.run()
+    except WorkerStartError as reason:
+        reports.report("worker_not_started", reason=str(reason))
+    is_written = reports.flush_until(_FINAL_WRITE_TIMEOUT_S)
+    try_fsync(folder.keeper)
+    if not is_written:
+        _print_error(f"The end of the run could not be written to {folder.keeper}. Is the disk full?")
+    return 0 if is_written else 1
+
+
+def _report_sidecar(sidecar: SidecarLaunch, reports: ReportQueue) -> None:
+    """A run is as good without it."""
+    try:
+        reports.report("sidecar_started", process=identify(sidecar.wait_for_pid()))
+    except SidecarStartError as reason:
+        reports.report("sidecar_not_started", reason=str(reason))
+
+
+def _print_error(text: str) -> None:
+    """Into a file, whose disk may be full too."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)

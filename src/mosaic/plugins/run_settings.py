@@ -1,0 +1,27 @@
+"""The settings of a payload, as runs are compared by them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mosaic.plugins.algorithm_schema import load_algorithms
+from mosaic.plugins.run_payloads import flatten_settings
+
+Json = dict[str, Any]
+FORM_STATE_PREFIX = "metadata.ui."
+"""What a form noted for itself; no run is different by it."""
+_CONFIG_PREFIX = "metadata.worker.config."
+
+
+def effective_settings(payload: Json) -> Json:
+    """Every setting of a payload, those that were left at their default included. Reads the workers' schemas."""
+    algorithm = load_algorithms().get(payload["metadata"]["worker"]["config"].get("algo", ""))
+    defaults = {field.name: field.default for field in algorithm.fields} if algorithm else {}
+    given = {name: value for name, value in flatten_settings(payload).items() if not name.startswith(FORM_STATE_PREFIX)}
+    return {**{name: value for name, value in defaults.items() if value is not None}, **given}
+
+
+def comparison_settings(view: Json, payload: Json) -> Json:
+    """The settings of a run by the names that people group by. A worker's defaults are known only by the run's view."""
+    known = {key: view[key] for key in ("algo", "env_id", "seed", "group") if view.get(key) is not None}
+    return known | {name.removeprefix(_CONFIG_PREFIX): value for name, value in effective_settings(payload).items()}

@@ -1,0 +1,223 @@
+"""Our own writer of TensorBoard event files: points wait in a list and are encoded in batches.
+
+An event file is a row of records: length, masked crc of the length, an `Event` protobuf, masked crc of the event.
+The few messages that we need are encoded by hand: `Event {1: wall_time, 2: step, 3: file_version, 5: summary,
+7: session_log}`, `Summary {1: value}`, `Value {1: tag, 2: simple_value, 4: image, 8: tensor, 9: metadata}`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mosaic.run.metric_buffer import MAX_BUFFERED_POINTS, Point, as_float32
+
+_PREFIX = "events.out.tfevents."
+_DT_FLOAT, _DT_STRING = 1, 7
+_SESSION_START = 1
+_SUCCESS = 1
+_RGB = 3
+
+_pack_double = struct.Struct("<d").pack
+_pack_float = struct.Struct("<f").pack
+_pack_u32 = struct.Struct("<I").pack
+_pack_u64 = struct.Struct("<Q").pack
+
+
+def _varint(number: int) -> bytes:
+    number &= (1 << 64) - 1
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """A length-delimited field: text, bytes or a message."""
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def _masked_crc(crc: int) -> bytes:
+    return _pack_u32(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _record(event: bytes) -> bytes:
+    from google_crc32c import value as crc32c
+
+    length = _pack_u64(len(event))
+    return b"".join((length, _masked_crc(crc32c(length)), event, _masked_crc(crc32c(event))))
+
+
+def _event(at: float, step: int, content: bytes) -> bytes:
+    return b"\x09" + _pack_double(at) + b"\x10" + _varint(step) + content
+
+
+def _text_summary(tag: str, text: str) -> bytes:
+    """As the text plugin wants it: a string tensor of one element."""
+    metadata = _field(1, _field(1, b"text") + _field(2, b""))
+    shape = _field(2, b"\x08\x01")
+    tensor = b"\x08" + _varint(_DT_STRING) + _field(2, shape) + _field(8, text.encode())
+    value = _field(1, f"{tag}/text_summary".encode()) + _field(8, tensor) + _field(9, metadata)
+    return _field(5, _field(1, value))
+
+
+def _image_summary(tag: str, encoded: bytes, width: int, height: int) -> bytes:
+    image = b"\x08" + _varint(height) + b"\x10" + _varint(width) + b"\x18" + _varint(_RGB) + _field(4, encoded)
+    return _field(5, _field(1, _field(1, tag.encode()) + _field(4, image)))
+
+
+def _hparams_summary(name: str, number: int, message: bytes) -> bytes:
+    """As the hparams plugin wants it: `HParamsPluginData {3: session_start_info, 4: session_end_info}` as metadata of a
+    tensor that says nothing."""
+    metadata = _field(1, _field(1, b"hparams") + _field(2, _field(number, message)))
+    tensor = b"\x08" + _varint(_DT_FLOAT) + _field(2, _field(2, b"\x08\x01")) + _field(5, _pack_float(0.0))
+    value = _field(1, f"_hparams_/{name}".encode()) + _field(8, tensor) + _field(9, metadata)
+    return _field(5, _field(1, value))
+
+
+def _session_start(values: Mapping[str, object], at: float) -> bytes:
+    """`SessionStartInfo {1: hparams by name, 5: start_time_secs}`."""
+    entries = (_field(1, _field(1, name.encode()) + _field(2, _json_value(value))) for name, value in values.items())
+    return b"".join(entries) + b"\x29" + _pack_double(at)
+
+
+def _json_value(value: object) -> bytes:
+    """`google.protobuf.Value`. The plugin knows numbers, texts and truths; all else is shown as text."""
+    if isinstance(value, bool):
+        return b"\x20" + _varint(value)
+    if isinstance(value, (int, float)):
+        return b"\x11" + _pack_double(value)
+    return _field(3, str(value).encode())
+
+
+class EventWriter:
+    """One event file. Nothing touches the disk before `flush`; what a full disk refuses waits for the next one."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._pending: list[Point | bytes] = []
+        self._file: int | None = None
+        self._opened_at = time.time()
+        self._tag_heads: dict[str, bytes] = {}
+        self._length_heads: dict[int, bytes] = {}
+
+    def add_scalar(self, tag: str, value: float, step: int, at: float | None = None) -> None:
+        self._pending.append((tag, step, time.time() if at is None else at, as_float32((value,))[0]))
+
+    def add_points(self, points: Iterable[Point]) -> None:
+        """Scalars that are rounded to float32 already."""
+        self._pending.extend(points)
+
+    def add_text(self, tag: str, text: str, step: int, at: float | None = None) -> None:
+        moment = time.time() if at is None else at
+        self._pending.append(_record(_event(moment, step, _text_summary(tag, text))))
+
+    def add_image(self, tag: str, encoded: bytes, width: int, height: int, step: int) -> None:
+        """A picture as a browser takes it; a GIF moves in TensorBoard, too."""
+        self._pending.append(_record(_event(time.time(), step, _image_summary(tag, encoded, width, height))))
+
+    def start_hparams_session(self, values: Mapping[str, object]) -> None:
+        """The run's row in the hparams tab. Its metrics are the scalars."""
+        at = time.time()
+        summary = _hparams_summary("session_start_info", 3, _session_start(values, at))
+        self._pending.append(_record(_event(at, 0, summary)))
+
+    def end_hparams_session(self) -> None:
+        """TensorBoard believes the first end that it reads, so only the one that nothing can follow is told."""
+        at = time.time()
+        summary = _hparams_summary("session_end_info", 4, b"\x08" + _varint(_SUCCESS) + b"\x11" + _pack_double(at))
+        self._pending.append(_record(_event(at, 0, summary)))
+
+    def purge_from_step(self, step: int) -> None:
+        """TensorBoard drops every earlier point from `step` on."""
+        self._pending.append(_record(_event(time.time(), step, _field(7, b"\x08" + _varint(_SESSION_START)))))
+
+    def flush(self) -> None:
+        """Whole or not at all: on OSError everything still waits, up to a bound."""
+        if self._file is None:
+            self._file = self._new_file()
+        if not self._pending:
+            return
+        batch = self._pending[:]
+        data = self._encode(batch)
+        end = os.lseek(self._file, 0, os.SEEK_END)
+        if end == 0:
+            data = _record(b"\x09" + _pack_double(self._opened_at) + _field(3, b"brain.Event:2")) + data
+        try:
+            if os.write(self._file, data) != len(data):
+                raise OSError(f"{self.folder}: the events could not be written whole. Is the disk full?")
+        except OSError:
+            os.ftruncate(self._file, end)
+            del self._pending[: max(0, len(self._pending) - MAX_BUFFERED_POINTS)]
+            raise
+        del self._pending[: len(batch)]
+
+    def sync(self) -> None:
+        """What was flushed survives a loss of power."""
+        if self._file is not None:
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        try:
+            self.flush()
+        finally:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def _new_file(self) -> int:
+        """A name that sorts behind those that are there: TensorBoard reads the files in that order."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        second = int(self._opened_at)
+        for path in self.folder.glob(_PREFIX + "*"):
+            stamp = path.name.removeprefix(_PREFIX).partition(".")[0]
+            if stamp.isdecimal():
+                second = max(second, int(stamp) + 1)
+        name = f"{_PREFIX}{second:010d}.{socket.gethostname()}.{os.getpid()}.0"
+        return os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def _encode(self, batch: list[Point | bytes]) -> bytes:
+        # Some million scalars a run go through this loop: what repeats (tag, length, step) is encoded once.
+        from google_crc32c import value as crc32c
+
+        out: list[bytes] = []
+        add = out.append
+        last_step = -1
+        step_field = b""
+        for item in batch:
+            if isinstance(item, bytes):
+                add(item)
+                continue
+            tag, step, at, value = item
+            if step != last_step:
+                step_field, last_step = b"\x10" + _varint(step), step
+            try:
+                tag_head = self._tag_heads[tag]
+            except KeyError:
+                tag_head = self._tag_heads[tag] = _scalar_head(tag)
+            event = b"".join((b"\x09", _pack_double(at), step_field, tag_head, _pack_float(value)))
+            length = len(event)
+            try:
+                add(self._length_heads[length])
+            except KeyError:
+                head = _pack_u64(length)
+                head += _masked_crc(crc32c(head))
+                self._length_heads[length] = head
+                add(head)
+            add(event)
+            crc = crc32c(event)
+            add(_pack_u32(((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF))
+        return b"".join(out)
+
+
+def _scalar_head(tag: str) -> bytes:
+    """Everything of a scalar's summary that stands before its four bytes of value."""
+    name = _field(1, tag.encode()) + b"\x15"
+    value = b"\x0a" + _varint(len(name) + 4) + name
+    return b"\x2a" + _varint(len(value) + 4) + value

@@ -1,0 +1,56 @@
+"""Taking secrets out of what a user submits, before anything of it is written, judged or told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from mosaic.secrets.secret_store import add_secret, is_reference, reference
+
+_SECRET_KEY_ENDINGS = ("apikey", "password", "passwd", "secret", "token")
+_PROXY_KEY_ENDING = "proxy"
+ReplaceSecret = Callable[[str, str], str]
+"""The name of a secret and its value; what to write instead."""
+
+
+def redact_secrets(data: Any) -> Any:
+    """A copy with references in place of secrets. Nothing is stored: this is for those who only look."""
+    return _replace_secrets(data, lambda name, value: reference(name))
+
+
+def store_secrets(data: Any) -> Any:
+    """A copy with references in place of secrets, which are in the store from now on."""
+    return _replace_secrets(data, add_secret)
+
+
+def _replace_secrets(data: Any, replace: ReplaceSecret, key: str = "") -> Any:
+    if isinstance(data, dict):
+        return {name: _replace_secrets(value, replace, str(name)) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_replace_secrets(value, replace, key) for value in data]
+    if isinstance(data, str) and is_secret(key, data):
+        return replace(_secret_name(key), data)
+    return data
+
+
+def is_secret(key: str, value: str) -> bool:
+    """By the name of its key; of a proxy's address, when it holds a password."""
+    if not value.strip() or is_reference(value):
+        return False
+    word = re.sub(r"[^a-z0-9]", "", key.lower())
+    if word.endswith(_PROXY_KEY_ENDING):
+        return has_password(value)
+    return word.endswith(_SECRET_KEY_ENDINGS)
+
+
+def has_password(address: str) -> bool:
+    try:
+        return urlsplit(address if "//" in address else f"//{address}").password is not None
+    except ValueError:  # no address at all, so nobody knows what it holds
+        return "@" in address
+
+
+def _secret_name(key: str) -> str:
+    return re.sub(r"[^a-z0-9_.-]+", "_", key.lower()).lstrip("_.-0123456789")[:70] or "secret"

@@ -1,0 +1,114 @@
+"""What a payload asks to be tracked. No I/O."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mosaic.contracts.payload import Payload
+from mosaic.plugins import discover_workers
+
+DEFAULT_PROJECT = "mosaic"
+MONITOR_VARIABLE = "WANDB_MONITOR_GYM"
+"""W&B's own name for logging videos. Its hook into gym is never used: it breaks the closing of environments."""
+_FALSE_VALUES = ("0", "false", "no", "off")
+_MAX_TAG_CHARS = 64
+_HIDDEN_PREFIXES = ("wandb_", "hf_", "track_", "upload_")
+"""Extras that say how a run is tracked are no settings of it."""
+
+
+@dataclass(frozen=True)
+class TrackedRunInfo:
+    """What every tracker is told of a run when it starts."""
+
+    run_id: str
+    name: str
+    project: str
+    entity: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: str | None = None
+    job_type: str = "train"
+    config: dict[str, Any] = field(default_factory=dict)
+    started_at: float | None = None
+    has_videos: bool = True
+    """Whether the run's videos are wanted, too."""
+
+
+@dataclass(frozen=True)
+class TrackingRequest:
+    wandb: TrackedRunInfo | None = None
+    trackio: TrackedRunInfo | None = None
+
+    def __bool__(self) -> bool:
+        return self.wandb is not None or self.trackio is not None
+
+
+def parse_tracking_request(
+    payload: Payload, run_id: str, environ: Mapping[str, str] = os.environ, started_at: float | None = None
+) -> TrackingRequest:
+    """`extras.track_wandb` and `artifacts.wandb.enabled` mean the same."""
+    config = payload.metadata.worker.config
+    extras = worker_extras(payload)
+    wandb, trackio = payload.artifacts.wandb, payload.artifacts.trackio
+    common: dict[str, Any] = {
+        "run_id": run_id,
+        "group": payload.metadata.group,
+        "tags": tuple(tag[:_MAX_TAG_CHARS] for tag in payload.metadata.tags),
+        "notes": payload.metadata.notes,
+        "job_type": "eval" if extras.get("mode") == "policy_eval" else "train",
+        "config": flatten_config(config),
+        "started_at": started_at,
+        "has_videos": environ.get(MONITOR_VARIABLE, "").strip().lower() not in _FALSE_VALUES,
+    }
+    name = payload.run_name or _default_name(config, run_id)
+    for_wandb = for_trackio = None
+    if wandb.enabled or extras.get("track_wandb") is True:
+        for_wandb = TrackedRunInfo(
+            name=wandb.run_name or extras.get("wandb_run_name") or name,
+            project=wandb.project
+            or extras.get("wandb_project_name")
+            or environ.get("WANDB_PROJECT")
+            or DEFAULT_PROJECT,
+            entity=wandb.entity or extras.get("wandb_entity") or environ.get("WANDB_ENTITY") or None,
+            **common,
+        )
+    if trackio.enabled:
+        for_trackio = TrackedRunInfo(name=name, project=trackio.project or DEFAULT_PROJECT, **common)
+    return TrackingRequest(for_wandb, for_trackio)
+
+
+def is_user_program(payload: Payload) -> bool:
+    """Whether it is a program of the user's, which tracks itself if it wants to be tracked."""
+    choice = payload.metadata.worker
+    known = discover_workers().get(choice.id)
+    return known is not None and any(_has_path(choice.config, key.split(".")) for key in known.programs)
+
+
+def _has_path(config: Any, path: list[str]) -> bool:
+    for key in path:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config is not None
+
+
+def worker_extras(payload: Payload) -> dict[str, Any]:
+    extras = payload.metadata.worker.config.get("extras")
+    return extras if isinstance(extras, dict) else {}
+
+
+def flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A worker's config as one flat table, without what is about tracking, keys and proxies."""
+    flat = {name: value for name, value in config.items() if name != "extras" and value is not None}
+    extras = config.get("extras")
+    if isinstance(extras, Mapping):
+        flat |= {name: value for name, value in extras.items() if name != "algo_params"}
+        flat |= extras.get("algo_params") or {}
+    return {name: value for name, value in flat.items() if not name.startswith(_HIDDEN_PREFIXES)}
+
+
+def _default_name(config: Mapping[str, Any], run_id: str) -> str:
+    """As CleanRL names its runs, with our id in place of the time."""
+    words = [str(config[key]) for key in ("env_id", "algo", "seed") if config.get(key) is not None]
+    return "__".join([*words, run_id[-6:]])

@@ -1,0 +1,82 @@
+"""Tables of the index, and how a damaged or outdated file is put aside."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+VERSION = 1
+
+TABLES = """
+CREATE TABLE run (
+    id INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL UNIQUE,
+    record TEXT NOT NULL,               -- the record as JSON
+    record_mtime INTEGER NOT NULL,      -- of record.json when it was read or written, in ns
+    stage TEXT NOT NULL, outcome TEXT, algo TEXT, env_id TEXT, run_group TEXT, is_archived INTEGER NOT NULL,
+    global_step INTEGER, sps REAL, total_timesteps INTEGER,
+    mean_return REAL, episodes INTEGER NOT NULL DEFAULT 0,
+    heard_at REAL,                      -- last sign of progress
+    hardware TEXT, checkpoint_step INTEGER
+);
+CREATE INDEX run_by_stage ON run (stage);
+CREATE TABLE source (                   -- how far each file of a run has been read
+    run INTEGER NOT NULL, name TEXT NOT NULL, offset INTEGER NOT NULL, garbage INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (run, name)
+) WITHOUT ROWID;
+CREATE TABLE event (                    -- where each event's line stands; the daemon's own have no file
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    run INTEGER NOT NULL, source TEXT NOT NULL, seq INTEGER NOT NULL, at REAL NOT NULL, kind TEXT NOT NULL,
+    begin INTEGER, length INTEGER, body TEXT,
+    UNIQUE (run, source, seq)
+);
+CREATE TABLE tag (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE point (
+    run INTEGER NOT NULL, tag INTEGER NOT NULL, n INTEGER NOT NULL, step INTEGER NOT NULL, at REAL NOT NULL, value REAL,
+    PRIMARY KEY (run, tag, n)
+) WITHOUT ROWID;
+CREATE TABLE episode (
+    run INTEGER NOT NULL, number INTEGER NOT NULL, env INTEGER NOT NULL, step INTEGER NOT NULL, at REAL NOT NULL,
+    episodic_return REAL, length INTEGER NOT NULL,  -- a return that is not finite is null
+    PRIMARY KEY (run, number)
+) WITHOUT ROWID;
+"""
+
+
+def open_index(path: Path) -> tuple[sqlite3.Connection, str | None]:
+    """The index, and a sentence where it had to be begun anew. A bad file is kept beside it, never overwritten."""
+    said = None
+    connection: sqlite3.Connection | None = None
+    try:
+        connection = _connect(path)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == VERSION and connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok":
+            return connection, None
+        if version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            _create(connection)
+            return connection, None
+        said = "damaged" if version == VERSION else f"of another version ({version}, expected {VERSION})"
+    except sqlite3.DatabaseError as error:
+        said = f"damaged ({error})"
+    if connection is not None:
+        connection.close()
+    aside = path.with_name(f"{path.name}.bad-{time.time_ns()}")
+    for suffix in ("", "-wal", "-shm"):
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            file.rename(aside.with_name(aside.name + suffix))
+    connection = _connect(path)
+    _create(connection)
+    return connection, f"The index was {said}; it is kept as {aside.name}"
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+    return connection
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version={VERSION}; COMMIT;")

@@ -1,0 +1,59 @@
+"""Who may come in: every call proves that it knows the token. Checked before anything of the call is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import grpc
+import structlog
+
+from mosaic.contracts.auth_proof import PROOF_KEY, TOKEN_KEY, constant_time_equals
+
+log = structlog.get_logger("mosaic.trainer.auth")
+
+IDENTIFY_METHOD = "/mosaic.v1.Trainer/Identify"
+
+
+if TYPE_CHECKING:  # generic in the stubs only
+    Handler: TypeAlias = grpc.RpcMethodHandler[Any, Any]
+    Interceptor: TypeAlias = grpc.ServerInterceptor[Any, Any]
+else:
+    Interceptor = grpc.ServerInterceptor
+
+
+class TokenInterceptor(Interceptor):
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def intercept_service(
+        self, continuation: Callable[[grpc.HandlerCallDetails], Handler | None], details: Any
+    ) -> Handler | None:
+        given = {key: value for key, value in details.invocation_metadata if isinstance(value, str)}
+        # Identify carries a proof instead of the token; the method itself checks it against the nonce.
+        if constant_time_equals(given.get(TOKEN_KEY, ""), self._token) or (
+            details.method == IDENTIFY_METHOD and given.get(PROOF_KEY)
+        ):
+            return continuation(details)
+        log.warning("call_refused", method=details.method, has_token=TOKEN_KEY in given)
+        return _refusing_handler(continuation(details))
+
+
+def _abort_unauthenticated(_: Any, context: grpc.ServicerContext) -> Any:
+    context.abort(
+        grpc.StatusCode.UNAUTHENTICATED, "IdentityFailed: this daemon answers only to its own workspace's token."
+    )
+
+
+def _refusing_handler(handler: Handler | None) -> Handler:
+    """A refusal of the same shape as the method that was called."""
+    if handler is not None and handler.request_streaming:
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+        return make(_abort_unauthenticated)
+    if handler is not None and handler.response_streaming:
+        return grpc.unary_stream_rpc_method_handler(_abort_unauthenticated)
+    return grpc.unary_unary_rpc_method_handler(_abort_unauthenticated)

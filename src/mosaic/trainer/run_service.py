@@ -1,0 +1,288 @@
+"""What clients may ask for. Checks first, then the change, under the lock; waiting never happens under it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from mosaic.contracts.commands import PAUSE, RESUME, STOP
+from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed
+from mosaic.contracts.files import write_json, write_text
+from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.model import format_validation_error, parse_contract
+from mosaic.contracts.payload import Metadata, Payload, Schedule
+from mosaic.contracts.script_config import ScriptConfig
+from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
+from mosaic.journal import Journal
+from mosaic.plugins import get_worker as worker_named
+from mosaic.secrets import redact_secrets, store_secrets
+from mosaic.trainer.checkers import Checkers
+from mosaic.trainer.lifecycle import Requeued, StopRequested, advance
+from mosaic.trainer.records import Records, summary_fields
+from mosaic.trainer.scheduler import Slots
+
+View = dict[str, Any]
+
+
+class RunService:
+    def __init__(self, records: Records, checkers: Checkers, slots: Slots, wake: Callable[[], None]) -> None:
+        self._records = records
+        self._checkers = checkers
+        self._slots = slots
+        self._wake = wake
+
+    # --- submitting
+
+    def check(self, text: str, has_environment: bool = False) -> dict[str, Any]:
+        """The verdict on a payload: its contract's first, then the worker's own."""
+        payload = Payload.parse(redact_secrets(_parse_json(text)))
+        _check_programs(payload, has_environment)
+        verdict = self._verdict(payload)
+        if isinstance(summary := verdict.get("summary"), dict):  # the worker itself answers with one thread
+            summary["threads"] = self._with_cpus(payload, summary.get("cpus")).resources.cpus or 1
+        return verdict
+
+    def _verdict(self, payload: Payload) -> dict[str, Any]:
+        gpus = payload.resources.gpus
+        if gpus.mandatory and gpus.requested > self._slots.gpus:
+            raise ConfigRefused(
+                f"LOG705 resources.gpus: {gpus.requested} are mandatory and this machine has {self._slots.gpus}. "
+                "Ask for fewer, or set resources.gpus.mandatory to false."
+            )
+        worker = worker_named(payload.metadata.worker.id)
+        return self._checkers.check(worker.id, payload.to_json())
+
+    def submit(self, text: str, environment: Mapping[str, str] | None = None) -> View:
+        """`environment` is the caller's own, for its own programs. It is kept in memory until the run is started."""
+        data = _parse_json(text)
+        payload = Payload.parse(redact_secrets(data))
+        _check_programs(payload, bool(environment))
+        verdict = self._verdict(payload)
+        payload = Payload.parse(store_secrets(data))  # not earlier: what is refused leaves nothing behind
+        record, folder = self._create_run_folder(payload, verdict.get("summary") or {})
+        with self._records.lock:
+            if environment:
+                self._records.environments[record.run_id] = _without_ld_variables(environment)
+            self._records.put(record)
+        self._wake()
+        return self._records.view(folder.run_id)
+
+    def _create_run_folder(self, payload: Payload, summary: dict[str, Any]) -> tuple[RunRecord, RunFolder]:
+        """The folder of an accepted run, made elsewhere and renamed, so that there is never half of one."""
+        workspace = self._records.workspace
+        with self._records.lock:
+            run_id = self._records.new_id()
+        now = time.time()
+        payload = self._with_cpus(payload, summary.get("cpus"))
+        # What the config leaves to the worker's defaults is taken from the worker's own verdict.
+        settings = summary.get("settings") if isinstance(summary.get("settings"), dict) else {}
+        config = {**(settings or {}), **{k: v for k, v in payload.metadata.worker.config.items() if v is not None}}
+        record = RunRecord(
+            run_id=run_id,
+            worker=payload.metadata.worker.id,
+            run_name=payload.run_name,
+            group=payload.metadata.group,
+            tags=payload.metadata.tags,
+            notes=payload.metadata.notes,
+            priority=payload.schedule.priority,
+            cpus=payload.resources.cpus or 1,
+            gpus=min(payload.resources.gpus.requested, self._slots.gpus),
+            submitted_at=now,
+            queued_at=now,
+            story=(HistoryEntry(at=now, stage=Stage.QUEUED, message="It was accepted and waits for a slot."),),
+            **summary_fields(config),
+        )
+        making = workspace.runs / f".making-{run_id}"
+        (making / "logs").mkdir(parents=True)
+        workspace.configs.mkdir(parents=True, exist_ok=True)
+        data = payload.to_json()
+        write_json(making / "config.json", data)
+        write_text(making / "record.json", record.model_dump_json(indent=2) + "\n")
+        (making / "inbox.jsonl").touch()
+        write_json(workspace.payload_copy(run_id, record.kind == "policy_eval"), data)
+        folder = workspace.run(run_id)
+        making.rename(folder.path)
+        return record, folder
+
+    def _with_cpus(self, payload: Payload, suggested_cpus: object) -> Payload:
+        """Where none are named, as many threads as the worker says that pay. From now on they belong to the config."""
+        if payload.resources.cpus is not None or not isinstance(suggested_cpus, int) or suggested_cpus < 2:
+            return payload
+        resources = payload.resources.model_copy(update={"cpus": min(suggested_cpus, self._slots.cpus)})
+        return payload.model_copy(update={"resources": resources})
+
+    # --- steering
+
+    def cancel(self, reference: str) -> View:
+        with self._records.lock:
+            record = self._resolve_record(reference)
+            if record.stage is Stage.FINISHED:
+                raise NotAllowed(f"Run {record.run_id} has already ended: {record.outcome}.")
+            if record.stage is not Stage.STOPPING:
+                if record.holds_slot:
+                    self._send_command(record, STOP)
+                self._records.put(advance(record, StopRequested(at=time.time())))
+        self._wake()
+        return self._records.view(record.run_id)
+
+    def pause(self, reference: str) -> View:
+        with self._records.lock:
+            record = self._resolve_record(reference)
+            if record.stage is Stage.PAUSED:
+                raise NotAllowed(f"Run {record.run_id} is paused already. Let it go on: mosaic resume {record.run_id}")
+            if record.stage is not Stage.RUNNING:
+                raise NotAllowed(f"Run {record.run_id} is {_status(record)}; only a running one can be paused.")
+            self._send_command(record, PAUSE, by_signal="pause" not in record.capabilities)
+        self._wake()
+        return self._records.view(record.run_id)
+
+    def resume(self, reference: str, total_timesteps: int | None) -> View:
+        """A paused run goes on; one that has ended goes on from its last good checkpoint, in the same folder."""
+        record = self._resolve_record(reference)
+        if record.is_active:
+            with self._records.lock:
+                record = self._resolve_record(record.run_id)
+                if record.stage is not Stage.PAUSED:
+                    raise NotAllowed(f"Run {record.run_id} is {_status(record)} already.")
+                if total_timesteps is not None:
+                    raise NotAllowed("The steps of a paused run cannot be changed; extend it when it has ended.")
+                self._send_command(record, RESUME, by_signal="pause" not in record.capabilities)
+        else:
+            self._requeue_from_checkpoint(record, total_timesteps)
+        self._wake()
+        return self._records.view(record.run_id)
+
+    def _requeue_from_checkpoint(self, record: RunRecord, total_timesteps: int | None) -> None:
+        folder = self._records.folder(record.run_id)
+        reached = self._records.index.get_progress(record.run_id).global_step or 0
+        if record.outcome is Outcome.SUCCEEDED and total_timesteps is None:
+            raise NotAllowed(
+                f"Run {record.run_id} has done all its {reached:,} steps. "
+                f"Extend it: mosaic resume {record.run_id} --total-timesteps {max(2 * reached, 1)}"
+            )
+        if record.kind != "train" or record.outcome is Outcome.REJECTED or not _has_checkpoint(folder):
+            raise NotAllowed(
+                f"Run {record.run_id} has no checkpoint to go on from. Start it anew: mosaic resubmit {record.run_id}"
+            )
+        if total_timesteps is not None and total_timesteps <= reached and record.outcome is Outcome.SUCCEEDED:
+            raise BadInput(f"total_timesteps: {total_timesteps:,} is not more than the {reached:,} steps it has done.")
+        data = json.loads(folder.config.read_text())
+        if total_timesteps is not None:
+            data["metadata"]["worker"]["config"]["total_timesteps"] = total_timesteps
+        self._verdict(Payload.parse(data))
+        with self._records.lock:
+            record = self._resolve_record(record.run_id)
+            if record.is_active:
+                raise NotAllowed(f"Run {record.run_id} is {_status(record)} already.")
+            if total_timesteps is not None:
+                write_json(folder.config, data)
+                write_json(self._records.workspace.payload_copy(record.run_id), data)
+            self._records.put(advance(record, Requeued(at=time.time(), total_timesteps=total_timesteps)))
+
+    def _send_command(self, record: RunRecord, command: str, **facts: Any) -> None:
+        inbox = Journal(self._records.folder(record.run_id).inbox)
+        inbox.append(command, **facts)
+        inbox.close()
+
+    # --- notes, archive, trash
+
+    def annotate(
+        self,
+        reference: str,
+        add: list[str],
+        remove: list[str],
+        notes: str | None,
+        is_archived: bool | None,
+        priority: int | None = None,
+    ) -> View:
+        with self._records.lock:
+            record = self._resolve_record(reference)
+            tags = tuple(dict.fromkeys([*(tag for tag in record.tags if tag not in remove), *add]))
+            choice = {"id": record.worker, "config": {}}
+            checked = parse_contract(Metadata, {"worker": choice, "tags": tags, "notes": notes}, "The note was")
+            if is_archived and record.is_active:
+                raise NotAllowed(f"Run {record.run_id} is {_status(record)}; archive it when it has ended.")
+            if priority is not None:
+                parse_contract(Schedule, {"priority": priority}, "The priority was")
+            if priority is not None and record.stage is not Stage.QUEUED:
+                raise NotAllowed(f"Run {record.run_id} is {_status(record)}; a priority is for runs that wait.")
+            changes = {
+                "priority": record.priority if priority is None else priority,
+                "tags": checked.tags,
+                "notes": record.notes if notes is None else (checked.notes or None),
+                "is_archived": record.is_archived if is_archived is None else is_archived,
+            }
+            self._records.put(record.model_copy(update=changes))
+        return self._records.view(record.run_id)
+
+    def delete(self, reference: str) -> View:
+        """To the trash, from where `mosaic import` brings it back."""
+        workspace = self._records.workspace
+        with self._records.lock:
+            record = self._resolve_record(reference)
+            if record.is_active:
+                raise NotAllowed(
+                    f"Run {record.run_id} is {_status(record)} and cannot be deleted. "
+                    f"Stop it first: mosaic cancel {record.run_id}"
+                )
+            view = self._records.view(record.run_id)
+            workspace.trash.mkdir(parents=True, exist_ok=True)
+            grave = workspace.trash / record.run_id
+            if grave.exists():
+                shutil.rmtree(grave)
+            self._records.folder(record.run_id).path.rename(grave)
+            self._records.index.delete_run(record.run_id)
+        self._records.notify_watchers()
+        return {**view, "run_dir": str(grave)}
+
+    def _resolve_record(self, reference: str) -> RunRecord:
+        return self._records.get(self._records.resolve(reference))
+
+
+def _check_programs(payload: Payload, has_environment: bool) -> None:
+    """A config that came from elsewhere does not choose which program is run."""
+    choice = payload.metadata.worker
+    worker = worker_named(choice.id)
+    for key in worker.programs:
+        if _value_at(choice.config, key.split(".")) is not None and not has_environment:
+            raise ConfigRefused(
+                f"LOG705 metadata.worker.config.{key}: a submitted config may not choose a program to run. "
+                "Name it on the command line: mosaic run -- python script.py, or mosaic train ALGORITHM --cleanrl PATH"
+            )
+    if worker.has_own_command:
+        try:
+            ScriptConfig.model_validate(choice.config)
+        except ValidationError as error:
+            said = format_validation_error(error, "metadata.worker.config")
+            raise ConfigRefused(f"LOG705 The config was refused: {said}") from None
+
+
+def _value_at(config: Any, path: list[str]) -> Any:
+    for key in path:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config
+
+
+def _without_ld_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The caller's environment without what would load libraries of its choice into the keeper's tree."""
+    return {name: value for name, value in environment.items() if not name.startswith("LD_")}
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigRefused(f"LOG705 The config is no JSON: {error}.") from None
+
+
+def _status(record: RunRecord) -> str:
+    return str(record.outcome or record.stage)
+
+
+def _has_checkpoint(folder: RunFolder) -> bool:
+    return folder.checkpoints.is_dir() and any(path.name.isdigit() for path in folder.checkpoints.iterdir())
