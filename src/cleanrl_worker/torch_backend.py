@@ -155,7 +155,7 @@ class InferenceStep:
         state_tensors: Callable[[], Iterable[Tensor]] = lambda: (),
         extra_inputs: Sequence[tuple[Tensor, Tensor]] = (),
     ) -> None:
-        """`state_tensors` are what the work changes besides its outputs, `extra_inputs` what else it reads (device, host)."""
+        """`state_tensors` change during the work; `extra_inputs` are read by it, as (device, host) pairs."""
         host, said_host = (
             compute.host_buffer(*shape, dtype=dtype),
             compute.host_buffer(shape[0], outputs, dtype=torch.float32),

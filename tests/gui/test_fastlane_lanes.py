@@ -28,7 +28,7 @@ RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
 
 def source(state: str, reason: str = "") -> LaneSource:
-    return cast(LaneSource, SimpleNamespace(state=state, reason=reason, where="shared memory"))
+    return cast(LaneSource, SimpleNamespace(state=state, reason=reason, transport="shared memory"))
 
 
 @pytest.mark.parametrize(

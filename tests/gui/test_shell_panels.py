@@ -45,7 +45,7 @@ def test_the_palette_does_what_is_typed(program: Application) -> None:
 def test_the_palette_shows_keys_and_greys_what_cannot_be_done(program: Application) -> None:
     program.window.action("help.about").setEnabled(False)
     rows = {row.id: row for row in program.window.action_table}
-    object.__setattr__(rows["help.about"], "when", lambda _: False)
+    object.__setattr__(rows["help.about"], "is_enabled", lambda _: False)
     try:
         found, search = open_palette(program)
         search("about")
@@ -54,7 +54,7 @@ def test_the_palette_shows_keys_and_greys_what_cannot_be_done(program: Applicati
         search("quit")
         assert "Ctrl+Q" in found.item(0).data(Qt.ItemDataRole.UserRole)
     finally:
-        object.__setattr__(rows["help.about"], "when", lambda _: True)
+        object.__setattr__(rows["help.about"], "is_enabled", lambda _: True)
 
 
 def test_arrows_move_over_what_can_be_done(program: Application) -> None:

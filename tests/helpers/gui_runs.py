@@ -86,7 +86,7 @@ class FakeTrainer:
         self._closed.wait(60)
 
     def get(self, run: str) -> Json:
-        return self.views[run] | {"story": [{"at": 1.0, "stage": "queued", "said": "It waits."}], "attempts": []}
+        return self.views[run] | {"story": [{"at": 1.0, "stage": "queued", "message": "It waits."}], "attempts": []}
 
     def config(self, run: str) -> Json:
         return self.payload

@@ -144,7 +144,7 @@ def test_a_game_that_was_cut_short_is_valued_and_a_lost_one_is_not(
     config = config_of(name, total_timesteps=32, num_envs=2, gamma=1.0, gae_lambda=1.0)
     module = load_algorithm(name)
     found: list[Any] = []
-    kept = module.ppo_kernels.advantages
+    kept = module.ppo_kernels.gae_advantages
     steps = {"count": 0}
     step = AtariEnv.step
 

@@ -144,7 +144,7 @@ def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: st
     updates = []
 
     class Learner:
-        def describe(self, first: int) -> None:
+        def compute_target_features(self, first: int) -> None:
             pass
 
         def update(self, *rows: Any) -> None:
@@ -194,7 +194,9 @@ def test_a_game_that_was_cut_short_is_valued_and_a_lost_one_is_not(
     module = load_algorithm(name)
     found: list[Any] = []
     kernels, function = (
-        (module.value_kernels, "q_lambda_returns") if name == "pqn_atari_envpool" else (module.ppo_kernels, "advantages")
+        (module.value_kernels, "q_lambda_returns")
+        if name == "pqn_atari_envpool"
+        else (module.ppo_kernels, "gae_advantages")
     )
     kept = getattr(kernels, function)
 

@@ -109,7 +109,7 @@ def test_a_further_attempt_goes_on_in_the_same_folder_with_one_curve(trainer: Tr
     trainer.resume(run_id)
     view = ended(trainer, run_id)
     assert (view["outcome"], view["global_step"], len(view["attempts"])) == ("succeeded", 60, 2)
-    assert view["story"][-2]["said"] == f"It goes on from step {stopped_at}."
+    assert view["story"][-2]["message"] == f"It goes on from step {stopped_at}."
     (series,) = trainer.metrics(run_id, ["scripted/step"])
     assert list(series.steps) == list(range(1, 61))
     seqs = [event["seq"] for event in read_all(RunFolder(view["run_dir"]).journal)]

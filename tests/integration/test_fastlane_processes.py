@@ -24,7 +24,7 @@ import sys
 from mosaic.fastlane import LaneReader
 reader = LaneReader(sys.argv[1])
 while True:
-    if reader.newest() is not None:
+    if reader.read_newest() is not None:
         print("seen", flush=True)
 """
 
@@ -97,7 +97,7 @@ def test_lanes_are_written_by_whoever_has_the_environment(folder: str) -> None:
     code = """
 import sys, numpy, time
 from mosaic.fastlane import LaneWriter
-lane = LaneWriter(sys.argv[1], int(sys.argv[2]), cells=3)
+lane = LaneWriter(sys.argv[1], int(sys.argv[2]), lane_count=3)
 while True:
     if lane.is_due():
         lane.publish(numpy.full((4, 4, 3), int(sys.argv[2]), numpy.uint8),
@@ -122,7 +122,7 @@ def test_a_forked_child_neither_writes_nor_removes_its_parents_lane(folder: str)
 import os, sys
 from mosaic.fastlane import LaneReader, LaneWriter
 lane = LaneWriter(sys.argv[1], 0)
-LaneReader(sys.argv[1]).newest()
+LaneReader(sys.argv[1]).read_newest()
 child = os.fork()
 if child == 0:
     is_due = lane.is_due()

@@ -85,6 +85,6 @@ def test_the_window_opens_and_its_tensorboard_tab_says_what_to_install() -> None
     pytest.importorskip("PySide6")
     python(
         "import mosaic.gui.app, mosaic.gui.panels\n"
-        "from mosaic.gui.models import tensorboard\n"
-        "assert not tensorboard.is_installed()"
+        "from mosaic.gui.models import tensorboard_process\n"
+        "assert not tensorboard_process.is_installed()"
     )

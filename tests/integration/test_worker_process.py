@@ -219,7 +219,9 @@ def test_importing_the_catalogue_imports_no_environment_library() -> None:
 
 def test_a_probe_of_a_broken_driver_says_what_to_set() -> None:
     pytest.importorskip("mujoco")
-    script = "from mosaic.envs.render_check import probe; import json; print(json.dumps(probe('mujoco')))"
+    script = (
+        "from mosaic.envs.render_check import check_rendering as check; import json; print(json.dumps(check('mujoco')))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "MUJOCO_GL": "bad"}, capture_output=True, text=True, timeout=100,

@@ -87,7 +87,7 @@ def able(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("able")
 def test_settings_become_flags_that_the_script_has(place: Path) -> None:
     made = plan(place, algo_params={"anneal": False, "target_kl": 0.5, "limit": None}, capture_video=True)
-    assert made.argv == [
+    assert made.command == [
         *(sys.executable, str(place / "cleanrl" / "walk.py")),
         *("--seed", "3", "--capture-video", "--no-anneal", "--target-kl", "0.5", "--limit", "None"),
     ]

@@ -91,12 +91,9 @@ def _print_run(view: Json, files: dict[str, str], last_metrics: dict[str, float]
     output.print_fields(_run_fields(view), "  ")
     if view.get("story"):
         _print_section_title("Story")
-        began = view["story"][0]["at"]
+        started_at = view["story"][0]["at"]
         output.print_fields(
-            [
-                (f"{output.format_timestamp(line['at'])}  +{output.format_duration(line['at'] - began)}", line["message"])
-                for line in view["story"]
-            ],
+            [(_entry_time(entry["at"], started_at), entry["message"]) for entry in view["story"]],
             "  ",
         )
     if len(view.get("attempts") or ()) > 1:
@@ -170,3 +167,7 @@ def _format_attempt(attempt: Json) -> str:
     ended = attempt.get("ended_at")
     span = f", ran {output.format_duration(ended - attempt['started_at'])}" if ended else ", still running"
     return f"{output.format_timestamp(attempt['started_at'])}{span}{', resumed' if attempt.get('is_resume') else ''}"
+
+
+def _entry_time(at: float, started_at: float) -> str:
+    return f"{output.format_timestamp(at)}  +{output.format_duration(at - started_at)}"

@@ -242,7 +242,7 @@ def video_size(size: tuple[int, int]) -> tuple[int, int]:
 def _record_video(run_poller: _RunPoller, source: Any, video: VideoWriter, seconds: float) -> None:
     """By the clock: what is not drawn as often as the film wants stands still in it."""
     deadline = time.monotonic() + FIRST_FRAME_TIMEOUT_S
-    while not source.look() and source.size() is None:
+    while not source.poll() and source.full_size() is None:
         if source.state == "unavailable" or run_poller.has_ended or time.monotonic() > deadline:
             why = source.reason if not run_poller.has_ended else "the run has ended"
             raise MosaicError(f"No frame came: {why}. Nothing was saved.")
@@ -252,8 +252,8 @@ def _record_video(run_poller: _RunPoller, source: Any, video: VideoWriter, secon
     for number in range(max(1, round(seconds * video.rate_hz))):
         while time.monotonic() < begun + number / video.rate_hz:
             time.sleep(0.002)
-        if source.look() or picture is None:
-            picture = source.picture(*(video.size or video_size(source.size())), is_smooth=True)
+        if source.poll() or picture is None:
+            picture = source.render(*(video.size or video_size(source.full_size())), is_smooth=True)
         video.add(picture)
         if run_poller.has_ended:
             return

@@ -54,7 +54,7 @@ class EnvTap:
         frames, interval_s = self.frames, POLL_S
         if frames is not None:
             if frames.is_due():
-                frames.show(self.episode, self.length, reward, self.total)
+                frames.publish_frame(self.episode, self.length, reward, self.total)
             if frames.lane.is_watched:
                 interval_s = WATCHED_POLL_S
         self.look_at = now + interval_s
@@ -227,7 +227,7 @@ class IndexedEnvFactory:
         picked = current_probe()
         if os.getpid() != self.pid:
             picked.mark_as_child(self.num_envs)
-        outer = getattr(_env_creation, "index_factories", None)
+        outer = getattr(_env_creation, "numbered", None)
         _env_creation.numbered, _env_creation.count = self, 0
         try:
             env = self.make_env()
@@ -268,10 +268,10 @@ def patch_registration(module: Any) -> None:
 
 
 def _tap_created(env: Any) -> None:
-    of = getattr(_env_creation, "index_factories", None)
+    of = getattr(_env_creation, "numbered", None)
     if of is not None:
         _env_creation.count += 1
-        tap_env(env, of.index, of.cells)
+        tap_env(env, of.index, of.num_envs)
         return
     picked = current_probe()
     index, picked.next_index = picked.next_index, picked.next_index + 1
