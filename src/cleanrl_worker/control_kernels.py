@@ -1,11 +1,12 @@
-"""The updates of SAC, TD3 and DDPG written out by hand in numpy.
+"""The updates of SAC, TD3 and DDPG in numpy with hand-written gradients.
 
-Almost all of their time goes into products of 256-wide matrices, which numpy computes as fast as torch does. By hand
-nothing is computed that nobody uses: a critic's own gradient while the actor learns, the way back through the critic
-that was not the smaller one, a forward pass that was just done. The losses in torch_control.py are the reference: the
-tests hold these gradients against autograd's.
+Almost all of their time goes into products of 256-wide matrices, which numpy computes as fast as torch does. What is
+saved is work whose result is not used: a critic's parameter gradient while the actor is updated, the backward pass
+through the larger of two critics, a forward pass that was just computed. The losses in torch_control.py are the
+reference: the tests compare these gradients with autograd's.
 
-As in perceptron.py, a network's outputs are [outputs, rows].
+As in perceptron.py, a network's outputs are [outputs, rows]. N is the number of rows, d = 1 at a terminal transition.
+Actions are a = scale · tanh(u) + bias, for the actor's output or sample u.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ EPSILON = 1e-8
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 LOG_EPSILON = 1e-6
-"""Keeps the logarithm of an action's density finite at the bounds."""
+"""Added to an action's density so that its logarithm is finite at the bounds (`c` in the comments below)."""
 
 
 class ActorCriticKernel:
-    """What the three have in common: the step of the critics, and the way back from values to actions."""
+    """What SAC, TD3 and DDPG share: the update of the critics, and ∂Q/∂a."""
 
     def __init__(
         self,
@@ -77,41 +78,42 @@ class ActorCriticKernel:
             self._update_targets()
         return is_finite
 
-    # --- what an algorithm adds
+    # --- implemented by the algorithm
 
     def _next_values(self) -> Array:
-        """What the target networks expect from the next observations on."""
+        """Return the value of the next observations according to the target networks."""
         raise NotImplementedError
 
     def _update_actor(self) -> bool:
-        """The actor's own update; False where its gradient is not finite."""
+        """Update the actor; return False if its gradient is not finite."""
         raise NotImplementedError
 
-    # --- pieces
+    # --- shared steps
 
     def _concat_actions(self, observations: npt.NDArray[Any], actions: Array) -> Array:
-        """What goes into a critic; actions are [actions, rows]."""
+        """Return the critics' inputs [rows, observations + actions]; actions are [actions, rows]."""
         size = self.networks.observation_size
         self._critic_inputs[:, :size] = observations
         self._critic_inputs[:, size:] = actions.T
         return self._critic_inputs
 
     def _min_values(self, forwards: Sequence[ForwardPass], pairs: Array) -> Array:
-        """The smallest value that a critic gives each row."""
-        least: Array = forwards[0](pairs)[0]
+        """Return min_k Q_k(s, a) for each row."""
+        smallest: Array = forwards[0](pairs)[0]
         for forward in forwards[1:]:
-            least = np.minimum(least, forward(pairs)[0])
-        return least
+            smallest = np.minimum(smallest, forward(pairs)[0])
+        return smallest
 
     def _compute_td_targets(self, next_values: Array) -> None:
-        """The goals of the critics: the reward and, where the episode went on, what comes next."""
+        """Fill the critics' targets: y = r + γ (1 - d) V(s')."""
         np.subtract(1, self.batch.terminals, out=self._td_targets)
         np.multiply(self._td_targets, self._gamma, out=self._td_targets)
         np.multiply(self._td_targets, next_values, out=self._td_targets)
         np.add(self._td_targets, self.batch.rewards, out=self._td_targets)
 
     def _update_critics(self) -> bool:
-        """One step of each critic towards the goals."""
+        """Take one step of each critic towards the targets."""
+        # L_k = 1/N Σ (Q_k(s, a) - y)²,  ∂L_k/∂Q_k = 2/N (Q_k(s, a) - y)
         pairs = self._concat_actions(self.batch.observations, self.batch.actions.T)
         is_finite = True
         for number, (critic, adam) in enumerate(zip(self.critics, self._critic_adams, strict=True), start=1):
@@ -125,14 +127,15 @@ class ActorCriticKernel:
         return is_finite
 
     def _action_gradients(self, forward: ForwardPass, columns: npt.NDArray[np.intp] | slice) -> None:
-        """Fills those columns of `_slopes`: how a critic's value changes with each action."""
+        """Fill these columns of `_action_grads` with ∂Q/∂a of the last forward pass."""
+        # G_L = W_Lᵀ,  G_{l-1} = W_lᵀ (G_l ⊙ 1[h_l > 0]),  and at the first layer only the columns of the actions
         layers, inputs = forward.network.parameters.layers, forward.inputs
-        slope: Array = layers[-1][0, :-1, None]
+        grad: Array = layers[-1][0, :-1, None]
         for index in range(len(layers) - 2, -1, -1):
-            slope = slope * (inputs[index + 1][:-1, columns] > 0)
-            beneath = layers[index][:, :-1] if index else layers[0][:, self.networks.observation_size : -1]
-            slope = np.dot(beneath.T, slope)
-        self._action_grads[:, columns] = slope
+            grad = grad * (inputs[index + 1][:-1, columns] > 0)
+            weights = layers[index][:, :-1] if index else layers[0][:, self.networks.observation_size : -1]
+            grad = np.dot(weights.T, grad)
+        self._action_grads[:, columns] = grad
 
     def _update_targets(self) -> None:
         for critic, target in zip(self.networks.critics, self.networks.targets, strict=True):
@@ -141,16 +144,16 @@ class ActorCriticKernel:
             soft_update(self.networks.target_actor, self.networks.actor, self._tau)
 
     def losses(self) -> dict[str, float]:
-        figures = dict(self._metrics)
+        losses = dict(self._metrics)
         if len(self.critics) > 1:
-            figures["qf_loss"] = (figures["qf1_loss"] + figures["qf2_loss"]) / 2
-        return figures
+            losses["qf_loss"] = (losses["qf1_loss"] + losses["qf2_loss"]) / 2
+        return losses
 
     def first_non_finite(self) -> None:
-        """Updates say themselves whether they were finite."""
+        """Return None: `update` itself reports a gradient that is not finite."""
 
     def sync_networks(self) -> None:
-        """Nothing to do: this learner works on the networks themselves."""
+        """Do nothing: this learner updates the networks in place."""
 
     def _named_adams(self) -> dict[str, tuple[Perceptron, NumpyAdam]]:
         adams = [self._actor_adam, *self._critic_adams]
@@ -160,14 +163,14 @@ class ActorCriticKernel:
 
     def optimizer_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         arrays: dict[str, npt.NDArray[Any]] = {}
-        facts: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for name, (network, adam) in self._named_adams().items():
             for kind, views in (("adam.first", adam.first_moment), ("adam.second", adam.second_moment)):
                 arrays |= {
                     f"{kind}.{key}": part for key, part in self.networks.named_arrays(name, network, views).items()
                 }
-            facts[name] = adam.count
-        return arrays, {"counts": facts}
+            counts[name] = adam.count
+        return arrays, {"counts": counts}
 
     def restore(self, arrays: Mapping[str, npt.NDArray[Any]], facts: Mapping[str, Any]) -> None:
         for name, (network, adam) in self._named_adams().items():
@@ -178,7 +181,11 @@ class ActorCriticKernel:
 
 
 class SacKernel(ActorCriticKernel):
-    """Both critics learn towards the smaller target, less what the policy's certainty costs; the actor by both."""
+    """Soft actor-critic (arXiv:1812.05905).
+
+    y = r + γ (1 - d) (min_k Q_target,k(s', a') - α log π(a'|s')),  a' ~ π(s')
+    L_π = 1/N Σ (α log π(a|s) - min_k Q_k(s, a)),  a ~ π(s)
+    """
 
     def __init__(self, *args: Any, policy_steps: int, alpha: float, log_alpha: Array | None) -> None:
         super().__init__(*args)
@@ -186,10 +193,10 @@ class SacKernel(ActorCriticKernel):
         self._policy_steps = policy_steps
         self._alpha = alpha
         self._log_alpha = log_alpha
-        """Learned, where the temperature is tuned: one number, in place."""
+        """log α [1], updated in place; None where the temperature is fixed."""
         self._alpha_adam = ScalarAdam(log_alpha, self._critic_learning_rate) if log_alpha is not None else None
         self._target_entropy = -float(size)
-        self._noise, self._transposed_noise, self._stds, self._squashed, self._free = np.empty(
+        self._noise, self._tanh_log_stds, self._stds, self._squashed, self._tanh_grads = np.empty(
             (5, size, rows), np.float32
         )
         self._actions = np.empty((size, rows), np.float32)
@@ -199,7 +206,7 @@ class SacKernel(ActorCriticKernel):
     def alpha(self) -> float:
         if self._log_alpha is None:
             return self._alpha
-        return math.exp(min(float(self._log_alpha[0]), 700.0))  # Python raises beyond; losses are infinite before
+        return math.exp(min(float(self._log_alpha[0]), 700.0))  # math.exp raises above; the losses overflow earlier
 
     def _next_values(self) -> Array:
         log_probs = self._sample_actions(self.actor.forward(self.batch.next_observations))
@@ -207,28 +214,30 @@ class SacKernel(ActorCriticKernel):
         return values - self.alpha * log_probs
 
     def _sample_actions(self, outputs: Array) -> Array:
-        """Draws actions, squashed into their bounds, and gives their log-probabilities."""
+        """Sample actions, squashed into their bounds, and return their log-probabilities."""
+        # log σ = LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 · (tanh(output) + 1)
+        # u = μ + σ ξ, ξ ~ N(0, 1)     a = scale · tanh(u) + bias
         size = self.networks.action_size
         self._rng.standard_normal(dtype=np.float32, out=self._noise)
-        np.tanh(outputs[size:], out=self._transposed_noise)
-        log_stds = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (self._transposed_noise + 1)
+        np.tanh(outputs[size:], out=self._tanh_log_stds)
+        log_stds = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (self._tanh_log_stds + 1)
         np.exp(log_stds, out=self._stds)
         np.multiply(self._stds, self._noise, out=self._squashed)
         np.add(self._squashed, outputs[:size], out=self._squashed)
         np.tanh(self._squashed, out=self._squashed)
         np.multiply(self._squashed, self._scale, out=self._actions)
         np.add(self._actions, self._bias, out=self._actions)
-        # How much of an action's range the squashing left free: the change of its density.
-        np.multiply(self._squashed, self._squashed, out=self._free)
-        np.subtract(1, self._free, out=self._free)
-        density = self._free * self._scale + LOG_EPSILON
+        # log π(a|s) = -Σ_j (ξ_j² / 2 + log σ_j + log(2π) / 2 + log(scale_j (1 - tanh² u_j) + c))
+        np.multiply(self._squashed, self._squashed, out=self._tanh_grads)
+        np.subtract(1, self._tanh_grads, out=self._tanh_grads)
+        density = self._tanh_grads * self._scale + LOG_EPSILON
         np.log(density, out=density)
         density += log_stds
         density += 0.5 * self._noise * self._noise
         return np.asarray(-np.add.reduce(density, 0) - size * HALF_LOG_TWO_PI)
 
     def _update_actor(self) -> bool:
-        """As many steps of the actor as were waited for, each followed by one of the temperature."""
+        """Take `policy_steps` steps of the actor, to make up for the delay, and one of the temperature after each."""
         observations, forwards = self.batch.observations, [critic.forward for critic in self.critics]
         outputs, is_finite = self.actor.forward(observations), True
         for step in range(self._policy_steps):
@@ -236,42 +245,49 @@ class SacKernel(ActorCriticKernel):
             pairs = self._concat_actions(observations, self._actions)
             first, second = (forward(pairs)[0] for forward in forwards)
             is_first = first <= second
-            # Only the smaller of both values counts, so only its critic is gone back through.
+            # Only the smaller value is in the loss: ∂ min_k Q_k/∂a is that of its critic.
             for forward, is_chosen in zip(forwards, (is_first, ~is_first), strict=True):
                 self._action_gradients(forward, np.flatnonzero(is_chosen))
             alpha = self.alpha
-            least = np.minimum(first, second)
-            self._metrics["actor_loss"] = float(np.add.reduce(alpha * log_probs - least)) / self._rows
+            smallest = np.minimum(first, second)
+            self._metrics["actor_loss"] = float(np.add.reduce(alpha * log_probs - smallest)) / self._rows
             self._backward_actor_loss(alpha)
             self.actor(self._actor_delta)
             is_finite &= self._actor_adam(self.actor.views, self._actor_learning_rate)
-            # The next step wants the same observations: one forward pass serves it and the temperature.
+            # The next step uses the same observations: one forward pass serves it and the temperature.
             if self._alpha_adam is not None or step + 1 < self._policy_steps:
                 outputs = self.actor.forward(observations)
             if self._alpha_adam is not None:
+                # L_α = -α (mean log π(a|s) + H_target);  as α = exp(log α), ∂L_α/∂log α = L_α
                 excess = float(np.add.reduce(self._sample_actions(outputs))) / self._rows + self._target_entropy
-                self._metrics["alpha_loss"] = slope = -alpha * excess
-                self._alpha_adam(slope)
+                self._metrics["alpha_loss"] = alpha_loss = -alpha * excess
+                self._alpha_adam(alpha_loss)
         return is_finite
 
     def _backward_actor_loss(self, alpha: float) -> None:
-        """The slope of the actor's loss by its outputs, from the critics' slopes by the actions."""
+        """Fill `_actor_delta` with ∂L_π/∂outputs, given ∂Q/∂a in `_action_grads`."""
+        # With t = tanh(u), f = 1 - t² and the density term log(scale f + c) of log π, per row and action:
+        #   ∂(-log(scale f + c))/∂u = 2 t scale f / (scale f + c)
+        #   ∂L/∂μ = ∂L/∂u = scale f (2 α t / (scale f + c) - ∂Q/∂a)
+        #   ∂L/∂log σ = ∂L/∂u · σ ξ - α          (u = μ + σ ξ; log π also contains -log σ)
+        #   ∂L/∂output = ∂L/∂log σ · (1 - tanh²(output)) (LOG_STD_MAX - LOG_STD_MIN) / 2
+        # and all of it divided by N.
         size = self.networks.action_size
-        means, spreads = self._actor_delta[:size], self._actor_delta[size:]
-        np.multiply(self._free, self._scale, out=means)
+        means, log_stds = self._actor_delta[:size], self._actor_delta[size:]
+        np.multiply(self._tanh_grads, self._scale, out=means)
         np.add(means, LOG_EPSILON, out=means)
         np.divide(self._squashed, means, out=means)
         np.multiply(means, 2 * alpha, out=means)
         np.subtract(means, self._action_grads, out=means)
         np.multiply(means, self._scale, out=means)
-        np.multiply(means, self._free, out=means)
-        np.multiply(means, self._stds, out=spreads)
-        np.multiply(spreads, self._noise, out=spreads)
-        np.subtract(spreads, alpha, out=spreads)
-        np.multiply(self._transposed_noise, self._transposed_noise, out=self._transposed_noise)
-        np.subtract(1, self._transposed_noise, out=self._transposed_noise)
-        np.multiply(spreads, self._transposed_noise, out=spreads)
-        np.multiply(spreads, 0.5 * (LOG_STD_MAX - LOG_STD_MIN), out=spreads)
+        np.multiply(means, self._tanh_grads, out=means)
+        np.multiply(means, self._stds, out=log_stds)
+        np.multiply(log_stds, self._noise, out=log_stds)
+        np.subtract(log_stds, alpha, out=log_stds)
+        np.multiply(self._tanh_log_stds, self._tanh_log_stds, out=self._tanh_log_stds)
+        np.subtract(1, self._tanh_log_stds, out=self._tanh_log_stds)
+        np.multiply(log_stds, self._tanh_log_stds, out=log_stds)
+        np.multiply(log_stds, 0.5 * (LOG_STD_MAX - LOG_STD_MIN), out=log_stds)
         np.multiply(self._actor_delta, 1 / self._rows, out=self._actor_delta)
 
     def losses(self) -> dict[str, float]:
@@ -291,7 +307,11 @@ class SacKernel(ActorCriticKernel):
 
 
 class DeterministicKernel(ActorCriticKernel):
-    """TD3's and DDPG's: the actor climbs the first critic; TD3 blurs the target actions and has two critics."""
+    """TD3 (arXiv:1802.09477) and DDPG (arXiv:1509.02971), which has one critic and no noise on the target actions.
+
+    y = r + γ (1 - d) min_k Q_target,k(s', clip(μ_target(s') + scale · clip(noise, -c, c), low, high))
+    L_μ = -1/N Σ Q_1(s, μ(s))
+    """
 
     def __init__(self, *args: Any, policy_noise: float, noise_clip: float) -> None:
         super().__init__(*args)
@@ -325,6 +345,7 @@ class DeterministicKernel(ActorCriticKernel):
         values = forward(self._concat_actions(observations, self._actions))[0]
         self._metrics["actor_loss"] = -float(np.add.reduce(values)) / self._rows
         self._action_gradients(forward, slice(None))
+        # ∂L_μ/∂output = -1/N · ∂Q_1/∂a · scale (1 - tanh²(output))
         delta = self._actor_delta
         np.multiply(self._squashed, self._squashed, out=delta)
         np.subtract(1, delta, out=delta)
@@ -335,7 +356,7 @@ class DeterministicKernel(ActorCriticKernel):
 
 
 class ScalarAdam:
-    """Adam for a single number, which it changes in place."""
+    """Adam for a single number, updated in place (equations: NumpyAdam)."""
 
     def __init__(self, value: Array, learning_rate: float) -> None:
         self.count = 0
@@ -347,8 +368,8 @@ class ScalarAdam:
         self.count += 1
         self._first_moment += (1 - ADAM_BETA_1) * (gradient - self._first_moment)
         self._second_moment += (1 - ADAM_BETA_2) * (gradient * gradient - self._second_moment)
-        spread = math.sqrt(self._second_moment / (1 - ADAM_BETA_2**self.count)) + EPSILON
-        self._value[0] -= self._learning_rate * self._first_moment / (1 - ADAM_BETA_1**self.count) / spread
+        denominator = math.sqrt(self._second_moment / (1 - ADAM_BETA_2**self.count)) + EPSILON
+        self._value[0] -= self._learning_rate * self._first_moment / (1 - ADAM_BETA_1**self.count) / denominator
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         return {

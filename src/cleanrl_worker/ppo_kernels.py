@@ -1,9 +1,13 @@
-"""PPO's update written out by hand in numpy: forward, backward, clipping and Adam over one flat parameter vector.
+"""PPO's update in numpy with hand-written gradients: forward, backward, clipping and Adam over one flat vector.
 
-For small networks on a CPU the matrix products take microseconds, and what a framework adds around them is most of
-the time. So everything here works in buffers that are made once, actor and critic are stacked so that one call does
-both, and what concerns every minibatch alike is done once an epoch. The torch loss in each algorithm's file is the
-reference: the tests hold these gradients against autograd's.
+For small networks on a CPU the matrix products take microseconds, and the overhead of a framework dominates. Therefore
+all buffers are allocated once, actor and critic are stacked so that one call computes both, and work that is the same
+for every minibatch is done once per epoch. The torch loss in the algorithm's file is the
+reference: the tests compare these gradients with autograd's.
+
+Notation, for a minibatch of N rows: r = π(a|s) / π_old(a|s), A advantages, R returns, V values, ε = clip_coef:
+
+    L = -1/N Σ min(r A, clip(r, 1-ε, 1+ε) A) + vf_coef · L_V - ent_coef · H(π)
 """
 
 from __future__ import annotations
@@ -21,39 +25,46 @@ Doubles = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.intp]
 
 ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON = 0.9, 0.999, 1e-5
-"""Adam's. The epsilon is that of the original PPO code, not torch's 1e-8."""
+"""Adam's coefficients. The epsilon is that of the original PPO code, not torch's 1e-8."""
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 def gae_advantages(
     rewards: Doubles, values: Array, dones: npt.NDArray[np.bool_], gamma: float, gae_lambda: float
 ) -> Array:
-    """Generalised advantage estimation. `values` has one row more than `rewards`; a done ends the sum behind it."""
-    lives = 1.0 - dones
-    deltas = rewards + gamma * lives * values[1:] - values[:-1]
-    found = np.empty(deltas.shape, np.float32)
+    """Compute generalized advantage estimates (arXiv:1506.02438).
+
+    `values` has one row more than `rewards`; a done at step t ends the sum there.
+    """
+    # d_t = 1 where the episode ended with step t.
+    # δ_t = r_t + γ (1 - d_t) V(s_{t+1}) - V(s_t)
+    # A_t = δ_t + γ λ (1 - d_t) A_{t+1}
+    not_done = 1.0 - dones
+    deltas = rewards + gamma * not_done * values[1:] - values[:-1]
+    advantages = np.empty(deltas.shape, np.float32)
     for env in range(deltas.shape[1]):
         # Plain floats: a few numpy calls for each step would take far longer.
-        last = 0.0
+        advantage = 0.0
         column = []
-        steps = zip(deltas[::-1, env].tolist(), (gamma * gae_lambda * lives[::-1, env]).tolist(), strict=True)
+        steps = zip(deltas[::-1, env].tolist(), (gamma * gae_lambda * not_done[::-1, env]).tolist(), strict=True)
         for delta, decay in steps:
-            last = delta + decay * last
-            column.append(last)
-        found[::-1, env] = column
-    return found
+            advantage = delta + decay * advantage
+            column.append(advantage)
+        advantages[::-1, env] = column
+    return advantages
 
 
 def gaussian_log_probs(noise: Array, log_std: Array) -> Array:
-    """Of draws mean + noise × std, [rows, size]: the mean does not matter."""
+    """Return the log-probabilities of samples μ + σ z for noise z [rows, size]; they do not depend on μ."""
+    # log N(μ + σ z; μ, σ²) = -Σ_j (z_j² / 2 + log σ_j + log(2π) / 2)
     constant = float(log_std.sum()) + len(log_std) * HALF_LOG_TWO_PI
-    found: Array = -0.5 * (noise * noise).sum(1) - constant
-    return found
+    log_probs: Array = -0.5 * (noise * noise).sum(1) - constant
+    return log_probs
 
 
 @dataclass
 class RolloutBatch:
-    """One rollout, flattened: a row for each environment step."""
+    """One rollout, flattened: one row per environment step."""
 
     observations: Array
     actions: npt.NDArray[Any]
@@ -65,7 +76,7 @@ class RolloutBatch:
 
 
 class PpoLosses(NamedTuple):
-    """Of the newest minibatch; `clipfrac` is the mean over the update."""
+    """Losses of the last minibatch; `clipfrac` is the mean over the update."""
 
     value_loss: float
     policy_loss: float
@@ -76,7 +87,7 @@ class PpoLosses(NamedTuple):
 
 
 class PpoSettings(Protocol):
-    """What an update needs to know of a Config."""
+    """The fields of a Config that an update needs."""
 
     @property
     def norm_adv(self) -> bool: ...
@@ -96,16 +107,16 @@ class ActorForward(Protocol):
     """An actor's forward pass for a fixed number of observations."""
 
     def refresh(self) -> None:
-        """Call when the parameters have changed."""
+        """Must be called after the parameters have changed."""
 
     def __call__(self, observations: Array, out: Array) -> None: ...
 
 
 class PpoLearner(Protocol):
-    """Improves the parameters; there is one over numpy (below) and one over torch (ppo_autograd.py)."""
+    """Updates the parameters. Implemented in numpy (below) and in torch (ppo_autograd.py)."""
 
     count: int
-    """Adam's steps so far."""
+    """Number of Adam steps taken."""
 
     @property
     def first_moment(self) -> PpoNetworkViews:
@@ -116,22 +127,22 @@ class PpoLearner(Protocol):
         """Adam's running mean of the squared gradient."""
 
     def begin_update(self, learning_rate: float) -> None:
-        """A new update begins."""
+        """Start an update: one pass over a rollout."""
 
     def run_epoch(self, batch: RolloutBatch, order: Integers) -> None:
-        """One gradient step a minibatch, over all rows in this order; stops where the gradient is not finite."""
+        """Take one gradient step per minibatch, over all rows in this order; stop if a gradient is not finite."""
 
     def losses(self) -> PpoLosses: ...
 
     def actor(self, rows: int) -> ActorForward:
-        """What acts by the newest weights, on as many observations at a time."""
+        """Return a forward pass of the current actor for this number of observations."""
 
     def sync_networks(self) -> None:
-        """Brings the network up to date, where the learner keeps its own."""
+        """Copy the learner's parameters into the network, where it has its own copy."""
 
 
 class PpoKernel:
-    """What the discrete and the Gaussian policy have in common."""
+    """The part of the update that is the same for a categorical and a Gaussian policy."""
 
     def __init__(self, network: PpoNetwork, rows: int, settings: PpoSettings) -> None:
         self.network = network
@@ -158,23 +169,23 @@ class PpoKernel:
             (5, rows), np.float32
         )
         self._value_row, self._value_delta_row = np.empty((2, 1, rows), np.float32)
-        # The same as plain vectors: numpy takes twice as long where it has to match dimensions.
+        # The same buffers as plain vectors: broadcasting over a dimension of 1 takes numpy twice as long.
         self._value, self._value_delta = self._value_row[0], self._value_delta_row[0]
         self._error, self._clipped_error, self._error_size, self._clipped_error_size = np.empty((4, rows), np.float32)
         self._is_unclipped = np.empty(rows, np.bool_)
 
-    # --- what a policy adds
+    # --- implemented by the policy
 
     def _arrange_actions(self, batch: RolloutBatch, order: Integers) -> npt.NDArray[Any]:
-        """The actions of an epoch as [minibatches, outputs, rows]."""
+        """Return the actions of an epoch as [minibatches, outputs, rows]."""
         raise NotImplementedError
 
     def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
-        """Of the actions under the outputs in `_out`."""
+        """Return log π(a|s) of the actions under the outputs in `_out`."""
         raise NotImplementedError
 
     def _backward_outputs(self, log_prob_grad: Array, actions: npt.NDArray[Any]) -> None:
-        """Fills `_out_delta` from the loss's slope by log-probability, and adds the entropy's part."""
+        """Fill `_out_delta` with ∂L/∂output, given ∂L/∂log π(a|s); includes the entropy term."""
         raise NotImplementedError
 
     def _entropy(self) -> float:
@@ -192,17 +203,19 @@ class PpoKernel:
         actions = self._arrange_actions(batch, order)
         log_probs = batch.log_probs.take(order)
         values = batch.values.take(order)
-        misses = values - batch.returns.take(order)
-        weights = batch.advantages.take(order).reshape(-1, rows)
+        value_errors = values - batch.returns.take(order)
+        advantages = batch.advantages.take(order).reshape(-1, rows)
         if self.settings.norm_adv:
-            weights -= weights.mean(1, keepdims=True)
-            weights /= weights.std(1, ddof=1, keepdims=True) + 1e-8
-        weights *= -1 / rows  # the loss is the negative mean
+            # A ← (A - mean A) / (std A + 1e-8), per minibatch
+            advantages -= advantages.mean(1, keepdims=True)
+            advantages /= advantages.std(1, ddof=1, keepdims=True) + 1e-8
+        advantages *= -1 / rows  # the loss is the negative mean
         for index in range(len(order) // rows):
             part = slice(index * rows, (index + 1) * rows)
             self.compute_gradient(
-                observations[part], actions[index], log_probs[part], weights[index], values[part], misses[part]
+                observations[part], actions[index], log_probs[part], advantages[index], values[part], value_errors[part]
             )
+            # clipfrac = share of rows with |r - 1| > ε
             np.subtract(self._ratio, 1, out=self._clip)
             np.abs(self._clip, out=self._clip)
             self._clip_fractions.append(np.count_nonzero(self._clip > self.settings.clip_coef) / rows)
@@ -218,8 +231,9 @@ class PpoKernel:
         values: Array,
         value_errors: Array,
     ) -> None:
-        """Fills the gradient. `weights` are advantages times -1/rows, `misses` old values less the returns."""
+        """Fill the gradient. `scaled_advantages` are -A/N, `value_errors` are V_old - R."""
         views, gradient, hidden = self.network.parameters, self.gradient, self._hidden
+        # h_l = tanh(h_{l-1} W_l + b_l), for actor and critic at once; the heads are linear.
         below: Array = observations
         for weight, bias, layer in zip(views.weights, views.biases, hidden, strict=True):
             np.matmul(below, weight, out=layer)
@@ -231,8 +245,11 @@ class PpoKernel:
         np.dot(views.critic_weight, below[CRITIC].T, out=self._value_row)
         np.add(self._value, views.critic_bias[0, 0], out=self._value)
 
-        # The clipped surrogate: the larger loss counts, and where that is the clipped one its slope is zero.
-        # Inside the range both are the same product, so that comparing them needs no tolerance.
+        # Clipped surrogate, per row with w = -A/N:
+        #   r = exp(log π - log π_old)
+        #   L_π = max(w r, w clip(r, 1-ε, 1+ε))
+        #   ∂L_π/∂log π = w r  where w r ≥ w clip(r, 1-ε, 1+ε), else 0   (as ∂r/∂log π = r)
+        # Inside the range both products are bit-identical, so the comparison needs no tolerance.
         low, high = 1 - self.settings.clip_coef, 1 + self.settings.clip_coef
         np.subtract(self._log_probs(actions), log_probs, out=self._log_ratio)
         np.exp(self._log_ratio, out=self._ratio)
@@ -244,7 +261,9 @@ class PpoKernel:
         np.multiply(self._unclipped_loss, self._is_unclipped, out=self._clip)
         self._backward_outputs(self._clip, actions)
 
-        # The value loss, clipped around the old value in the same manner.
+        # Value loss: e = V - R, and, with clip_vloss, e_clip = V_old + clip(V - V_old, -ε, ε) - R.
+        #   L_V = 1/(2N) Σ max(e², e_clip²)
+        #   ∂(vf_coef L_V)/∂V = vf_coef/N · e  where |e| ≥ |e_clip|, else 0   (the clipped value is constant in V)
         if self.settings.clip_vloss:
             reach = self.settings.clip_coef
             np.subtract(self._value, values, out=self._value_delta)
@@ -263,14 +282,15 @@ class PpoKernel:
             np.copyto(self._value_delta, self._error)
         np.multiply(self._value_delta, self.settings.vf_coef / self.rows, out=self._value_delta)
 
-        # Backwards.
+        # Backward pass, with Δ = ∂L/∂(output of a layer before its tanh):
+        #   ∂L/∂W_l = h_{l-1}ᵀ Δ_l     ∂L/∂b_l = Σ_rows Δ_l     Δ_{l-1} = (Δ_l W_lᵀ) ⊙ (1 - h_{l-1}²)
         delta = self._deltas[-1]
-        for side, out_delta, head, head_slope, bias_slope in (
+        for side, out_delta, head, head_grad, bias_grad in (
             (ACTOR, self._out_delta, views.actor_weight, gradient.actor_weight, gradient.actor_bias),
             (CRITIC, self._value_delta_row, views.critic_weight, gradient.critic_weight, gradient.critic_bias),
         ):
-            np.dot(out_delta, below[side], out=head_slope)
-            np.dot(out_delta, self._ones_column, out=bias_slope)
+            np.dot(out_delta, below[side], out=head_grad)
+            np.dot(out_delta, self._ones_column, out=bias_grad)
             np.dot(out_delta.T, head, out=delta[side])
         for index in range(len(hidden) - 1, -1, -1):
             delta, square = self._deltas[index], self._squares[index]
@@ -282,32 +302,35 @@ class PpoKernel:
                 np.matmul(observations.T, delta, out=gradient.weights[0])
             else:
                 np.matmul(hidden[index - 1].transpose(0, 2, 1), delta, out=gradient.weights[index])
-                # A copy of the turned weights and a plain product are faster than a product with turned weights.
-                turned = self._transposed_weights[index]
-                np.copyto(turned, views.weights[index].transpose(0, 2, 1))
-                np.matmul(delta, turned, out=self._deltas[index - 1])
+                # Copying the transposed weights first is faster than a product with a transposed view.
+                transposed = self._transposed_weights[index]
+                np.copyto(transposed, views.weights[index].transpose(0, 2, 1))
+                np.matmul(delta, transposed, out=self._deltas[index - 1])
 
     def adam_step(self) -> bool:
-        """One step of Adam on the gradient, cut to its greatest norm; False where it is not finite."""
-        slope, first, second, scratch = (
+        """Take one Adam step on the gradient, clipped to `max_grad_norm`; return False if it is not finite."""
+        gradient, first, second, scratch = (
             self.gradient.flat,
             self.first_moment.flat,
             self.second_moment.flat,
             self._scratch,
         )
-        norm = math.sqrt(np.dot(slope, slope))
+        norm = math.sqrt(np.dot(gradient, gradient))
         if not math.isfinite(norm):
             return False
-        # The cut goes into the factors, which saves a pass over the vector.
-        cut = min(1.0, self.settings.max_grad_norm / (norm + 1e-6))
+        # Clipping by norm, c = min(1, max_grad_norm / (‖g‖ + 1e-6)), is part of the factors: that saves a pass.
+        clip = min(1.0, self.settings.max_grad_norm / (norm + 1e-6))
         self.count += 1
+        # m ← β₁ m + (1 - β₁) c g          v ← β₂ v + (1 - β₂) (c g)²
+        # θ ← θ - lr · m̂ / (√v̂ + eps)  with  m̂ = m / (1 - β₁ᵗ),  v̂ = v / (1 - β₂ᵗ)
+        # Multiplied by κ = √(1 - β₂ᵗ):  θ ← θ - lr κ / (1 - β₁ᵗ) · m / (√v + eps κ)
         correction = math.sqrt(1 - ADAM_BETA_2**self.count)
         np.multiply(first, ADAM_BETA_1, out=first)
-        np.multiply(slope, (1 - ADAM_BETA_1) * cut, out=scratch)
+        np.multiply(gradient, (1 - ADAM_BETA_1) * clip, out=scratch)
         np.add(first, scratch, out=first)
         np.multiply(second, ADAM_BETA_2, out=second)
-        np.multiply(slope, slope, out=scratch)
-        np.multiply(scratch, (1 - ADAM_BETA_2) * cut * cut, out=scratch)
+        np.multiply(gradient, gradient, out=scratch)
+        np.multiply(scratch, (1 - ADAM_BETA_2) * clip * clip, out=scratch)
         np.add(second, scratch, out=second)
         np.sqrt(second, out=scratch)
         np.add(scratch, ADAM_EPSILON * correction, out=scratch)
@@ -317,6 +340,7 @@ class PpoKernel:
         return True
 
     def losses(self) -> PpoLosses:
+        # old_approx_kl = E[-log r];  approx_kl = E[(r - 1) - log r]  (http://joschu.net/blog/kl-approx.html)
         log_ratio = self._log_ratio.astype(np.float64)
         return PpoLosses(
             value_loss=0.5 * float(np.mean(np.maximum(self._error**2, self._clipped_error**2))),
@@ -331,24 +355,25 @@ class PpoKernel:
         return PpoActor(self.network, rows)
 
     def sync_networks(self) -> None:
-        """Nothing to do: this learner works on the network itself."""
+        """Do nothing: this learner updates the network in place."""
 
 
 class CategoricalKernel(PpoKernel):
-    """For discrete actions: the outputs are logits."""
+    """The update for discrete actions: the outputs are logits z, π = softmax(z)."""
 
     def __init__(self, network: PpoNetwork, rows: int, settings: PpoSettings) -> None:
         super().__init__(network, rows, settings)
         self._one_hot_rows = np.eye(network.outputs, dtype=np.float32)
         self._probs, self._logs, self._product = np.empty((3, network.outputs, rows), np.float32)
         self._total = np.empty(rows, np.float32)
-        self._one_hot_actions = np.empty(rows, np.float32)
+        self._taken_log_probs = np.empty(rows, np.float32)
 
     def _arrange_actions(self, batch: RolloutBatch, order: Integers) -> npt.NDArray[Any]:
         chosen = batch.actions.take(order).reshape(-1, self.rows)
         return self._one_hot_rows.take(chosen, 0).transpose(0, 2, 1).copy()
 
     def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
+        # log π_i = z_i - max z - log Σ_j exp(z_j - max z); the one-hot actions select the row's action.
         np.maximum.reduce(self._out, 0, out=self._total)
         np.subtract(self._out, self._total, out=self._logs)
         np.exp(self._logs, out=self._probs)
@@ -357,14 +382,16 @@ class CategoricalKernel(PpoKernel):
         np.log(self._total, out=self._total)
         np.subtract(self._logs, self._total, out=self._logs)
         np.multiply(self._logs, actions, out=self._product)
-        np.add.reduce(self._product, 0, out=self._one_hot_actions)
-        return self._one_hot_actions
+        np.add.reduce(self._product, 0, out=self._taken_log_probs)
+        return self._taken_log_probs
 
     def _backward_outputs(self, log_prob_grad: Array, actions: npt.NDArray[Any]) -> None:
+        # ∂log π(a)/∂z_i = 1[i = a] - π_i
         np.subtract(actions, self._probs, out=self._out_delta)
         np.multiply(self._out_delta, log_prob_grad, out=self._out_delta)
         if self.settings.ent_coef:
-            # The entropy's slope by a logit is -p (log p + entropy).
+            # H = -Σ π log π,  ∂H/∂z_i = -π_i (log π_i + H)
+            # ∂(-ent_coef/N · H)/∂z_i = ent_coef/N · π_i (log π_i - Σ_j π_j log π_j)
             np.multiply(self._probs, self._logs, out=self._product)
             np.add.reduce(self._product, 0, out=self._total)
             np.subtract(self._logs, self._total, out=self._product)
@@ -377,7 +404,7 @@ class CategoricalKernel(PpoKernel):
 
 
 class GaussianKernel(PpoKernel):
-    """For continuous actions: the outputs are means; one spread an action dimension is learned beside them."""
+    """The update for continuous actions: the outputs are means μ; one log σ per action dimension is a parameter."""
 
     def __init__(self, network: PpoNetwork, rows: int, settings: PpoSettings) -> None:
         super().__init__(network, rows, settings)
@@ -392,6 +419,7 @@ class GaussianKernel(PpoKernel):
     def _log_probs(self, actions: npt.NDArray[Any]) -> Array:
         log_std = self.network.parameters.log_std
         assert log_std is not None
+        # z = (a - μ) / σ,  log π(a|s) = Σ_j (-z_j² / 2 - log σ_j - log(2π) / 2)
         self._inverse = np.exp(-log_std)
         self._log_stds = float(log_std.sum())
         np.subtract(actions, self._out, out=self._scaled)
@@ -403,12 +431,13 @@ class GaussianKernel(PpoKernel):
         return self._sum
 
     def _backward_outputs(self, log_prob_grad: Array, actions: npt.NDArray[Any]) -> None:
-        log_std_slope = self.gradient.log_std
-        assert log_std_slope is not None
-        np.subtract(self._product, 1, out=self._product)  # holds the squares
-        np.dot(self._product, log_prob_grad, out=log_std_slope[:, 0])
-        # The entropy is the sum of the log spreads and a constant.
-        np.subtract(log_std_slope, self.settings.ent_coef, out=log_std_slope)
+        log_std_grad = self.gradient.log_std
+        assert log_std_grad is not None
+        # ∂log π/∂log σ_j = z_j² - 1   (`_product` holds z²),   ∂log π/∂μ_j = z_j / σ_j
+        np.subtract(self._product, 1, out=self._product)
+        np.dot(self._product, log_prob_grad, out=log_std_grad[:, 0])
+        # H = Σ_j (log σ_j + 1/2 + log(2π) / 2), so ∂(-ent_coef H)/∂log σ_j = -ent_coef
+        np.subtract(log_std_grad, self.settings.ent_coef, out=log_std_grad)
         np.multiply(self._scaled, self._inverse, out=self._out_delta)
         np.multiply(self._out_delta, log_prob_grad, out=self._out_delta)
 

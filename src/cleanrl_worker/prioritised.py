@@ -1,8 +1,9 @@
-"""A replay buffer of frames that draws what surprised most, and looks several steps ahead.
+"""A prioritised replay buffer of frames (arXiv:1511.05952) with n-step returns.
 
-A transition is drawn as often as its priority says. What follows it is summed over up to `n_step` steps, of which none
-lies behind the end of its episode; from the observation behind the last of them the rest is to be estimated, discounted
-by as many steps as there were, or by 0 behind a terminal one. The newest transitions see as far as there is anything.
+Transition i is sampled with probability P(i) = p_i / Σ_k p_k, p_i = (|δ_i| + epsilon)^α, for its last TD error δ_i.
+Its return is summed over k = min(n, steps to the end of the episode, steps to the newest transition) steps:
+
+    R_t = Σ_{j<k} γ^j r_{t+j},   target = R_t + γ^k (1 - d) Q(s_{t+k}, ·),   d = 1 if step t+k-1 was terminal
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from mosaic.run.checkpoints import CheckpointPart
 
 Array = npt.NDArray[Any]
 BRANCHING_FACTOR = 128
-"""Children of a node. Many, so that a million leaves are three levels: numpy's calls cost more than its sums."""
+"""Children per node. Many, so that a million leaves need three levels: a numpy call costs more than a longer sum."""
 
 
 class SumTree:
-    """Weights by number, from which one finds the number at a given share of their sum; both in a few steps."""
+    """Weights by index; finds the index at which the cumulative sum exceeds a value in O(log n) steps."""
 
     def __init__(self, size: int) -> None:
         self._levels: list[npt.NDArray[np.float64]] = []
-        """From the leaves up to the root's children. A row's sum stands in the row above, at the row's number."""
+        """From the leaves to the root's children. The sum of row i of a level is element i of the level above."""
         while not self._levels or size > 1:
             size = -(-size // BRANCHING_FACTOR)
             self._levels.append(np.zeros((size, BRANCHING_FACTOR)))
@@ -40,33 +41,35 @@ class SumTree:
         return float(_row_sums(self._levels[-1])[0])
 
     def set_weights(self, indices: Integers, weights: Array) -> None:
-        """Where a number comes twice, its last weight counts."""
+        """Set weights and update the sums above them; of a repeated index the last weight counts."""
         self.leaves[indices] = weights
         for below, above in pairwise(self._levels):
             indices = indices // BRANCHING_FACTOR
             above.reshape(-1)[indices] = _row_sums(below[indices])
 
     def rebuild_sums(self) -> None:
-        """The leaves were written to directly."""
+        """Recompute all sums, after the leaves were written to directly."""
         for below, above in pairwise(self._levels):
             above.reshape(-1)[: len(below)] = _row_sums(below)
 
     def find_indices(self, sums: Array) -> Integers:
-        """For each sum below the total, the number at which the weights so far exceed it; never one without weight."""
-        found = np.zeros(len(sums), np.intp)
+        """For each s below the total, return the smallest i with w_0 + … + w_i > s; w_i is never 0."""
+        # From the root down: choose the child c with C_{c-1} ≤ s < C_c, where C are the cumulative sums of the node's
+        # children, and continue in it with s - C_{c-1}.
+        indices = np.zeros(len(sums), np.intp)
         for level in reversed(self._levels):
-            reached = level[found].cumsum(1)
-            # Sums of sums are rounded: what is left may seem to lie behind the last child.
-            sums = np.minimum(sums, np.nextafter(reached[:, -1], 0))
-            child = np.minimum((reached <= sums[:, None]).sum(1), BRANCHING_FACTOR - 1)
-            before = np.take_along_axis(reached, np.maximum(child - 1, 0)[:, None], 1)[:, 0]
+            cumulative = level[indices].cumsum(1)
+            # Sums of sums are rounded: the remainder may exceed the last child's cumulative sum.
+            sums = np.minimum(sums, np.nextafter(cumulative[:, -1], 0))
+            child = np.minimum((cumulative <= sums[:, None]).sum(1), BRANCHING_FACTOR - 1)
+            before = np.take_along_axis(cumulative, np.maximum(child - 1, 0)[:, None], 1)[:, 0]
             sums = sums - np.where(child > 0, before, 0.0)
-            found = found * BRANCHING_FACTOR + child
-        return found
+            indices = indices * BRANCHING_FACTOR + child
+        return indices
 
 
 def _row_sums(rows: Array) -> Array:
-    """In the order in which `find` sums."""
+    """Sum each row in the same order as `find_indices`, so that the rounding is the same."""
     return np.asarray(rows.cumsum(1)[:, -1])
 
 
@@ -75,15 +78,15 @@ class PrioritisedBatch(FrameBatch):
         super().__init__(rows, 2 * stack - 1, shape, buffer)
         self.observations = self.frames[:, :stack]
         self.next_observations = self.frames[:, stack:]
-        """Behind the last of the steps that `rewards` are summed over."""
+        """s_{t+k}: the observations after the last step that `rewards` are summed over."""
         self.discounts = np.zeros(rows, np.float32)
-        """What counts of their value: 0 where nothing followed."""
+        """γ^k (1 - d): the factor of their value in the target."""
         self.weights = np.zeros(rows, np.float32)
-        """By how much to learn from each, so that what is drawn often does not count more in the end; at most 1."""
+        """Importance weights that correct for the non-uniform sampling; at most 1."""
 
 
 class PrioritisedReplay(FrameReplay):
-    """`sample` draws, `settle` tells how surprising it was."""
+    """`sample` fills a batch by priority, `update_priorities` records its TD errors."""
 
     def __init__(
         self,
@@ -101,13 +104,13 @@ class PrioritisedReplay(FrameReplay):
     ) -> None:
         super().__init__(capacity, num_envs, shape, stack, seed)
         self.beta = beta
-        """How fully the weights make up for the drawing: 0 not at all, 1 wholly."""
+        """Exponent of the importance weights: 0 is no correction, 1 a full one."""
         self._alpha, self._epsilon = alpha, epsilon
         self._tree = SumTree(num_envs * self._allocated_rows)
         self._max_td_error = 1.0
-        """The greatest surprise so far, which what is new is taken for."""
+        """The largest |δ| + epsilon so far; new transitions get its priority."""
         self._pending_changes: dict[int, bool] = {}
-        """Spots that came (true) or left since the tree was told."""
+        """Indices that were added (true) or overwritten since the tree was last updated."""
         self._step_offsets = np.arange(n_step)
         self._discount_powers = gamma ** np.arange(n_step + 1)
 
@@ -123,59 +126,64 @@ class PrioritisedReplay(FrameReplay):
 
     def add(self, actions: Array, rewards: Array, episode_ends: Sequence[EpisodeEnd], frames: Array) -> None:
         super().add(actions, rewards, episode_ends, frames)
-        came, left = (self._head - 1) % self._ring_rows, (self._head - 1 - self.steps_per_env) % self._ring_rows
+        newest, dropped = (self._head - 1) % self._ring_rows, (self._head - 1 - self.steps_per_env) % self._ring_rows
         for env in range(self.num_envs):
-            self._pending_changes[env * self._allocated_rows + left] = False
-            self._pending_changes[env * self._allocated_rows + came] = True
+            self._pending_changes[env * self._allocated_rows + dropped] = False
+            self._pending_changes[env * self._allocated_rows + newest] = True
 
     def _apply_pending_changes(self) -> None:
         if self._pending_changes:
-            spots = np.fromiter(self._pending_changes, np.intp, len(self._pending_changes))
+            indices = np.fromiter(self._pending_changes, np.intp, len(self._pending_changes))
             is_new = np.fromiter(self._pending_changes.values(), np.bool_, len(self._pending_changes))
-            self._tree.set_weights(spots, is_new * self._max_td_error**self._alpha)
+            self._tree.set_weights(indices, is_new * self._max_td_error**self._alpha)
             self._pending_changes.clear()
 
     def allocate_batch(self, rows: int, buffer: Array | None = None) -> PrioritisedBatch:
-        """What `sample` fills. A `buffer` [rows, 2 × stack, …] serves where it has to be special memory."""
+        """Return a batch for `sample` to fill, in `buffer` [rows, 2 × stack, …] if given (such as pinned memory)."""
         return PrioritisedBatch(rows, self.stack, self.shape, buffer)
 
-    def sample(self, batch: PrioritisedBatch) -> None:  # type: ignore[override]  # what `batch` made
-        """By priority, one from each of as many equal parts of their sum as there are rows."""
+    def sample(self, batch: PrioritisedBatch) -> None:  # type: ignore[override]  # from `allocate_batch`
+        """Sample by priority, stratified: one row from each of `rows` equal segments of the sum."""
         self._apply_pending_changes()
         total, rows = self._tree.total, batch.rows
+        # s_i = (i + u_i) Σp / rows,  u_i ~ U[0, 1)
         self._rng.random(out=batch._uniform)
         batch.indices[...] = self._tree.find_indices((np.arange(rows) + batch._uniform) * (total / rows))
-        shares = self._tree.leaves[batch.indices] / total
-        weights = (len(self) * shares) ** -self.beta
+        # w_i = (N P(i))^-β / max_k w_k,  P(i) = p_i / Σp
+        probabilities = self._tree.leaves[batch.indices] / total
+        weights = (len(self) * probabilities) ** -self.beta
         batch.weights[...] = weights / weights.max()
         self.fill(batch)
 
     def update_priorities(self, indices: Integers, td_errors: Array) -> None:
-        """How large the errors at drawn spots were. Before the next sample, and before a record."""
+        """Set p_i = (|δ_i| + epsilon)^α for the sampled indices; call it before the next sample or checkpoint."""
         td_errors = np.abs(td_errors.astype(np.float64)) + self._epsilon
         self._max_td_error = max(self._max_td_error, float(td_errors.max()))
         self._tree.set_weights(indices, td_errors**self._alpha)
 
     def fill(self, batch: PrioritisedBatch) -> None:  # type: ignore[override]
-        spots, length, stride = batch.indices, self._ring_rows, self._allocated_rows
-        lanes, rows = spots // stride * stride, spots % stride
-        # How far ahead: up to an end, or to the newest observation.
-        ahead = lanes[:, None] + (rows[:, None] + self._step_offsets) % length
+        indices, length, stride = batch.indices, self._ring_rows, self._allocated_rows
+        starts, rows = indices // stride * stride, indices % stride  # where the environment's ring starts, row in it
+        # k, the number of steps summed: up to n, the end of the episode, or the newest transition.
+        ahead = starts[:, None] + (rows[:, None] + self._step_offsets) % length
         ends = (self._terminals.reshape(-1)[ahead] > 0) | self._truncations.reshape(-1)[ahead]
-        is_there = (self._step_offsets < ((self._head - rows) % length)[:, None]) & (ends.cumsum(1) - ends == 0)
-        steps = is_there.sum(1)
+        is_summed = (self._step_offsets < ((self._head - rows) % length)[:, None]) & (ends.cumsum(1) - ends == 0)
+        steps = is_summed.sum(1)
         last_rows = (rows + steps - 1) % length
-        last = lanes + last_rows
+        last = starts + last_rows
 
-        places = np.empty((len(spots), 2, self.stack), np.intp)
+        # Frame indices of s_t and s_{t+k}; a stack repeats its first frame at the start of an episode.
+        frame_indices = np.empty((len(indices), 2, self.stack), np.intp)
         ages = self._frames_since_start.reshape(-1)
-        places[:, 0] = lanes[:, None] + (rows[:, None] - np.minimum(self._stack_offsets, ages[spots][:, None])) % length
+        back = np.minimum(self._stack_offsets, ages[indices][:, None])
+        frame_indices[:, 0] = starts[:, None] + (rows[:, None] - back) % length
         back = np.minimum(self._stack_offsets[1:], ages[last][:, None])
-        places[:, 1, :-1] = lanes[:, None] + (last_rows[:, None] - back) % length
-        places[:, 1, -1] = last + 1
-        self._flat.take(places.reshape(-1), 0, out=batch._flat, mode="clip")
-        self._actions.take(spots, out=batch.actions)
-        batch.rewards[...] = (self._rewards.reshape(-1)[ahead] * is_there * self._discount_powers[:-1]).sum(1)
+        frame_indices[:, 1, :-1] = starts[:, None] + (last_rows[:, None] - back) % length
+        frame_indices[:, 1, -1] = last + 1
+        self._flat.take(frame_indices.reshape(-1), 0, out=batch._flat, mode="clip")
+        self._actions.take(indices, out=batch.actions)
+        # R_t = Σ_{j<k} γ^j r_{t+j},  discount = γ^k (1 - d)
+        batch.rewards[...] = (self._rewards.reshape(-1)[ahead] * is_summed * self._discount_powers[:-1]).sum(1)
         self._terminals.take(last, out=batch.terminals)
         batch.discounts[...] = self._discount_powers[steps] * (1 - batch.terminals)
         if self._truncated_observations:

@@ -1,7 +1,7 @@
-"""The updates of DQN, C51 and PQN written out by hand in numpy: forward, backward, Adam over one flat vector.
+"""The updates of DQN, C51 and PQN in numpy with hand-written gradients: forward, backward, Adam over one flat vector.
 
-Why by hand, see ppo_kernels.py. The torch loss in each algorithm's file is the reference: the tests hold these
-gradients against autograd's.
+ppo_kernels.py gives the reason. The torch loss in each algorithm's file is the reference: the tests compare these
+gradients with autograd's. Arrays are [features, rows]: a batch of N transitions has N columns.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from cleanrl_worker.perceptron import Array, ForwardPass, Perceptron, Perceptron
 
 ADAM_BETA_1, ADAM_BETA_2 = 0.9, 0.999
 MIN_PROBABILITY = 1e-5
-"""C51's logarithm takes no probability nearer to 0 or 1 than this."""
+"""Probabilities are clamped to [this, 1 - this] before C51 takes their logarithm."""
 
 
 class Transitions(Protocol):
-    """Rows of a replay buffer."""
+    """A batch from a replay buffer."""
 
     observations: npt.NDArray[Any]
     actions: npt.NDArray[Any]
-    """[rows, 1], counted from 0."""
+    """Indices [rows, 1]."""
     rewards: npt.NDArray[Any]
     terminals: npt.NDArray[Any]
     next_observations: npt.NDArray[Any]
 
 
 class ReturnBatch(NamedTuple):
-    """Rows of a rollout whose returns are known."""
+    """Rows of a rollout with their returns."""
 
     observations: npt.NDArray[Any]
     actions: npt.NDArray[Any]
-    """[rows], counted from 0."""
+    """Indices [rows]."""
     returns: npt.NDArray[Any]
 
 
 class ValueLearner(Protocol):
-    """Improves the parameters; there is one over numpy for each loss (below) and one over torch (value_autograd.py)."""
+    """Updates the parameters. Implemented in numpy for each loss (below) and in torch (value_autograd.py)."""
 
     count: int
-    """Adam's steps so far."""
+    """Number of Adam steps taken."""
 
     @property
     def first_moment(self) -> PerceptronViews:
@@ -55,26 +55,26 @@ class ValueLearner(Protocol):
         """Adam's running mean of the squared gradient."""
 
     def update(self, batch: Any, learning_rate: float) -> bool:
-        """One gradient step; False where the gradient is not finite, and nothing is worth going on with."""
+        """Take one gradient step; return False if the gradient is not finite, in which case training must stop."""
 
     def losses(self) -> dict[str, float]:
-        """Of the newest batch, by CleanRL's names."""
+        """Return the losses of the last batch under CleanRL's names."""
 
     def first_non_finite(self) -> tuple[int, list[str]] | None:
-        """How many updates ago something was first not finite, and what; none where `update` would have said so."""
+        """Return how many updates ago a value was first not finite, and which; None if `update` itself reports that."""
 
     def forward(self, rows: int) -> Callable[[npt.NDArray[Any]], Array]:
-        """What gives outputs [outputs, rows] by the newest weights for as many observations at a time."""
+        """Return a forward pass of the current weights: this number of observations to outputs [outputs, rows]."""
 
     def sync_networks(self) -> None:
-        """Brings the network up to date, where the learner keeps its own."""
+        """Copy the learner's parameters into the network, where it has its own copy."""
 
 
 class TargetValueLearner(ValueLearner, Protocol):
-    """One that learns by a target network."""
+    """A learner with a target network."""
 
     def update_target(self, tau: float) -> None:
-        """Moves the target network towards the learned one: 1 makes them equal."""
+        """Set θ_target ← θ_target + τ (θ - θ_target); τ = 1 copies."""
 
 
 def q_lambda_returns(
@@ -84,27 +84,28 @@ def q_lambda_returns(
     gamma: float,
     q_lambda: float,
 ) -> Array:
-    """What followed each step: λ of the return behind it, the rest the value there. `values` are those after a step."""
-    # Behind the last step there is only the value.
-    lives = gamma * (1.0 - dones)
-    bases = rewards + lives * values * (1 - q_lambda)
-    bases[-1] = rewards[-1] + lives[-1] * values[-1]
-    decays = lives * q_lambda
+    """Compute the Q(λ) returns of a rollout; `values` are max_a Q(s_{t+1}, a), one for each step."""
+    # R_t = r_t + γ (1 - d_t) [(1 - λ) max_a Q(s_{t+1}, a) + λ R_{t+1}],  d_t = 1 where the episode ended with step t;
+    # at the last step there is no R_{t+1}: R_T = r_T + γ (1 - d_T) max_a Q(s_{T+1}, a).
+    discounts = gamma * (1.0 - dones)
+    bases = rewards + discounts * values * (1 - q_lambda)
+    bases[-1] = rewards[-1] + discounts[-1] * values[-1]
+    decays = discounts * q_lambda
     decays[-1] = 0
     returns = np.empty(rewards.shape, np.float32)
     for env in range(rewards.shape[1]):
         # Plain floats: a few numpy calls for each step would take far longer.
-        last = 0.0
+        following = 0.0
         column = []
         for base, decay in zip(bases[::-1, env].tolist(), decays[::-1, env].tolist(), strict=True):
-            last = base + decay * last
-            column.append(last)
+            following = base + decay * following
+            column.append(following)
         returns[::-1, env] = column
     return returns
 
 
 class BackwardPass:
-    """The backward pass, behind a forward pass of the same rows."""
+    """The backward pass; it uses what the last call of `forward` computed."""
 
     def __init__(self, network: Perceptron, rows: int) -> None:
         self.forward = ForwardPass(network, rows)
@@ -121,7 +122,9 @@ class BackwardPass:
         self._means = np.empty((1, rows), np.float32)
 
     def __call__(self, delta: Array) -> None:
-        """Fills `views` from the loss's slope by the outputs, [outputs, rows]."""
+        """Fill `views` with the gradient, given delta = ∂L/∂outputs, [outputs, rows]."""
+        # With h_l = relu(W_l [h_{l-1}; 1]) and Δ_l = ∂L/∂(W_l [h_{l-1}; 1]):
+        #   ∂L/∂W_l = Δ_l [h_{l-1}; 1]ᵀ     Δ_{l-1} = (W_lᵀ Δ_l) ⊙ 1[h_{l-1} > 0]
         last = len(self._deltas)
         for index in range(last, 0, -1):
             np.dot(delta, self._transposed_inputs[index], out=self.views.layers[index])
@@ -135,12 +138,14 @@ class BackwardPass:
         np.dot(delta, self._transposed_inputs[0], out=self.views.layers[0])
 
     def _backward_layer_norm(self, index: int, delta: Array) -> None:
+        # y = g ⊙ x̂ + o,  x̂ = (x - mean x) / s,  s = √(var x + eps); with D = ∂L/∂y:
+        #   ∂L/∂g = Σ_rows D ⊙ x̂     ∂L/∂o = Σ_rows D
         scaled, product = self.forward.normalised[index], self._product[index]
         average = self.forward.averaging_rows[index]
         np.multiply(delta, scaled, out=product)
         np.dot(product, self._column, out=self.views.gains[index])
         np.dot(delta, self._column, out=self.views.offsets[index])
-        # What would shift all features, or stretch them all, is taken away by the normalisation.
+        #   ∂L/∂x = (E - mean E - x̂ mean(E ⊙ x̂)) / s  with  E = g ⊙ D, means over the features
         np.multiply(delta, self.forward.network.parameters.gains[index], out=delta)
         np.multiply(delta, scaled, out=product)
         np.dot(average, product, out=self._means)
@@ -152,7 +157,7 @@ class BackwardPass:
 
 
 class NumpyAdam:
-    """Steps along a gradient, in the proportions that its own history suggests."""
+    """Adam (arXiv:1412.6980) over a flat parameter vector."""
 
     def __init__(self, network: Perceptron, epsilon: float = 1e-8, max_norm: float | None = None) -> None:
         self.first_moment = network.zero_vector()
@@ -161,29 +166,32 @@ class NumpyAdam:
         self._flat = network.flat
         self._epsilon = epsilon
         self._max_norm = max_norm
-        """The greatest norm of a gradient; a longer one is cut to it."""
+        """Gradients are clipped to this norm, if given."""
         self._scratch = np.empty(network.size, np.float32)
 
     def __call__(self, gradient: PerceptronViews, learning_rate: float) -> bool:
-        """One step; False where the gradient is not finite."""
-        slope, first, second, scratch = gradient.flat, self.first_moment.flat, self.second_moment.flat, self._scratch
-        norm = math.sqrt(np.dot(slope, slope))
+        """Take one step; return False if the gradient is not finite."""
+        flat, first, second, scratch = gradient.flat, self.first_moment.flat, self.second_moment.flat, self._scratch
+        norm = math.sqrt(np.dot(flat, flat))
         if not math.isfinite(norm):
             return False
-        # The cut goes into the factors, which saves a pass over the vector.
-        cut = 1.0 if self._max_norm is None else min(1.0, self._max_norm / (norm + 1e-6))
+        # m ← β₁ m + (1 - β₁) c g     v ← β₂ v + (1 - β₂) (c g)²
+        # Clipping by norm, c = min(1, max_norm / (‖g‖ + 1e-6)), is part of the factors: that saves a pass.
+        clip = 1.0 if self._max_norm is None else min(1.0, self._max_norm / (norm + 1e-6))
         self.count += 1
         np.multiply(first, ADAM_BETA_1, out=first)
-        np.multiply(slope, (1 - ADAM_BETA_1) * cut, out=scratch)
+        np.multiply(flat, (1 - ADAM_BETA_1) * clip, out=scratch)
         np.add(first, scratch, out=first)
         np.multiply(second, ADAM_BETA_2, out=second)
-        np.multiply(slope, slope, out=scratch)
-        np.multiply(scratch, (1 - ADAM_BETA_2) * cut * cut, out=scratch)
+        np.multiply(flat, flat, out=scratch)
+        np.multiply(scratch, (1 - ADAM_BETA_2) * clip * clip, out=scratch)
         np.add(second, scratch, out=second)
         self._apply_step(learning_rate / (1 - ADAM_BETA_1**self.count), math.sqrt(1 - ADAM_BETA_2**self.count))
         return True
 
     def _apply_step(self, learning_rate: float, correction: float) -> None:
+        # θ ← θ - lr · m̂ / (√v̂ + eps)  with  m̂ = m / (1 - β₁ᵗ),  v̂ = v / (1 - β₂ᵗ).
+        # Multiplied by κ = √(1 - β₂ᵗ) (`correction`; `learning_rate` is lr / (1 - β₁ᵗ)):  lr' κ m / (√v + eps κ)
         scratch = self._scratch
         np.sqrt(self.second_moment.flat, out=scratch)
         np.add(scratch, self._epsilon * correction, out=scratch)
@@ -193,18 +201,20 @@ class NumpyAdam:
 
 
 class NumpyRAdam(NumpyAdam):
-    """Adam that trusts its second moment only as far as enough gradients were seen (arXiv:1908.03265)."""
+    """RAdam (arXiv:1908.03265): Adam whose step is rectified while the second moment has seen few gradients."""
 
     _MAX_SMA_LENGTH = 2 / (1 - ADAM_BETA_2) - 1
-    """How many gradients the second moment looks back on in the end."""
+    """ρ_∞ = 2 / (1 - β₂) - 1, the limit of the length of the approximated simple moving average."""
 
     def _apply_step(self, learning_rate: float, correction: float) -> None:
+        # ρ_t = ρ_∞ - 2 t β₂ᵗ / (1 - β₂ᵗ);  where ρ_t > 5 the step is multiplied by
+        # √((ρ_t - 4)(ρ_t - 2) ρ_∞ / ((ρ_∞ - 4)(ρ_∞ - 2) ρ_t)), else it is lr · m̂.
         longest = self._MAX_SMA_LENGTH
         length = longest - 2 * self.count * ADAM_BETA_2**self.count / (1 - ADAM_BETA_2**self.count)
         if length > 5:
-            share = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
-            learning_rate *= math.sqrt(share)
-            # Torch adds epsilon to the root of the moment as it is, before the correction.
+            rectification = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
+            learning_rate *= math.sqrt(rectification)
+            # Torch adds eps to √v before the bias correction: lr · m̂ · κ / (√v + eps)
             np.sqrt(self.second_moment.flat, out=self._scratch)
             np.add(self._scratch, self._epsilon, out=self._scratch)
             np.divide(self.first_moment.flat, self._scratch, out=self._scratch)
@@ -215,7 +225,7 @@ class NumpyRAdam(NumpyAdam):
 
 
 class ValueKernel:
-    """What the updates of the three have in common."""
+    """The part of the update that DQN, C51 and PQN share."""
 
     def __init__(self, network: Perceptron, rows: int, adam: NumpyAdam) -> None:
         self.network = network
@@ -234,17 +244,17 @@ class ValueKernel:
         self._adam.count = count
 
     def first_non_finite(self) -> None:
-        """Updates say themselves whether they were finite."""
+        """Return None: `update` itself reports a gradient that is not finite."""
 
     def forward(self, rows: int) -> ForwardPass:
         return ForwardPass(self.network, rows)
 
     def sync_networks(self) -> None:
-        """Nothing to do: this learner works on the networks themselves."""
+        """Do nothing: this learner updates the networks in place."""
 
 
 class RegressionKernel(ValueKernel):
-    """Brings the values of the taken actions nearer to given targets, by the mean squared error."""
+    """Regression of the taken actions' values on given targets, by the mean squared error."""
 
     def __init__(self, network: Perceptron, rows: int, adam: NumpyAdam) -> None:
         super().__init__(network, rows, adam)
@@ -253,6 +263,7 @@ class RegressionKernel(ValueKernel):
         self._values, self._errors, self._value_grads = np.empty((3, rows), np.float32)
 
     def _fit(self, observations: Any, actions: Any, targets: Any, learning_rate: float) -> bool:
+        # L = 1/N Σ (Q(s, a) - y)²,  ∂L/∂Q(s, a) = 2/N (Q(s, a) - y), and 0 for the actions that were not taken
         out = self.gradient.forward(observations)
         is_taken = self._one_hot_rows.take(actions, 1)
         np.multiply(out, is_taken, out=self._out_delta)
@@ -268,14 +279,14 @@ class RegressionKernel(ValueKernel):
 
 
 class ReturnsKernel(RegressionKernel):
-    """PQN's: the targets are the returns of a rollout."""
+    """PQN's update: the targets y are the Q(λ) returns of a rollout."""
 
     def update(self, batch: ReturnBatch, learning_rate: float) -> bool:
         return self._fit(batch.observations, batch.actions, batch.returns, learning_rate)
 
 
 class QKernel(RegressionKernel):
-    """DQN's: the target is the reward and the discounted value of the best next action by the target network."""
+    """DQN's update: y = r + γ (1 - d) max_a Q_target(s', a)."""
 
     def __init__(self, network: Perceptron, target: Perceptron, rows: int, adam: NumpyAdam, gamma: float) -> None:
         super().__init__(network, rows, adam)
@@ -297,7 +308,10 @@ class QKernel(RegressionKernel):
 
 
 class DistributionKernel(ValueKernel):
-    """C51's: brings the distribution of the taken action's return nearer to the projected one behind the step."""
+    """C51's update (arXiv:1707.06887): cross-entropy with the projected distribution of the return.
+
+    Atoms are z_i = v_min + i Δz; each action has probabilities p_i over them, Q(s, a) = Σ_i z_i p_i(s, a).
+    """
 
     def __init__(
         self, network: Perceptron, target: Perceptron, rows: int, adam: NumpyAdam, atoms: Array, gamma: float
@@ -326,38 +340,42 @@ class DistributionKernel(ValueKernel):
         np.multiply(out, is_taken, out=self._masked_outputs)
         np.add.reduce(self._masked_outputs, 0, out=self._probs)
         softmax(self._probs)
-        # The slope of the cross-entropy by the logits, where the probability counts as it is.
-        slopes, places = self._floors, self._atom_positions
-        np.multiply(self._targets, (self._probs >= MIN_PROBABILITY) & (self._probs <= 1 - MIN_PROBABILITY), out=places)
-        np.multiply(self._probs, np.add.reduce(places, 0), out=slopes)
-        np.subtract(slopes, places, out=slopes)
-        np.multiply(slopes, 1 / self.rows, out=slopes)
-        np.multiply(slopes, is_taken, out=self._out_delta.reshape(self._shape))
+        # L = -1/N Σ_rows Σ_i m_i log clamp(p_i),  p = softmax(logits x) of the taken action.
+        # ∂L/∂x_i = 1/N (p_i Σ_j m̃_j - m̃_i)  with  m̃_i = m_i where p_i is inside the clamp, else 0
+        logit_grads, masked = self._floors, self._atom_positions  # buffers that the projection no longer needs
+        np.multiply(self._targets, (self._probs >= MIN_PROBABILITY) & (self._probs <= 1 - MIN_PROBABILITY), out=masked)
+        np.multiply(self._probs, np.add.reduce(masked, 0), out=logit_grads)
+        np.subtract(logit_grads, masked, out=logit_grads)
+        np.multiply(logit_grads, 1 / self.rows, out=logit_grads)
+        np.multiply(logit_grads, is_taken, out=self._out_delta.reshape(self._shape))
         self.gradient(self._out_delta)
         return self._adam(self.gradient.views, learning_rate)
 
     def _project(self, batch: Transitions) -> None:
-        """Fills the targets: the best next action's atoms, moved by the reward, their mass given to the neighbours."""
+        """Fill the targets m: the best next action's distribution, shifted by the reward and projected on the atoms."""
+        # a* = argmax_a Σ_i z_i p_i(s', a)
         out = self._target_forward(batch.next_observations).reshape(self._shape)
         softmax(out)
         best = np.matmul(self._atoms, out)[:, 0].argmax(0)
         np.multiply(out, self._one_hot_rows.take(best, 1)[:, None], out=self._masked_outputs)
         np.add.reduce(self._masked_outputs, 0, out=self._probs)
 
-        places, floors, upper, spots = self._atom_positions, self._floors, self._upper, self._flat_indices
-        np.multiply(self._steps, 1 - batch.terminals, out=places)
-        np.add(places, (batch.rewards - self._v_min) / self._atom_spacing, out=places)
-        np.maximum(places, 0, out=places)
-        np.minimum(places, len(places) - 1, out=places)
-        np.floor(places, out=floors)
-        np.subtract(places, floors, out=upper)
+        # b_j = clip((r + γ (1 - d) z_j - v_min) / Δz, 0, atoms - 1),  l = floor(b_j)
+        positions, floors, upper, indices = self._atom_positions, self._floors, self._upper, self._flat_indices
+        np.multiply(self._steps, 1 - batch.terminals, out=positions)
+        np.add(positions, (batch.rewards - self._v_min) / self._atom_spacing, out=positions)
+        np.maximum(positions, 0, out=positions)
+        np.minimum(positions, len(positions) - 1, out=positions)
+        np.floor(positions, out=floors)
+        # m_l += p_j (1 - (b_j - l))     m_{l+1} += p_j (b_j - l)
+        np.subtract(positions, floors, out=upper)
         np.multiply(upper, self._probs, out=upper)
         np.subtract(self._probs, upper, out=self._probs)
-        np.multiply(floors, self.rows, out=spots, casting="unsafe")
-        np.add(spots, self._columns, out=spots)
-        flat, size = spots.ravel(), spots.size
-        self._targets[...] = np.bincount(flat, self._probs.ravel(), size).reshape(spots.shape)
-        self._targets[1:] += np.bincount(flat, upper.ravel(), size).reshape(spots.shape)[:-1]
+        np.multiply(floors, self.rows, out=indices, casting="unsafe")
+        np.add(indices, self._columns, out=indices)
+        flat, size = indices.ravel(), indices.size
+        self._targets[...] = np.bincount(flat, self._probs.ravel(), size).reshape(indices.shape)
+        self._targets[1:] += np.bincount(flat, upper.ravel(), size).reshape(indices.shape)[:-1]
 
     def losses(self) -> dict[str, float]:
         logs = np.log(np.clip(self._probs, MIN_PROBABILITY, 1 - MIN_PROBABILITY))
@@ -371,13 +389,14 @@ class DistributionKernel(ValueKernel):
 
 
 def softmax(logits: Array) -> None:
-    """In place, over the last axis but one: the columns are rows of a batch."""
+    """Replace logits by exp(x_i - max x) / Σ_j exp(x_j - max x), over the second-to-last axis."""
     np.subtract(logits, np.maximum.reduce(logits, -2, keepdims=True), out=logits)
     np.exp(logits, out=logits)
     np.divide(logits, np.add.reduce(logits, -2, keepdims=True), out=logits)
 
 
 def soft_update(target: Perceptron, network: Perceptron, tau: float) -> None:
+    """Set θ_target ← θ_target + τ (θ - θ_target)."""
     if tau == 1:
         np.copyto(target.flat, network.flat)
     else:
