@@ -43,7 +43,7 @@ def wait_for_process_groups(folder: RunFolder, kinds: tuple[str, ...]) -> list[i
 
 
 def _read_events(path: Path) -> list[dict[str, Any]]:
-    return list(read_all(path)) if path.exists() else []
+    return read_all(path) if path.exists() else []
 
 
 class RunAlternator:

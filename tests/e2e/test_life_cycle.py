@@ -199,7 +199,7 @@ def assert_resumed(trainer: TrainerClient, name: str, view: Json, whole: Json) -
     """As if it had never been interrupted, or it says that it is not."""
     folder, straight = RunFolder(view["run_dir"]), RunFolder(whole["run_dir"])
     assert (view["outcome"], len(view["attempts"])) == ("succeeded", 2), view["reason"]
-    events = list(read_all(folder.journal))
+    events = read_all(folder.journal)
     first, second = (line["resumed_from"] for line in events if line["kind"] == "hello")
     assert first is None
     assert SAVED_EVERY <= second < TOTAL

@@ -127,7 +127,7 @@ def test_a_killed_run_resumes_to_the_same_weights_and_the_same_curve(
         trainer.resume(run_id)
         view = ended(trainer, run_id)
     assert (view["outcome"], len(view["attempts"]), view["run_id"]) == ("succeeded", 2, run_id)
-    events = list(read_all(RunFolder(view["run_dir"]).journal))
+    events = read_all(RunFolder(view["run_dir"]).journal)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert events[-1]["kind"] == "finished"
     assert not [event for event in events if event.get("code") == "resumed_inexactly"]

@@ -76,7 +76,7 @@ class KeptRun:
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Each is checked against its contract."""
-        events = list(read_all(self.folder.keeper)) if self.folder.keeper.exists() else []
+        events = read_all(self.folder.keeper) if self.folder.keeper.exists() else []
         for event in events:
             EVENT_TYPES.get(event["kind"], Event).model_validate(event)
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))

@@ -189,7 +189,7 @@ def test_a_policy_is_pushed_pulled_and_plays_as_before(workspace: Workspace, hub
 
     # After the run, the sidecar has sent it where CleanRL would.
     told_in = workspace.run(run).sidecar
-    wait_for(lambda: told_in.exists() and list(read_all(told_in)), "the upload")
+    wait_for(lambda: told_in.exists() and read_all(told_in), "the upload")
     [told] = read_all(told_in)
     assert (told["kind"], told["repo"], told["step"]) == ("hub_pushed", "tester/CartPole-v1-ppo-seed1", 256)
 

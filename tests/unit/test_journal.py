@@ -35,7 +35,7 @@ def test_a_torn_last_line_is_passed_over_wherever_it_was_cut(tmp_path: Path) -> 
         assert again.seq in (2, 3)  # 3 where the line was whole but for its newline
         again.append("after")
         again.close()
-        events = list(read_all(path))
+        events = read_all(path)
         assert events[-1]["kind"] == "after"
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
 

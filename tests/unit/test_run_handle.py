@@ -64,7 +64,7 @@ def test_every_line_fits_its_contract(folder: RunFolder) -> None:
         run.episode(env=0, step=50, episodic_return=math.inf, length=1)
         run.warn("Something is odd.", "odd")
         run.finish()
-    lines = list(read_all(folder.journal))
+    lines = read_all(folder.journal)
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
     assert {line["kind"] for line in lines} >= {"hello", "progress", "metrics", "episodes", "checkpoint", "finished"}
     for line in lines:
@@ -138,13 +138,13 @@ def test_a_steady_loop_writes_about_ten_lines_a_second(folder: RunFolder, monkey
     monkeypatch.setattr(handle, "_monotonic", lambda: clock[0])
     with opened(folder) as run:
         run.hello()
-        before = len(list(read_all(folder.journal)))
+        before = len(read_all(folder.journal))
         for step in range(10_000):
             clock[0] += 0.001
             run.scalar("a", 1.0, step)
             run.episode(env=0, step=step, episodic_return=1.0, length=1)
             run.update(step)
-        lines = len(list(read_all(folder.journal))) - before
+        lines = len(read_all(folder.journal)) - before
         assert 60 <= lines <= 110
         assert 9 <= len(events(folder, "progress")) <= 12
 
@@ -421,7 +421,7 @@ def test_lines_that_cannot_be_written_wait_in_their_order_and_the_oldest_points_
                 outbox.flush()
     outbox.flush()
     outbox.close()
-    lines = list(read_all(folder.journal))
+    lines = read_all(folder.journal)
     said = [line.get("n", line.get("text")) for line in lines]
     assert said[:-1] == ["0", "1", 2, "2", 3, "3"]
     assert (lines[-1]["code"], lines[2]["at"]) == ("points_lost", 5.0)

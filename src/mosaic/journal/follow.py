@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 _CHUNK_BYTES = 1 << 20
@@ -63,8 +62,10 @@ def _event(raw: bytes) -> dict[str, Any] | None:
     return None
 
 
-def read_all(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Every event of a file that nobody appends to any more."""
+def read_all(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return every event of a file that is no longer appended to."""
     follower = Follower(path)
+    events: list[dict[str, Any]] = []
     while lines := follower.read():
-        yield from (line.body for line in lines)
+        events += (line.body for line in lines)
+    return events
