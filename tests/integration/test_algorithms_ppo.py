@@ -287,6 +287,24 @@ def test_a_continuous_policy_normalises_as_the_training_did(place: Path) -> None
     np.testing.assert_allclose(action, np.clip(mean, -2, 2), atol=1e-5)
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_a_policy_builds_its_actor_once(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(place / "run", name, config_of(name))
+    policy = MODULES[name].load_policy(newest(place / "run"))
+    built: list[int] = []
+    build = PpoActor.__init__
+
+    def count_and_build(actor: PpoActor, network: PpoNetwork, rows: int) -> None:
+        built.append(rows)
+        build(actor, network, rows)
+
+    monkeypatch.setattr(PpoActor, "__init__", count_and_build)
+    observations = np.zeros((1, 4 if name == "ppo" else 3), np.float32)
+    for _ in range(3):
+        policy.act(observations, True, np.random.default_rng(0))
+    assert built == [1]
+
+
 def test_spaces_that_do_not_fit_are_refused_with_what_does() -> None:
     pendulum, cartpole = gymnasium.make("Pendulum-v1"), gymnasium.make("CartPole-v1")
     with pytest.raises(BadInput) as refusal:

@@ -27,7 +27,7 @@ from cleanrl_worker import ppo_kernels
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.normalisation import ObservationNormaliser, RewardNormaliser
 from cleanrl_worker.ppo_kernels import PpoLearner, PpoLosses, RolloutBatch
-from cleanrl_worker.ppo_network import PpoActor, PpoNetwork
+from cleanrl_worker.ppo_network import FrozenPpoActor, PpoNetwork
 from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "rpo_continuous_action"
-NORMALISES = True
-"""Whether observations and rewards are normalised."""
 HIDDEN = (64, 64)
 
 
@@ -388,6 +386,7 @@ class GaussianPolicy:
         facts, arrays = checkpoint.facts, checkpoint.arrays
         self._agent = Agent(facts["shape"]["observation_size"], facts["shape"]["actions"])
         self._agent.load_state_dict(checkpoint.weights)
+        self._actor = FrozenPpoActor(self._agent.network)
         self._inputs = base.ObservationEncoder(facts["inputs"])
         self._normalise = ObservationNormaliser(self._inputs.size)
         self._normalise.restore(arrays, facts["observation_count"])
@@ -395,15 +394,11 @@ class GaussianPolicy:
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
         """Means where `deterministic`, else draws; cut to the action space either way."""
-        rows = self._normalise.normalise_frozen(self._inputs(observations))
-        network = self._agent.network
-        actor = PpoActor(network, len(rows))
-        actor.refresh()
-        actions = np.empty((len(rows), network.outputs), np.float32)
-        actor(rows, actions)
-        if not deterministic and network.parameters.log_std is not None:
-            actions += rng.standard_normal(actions.shape) * np.exp(network.parameters.log_std.T)
-        shaped = actions.reshape(len(rows), *self._low.shape).astype(self._low.dtype)
+        actions = self._actor(self._normalise.normalise_frozen(self._inputs(observations)))
+        log_std = self._agent.network.parameters.log_std
+        if not deterministic and log_std is not None:
+            actions += rng.standard_normal(actions.shape) * np.exp(log_std.T)
+        shaped = actions.reshape(len(actions), *self._low.shape).astype(self._low.dtype)
         return np.asarray(np.minimum(np.maximum(shaped, self._low), self._high))
 
 
