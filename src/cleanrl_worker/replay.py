@@ -198,12 +198,6 @@ class FrameReplay(ReplayRing):
         stack: Array = ending.observation.reshape(-1, *self.shape)
         return np.asarray(stack[-1])
 
-    def write_newest_stacks(self, into: Array) -> None:
-        """The stacks [environments, stack, …] to act on."""
-        for env in range(self.num_envs):
-            age = int(self._frames_since_start[env, self._head])
-            into[env] = self._observations[env, (self._head - np.minimum(self._stack_offsets, age)) % self._ring_rows]
-
     def allocate_batch(self, rows: int, buffer: Array | None = None) -> FrameBatch:
         """What `sample` fills. A `buffer` [rows, stack + 1, …] serves where it has to be special memory."""
         return FrameBatch(rows, self.stack, self.shape, buffer)

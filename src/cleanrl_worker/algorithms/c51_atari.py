@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "c51_atari"
-NORMALISES = False
-"""Whether observations and rewards are normalised."""
 SIZES = ConvNetworkSizes()
 OUTPUT_LAYER = "network.9"
 """The layer that gives the logits, by its number in CleanRL's list."""

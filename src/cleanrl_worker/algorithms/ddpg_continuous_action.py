@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "ddpg_continuous_action"
-NORMALISES = False
-"""Whether observations and rewards are normalised."""
 HIDDEN = (256, 256)
 HEADS = ("fc_mu",)
 REPORT_EVERY = 100

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "dqn"
-NORMALISES = False
-"""Whether observations and rewards are normalised."""
 HIDDEN = (120, 84)
 REPORT_EVERY = 100
 """Environment steps between two reports of the losses."""

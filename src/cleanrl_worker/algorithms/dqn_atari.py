@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "dqn_atari"
-NORMALISES = False
-"""Whether observations and rewards are normalised."""
 SIZES = ConvNetworkSizes()
 OUTPUT_LAYER = "network.9"
 """The layer that gives the values, by its number in CleanRL's list."""

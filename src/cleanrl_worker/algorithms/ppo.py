@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "ppo"
-NORMALISES = False
-"""Whether observations and rewards are normalised."""
 HIDDEN = (64, 64)
 
 

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "ppo_atari"
-NORMALISES = False
-"""Whether observations and rewards are normalised."""
 SIZES = ConvNetworkSizes()
 
 

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "ppo_atari_lstm"
-NORMALISES = False
-"""Whether observations and rewards are normalised."""
 SIZES = ConvNetworkSizes()
 INPUT_FRAMES = 1
 """Pictures that are seen at a time: what was before is remembered."""

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "ppo_continuous_action"
-NORMALISES = True
-"""Whether observations and rewards are normalised."""
 HIDDEN = (64, 64)
 
 

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "ppo_rnd_envpool"
-NORMALISES = True
-"""Whether observations and rewards are normalised: what curiosity sees, and what it pays."""
 SIZES = ConvNetworkSizes(hidden=256)
 HEAD_UNITS = 448
 """Units of the layers behind the wide one."""

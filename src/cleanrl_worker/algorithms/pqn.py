@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "pqn"
-NORMALISES = False
-"""Whether observations and rewards are normalised."""
 HIDDEN = (120, 84)
 METRIC_NAMES = ("td_loss", "q_values")
 

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "pqn_atari_envpool"
-NORMALISES = False
-"""Whether observations and rewards are normalised."""
 SIZES = ConvNetworkSizes()
 STICKINESS = 0.0
 """How often a game holds on to the action before, where its id does not say."""

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "rainbow_atari"
-NORMALISES = False
-"""Whether observations and rewards are normalised."""
 SIZES = ConvNetworkSizes()
 HEADS = ("value_head", "advantage_head")
 """Each is two noisy layers, number 0 and 2 in CleanRL's lists."""

@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "sac_atari"
-NORMALISES = False
-"""Whether observations and rewards are normalised."""
 SIZES = ConvNetworkSizes()
 HEADS = {"actor": "fc_logits", "qf1": "fc_q", "qf2": "fc_q"}
 """The networks, and what CleanRL calls the last layer of each."""

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 NAME = "sac_continuous_action"
-NORMALISES = False
-"""Whether observations and rewards are normalised."""
 HIDDEN = (256, 256)
 HEADS = ("fc_mean", "fc_logstd")
 REPORT_EVERY = 100

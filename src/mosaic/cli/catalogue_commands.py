@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Json = dict[str, Any]
-MOST_LISTED = 40
 _ACTION_SPACE_NAMES = {"Discrete": "discrete", "Box": "continuous"}
 
 

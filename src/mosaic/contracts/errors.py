@@ -8,7 +8,6 @@ MosaicError
 │   ├── NotAllowed          a good request at the wrong time
 │   └── CheckpointDamaged   a checkpoint whose bytes are not what its manifest says
 ├── RunEnded                exit 3: the run that was waited for failed
-├── RunCancelled            exit 130
 ├── NoDaemon                exit 4
 │   └── IdentityFailed      something else answers on the daemon's port
 └── AlreadyRunning          a second daemon for one workspace
@@ -53,10 +52,6 @@ class CheckpointDamaged(BadInput):
 
 class RunEnded(MosaicError):
     exit_code = 3
-
-
-class RunCancelled(MosaicError):
-    exit_code = 130
 
 
 class NoDaemon(MosaicError):

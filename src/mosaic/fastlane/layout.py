@@ -30,7 +30,6 @@ NEEDS_CHECKSUM = platform.machine().lower() not in ("x86_64", "amd64", "i386", "
 
 # Words of the header, eight bytes each. The geometry never changes: a new one is a new file.
 GEOMETRY_STRUCT = struct.Struct("=11Q")
-GEOMETRY_CHECKSUM_WORD = 11
 NEWEST_FRAME_WORD = 16
 """The number of the newest frame; 0 before the first."""
 ENDED_WORD = 17

@@ -41,9 +41,9 @@ class Workbench(QObject):
     dialog_requested = Signal(str)
     """Open this dialog: palette, help, shortcuts, about."""
     theme_changed = Signal()
+    """Colors or sizes have changed: custom-painted widgets must repaint."""
     closing = Signal()
-    """The window goes: what was started for it ends now."""
-    """Colours or sizes are others now: whoever paints by hand paints again."""
+    """The window is closing: everything started for it must end now."""
 
     def __init__(
         self, workspace: Workspace, bridge: Bridge, settings: GuiSettings, parent: QObject | None = None

@@ -96,14 +96,6 @@ def last_good_checkpoint(folder: RunFolder, *, with_parts: bool = True) -> Check
     return None
 
 
-def verify(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint whose files are what it says, or CheckpointDamaged."""
-    try:
-        return _verify_files(path)
-    except _DamagedError as damage:
-        raise CheckpointDamaged(f"Checkpoint {path} is damaged ({damage}). Use another one.") from None
-
-
 def is_intact(path: Path) -> bool:
     try:
         _verify_files(path)

@@ -116,15 +116,6 @@ def write(folder: RunFolder, state: SyncState) -> None:
     write_json(folder.wandb_ledger, state.to_json() | {"updated_at": time.time()})
 
 
-def is_busy(folder: RunFolder) -> bool:
-    """Whether somebody records or uploads this run."""
-    try:
-        with acquire_lock(folder):
-            return False
-    except BlockingIOError:
-        return True
-
-
 @contextmanager
 def acquire_lock(folder: RunFolder) -> Iterator[None]:
     """One recorder or uploader at a time; BlockingIOError where there is one. Held for as long as its process lives."""

@@ -41,7 +41,6 @@ SEARCH_TIP = (
 )
 _ROWS = QItemSelectionModel.SelectionFlag.Rows
 _REPLACE_SELECTION = QItemSelectionModel.SelectionFlag.ClearAndSelect | _ROWS
-_ADD = QItemSelectionModel.SelectionFlag.Select | _ROWS
 
 
 class RunsPanel(QWidget):

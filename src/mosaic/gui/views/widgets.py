@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from PySide6.QtCore import QObject, Qt
-from PySide6.QtWidgets import QFrame, QLabel, QPushButton
+from PySide6.QtWidgets import QLabel, QPushButton
 
 ObjectT = TypeVar("ObjectT", bound=QObject)
 
@@ -36,10 +36,3 @@ def accent_button(text: str, name: str = "") -> QPushButton:
     button = with_object_name(QPushButton(text), name)
     button.setProperty("accent", True)
     return button
-
-
-def horizontal_line() -> QFrame:
-    rule = QFrame()
-    rule.setFrameShape(QFrame.Shape.HLine)
-    rule.setFrameShadow(QFrame.Shadow.Plain)
-    return rule
