@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PySide6.QtCore import Qt
@@ -133,29 +134,31 @@ def test_keys_can_be_changed_reset_and_are_never_given_twice(
 
 @pytest.mark.usefixtures("daemon")
 def test_the_trainer_lists_what_runs_and_what_waits(trainer: TrainerClient, program: Application) -> None:
-    payload = scripted(steps=10_000, dt=0.05)
-    urgent = {**scripted(steps=10_000, dt=0.05), "schedule": {"priority": 3}}
-    working = [trainer.submit(payload)["run_id"] for _ in range(4)]
+    def submit(**schedule: Any) -> str:
+        return str(trainer.submit({**scripted(steps=10_000, dt=0.05), "schedule": schedule})["run_id"])
+
+    working = [submit(group="busy") for _ in range(4)]
     pump(lambda: trainer.status()["slots"]["busy"] == 4, "four at work")
-    later = trainer.submit(payload)["run_id"]
-    sooner = trainer.submit(urgent)["run_id"]
+    later = submit(group="busy")
+    other = submit(group="idle")
+    sooner = submit(priority=3)
     program.start()
     program.window.show_page("trainer")
     table = find(program.window, "trainer.queue", QTableWidget)
-    pump(lambda: table.rowCount() == 6, "the queue")
+    pump(lambda: table.rowCount() == 7, "the queue")
 
     def texts(column: int) -> list[str]:
-        return [item.text() for row in range(6) if (item := table.item(row, column)) is not None]
+        return [item.text() for row in range(7) if (item := table.item(row, column)) is not None]
 
-    assert [title[-6:] for title in texts(1)] == [run_id[-6:] for run_id in (*working, sooner, later)]
-    assert texts(0)[4:] == ["1.", "2."]
+    assert [title[-6:] for title in texts(1)] == [run_id[-6:] for run_id in (*working, sooner, other, later)]
+    assert texts(0)[4:] == ["1.", "2.", "3."]
     assert texts(3)[4] == "3"
-    table.setCurrentCell(5, 1)
+    table.setCurrentCell(6, 1)
     press(table, Qt.Key.Key_Return)
     assert program.workbench.selection == later
 
     program.window.show_page("trainer")
-    item = table.item(5, 3)
+    item = table.item(6, 3)
     assert item is not None
     item.setText("9")
     pump(lambda: trainer.get(later)["priority"] == 9, "the priority")

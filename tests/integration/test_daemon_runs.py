@@ -244,7 +244,10 @@ def test_the_cap_and_the_priority_of_a_waiting_run_can_be_changed(trainer: Train
     for run_id in working:
         stage(trainer, run_id, "running")
     first, second = (trainer.submit(scripted(steps=10_000, dt=0.05))["run_id"] for _ in range(2))
-    assert trainer.annotate(second, priority=7)["priority"] == 7
+    positions = {view["run_id"]: view["queue_position"] for view in trainer.runs()}
+    assert positions == {**dict.fromkeys(working), first: 1, second: 2}
+    changed = trainer.annotate(second, priority=7)
+    assert (changed["priority"], changed["queue_position"], trainer.get(first)["queue_position"]) == (7, 1, 2)
     with pytest.raises(NotAllowed, match="for runs that wait"):
         trainer.annotate(working[0], priority=7)
     with pytest.raises(ConfigRefused, match="priority"):

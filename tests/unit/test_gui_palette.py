@@ -32,16 +32,17 @@ def test_letters_that_do_not_occur_find_nothing() -> None:
     assert score("xyz", "Settings") is None
 
 
-def view(run_id: str, stage: str, priority: int = 0, queued_at: float = 0.0) -> dict[str, Any]:
-    return {"run_id": run_id, "stage": stage, "priority": priority, "queued_at": queued_at}
+def view(run_id: str, stage: str, queue_position: int | None = None) -> dict[str, Any]:
+    return {"run_id": run_id, "stage": stage, "queue_position": queue_position}
 
 
-def test_the_queue_stands_behind_what_runs_by_priority_then_by_time() -> None:
+def test_the_queue_follows_what_runs_in_the_daemons_order() -> None:
     views = [
-        view("late", "queued", 0, 3.0),
-        view("early", "queued", 0, 1.0),
-        view("urgent", "queued", 5, 9.0),
+        view("new", "queued"),
+        view("third", "queued", 3),
+        view("first", "queued", 1),
+        view("second", "queued", 2),
         view("works", "running"),
         view("done", "finished"),
     ]
-    assert [row["run_id"] for row in sort_queue(views)] == ["works", "urgent", "early", "late"]
+    assert [row["run_id"] for row in sort_queue(views)] == ["works", "first", "second", "third", "new"]

@@ -1,4 +1,4 @@
-"""Who starts next."""
+"""Which queued run starts next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mosaic.contracts.states import RunRecord
-from mosaic.trainer.scheduler import Slots, choose
+from mosaic.trainer.scheduler import Slots, choose, start_order
 
 SLOTS = Slots(runs=2, cpus=4, gpus=1)
 
@@ -46,6 +46,28 @@ def test_a_wide_run_is_not_overtaken_for_ever() -> None:
 
 def test_a_run_that_wants_more_cores_than_there_are_gets_all_of_them() -> None:
     assert choose([run("A", cpus=64)], [], SLOTS) == ["A"]
+
+
+def test_the_order_of_the_whole_queue_alternates_between_groups_after_what_runs() -> None:
+    queued = [run(f"A{number}", group="many") for number in range(3)]
+    queued += [run("Y", group="one"), run("Z", group="one"), run("U", priority=1, group="many")]
+    order = start_order(queued, [run("X", group="many")])
+    assert [record.run_id for record in order] == ["U", "Y", "Z", "A0", "A1", "A2"]
+    order = start_order(queued, [])
+    assert [record.run_id for record in order] == ["U", "Y", "A0", "Z", "A1", "A2"]
+
+
+@given(st.lists(st.tuples(st.integers(-1, 1), st.sampled_from(["", "g", "h"]), st.integers(0, 2)), max_size=10))
+def test_one_slot_at_a_time_starts_the_queue_in_its_order(requests: list[tuple[int, str, int]]) -> None:
+    queued = [
+        run(f"R{number:02}", priority=priority, group=group or None, queued_at=float(queued_at))
+        for number, (priority, group, queued_at) in enumerate(requests)
+    ]
+    running: list[RunRecord] = []
+    for record in start_order(queued, []):
+        assert choose(queued, running, Slots(runs=len(running) + 1, cpus=99, gpus=0)) == [record.run_id]
+        queued.remove(record)
+        running.append(record)
 
 
 @given(

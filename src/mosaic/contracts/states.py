@@ -123,5 +123,7 @@ class RunView(RunRecord):
     hardware: dict[str, Any] | None = None
     """The keeper's last sample: cpu_percent, rss_mb, and GPU figures where there is one."""
     checkpoint_step: int | None = None
+    queue_position: int | None = None
+    """1 for the queued run that starts next, by the scheduler's order; null when it is not queued."""
     has_wandb: bool = False
     """Whether W&B has written anything in its folder."""

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -20,6 +21,7 @@ from mosaic.contracts.payload import Payload
 from mosaic.contracts.processes import is_alive
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.store import Index, RunProgress
+from mosaic.trainer.scheduler import start_order
 
 log = structlog.get_logger("mosaic.trainer.records")
 
@@ -116,10 +118,21 @@ class Records:
 
     def view(self, run_id: str) -> dict[str, Any]:
         for record, facts in self.index.list_runs(run_id=run_id):
-            return self.to_view(record, facts)
+            return self.to_view(record, facts, self.queue_positions())
         raise UnknownName(f"No run {run_id!r}. List them: mosaic runs")
 
-    def to_view(self, record: dict[str, Any], progress: RunProgress) -> dict[str, Any]:
+    def queue_positions(self) -> dict[str, int]:
+        """Map each queued run to its place in the order in which the scheduler starts them, from 1."""
+        active = list(self.active.values())
+        order = start_order(
+            [record for record in active if record.stage is Stage.QUEUED],
+            [record for record in active if record.holds_slot],
+        )
+        return {record.run_id: position for position, record in enumerate(order, 1)}
+
+    def to_view(
+        self, record: dict[str, Any], progress: RunProgress, queue_positions: Mapping[str, int]
+    ) -> dict[str, Any]:
         """A record (as JSON) with what is known of its progress: contracts.states.RunView."""
         total = record["total_timesteps"] or progress.total_timesteps
         is_running = record["stage"] == Stage.RUNNING
@@ -141,6 +154,7 @@ class Records:
             "seconds_left": left,
             "hardware": progress.hardware,
             "checkpoint_step": progress.checkpoint_step,
+            "queue_position": queue_positions.get(record["run_id"]),
             "has_wandb": _has_wandb(folder),
         }
 

@@ -1,10 +1,12 @@
-"""Who starts next. Pure: lists in, ids out."""
+"""Which queued run starts next. Pure: lists in, ids out."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import groupby
 
 from mosaic.contracts.states import RunRecord
 
@@ -19,30 +21,48 @@ class Slots:
     gpus: int
 
 
-def choose(queued: Sequence[RunRecord], running: Sequence[RunRecord], slots: Slots) -> list[str]:
-    """The runs to start now, in order.
+def start_order(queued: Iterable[RunRecord], running: Iterable[RunRecord]) -> list[RunRecord]:
+    """Return the queued runs in the order in which they start if resources suffice.
 
-    Higher priority first; among equals the group that has the fewest running, so that fifty seeds of one experiment do
-    not hold up a single run of another; then first come, first served. A run that waits for a resource holds that
-    resource back from those behind it, so that it is never overtaken for ever.
+    Higher priority first; among equals the group with the fewest running, so that fifty seeds of one experiment do
+    not hold up a single run of another; then first come, first served.
+    """
+    busy = Counter(record.group for record in running)
+    order: list[RunRecord] = []
+    by_arrival = sorted(queued, key=lambda record: (-record.priority, record.queued_at, record.run_id))
+    for _, equals in groupby(by_arrival, key=lambda record: record.priority):
+        groups: dict[str | None, deque[RunRecord]] = {}
+        for record in equals:
+            groups.setdefault(record.group, deque()).append(record)
+        # Only the first of each group can be next. Run ids are unique, so records are never compared.
+        heads = [(busy[group], members[0].queued_at, members[0].run_id, group) for group, members in groups.items()]
+        heapify(heads)
+        while heads:
+            *_, group = heappop(heads)
+            order.append(groups[group].popleft())
+            busy[group] += 1
+            if groups[group]:
+                head = groups[group][0]
+                heappush(heads, (busy[group], head.queued_at, head.run_id, group))
+    return order
+
+
+def choose(queued: Sequence[RunRecord], running: Sequence[RunRecord], slots: Slots) -> list[str]:
+    """Return the runs to start now, in order.
+
+    A run that waits for a resource reserves it against the runs after it, so that it is not overtaken indefinitely.
     """
     free_runs = slots.runs - len(running)
     free_cpus = slots.cpus - sum(record.cpus for record in running)
     free_gpus = slots.gpus - sum(record.gpus for record in running)
-    busy = Counter(record.group for record in running)
-    waiting = sorted(queued, key=lambda record: (-record.priority, record.queued_at, record.run_id))
     chosen: list[str] = []
-    while waiting and free_runs > 0 and free_cpus > 0:
-        top = waiting[0].priority
-        record = min((r for r in waiting if r.priority == top), key=lambda r: busy[r.group])
-        waiting.remove(record)
+    for record in start_order(queued, running) if free_runs > 0 else ():
         cpus = min(record.cpus, slots.cpus)
-        if cpus > free_cpus:
+        if free_runs == 0 or cpus > free_cpus:
             break
         if record.gpus > free_gpus:
             free_gpus = 0
             continue
         free_runs, free_cpus, free_gpus = free_runs - 1, free_cpus - cpus, free_gpus - record.gpus
-        busy[record.group] += 1
         chosen.append(record.run_id)
     return chosen

@@ -161,8 +161,9 @@ class Servicer(TrainerServicer):
             limit=request.limit,
         )
         views = []
+        queue_positions = self._records.queue_positions()
         for record, facts in rows:
-            view = self._records.to_view(record, facts)
+            view = self._records.to_view(record, facts, queue_positions)
             views.append(to_json_text({name: view[name] for name in view if name not in ("story", "attempts")}))
         return pb.ListReply(views_json=views)
 

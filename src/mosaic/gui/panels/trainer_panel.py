@@ -166,12 +166,10 @@ class TrainerPage(QWidget):
         self._stack.setCurrentIndex(0 if views else 1)
         self._queue_table.setRowCount(len(views))
         self._queue_run_ids = [view["run_id"] for view in views]
-        waiting = 0
         for number, view in enumerate(views):
             is_queued = view["stage"] == "queued"
-            waiting += is_queued
             texts = (
-                f"{waiting}." if is_queued else "",
+                f"{view['queue_position']}." if view["queue_position"] else "",
                 run_title(view),
                 state_of(view),
                 str(view["priority"]),
