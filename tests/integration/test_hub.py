@@ -1,4 +1,4 @@
-"""Pushing and pulling with the real huggingface_hub, against a stand-in of the Hub on loopback."""
+"""Pushing and pulling with the real huggingface_hub, against a fake Hub on loopback."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.hub import hub_client, push_state
 from mosaic.hub.auto_push import push_after_training, requested_repo
+from mosaic.hub.description import PullRequest, PushRequest, PushResult
+from mosaic.hub.hub_client import OnProgress
 from mosaic.journal import read_all
 
 SMALL = ("--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32", "--env-id", "CartPole-v1")
@@ -46,23 +48,26 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         yield made
 
 
-def push(folder: RunFolder, repo: str = "tester/cart", **more: Any) -> dict[str, Any]:
-    return hub_client.push(folder, folder.checkpoint(64), repo, **more)
+def push(
+    folder: RunFolder, repo: str = "tester/cart", on_progress: OnProgress = lambda _: None, **options: Any
+) -> PushResult:
+    request = PushRequest(repo=repo, folder=folder.path, checkpoint=folder.checkpoint(64), **options)
+    return hub_client.push(request, on_progress)
 
 
-def test_a_push_makes_a_repository_and_a_further_one_a_commit_of_what_is_new(hub: Hub, trained: RunFolder) -> None:
+def test_a_push_creates_a_repository_and_the_next_one_commits_only_changes(hub: Hub, trained: RunFolder) -> None:
     seen: list[hub_client.TransferProgress] = []
     done = push(trained, is_private=True, on_progress=seen.append)
     repo = hub.repos["tester/cart"]
     assert repo.is_private
-    assert done["url"] == f"{hub.url}/tester/cart"
-    assert done["commit"] == repo.head
+    assert done.url == f"{hub.url}/tester/cart"
+    assert done.commit == repo.head
     assert {"README.md", "mosaic.json", "ppo.cleanrl_model", "checkpoints/64/weights.safetensors"} <= repo.files.keys()
     assert repo.files["checkpoints/64/state.npz"] == (trained.checkpoint(64) / "state.npz").read_bytes()
-    assert seen[-1].done_bytes == seen[-1].total_bytes == done["size_bytes"]
+    assert seen[-1].done_bytes == seen[-1].total_bytes == done.size_bytes
     assert [at.done_bytes for at in seen] == sorted(at.done_bytes for at in seen)
     assert TOKEN.encode() not in b"".join(repo.files.values())
-    # What an earlier push left goes; what others put there stays; what the Hub has is not sent again.
+    # Files of an earlier push are removed; other files stay; what the Hub has is not uploaded again.
     repo.add({**repo.files, "checkpoints/32/state.npz": b"old", "notes.txt": b"mine"}, "by hand")
     sent = [request for request in hub.requests if request.startswith("PUT")]
     push(trained)
@@ -72,24 +77,24 @@ def test_a_push_makes_a_repository_and_a_further_one_a_commit_of_what_is_new(hub
 
 
 @pytest.mark.parametrize(
-    ("fault", "repo", "timeout_s", "said"),
+    ("fault", "repo", "timeout_s", "expected"),
     [
         ({}, "elsewhere/cart", 30, "may not write to elsewhere/cart (403)"),
         ({"/api/repos/create": 401}, "tester/cart", 30, "does not accept the token"),
-        ({"/api/models/tester/cart/commit": 409}, "tester/cart", 30, "somebody else at the same time (409)"),
+        ({"/api/models/tester/cart/commit": 409}, "tester/cart", 30, "another client at the same time (409)"),
         ({"/api/repos/create": "hang"}, "tester/cart", 1.5, "did not answer within 2 seconds"),
         ({"/api/repos/create": "drop"}, "tester/cart", 30, "cannot be reached"),
     ],
 )
-def test_a_hub_that_does_not_do_as_asked_is_told_of_in_one_sentence(
-    hub: Hub, trained: RunFolder, fault: dict[str, int | str], repo: str, timeout_s: float, said: str
+def test_an_error_of_the_hub_is_reported_in_one_sentence(
+    hub: Hub, trained: RunFolder, fault: dict[str, int | str], repo: str, timeout_s: float, expected: str
 ) -> None:
     hub.faults = fault
-    with pytest.raises(MosaicError) as told:
+    with pytest.raises(MosaicError) as raised:
         push(trained, repo, timeout_s=timeout_s)
-    assert said in str(told.value)
-    assert "\n" not in str(told.value)
-    assert TOKEN not in str(told.value)
+    assert expected in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert TOKEN not in str(raised.value)
 
 
 def test_a_hub_that_cannot_be_reached_is_named(trained: RunFolder, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +106,7 @@ def test_a_hub_that_cannot_be_reached_is_named(trained: RunFolder, hub: Hub, mon
             push(trained)
 
 
-def test_without_the_extra_the_sentence_says_what_to_install(
+def test_without_the_extra_the_error_names_what_to_install(
     trained: RunFolder, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "huggingface_hub.py").write_text("raise ModuleNotFoundError(name='huggingface_hub')")
@@ -110,7 +115,9 @@ def test_without_the_extra_the_sentence_says_what_to_install(
         push(trained)
 
 
-def test_a_repository_that_is_not_what_it_says_is_refused(hub: Hub, trained: RunFolder, tmp_path: Path) -> None:
+def test_a_repository_that_does_not_match_its_description_is_refused(
+    hub: Hub, trained: RunFolder, tmp_path: Path
+) -> None:
     push(trained)
     good = hub.repos["tester/cart"].files
     described = json.loads(good["mosaic.json"])
@@ -118,51 +125,51 @@ def test_a_repository_that_is_not_what_it_says_is_refused(hub: Hub, trained: Run
     described["files"]["../../escaped"] = described["files"].pop("config.json")
     escaping = {**good, "mosaic.json": json.dumps(described).encode()}
     lacking = {name: content for name, content in good.items() if name != "checkpoints/64/state.npz"}
-    for number, (files, said) in enumerate(
-        [(changed, "not what mosaic.json says"), (escaping, "cannot be used"), (lacking, "lacks checkpoints/64/state")]
+    for number, (files, expected) in enumerate(
+        [(changed, "does not match mosaic.json"), (escaping, "is invalid"), (lacking, "lacks checkpoints/64/state")]
     ):
         hub.put(f"tester/bad{number}", files)
         into = tmp_path / str(number) / "into"
         into.mkdir(parents=True)
-        with pytest.raises(BadInput, match=said):
-            hub_client.pull(f"tester/bad{number}", into)
+        with pytest.raises(BadInput, match=expected):
+            hub_client.pull(PullRequest(repo=f"tester/bad{number}", into=into))
     with pytest.raises(BadInput, match=r"\(404\)"):
-        hub_client.pull("tester/nothing", tmp_path)
+        hub_client.pull(PullRequest(repo="tester/nothing", into=tmp_path))
     assert not (tmp_path / "escaped").exists()
 
 
 def test_a_model_is_uploaded_after_training_where_cleanrl_would_put_it(hub: Hub, trained: RunFolder) -> None:
-    told: list[tuple[str, dict[str, object]]] = []
+    events: list[tuple[str, dict[str, object]]] = []
 
-    def say(kind: str, /, **facts: object) -> None:
-        told.append((kind, facts))
+    def emit_event(kind: str, /, **fields: object) -> None:
+        events.append((kind, fields))
 
-    repo = requested_repo(a_payload(upload_model=True))
+    repo = requested_repo(create_payload(upload_model=True))
     assert repo == "CartPole-v1-ppo-seed3"
-    assert requested_repo(a_payload(upload_model=True, hf_entity="me")) == f"me/{repo}"
-    assert requested_repo(a_payload()) is None
-    assert requested_repo(a_payload(upload_model=True, mode="policy_eval")) is None
-    push_after_training(trained, repo, "stopped", say)
-    assert told == []
-    push_after_training(trained, repo, "succeeded", say)
+    assert requested_repo(create_payload(upload_model=True, hf_entity="me")) == f"me/{repo}"
+    assert requested_repo(create_payload()) is None
+    assert requested_repo(create_payload(upload_model=True, mode="policy_eval")) is None
+    push_after_training(trained, repo, "stopped", emit_event)
+    assert events == []
+    push_after_training(trained, repo, "succeeded", emit_event)
     assert hub.repos.keys() == {"tester/CartPole-v1-ppo-seed3"}
-    assert [kind for kind, _ in told] == ["hub_pushed"]
+    assert [kind for kind, _ in events] == ["hub_pushed"]
     hub.faults = {"/api/repos/create": 503}
-    push_after_training(trained, repo, "succeeded", say)
-    assert told[-1][0] == "warning"
-    assert "mosaic push 01TRAINED --repo OWNER/CartPole-v1-ppo-seed3" in str(told[-1][1]["text"])
-    said = push_state.read(trained)
-    assert said is not None
-    assert said["state"] == "failed"
+    push_after_training(trained, repo, "succeeded", emit_event)
+    assert events[-1][0] == "warning"
+    assert "mosaic push 01TRAINED --repo OWNER/CartPole-v1-ppo-seed3" in str(events[-1][1]["text"])
+    state = push_state.read(trained)
+    assert state is not None
+    assert state["state"] == "failed"
 
 
-def a_payload(**extras: object) -> Payload:
+def create_payload(**extras: object) -> Payload:
     config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3, "extras": extras}
     return Payload.parse({"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}})
 
 
-def test_a_policy_is_pushed_pulled_and_plays_as_before(workspace: Workspace, hub: Hub, tmp_path: Path) -> None:
-    """The whole way, on the command line."""
+def test_a_pulled_policy_plays_like_the_pushed_one(workspace: Workspace, hub: Hub, tmp_path: Path) -> None:
+    """The complete path, on the command line."""
     settings = (*SMALL, "--checkpoint-every", "64", "--upload-model")
     run = mosaic(workspace, "train", "ppo", *settings, "--json").json["run_id"]
     played = mosaic(workspace, "eval", run, "--episodes", "3", "--seed-override", "7", "--video", "--json").json
@@ -172,38 +179,38 @@ def test_a_policy_is_pushed_pulled_and_plays_as_before(workspace: Workspace, hub
     assert f"{played['avg_return']:.2f} +/- " in hub.repos["tester/cart"].files["README.md"].decode()
     assert f"step 256 is at {hub.url}/tester/cart" in mosaic(workspace, "show", run).out
 
-    def returns_of(policy: str) -> list[float]:
-        said = mosaic(workspace, "eval", policy, "--episodes", "3", "--seed-override", "7", "--json")
-        assert said.code == 0, said.err
-        return list(said.json["returns"])
+    def play(policy: str) -> list[float]:
+        result = mosaic(workspace, "eval", policy, "--episodes", "3", "--seed-override", "7", "--json")
+        assert result.code == 0, result.err
+        return list(result.json["returns"])
 
     pulled = mosaic(workspace, "pull", "tester/cart", "--json")
     assert pulled.code == 0, pulled.err
     assert pulled.json["run_id"] != run
     assert pulled.json["checkpoint_step"] == 256
-    assert returns_of(pulled.json["run_id"]) == played["returns"]
+    assert play(pulled.json["run_id"]) == played["returns"]
     out = tmp_path / "it's out"
     made = mosaic(workspace, "pull", "tester/cart", "--revision", pushed.json["commit"], "--out", str(out))
     assert made.code == 0, made.err
     assert (out / "checkpoints" / "last" / "manifest.json").is_file()
 
-    # After the run, the sidecar has sent it where CleanRL would.
-    told_in = workspace.run(run).sidecar
-    wait_for(lambda: told_in.exists() and read_all(told_in), "the upload")
-    [told] = read_all(told_in)
-    assert (told["kind"], told["repo"], told["step"]) == ("hub_pushed", "tester/CartPole-v1-ppo-seed1", 256)
+    # After the run, the sidecar has pushed it where CleanRL would.
+    journal = workspace.run(run).sidecar
+    wait_for(lambda: journal.exists() and read_all(journal), "the upload")
+    [event] = read_all(journal)
+    assert (event["kind"], event["repo"], event["step"]) == ("hub_pushed", "tester/CartPole-v1-ppo-seed1", 256)
 
-    # An earlier checkpoint goes with a model file of its own.
+    # An earlier checkpoint gets its own model file.
     last = hub.repos["tester/cart"].files["ppo.cleanrl_model"]
     assert mosaic(workspace, "push", run, "--repo", "tester/earlier", "--checkpoint", "192").code == 0
     assert hub.repos["tester/earlier"].files["ppo.cleanrl_model"] != last
 
-    # What CleanRL's own scripts uploaded comes in, too.
+    # Repositories of CleanRL's own scripts can be pulled, too.
     hub.put("tester/theirs", {"README.md": CLEANRL_CARD.encode(), "ppo.cleanrl_model": last, "ppo.py": b"raise"})
     theirs = mosaic(workspace, "pull", "tester/theirs", "--json")
     assert theirs.code == 0, theirs.err
     assert not list(Path(theirs.json["run_dir"]).rglob("*.py"))
-    assert returns_of(theirs.json["run_id"]) == played["returns"]
+    assert play(theirs.json["run_id"]) == played["returns"]
     refused = mosaic(workspace, "push", theirs.json["run_id"], "--repo", "tester/again")
     assert (refused.code, "no checkpoint to push" in refused.err) == (2, True)
     assert not list(workspace.trainer.glob(".pulling-*"))

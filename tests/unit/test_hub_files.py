@@ -1,4 +1,4 @@
-"""What of a run goes to the Hub, and what comes back from a repository."""
+"""Building what a repository on the Hub holds, and creating a run from what was pulled."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mosaic.contracts.errors import BadInput, CheckpointDamaged, UnknownName
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord
-from mosaic.hub import cleanrl_repo, hub_client, pulled_run, push_state
-from mosaic.hub.bundle import HubBundle, build_bundle
-from mosaic.hub.card import model_card
-from mosaic.hub.description import HashedFile, PolicyDescription, check_repo_path
-from mosaic.hub.problems import explain_hub_error
+from mosaic.hub import hub_client, pulled_run, push_state
+from mosaic.hub.description import HashedFile, PolicyDescription, PullRequest, PullResult, PushRequest, is_repo_path
+from mosaic.hub.hub_process import explain_hub_error
+from mosaic.hub.pull import describe_cleanrl_repo
+from mosaic.hub.push import HubBundle, build_bundle, model_card
 from mosaic.journal import read_all
 
 SUMMARY: dict[str, Any] = {
@@ -35,53 +35,55 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return train_here(RunFolder(tmp_path_factory.mktemp("it's here") / "01TRAINED"), small())
 
 
-def bundled(folder: RunFolder, **more: Any) -> HubBundle:
-    return build_bundle(folder, folder.checkpoint(64), "me/cart", **more)
+def create_bundle(folder: RunFolder, evaluation: Path | None = None) -> HubBundle:
+    return build_bundle(
+        PushRequest(repo="me/cart", folder=folder.path, checkpoint=folder.checkpoint(64), evaluation=evaluation)
+    )
 
 
-def an_evaluation(place: Path, **changes: Any) -> RunFolder:
-    folder = RunFolder(place)
+def create_evaluation(path: Path, **changes: Any) -> Path:
+    folder = RunFolder(path)
     folder.eval_videos.mkdir(parents=True)
-    (folder.eval_videos / "rl-video-episode-0.mp4").write_bytes(b"film")
+    (folder.eval_videos / "rl-video-episode-0.mp4").write_bytes(b"video")
     folder.eval_summary.write_text(json.dumps({**SUMMARY, **changes}))
-    return folder
+    return path
 
 
 def test_a_bundle_holds_checkpoint_model_settings_evaluation_video_and_card(trained: RunFolder, tmp_path: Path) -> None:
-    bundle = bundled(trained, evaluation=an_evaluation(tmp_path / "eval"))
+    bundle = create_bundle(trained, evaluation=create_evaluation(tmp_path / "eval"))
     assert bundle.files.keys() == {
         "README.md", "mosaic.json", "config.json", "evaluation.json", "replay.mp4", "ppo.cleanrl_model",
         "checkpoints/64/manifest.json", "checkpoints/64/weights.safetensors", "checkpoints/64/state.npz",
     }  # fmt: skip
     assert bundle.omissions == ()
-    said = json.loads(content(bundle, "mosaic.json"))
-    assert said["files"].keys() == bundle.files.keys() - {"README.md", "mosaic.json"}
+    description = json.loads(content(bundle, "mosaic.json"))
+    assert description["files"].keys() == bundle.files.keys() - {"README.md", "mosaic.json"}
     Payload.parse(json.loads(content(bundle, "config.json")))
 
 
 def content(bundle: HubBundle, name: str) -> str:
-    found = bundle.files[name]
-    assert isinstance(found, bytes)
-    return found.decode()
+    data = bundle.files[name]
+    assert isinstance(data, bytes)
+    return data.decode()
 
 
-def test_what_names_files_of_this_machine_stays_here(trained: RunFolder, tmp_path: Path) -> None:
-    bundle = bundled(trained, evaluation=an_evaluation(tmp_path / "eval"))
-    for name, found in bundle.files.items():
-        data = found if isinstance(found, bytes) else found.read_bytes()
+def test_paths_of_this_machine_are_not_pushed(trained: RunFolder, tmp_path: Path) -> None:
+    bundle = create_bundle(trained, evaluation=create_evaluation(tmp_path / "eval"))
+    for name, source in bundle.files.items():
+        data = source if isinstance(source, bytes) else source.read_bytes()
         assert b"somebody" not in data, name
         assert str(tmp_path).encode() not in data, name
 
 
-def test_without_an_evaluation_the_card_says_so_and_gives_the_training_return(trained: RunFolder) -> None:
-    bundle = bundled(trained)
+def test_without_an_evaluation_the_card_gives_the_training_return(trained: RunFolder) -> None:
+    bundle = create_bundle(trained)
     assert "mosaic eval" in " ".join(bundle.omissions)
-    assert "Not evaluated apart" in content(bundle, "README.md")
+    assert "Not evaluated." in content(bundle, "README.md")
     assert "evaluation.json" not in bundle.files
 
 
-def test_an_evaluation_of_another_checkpoint_does_not_count(trained: RunFolder, tmp_path: Path) -> None:
-    bundle = bundled(trained, evaluation=an_evaluation(tmp_path / "eval", checkpoint_step=32))
+def test_an_evaluation_of_another_checkpoint_is_not_included(trained: RunFolder, tmp_path: Path) -> None:
+    bundle = create_bundle(trained, evaluation=create_evaluation(tmp_path / "eval", checkpoint_step=32))
     assert "evaluation.json" not in bundle.files
 
 
@@ -93,20 +95,20 @@ def test_a_damaged_checkpoint_is_not_pushed(trained: RunFolder, tmp_path: Path) 
     weights = copy.checkpoint(64) / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
     with pytest.raises(CheckpointDamaged, match=r"weights\.safetensors"):
-        bundled(copy)
+        create_bundle(copy)
     (copy.checkpoint(64) / "manifest.json").write_text("{")
     with pytest.raises(CheckpointDamaged, match="cannot be read"):
-        bundled(copy)
+        create_bundle(copy)
 
 
-def a_policy(**changes: Any) -> PolicyDescription:
+def create_policy(**changes: Any) -> PolicyDescription:
     settings = {"learning_rate": 0.1, "note": "a|b\nc"}
     plain: dict[str, Any] = {"worker": "cleanrl", "algo": "ppo", "env_id": "CartPole-v1", "files": {}}
     return PolicyDescription(**{**plain, "seed": 3, "step": 64, "settings": settings, **changes})
 
 
 def test_the_hub_reads_the_cards_metadata_and_metrics() -> None:
-    data = ModelCard(model_card(a_policy(), SUMMARY, "me/cart", has_video=True)).data.to_dict()  # type: ignore[no-untyped-call]
+    data = ModelCard(model_card(create_policy(), SUMMARY, "me/cart", has_video=True)).data.to_dict()  # type: ignore[no-untyped-call]
     assert "CartPole-v1" in data["tags"]
     assert "reinforcement-learning" in data["tags"]
     assert data["library_name"] == "mosaic-rl"
@@ -120,47 +122,48 @@ def test_the_hub_reads_the_cards_metadata_and_metrics() -> None:
 
 
 def test_the_card_shows_the_interval_the_settings_and_how_to_load_it() -> None:
-    text = model_card(a_policy(), SUMMARY, "me/cart", has_video=False)
-    assert "12.50 (95 % interval: 9.50 to 15.50)" in text
+    text = model_card(create_policy(), SUMMARY, "me/cart", has_video=False)
+    assert "12.50 (95 % confidence interval: 9.50 to 15.50)" in text
     assert "mosaic pull me/cart" in text
     assert "| `learning_rate` | `0.1` |" in text
     assert "replay.mp4" not in text
 
 
-def test_a_card_without_any_figure_has_no_results() -> None:
-    text = model_card(a_policy(score=None), None, "me/cart", has_video=False)
+def test_a_card_without_any_score_has_no_results() -> None:
+    text = model_card(create_policy(score=None), None, "me/cart", has_video=False)
     assert "model-index" not in text
     assert "Results" not in text
 
 
-def test_no_name_breaks_out_of_the_cards_metadata() -> None:
-    text = model_card(a_policy(env_id="a:b/c-v1"), SUMMARY, "me/cart", has_video=False)
+def test_names_are_quoted_in_the_cards_metadata() -> None:
+    text = model_card(create_policy(env_id="a:b/c-v1"), SUMMARY, "me/cart", has_video=False)
     data = ModelCard(text).data.to_dict()  # type: ignore[no-untyped-call]
     assert data["model-index"][0]["results"][0]["dataset"]["name"] == "a:b/c-v1"
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../x", "a\\b", "", "a//b", "./a", "a/", "a\nb", "a/./b"])
 def test_a_path_that_leaves_its_folder_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="inside"):
-        check_repo_path(name)
+    assert not is_repo_path(name)
 
 
 def test_a_description_with_such_a_path_is_refused() -> None:
+    with pytest.raises(ValidationError, match="inside the repository"):
+        create_policy(files={"../x": HashedFile(size_bytes=1, sha256="0" * 64)})
     with pytest.raises(ValidationError):
-        a_policy(files={"../x": HashedFile(size_bytes=1, sha256="0" * 64)})
-    with pytest.raises(ValidationError):
-        a_policy(model="checkpoints/64/weights.safetensors")
+        create_policy(model="checkpoints/64/weights.safetensors")
 
 
-def test_what_is_pulled_becomes_a_run_that_names_no_path_and_no_program(trained: RunFolder, tmp_path: Path) -> None:
+def test_a_pulled_policy_becomes_a_run_that_names_no_path_and_no_program(trained: RunFolder, tmp_path: Path) -> None:
     source = tmp_path / "source"
-    bundle = bundled(trained)
-    for name, found in bundle.files.items():
+    bundle = create_bundle(trained)
+    for name, data in bundle.files.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).write_bytes(found if isinstance(found, bytes) else found.read_bytes())
+        (source / name).write_bytes(data if isinstance(data, bytes) else data.read_bytes())
     (source / "stray.py").write_text("raise SystemExit")
     made = RunFolder(tmp_path / "01PULLED")
-    pulled = {"policy": bundle.description.model_dump(mode="json"), "url": "http://hub/me/cart", "commit": "abc" * 9}
+    pulled = PullResult(
+        repo="me/cart", url="http://hub/me/cart", commit="abc" * 9, policy=bundle.description, size_bytes=1
+    )
     pulled_run.create_run_folder(source, made, made.run_id, pulled)
     assert made.last_checkpoint.resolve() == made.checkpoint(64)
     assert [path.name for path in made.models.glob("*/*")] == ["ppo.cleanrl_model"]
@@ -173,11 +176,11 @@ def test_what_is_pulled_becomes_a_run_that_names_no_path_and_no_program(trained:
     assert [event["kind"] for event in read_all(made.journal)] == ["progress", "checkpoint"]
 
 
-def test_an_algorithm_that_nobody_here_knows_is_refused() -> None:
+def test_an_algorithm_that_no_installed_worker_has_is_refused() -> None:
     with pytest.raises(UnknownName, match="pppo"):
-        pulled_run.check_loadable(a_policy(algo="pppo"))
+        pulled_run.check_loadable(create_policy(algo="pppo"))
     with pytest.raises(UnknownName, match="worker"):
-        pulled_run.check_loadable(a_policy(worker="elsewhere"))
+        pulled_run.check_loadable(create_policy(worker="elsewhere"))
 
 
 CLEANRL_CARD = """---
@@ -196,8 +199,8 @@ model-index:
 """
 
 
-def test_the_card_of_cleanrls_own_upload_tells_environment_seed_and_settings() -> None:
-    policy = cleanrl_repo.describe_repo("me/cart", ["README.md", "ppo.cleanrl_model", "videos/x/y.mp4"], CLEANRL_CARD)
+def test_the_card_of_cleanrls_own_upload_gives_environment_seed_and_settings() -> None:
+    policy = describe_cleanrl_repo("me/cart", ["README.md", "ppo.cleanrl_model", "videos/x/y.mp4"], CLEANRL_CARD)
     assert (policy.algo, policy.env_id, policy.seed, policy.total_timesteps) == ("ppo", "CartPole-v1", 7, 500)
     assert policy.settings == {"anneal_lr": True, "learning_rate": 0.00025}
     assert policy.model == "ppo.cleanrl_model"
@@ -209,68 +212,68 @@ def test_the_card_of_cleanrls_own_upload_tells_environment_seed_and_settings() -
         (["README.md"], CLEANRL_CARD, "neither"),
         (["a.cleanrl_model", "b.cleanrl_model"], CLEANRL_CARD, "2 files"),
         (["ppo.cleanrl_model"], "", "names no environment"),
-        (["ppo.cleanrl_model"], "```python\n{'env_id': '../../x'}\n```", "cannot be used"),
+        (["ppo.cleanrl_model"], "```python\n{'env_id': '../../x'}\n```", "is invalid"),
         (["ppo.cleanrl_model"], "```python\n{'env_id': open('/etc/passwd')}\n```", "names no environment"),
     ],
 )
-def test_a_repository_that_says_too_little_is_refused(names: list[str], card: str, why: str) -> None:
+def test_a_repository_that_describes_no_policy_is_refused(names: list[str], card: str, why: str) -> None:
     with pytest.raises(BadInput, match=why):
-        cleanrl_repo.describe_repo("me/cart", names, card)
+        describe_cleanrl_repo("me/cart", names, card)
 
 
-class Answer(Exception):
-    def __init__(self, status: int, said: str | None = None) -> None:
+class StatusError(Exception):
+    def __init__(self, status: int, server_message: str | None = None) -> None:
         self.response = type("Response", (), {"status_code": status})()
-        self.server_message = said
+        self.server_message = server_message
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "expected"),
     [
         (401, "HF_TOKEN"),
         (403, "may not write to me/cart"),
         (404, "no model me/cart"),
-        (409, "somebody else"),
+        (409, "another client"),
         (429, "too many requests"),
-        (503, "problem of its own"),
+        (503, "internal problem"),
         (418, "refused me/cart"),
     ],
 )
-def test_every_answer_of_the_hub_is_a_sentence(status: int, said: str) -> None:
+def test_every_error_status_of_the_hub_becomes_a_sentence(status: int, expected: str) -> None:
     problem = explain_hub_error(RuntimeError("wrapped"), "me/cart", "http://hub", is_push=True)
     assert problem is not None
     try:
-        raise RuntimeError("Error while uploading") from Answer(status, "Its own words.")
+        raise RuntimeError("Error while uploading") from StatusError(status, "Its own words.")
     except RuntimeError as error:
         problem = explain_hub_error(error, "me/cart", "http://hub", is_push=True)
-    assert said in str(problem)
+    assert expected in str(problem)
     assert f"({status})" in str(problem)
 
 
 @pytest.mark.parametrize("name", ["not a name", "a/b/c", "", "../x", "-x/y", "me/"])
-def test_a_name_that_is_no_repository_is_refused_before_anybody_is_asked(name: str, tmp_path: Path) -> None:
+def test_an_invalid_repository_name_is_refused_without_a_request(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="OWNER/NAME"):
-        hub_client.pull(name, tmp_path)
+        hub_client.pull(PullRequest(repo=name, into=tmp_path))
 
 
 def test_a_folder_that_is_not_empty_is_not_pulled_into(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
-    said = call(None, "pull", "me/cart", "--out", str(tmp_path))
-    assert said.code == 2
-    assert "not empty" in said.err
+    result = call(None, "pull", "me/cart", "--out", str(tmp_path))
+    assert result.code == 2
+    assert "not empty" in result.err
 
 
 def test_a_bug_is_not_explained_away() -> None:
     assert explain_hub_error(AttributeError("x"), "me/cart", "http://hub", is_push=True) is None
 
 
-def test_the_ledger_keeps_where_it_was_sent(tmp_path: Path) -> None:
+def test_the_push_state_records_where_a_policy_was_pushed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     assert push_state.read(folder) is None
     push_state.write(
         folder, state="pushed", repo="me/cart", url="http://hub/me/cart", commit="abc", step=64, files=["x"]
     )
-    said = push_state.read(folder)
-    assert said is not None
-    assert (said["state"], said["url"]) == ("pushed", "http://hub/me/cart")
-    assert "files" not in said
+    state = push_state.read(folder)
+    assert state is not None
+    assert (state["state"], state["url"]) == ("pushed", "http://hub/me/cart")
+    assert "files" not in state

@@ -1,5 +1,4 @@
-"""Policies to and from the Hugging Face Hub.
+"""Pushes policies to the Hugging Face Hub and pulls them from it.
 
-`huggingface_hub` is imported by `transfer` alone, in a process of its own that can be given up on; everything else here
-is plain files. Start with `courier`.
+`hub_client` starts `hub_process`, the only process that imports `huggingface_hub`; `push` and `pull` run inside it.
 """

@@ -1,14 +1,16 @@
-"""`mosaic.json` of a repository: what the policy in it is, and the hashes of everything that belongs to it."""
+"""`mosaic.json` of a repository (the policy in it and the hashes of its files), and what is asked of the Hub."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import Contract
 from mosaic.contracts.payload import EnvId, SafeName
 
@@ -19,17 +21,23 @@ EVALUATION_FILE = "evaluation.json"
 VIDEO_FILE = "replay.mp4"
 MODEL_SUFFIX = ".cleanrl_model"
 CHECKPOINT_FILES = ("manifest.json", "weights.safetensors", "state.npz")
+TIMEOUT_S = 60.0
+"""How long the Hub may take to answer a request."""
 CORE_SETTINGS = ("env_id", "total_timesteps", "seed")
 
 Count = Annotated[int, Field(ge=0)]
 
 
-def check_repo_path(name: str) -> str:
-    """A repository is somebody else's: its names must stay below the folder that they are put in."""
+def is_repo_path(name: str) -> bool:
+    """Whether a name from an untrusted repository stays below the folder that it is downloaded to."""
     parts = PurePosixPath(name).parts
     is_plain = all(part not in ("..", "/") for part in parts) and name == "/".join(parts)
-    if not parts or not is_plain or "\\" in name or any(ord(char) < 32 for char in name):
-        raise ValueError("expected a path inside of the repository")
+    return bool(parts) and is_plain and "\\" not in name and all(ord(char) >= 32 for char in name)
+
+
+def _check_repo_path(name: str) -> str:
+    if not is_repo_path(name):
+        raise ValueError("expected a path inside the repository")
     return name
 
 
@@ -39,7 +47,7 @@ def _check_model_name(name: str) -> str:
     return name
 
 
-RepoPath = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(check_repo_path)]
+RepoPath = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_check_repo_path)]
 
 
 class HashedFile(Contract):
@@ -50,7 +58,7 @@ class HashedFile(Contract):
 class PolicyDescription(Contract):
     format: Literal[1] = 1
     worker: SafeName
-    """Which worker made it, and can load it."""
+    """The worker that trained it and can load it."""
     algo: SafeName
     env_id: EnvId
     seed: Count | None = None
@@ -61,15 +69,15 @@ class PolicyDescription(Contract):
     """Mean return of the last 100 episodes of training."""
     run_id: SafeName | None = None
     settings: dict[str, Any] = {}
-    """The algorithm's own."""
+    """Of the algorithm."""
     versions: dict[str, str] = {}
     model: Annotated[RepoPath, AfterValidator(_check_model_name)] | None = None
-    """The file that users of CleanRL know."""
+    """The model file in CleanRL's format."""
     files: dict[RepoPath, HashedFile]
-    """Everything of the policy, except the card, which people may edit."""
+    """All files of the policy except the card, which people may edit."""
 
     def checkpoint_files(self) -> dict[str, str]:
-        """By path in the repository: the name inside of the checkpoint's folder."""
+        """Maps paths in the repository to names inside the checkpoint's folder."""
         if self.step is None:
             return {}
         return {f"checkpoints/{self.step}/{name}": name for name in CHECKPOINT_FILES}
@@ -96,10 +104,68 @@ def hash_content(content: Path | bytes) -> HashedFile:
 
 
 def check_file(path: Path, expected: HashedFile, name: str) -> None:
-    """BadInput where the bytes are not those that were pushed."""
-    found = hash_content(path)
-    if found != expected:
-        what = "size" if found.size_bytes != expected.size_bytes else "hash"
+    """Raises BadInput where the content differs from what was pushed."""
+    actual = hash_content(path)
+    if actual != expected:
+        what = "size" if actual.size_bytes != expected.size_bytes else "hash"
         raise BadInput(
-            f"{name} is not what {DESCRIPTION_FILE} says ({what} mismatch). Pull another revision: --revision SHA"
+            f"{name} does not match {DESCRIPTION_FILE} ({what} mismatch). Pull another revision: --revision SHA"
         )
+
+
+class PushRequest(Contract):
+    do: Literal["push"] = "push"
+    repo: str
+    folder: Path
+    checkpoint: Path
+    evaluation: Path | None = None
+    """The run folder of an evaluation of this checkpoint."""
+    model: Path | None = None
+    """The same policy in CleanRL's format; by default the run's own model file, if it is of this step."""
+    is_private: bool = False
+    has_video: bool = True
+    timeout_s: float = TIMEOUT_S
+
+
+class PushResult(Contract):
+    repo: str
+    url: str
+    commit: str
+    step: int | None
+    files: list[str]
+    size_bytes: int
+    left_out: list[str]
+    """A sentence for each part that is missing."""
+
+
+class PullRequest(Contract):
+    do: Literal["pull"] = "pull"
+    repo: str
+    into: Path
+    """The folder that receives the repository's files."""
+    revision: str | None = None
+    timeout_s: float = TIMEOUT_S
+
+
+class PullResult(Contract):
+    repo: str
+    url: str
+    commit: str
+    policy: PolicyDescription
+    size_bytes: int
+
+
+def find_model_file(folder: RunFolder, checkpoint: Path) -> Path | None:
+    """Returns the run's model file, which is written at the end: it matches the last checkpoint only."""
+    is_last = folder.last_checkpoint.exists() and folder.last_checkpoint.resolve() == checkpoint.resolve()
+    models = folder.models.glob(f"*/*{MODEL_SUFFIX}") if is_last else ()
+    return max(models, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def read_eval_summary(folder: RunFolder) -> dict[str, Any] | None:
+    """Returns what an evaluation measured; None without at least one complete episode."""
+    try:
+        summary = json.loads(folder.eval_summary.read_text())
+    except (OSError, ValueError):
+        return None
+    return summary if isinstance(summary, dict) and isinstance(summary.get("avg_return"), (int, float)) else None

@@ -1,18 +1,16 @@
-"""Makes a run folder of a repository that was pulled: a run like any other, that nobody here has trained."""
+"""Creates a run folder from a pulled repository: a run like any other, except that it was trained elsewhere."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.files import write_json, write_text
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
-from mosaic.hub.description import CARD_FILE, EVALUATION_FILE, VIDEO_FILE, PolicyDescription
+from mosaic.hub.description import CARD_FILE, EVALUATION_FILE, VIDEO_FILE, PolicyDescription, PullResult
 from mosaic.journal import Journal
 from mosaic.plugins import get_worker
 from mosaic.plugins.algorithm_schema import get_algorithm
@@ -21,15 +19,15 @@ HUB_TAG = "hub"
 
 
 def check_loadable(policy: PolicyDescription) -> None:
-    """Refuses what nobody here could load."""
+    """Raises where no installed worker can load the policy."""
     get_worker(policy.worker)
     if get_algorithm(policy.algo).worker.id != policy.worker:
-        raise BadInput(f"{policy.algo!r} is an algorithm of another worker than {policy.worker!r} here.")
+        raise BadInput(f"{policy.algo!r} is not an algorithm of worker {policy.worker!r} in this installation.")
 
 
-def create_run_folder(source: Path, target: RunFolder, run_id: str, pulled: Mapping[str, Any]) -> None:
-    """Only files that the description names, each at its place; what else may lie in `source` stays there."""
-    policy = PolicyDescription.model_validate(pulled["policy"])
+def create_run_folder(source: Path, target: RunFolder, run_id: str, pulled: PullResult) -> None:
+    """Moves only files that the description names, each to its place; anything else stays in `source`."""
+    policy = pulled.policy
     now = time.time()
     target.path.mkdir(parents=True, exist_ok=True)
     for name, inside in policy.checkpoint_files().items():
@@ -40,33 +38,33 @@ def create_run_folder(source: Path, target: RunFolder, run_id: str, pulled: Mapp
             link.symlink_to(str(policy.step))
     if policy.model is not None:
         _move(source / policy.model, target.model(f"{policy.env_id}__{policy.algo}__{policy.seed}__0", policy.algo))
-    further = {
+    optional = {
         VIDEO_FILE: target.videos / VIDEO_FILE,
         EVALUATION_FILE: target.hub / EVALUATION_FILE,
         CARD_FILE: target.hub / CARD_FILE,
     }
-    for name, place in further.items():
+    for name, path in optional.items():
         if (source / name).is_file() and (name == CARD_FILE or name in policy.files):
-            _move(source / name, place)
+            _move(source / name, path)
     target.logs.mkdir(exist_ok=True)
     write_json(target.config, policy.to_payload())
-    said = f"Pulled from {pulled['url']}, revision {pulled['commit'][:10]}."
+    message = f"Pulled from {pulled.url}, revision {pulled.commit[:10]}."
     record = RunRecord(
         run_id=run_id,
         stage=Stage.FINISHED,
         outcome=Outcome.SUCCEEDED,
-        reason=said,
+        reason=message,
         worker=policy.worker,
         algo=policy.algo,
         env_id=policy.env_id,
         seed=policy.seed,
         total_timesteps=policy.total_timesteps,
         tags=(HUB_TAG,),
-        notes=said,
+        notes=message,
         submitted_at=now,
         queued_at=now,
         finished_at=now,
-        story=(HistoryEntry(at=now, stage=Stage.FINISHED, message=said),),
+        story=(HistoryEntry(at=now, stage=Stage.FINISHED, message=message),),
     )
     write_text(target.record, record.model_dump_json(indent=2) + "\n")
     _write_journal(target, policy)
@@ -78,7 +76,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _write_journal(target: RunFolder, policy: PolicyDescription) -> None:
-    """A journal that says what lists and forms want to know: how far it was, and that it has a checkpoint."""
+    """Writes what lists and forms show of a run: its progress and its checkpoint."""
     journal = Journal(target.journal)
     try:
         if policy.step is not None:

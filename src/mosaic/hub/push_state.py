@@ -1,4 +1,4 @@
-"""`hub/push.json` of a run: whether and where its policy was sent."""
+"""`hub/push.json` of a run: whether and where its policy was pushed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from mosaic.contracts.folder import RunFolder
 STATE_KEYS = ("state", "repo", "url", "commit", "step", "problem")
 
 
-def write(folder: RunFolder, **facts: Any) -> None:
-    """`state` is `pushed` or `failed`, with the `problem` in one sentence."""
+def write(folder: RunFolder, **fields: Any) -> None:
+    """Writes `state` (`pushed` or `failed`) with where it was pushed, or with the `problem` in one sentence."""
     folder.hub.mkdir(exist_ok=True)
-    write_json(folder.hub / "push.json", {"at": time.time(), **{key: facts[key] for key in STATE_KEYS if key in facts}})
+    write_json(
+        folder.hub / "push.json", {"at": time.time(), **{key: fields[key] for key in STATE_KEYS if key in fields}}
+    )
 
 
 def read(folder: RunFolder) -> dict[str, Any] | None:
-    """None where it was never sent."""
+    """Returns None where it was never pushed."""
     try:
-        said = json.loads((folder.hub / "push.json").read_text())
+        state = json.loads((folder.hub / "push.json").read_text())
     except (OSError, ValueError):
         return None
-    return said if isinstance(said, dict) and "state" in said else None
+    return state if isinstance(state, dict) and "state" in state else None

@@ -1,0 +1,274 @@
+"""Builds what a repository holds (checkpoint, settings, evaluation, video, model card) and commits it to the Hub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, EvalResult, HfApi, ModelCardData
+
+from mosaic import __version__
+from mosaic.contracts.errors import BadInput, CheckpointDamaged
+from mosaic.contracts.folder import RunFolder
+from mosaic.hub.description import (
+    CARD_FILE,
+    CHECKPOINT_FILES,
+    CONFIG_FILE,
+    DESCRIPTION_FILE,
+    EVALUATION_FILE,
+    MODEL_SUFFIX,
+    VIDEO_FILE,
+    HashedFile,
+    PolicyDescription,
+    PushRequest,
+    PushResult,
+    find_model_file,
+    hash_content,
+    read_eval_summary,
+)
+
+if TYPE_CHECKING:
+    from mosaic.hub.hub_process import ReplyWriter
+
+_LOCAL_KEYS = ("policy_path", "videos")
+"""Entries of an evaluation that name files of this machine."""
+_STATISTICS = {
+    "std_return": "standard deviation",
+    "median_return": "median",
+    "iqm": "interquartile mean",
+    "min_return": "minimum",
+    "max_return": "maximum",
+}
+Evaluation = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class HubBundle:
+    description: PolicyDescription
+    files: dict[str, Path | bytes]
+    """By path in the repository."""
+    omissions: tuple[str, ...]
+    """A sentence for each part that is missing."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(_size_bytes(content) for content in self.files.values())
+
+
+def push(api: HfApi, request: PushRequest, replies: ReplyWriter) -> PushResult:
+    bundle = build_bundle(request)
+    with replies.time_limit():
+        # Without --private, the default of the organization applies.
+        repo_id = api.create_repo(request.repo, private=request.is_private or None, exist_ok=True).repo_id
+        present = [entry.rfilename for entry in api.model_info(repo_id).siblings or ()]
+    operations: list[Any] = [CommitOperationDelete(name) for name in _outdated_files(present, bundle)]
+    total, done = bundle.size_bytes, 0
+    for name, content in bundle.files.items():
+        replies.send_progress(name, done, total)
+        operation = CommitOperationAdd(name, content)
+        with replies.time_limit(_size_bytes(content)):
+            # One by one, so that progress can be shown. The Hub is not sent again what it has already.
+            api.preupload_lfs_files(repo_id, [operation], num_threads=1, free_memory=False)
+        operations.append(operation)
+        done += _size_bytes(content)
+    policy = bundle.description
+    with replies.time_limit(total):
+        message = f"{policy.algo} on {policy.env_id}, step {policy.step}"
+        commit = api.create_commit(repo_id, operations, commit_message=message)
+    replies.send_progress("", total, total)
+    return PushResult(
+        repo=repo_id,
+        url=f"{api.endpoint}/{repo_id}",
+        commit=commit.oid,
+        step=policy.step,
+        files=sorted(bundle.files),
+        size_bytes=total,
+        left_out=list(bundle.omissions),
+    )
+
+
+def _outdated_files(present: list[str], bundle: HubBundle) -> list[str]:
+    """Lists what an earlier push left and this one does not replace; nothing in a repository that we did not create."""
+    if DESCRIPTION_FILE not in present:
+        return []
+    return [
+        name
+        for name in present
+        if name not in bundle.files
+        and (
+            name in (EVALUATION_FILE, VIDEO_FILE)
+            or name.startswith("checkpoints/")
+            or (name.endswith(MODEL_SUFFIX) and "/" not in name)
+        )
+    ]
+
+
+def build_bundle(request: PushRequest) -> HubBundle:
+    """Checks everything before anything is sent: a damaged checkpoint is refused."""
+    folder, checkpoint = RunFolder(request.folder), request.checkpoint
+    evaluation = RunFolder(request.evaluation) if request.evaluation else None
+    manifest = _load_manifest(checkpoint)
+    step: int = manifest["step"]
+    settings = dict(manifest["facts"].get("config") or {})
+    files: dict[str, Path | bytes] = {f"checkpoints/{step}/{name}": checkpoint / name for name in CHECKPOINT_FILES}
+    omissions = []
+    model = request.model or find_model_file(folder, checkpoint)
+    if model is not None:
+        files[model.name] = model
+    else:
+        omissions.append(f"No {MODEL_SUFFIX} file is included: there is none of step {step}.")
+    summary = _load_evaluation(evaluation or folder, step)
+    if summary is not None:
+        files[EVALUATION_FILE] = _json_bytes(summary)
+    else:
+        omissions.append("The card has no evaluation of this checkpoint. Evaluate it first: mosaic eval RUN")
+    video = _find_video(evaluation, folder) if request.has_video else None
+    if video is not None:
+        files[VIDEO_FILE] = video
+    try:
+        unhashed = PolicyDescription(
+            worker=manifest.get("worker") or "cleanrl",
+            algo=manifest["facts"]["algorithm"],
+            env_id=settings["env_id"],
+            seed=settings.get("seed"),
+            total_timesteps=settings.get("total_timesteps"),
+            step=step,
+            score=manifest.get("score"),
+            run_id=folder.run_id,
+            settings=settings,
+            versions=manifest.get("versions") or {},
+            model=None if model is None else model.name,
+            files={},
+        )
+    except (KeyError, ValueError) as error:
+        raise BadInput(
+            f"The manifest of checkpoint {checkpoint} does not describe its policy ({error}); it cannot be pushed."
+        ) from None
+    files[CONFIG_FILE] = _json_bytes(unhashed.to_payload())
+    hashes = {name: hash_content(content) for name, content in files.items()}
+    description = unhashed.model_copy(update={"files": hashes})
+    files[DESCRIPTION_FILE] = _json_bytes(description.model_dump(mode="json"))
+    files[CARD_FILE] = model_card(description, summary, request.repo, has_video=video is not None).encode()
+    return HubBundle(description, files, tuple(omissions))
+
+
+def _load_manifest(checkpoint: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads((checkpoint / "manifest.json").read_text())
+        for name, expected in manifest["files"].items():
+            if hash_content(checkpoint / name) != HashedFile(**expected):
+                raise CheckpointDamaged(
+                    f"Checkpoint {checkpoint} is damaged ({name}: hash mismatch). Push another one."
+                )
+        if not isinstance(manifest["facts"], dict) or not isinstance(manifest["step"], int):
+            raise ValueError("the manifest lacks `facts` or `step`")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointDamaged(f"Checkpoint {checkpoint} cannot be read ({error}). Push another one.") from None
+    return manifest
+
+
+def _load_evaluation(folder: RunFolder, step: int) -> Evaluation | None:
+    summary = read_eval_summary(folder)
+    if summary is None or summary.get("checkpoint_step") not in (None, step):
+        return None
+    return {key: value for key, value in summary.items() if key not in _LOCAL_KEYS}
+
+
+def _find_video(evaluation: RunFolder | None, folder: RunFolder) -> Path | None:
+    """Returns the first episode of the evaluation, else the newest video of the run itself."""
+    recorded = sorted(evaluation.videos.rglob("*.mp4")) if evaluation is not None else []
+    if recorded:
+        return recorded[0]
+    return max(folder.videos.rglob("*.mp4"), key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _json_bytes(data: Mapping[str, Any]) -> bytes:
+    return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _size_bytes(content: Path | bytes) -> int:
+    return len(content) if isinstance(content, bytes) else content.stat().st_size
+
+
+def model_card(policy: PolicyDescription, evaluation: Evaluation | None, repo: str, has_video: bool) -> str:
+    """Returns README.md: metadata that the Hub's search and leaderboards read, then text for people."""
+    steps = "" if policy.step is None else f", saved after {policy.step:,} environment steps"
+    usage = (
+        f"## Usage\n\n```bash\npip install 'mosaic-rl[train,hub]'\nmosaic pull {repo}\nmosaic eval last\n```\n\n"
+        "The weights are stored as `safetensors`, everything else as JSON or plain arrays; loading runs no code of "
+        "this repository.\n"
+    )
+    if policy.model is not None:
+        usage += f"`{policy.model}` holds the same weights in the format that CleanRL's scripts read.\n"
+    settings = [(f"`{name}`", f"`{json.dumps(value)}`") for name, value in sorted(policy.settings.items())]
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(policy.versions.items()))
+    parts = [
+        f"---\n{_card_metadata(policy, evaluation).to_yaml()}\n---\n",
+        f"# {policy.algo} on {policy.env_id}\n",
+        f"A policy for `{policy.env_id}`, trained with `{policy.algo}` in MOSAIC {__version__}{steps}.\n",
+        _results_section(policy, evaluation),
+        f"[A recorded episode]({VIDEO_FILE})\n" if has_video else "",
+        usage,
+        f"## Settings\n\n{_table(settings, ('setting', 'value'))}" if settings else "",
+        f"Trained with {versions}.\n" if versions else "",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _card_metadata(policy: PolicyDescription, evaluation: Evaluation | None) -> ModelCardData:
+    tags = [policy.env_id, policy.algo, "deep-reinforcement-learning", "reinforcement-learning", "mosaic-rl"]
+    metric = "mean_reward" if evaluation is not None else "mean_reward of the last training episodes"
+    reward = format_reward(evaluation if evaluation is not None else {"avg_return": policy.score})
+    result = EvalResult(
+        task_type="reinforcement-learning",
+        task_name="reinforcement-learning",
+        dataset_type=policy.env_id,
+        dataset_name=policy.env_id,
+        metric_type="mean_reward",
+        metric_value=reward,
+        metric_name=metric,
+        verified=False,
+    )
+    return ModelCardData(
+        library_name="mosaic-rl",
+        pipeline_tag="reinforcement-learning",
+        tags=tags,
+        model_name=policy.algo,
+        eval_results=None if reward is None else [result],
+    )
+
+
+def format_reward(evaluation: Evaluation) -> str | None:
+    """Formats `499.20 +/- 2.40`, as the Hub's leaderboards read it."""
+    mean, deviation = evaluation.get("avg_return"), evaluation.get("std_return")
+    if mean is None:
+        return None
+    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} +/- {deviation:.2f}"
+
+
+def _results_section(policy: PolicyDescription, evaluation: Evaluation | None) -> str:
+    if evaluation is None:
+        if policy.score is None:
+            return ""
+        return f"## Results\n\nMean return of the last training episodes: {policy.score:.2f}. Not evaluated.\n"
+    mean = f"{evaluation['avg_return']:.2f}"
+    interval = evaluation.get("ci95")
+    if isinstance(interval, (list, tuple)) and len(interval) == 2 and None not in interval:
+        mean += f" (95 % confidence interval: {interval[0]:.2f} to {interval[1]:.2f})"
+    rows = [("episodes", str(evaluation.get("episodes", "?"))), ("mean return", mean)]
+    rows += [
+        (label, f"{evaluation[key]:.2f}")
+        for key, label in _STATISTICS.items()
+        if isinstance(evaluation.get(key), (int, float))
+    ]
+    actions = "deterministic actions" if evaluation.get("deterministic", True) else "sampled actions"
+    return f"## Results\n\nEvaluated with {actions} on seeds that training did not use.\n\n{_table(rows, ('', ''))}"
+
+
+def _table(rows: list[tuple[str, str]], headers: tuple[str, str]) -> str:
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
+    lines = [f"| {' | '.join(headers)} |", "|---|---|", *(f"| {' | '.join(row)} |" for row in cells)]
+    return "\n".join(lines) + "\n"
