@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mosaic.contracts import events
 from mosaic.contracts.errors import ConfigRefused, MosaicError, NotAllowed, error_class, unknown_name_error
+from mosaic.contracts.events import EVENT_TYPES, Deleted, Event, HubPushed
 from mosaic.contracts.folder import RunFolder, Workspace, to_file_name
 from mosaic.contracts.payload import Payload
 
@@ -66,6 +68,14 @@ def test_the_nearest_name_is_offered() -> None:
 def test_errors_are_found_by_their_name() -> None:
     assert error_class("NotAllowed") is NotAllowed
     assert error_class("SystemExit") is MosaicError
+
+
+def test_every_event_is_found_by_its_kind() -> None:
+    defined = [item for item in vars(events).values() if isinstance(item, type) and issubclass(item, Event)]
+    assert {event.KIND: event for event in defined if event is not Event} == EVENT_TYPES
+    assert len(EVENT_TYPES) == len(defined) - 1, "two events have the same kind"
+    assert EVENT_TYPES["hub_pushed"] is HubPushed
+    assert EVENT_TYPES["deleted"] is Deleted
 
 
 def test_paths_of_a_run_never_leave_its_folder(tmp_path: Path) -> None:

@@ -280,13 +280,5 @@ class Deleted(Event):
     said: str
 
 
-EVENT_TYPES: dict[str, type[Event]] = {
-    kind.KIND: kind
-    for kind in (
-        Hello, ProgressReported, Metrics, Episodes, CheckpointSaved, EnvironmentSeeded, Artifact, WarningLogged,
-        Anomaly, WorkerPaused, WorkerResumed, PolicyEvalStarted, EvalSummaryUpdate, PolicyEvalCompleted, Finished,
-        KeeperStarted, SidecarStarted, SidecarStartFailed,
-        WorkerStarted, WorkerNotStarted, Sample, PausedBySignal, ResumedBySignal, Escalated, Exited,
-        Hyperparameters, TrackingStarted, TrackingEnded, WandbSynced,
-    )
-}  # fmt: skip
+EVENT_TYPES: dict[str, type[Event]] = {event.KIND: event for event in Event.__subclasses__()}
+"""By kind: every event that is defined above."""
