@@ -10,7 +10,7 @@ from mosaic.plugins import WorkerDescription, python_module
 
 
 def describe() -> WorkerDescription:
-    """What the daemon and the command line need to know of this worker."""
+    """Return what the daemon and the command line need to know about this worker."""
     return WorkerDescription(
         id="cleanrl",
         title="CleanRL",

@@ -1,4 +1,4 @@
-"""The networks of SAC, TD3 and DDPG in numpy, and what a learner of theirs offers."""
+"""The networks of SAC, TD3 and DDPG in numpy, and the interface of their learners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ActorCriticNetworks:
-    """An actor, its critics and what follows them slowly; under CleanRL's names, in torch's layout outside of here."""
+    """An actor, its critics and their target networks; saved under CleanRL's names in torch's layout."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ActorCriticNetworks:
         self.observation_size = observation_size
         self.action_size = action_size
         self.heads = heads
-        """What the actor gives for each action, by the names of its last layers."""
+        """The names of the actor's output layers; each gives one number per action dimension."""
 
         def actor() -> Perceptron:
             return Perceptron(observation_size, len(heads) * action_size, hidden)
@@ -50,7 +50,7 @@ class ActorCriticNetworks:
 
     @property
     def size(self) -> int:
-        """Parameters that are learned."""
+        """The number of trained parameters."""
         return sum(part.size for part in self.trained_networks.values())
 
     def initialise(self, rng: np.random.Generator) -> None:
@@ -62,11 +62,11 @@ class ActorCriticNetworks:
             np.copyto(self.target_actor.flat, self.actor.flat)
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of all weights, as `qf1.fc1.weight`."""
-        every = {**self.trained_networks, **self.target_networks}
+        """Return copies of all weights under names such as `qf1.fc1.weight`."""
+        networks = {**self.trained_networks, **self.target_networks}
         return {
             key: part
-            for name, network in every.items()
+            for name, network in networks.items()
             for key, part in self.named_arrays(name, network, network.parameters).items()
         }
 
@@ -75,26 +75,26 @@ class ActorCriticNetworks:
             self.assign(name, network, network.parameters, state)
 
     def named_arrays(self, name: str, network: Perceptron, views: PerceptronViews) -> dict[str, Array]:
-        """Copies of the parts of a vector that has a network's shape: its weights, or moments of Adam."""
+        """Copy the parts of a vector with the network's shape (weights or Adam moments) into a dict by name."""
         parts = list(network.named_arrays(views).values())
         last = len(parts) - 2
-        found = {
+        named = {
             f"{name}.fc{index // 2 + 1}.{('weight', 'bias')[index % 2]}": part
             for index, part in enumerate(parts[:last] if "actor" in name else parts)
         }
         for number, head in enumerate(self.heads if "actor" in name else ()):
             rows = slice(number * self.action_size, (number + 1) * self.action_size)
-            found |= {f"{name}.{head}.weight": parts[last][rows], f"{name}.{head}.bias": parts[last + 1][rows]}
-        return found
+            named |= {f"{name}.{head}.weight": parts[last][rows], f"{name}.{head}.bias": parts[last + 1][rows]}
+        return named
 
     def assign(
         self, name: str, network: Perceptron, views: PerceptronViews, state: Mapping[str, npt.NDArray[Any]]
     ) -> None:
-        """The reverse of `named`. A missing name is a KeyError, a wrong shape a ValueError."""
-        wanted = self.named_arrays(name, network, views)
-        check_shapes(wanted, state)
-        trunk = [state[key] for key in wanted if ".fc_" not in key]
-        heads = [key for key in wanted if ".fc_" in key]
+        """Reverse `named_arrays`. A missing name raises KeyError, a wrong shape ValueError."""
+        expected = self.named_arrays(name, network, views)
+        check_shapes(expected, state)
+        trunk = [state[key] for key in expected if ".fc_" not in key]
+        heads = [key for key in expected if ".fc_" in key]
         if heads:
             trunk += [
                 np.concatenate([state[key] for key in heads if key.endswith(kind)]) for kind in ("weight", "bias")
@@ -103,31 +103,31 @@ class ActorCriticNetworks:
 
 
 class ActorCriticLearner(Protocol):
-    """Improves the networks; there are those over numpy (below) and those over torch (torch_control.py)."""
+    """Updates the networks; implemented in numpy (control_kernels.py) and in torch (torch_control.py)."""
 
     def act(self, observations: npt.NDArray[Any]) -> Array:
-        """The actor's outputs [rows, outputs] for as many observations as there are environments."""
+        """Return the actor's outputs [environments, outputs] for one observation per environment."""
 
     def update(self, replay: Replay, is_policy_due: bool, is_target_due: bool) -> bool:
-        """One step of the critics on a fresh sample, and of what else is due; False where it is seen to be infinite."""
+        """Update the critics on a new sample, and the policy and targets where due; False if a loss is not finite."""
 
     def losses(self) -> dict[str, float]:
-        """Of the newest steps, by CleanRL's names."""
+        """Return the losses of the latest update under CleanRL's names."""
 
     def first_non_finite(self) -> tuple[int, list[str]] | None:
-        """How many updates ago something was first not finite, and what; none where `update` would have said so."""
+        """Return how many updates ago a metric was first not finite, and which; None if `update` reports it itself."""
 
     def sync_networks(self) -> None:
-        """Brings the networks up to date, where the learner keeps its own."""
+        """Copy the learner's own weights, if it has any, to the numpy networks."""
 
     def optimizer_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Arrays and facts of the optimizers and of the generator for a checkpoint."""
+        """Return the arrays and JSON facts of the optimizers and random generator for a checkpoint."""
 
     def restore(self, arrays: Mapping[str, npt.NDArray[Any]], facts: Mapping[str, Any]) -> None: ...
 
 
 class ActorCriticSettings(Protocol):
-    """What the kernels need of an algorithm's Config."""
+    """The settings that the learners read from an algorithm's Config."""
 
     @property
     def batch_size(self) -> int: ...

@@ -1,7 +1,7 @@
-"""Several Atari games played one after the other, for learning.
+"""Several Atari games stepped one after the other, for training.
 
-A lost life ends what the agent learns from, but nobody would call it an episode: that is the game, with its own score
-and its length in frames. Games come back from snapshots of the emulator, not by playing their actions again.
+A lost life ends an episode for the learner, but the reported episode is the whole game, with its own score and its
+length in frames. Games are restored from snapshots of the emulator, not by replaying their actions.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ ATARI_FAMILY = "atari"
 
 
 def make_evaluation_env(env_id: str, render_mode: str | None = None) -> AtariEnv:
-    """A game as people count it: all lives, all points. Evaluations play these."""
+    """Make a game for evaluation: an episode is a whole game, rewards are not clipped."""
     return AtariEnv(env_id, terminal_on_life_loss=False, clip_rewards=False, render_mode=render_mode)
 
 
 def make_training_env(env_id: str, render_mode: str | None = None) -> AtariEnv:
-    """A game as agents learn from it: an episode is a life, and of a reward only the sign counts."""
+    """Make a game for training: an episode is a life, rewards are clipped to their sign."""
     return AtariEnv(env_id, terminal_on_life_loss=True, clip_rewards=True, render_mode=render_mode)
 
 
 def check_atari_env(algorithm: str, env: gymnasium.Env[Any, Any]) -> int:
-    """Refuses what is no Atari game, and a machine that cannot play one; the number of actions."""
+    """Raise unless this is an Atari game that this machine can play; return the number of actions."""
     if family_of(env) != ATARI_FAMILY:
-        raise BadInput(f"{algorithm} needs an Atari game; {base.env_name(env)} is none. {base.suggest_algorithms(env)}")
+        raise BadInput(
+            f"{algorithm} needs an Atari game; {base.env_name(env)} is not one. {base.suggest_algorithms(env)}"
+        )
     assert env.spec is not None
     make_evaluation_env(env.spec.id).close()
     actions: Any = env.action_space
@@ -46,21 +48,21 @@ def check_atari_env(algorithm: str, env: gymnasium.Env[Any, Any]) -> int:
 
 
 class AtariEnvs(VectorEnvs):
-    """`count` games. Observations are the newest `stack` pictures, oldest first: bytes [stack, 84, 84]."""
+    """`num_envs` games. An observation holds the latest `stack` frames, oldest first: bytes [stack, 84, 84]."""
 
     def __init__(
         self, env_id: str, num_envs: int, seed: int, frames: LiveFrames | None = None, stack: int = FRAME_STACK
     ) -> None:
         super().__init__(functools.partial(make_training_env, env_id, "rgb_array"), num_envs, seed, frames)
         self.shape = (stack, FRAME_SIZE_PX, FRAME_SIZE_PX)
-        self._flatten = None if stack == FRAME_STACK else lambda pictures: pictures[-stack:]
+        self._flatten = None if stack == FRAME_STACK else lambda stacked_frames: stacked_frames[-stack:]
 
     def _end_episode(self, index: int, observation: Any, is_terminal: bool) -> EpisodeEnd:
         game: AtariEnv = self._unwrapped_envs[index]
-        last = np.array(self._flatten_observation(observation))
-        ending = EpisodeEnd(index, last, is_terminal, game.score, game.frame_count, game.is_game_over)
+        final_observation = np.array(self._flatten_observation(observation))
+        episode_end = EpisodeEnd(index, final_observation, is_terminal, game.score, game.frame_count, game.is_game_over)
         self._reset(index)
-        return ending
+        return episode_end
 
     def _reset(self, index: int, seed: int | None = None) -> None:
         is_next_life = seed is None and not self._unwrapped_envs[index].is_game_over
@@ -77,10 +79,10 @@ class AtariEnvs(VectorEnvs):
         arrays: dict[str, Array] = {}
         facts = []
         for index, game in enumerate(self._unwrapped_envs):
-            parts, fact = game.snapshot()
+            parts, game_facts = game.snapshot()
             arrays |= {f"env.{index}.{name}": np.array(part) for name, part in parts.items()}
             facts.append(
-                {**fact, "now": random_state_to_json(random_state(game)), "episode": self._episode_numbers[index]}
+                {**game_facts, "now": random_state_to_json(random_state(game)), "episode": self._episode_numbers[index]}
             )
         return arrays, facts
 
@@ -91,7 +93,7 @@ class AtariEnvs(VectorEnvs):
             self._reset(index, self.seed + index)
             try:
                 game.restore(base.select_by_prefix(f"env.{index}.", arrays), dict(fact))
-            except (RuntimeError, SystemError) as error:  # as the emulator refuses what another version of it wrote
+            except (RuntimeError, SystemError) as error:  # The emulator refuses a snapshot of another version.
                 problems.append(f"environment {index}: the emulator cannot read its snapshot ({error})")
                 self._reset(index, self.seed + index)
                 continue

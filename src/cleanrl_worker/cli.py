@@ -1,6 +1,6 @@
-"""`python -m cleanrl_worker.cli`: runs one config, checks one, or answers questions.
+"""`python -m cleanrl_worker.cli`: runs a config, checks a config, or serves as the daemon's checker.
 
-Exit codes: 0 done, or stopped when asked; 2 refused; 1 failed.
+Exit codes: 0 finished or stopped on request; 2 config refused; 1 failed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-# Read when numpy is imported: small networks are slower with more threads, and far slower beside another run.
+# Read when numpy is imported. Small networks are slower with more threads, and far slower next to another run.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")
 
@@ -23,15 +23,15 @@ def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cleanrl_worker.cli", description="MOSAIC's CleanRL worker.")
     parser.add_argument("--config", metavar="PATH", help="a trainer payload or a bare worker config, as JSON")
     parser.add_argument("--dry-run", action="store_true", help="check everything and start nothing")
-    parser.add_argument("--emit-summary", action="store_true", help="print what was resolved as one JSON object")
-    parser.add_argument("--resume", action="store_true", help="go on from the last good checkpoint of the run folder")
-    parser.add_argument("--extras", metavar="JSON", help="further extras, stronger than those of the config")
+    parser.add_argument("--emit-summary", action="store_true", help="print the resolved config as one JSON object")
+    parser.add_argument("--resume", action="store_true", help="resume from the last good checkpoint of the run folder")
+    parser.add_argument("--extras", metavar="JSON", help="additional extras; they override those of the config")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--total-timesteps", type=int, metavar="N")
     parser.add_argument("--worker-id", metavar="NAME")
-    parser.add_argument("--grpc", action="store_true", help="register with the daemon, if it can be reached")
+    parser.add_argument("--grpc", action="store_true", help="register with the daemon if it can be reached")
     parser.add_argument("--grpc-target", metavar="HOST:PORT", default="127.0.0.1:50055")
-    parser.add_argument("--checker", action="store_true", help="answer questions on stdin until it ends")
+    parser.add_argument("--checker", action="store_true", help="answer requests on stdin until it is closed")
     return parser
 
 
@@ -73,7 +73,7 @@ def _parse_extras(text: str) -> dict[str, Any]:
     try:
         extras = json.loads(text)
     except ValueError as error:
-        raise ConfigRefused(f"LOG705 --extras is no JSON: {error}.") from None
+        raise ConfigRefused(f"LOG705 --extras is not valid JSON: {error}.") from None
     if not isinstance(extras, dict):
         raise ConfigRefused("LOG705 --extras: expected a JSON object.")
     return extras
@@ -92,22 +92,22 @@ def _run_worker(args: argparse.Namespace) -> int:
     from mosaic.contracts.errors import BadInput
     from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
 
-    given = os.environ.get(RUN_DIR_VARIABLE)
+    run_dir = os.environ.get(RUN_DIR_VARIABLE)
     try:
-        assignment = _parse_request(args)
-        work = launcher.build_job(assignment)
+        request = _parse_request(args)
+        run_job = launcher.build_job(request)
     except BadInput as error:
-        if given:
-            launcher.write_rejection(RunFolder(given), str(error))
+        if run_dir:
+            launcher.write_rejection(RunFolder(run_dir), str(error))
         raise
-    folder = RunFolder(given) if given else _new_run_folder(assignment.config.run_id)
+    folder = RunFolder(run_dir) if run_dir else _new_run_folder(request.config.run_id)
     registration = None
     if args.grpc:
         from cleanrl_worker.registration import Registration
 
         registration = Registration(args.grpc_target, folder.run_id, launcher.CAPABILITIES)
         registration.start()
-    work(folder, args.resume)
+    run_job(folder, args.resume)
     if registration is not None:
         registration.cancel()
     return 0
@@ -124,7 +124,7 @@ def _new_run_folder(run_id: str | None) -> Any:
 
 
 def _exit_immediately(code: int) -> None:
-    """Ends at once: taking the interpreter down costs time, and would wait for a library's threads."""
+    """Exit without interpreter shutdown, which takes time and would wait for the threads of libraries."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()

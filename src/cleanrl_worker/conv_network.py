@@ -1,4 +1,4 @@
-"""The network that looks at Atari pictures, without torch: the names and shapes of its weights, and their beginning."""
+"""The convolutional network for Atari frames, without torch: names, shapes and initialization of its weights."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from cleanrl_worker.ppo_network import orthogonal_matrix
 Array = npt.NDArray[Any]
 Shapes = dict[str, tuple[int, ...]]
 KERNEL_SIZES_AND_STRIDES = ((8, 4), (4, 2), (3, 1))
-"""Side and stride of each convolution."""
+"""Kernel size and stride of each convolution."""
 CONV_LAYERS = ("network.0", "network.2", "network.4")
 HIDDEN_LAYER = "network.7"
-"""The layer behind them. The numbers between are those of layers without weights in CleanRL's lists."""
+"""The fully connected layer after the convolutions. The missing numbers are CleanRL's layers without weights."""
 
 
 class ConvNetworkSizes(NamedTuple):
     channels: tuple[int, int, int] = (32, 64, 64)
-    """Of each convolution."""
+    """Output channels of each convolution."""
     hidden: int = 512
-    """Units of the layer behind them."""
+    """Units of the fully connected layer after them."""
 
 
 def layer_shapes(name: str, *weight_shape: int) -> Shapes:
-    """A layer's weight [outputs, …] and bias."""
+    """Return the shapes of a layer's weight [outputs, …] and bias."""
     return {f"{name}.weight": weight_shape, f"{name}.bias": weight_shape[:1]}
 
 
 def trunk_shapes(input_channels: int, image_side: int, sizes: ConvNetworkSizes) -> Shapes:
-    """Three convolutions over so many pictures of that side, and a wide layer."""
+    """Return the shapes of three convolutions over square images and of the fully connected layer."""
     shapes: Shapes = {}
     for name, (kernel, stride), channels in zip(CONV_LAYERS, KERNEL_SIZES_AND_STRIDES, sizes.channels, strict=True):
         shapes |= layer_shapes(name, channels, input_channels, kernel, kernel)
@@ -46,27 +46,27 @@ def parameter_count(shapes: Shapes) -> int:
 
 
 def orthogonal_weights(shapes: Shapes, rng: np.random.Generator, gains: Mapping[str, float]) -> dict[str, Array]:
-    """Orthogonal weights and zero biases. A layer's gain stands under its name, else it is that of rectified units."""
-    found: dict[str, Array] = {}
+    """Create orthogonal weights and zero biases. `gains` are by layer name; the default is the gain for ReLU."""
+    weights: dict[str, Array] = {}
     for name, shape in shapes.items():
         gain = gains.get(name.partition(".")[0], math.sqrt(2))
         is_bias = len(shape) == 1
         flat = (shape[0], math.prod(shape[1:]))
-        found[name] = np.zeros(shape, np.float32) if is_bias else orthogonal_matrix(rng, flat, gain).reshape(shape)
-    return found
+        weights[name] = np.zeros(shape, np.float32) if is_bias else orthogonal_matrix(rng, flat, gain).reshape(shape)
+    return weights
 
 
 def uniform_weights(shapes: Shapes, rng: np.random.Generator) -> dict[str, Array]:
-    """As torch begins: weights and biases uniform, up to one over the root of a unit's inputs."""
-    found = {}
+    """Create weights and biases as torch does: uniform within ±1/sqrt(inputs of a unit)."""
+    weights = {}
     for name, shape in shapes.items():
         inputs = math.prod(shapes[f"{name.rpartition('.')[0]}.weight"][1:])
-        found[name] = rng.uniform(-1, 1, shape).astype(np.float32) / np.float32(math.sqrt(inputs))
-    return found
+        weights[name] = rng.uniform(-1, 1, shape).astype(np.float32) / np.float32(math.sqrt(inputs))
+    return weights
 
 
 def copy_checked(shapes: Shapes, state: Mapping[str, Array]) -> dict[str, Array]:
-    """Copies of weights, in the order of the shapes. A missing name is a KeyError, a wrong shape a ValueError."""
+    """Copy weights in the order of the shapes. A missing name raises KeyError, a wrong shape ValueError."""
     for name, shape in shapes.items():
         if state[name].shape != shape:
             raise ValueError(f"{name} is {state[name].shape}; expected {shape}")
@@ -74,6 +74,6 @@ def copy_checked(shapes: Shapes, state: Mapping[str, Array]) -> dict[str, Array]
 
 
 def infer_sizes(state: Mapping[str, Array]) -> ConvNetworkSizes:
-    """The sizes that such weights have."""
+    """Return the network sizes that these weights have."""
     first, second, third = (len(state[f"{name}.bias"]) for name in CONV_LAYERS)
     return ConvNetworkSizes((first, second, third), len(state[f"{HIDDEN_LAYER}.bias"]))

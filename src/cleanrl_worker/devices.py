@@ -1,4 +1,4 @@
-"""Which of numpy and torch computes, and with how many threads. torch is imported only where there may be a GPU."""
+"""The choice between numpy and torch, and the number of threads. torch is imported only if there may be a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Backend = Literal["numpy", "torch"]
 
 
 def has_gpu() -> bool:
-    """Whether torch finds a GPU. It is asked only where there is a driver: importing it takes seconds."""
+    """Return whether torch finds a GPU. torch is imported only if there is a driver: that takes seconds."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return False
     if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").exists():
@@ -23,7 +23,7 @@ def has_gpu() -> bool:
 def choose_backend(
     backend: Literal["auto", "numpy", "torch"], cuda: bool, previous_backend: str | None = None
 ) -> Backend:
-    """For networks some hundred units wide: numpy on a CPU, torch on a GPU. A resumed run keeps to what it had."""
+    """Choose for networks a few hundred units wide: numpy on a CPU, torch on a GPU. A resumed run keeps its backend."""
     if backend != "auto":
         return backend
     if previous_backend in ("numpy", "torch"):
@@ -32,6 +32,6 @@ def choose_backend(
 
 
 def thread_count() -> int:
-    """As many as the run was given: the daemon sets this from the run's `resources.cpus`, one where it is unset."""
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    return int(told) if told.isdecimal() and int(told) else 1
+    """Return the run's number of threads, which the daemon sets from `resources.cpus`; 1 if it is not set."""
+    value = os.environ.get("OMP_NUM_THREADS", "")
+    return int(value) if value.isdecimal() and int(value) else 1

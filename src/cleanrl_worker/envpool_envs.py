@@ -1,8 +1,8 @@
-"""Atari games played by envpool: all of them by one call, in threads outside of Python.
+"""Atari games run by envpool: one call steps all of them, in threads outside of Python.
 
-envpool resets a game in the step after its end and takes no notice of that step's action, which would be a step that
-nothing can be learned from. So that step is made here at once, for the games that have ended and for them alone: what
-was seen last is kept, and every step of the others counts. A lost life is an end for the agent and none for people.
+envpool resets a game in the step after its end and ignores the action of that step, so nothing can be learned from it.
+That step is therefore done here immediately, and only for the games that have ended: their final observation is kept
+for bootstrapping, and no step of the other games is lost. A lost life ends the learner's episode, not the game.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from mosaic.run.live_frames import LiveFrames
 Array = npt.NDArray[Any]
 ENVPOOL_EXTRA = "envpool"
 STICKY_ACTION_PROBABILITY = 0.25
-"""How often a game of the newer kind (`ALE/…-v5`) holds on to the action before."""
+"""The probability with which a game of Gymnasium's `ALE/…-v5` repeats the previous action."""
 MAX_GAME_STEPS = 27_000
-"""After which a game is cut short: half an hour of playing."""
+"""A game is truncated after this many steps: half an hour of play."""
 _ID_PATTERNS = (
     (re.compile(r"ALE/(\w+)-v5"), STICKY_ACTION_PROBABILITY),
     (re.compile(r"(\w+)NoFrameskip-v4"), 0.0),
     (re.compile(r"(\w+)-v5"), None),
 )
-"""Gymnasium's ids say whether actions stick; envpool's own leave that to the algorithm."""
+"""Gymnasium's ids determine whether actions are sticky; for envpool's own ids the algorithm decides."""
 
 
 class EnvpoolTask(NamedTuple):
-    """A game as envpool knows it."""
+    """An envpool task id and its options."""
 
     name: str
     repeat_action_probability: float
-    """The probability that the action before is held on to."""
+    """The probability that the previous action is repeated."""
 
     @property
     def action_space(self) -> gymnasium.spaces.Discrete:
         return gymnasium.spaces.Discrete(int(_import_envpool().make_spec(self.name).action_space.n))
 
     def make_pool(self, seeds: Sequence[int], threads: int) -> Any:
-        """A pool with a game for each seed: an episode is a life, and of a reward only the sign counts."""
+        """Make a pool with one game per seed: an episode is a life, rewards are clipped to their sign."""
         return _import_envpool().make(
             self.name,
             env_type="gymnasium",
@@ -63,20 +63,20 @@ class EnvpoolTask(NamedTuple):
             episodic_life=True,
             reward_clip=True,
             repeat_action_probability=self.repeat_action_probability,
-            # Costs nothing until a picture is asked for.
+            # Costs nothing until a frame is rendered.
             render_mode="rgb_array",
         )
 
 
 def find_task(env_id: str, repeat_action_probability: float) -> EnvpoolTask:
-    """What an id means: one of envpool's (`Breakout-v5`), or the same game by one of Gymnasium's ids."""
-    games = {known.removeprefix("ALE/") for known in FAMILIES[ATARI_FAMILY].known_ids}
-    for form, own in _ID_PATTERNS:
-        found = form.fullmatch(env_id)
-        if found is not None and f"{found[1]}-v5" in games:
+    """Return the task of an envpool id (`Breakout-v5`) or of a Gymnasium id of the same game."""
+    games = {env_name.removeprefix("ALE/") for env_name in FAMILIES[ATARI_FAMILY].known_ids}
+    for pattern, probability in _ID_PATTERNS:
+        match = pattern.fullmatch(env_id)
+        if match is not None and f"{match[1]}-v5" in games:
             games &= set(_import_envpool().list_all_envs())
-            if f"{found[1]}-v5" in games:
-                return EnvpoolTask(f"{found[1]}-v5", repeat_action_probability if own is None else own)
+            if f"{match[1]}-v5" in games:
+                return EnvpoolTask(f"{match[1]}-v5", repeat_action_probability if probability is None else probability)
     raise unknown_name_error("game", env_id, games, "envpool")
 
 
@@ -84,20 +84,20 @@ def _import_envpool() -> Any:
     try:
         import envpool
     except ImportError as error:
-        # One that is there but broken has more to say than its name.
-        why = "" if isinstance(error, ModuleNotFoundError) and error.name == ENVPOOL_EXTRA else f" ({error})"
+        # An installed but broken envpool fails for another reason: show it.
+        reason = "" if isinstance(error, ModuleNotFoundError) and error.name == ENVPOOL_EXTRA else f" ({error})"
         raise MissingExtra(
-            f"This algorithm plays its games in envpool, which is missing{why}: "
+            f"This algorithm runs its games in envpool, which is missing{reason}: "
             f"pip install '{DISTRIBUTION}[{ENVPOOL_EXTRA}]'."
         ) from None
     return envpool
 
 
-# --- one game
+# --- a single game
 
 
 class EnvpoolGame(gymnasium.Env[Array, Any]):
-    """A game as people count it, all lives and all points, begun and seen as in training. Evaluations play these."""
+    """A game for evaluation: an episode is a whole game, rewards are not clipped, observations are as in training."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
 
@@ -111,16 +111,16 @@ class EnvpoolGame(gymnasium.Env[Array, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         if seed is not None or self._pool is None:
-            # envpool takes a seed when it makes a game, and never again.
+            # envpool accepts a seed only when it creates a game.
             self._pool = self._task.make_pool([seed or 0], 1)
         observations, _ = self._pool.reset()
         return observations[0], {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        observations, _, ends, cuts, info = self._pool.step(np.array([action]))
-        is_over, is_truncated = bool(info["terminated"][0]), bool(cuts[0])
-        if ends[0] and not is_over and not is_truncated:
-            observations, _, _, _, after = self._pool.step(np.zeros(1, np.int32))  # begins the next life
+        observations, _, terminations, truncations, info = self._pool.step(np.array([action]))
+        is_over, is_truncated = bool(info["terminated"][0]), bool(truncations[0])
+        if terminations[0] and not is_over and not is_truncated:
+            observations, _, _, _, after = self._pool.step(np.zeros(1, np.int32))  # starts the next life
             is_over = bool(after["lives"][0] > info["lives"][0])
         return observations[0], float(info["reward"][0]), is_over, is_truncated and not is_over, {}
 
@@ -134,7 +134,7 @@ class EnvpoolGame(gymnasium.Env[Array, Any]):
 def make_envpool_env(
     env_id: str, repeat_action_probability: float = 0.0, render_mode: str | None = None
 ) -> gymnasium.Env[Any, Any]:
-    """One game; or, where the id is of another kind of environment, that: `check_pool` says then what fits it."""
+    """Make one game; an environment of another family is returned as it is, for `check_envpool_env` to refuse."""
     try:
         return EnvpoolGame(env_id, repeat_action_probability, render_mode)
     except UnknownName as error:
@@ -149,18 +149,20 @@ def make_envpool_env(
 
 
 def check_envpool_env(algorithm: str, env: gymnasium.Env[Any, Any]) -> int:
-    """Refuses what is no game of envpool's; the number of actions."""
+    """Raise unless this is an envpool game; return the number of actions."""
     if not isinstance(env, EnvpoolGame):
-        raise BadInput(f"{algorithm} needs an Atari game; {base.env_name(env)} is none. {base.suggest_algorithms(env)}")
+        raise BadInput(
+            f"{algorithm} needs an Atari game; {base.env_name(env)} is not one. {base.suggest_algorithms(env)}"
+        )
     actions: Any = env.action_space
     return int(actions.n)
 
 
-# --- several
+# --- several games
 
 
 class _PoolMember(gymnasium.Env[Array, Any]):
-    """One game of a pool, for whoever watches it."""
+    """One game of a pool, for rendering."""
 
     metadata = EnvpoolGame.metadata
     render_mode = "rgb_array"
@@ -175,7 +177,7 @@ class _PoolMember(gymnasium.Env[Array, Any]):
 
 
 class EnvpoolEnvs(VectorEnvs):
-    """`count` games of a task. Observations are the newest four pictures, oldest first: bytes [4, 84, 84]."""
+    """`num_envs` games of a task. An observation holds the latest four frames, oldest first: bytes [4, 84, 84]."""
 
     shape = (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)
 
@@ -185,11 +187,13 @@ class EnvpoolEnvs(VectorEnvs):
         self._task, self._threads = task, threads
         self._pool: Any = None
         actions = task.action_space
-        seats = iter([_PoolMember(functools.partial(self._render_frame, index), actions) for index in range(num_envs)])
-        super().__init__(lambda: next(seats), num_envs, seed, frames)
+        members = iter(
+            [_PoolMember(functools.partial(self._render_frame, index), actions) for index in range(num_envs)]
+        )
+        super().__init__(lambda: next(members), num_envs, seed, frames)
         self._flatten = None
         self._scores = np.zeros(num_envs)
-        """Of the present games: not clipped, over all lives."""
+        """The scores of the current games: not clipped, over all lives."""
 
     def _render_frame(self, index: int) -> Any:
         return self._pool.render(env_ids=[index])[0]
@@ -215,14 +219,14 @@ class EnvpoolEnvs(VectorEnvs):
 
     def step(self, actions: Iterable[Any], into: Array) -> Sequence[EpisodeEnd]:
         clock = self._step_count = self._step_count + 1
-        seen, rewards, ends, cuts, info = self._pool.step(np.asarray(actions))
-        for kept, reward in zip(self._rewards, rewards.tolist(), strict=True):
-            kept.append(reward)
+        observations, rewards, terminations, truncations, info = self._pool.step(np.asarray(actions))
+        for env_rewards, reward in zip(self._rewards, rewards.tolist(), strict=True):
+            env_rewards.append(reward)
         self._scores += info["reward"]
-        ended = np.flatnonzero(ends | cuts)
-        endings = self._restart_ended(seen, ended, info, cuts) if ended.size else ()
-        self._latest_observations = seen
-        into[...] = seen
+        ended = np.flatnonzero(terminations | truncations)
+        endings = self._restart_ended(observations, ended, info, truncations) if ended.size else ()
+        self._latest_observations = observations
+        into[...] = observations
         if clock >= self._next_frame_check_step:
             self._publish_frames(clock)
         return endings
@@ -230,18 +234,19 @@ class EnvpoolEnvs(VectorEnvs):
     def _restart_ended(
         self, observations: Array, ended_indices: Array, info: Mapping[str, Array], truncations: Array
     ) -> Sequence[EpisodeEnd]:
-        """What ended, after each has begun its next life or game: the first pictures of that go into what is `seen`."""
-        is_over, is_cut = info["terminated"][ended_indices].astype(bool), truncations[ended_indices]
-        last = observations[ended_indices]
-        if ended_indices[0] == 0 and (is_over[0] or is_cut[0]):
-            self._finish_video(self._make_episode_end(0, last[0], is_over[0], is_cut[0]))
+        """Return the episode ends; start the next life or game of each and write its first frames to `observations`."""
+        is_over, is_truncated = info["terminated"][ended_indices].astype(bool), truncations[ended_indices]
+        final_observations = observations[ended_indices]
+        if ended_indices[0] == 0 and (is_over[0] or is_truncated[0]):
+            self._finish_video(self._make_episode_end(0, final_observations[0], is_over[0], is_truncated[0]))
         observations[ended_indices], _, _, _, after = self._pool.step(
             np.zeros(len(ended_indices), np.int32), ended_indices.astype(np.int32)
         )
-        # The idle frames with which a life begins may be its last ones; then the game has begun anew.
+        # The idle frames at the start of a life may end the game: then a new game has started.
         is_over |= after["lives"] > info["lives"][ended_indices]
         endings = [
-            self._make_episode_end(*facts) for facts in zip(ended_indices.tolist(), last, is_over, is_cut, strict=True)
+            self._make_episode_end(*values)
+            for values in zip(ended_indices.tolist(), final_observations, is_over, is_truncated, strict=True)
         ]
         for index in (ending.env for ending in endings if ending.is_full_episode):
             self._begin_game(index)
@@ -265,9 +270,9 @@ class EnvpoolEnvs(VectorEnvs):
         return {}, [{"clock": self._step_count, "episode": episode} for episode in self._episode_numbers]
 
     def restore(self, arrays: Mapping[str, Array], facts: Sequence[Mapping[str, Any]]) -> list[str]:
-        """envpool has no way to put a game back: all begin anew, with seeds that follow from the step."""
+        """Start all games again, with seeds derived from the step: envpool cannot restore a game."""
         self._step_count = int(facts[0]["clock"])
         self._episode_numbers = [int(fact["episode"]) for fact in facts]
         seeds = np.random.SeedSequence([self.seed, self._step_count]).generate_state(len(self))
         self._open_pool(seeds.tolist())
-        return [f"envpool cannot put games back, so all {len(self)} of them began anew, with seeds of their own"]
+        return [f"envpool cannot restore games, so all {len(self)} of them started again with new seeds"]

@@ -1,7 +1,7 @@
-"""How a saved policy of each algorithm comes to play: one row an algorithm.
+"""How a saved policy of each algorithm is evaluated: one row per algorithm.
 
-The agent is what the algorithm's own `load_policy` makes of a checkpoint. Where there are only the weights that CleanRL
-saves, a row says how to complete them to a checkpoint, or why that cannot be done.
+The algorithm's own `load_policy` makes the policy from a checkpoint. If there are only the weights that CleanRL saves,
+a row says how to complete them to a checkpoint, or why that is not possible.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Json = dict[str, Any]
 
 
 class CheckpointFromWeights(NamedTuple):
-    """What a checkpoint of ours would have beside the weights that there are."""
+    """What a checkpoint has in addition to the weights of a model file."""
 
     facts: Json
     arrays: dict[str, Any] = {}
     weights: dict[str, Any] = {}
-    """Of networks that learn but do not act."""
+    """Weights of networks that are trained but do not act."""
 
 
 def _load_policy(algo: str, checkpoint: Checkpoint) -> EvaluablePolicy:
@@ -36,7 +36,7 @@ def _load_policy(algo: str, checkpoint: Checkpoint) -> EvaluablePolicy:
 
 
 def discrete_checkpoint(algo: str, env: Any, config: Json) -> CheckpointFromWeights:
-    """For networks that see the observation as one vector and choose among numbered actions."""
+    """Complete a network for flat observations and discrete actions."""
     from cleanrl_worker.algorithms.base import ObservationEncoder
 
     inputs = ObservationEncoder.describe(env.observation_space)
@@ -47,7 +47,7 @@ def discrete_checkpoint(algo: str, env: Any, config: Json) -> CheckpointFromWeig
 
 
 def atari_checkpoint(algo: str, env: Any, config: Json) -> CheckpointFromWeights:
-    """For networks that look at an Atari game."""
+    """Complete a network for Atari frames."""
     return CheckpointFromWeights(
         {"algorithm": algo, "shape": _discrete_shape(env, config), "first_action": int(env.action_space.start)}
     )
@@ -59,7 +59,7 @@ def _discrete_shape(env: Any, config: Json) -> Json:
 
 
 def bounded_continuous_checkpoint(algo: str, env: Any, config: Json) -> CheckpointFromWeights:
-    """For an actor that squashes its actions into their bounds."""
+    """Complete an actor that squashes its actions into their bounds."""
     from cleanrl_worker.algorithms.base import ObservationEncoder
     from cleanrl_worker.registry import load_algorithm
 
@@ -78,7 +78,7 @@ def _make_atari_env(env_id: str, **settings: Any) -> Any:
 
 
 def _make_algorithm_env(algo: str, env_id: str, **settings: Any) -> Any:
-    """By the algorithm's own maker: what plays its games decides how they look."""
+    """Make the environment as the algorithm does: its emulator decides what frames look like."""
     from cleanrl_worker.registry import load_algorithm
 
     return load_algorithm(algo).make_env(env_id, **settings)
@@ -87,18 +87,18 @@ def _make_algorithm_env(algo: str, env_id: str, **settings: Any) -> Any:
 @dataclass(frozen=True)
 class EvaluationSpec:
     load_policy: Callable[[str, Checkpoint], EvaluablePolicy] = _load_policy
-    """From the algorithm's name and a checkpoint to the policy."""
+    """Makes the policy from the algorithm's name and a checkpoint."""
     make_env: Callable[..., Any] = make
-    """Makes what it is played in, from an environment id, with the wrappers that training had."""
+    """Makes the environment from its id, with the wrappers used in training."""
     evaluator: Callable[..., Any] = evaluate
-    """Plays; see `mosaic.arena.evaluate`."""
+    """Runs the episodes; see `mosaic.arena.evaluate`."""
     build_checkpoint: Callable[[str, Any, Json], CheckpointFromWeights] | None = None
-    """What a checkpoint would say, from the algorithm's name, the environment and the settings; none: weights are not
-    enough."""
+    """Completes weights to a checkpoint from the algorithm's name, the environment and the settings; None if weights
+    are not enough."""
     missing_state: str = ""
-    """What is missing then."""
+    """What is missing in that case."""
     model_parts: tuple[str, ...] = ()
-    """Where CleanRL saves a tuple of state dicts: what each is of. The first one acts."""
+    """The names of the state dicts where CleanRL saves a tuple of them. The first one acts."""
 
 
 _NEEDS_NORMALISER = EvaluationSpec(missing_state="the mean and variance by which observations were normalised")

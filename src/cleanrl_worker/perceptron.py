@@ -1,8 +1,8 @@
-"""A network of fully connected ReLU layers in numpy: its parameters as views of one flat vector, its forward pass.
+"""A multilayer perceptron with ReLU in numpy: its parameters as views of one flat vector, and its forward pass.
 
-A layer is one matrix [outputs, inputs + 1] whose last column is the bias, and what goes into it ends with a row of
-ones: so one product does both, and its gradient too. Columns are observations, because what runs over the features
-(a maximum, a softmax, a normalisation) is fastest over the first axis.
+A layer is one matrix [outputs, inputs + 1] whose last column is the bias, and its input ends with a row of ones: one
+product applies weights and bias, and one gives both gradients. Columns are observations, because operations over the
+features (maximum, softmax, layer norm) are fastest over the first axis.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from cleanrl_worker.ppo_network import check_shapes, orthogonal_matrix
 Array = npt.NDArray[np.float32]
 
 NORM_EPSILON = 1e-5
-"""Torch's for its LayerNorm."""
+"""The default of torch's LayerNorm."""
 
 
 class PerceptronViews:
-    """The parts of one flat vector by name: of the parameters, of their gradient, or of Adam's moments."""
+    """Views of one flat vector by name: the parameters, their gradient, or Adam's moments."""
 
     def __init__(self, network: Perceptron, flat: Array) -> None:
         self.flat = flat
         self._offset = 0
         self.layers: list[Array] = []
-        """[outputs, inputs + 1] each; the last column is the bias."""
+        """[outputs, inputs + 1] per layer; the last column is the bias."""
         self.gains: list[Array] = []
         self.offsets: list[Array] = []
-        """[size, 1] each: what a hidden layer's normalisation multiplies with and adds; none without."""
+        """[size, 1] per hidden layer: gain and offset of its layer norm; empty without layer norm."""
         width = network.inputs
         for size in (*network.hidden, network.outputs):
             self.layers.append(self._next_view(size, width + 1))
@@ -43,12 +43,12 @@ class PerceptronViews:
             self.offsets.append(self._next_view(size, 1))
 
     def _next_view(self, *shape: int) -> Array:
-        begin, self._offset = self._offset, self._offset + math.prod(shape)
-        return self.flat[begin : self._offset].reshape(shape)
+        start, self._offset = self._offset, self._offset + math.prod(shape)
+        return self.flat[start : self._offset].reshape(shape)
 
 
 class Perceptron:
-    """ReLU layers and a linear head; where `is_normed`, each hidden layer is normalised before its ReLU."""
+    """ReLU layers and a linear head; with `has_layer_norm`, each hidden layer is normalized before its ReLU."""
 
     def __init__(self, inputs: int, outputs: int, hidden: tuple[int, ...], has_layer_norm: bool = False) -> None:
         self.inputs = inputs
@@ -64,23 +64,23 @@ class Perceptron:
             gain[...] = 1
 
     def zero_vector(self) -> PerceptronViews:
-        """A further vector of the same shape, all zeros."""
+        """Return a vector of the same shape, all zeros."""
         return PerceptronViews(self, np.zeros(self.size, np.float32))
 
     def initialise(self, rng: np.random.Generator) -> None:
-        """As torch does it: weights and biases uniform within ±1 over the root of a layer's inputs."""
+        """Initialize as torch does: weights and biases uniform within ±1/sqrt(inputs of the layer)."""
         for layer in self.parameters.layers:
-            reach = 1 / math.sqrt(layer.shape[1] - 1)
-            layer[...] = rng.uniform(-reach, reach, layer.shape)
+            limit = 1 / math.sqrt(layer.shape[1] - 1)
+            layer[...] = rng.uniform(-limit, limit, layer.shape)
 
     def initialise_orthogonal(self, rng: np.random.Generator) -> None:
-        """Orthogonal weights with the gain of a ReLU, zero biases."""
+        """Initialize with orthogonal weights (gain for ReLU) and zero biases."""
         for layer in self.parameters.layers:
             layer[:, :-1] = orthogonal_matrix(rng, layer[:, :-1].shape, math.sqrt(2))
             layer[:, -1] = 0
 
     def _named_views(self, views: PerceptronViews) -> dict[str, Array]:
-        """Views in torch's layout under CleanRL's names, in torch's order."""
+        """Return views in torch's layout and order, under CleanRL's names."""
         named: dict[str, Array] = {}
         stride = 3 if self.has_layer_norm else 2
         for index, layer in enumerate(views.layers):
@@ -92,48 +92,50 @@ class Perceptron:
         return named
 
     def named_arrays(self, views: PerceptronViews) -> dict[str, Array]:
-        """Copies of the parts, in torch's layout under CleanRL's names."""
+        """Return copies of the parts in torch's layout under CleanRL's names."""
         return {name: np.array(part, order="C") for name, part in self._named_views(views).items()}
 
     def assign(self, views: PerceptronViews, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """The reverse of `named`. A missing name is a KeyError, a wrong shape a ValueError."""
+        """Reverse `named_arrays`. A missing name raises KeyError, a wrong shape ValueError."""
         parts = self._named_views(views)
         check_shapes(parts, arrays)
         for name, part in parts.items():
             part[...] = arrays[name]
 
     def __call__(self, observations: npt.NDArray[Any]) -> Array:
-        """The outputs [rows, outputs] of observations [rows, inputs]."""
+        """Return the outputs [rows, outputs] for observations [rows, inputs]."""
         forward = ForwardPass(self, len(observations))
-        found: Array = forward(observations).T
-        return found
+        outputs: Array = forward(observations).T
+        return outputs
 
 
 class ForwardPass:
-    """The forward pass for a fixed number of observations, without allocations. What it computed stays readable."""
+    """The forward pass for a fixed number of observations, without allocations; intermediate results stay readable."""
 
     def __init__(self, network: Perceptron, rows: int) -> None:
         self.network = network
         self.rows = rows
         self.inputs = [np.ones((size + 1, rows), np.float32) for size in (network.inputs, *network.hidden)]
-        """What goes into each layer; the last row is one."""
+        """The input of each layer; its last row is ones."""
         self.out = np.empty((network.outputs, rows), np.float32)
         self._observations = self.inputs[0][:-1].T
-        self._zeros = [np.zeros_like(layer) for layer in self.inputs[1:]]  # faster to compare with than a number
+        self._zeros = [
+            np.zeros_like(layer) for layer in self.inputs[1:]
+        ]  # np.maximum is faster with an array than with a scalar
         self._layers = list(zip(network.parameters.layers, self.inputs, strict=True))
         self._hidden = [layer[:-1] for layer in self.inputs[1:]]
         sizes = network.hidden if network.has_layer_norm else ()
         self.normalised = [np.empty((size, rows), np.float32) for size in sizes]
-        """Hidden layers with mean 0 and deviation 1 over their features."""
+        """Hidden layers normalized to mean 0 and deviation 1 over their features."""
         self.inverse_deviations = [np.empty((1, rows), np.float32) for _ in sizes]
-        """What that took: one over the deviation."""
-        # A product with this is a mean over the features, and faster than a reduction.
+        """1 / deviation of each column, needed by the gradient."""
+        # A product with this row is the mean over the features, and faster than a reduction.
         self.averaging_rows = [np.full((1, size), 1 / size, np.float32) for size in sizes]
         self._squares = [np.empty((size, rows), np.float32) for size in sizes]
         self._means = np.empty((1, rows), np.float32)
 
     def __call__(self, observations: npt.NDArray[Any]) -> Array:
-        """The outputs [outputs, rows] of observations [rows, inputs]; the next call overwrites them."""
+        """Return the outputs [outputs, rows] for observations [rows, inputs]; the next call overwrites them."""
         self._observations[...] = observations
         for index, hidden in enumerate(self._hidden):
             layer, below = self._layers[index]
@@ -147,14 +149,18 @@ class ForwardPass:
         return self.out
 
     def _layer_norm(self, index: int, hidden: Array) -> None:
-        scaled, inverse, square = self.normalised[index], self.inverse_deviations[index], self._squares[index]
+        normalized, inverse_deviation, squares = (
+            self.normalised[index],
+            self.inverse_deviations[index],
+            self._squares[index],
+        )
         np.dot(self.averaging_rows[index], hidden, out=self._means)
-        np.subtract(hidden, self._means, out=scaled)
-        np.multiply(scaled, scaled, out=square)
-        np.dot(self.averaging_rows[index], square, out=inverse)
-        np.add(inverse, NORM_EPSILON, out=inverse)
-        np.sqrt(inverse, out=inverse)
-        np.divide(1, inverse, out=inverse)
-        np.multiply(scaled, inverse, out=scaled)
-        np.multiply(scaled, self.network.parameters.gains[index], out=hidden)
+        np.subtract(hidden, self._means, out=normalized)
+        np.multiply(normalized, normalized, out=squares)
+        np.dot(self.averaging_rows[index], squares, out=inverse_deviation)
+        np.add(inverse_deviation, NORM_EPSILON, out=inverse_deviation)
+        np.sqrt(inverse_deviation, out=inverse_deviation)
+        np.divide(1, inverse_deviation, out=inverse_deviation)
+        np.multiply(normalized, inverse_deviation, out=normalized)
+        np.multiply(normalized, self.network.parameters.gains[index], out=hidden)
         np.add(hidden, self.network.parameters.offsets[index], out=hidden)

@@ -1,8 +1,8 @@
-"""The learner over torch: the reference loss of an algorithm, differentiated by autograd, on a CPU or a GPU.
+"""PPO's learner in torch: the reference loss of an algorithm, differentiated by autograd, on a CPU or a GPU.
 
-Same interface and same checkpoint as the numpy kernels. It is imported only where a config asks for it. On a GPU each
-gradient step is one CUDA graph and so is each act; a rollout is sent once for each pass over it, and nobody waits for
-a step. Needs torch and numpy, and nothing of ours that needs more.
+Same interface and same checkpoint as the numpy kernels. It is imported only if a config selects torch. On a GPU each
+gradient step is one CUDA graph, and so is each action; a rollout is copied once per epoch, and no step blocks the
+host. Imports only torch, numpy and modules that need nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROLLOUT_COLUMNS = ("log_probs", "advantages", "returns", "values")
 
 
 class ParameterNetwork(Protocol):
-    """A numpy network: what a module is copied back to."""
+    """A numpy network that a module's weights are copied back to."""
 
     parameters: Any
 
@@ -34,7 +34,7 @@ class ParameterNetwork(Protocol):
 
 
 class ModuleLearner:
-    """A torch module that learns; the network that is saved and Adam's moments in that network's shape follow it."""
+    """Trains a torch module and copies its weights and Adam moments to the numpy network that is saved."""
 
     def __init__(
         self,
@@ -54,15 +54,15 @@ class ModuleLearner:
 
     @property
     def adam(self) -> TorchAdam:
-        """Made when it is first needed: by then a resumed run has filled in the moments."""
+        """The optimizer, created on first use: by then a resumed run has restored the moments."""
         if self._adam is None:
-            made = self._make_adam(list(self._parameters.values()), self.compute)
-            for tensors, views in zip((made.first_moment, made.second_moment), self._views, strict=True):
+            adam = self._make_adam(list(self._parameters.values()), self.compute)
+            for tensors, views in zip((adam.first_moment, adam.second_moment), self._views, strict=True):
                 named = self.network.named_arrays(views)
                 for name, tensor in zip(self._parameters, tensors, strict=True):
                     tensor.copy_(torch.from_numpy(named[name]))
-            made.count = self._count
-            self._adam = made
+            adam.count = self._count
+            self._adam = adam
         return self._adam
 
     @property
@@ -74,7 +74,7 @@ class ModuleLearner:
         return self._moment(1)
 
     def _moment(self, index: int) -> Any:
-        """Waits for the device."""
+        """Return a moment in the network's shape. Waits for the device."""
         if self._adam is not None:
             tensors = (self._adam.first_moment, self._adam.second_moment)[index]
             self.network.assign(self._views[index], to_arrays(dict(zip(self._parameters, tensors, strict=True))))
@@ -91,12 +91,12 @@ class ModuleLearner:
             self._adam.count = count
 
     def sync_networks(self) -> None:
-        """Brings the network up to date. Waits for the device."""
+        """Copy the module's weights to the numpy network. Waits for the device."""
         self.network.assign(self.network.parameters, to_arrays(self._parameters))
 
 
 class PpoAutogradLearner(ModuleLearner):
-    """PPO's. Improves a torch module on a rollout, minibatch by minibatch, and acts by it."""
+    """Trains a torch module by PPO on rollouts, minibatch by minibatch, and acts with it."""
 
     def __init__(
         self,
@@ -116,21 +116,21 @@ class PpoAutogradLearner(ModuleLearner):
         self._settings = settings
         self._outputs, self._head = network.outputs, network.actor
         self._rollout = torch.zeros(0, device=compute.device)
-        """All rows in the order in which they are learned from, [minibatches, rows, numbers]."""
+        """All rows in the order of the epoch, [minibatches, rows, numbers]."""
         self._observation_size = network.inputs
         self._is_discrete = True
         self._minibatch_index = torch.zeros(1, dtype=torch.int64, device=compute.device)
-        """The number of the next minibatch."""
+        """The index of the next minibatch."""
         self._metrics = torch.zeros(len(PpoLosses._fields), device=compute.device)
         self._clip_fraction_sum = torch.zeros((), device=compute.device)
-        """Shares of clipped ratios, summed over the update so far."""
+        """Fractions of clipped ratios, summed over the update so far."""
         self._updates = 0
         self._step = GraphedStep(self._gradient_step, self._state_tensors, compute)
 
     # --- acting
 
     def actor(self, rows: int) -> TorchActor:
-        """Acts by the newest weights, on as many observations at a time."""
+        """Return an actor with the latest weights for `rows` observations at a time."""
         head = getattr(self.module, self._head)
         return TorchActor(
             InferenceStep((rows, self._observation_size), torch.float32, self._outputs, head, self.compute)
@@ -144,11 +144,11 @@ class PpoAutogradLearner(ModuleLearner):
         self._updates = 0
 
     def run_epoch(self, batch: RolloutBatch, order: Integers) -> None:
-        """One gradient step a minibatch, over all rows in this order. Nobody waits for them."""
+        """Do one gradient step per minibatch over all rows in this order, without waiting for the device."""
         self._is_discrete = batch.actions.ndim == 1
         actions = batch.actions.reshape(len(order), -1)
-        numbers = np.stack([getattr(batch, name) for name in _ROLLOUT_COLUMNS], 1)
-        packed = np.concatenate([batch.observations, actions, numbers], 1, dtype=np.float32)[order]
+        columns = np.stack([getattr(batch, name) for name in _ROLLOUT_COLUMNS], 1)
+        packed = np.concatenate([batch.observations, actions, columns], 1, dtype=np.float32)[order]
         if len(self._rollout) == 0:
             shape = (len(order) // self._rows, self._rows, packed.shape[1])
             self._rollout = torch.zeros(shape, device=self.compute.device)
@@ -161,45 +161,45 @@ class PpoAutogradLearner(ModuleLearner):
     def _minibatch(self) -> RolloutBatch:
         rows = self._rollout.index_select(0, self._minibatch_index)[0]
         actions = rows[:, self._observation_size : -len(_ROLLOUT_COLUMNS)]
-        chosen: Any = {
+        fields: Any = {
             "observations": rows[:, : self._observation_size],
             "actions": actions[:, 0].long() if self._is_discrete else actions,
             **dict(zip(_ROLLOUT_COLUMNS, rows[:, -len(_ROLLOUT_COLUMNS) :].unbind(1), strict=True)),
         }
-        return RolloutBatch(**chosen)
+        return RolloutBatch(**fields)
 
     def _gradient_step(self) -> None:
         loss, losses = self._loss(self.module, self._minibatch(), self._settings)
         self.adam.clipped_step(loss, self._settings.max_grad_norm)
-        figures: Any = losses
-        self._metrics.copy_(torch.stack(list(figures)))
-        self._clip_fraction_sum += figures.clipfrac
-        # Around: the calls that come before a capture go on counting.
+        metrics: Any = losses
+        self._metrics.copy_(torch.stack(list(metrics)))
+        self._clip_fraction_sum += metrics.clipfrac
+        # Wraps around, because the warm-up calls before a capture also count.
         self._minibatch_index.add_(1).remainder_(len(self._rollout))
 
     def _state_tensors(self) -> list[Tensor]:
         return [*self.adam.state_tensors(), self._metrics, self._clip_fraction_sum, self._minibatch_index]
 
     def losses(self) -> PpoLosses:
-        """Waits for the device."""
+        """Return the losses of the latest update. Waits for the device."""
         return PpoLosses(*self._metrics.tolist())._replace(clipfrac=self._clip_fraction_sum.item() / self._updates)
 
 
 class TorchActor:
-    """As the numpy network's actor: fills an array with what the policy says."""
+    """Fills an array with the policy's outputs; same interface as the numpy actor."""
 
     def __init__(self, inference: InferenceStep) -> None:
         self._inference = inference
 
     def refresh(self) -> None:
-        """Nothing to do: it acts by the weights themselves."""
+        """Do nothing: it uses the weights themselves."""
 
     def __call__(self, observations: Array, out: Array) -> None:
         out[...] = self._inference(observations)
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-    """In one copy, which is what a GPU is waited for."""
+    """Copy tensors to arrays in one transfer, because each transfer waits for the GPU."""
     flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors.values()]).cpu().numpy()
     ends = np.cumsum([tensor.numel() for tensor in tensors.values()])
     parts = np.split(flat, ends[:-1])

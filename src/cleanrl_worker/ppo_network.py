@@ -1,4 +1,4 @@
-"""The actor and the critic of PPO in numpy: their parameters as views of one flat vector, and their forward passes."""
+"""PPO's actor and critic in numpy: their parameters as views of one flat vector, and their forward passes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float32]
 
 ACTOR, CRITIC = 0, 1
-"""Their places in the stacked hidden layers."""
+"""Their indices in the stacked hidden layers."""
 
 
 class PpoNetworkViews:
-    """The parts of one flat vector by name: of the parameters, of their gradient, or of Adam's moments."""
+    """Views of one flat vector by name: the parameters, their gradient, or Adam's moments."""
 
     def __init__(self, network: PpoNetwork, flat: Array) -> None:
         self.flat = flat
@@ -35,12 +35,12 @@ class PpoNetworkViews:
         self.log_std = self._next_view(network.outputs, 1) if network.has_log_std else None
 
     def _next_view(self, *shape: int) -> Array:
-        begin, self._offset = self._offset, self._offset + math.prod(shape)
-        return self.flat[begin : self._offset].reshape(shape)
+        start, self._offset = self._offset, self._offset + math.prod(shape)
+        return self.flat[start : self._offset].reshape(shape)
 
 
 class PpoNetwork:
-    """A tanh actor and a tanh critic with hidden layers of equal sizes, which are therefore kept stacked."""
+    """A tanh actor and a tanh critic with hidden layers of equal sizes, which are therefore stored stacked."""
 
     def __init__(
         self, inputs: int, outputs: int, hidden: tuple[int, ...], actor: str = "actor", has_log_std: bool = False
@@ -49,7 +49,7 @@ class PpoNetwork:
         self.outputs = outputs
         self.hidden = hidden
         self.actor = actor
-        """What the state dict calls the actor."""
+        """The actor's name in the state dict."""
         self.has_log_std = has_log_std
         sizes = (inputs, *hidden)
         trunk = sum(2 * (before + 1) * after for before, after in zip(sizes, hidden, strict=False))
@@ -58,11 +58,11 @@ class PpoNetwork:
         self.flat = self.parameters.flat
 
     def zero_vector(self) -> PpoNetworkViews:
-        """A further vector of the same shape, all zeros."""
+        """Return a vector of the same shape, all zeros."""
         return PpoNetworkViews(self, np.zeros(self.size, np.float32))
 
     def initialise(self, rng: np.random.Generator) -> None:
-        """Orthogonal weights, zero biases; the small last actor layer makes the first policy nearly uniform."""
+        """Initialize with orthogonal weights and zero biases; a small last layer makes the policy nearly uniform."""
         for weight in self.parameters.weights:
             for side in (ACTOR, CRITIC):
                 weight[side] = orthogonal_matrix(rng, weight[side].shape, math.sqrt(2))
@@ -70,9 +70,9 @@ class PpoNetwork:
         self.parameters.critic_weight[...] = orthogonal_matrix(rng, self.parameters.critic_weight.shape, 1.0)
 
     def _named_views(self, views: PpoNetworkViews) -> dict[str, Array]:
-        """Views in torch's layout (a layer's weight is [out, in]) under CleanRL's names."""
+        """Return views in torch's layout (a layer's weight is [out, in]) under CleanRL's names."""
         named: dict[str, Array] = {}
-        if views.log_std is not None:  # torch lists a module's own parameters before those of its parts
+        if views.log_std is not None:  # torch lists a module's own parameters before those of its children
             named[f"{self.actor}_logstd".replace("_mean", "")] = views.log_std.T
         last = 2 * len(self.hidden)
         for side, name in ((CRITIC, "critic"), (ACTOR, self.actor)):
@@ -85,18 +85,18 @@ class PpoNetwork:
         return named
 
     def named_arrays(self, views: PpoNetworkViews) -> dict[str, Array]:
-        """Copies of the parts, in torch's layout under CleanRL's names."""
+        """Return copies of the parts in torch's layout under CleanRL's names."""
         return {name: np.array(part, order="C") for name, part in self._named_views(views).items()}
 
     def assign(self, views: PpoNetworkViews, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """The reverse of `named`. A missing name is a KeyError, a wrong shape a ValueError."""
+        """Reverse `named_arrays`. A missing name raises KeyError, a wrong shape ValueError."""
         parts = self._named_views(views)
         check_shapes(parts, arrays)
         for name, part in parts.items():
             part[...] = arrays[name]
 
     def critic_values(self, observations: Array) -> Array:
-        """The values of a batch of observations."""
+        """Return the values of a batch of observations."""
         hidden = observations
         for weight, bias in zip(self.parameters.weights, self.parameters.biases, strict=True):
             hidden = hidden @ weight[CRITIC]
@@ -113,7 +113,7 @@ class PpoActor:
     def __init__(self, network: PpoNetwork, rows: int) -> None:
         views = network.parameters
         self._hidden = [np.empty((rows, size), np.float32) for size in network.hidden]
-        # Adding a bias that is already spread over the rows takes half the time of broadcasting it at each step.
+        # Adding a bias that is already broadcast over the rows takes half the time of broadcasting it at each step.
         self._biases = [np.empty_like(hidden) for hidden in self._hidden]
         self._layers = [
             (weight[ACTOR], bias, hidden)
@@ -124,9 +124,9 @@ class PpoActor:
         self._views = views
 
     def refresh(self) -> None:
-        """Call when the parameters have changed."""
-        for spread, bias in zip(self._biases, self._views.biases, strict=True):
-            spread[...] = bias[ACTOR]
+        """Read the parameters again; call after each update."""
+        for broadcast_bias, bias in zip(self._biases, self._views.biases, strict=True):
+            broadcast_bias[...] = bias[ACTOR]
         self._head[...] = self._views.actor_weight.T
         self._head_bias[...] = self._views.actor_bias[:, 0]
 
@@ -142,7 +142,7 @@ class PpoActor:
 
 
 class FrozenPpoActor:
-    """The actor of weights that no longer change, for any number of observations."""
+    """An actor whose weights no longer change, for any number of observations."""
 
     def __init__(self, network: PpoNetwork) -> None:
         self._network = network
@@ -153,22 +153,22 @@ class FrozenPpoActor:
         if rows not in self._actors:
             self._actors[rows] = PpoActor(self._network, rows)
             self._actors[rows].refresh()
-        found = np.empty((rows, self._network.outputs), np.float32)
-        self._actors[rows](observations, found)
-        return found
+        outputs = np.empty((rows, self._network.outputs), np.float32)
+        self._actors[rows](observations, outputs)
+        return outputs
 
 
 def check_shapes(targets: Mapping[str, Array], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Whether all parts can be taken from there. A missing name is a KeyError, a wrong shape a ValueError."""
+    """Check that the arrays fit all targets. A missing name raises KeyError, a wrong shape ValueError."""
     for name, part in targets.items():
         if part.shape != arrays[name].shape:
             raise ValueError(f"{name} is {arrays[name].shape}; expected {part.shape}")
 
 
 def orthogonal_matrix(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> Array:
-    """A matrix with orthonormal rows or columns, whichever are fewer, times `gain`."""
+    """Return a random matrix with orthonormal rows or columns, whichever are fewer, times `gain`."""
     rows, columns = shape
     draws = rng.standard_normal((max(rows, columns), min(rows, columns)))
     q, r = np.linalg.qr(draws)
-    q *= np.sign(np.diag(r))  # makes the distribution uniform
+    q *= np.sign(np.diag(r))  # makes the distribution over orthogonal matrices uniform
     return (gain * (q if rows >= columns else q.T)).astype(np.float32)

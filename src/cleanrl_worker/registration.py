@@ -1,4 +1,4 @@
-"""One best-effort word to the daemon. The handshake that counts is the journal's first event."""
+"""Best-effort registration with the daemon. The handshake that counts is the journal's first event."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from mosaic import __version__
 
 TOKEN_VARIABLE = "MOSAIC_TOKEN"
 REGISTRATION_DELAY_S = 5.0
-"""Importing grpc takes a tenth of a second from training and 20 MB: a run that is over by then never pays."""
+"""Importing grpc costs a tenth of a second of training and 20 MB; a shorter run never pays for it."""
 _RPC_TIMEOUT_S = 3.0
 
 
 class Registration(threading.Thread):
-    """Registers the run after a while, if it still goes on. A target that is gone or not ours is passed over."""
+    """Registers the run after a delay if it still runs. A target that is gone or not our daemon is ignored."""
 
     def __init__(
         self, target: str, run_id: str, capabilities: tuple[str, ...], delay_s: float = REGISTRATION_DELAY_S
@@ -37,7 +37,7 @@ class Registration(threading.Thread):
         try:
             self._register()
         except Exception:
-            # Whatever a stale target does, training goes on: this word is a courtesy.
+            # Registration is optional: whatever a stale target does, training continues.
             return
 
     def _register(self) -> None:
@@ -56,7 +56,7 @@ class Registration(threading.Thread):
                 timeout=_RPC_TIMEOUT_S,
             )
             if not constant_time_equals(reply.proof, compute_proof(self._token, "server", nonce)):
-                return  # somebody else listens there now: the token is not for them
+                return  # another program listens there now and must not get the token
             stub.RegisterWorker(
                 pb.RegisterRequest(
                     run=self._run_id,

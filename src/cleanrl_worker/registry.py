@@ -1,4 +1,4 @@
-"""Which algorithms this worker has, a module each, imported when one is asked for."""
+"""The algorithms of this worker: one module each, imported on first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 from mosaic.contracts.errors import unknown_name_error
 
 WIDE_NETWORK_THREADS = 2
-"""Threads for layers of some hundred units and for convolutions: 1.2 to 1.7 times the speed of one, where free."""
+"""Threads for layers of a few hundred units and for convolutions: 1.2 to 1.7 times the speed of one on idle cores."""
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,13 @@ class AlgorithmSpec:
     action_spaces: tuple[str, ...]
     observation_spaces: tuple[str, ...]
     is_for_atari: bool = False
-    """Whether it looks at Atari games; the others make a vector of what they see."""
+    """Whether it is for Atari frames; the others flatten observations to a vector."""
     needs_bounds: bool = False
     """Whether continuous actions must have bounds."""
     threads: int = 1
-    """How many pay on a CPU. Small networks are slower with more than one."""
+    """The useful number of threads on a CPU. Small networks are slower with more than one."""
     extra: str | None = None
-    """The extra of our distribution that it needs beyond `train`; such are not suggested to whoever chose another."""
+    """The extra of the package that it needs besides `train`; such algorithms are never suggested as alternatives."""
 
 
 _FLATTENABLE_SPACES = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple", "Dict")
@@ -52,16 +52,16 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "pqn_atari_envpool": ATARI_ENVPOOL,
     "ppo_rnd_envpool": ATARI_ENVPOOL,
 }
-"""In the order in which they are suggested."""
+"""In the order of suggestions."""
 
 
 def suitable_algorithms(action_space: str, is_atari: bool) -> list[str]:
-    """The algorithms for such actions: in an Atari game those that look at it, where there are any."""
-    able = {
+    """Return the algorithms for an action space; for Atari games those that use frames, if there are any."""
+    suitable = {
         name: entry for name, entry in ALGORITHMS.items() if action_space in entry.action_spaces and entry.extra is None
     }
-    seers = [name for name, entry in able.items() if entry.is_for_atari]
-    return seers if is_atari and seers else [name for name in able if name not in seers]
+    for_atari = [name for name, entry in suitable.items() if entry.is_for_atari]
+    return for_atari if is_atari and for_atari else [name for name in suitable if name not in for_atari]
 
 
 def module_name(algo: str) -> str:
@@ -71,5 +71,5 @@ def module_name(algo: str) -> str:
 
 
 def load_algorithm(algo: str) -> ModuleType:
-    """The module of an algorithm: `Config`, `Agent`, `check`, `train`, `load_policy`, `state_dict_of`."""
+    """Import the module of an algorithm: `Config`, `Agent`, `check`, `train`, `load_policy`, `state_dict_of`."""
     return importlib.import_module(module_name(algo))

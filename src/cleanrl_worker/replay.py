@@ -1,11 +1,12 @@
-"""What an agent has lived through, to learn from again and again.
+"""Replay buffers.
 
-An observation is stored once: what follows a step is the beginning of the next row. Rows lie packed one behind the
-other, so that a transition with its next observation is one stretch of memory and a sample one indexing. Behind an
-episode that was cut short lies its successor's first observation; the true last one is kept aside and put into place
-when such a row is drawn. Behind a terminal row it does not matter: nothing is estimated from there.
+Each observation is stored once: the next observation of a row is the observation of the following row. Rows are packed
+one after the other, so that a transition with its next observation is one contiguous block of memory and a sample is
+one indexing operation. After a truncated episode the following row holds the first observation of the next episode; the
+true final observation is stored separately and filled in when such a row is sampled. After a terminal row the next
+observation does not matter, because nothing is bootstrapped from it.
 
-Each environment has a ring of its own: see replay_ring.py.
+Each environment has its own ring buffer: see replay_ring.py.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class PackedBatch(TransitionBatch):
     def __init__(self, rows: int, window: np.dtype[Any], buffer: Array | None = None) -> None:
         super().__init__(rows)
         self.packed = np.zeros((rows, window.itemsize), np.uint8) if buffer is None else buffer
-        """All of it, as bytes: one copy brings it to another device."""
-        self.layout = {name: _field_layout(*place[:2]) for name, place in (window.fields or {}).items()}
-        """Where in a row each field begins, how many numbers it has, and their type."""
+        """The whole batch as bytes, so that one copy transfers it to another device."""
+        self.layout = {name: _field_layout(*field[:2]) for name, field in (window.fields or {}).items()}
+        """The offset of each field in a row, its number of elements, and their type."""
         self._windows = self.packed.view(np.dtype((np.void, window.itemsize)))[:, 0]
         fields = self.packed.view(window)[:, 0]
         self.observations = fields["observation"]
@@ -50,7 +51,7 @@ def _field_layout(kind: np.dtype[Any], offset: int) -> tuple[int, int, str]:
 
 
 class Replay(ReplayRing):
-    """Transitions whose observations are vectors: `start`, then `add` after each step, `sample` as often as wanted."""
+    """A replay buffer for vector observations: call `start`, then `add` after each step and `sample` at any time."""
 
     def __init__(
         self,
@@ -77,15 +78,15 @@ class Replay(ReplayRing):
             0,
             (row.itemsize,),
         )
-        """Every row with the observation behind it. They overlap, so they are for reading."""
+        """Each row together with the next observation. The windows overlap, so they are read-only."""
 
     @staticmethod
     def size_bytes(capacity: int, observation: tuple[int, npt.DTypeLike], action: tuple[int, npt.DTypeLike]) -> int:
-        """What so many transitions take, once they are there."""
+        """Return the size of a full buffer."""
         return capacity * row_dtype(observation, action).itemsize
 
     def allocate_batch(self, rows: int, buffer: Array | None = None) -> PackedBatch:
-        """What `sample` fills. The bytes of a `buffer` [rows, window_bytes] serve where it has to be special memory."""
+        """Create a batch for `sample`, in the memory of `buffer` [rows, window_bytes] if given (e.g. pinned memory)."""
         return PackedBatch(rows, self._window, buffer)
 
     @property
@@ -93,12 +94,12 @@ class Replay(ReplayRing):
         return self._window.itemsize
 
     def sample(self, batch: PackedBatch) -> None:
-        """Uniformly, with repetition."""
+        """Sample uniformly with replacement."""
         self._draw_uniform(batch)
         self.fill(batch)
 
     def fill(self, batch: PackedBatch) -> None:
-        """What lies at the batch's spots."""
+        """Read the transitions at the batch's indices."""
         batch._windows[...] = self._windows[batch.indices]
         if self._truncated_observations and batch._truncations.any():
             for row in np.flatnonzero(batch._truncations):
@@ -109,7 +110,7 @@ class Replay(ReplayRing):
 
 
 def row_dtype(observation: tuple[int, npt.DTypeLike], action: tuple[int, npt.DTypeLike]) -> np.dtype[Any]:
-    """A row as it lies in memory; each field where its type wants to be."""
+    """Return the memory layout of a row, with aligned fields."""
     return np.dtype(
         [
             ("observation", observation[1], (observation[0],)),
@@ -123,7 +124,7 @@ def row_dtype(observation: tuple[int, npt.DTypeLike], action: tuple[int, npt.DTy
 
 
 def window_dtype(row: np.dtype[Any]) -> np.dtype[Any]:
-    """A row and the observation at the beginning of the next one."""
+    """Return the layout of a row followed by the observation of the next row."""
     fields = dict(row.fields or {})
     kinds = {name: kind for name, (kind, *_) in fields.items()}
     offsets = [offset for _, offset, *_ in fields.values()]
@@ -142,7 +143,7 @@ class FrameBatch(TransitionBatch):
     def __init__(self, rows: int, stack: int, shape: tuple[int, ...], buffer: Array | None = None) -> None:
         super().__init__(rows)
         self.frames = np.zeros((rows, stack + 1, *shape), np.uint8) if buffer is None else buffer
-        """Each row's stack and the frame that followed: the next stack is the same, one frame on."""
+        """The stack of each row and the next frame; the next stack is the same, shifted by one frame."""
         self._flat = self.frames.reshape(rows * (stack + 1), -1)
         self.observations = self.frames[:, :-1]
         self.next_observations = self.frames[:, 1:]
@@ -152,9 +153,9 @@ class FrameBatch(TransitionBatch):
 
 
 class FrameReplay(ReplayRing):
-    """Transitions whose observations are stacks of the newest `stack` frames. Each frame is stored once.
+    """A replay buffer for stacks of the latest `stack` frames. Each frame is stored once.
 
-    A stack does not reach over an episode's beginning: its first frame stands there for those before it.
+    A stack does not reach across the start of an episode: the first frame is repeated instead.
     """
 
     def __init__(self, capacity: int, num_envs: int, shape: tuple[int, ...], stack: int, seed: int) -> None:
@@ -164,7 +165,7 @@ class FrameReplay(ReplayRing):
         self._observations = np.zeros((num_envs, self._allocated_rows, *shape), np.uint8)
         self._flat = self._observations.reshape(num_envs * self._allocated_rows, -1)
         self._frames_since_start = np.zeros((num_envs, self._allocated_rows), np.uint8)
-        """Frames of the same episode before this one, as far as a stack reaches."""
+        """Earlier frames of the same episode, at most `stack - 1`."""
         self._actions = np.zeros((num_envs, self._allocated_rows), np.int64)
         self._rewards = np.zeros((num_envs, self._allocated_rows), np.float32)
         self._terminals = np.zeros((num_envs, self._allocated_rows), np.float32)
@@ -173,11 +174,11 @@ class FrameReplay(ReplayRing):
 
     @staticmethod
     def size_bytes(capacity: int, shape: tuple[int, ...]) -> int:
-        """What so many transitions take, once they are there."""
+        """Return the size of a full buffer."""
         return capacity * (int(np.prod(shape)) + 18)
 
     def start(self, frames: Array) -> None:
-        """Begins anew with the first frame [environments, …] of each environment."""
+        """Clear the buffer and store the first frame [environments, …] of each environment."""
         super().start(frames)
         self._frames_since_start[:, 0] = 0
 
@@ -186,45 +187,45 @@ class FrameReplay(ReplayRing):
         self._frames_since_start[:, self._head] = 0
 
     def add(self, actions: Array, rewards: Array, episode_ends: Sequence[EpisodeEnd], frames: Array) -> None:
-        """One step of each environment; the frames are the newest ones, after a reset where an episode ended."""
+        """Add one step of each environment; `frames` are the latest, after the reset if an episode ended."""
         ages = np.minimum(self._frames_since_start[:, self._head] + 1, self.stack - 1)
-        for ending in episode_ends:
-            ages[ending.env] = 0
+        for episode_end in episode_ends:
+            ages[episode_end.env] = 0
         super().add(actions, rewards, episode_ends, frames)
         self._frames_since_start[:, self._head] = ages
 
     def _final_observation(self, ending: EpisodeEnd) -> Array:
-        """The newest frame of the stack that an episode ended with."""
+        """Return the last frame of an episode's final stack."""
         stack: Array = ending.observation.reshape(-1, *self.shape)
         return np.asarray(stack[-1])
 
     def allocate_batch(self, rows: int, buffer: Array | None = None) -> FrameBatch:
-        """What `sample` fills. A `buffer` [rows, stack + 1, …] serves where it has to be special memory."""
+        """Create a batch for `sample`, in the memory of `buffer` [rows, stack + 1, …] if given (e.g. pinned memory)."""
         return FrameBatch(rows, self.stack, self.shape, buffer)
 
     def sample(self, batch: FrameBatch) -> None:
-        """Uniformly, with repetition."""
+        """Sample uniformly with replacement."""
         self._draw_uniform(batch)
         self.fill(batch)
 
     def fill(self, batch: FrameBatch) -> None:
-        """What lies at the batch's spots."""
-        spots = batch.indices
-        lanes, rows = (
-            (spots // self._allocated_rows * self._allocated_rows)[:, None],
-            (spots % self._allocated_rows)[:, None],
+        """Read the transitions at the batch's indices."""
+        indices = batch.indices
+        env_offsets, rows = (
+            (indices // self._allocated_rows * self._allocated_rows)[:, None],
+            (indices % self._allocated_rows)[:, None],
         )
-        places = np.empty((len(spots), self.stack + 1), np.intp)
-        ages = self._frames_since_start.reshape(-1)[spots][:, None]
-        places[:, :-1] = lanes + (rows - np.minimum(self._stack_offsets, ages)) % self._ring_rows
-        places[:, -1] = spots + 1
-        self._flat.take(places.reshape(-1), 0, out=batch._flat, mode="clip")
-        self._actions.take(spots, out=batch.actions)
-        self._rewards.take(spots, out=batch.rewards)
-        self._terminals.take(spots, out=batch.terminals)
+        frame_indices = np.empty((len(indices), self.stack + 1), np.intp)
+        ages = self._frames_since_start.reshape(-1)[indices][:, None]
+        frame_indices[:, :-1] = env_offsets + (rows - np.minimum(self._stack_offsets, ages)) % self._ring_rows
+        frame_indices[:, -1] = indices + 1
+        self._flat.take(frame_indices.reshape(-1), 0, out=batch._flat, mode="clip")
+        self._actions.take(indices, out=batch.actions)
+        self._rewards.take(indices, out=batch.rewards)
+        self._terminals.take(indices, out=batch.terminals)
         if self._truncated_observations:
-            for row in np.flatnonzero(self._truncations.take(spots)):
-                batch.frames[row, -1] = self._truncated_observations[int(spots[row])]
+            for row in np.flatnonzero(self._truncations.take(indices)):
+                batch.frames[row, -1] = self._truncated_observations[int(indices[row])]
 
     def _stored_arrays(self) -> dict[str, Array]:
         return {
@@ -237,7 +238,7 @@ class FrameReplay(ReplayRing):
 
 
 def available_memory_bytes() -> int:
-    """What a process can still take of this machine's memory, or of its container's."""
+    """Return the memory that is available on this machine or in its container."""
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
         free = int(lines["MemAvailable"].split()[0]) * 1024
@@ -245,30 +246,30 @@ def available_memory_bytes() -> int:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(free, int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    except (OSError, ValueError):  # no container, or one without a limit ("max")
+    except (OSError, ValueError):  # no container, or one without limit ("max")
         return free
 
 
 def check_memory(algorithm: str, capacity: int, size_bytes: int) -> None:
-    """Refuses a replay buffer that this machine has no room for."""
+    """Refuse a replay buffer that does not fit into memory."""
     free = available_memory_bytes()
     if size_bytes > free:
         fitting = int(capacity * free / size_bytes * 0.8)
         raise BadInput(
-            f"{algorithm} would need {size_bytes / 1e9:,.1f} GB for its replay buffer of {capacity:,} transitions; "
-            f"{free / 1e9:,.1f} GB of memory are free here. Lower buffer_size to {fitting:,} or less."
+            f"{algorithm} needs {size_bytes / 1e9:,.1f} GB for its replay buffer of {capacity:,} transitions, but only "
+            f"{free / 1e9:,.1f} GB of memory are available. Lower buffer_size to {fitting:,} or less."
         )
 
 
 def restore_replay(run: Run, replay: Replay | FrameReplay, resume: Checkpoint) -> bool:
-    """Whether it holds again what it held; a warning says why not. Then it wants a `start`.
+    """Restore a replay buffer; on failure warn, return False, and leave it to the caller to `start` it.
 
-    Where the environments had to be reset, it wants an `interrupt`.
+    If the environments had to be reset, the caller must call `mark_truncated`.
     """
     problem = replay.restore(resume.arrays, resume.facts["replay"], resume.parts)
     if problem is not None:
         run.warn(
-            f"The run goes on, but not exactly as it would have without the interruption: {problem}.",
+            f"The run resumes, but not exactly as if it had not been interrupted: {problem}.",
             code="resumed_inexactly",
         )
     return problem is None

@@ -1,8 +1,8 @@
-"""The rows of a large replay buffer as files, a block of rows each, so that a checkpoint need not write them all.
+"""Block files of a large replay buffer, so that a checkpoint does not have to write all rows.
 
-A block is written when the buffer has filled it, while the training goes on; a checkpoint links the files and writes
-only what has changed since. So saving takes about the same time however large the buffer is, and a run that is told to
-stop has little left to do.
+A block is written to a file as soon as it is full, during training; a checkpoint links the files and writes only the
+blocks that have changed since. Saving therefore takes about the same time for any buffer size, and a run that has to
+stop is done quickly.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ BLOCK_PREFIX = "replay.block."
 
 
 class ReplayBlocks:
-    """Of arrays [environments, rows, …] that belong together."""
+    """Block files of arrays [environments, rows, …] that belong together."""
 
     def __init__(self, checkpoints: Path, arrays: Mapping[str, Array]) -> None:
         self._folder = checkpoints / PENDING_PARTS_DIR
         self._arrays = list(arrays.values())
         row_bytes = sum(part[:, :1].nbytes for part in self._arrays)
         self.block_rows = max(1, BLOCK_BYTES // row_bytes)
-        """Of each block, but perhaps the last."""
+        """Rows per block; the last one may have fewer."""
         self._block_files: dict[int, CheckpointPart] = {}
-        """Files that say what the blocks of these numbers hold."""
+        """Up-to-date files by block number."""
 
     def invalidate(self, row: int) -> None:
-        """It is about to change, or has just changed."""
-        kept = self._block_files.pop(row // self.block_rows, None)
-        if kept is not None:
-            kept.path.unlink(missing_ok=True)
+        """Discard the file of the row's block, because the row changes."""
+        part = self._block_files.pop(row // self.block_rows, None)
+        if part is not None:
+            part.path.unlink(missing_ok=True)
 
     def invalidate_all(self) -> None:
         for number in list(self._block_files):
             self.invalidate(number * self.block_rows)
 
     def write_block(self, row: int) -> None:
-        """The block of that row will stay as it is for some time. Where the disk is full, the checkpoint will tell."""
+        """Write the row's block, which will not change for some time. The next checkpoint reports a full disk."""
         with contextlib.suppress(OSError):
             self._block_part(row // self.block_rows)
 
     def parts(self, row_count: int) -> dict[str, CheckpointPart]:
-        """All blocks of the first so many rows."""
+        """Return the files of all blocks of the first `row_count` rows, writing those that are missing."""
         return {
             f"{BLOCK_PREFIX}{number}": self._block_part(number) for number in range(-(-row_count // self.block_rows))
         }
 
     def _block_part(self, number: int) -> CheckpointPart:
-        kept = self._block_files.get(number)
-        if kept is None:
-            kept = self._block_files[number] = self._write_block_file(number)
-        return kept
+        part = self._block_files.get(number)
+        if part is None:
+            part = self._block_files[number] = self._write_block_file(number)
+        return part
 
     def _write_block_file(self, number: int) -> CheckpointPart:
         path = self._new_path()
@@ -77,7 +77,7 @@ class ReplayBlocks:
                     size += data.nbytes
                 file.flush()
                 if hasattr(os, "posix_fadvise"):
-                    # The disk may begin now: then a checkpoint has little to wait for.
+                    # Start writing to disk now, so that a checkpoint's fsync has little left to do.
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         except OSError:
             path.unlink(missing_ok=True)
@@ -85,7 +85,7 @@ class ReplayBlocks:
         return CheckpointPart(path, size, digest.hexdigest())
 
     def _new_path(self) -> Path:
-        """No name is used twice: a file that checkpoints share must stay as it is."""
+        """Return a new path. Names are never reused, because checkpoints share these files."""
         self._folder.mkdir(exist_ok=True)
         return self._folder / secrets.token_hex(8)
 
@@ -93,7 +93,7 @@ class ReplayBlocks:
         return [part[:, number * self.block_rows : (number + 1) * self.block_rows] for part in self._arrays]
 
     def adopt(self, parts: Mapping[str, CheckpointPart]) -> None:
-        """The files of a checkpoint say what the blocks hold now."""
+        """Use the files of a checkpoint as the current block files."""
         self.invalidate_all()
         for name, part in parts.items():
             if name.startswith(BLOCK_PREFIX):
@@ -105,13 +105,13 @@ class ReplayBlocks:
 def read_blocks(
     arrays: Mapping[str, Array], parts: Mapping[str, CheckpointPart], block_rows: int, row_count: int, total_rows: int
 ) -> None:
-    """Gets the first `used` rows of the arrays back from blocks of so many rows each, of a buffer of `total` rows."""
-    for begins in range(0, row_count, block_rows):
-        data = np.fromfile(parts[f"{BLOCK_PREFIX}{begins // block_rows}"].path, np.uint8)
-        count = min(block_rows, total_rows - begins)
+    """Read the first `row_count` rows of the arrays from block files of a buffer with `total_rows` rows."""
+    for first_row in range(0, row_count, block_rows):
+        data = np.fromfile(parts[f"{BLOCK_PREFIX}{first_row // block_rows}"].path, np.uint8)
+        count = min(block_rows, total_rows - first_row)
         for part in arrays.values():
             shape = (part.shape[0], count, *part.shape[2:])
             size = math.prod(shape) * part.itemsize
-            found, data = data[:size].view(part.dtype).reshape(shape), data[size:]
-            target = part[:, begins : min(begins + count, row_count)]
-            target[...] = found[:, : target.shape[1]]
+            rows, data = data[:size].view(part.dtype).reshape(shape), data[size:]
+            target = part[:, first_row : min(first_row + count, row_count)]
+            target[...] = rows[:, : target.shape[1]]

@@ -1,6 +1,6 @@
-"""What random network distillation keeps count of: how pictures look on the whole, and how large surprises are.
+"""Running statistics of random network distillation: of frames, and of intrinsic rewards.
 
-Numpy alone. Both are running moments that begin at mean 0 and variance 1 with hardly any weight.
+Needs only numpy. Both are running moments that start at mean 0 and variance 1 with a very small weight.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Doubles = npt.NDArray[np.float64]
 INITIAL_COUNT = 1e-4
 """The weight of the initial mean 0 and variance 1."""
 MAX_EXACT_ROWS = 256
-"""Pictures whose squares can be added up in single precision without a rounding: 256 × 255² is below 2²⁴."""
+"""Frames whose squares can be added in single precision without rounding: 256 × 255² is below 2²⁴."""
 
 
 class RunningMoments:
-    """A running mean and variance of equal shape, a batch at a time (Chan's formula)."""
+    """A running mean and variance of equal shape, updated by batches (Chan's formula)."""
 
     def __init__(self, *shape: int) -> None:
         self.mean: Doubles = np.zeros(shape)
@@ -28,7 +28,7 @@ class RunningMoments:
         self.count = INITIAL_COUNT
 
     def add(self, mean: Any, variance: Any, count: int) -> None:
-        """Takes in a batch of so many, of which the moments are these."""
+        """Add a batch of `count` values with this mean and variance."""
         total = self.count + count
         delta = mean - self.mean
         squares = self.variance * self.count + variance * count + delta**2 * (self.count * count / total)
@@ -45,10 +45,10 @@ class RunningMoments:
 
 
 class FrameMoments(RunningMoments):
-    """Of every pixel by itself."""
+    """Moments of each pixel."""
 
     def add_frames(self, frames: Array) -> None:
-        """Takes in bytes [rows, height, width]."""
+        """Add frames as bytes [rows, height, width]."""
         sums, squares = np.zeros(self.mean.shape), np.zeros(self.mean.shape)
         for first in range(0, len(frames), MAX_EXACT_ROWS):
             part = frames[first : first + MAX_EXACT_ROWS].astype(np.float32)
@@ -60,19 +60,19 @@ class FrameMoments(RunningMoments):
 
 
 class IntrinsicRewardScaler:
-    """Brings intrinsic rewards to about one size: divides by the deviation of their discounted sum over time."""
+    """Scales intrinsic rewards: divides by the standard deviation of their discounted sum over time."""
 
     def __init__(self, num_envs: int, gamma: float) -> None:
         self._gamma = gamma
         self.moments = RunningMoments()
         self.discounted_sums: Doubles = np.zeros(num_envs)
-        """The discounted sum of each environment. An episode's end is none for curiosity."""
+        """The discounted sum of each environment. The end of an episode does not reset it."""
 
     def __call__(self, rewards: Array) -> Doubles:
-        """Takes in rewards [steps, environments], and gives them scaled."""
+        """Add rewards [steps, environments] to the statistics and return them scaled."""
         filtered = np.empty(rewards.shape)
-        for step, found in enumerate(rewards):
-            self.discounted_sums = self.discounted_sums * self._gamma + found
+        for step, step_rewards in enumerate(rewards):
+            self.discounted_sums = self.discounted_sums * self._gamma + step_rewards
             filtered[step] = self.discounted_sums
         self.moments.add(filtered.mean(), filtered.var(), filtered.size)
         return np.asarray(rewards / np.sqrt(self.moments.variance), np.float64)

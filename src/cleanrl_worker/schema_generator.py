@@ -1,7 +1,7 @@
-"""The settings of each algorithm as JSON, generated from the code: `python -m cleanrl_worker.schema_generator --write`.
+"""Generates the settings of each algorithm as JSON: `python -m cleanrl_worker.schema_generator --write`.
 
-Command line, forms and validation share this file; types are simple (`int`, `float`, `bool`, `str`, `choice`) so that
-it can be used without importing any of ours.
+Command line, forms and validation share this file; its types are simple (`int`, `float`, `bool`, `str`, `choice`) so
+that it can be used without importing the worker.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _DOCS = Path(__file__).parent / "docs"
 
 
 def build_schema() -> Json:
-    described = describe()
+    description = describe()
     return {
         "worker": WORKER_NAME,
-        "version": described.version,
+        "version": description.version,
         "algorithms": {name: _describe_algorithm(name) for name in sorted(ALGORITHMS)},
         "worker_fields": describe_fields(WorkerConfig),
         "reserved_extras": describe_fields(ReservedExtras),
@@ -69,27 +69,27 @@ def _describe_field(name: str, info: FieldInfo) -> Json:
         constraints |= {key: getattr(rule, key) for key in _CONSTRAINTS if getattr(rule, key, None) is not None}
     if choices:
         constraints["choices"] = choices
-    further = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
     return {
         "name": name,
         "type": kind,
         "default": None if info.is_required() else _to_json_value(info.get_default(call_default_factory=True)),
         "help": " ".join((info.description or "").split()),
         "constraints": constraints,
-        "group": further.get("group"),
+        "group": extra.get("group"),
         "is_optional": is_optional,
     }
 
 
 def _parse_annotation(annotation: Any) -> tuple[str, list[Any], Json, bool]:
-    """Simple type, choices, constraints, and whether it may stay unset."""
+    """Return the simple type, choices, constraints, and whether the value is optional."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         kind, choices, constraints, is_optional = _parse_annotation(parts[0])
         for rule in parts[1:]:
-            for found in (rule, *getattr(rule, "metadata", ())):
+            for source in (rule, *getattr(rule, "metadata", ())):
                 constraints |= {
-                    key: getattr(found, key) for key in _CONSTRAINTS if getattr(found, key, None) is not None
+                    key: getattr(source, key) for key in _CONSTRAINTS if getattr(source, key, None) is not None
                 }
         return kind, choices, constraints, is_optional
     if origin in (Union, types.UnionType):

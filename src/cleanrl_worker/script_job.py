@@ -1,4 +1,4 @@
-"""Running a script of the user's own CleanRL: checked as ours are, then this process becomes the script."""
+"""Runs a script of the user's CleanRL checkout: its settings are checked like ours, then this process becomes it."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from mosaic.probe.script_env import script_environment
 Json = dict[str, Any]
 _CORE_SETTINGS = ("env_id", "total_timesteps", "seed")
 _WITHHELD_VARIABLES = ("MOSAIC_TOKEN", CALLER_VARIABLE)
-"""The script is not ours: it is not told what only the daemon and its workers share."""
+"""Variables shared only by the daemon and its workers, which a foreign script must not see."""
 _DAEMON_VARIABLES = ("CUDA_VISIBLE_DEVICES",)
-"""What the daemon gave to the run counts, not what the caller had."""
+"""For these the value set by the daemon counts, not the caller's."""
 
 
 def _caller_environment() -> dict[str, str]:
-    """The environment of whoever asked for the run; ours where the worker was started by hand."""
-    told = os.environ.get(CALLER_VARIABLE)
-    given: dict[str, str] = json.loads(told) if told else dict(os.environ)
-    ours = {name: os.environ[name] for name in _DAEMON_VARIABLES if name in os.environ}
-    return {name: value for name, value in given.items() if name not in _WITHHELD_VARIABLES} | ours
+    """Return the environment of the process that submitted the run; our own if the worker was started by hand."""
+    caller_json = os.environ.get(CALLER_VARIABLE)
+    caller: dict[str, str] = json.loads(caller_json) if caller_json else dict(os.environ)
+    from_daemon = {name: os.environ[name] for name in _DAEMON_VARIABLES if name in os.environ}
+    return {name: value for name, value in caller.items() if name not in _WITHHELD_VARIABLES} | from_daemon
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ScriptJob:
     script: Path
     fields: list[Json]
     settings: Json
-    """Those that were given."""
+    """The given settings; the others keep their defaults."""
 
     @property
     def all_settings(self) -> Json:
@@ -68,7 +68,7 @@ class ScriptJob:
         }
 
     def run(self, folder: RunFolder) -> None:
-        """Does not return: its exit status is the script's."""
+        """Replace this process by the script. Does not return."""
         caller = _caller_environment()
         caller["PYTHONPATH"] = os.pathsep.join(filter(None, [str(self.checkout.root), caller.get("PYTHONPATH")]))
         env = script_environment(
@@ -79,25 +79,25 @@ class ScriptJob:
             total_timesteps=self.all_settings.get("total_timesteps"),
         )
         folder.path.mkdir(parents=True, exist_ok=True)
-        os.chdir(folder.path)  # where it puts its models and videos
+        os.chdir(folder.path)  # the script writes its models and videos to the working directory
         sys.stdout.flush()
         sys.stderr.flush()
         os.execve(self.command[0], self.command, env)
 
 
 def build_script_job(request: WorkerRequest) -> ScriptJob:
-    """What would be run; or why it is refused."""
+    """Check a request and return the job; raise if it is refused."""
     extras = request.extras
     if extras.cleanrl is None:
         raise ConfigRefused(
-            f"LOG705 extras.cleanrl: missing; {request.algo!r} is a script of your own CleanRL. Say where it is: "
+            f"LOG705 extras.cleanrl: missing; {request.algo!r} is a script of a CleanRL checkout. Give its path: "
             "--cleanrl PATH"
         )
     if request.is_evaluation:
-        raise ConfigRefused("LOG705 extras.mode: scripts of your own CleanRL evaluate by themselves, if at all.")
-    found = find_checkout(extras.cleanrl, extras.cleanrl_python)
-    script = found.script(request.algo.removeprefix(USER_CLEANRL_PREFIX))
-    known = script_fields(script)
+        raise ConfigRefused("LOG705 extras.mode: policies of scripts of a CleanRL checkout cannot be evaluated here.")
+    checkout = find_checkout(extras.cleanrl, extras.cleanrl_python)
+    script = checkout.script(request.algo.removeprefix(USER_CLEANRL_PREFIX))
+    fields = script_fields(script)
     given = {name: getattr(extras, name) for name in EXTRA_TO_FLAG if getattr(extras, name) is not None}
     settings = {EXTRA_TO_FLAG[name]: value for name, value in given.items()} | request.settings
     paths = {EXTRA_TO_FLAG[name]: f"extras.{name}" for name in given} | request.setting_paths
@@ -107,8 +107,8 @@ def build_script_job(request: WorkerRequest) -> ScriptJob:
             raise ConfigRefused(
                 f"LOG705 {paths[name]} is {settings[name]!r}, but {name} is {value!r}. Give one of them."
             )
-    checked = validate_settings(f"{request.algo} ({script})", known, settings, paths)
-    problem = missing_package_problem(found, script)
+    checked = validate_settings(f"{request.algo} ({script})", fields, settings, paths)
+    problem = missing_package_problem(checkout, script)
     if problem is not None:
         raise MissingExtra(problem)
-    return ScriptJob(found, script, known, checked)
+    return ScriptJob(checkout, script, fields, checked)

@@ -1,8 +1,8 @@
-"""torch as the algorithms here use it: device, threads, Adam, random state, and whole steps as CUDA graphs.
+"""How the algorithms use torch: device, threads, Adam, random state, and whole updates as CUDA graphs.
 
-On a GPU a small network's update is mostly the launching of its kernels. A `Step` is therefore a whole update that
+On a GPU most of a small network's update is spent launching kernels. A `GraphedStep` is therefore a whole update that
 reads and writes fixed tensors: captured once as a CUDA graph, then replayed with one launch. Nothing in it may wait for
-the device (no `.item()`), and nothing may be allocated by the caller between replays.
+the device (no `.item()`), and the caller must not replace the tensors between replays.
 
 Needs torch (2.11 and up) and nothing else.
 """
@@ -19,12 +19,12 @@ from torch.optim.adam import adam
 from torch.optim.radam import radam
 
 CAPTURE_WARM_UP_CALLS = 3
-"""Calls before a capture: libraries get their workspaces, kernels are chosen."""
+"""Calls before a capture, in which libraries allocate their workspaces and choose kernels."""
 
 
 @dataclass(frozen=True)
 class TorchContext:
-    """Where and how tensors are computed with. It follows from the settings alone."""
+    """The device and how it is used; determined by the settings alone."""
 
     device: torch.device
     uses_graphs: bool
@@ -45,7 +45,7 @@ class TorchContext:
         compiles: bool = False,
         seed: int = 1,
     ) -> TorchContext:
-        """Sets the process up. One thread is the default: more wait for each other where another run is beside."""
+        """Configure torch for this process. The default is one thread: more slow each other down next to other runs."""
         torch.set_num_threads(threads)
         torch.backends.cudnn.deterministic = deterministic
         torch.manual_seed(seed)
@@ -53,11 +53,11 @@ class TorchContext:
         return cls(torch.device("cuda" if is_cuda else "cpu"), is_cuda and cuda_graphs, compiles)
 
     def random_state(self) -> Tensor:
-        """Of the generator that steps on this device draw from, as bytes."""
+        """Return the state of the device's random generator as bytes."""
         return torch.cuda.get_rng_state(self.device) if self.is_cuda else torch.get_rng_state()
 
     def restore_random_state(self, state: Tensor) -> None:
-        """A state of another kind of device is left alone: it means nothing here."""
+        """Restore the random state; the state of another kind of device is ignored."""
         if state.numel() != self.random_state().numel():
             return
         if self.is_cuda:
@@ -66,24 +66,24 @@ class TorchContext:
             torch.set_rng_state(state)
 
     def host_buffer(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Memory that the device is fed from: pinned where that makes copies asynchronous."""
+        """Allocate host memory for transfers: pinned for CUDA, so that copies are asynchronous."""
         return torch.zeros(shape, dtype=dtype, pin_memory=self.is_cuda)
 
     def device_buffer(self, host: Tensor) -> Tensor:
-        """The device's side of such memory; on a CPU the same."""
+        """Return the device's counterpart of a host buffer; on a CPU the buffer itself."""
         return host.to(self.device) if self.is_cuda else host
 
     def copy_to_device(self, target: Tensor, array: Any) -> None:
-        """Copies an array to the device, and nobody waits: torch keeps the pinned copy until it has been read."""
+        """Copy an array to the device without waiting: torch keeps the pinned copy until it has been read."""
         source = torch.as_tensor(array).to(target.dtype)
         target.copy_(source.pin_memory() if self.is_cuda else source, non_blocking=True)
 
 
 class NonFiniteReport(NamedTuple):
-    """What was first seen not to be finite."""
+    """The first metrics that were not finite."""
 
     steps_ago: int
-    """0: in the newest step."""
+    """0: in the latest step."""
     names: list[str]
 
 
@@ -92,10 +92,10 @@ def _do_nothing() -> None:
 
 
 class GraphedStep:
-    """A piece of work on fixed tensors; captured and replayed where graphs are used, else simply called.
+    """A function on fixed tensors; captured and replayed as a CUDA graph if graphs are used, otherwise just called.
 
-    Capturing needs a few calls that count for nothing: `kept` are the tensors that they must not change. What comes
-    `before` and `after` the work (copies from and to the host) is captured with it and never compiled.
+    Capturing needs a few warm-up calls, whose effect on `state_tensors` is undone. `before` and `after` (copies from
+    and to the host) are captured with `work` but never compiled.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class GraphedStep:
             part()
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        before = [(tensor, tensor.detach().clone()) for tensor in self._state_tensors()]
+        saved_values = [(tensor, tensor.detach().clone()) for tensor in self._state_tensors()]
         random_state = self._compute.random_state()
         stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -136,14 +136,14 @@ class GraphedStep:
         with torch.cuda.graph(graph):
             self._run_parts()
         with torch.no_grad():
-            for tensor, value in before:
+            for tensor, value in saved_values:
                 tensor.copy_(value)
         self._compute.restore_random_state(random_state)
         return graph
 
 
 class InferenceStep:
-    """What a network sees and says at each step, in fixed memory: on a GPU one launch, and one wait for the answer."""
+    """Runs a network on fixed input and output memory: on a GPU with one launch and one wait."""
 
     def __init__(
         self,
@@ -155,17 +155,17 @@ class InferenceStep:
         state_tensors: Callable[[], Iterable[Tensor]] = lambda: (),
         extra_inputs: Sequence[tuple[Tensor, Tensor]] = (),
     ) -> None:
-        """`state_tensors` change during the work; `extra_inputs` are read by it, as (device, host) pairs."""
-        host, said_host = (
+        """`state_tensors` are changed by `work` besides its outputs; `extra_inputs` are more (device, host) inputs."""
+        host, output_host = (
             compute.host_buffer(*shape, dtype=dtype),
             compute.host_buffer(shape[0], outputs, dtype=torch.float32),
         )
-        self._inputs, self._outputs = compute.device_buffer(host), compute.device_buffer(said_host)
+        self._inputs, self._outputs = compute.device_buffer(host), compute.device_buffer(output_host)
         self._input_copies = [(self._inputs, host), *extra_inputs] if compute.is_cuda else []
-        self._output_copies = [(said_host, self._outputs)] if compute.is_cuda else []
+        self._output_copies = [(output_host, self._outputs)] if compute.is_cuda else []
         self._work = work
-        # Made once: at each step they would take longer than the network does.
-        self._host_inputs, self._host_outputs = host.numpy(), said_host.numpy()
+        # Created once: doing so at each step would take longer than the network does.
+        self._host_inputs, self._host_outputs = host.numpy(), output_host.numpy()
         self._synchronize: Callable[[], object] = (
             torch.cuda.current_stream().synchronize if compute.is_cuda else _do_nothing
         )
@@ -185,10 +185,10 @@ class InferenceStep:
             host.copy_(device, non_blocking=True)
 
     def __call__(self, observations: Any) -> Any:
-        """Outputs [rows, outputs] for as many observations as there is room for; the next call overwrites them."""
+        """Return the outputs [rows, outputs] for `shape[0]` observations; the next call overwrites them."""
         self._host_inputs[...] = observations
         threads = torch.get_num_threads()
-        # One observation gains nothing from more threads, and beside another program they wait long for each other.
+        # One observation gains nothing from more threads, and next to another program they wait long for each other.
         torch.set_num_threads(1 if self._is_single_row else threads)
         self._step()
         torch.set_num_threads(threads)
@@ -197,43 +197,43 @@ class InferenceStep:
 
 
 class NonFiniteMonitor:
-    """Notices on the device when a figure is not finite, and after how many steps, so that no step is waited for."""
+    """Detects on the device which metrics are not finite and since which step, so that no step has to be waited for."""
 
     def __init__(self, names: Sequence[str], compute: TorchContext) -> None:
         self._names = names
         self._nan_marks = torch.zeros(len(names), device=compute.device)
-        """0, until a figure is not finite; from then on not a number."""
+        """0 until a metric is not finite; NaN from then on."""
         self._finite_steps = torch.zeros(len(names), dtype=torch.int64, device=compute.device)
-        """Steps before that."""
+        """Steps before that, per metric."""
         self._step_count = 0
 
     def check(self, metrics: Tensor) -> None:
-        """Part of the step, and never compiled: a compiler may hold nothing times a number for nothing."""
+        """Check the metrics as part of the step; never compiled, because a compiler may replace 0 * x by 0."""
         self._nan_marks.add_(metrics, alpha=0)
         self._finite_steps.add_(self._nan_marks == 0)
 
     def count_step(self) -> None:
-        """Another step has been launched."""
+        """Count a launched step."""
         self._step_count += 1
 
     def state_tensors(self) -> list[Tensor]:
         return [self._nan_marks, self._finite_steps]
 
     def first_non_finite(self) -> NonFiniteReport | None:
-        """Of the first step that was bad. Waits for the device."""
-        first = min(fine := self._finite_steps.tolist())
+        """Report the first step with a non-finite metric, if any. Waits for the device."""
+        first = min(finite_steps := self._finite_steps.tolist())
         if first == self._step_count:
             return None
         return NonFiniteReport(
             self._step_count - first - 1,
-            [name for name, count in zip(self._names, fine, strict=True) if count == first],
+            [name for name, count in zip(self._names, finite_steps, strict=True) if count == first],
         )
 
 
 class TorchAdam:
-    """torch's fused Adam with its state made beforehand, so that it can be saved, restored and captured at any time.
+    """torch's fused Adam with preallocated state, so that it can be saved, restored and captured at any time.
 
-    The function and not the optimizer: making that one imports torch's compiler, which takes as long as torch itself.
+    It uses the functional API: torch.optim.Adam imports torch's compiler, which takes as long as importing torch.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class TorchAdam:
     ):
         self.parameters = list(parameters)
         self._learning_rate = learning_rate
-        # A captured graph reads the step size from the device; a plain number would be captured for good.
+        # A captured graph reads the learning rate from the device; a Python number would be captured as a constant.
         self._device_learning_rate = (
             torch.tensor(learning_rate, device=compute.device) if compute.is_cuda else learning_rate
         )
@@ -249,26 +249,26 @@ class TorchAdam:
         self._is_capturable = compute.is_cuda
         self.first_moment = [torch.zeros_like(part) for part in self.parameters]
         self.second_moment = [torch.zeros_like(part) for part in self.parameters]
-        steps_on = compute.device if compute.is_cuda else torch.device("cpu")
-        self._steps = [torch.zeros((), device=steps_on) for _ in self.parameters]
+        step_device = compute.device if compute.is_cuda else torch.device("cpu")
+        self._steps = [torch.zeros((), device=step_device) for _ in self.parameters]
 
     def step(self, loss: Tensor, *, is_last: bool = True) -> None:
-        """One step down a loss. Gradients of anything else that the loss depends on are not computed."""
+        """Minimize a loss by one step. Only the gradients of these parameters are computed."""
         self._compute_gradients(loss, is_last)
         self._apply_gradients()
 
     def clipped_step(self, loss: Tensor, max_norm: float) -> Tensor:
-        """The same with a gradient that is cut to a norm; the norm that it had."""
+        """Do one step with the gradient clipped to a norm; return its norm before clipping."""
         self._compute_gradients(loss, True)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, max_norm, foreach=True)
         self._apply_gradients()
         return norm
 
     def _compute_gradients(self, loss: Tensor, is_last: bool) -> None:
-        slopes = torch.autograd.grad(loss, self.parameters, retain_graph=not is_last)
-        for part, slope in zip(self.parameters, slopes, strict=True):
-            # The fused step goes through memory as it lies: a gradient that lies differently would be mixed up.
-            part.grad = slope if slope.stride() == part.stride() else torch.empty_like(part).copy_(slope)
+        gradients = torch.autograd.grad(loss, self.parameters, retain_graph=not is_last)
+        for part, gradient in zip(self.parameters, gradients, strict=True):
+            # The fused step walks through memory linearly, so a gradient needs the memory layout of its parameter.
+            part.grad = gradient if gradient.stride() == part.stride() else torch.empty_like(part).copy_(gradient)
 
     @torch.no_grad()
     def _apply_gradients(self) -> None:
@@ -296,7 +296,7 @@ class TorchAdam:
             self._device_learning_rate = learning_rate
 
     def state_tensors(self) -> list[Tensor]:
-        """Everything that a step changes."""
+        """Return all tensors that a step changes."""
         return [*self.parameters, *self.first_moment, *self.second_moment, *self._steps]
 
     @property
@@ -310,7 +310,7 @@ class TorchAdam:
 
 
 class TorchRAdam(TorchAdam):
-    """Adam that trusts its second moment only as far as enough gradients were seen (arXiv:1908.03265)."""
+    """Rectified Adam: uses the second moment only once enough gradients were seen (arXiv:1908.03265)."""
 
     @torch.no_grad()
     def _apply_gradients(self) -> None:
@@ -320,9 +320,9 @@ class TorchRAdam(TorchAdam):
 
 
 def unpack_fields(packed: Tensor, layout: Mapping[str, tuple[int, int, str]]) -> dict[str, Tensor]:
-    """Views of packed rows [rows, bytes]: by name where they begin, how many they are, and their type."""
-    found = {}
+    """Return views of packed rows [rows, bytes] by field name; `layout` gives offset, count and type of each field."""
+    fields = {}
     for name, (offset, count, kind) in layout.items():
         dtype: torch.dtype = getattr(torch, kind)
-        found[name] = packed[:, offset : offset + count * dtype.itemsize].view(dtype)
-    return found
+        fields[name] = packed[:, offset : offset + count * dtype.itemsize].view(dtype)
+    return fields

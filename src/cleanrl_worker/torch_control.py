@@ -1,7 +1,7 @@
-"""The updates of SAC, TD3 and DDPG in torch: the losses as the papers have them, differentiated by autograd.
+"""The updates of SAC, TD3 and DDPG in torch: the losses of the papers, differentiated by autograd.
 
-They are the reference for the numpy kernels in control_kernels.py and what runs on a GPU. Critics are stacked: one
-batched product computes all of them. Needs torch and nothing of ours but torch_backend.py.
+They are the reference for the numpy kernels in control_kernels.py, and the implementation for GPUs. Critics are
+stacked: one batched product evaluates all of them. Imports only torch and torch_backend.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ POLICY_METRIC_NAMES = ("actor_loss", "alpha_loss")
 
 
 class TransitionTensors(NamedTuple):
-    """Transitions as tensors."""
+    """A batch of transitions as tensors."""
 
     observations: Tensor
     actions: Tensor
@@ -43,7 +43,7 @@ class TransitionTensors(NamedTuple):
 
 
 class StackedNetworks:
-    """Equal networks side by side: weights [networks, inputs, outputs], biases [networks, 1, outputs]."""
+    """Networks of equal shape, stacked: weights [networks, inputs, outputs], biases [networks, 1, outputs]."""
 
     def __init__(self, layers: list[tuple[Tensor, Tensor]]) -> None:
         self.layers = layers
@@ -51,16 +51,16 @@ class StackedNetworks:
 
     @classmethod
     def from_networks(cls, networks: Sequence[Any], device: torch.device, is_learned: bool) -> StackedNetworks:
-        """With the parameters of networks that keep each layer as one matrix [outputs, inputs + 1], bias last."""
+        """Create a stack from numpy networks whose layers are matrices [outputs, inputs + 1] with the bias last."""
         layers = []
-        for same in zip(*(network.parameters.layers for network in networks), strict=True):
-            matrices = torch.stack([torch.as_tensor(layer) for layer in same]).transpose(1, 2).to(device)
+        for layer_matrices in zip(*(network.parameters.layers for network in networks), strict=True):
+            matrices = torch.stack([torch.as_tensor(layer) for layer in layer_matrices]).transpose(1, 2).to(device)
             weight, bias = matrices[:, :-1].contiguous(), matrices[:, -1:].contiguous()
             layers.append((weight.requires_grad_(is_learned), bias.requires_grad_(is_learned)))
         return cls(layers)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """Outputs [networks, rows, outputs] of inputs [rows, inputs]."""
+        """Return the outputs [networks, rows, outputs] for inputs [rows, inputs]."""
         if inputs.device.type == "cpu":
             return self._forward_one_by_one(inputs)
         hidden = inputs.expand(len(self.layers[0][0]), -1, -1)
@@ -69,18 +69,21 @@ class StackedNetworks:
         return torch.baddbmm(self.layers[-1][1], hidden, self.layers[-1][0])
 
     def _forward_one_by_one(self, inputs: Tensor) -> Tensor:
-        """A batched product with a turned matrix takes three times as long on a CPU."""
+        """Evaluate one network at a time: on a CPU a batched product of transposed matrices is three times slower."""
         hidden = [inputs] * len(self.layers[0][0])
         for index, (weight, bias) in enumerate(self.layers):
             parts = zip(bias.unbind(), hidden, weight.unbind(), strict=True)
-            hidden = [torch.addmm(shift, below, factor) for shift, below, factor in parts]
+            hidden = [
+                torch.addmm(bias_vector, layer_input, weight_matrix)
+                for bias_vector, layer_input, weight_matrix in parts
+            ]
             if index < len(self.layers) - 1:
                 hidden = [relu(part) for part in hidden]
         return torch.stack(hidden)
 
 
 def copy_parameters(tensors: Sequence[Tensor], vectors: Sequence[Any], *, to_vectors: bool) -> None:
-    """Copies a stack's tensors, or moments that belong to them, to vectors of numpy networks, or back."""
+    """Copy a stack's tensors, or their moments, to the vectors of numpy networks, or back."""
     for index, (weight, bias) in enumerate(zip(tensors[::2], tensors[1::2], strict=True)):
         for number, vector in enumerate(vectors):
             matrix = torch.as_tensor(vector.layers[index])
@@ -101,25 +104,25 @@ def concat_actions(observations: Tensor, actions: Tensor) -> Tensor:
 
 
 def sample_squashed_gaussian(outputs: Tensor, noise: Tensor, scale: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Actions of a squashed Gaussian from an actor's outputs [rows, 2 × actions], and their log-probabilities."""
+    """Return actions of a squashed Gaussian for an actor's outputs [rows, 2 × actions], and their log-probabilities."""
     mean, log_std = outputs.chunk(2, 1)
     log_std = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (torch.tanh(log_std) + 1)
     squashed = torch.tanh(mean + log_std.exp() * noise)
     density = -0.5 * noise**2 - log_std - HALF_LOG_TWO_PI
-    # Squashing moves probability together: the change of variables takes that back.
+    # Change of variables for a = scale * tanh(x) + bias: log p(a) = log p(x) - log |da/dx|.
     density = density - torch.log(scale * (1 - squashed**2) + 1e-6)
     return squashed * scale + bias, density.sum(1)
 
 
 def squash_to_bounds(outputs: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    """The one action that a deterministic actor gives."""
+    """Return the action of a deterministic actor."""
     return torch.tanh(outputs) * scale + bias
 
 
 def critic_loss(
     critics: StackedNetworks, batch: TransitionTensors, td_targets: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum over the critics of their mean squared errors; each one's error and mean value."""
+    """Return the sum of the critics' mean squared errors, and each critic's error and mean value."""
     values = critics(concat_actions(batch.observations, batch.actions)).squeeze(2)
     errors = ((values - td_targets) ** 2).mean(1)
     return errors.sum(), errors.detach(), values.detach().mean(1)
@@ -138,25 +141,25 @@ def sac_actor_loss(
     scale: Tensor,
     bias: Tensor,
 ) -> Tensor:
-    """What the policy's certainty costs, less what the more doubtful critic promises."""
+    """Return SAC's policy loss: E[alpha * log pi(a|s) - min_i Q_i(s, a)]."""
     actions, log_probs = sample_squashed_gaussian(outputs, noise, scale, bias)
-    promised = critics(concat_actions(observations, actions)).squeeze(2).amin(0)
-    return (alpha * log_probs - promised).mean()
+    values = critics(concat_actions(observations, actions)).squeeze(2).amin(0)
+    return (alpha * log_probs - values).mean()
 
 
 def deterministic_actor_loss(
     outputs: Tensor, critics: StackedNetworks, observations: Tensor, scale: Tensor, bias: Tensor
 ) -> Tensor:
-    """What the first critic promises, negative. The others are not asked."""
-    first = StackedNetworks([(weight[:1], bias_part[:1]) for weight, bias_part in critics.layers])
-    return -first(concat_actions(observations, squash_to_bounds(outputs, scale, bias))).mean()
+    """Return the policy loss of TD3 and DDPG: -E[Q_1(s, pi(s))]."""
+    first_critic = StackedNetworks([(weight[:1], bias_part[:1]) for weight, bias_part in critics.layers])
+    return -first_critic(concat_actions(observations, squash_to_bounds(outputs, scale, bias))).mean()
 
 
 # --- the learners
 
 
 class TorchActorCriticLearner:
-    """What the three have in common. Keeps its own weights; `collect` brings the numpy networks up to date."""
+    """The common part of the three. It has its own weights; `sync_networks` copies them to the numpy networks."""
 
     def __init__(
         self,
@@ -185,9 +188,9 @@ class TorchActorCriticLearner:
         self._noise_shape = (rows, networks.action_size)
 
         self._host_batch = compute.host_buffer(rows, replay.window_bytes, dtype=torch.uint8)
-        self.allocate_batch = replay.allocate_batch(rows, self._host_batch.numpy())
+        self.batch = replay.allocate_batch(rows, self._host_batch.numpy())
         self._device_batch = self._host_batch.to(device)
-        self._fields = unpack_fields(self._device_batch, self.allocate_batch.layout)
+        self._fields = unpack_fields(self._device_batch, self.batch.layout)
         self._step_finished = torch.cuda.Event() if compute.is_cuda else None  # type: ignore[no-untyped-call]
         self._steps: dict[tuple[bool, bool], GraphedStep] = {}
         critics = [f"qf{number + 1}" for number in range(len(networks.critics))]
@@ -197,29 +200,29 @@ class TorchActorCriticLearner:
         self._monitor = NonFiniteMonitor(names, compute)
         self.act = InferenceStep(
             (replay.num_envs, networks.observation_size), torch.float32, networks.actor.outputs,
-            lambda seen: self.actor(seen)[0], compute,
+            lambda observations: self.actor(observations)[0], compute,
         )  # fmt: skip
 
-    # --- what an algorithm adds
+    # --- implemented by each algorithm
 
     def _td_targets(self, batch: TransitionTensors) -> Tensor:
-        """What the critics learn towards."""
+        """Return the regression targets of the critics."""
         raise NotImplementedError
 
     def _update_actor(self, batch: TransitionTensors) -> None:
-        """The actor's step, and what belongs to it. Fills `_policy_figures`."""
+        """Update the actor and, for SAC, the temperature. Fills `_policy_metrics`."""
         raise NotImplementedError
 
     # --- learning
 
     def update(self, replay: Any, is_policy_due: bool, is_target_due: bool) -> bool:
-        """One step of the critics on a fresh sample, and of what else is due.
+        """Update the critics on a new sample, and the policy and targets where due.
 
-        Nobody waits for it, so that what is infinite shows in `trouble`.
+        It does not wait for the device, so `first_non_finite` reports metrics that are not finite.
         """
         if self._step_finished is not None:
-            self._step_finished.synchronize()  # or the sample would be overwritten while it is read
-        replay.sample(self.allocate_batch)
+            self._step_finished.synchronize()  # otherwise the sample would be overwritten while it is read
+        replay.sample(self.batch)
         kind = (is_policy_due, is_target_due)
         if kind not in self._steps:
             self._steps[kind] = GraphedStep(
@@ -243,7 +246,7 @@ class TorchActorCriticLearner:
 
     def _update_networks(self, is_policy_due: bool, is_target_due: bool) -> None:
         fields = self._fields
-        rows = TransitionTensors(
+        batch = TransitionTensors(
             fields["observation"].float(),
             fields["action"],
             fields["reward"][:, 0],
@@ -251,12 +254,12 @@ class TorchActorCriticLearner:
             fields["next_observation"].float(),
         )
         with torch.no_grad():
-            goals = self._td_targets(rows)
-        loss, errors, values = critic_loss(self.critics, rows, goals)
+            td_targets = self._td_targets(batch)
+        loss, errors, values = critic_loss(self.critics, batch, td_targets)
         self.critic_adam.step(loss)
         self._critic_metrics.copy_(torch.stack([errors, values]))
         if is_policy_due:
-            self._update_actor(rows)
+            self._update_actor(batch)
         if is_target_due:
             with torch.no_grad():
                 torch._foreach_lerp_(self.targets.tensors, self.critics.tensors, self._tau)
@@ -264,21 +267,21 @@ class TorchActorCriticLearner:
                     torch._foreach_lerp_(self.target_actor.tensors, self.actor.tensors, self._tau)
 
     def _state_tensors(self) -> list[Tensor]:
-        followers = [] if self.target_actor is None else self.target_actor.tensors
+        target_actor = [] if self.target_actor is None else self.target_actor.tensors
         return [
-            *self.actor_adam.state_tensors(), *self.critic_adam.state_tensors(), *self.targets.tensors, *followers,
+            *self.actor_adam.state_tensors(), *self.critic_adam.state_tensors(), *self.targets.tensors, *target_actor,
             self._critic_metrics, self._policy_metrics, *self._monitor.state_tensors(),
         ]  # fmt: skip
 
     def losses(self) -> dict[str, float]:
-        """Of the newest steps, by CleanRL's names. Waits for the device."""
+        """Return the latest losses under CleanRL's names. Waits for the device."""
         errors, values = self._critic_metrics.tolist()
-        figures: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         for number, (error, value) in enumerate(zip(errors, values, strict=True), start=1):
-            figures |= {f"qf{number}_values": value, f"qf{number}_loss": error}
+            metrics |= {f"qf{number}_values": value, f"qf{number}_loss": error}
         if len(errors) > 1:
-            figures["qf_loss"] = sum(errors) / 2
-        return figures | {"actor_loss": self._policy_metrics[0].item()}
+            metrics["qf_loss"] = sum(errors) / 2
+        return metrics | {"actor_loss": self._policy_metrics[0].item()}
 
     def first_non_finite(self) -> NonFiniteReport | None:
         return self._monitor.first_non_finite()
@@ -346,8 +349,8 @@ class ContinuousSacLearner(TorchActorCriticLearner):
         actions, log_probs = sample_squashed_gaussian(
             self.actor(batch.next_observations)[0], self._sample_noise(), self._scale, self._bias
         )
-        promised = self.targets(concat_actions(batch.next_observations, actions)).squeeze(2).amin(0)
-        return compute_td_targets(batch, promised - self._log_alpha.exp() * log_probs, self._gamma)
+        next_values = self.targets(concat_actions(batch.next_observations, actions)).squeeze(2).amin(0)
+        return compute_td_targets(batch, next_values - self._log_alpha.exp() * log_probs, self._gamma)
 
     def _update_actor(self, batch: TransitionTensors) -> None:
         outputs = self.actor(batch.observations)[0]
@@ -358,7 +361,7 @@ class ContinuousSacLearner(TorchActorCriticLearner):
             )
             self.actor_adam.step(loss)
             self._policy_metrics[0] = loss.detach()
-            # The next step wants the same observations: one forward pass serves it and the temperature.
+            # One forward pass serves the temperature and the next step, which uses the same observations.
             if self._alpha_adam is not None or step + 1 < self._policy_steps:
                 outputs = self.actor(batch.observations)[0]
             if self._alpha_adam is not None:
@@ -371,8 +374,8 @@ class ContinuousSacLearner(TorchActorCriticLearner):
         return super()._state_tensors() + ([] if self._alpha_adam is None else self._alpha_adam.state_tensors())
 
     def losses(self) -> dict[str, float]:
-        figures = super().losses() | {"alpha": self._log_alpha.exp().item()}
-        return figures | {"alpha_loss": self._policy_metrics[1].item()} if self._is_tuned else figures
+        metrics = super().losses() | {"alpha": self._log_alpha.exp().item()}
+        return metrics | {"alpha_loss": self._policy_metrics[1].item()} if self._is_tuned else metrics
 
     def sync_networks(self) -> None:
         super().sync_networks()
@@ -398,7 +401,7 @@ class ContinuousSacLearner(TorchActorCriticLearner):
 
 
 class DeterministicActorLearner(TorchActorCriticLearner):
-    """TD3's and DDPG's."""
+    """The learner of TD3 and DDPG."""
 
     def __init__(self, *args: Any, policy_noise: float, noise_clip: float) -> None:
         super().__init__(*args)
@@ -412,8 +415,8 @@ class DeterministicActorLearner(TorchActorCriticLearner):
             noise = torch.randn(self._noise_shape, device=self.compute.device) * self._policy_noise
             actions = actions + noise.clamp(-self._noise_clip, self._noise_clip) * self._scale
             actions = actions.clamp(self._low, self._high)
-        promised = self.targets(concat_actions(batch.next_observations, actions)).squeeze(2).amin(0)
-        return compute_td_targets(batch, promised, self._gamma)
+        next_values = self.targets(concat_actions(batch.next_observations, actions)).squeeze(2).amin(0)
+        return compute_td_targets(batch, next_values, self._gamma)
 
     def _update_actor(self, batch: TransitionTensors) -> None:
         outputs = self.actor(batch.observations)[0]

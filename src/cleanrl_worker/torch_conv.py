@@ -1,8 +1,8 @@
-"""The network that looks at Atari pictures, in torch, and the learners over it: on a CPU, or as graphs on a GPU.
+"""The convolutional network for Atari frames in torch, and PPO's learner for it: on a CPU, or as CUDA graphs on a GPU.
 
-Pictures are bytes with their channels last, [rows, 84, 84, channels]: so the first convolution takes less than half the
-time on a CPU, and bytes become numbers in one go. That they count from 0 to 1 is put into the first layer's weights.
-Needs torch and numpy, and nothing of ours that needs more.
+Images are bytes with channels last, [rows, 84, 84, channels]: this halves the time of the first convolution on a CPU,
+and bytes are converted to floats in one pass. The scaling to 0..1 is folded into the first layer's weights. Imports
+only torch, numpy and modules that need nothing else.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ Array = Any
 
 
 def as_tensors(arrays: Mapping[str, Array], device: torch.device, is_learned: bool = True) -> Weights:
-    found = {}
+    tensors = {}
     for name, array in arrays.items():
         tensor = torch.as_tensor(np.array(array, np.float32, order="C"), device=device)
         if tensor.dim() == 4:
             tensor = tensor.contiguous(memory_format=torch.channels_last)
-        found[name] = tensor.requires_grad_(is_learned)
-    return found
+        tensors[name] = tensor.requires_grad_(is_learned)
+    return tensors
 
 
 def as_arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-    """Copies, in torch's usual layout."""
+    """Copy tensors to arrays in torch's default memory layout."""
     return {name: np.array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in tensors.items()}
 
 
 def channels_last(images: Tensor) -> Tensor:
-    """[rows, channels, …] as [rows, …, channels]."""
+    """Convert [rows, channels, …] to [rows, …, channels]."""
     return images.permute(0, 2, 3, 1).contiguous()
 
 
 def conv_features(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """The wide layer's outputs [rows, hidden] for pictures [rows, 84, 84, channels]."""
-    below = images.permute(0, 3, 1, 2).float()
+    """Return the outputs of the fully connected layer [rows, hidden] for images [rows, 84, 84, channels]."""
+    features = images.permute(0, 3, 1, 2).float()
     for number, (name, (_, stride)) in enumerate(zip(CONV_LAYERS, KERNEL_SIZES_AND_STRIDES, strict=True)):
         weight = weights[f"{name}.weight"]
-        below = relu_(conv2d(below, weight if number else weight / 255, weights[f"{name}.bias"], stride=stride))
-    return relu_(linear(below.flatten(1), weights[f"{HIDDEN_LAYER}.weight"], weights[f"{HIDDEN_LAYER}.bias"]))
+        features = relu_(conv2d(features, weight if number else weight / 255, weights[f"{name}.bias"], stride=stride))
+    return relu_(linear(features.flatten(1), weights[f"{HIDDEN_LAYER}.weight"], weights[f"{HIDDEN_LAYER}.bias"]))
 
 
 def actor_critic_heads(weights: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
-    """The actor's logits and, last, the critic's value: [rows, actions + 1]."""
+    """Return the actor's logits followed by the critic's value: [rows, actions + 1]."""
     heads = torch.cat([weights["actor.weight"], weights["critic.weight"]])
     return linear(hidden, heads, torch.cat([weights["actor.bias"], weights["critic.bias"]]))
 
 
 class TorchLearner:
-    """Weights, their Adam, and what is saved of both."""
+    """Weights and their optimizer, with save and restore."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class TorchLearner:
 
 
 class ImageInferenceStep(InferenceStep):
-    """Acts on pictures: bytes [rows, channels, 84, 84] in, numbers [rows, outputs] out."""
+    """Runs a network on images: bytes [rows, channels, 84, 84] in, floats [rows, outputs] out."""
 
     def __init__(
         self,
@@ -102,14 +102,14 @@ class ImageInferenceStep(InferenceStep):
         compute: TorchContext,
         **options: Any,
     ) -> None:
-        super().__init__(shape, torch.uint8, outputs, lambda seen: work(channels_last(seen)), compute, **options)
+        super().__init__(shape, torch.uint8, outputs, lambda images: work(channels_last(images)), compute, **options)
 
 
-# --- learning a policy from rollouts
+# --- PPO on rollouts
 
 
 class PolicySettings(Protocol):
-    """What PPO's loss needs of an algorithm's Config."""
+    """The settings that PPO's loss reads from an algorithm's Config."""
 
     @property
     def norm_adv(self) -> bool: ...
@@ -124,7 +124,7 @@ class PolicySettings(Protocol):
 
 
 class RolloutSettings(Protocol):
-    """What a learner that takes a rollout in minibatches needs of an algorithm's Config."""
+    """The settings that a learner with minibatches of a rollout reads from an algorithm's Config."""
 
     @property
     def learning_rate(self) -> float: ...
@@ -139,16 +139,16 @@ class RolloutSettings(Protocol):
 
 
 class PolicyRolloutSettings(PolicySettings, RolloutSettings, Protocol):
-    """What PPO's learner needs."""
+    """The settings that PPO's learner reads."""
 
 
 PPO_METRIC_NAMES = ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac")
 ADAM_EPSILON = 1e-5
-"""Adam's, as PPO has it."""
+"""Adam's epsilon in CleanRL's PPO."""
 
 
 def ppo_loss(outputs: Tensor, batch: Any, config: PolicySettings) -> tuple[Tensor, Tensor]:
-    """PPO's, of one minibatch, from logits and values [rows, actions + 1]; and the figures that are reported."""
+    """Return PPO's loss of one minibatch from logits and values [rows, actions + 1], and the reported metrics."""
     log_probs = torch.log_softmax(outputs[:, :-1], dim=1)
     entropy = -(log_probs.exp() * log_probs).sum(1).mean()
     log_ratio = log_probs.gather(1, batch.actions[:, None])[:, 0] - batch.log_probs
@@ -163,18 +163,18 @@ def ppo_loss(outputs: Tensor, batch: Any, config: PolicySettings) -> tuple[Tenso
     values = outputs[:, -1]
     squares = (values - batch.returns) ** 2
     if config.clip_vloss:
-        near = batch.values + (values - batch.values).clamp(-config.clip_coef, config.clip_coef)
-        squares = torch.max(squares, (near - batch.returns) ** 2)
+        clipped_values = batch.values + (values - batch.values).clamp(-config.clip_coef, config.clip_coef)
+        squares = torch.max(squares, (clipped_values - batch.returns) ** 2)
     value_loss = 0.5 * squares.mean()
 
     kl = ((ratio - 1) - log_ratio).mean()
     clipfrac = ((ratio - 1).abs() > config.clip_coef).float().mean()
-    figures = torch.stack([value_loss, surrogate, entropy, -log_ratio.mean(), kl, clipfrac]).detach()
-    return surrogate - config.ent_coef * entropy + config.vf_coef * value_loss, figures
+    metrics = torch.stack([value_loss, surrogate, entropy, -log_ratio.mean(), kl, clipfrac]).detach()
+    return surrogate - config.ent_coef * entropy + config.vf_coef * value_loss, metrics
 
 
 class PpoImageLearner(TorchLearner):
-    """PPO's: acts, judges, and improves the policy on a rollout, minibatch by minibatch."""
+    """Acts, estimates values, and trains the policy by PPO on a rollout, minibatch by minibatch."""
 
     def __init__(
         self,
@@ -192,41 +192,41 @@ class PpoImageLearner(TorchLearner):
         )
         channels, *sides = shape
         self._batch = SimpleNamespace(
-            pictures=torch.zeros(total, *sides, channels, dtype=torch.uint8, device=device),
+            images=torch.zeros(total, *sides, channels, dtype=torch.uint8, device=device),
             actions=torch.zeros(total, dtype=torch.int64, device=device),
             **{name: torch.zeros(total, device=device) for name in ("log_probs", "advantages", "returns", "values")},
         )
         self._order = torch.zeros(settings.minibatch_size, dtype=torch.int64, device=device)
         self._metrics = torch.zeros(len(PPO_METRIC_NAMES), device=device)
         self._sums = torch.zeros(2, device=device)
-        """Over the update so far: shares of clipped ratios, norms of gradients."""
+        """Sums over the update so far: fractions of clipped ratios, gradient norms."""
         self._updates = 0
         self._step = GraphedStep(self._gradient_step, self._state_tensors, compute)
 
     def _inference_options(self) -> dict[str, Any]:
-        """What acting changes, and what it reads beside pictures."""
+        """Return the options of the inference step: tensors that acting changes, and inputs besides images."""
         return {}
 
     def _forward(self, images: Tensor) -> Tensor:
         return actor_critic_heads(self.weights, conv_features(self.weights, images))
 
     def values(self, observations: Array) -> Array:
-        """Of any number of observations [rows, channels, 84, 84]."""
+        """Return the values of any number of observations [rows, channels, 84, 84]."""
         with torch.no_grad():
-            pictures = channels_last(torch.as_tensor(observations, device=self.compute.device))
-            return self._forward(pictures)[:, -1].cpu().numpy()
+            images = channels_last(torch.as_tensor(observations, device=self.compute.device))
+            return self._forward(images)[:, -1].cpu().numpy()
 
     def load_rollout(self, learning_rate: float, images: Array, **columns: Array) -> None:
-        """An update on a rollout: pictures [rows, channels, 84, 84], `actions`, `log_probs` and so on [rows]."""
+        """Start an update on a rollout: images [rows, channels, 84, 84], `actions`, `log_probs` etc. [rows]."""
         self.adam.set_learning_rate(learning_rate)
-        self._batch.pictures.copy_(torch.from_numpy(images).permute(0, 2, 3, 1))
+        self._batch.images.copy_(torch.from_numpy(images).permute(0, 2, 3, 1))
         for name, column in columns.items():
             self.compute.copy_to_device(getattr(self._batch, name), column)
         self._sums.zero_()
         self._updates = 0
 
     def update(self, rows: Array) -> None:
-        """One step on a minibatch. Nobody waits for it."""
+        """Do one gradient step on a minibatch without waiting for it."""
         self.compute.copy_to_device(self._order, rows)
         self._step()
         self._updates += 1
@@ -236,8 +236,8 @@ class PpoImageLearner(TorchLearner):
 
     def _gradient_step(self) -> None:
         batch = self._minibatch()
-        loss, figures = ppo_loss(self._forward(batch.pictures), batch, self._settings)
-        self._apply_loss(loss, figures)
+        loss, metrics = ppo_loss(self._forward(batch.images), batch, self._settings)
+        self._apply_loss(loss, metrics)
 
     def _apply_loss(self, loss: Tensor, metrics: Tensor) -> None:
         norm = self.adam.clipped_step(loss, self._settings.max_grad_norm)
@@ -248,7 +248,10 @@ class PpoImageLearner(TorchLearner):
         return [*self.adam.state_tensors(), self._metrics, self._sums]
 
     def losses(self) -> tuple[dict[str, float], bool]:
-        """Of the newest step, but clipped ratios of all; whether every gradient was finite. Waits for the device."""
-        figures = dict(zip(PPO_METRIC_NAMES, self._metrics.tolist(), strict=True))
+        """Return the losses of the latest step (clipfrac of all steps), and whether every gradient was finite.
+
+        Waits for the device.
+        """
+        metrics = dict(zip(PPO_METRIC_NAMES, self._metrics.tolist(), strict=True))
         clipped, norms = self._sums.tolist()
-        return figures | {"clipfrac": clipped / self._updates}, norms < float("inf")
+        return metrics | {"clipfrac": clipped / self._updates}, norms < float("inf")

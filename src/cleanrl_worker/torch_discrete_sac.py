@@ -1,7 +1,7 @@
-"""The update of soft actor-critic for discrete actions and pictures, in torch: on a CPU, or as a graph on a GPU.
+"""The update of soft actor-critic for discrete actions and images in torch: on a CPU, or as a CUDA graph on a GPU.
 
-With few actions the policy's means over them are computed outright, so that nothing is drawn. Needs torch and numpy,
-and nothing of ours that needs more.
+Expectations over the few discrete actions are computed exactly, without sampling. Imports only torch, numpy and modules
+that need nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAC_METRIC_NAMES = ("qf1_values", "qf2_values", "qf1_loss", "qf2_loss", "qf_loss
 
 
 class DiscreteSacSettings(Protocol):
-    """What the learner needs of an algorithm's Config."""
+    """The settings that the learner reads from an algorithm's Config."""
 
     @property
     def gamma(self) -> float: ...
@@ -45,23 +45,23 @@ def with_prefix(prefix: str, parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class DiscreteSacNetwork:
-    """One of several whose weights stand under their names: a number for each action."""
+    """One network of a state dict with name prefixes; gives one number per action."""
 
     def __init__(self, weights: Mapping[str, Tensor], name: str) -> None:
         self._weights: dict[str, Tensor] = with_prefix(f"{name}.", weights)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """[rows, actions] for pictures [rows, 84, 84, 4]."""
+        """Return the outputs [rows, actions] for images [rows, 84, 84, 4]."""
         return linear(conv_features(self._weights, images), self._weights["head.weight"], self._weights["head.bias"])
 
 
 def soft_values(log_probs: Tensor, values: Tensor, alpha: Tensor) -> Tensor:
-    """What a situation is worth [rows] to a policy that is also paid for variety."""
+    """Return the soft state values [rows]: V(s) = sum_a pi(a|s) (Q(s, a) - alpha * log pi(a|s))."""
     return (log_probs.exp() * (values - alpha * log_probs)).sum(1)
 
 
 class DiscreteSacLearner:
-    """Actor, two critics, their followers, and the weight of variety."""
+    """Trains the actor, two critics with target networks, and the temperature alpha."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class DiscreteSacLearner:
         settings: DiscreteSacSettings,
         compute: TorchContext,
     ) -> None:
-        """Parameters stand under `actor.`, `qf1.`, `qf2.` and as `log_alpha`; those of the targets as the critics'."""
+        """Parameters are named `actor.…`, `qf1.…`, `qf2.…` and `log_alpha`; the targets' like the critics'."""
         self.compute = compute
         parts = {
             kind: {name: part for name, part in parameters.items() if name.startswith(kind)} for kind in ("actor", "qf")
@@ -106,7 +106,7 @@ class DiscreteSacLearner:
         return self._alpha_learner.weights["log_alpha"]
 
     def update(self, replay: FrameBuffer) -> None:
-        """One step of everything on a fresh sample. Nobody waits for it: what is infinite shows in `trouble`."""
+        """Update everything on a new sample without waiting for it; see `first_non_finite`."""
         self._feed.synchronize()
         replay.sample(self._feed.batch)
         self._feed.stage_columns()
@@ -115,50 +115,50 @@ class DiscreteSacLearner:
         self._monitor.count_step()
 
     def _gradient_step(self) -> None:
-        rows, alpha = self._feed.batch_tensors(), self._alpha
+        batch, alpha = self._feed.batch_tensors(), self._alpha
         with torch.no_grad():
-            following = rows.next_observations
-            least = torch.min(self._target1(following), self._target2(following))
-            worth = soft_values(log_softmax(self.actor(following), 1), least, alpha)
-            goals = rows.rewards + self._settings.gamma * (1 - rows.terminals) * worth
+            next_observations = batch.next_observations
+            min_values = torch.min(self._target1(next_observations), self._target2(next_observations))
+            next_values = soft_values(log_softmax(self.actor(next_observations), 1), min_values, alpha)
+            td_targets = batch.rewards + self._settings.gamma * (1 - batch.terminals) * next_values
         values1, values2 = (
-            critic(rows.observations).gather(1, rows.actions[:, None])[:, 0] for critic in (self._qf1, self._qf2)
+            critic(batch.observations).gather(1, batch.actions[:, None])[:, 0] for critic in (self._qf1, self._qf2)
         )
-        loss1, loss2 = mse_loss(values1, goals), mse_loss(values2, goals)
+        loss1, loss2 = mse_loss(values1, td_targets), mse_loss(values2, td_targets)
         self._critics.adam.step(loss1 + loss2)
 
         with torch.no_grad():
-            least = torch.min(self._qf1(rows.observations), self._qf2(rows.observations))
-        log_probs = log_softmax(self.actor(rows.observations), 1)
-        # Means over rows and actions, as CleanRL has it: the step sizes are meant for these.
-        actor_loss = -soft_values(log_probs, least, alpha).mean() / log_probs.shape[1]
+            min_values = torch.min(self._qf1(batch.observations), self._qf2(batch.observations))
+        log_probs = log_softmax(self.actor(batch.observations), 1)
+        # The mean over rows and actions, as in CleanRL, whose learning rates are meant for it.
+        actor_loss = -soft_values(log_probs, min_values, alpha).mean() / log_probs.shape[1]
         self._actor.adam.step(actor_loss)
 
         alpha_loss = torch.zeros_like(alpha)
         if self._settings.autotune:
             log_probs = log_probs.detach()
-            lacking = (log_probs.exp() * (log_probs + self._target_entropy)).mean()
-            alpha_loss = -self._log_alpha.exp()[0] * lacking
+            entropy_gap = (log_probs.exp() * (log_probs + self._target_entropy)).mean()
+            alpha_loss = -self._log_alpha.exp()[0] * entropy_gap
             self._alpha_learner.adam.step(alpha_loss)
             alpha.copy_(self._log_alpha.detach().exp()[0])
-        figures = [values1.mean(), values2.mean(), loss1, loss2, (loss1 + loss2) / 2, actor_loss, alpha, alpha_loss]
-        self._metrics.copy_(torch.stack(figures).detach())
+        metrics = [values1.mean(), values2.mean(), loss1, loss2, (loss1 + loss2) / 2, actor_loss, alpha, alpha_loss]
+        self._metrics.copy_(torch.stack(metrics).detach())
 
     def _state_tensors(self) -> list[Tensor]:
         parts = [part for learner in self._learners for part in learner.adam.state_tensors()]
         return [*parts, self._alpha, self._metrics, *self._monitor.state_tensors()]
 
     def update_target(self, tau: float) -> None:
-        """Moves the targets by this share of the way towards the critics."""
+        """Move the targets towards the critics: target += tau * (critic - target)."""
         with torch.no_grad():
             torch._foreach_lerp_(list(self._targets.values()), list(self._critics.weights.values()), tau)
 
     def losses(self) -> dict[str, float]:
-        """Of the newest step, by CleanRL's names. Waits for the device."""
-        found = dict(zip(SAC_METRIC_NAMES, self._metrics.tolist(), strict=True))
+        """Return the losses of the latest step under CleanRL's names. Waits for the device."""
+        metrics = dict(zip(SAC_METRIC_NAMES, self._metrics.tolist(), strict=True))
         if not self._settings.autotune:
-            del found["alpha_loss"]
-        return found
+            del metrics["alpha_loss"]
+        return metrics
 
     def first_non_finite(self) -> NonFiniteReport | None:
         return self._monitor.first_non_finite()
@@ -180,5 +180,5 @@ class DiscreteSacLearner:
 
     @property
     def count(self) -> int:
-        """Steps so far."""
+        """The number of updates."""
         return self._actor.adam.count

@@ -1,7 +1,7 @@
-"""PQN's network over Atari pictures in torch, normalised behind every layer, and its learner.
+"""PQN's network for Atari frames in torch, with a layer norm after every layer, and its learner.
 
-Pictures and what the convolutions make of them lie with their channels last, as in torch_conv.py; so do the weights
-of the normalisations while they are used. Needs torch and numpy, and nothing of ours that needs more.
+Images, convolution outputs and layer norm weights have channels last, as in torch_conv.py. Imports only torch, numpy
+and modules that need nothing else.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from cleanrl_worker.torch_conv import ImageInferenceStep, RolloutSettings, Torch
 
 Array = Any
 ADAM_EPSILON = 1e-8
-"""RAdam's, as torch has it."""
+"""torch's default for RAdam."""
 
 
 def action_values(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """The value of each action [rows, actions] for pictures [rows, 84, 84, channels]."""
-    below = images.permute(0, 3, 1, 2).float()
+    """Return the Q-values [rows, actions] for images [rows, 84, 84, channels]."""
+    features = images.permute(0, 3, 1, 2).float()
     for number, (_, stride) in enumerate(KERNEL_SIZES_AND_STRIDES):
         name, norm = f"network.{3 * number}", f"network.{3 * number + 1}"
         weight = weights[f"{name}.weight"]
-        below = conv2d(below, weight if number else weight / 255, weights[f"{name}.bias"], stride=stride)
-        lying = below.permute(0, 2, 3, 1)
+        features = conv2d(features, weight if number else weight / 255, weights[f"{name}.bias"], stride=stride)
+        channels_last_features = features.permute(0, 2, 3, 1)
         scale, shift = (weights[f"{norm}.{part}"].permute(1, 2, 0) for part in ("weight", "bias"))
-        below = relu_(layer_norm(lying, lying.shape[1:], scale, shift)).permute(0, 3, 1, 2)
-    hidden = linear(below.flatten(1), weights["network.10.weight"], weights["network.10.bias"])
+        features = relu_(layer_norm(channels_last_features, channels_last_features.shape[1:], scale, shift)).permute(
+            0, 3, 1, 2
+        )
+    hidden = linear(features.flatten(1), weights["network.10.weight"], weights["network.10.bias"])
     hidden = relu_(layer_norm(hidden, hidden.shape[1:], weights["network.11.weight"], weights["network.11.bias"]))
     return linear(hidden, weights["network.13.weight"], weights["network.13.bias"])
 
@@ -42,7 +44,7 @@ PQN_METRIC_NAMES = ("td_loss", "q_values")
 
 
 class PqnLearner(TorchLearner):
-    """Acts, judges, and brings the values of a rollout's actions near their returns, minibatch by minibatch."""
+    """Acts, estimates values, and fits the Q-values of a rollout's actions to their returns, minibatch by minibatch."""
 
     def __init__(
         self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: RolloutSettings, compute: TorchContext
@@ -55,41 +57,41 @@ class PqnLearner(TorchLearner):
         )
         channels, *sides = shape
         self._batch = SimpleNamespace(
-            pictures=torch.zeros(total, *sides, channels, dtype=torch.uint8, device=device),
+            images=torch.zeros(total, *sides, channels, dtype=torch.uint8, device=device),
             actions=torch.zeros(total, dtype=torch.int64, device=device),
             returns=torch.zeros(total, device=device),
         )
         self._order = torch.zeros(settings.minibatch_size, dtype=torch.int64, device=device)
         self._metrics = torch.zeros(len(PQN_METRIC_NAMES), device=device)
         self._norm_sum = torch.zeros((), device=device)
-        """Of the gradients of the update so far, added up."""
+        """The sum of the gradient norms of the update so far."""
         self._step = GraphedStep(self._gradient_step, self._state_tensors, compute)
 
     def _forward(self, images: Tensor) -> Tensor:
         return action_values(self.weights, images)
 
     def values(self, observations: Array) -> Array:
-        """Of the best actions, for any number of observations [rows, channels, 84, 84]."""
+        """Return the maximum Q-values of any number of observations [rows, channels, 84, 84]."""
         with torch.no_grad():
-            pictures = channels_last(torch.as_tensor(observations, device=self.compute.device))
-            return self._forward(pictures).amax(1).cpu().numpy()
+            images = channels_last(torch.as_tensor(observations, device=self.compute.device))
+            return self._forward(images).amax(1).cpu().numpy()
 
     def load_rollout(self, learning_rate: float, images: Array, actions: Array, returns: Array) -> None:
-        """An update on a rollout: pictures [rows, channels, 84, 84], actions and returns [rows]."""
+        """Start an update on a rollout: images [rows, channels, 84, 84], actions and returns [rows]."""
         self.adam.set_learning_rate(learning_rate)
-        self._batch.pictures.copy_(torch.from_numpy(images).permute(0, 2, 3, 1))
+        self._batch.images.copy_(torch.from_numpy(images).permute(0, 2, 3, 1))
         self.compute.copy_to_device(self._batch.actions, actions)
         self.compute.copy_to_device(self._batch.returns, returns)
         self._norm_sum.zero_()
 
     def update(self, rows: Array) -> None:
-        """One step on a minibatch. Nobody waits for it."""
+        """Do one gradient step on a minibatch without waiting for it."""
         self.compute.copy_to_device(self._order, rows)
         self._step()
 
     def _gradient_step(self) -> None:
         batch = SimpleNamespace(**{name: part[self._order] for name, part in vars(self._batch).items()})
-        values = self._forward(batch.pictures).gather(1, batch.actions[:, None])[:, 0]
+        values = self._forward(batch.images).gather(1, batch.actions[:, None])[:, 0]
         loss = mse_loss(values, batch.returns)
         norm = self.adam.clipped_step(loss, self._settings.max_grad_norm)
         self._metrics.copy_(torch.stack([loss.detach(), values.detach().mean()]))
@@ -100,5 +102,5 @@ class PqnLearner(TorchLearner):
 
     def losses(self) -> tuple[dict[str, float], bool]:
         """Of the newest step; whether every gradient was finite. Waits for the device."""
-        figures = dict(zip(PQN_METRIC_NAMES, self._metrics.tolist(), strict=True))
-        return figures, float(self._norm_sum) < float("inf")
+        metrics = dict(zip(PQN_METRIC_NAMES, self._metrics.tolist(), strict=True))
+        return metrics, float(self._norm_sum) < float("inf")

@@ -1,7 +1,7 @@
-"""The network that looks at pictures and remembers, in torch, and PPO's learner over it.
+"""The recurrent network for Atari frames (convolutions and an LSTM) in torch, and PPO's learner for it.
 
-Behind the wide layer lies a long short-term memory. The products with what is seen are made for all steps at once; what
-is left for each step is small. Needs torch and numpy, and nothing of ours that needs more.
+The input products of the LSTM are computed for all steps at once; only the small recurrent products remain per step.
+Imports only torch, numpy and modules that need nothing else.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ Array = Any
 def lstm_forward(
     weights: Mapping[str, Tensor], features: Tensor, state: Tensor, continue_mask: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Outputs [steps, rows, units] for what is seen [steps, rows, inputs], and the state [2, rows, units] behind them.
+    """Return the outputs [steps, rows, units] for features [steps, rows, inputs], and the final state [2, rows, units].
 
-    `keeps` [steps, rows] is 0 where an episode begins: nothing from before it is remembered.
+    `continue_mask` [steps, rows] is 0 where an episode starts: the state is reset there.
     """
     bias = weights["lstm.bias_ih_l0"] + weights["lstm.bias_hh_l0"]
     inputs = linear(features, weights["lstm.weight_ih_l0"], bias)
-    back = weights["lstm.weight_hh_l0"].t()
+    recurrent_weight = weights["lstm.weight_hh_l0"].t()
     units = state.shape[2]
     outputs = []
-    for given, keep in zip(inputs.unbind(), continue_mask.unsqueeze(2).unbind(), strict=True):
-        hidden, cell = (state * keep).unbind()
-        gates = torch.addmm(given, hidden, back)
-        # In torch's order: what is let in, what is kept, what is new, what is shown.
-        let_in, kept, _, shown = torch.sigmoid(gates).chunk(4, 1)
-        cell = kept * cell + let_in * torch.tanh(gates[:, 2 * units : 3 * units])
-        hidden = shown * torch.tanh(cell)
+    for step_input, step_mask in zip(inputs.unbind(), continue_mask.unsqueeze(2).unbind(), strict=True):
+        hidden, cell = (state * step_mask).unbind()
+        gates = torch.addmm(step_input, hidden, recurrent_weight)
+        # The gates in torch's order: input, forget, cell, output.
+        input_gate, forget_gate, _, output_gate = torch.sigmoid(gates).chunk(4, 1)
+        cell = forget_gate * cell + input_gate * torch.tanh(gates[:, 2 * units : 3 * units])
+        hidden = output_gate * torch.tanh(cell)
         state = torch.stack([hidden, cell])
         outputs.append(hidden)
     return torch.stack(outputs), state
 
 
 class RecurrentLearner(PpoImageLearner):
-    """Minibatches are whole stretches of some games, through which what was remembered is learned, too."""
+    """PPO's learner with backpropagation through time: a minibatch is all steps of some environments."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class RecurrentLearner(PpoImageLearner):
         device, envs = compute.device, settings.num_envs
         units = len(arrays["lstm.bias_ih_l0"]) // 4
         self.state = torch.zeros(2, envs, units, device=device)
-        """What is remembered of each game: hidden and cell state."""
-        keeps_host = compute.host_buffer(envs, dtype=torch.float32)
-        self._continue_mask = compute.device_buffer(keeps_host)
-        self._host_continue_mask = keeps_host.numpy()
-        self._mask_buffers = (self._continue_mask, keeps_host)
+        """Hidden and cell state of each environment."""
+        mask_host = compute.host_buffer(envs, dtype=torch.float32)
+        self._continue_mask = compute.device_buffer(mask_host)
+        self._host_continue_mask = mask_host.numpy()
+        self._mask_buffers = (self._continue_mask, mask_host)
         self._rollout_start_state = torch.zeros_like(self.state)
-        """What was remembered when the rollout began."""
+        """The state at the start of the rollout."""
         super().__init__(arrays, shape, settings, compute)
         self._batch.keeps = torch.zeros(settings.batch_size, device=device)
         self._env_indices = torch.zeros(
@@ -83,42 +83,45 @@ class RecurrentLearner(PpoImageLearner):
         return {"state_tensors": lambda: (self.state,), "extra_inputs": [self._mask_buffers]}
 
     def _forward(self, images: Tensor) -> Tensor:
-        """Goes on to remember what it sees."""
-        seen = conv_features(self.weights, images)
-        hidden, state = lstm_forward(self.weights, seen[None], self.state, self._continue_mask[None])
+        """Run one step of the network and update the state."""
+        features = conv_features(self.weights, images)
+        hidden, state = lstm_forward(self.weights, features[None], self.state, self._continue_mask[None])
         self.state.copy_(state)
         return actor_critic_heads(self.weights, hidden[0])
 
     def set_continue_mask(self, continue_mask: Array) -> None:
-        """Says before acting which games [environments] go on (1) and which have begun (0)."""
+        """Set before acting which environments continue their episode (1) and which start a new one (0)."""
         self._host_continue_mask[...] = continue_mask
 
     def begin_rollout(self) -> None:
-        """A rollout begins."""
+        """Save the state at the start of a rollout."""
         self._rollout_start_state.copy_(self.state)
 
     def next_values(self, env_indices: Array, observations: Array, continue_mask: Array) -> Array:
-        """Of the next observations [rows, channels, 84, 84] of some games; nothing is remembered of them."""
+        """Return the values of next observations [rows, channels, 84, 84] of some environments; keeps the state."""
         device = self.compute.device
         with torch.no_grad():
-            seen = conv_features(self.weights, channels_last(torch.as_tensor(observations, device=device)))
+            features = conv_features(self.weights, channels_last(torch.as_tensor(observations, device=device)))
             state = self.state[:, torch.as_tensor(env_indices, device=device)]
-            kept = torch.as_tensor(continue_mask, dtype=torch.float32, device=device)
-            hidden, _ = lstm_forward(self.weights, seen[None], state, kept[None])
+            mask = torch.as_tensor(continue_mask, dtype=torch.float32, device=device)
+            hidden, _ = lstm_forward(self.weights, features[None], state, mask[None])
             return actor_critic_heads(self.weights, hidden[0])[:, -1].cpu().numpy()
 
     def update(self, rows: Array) -> None:
-        """One step on all rows of some games, whose numbers these are."""
+        """Do one gradient step on all rows of the environments with these indices."""
         self.compute.copy_to_device(self._env_indices, rows)
         super().update((self._first_rows + rows).ravel())
 
     def _gradient_step(self) -> None:
         batch = self._minibatch()
-        lanes = len(self._env_indices)
-        seen = conv_features(self.weights, batch.pictures)
-        keeps = batch.keeps.view(-1, lanes)
+        num_envs = len(self._env_indices)
+        features = conv_features(self.weights, batch.images)
+        keeps = batch.keeps.view(-1, num_envs)
         hidden, _ = lstm_forward(
-            self.weights, seen.view(-1, lanes, seen.shape[1]), self._rollout_start_state[:, self._env_indices], keeps
+            self.weights,
+            features.view(-1, num_envs, features.shape[1]),
+            self._rollout_start_state[:, self._env_indices],
+            keeps,
         )
-        loss, figures = ppo_loss(actor_critic_heads(self.weights, hidden.flatten(0, 1)), batch, self._settings)
-        self._apply_loss(loss, figures)
+        loss, metrics = ppo_loss(actor_critic_heads(self.weights, hidden.flatten(0, 1)), batch, self._settings)
+        self._apply_loss(loss, metrics)

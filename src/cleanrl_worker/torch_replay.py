@@ -1,8 +1,8 @@
-"""Learning from a replay buffer of pictures, in torch: how a sample reaches the device, and a learner with a target.
+"""Training from a replay buffer of frames in torch: the transfer of samples, and a learner with a target network.
 
-A sample lies in memory that the device is fed from; its copy is part of the step that learns from it. Nobody waits for
-a step: the next sample is drawn once the last one has been read. Needs torch and numpy, and nothing of ours that needs
-more.
+A sample is drawn into (pinned) transfer memory; its copy to the device is part of the gradient step. The host does not
+wait for a step: the next sample is drawn as soon as the previous one has been read. Imports only torch, numpy and
+modules that need nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BATCH_COLUMNS = ("actions", "rewards", "terminals")
 
 
 class FrameBuffer(Protocol):
-    """Fills batches: pictures [rows, pictures, …], the first `stack` and what follows, and columns by name."""
+    """Fills batches: frames [rows, frames, …], the first `stack` of them and the following, and columns by name."""
 
     num_envs: int
     stack: int
@@ -34,7 +34,7 @@ class FrameBuffer(Protocol):
 
 
 class ReplayFeed:
-    """Samples on their way to the device."""
+    """Transfers samples to the device."""
 
     def __init__(
         self,
@@ -56,29 +56,29 @@ class ReplayFeed:
         self._step_finished: Any = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
 
     def synchronize(self) -> None:
-        """Until the newest step is done, or what it reads would be overwritten."""
+        """Wait until the latest step has read its batch, so that the batch may be overwritten."""
         if self._step_finished is not None:
             self._step_finished.synchronize()
 
     def stage_columns(self) -> None:
-        """The batch has been filled."""
-        numbers = self._host_column_values.numpy()
+        """Copy the columns of a filled batch to the transfer memory."""
+        column_values = self._host_column_values.numpy()
         for row, name in enumerate(self._columns):
-            numbers[row] = getattr(self.batch, name)
+            column_values[row] = getattr(self.batch, name)
 
     def copy_to_device(self) -> None:
-        """The step's first part."""
+        """Copy the batch to the device; the first part of the step."""
         if self._is_cuda:
             self._frames.copy_(self._host_frames, non_blocking=True)
             self._column_values.copy_(self._host_column_values, non_blocking=True)
 
     def record_launch(self) -> None:
-        """The step has been launched."""
+        """Record that the step has been launched."""
         if self._step_finished is not None:
             self._step_finished.record()
 
     def batch_tensors(self) -> SimpleNamespace:
-        """What a loss looks at: pictures with their channels last, and the columns."""
+        """Return the batch for a loss: observations with channels last, and the columns."""
         columns = dict(zip(self._columns, self._column_values, strict=True))
         return SimpleNamespace(
             observations=channels_last(self._frames[:, : self._stack]),
@@ -88,7 +88,7 @@ class ReplayFeed:
 
 
 class ReplayLearnerSettings(Protocol):
-    """What a learner needs of an algorithm's Config."""
+    """The settings that a learner reads from an algorithm's Config."""
 
     @property
     def learning_rate(self) -> float: ...
@@ -97,14 +97,14 @@ class ReplayLearnerSettings(Protocol):
 
 
 Loss = Callable[[Weights, Weights, SimpleNamespace], tuple[Tensor, Tensor]]
-"""Of the learned weights, the target's and drawn rows: the loss, and the figures to report.
+"""Computes the loss and the metrics to report from the weights, the target weights and a batch.
 
-Where the buffer draws by priority, the loss also fills the rows' `td_errors`.
+With prioritized sampling the loss also fills the batch's `td_errors`.
 """
 
 
 class TargetNetworkLearner(TorchLearner):
-    """Learns towards a target network, which follows from time to time."""
+    """Trains a network with a target network, which is updated from time to time."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class TargetNetworkLearner(TorchLearner):
         )
 
     def update(self, replay: FrameBuffer) -> None:
-        """One step on a fresh sample. Nobody waits for it, so that what is infinite shows in `trouble`."""
+        """Do one gradient step on a new sample without waiting for it; see `first_non_finite`."""
         self.synchronize(replay)
         replay.sample(self._feed.batch)
         self._feed.stage_columns()
@@ -139,31 +139,31 @@ class TargetNetworkLearner(TorchLearner):
         self._monitor.count_step()
 
     def synchronize(self, replay: Any) -> None:
-        """Waits for the newest step, and tells the buffer what it found out."""
+        """Wait for the latest step; with prioritized sampling, update the priorities."""
         self._feed.synchronize()
 
     def _gradient_step(self) -> None:
-        loss, figures = self._loss(self.weights, self.target, self._batch_tensors())
+        loss, metrics = self._loss(self.weights, self.target, self._batch_tensors())
         self.adam.step(loss)
-        self._metrics.copy_(figures)
+        self._metrics.copy_(metrics)
 
     def _batch_tensors(self) -> SimpleNamespace:
         return self._feed.batch_tensors()
 
     def _after_step(self) -> None:
-        """What is never compiled."""
+        """Run what must not be compiled."""
         self._monitor.check(self._metrics)
 
     def _state_tensors(self) -> list[Tensor]:
         return [*self.adam.state_tensors(), self._metrics, *self._monitor.state_tensors(), *self._loss_state_tensors]
 
     def update_target(self, tau: float) -> None:
-        """Moves the target by this share of the way towards the learned network."""
+        """Move the target network: target += tau * (weights - target)."""
         with torch.no_grad():
             torch._foreach_lerp_(list(self.target.values()), list(self.weights.values()), tau)
 
     def losses(self) -> dict[str, float]:
-        """Of the newest step, by CleanRL's names. Waits for the device."""
+        """Return the losses of the latest step under CleanRL's names. Waits for the device."""
         return dict(zip(self._metric_names, self._metrics.tolist(), strict=True))
 
     def first_non_finite(self) -> NonFiniteReport | None:
@@ -183,7 +183,7 @@ class TargetNetworkLearner(TorchLearner):
 
 
 class PrioritisedLearner(TargetNetworkLearner):
-    """Learns from a buffer that draws by priority, and tells it how surprising each drawn row was."""
+    """Trains from a prioritized replay buffer and updates its priorities with the TD errors."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -195,7 +195,7 @@ class PrioritisedLearner(TargetNetworkLearner):
     def synchronize(self, replay: Any) -> None:
         super().synchronize(replay)
         td_errors = self._host_td_errors.numpy()
-        # What is not finite would spoil every later draw; the run is about to end over it.
+        # A priority that is not finite would spoil every later draw; the run is about to fail because of it.
         if not self._has_updated_priorities and np.isfinite(td_errors).all():
             replay.update_priorities(self._feed.batch.indices, td_errors)
         self._has_updated_priorities = True
@@ -205,9 +205,9 @@ class PrioritisedLearner(TargetNetworkLearner):
         self._has_updated_priorities = False
 
     def _batch_tensors(self) -> SimpleNamespace:
-        rows = super()._batch_tensors()
-        rows.td_errors = self._td_errors
-        return rows
+        batch = super()._batch_tensors()
+        batch.td_errors = self._td_errors
+        return batch
 
     def _after_step(self) -> None:
         super()._after_step()
@@ -217,5 +217,5 @@ class PrioritisedLearner(TargetNetworkLearner):
 def make_inference_step(
     replay: FrameBuffer, outputs: int, work: Callable[[Tensor], Tensor], compute: TorchContext
 ) -> ImageInferenceStep:
-    """What acts on the newest pictures of every game that a buffer is filled from."""
+    """Make the inference step for the latest frames of all environments of a buffer."""
     return ImageInferenceStep((replay.num_envs, replay.stack, *replay.shape), outputs, work, compute)

@@ -1,6 +1,6 @@
-"""Random network distillation over Atari pictures, in torch: PPO with two values, and a network that predicts another.
+"""Random network distillation for Atari frames in torch: PPO with two value heads, a predictor and a target network.
 
-Needs torch and numpy, and nothing of ours that needs more.
+Imports only torch, numpy and modules that need nothing else.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from cleanrl_worker.torch_conv import (
 Array = Any
 PREDICTOR, TARGET = "predictor", "target"
 CLIP_LIMIT = 5.0
-"""Normalised pictures are cut to plus and minus this."""
+"""Normalized frames are clipped to plus and minus this."""
 TARGET_CHUNK_ROWS = 512
-"""Pictures that the target describes at once: more only take more memory."""
+"""Frames per forward pass of the target network: more would only take more memory."""
 
 
 def rnd_heads(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """The actor's logits, the value of rewards and, last, that of surprises: [rows, actions + 2]."""
+    """Return the actor's logits, the extrinsic and the intrinsic value: [rows, actions + 2]."""
     hidden = relu_(_linear_layer(weights, "network.9", conv_features(weights, images)))
     logits = _linear_layer(weights, "actor.2", relu_(_linear_layer(weights, "actor.0", hidden)))
     features = relu_(_linear_layer(weights, "extra_layer.0", hidden)) + hidden
@@ -47,15 +47,15 @@ def rnd_heads(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
 
 
 def rnd_features(weights: Mapping[str, Tensor], name: str, frames: Tensor) -> Tensor:
-    """What the predictor or the target says [rows, features] of normalised pictures [rows, 1, 84, 84]."""
-    below = frames
+    """Return the features [rows, features] of the predictor or the target for normalized frames [rows, 1, 84, 84]."""
+    features = frames
     for number, (_, stride) in enumerate(KERNEL_SIZES_AND_STRIDES):
         layer = f"{name}.{2 * number}"
-        below = leaky_relu_(conv2d(below, weights[f"{layer}.weight"], weights[f"{layer}.bias"], stride=stride))
-    below = _linear_layer(weights, f"{name}.7", below.flatten(1))
+        features = leaky_relu_(conv2d(features, weights[f"{layer}.weight"], weights[f"{layer}.bias"], stride=stride))
+    features = _linear_layer(weights, f"{name}.7", features.flatten(1))
     for layer in (f"{name}.9", f"{name}.11") if name == PREDICTOR else ():
-        below = _linear_layer(weights, layer, relu_(below))
-    return below
+        features = _linear_layer(weights, layer, relu_(features))
+    return features
 
 
 def _linear_layer(weights: Mapping[str, Tensor], layer: str, inputs: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def _linear_layer(weights: Mapping[str, Tensor], layer: str, inputs: Tensor) -> 
 
 
 class RndLearner(TorchLearner):
-    """Acts, judges, is surprised, and improves policy and predictor on a rollout, minibatch by minibatch."""
+    """Acts, estimates values and intrinsic rewards, and trains policy and predictor minibatch by minibatch."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class RndLearner(TorchLearner):
         channels, *sides = shape
         columns = ("log_probs", "advantages", "returns", "values", "int_returns")
         self._batch = SimpleNamespace(
-            pictures=torch.zeros(total, *sides, channels, dtype=torch.uint8, device=device),
-            arrived=torch.zeros(total, *sides, dtype=torch.uint8, device=device),
+            images=torch.zeros(total, *sides, channels, dtype=torch.uint8, device=device),
+            next_frames=torch.zeros(total, *sides, dtype=torch.uint8, device=device),
             features=torch.zeros(total, len(self._target[f"{TARGET}.7.bias"]), device=device),
             actions=torch.zeros(total, dtype=torch.int64, device=device),
             **{name: torch.zeros(total, device=device) for name in columns},
@@ -93,10 +93,10 @@ class RndLearner(TorchLearner):
         self._deviation = torch.ones(*sides, device=device)
         self._order = torch.zeros(settings.minibatch_size, dtype=torch.int64, device=device)
         self._predictor_mask = torch.zeros(settings.minibatch_size, device=device)
-        """1 for rows that the predictor learns from."""
+        """1 for rows that the predictor is trained on."""
         self._metrics = torch.zeros(len(PPO_METRIC_NAMES) + 1, device=device)
         self._norm_sum = torch.zeros((), device=device)
-        """Of the gradients of the update so far, added up."""
+        """The sum of the gradient norms of the update so far."""
         self._step = GraphedStep(self._gradient_step, self._state_tensors, compute)
 
     def arrays(self) -> dict[str, Array]:
@@ -106,15 +106,15 @@ class RndLearner(TorchLearner):
         return rnd_heads(self.weights, images)
 
     def values(self, observations: Array) -> Array:
-        """Of rewards, for any number of observations [rows, channels, 84, 84]."""
+        """Return the extrinsic values of any number of observations [rows, channels, 84, 84]."""
         with torch.no_grad():
-            pictures = channels_last(torch.as_tensor(observations, device=self.compute.device))
-            return self._forward(pictures)[:, -2].cpu().numpy()
+            images = channels_last(torch.as_tensor(observations, device=self.compute.device))
+            return self._forward(images)[:, -2].cpu().numpy()
 
-    # --- surprise
+    # --- intrinsic rewards
 
     def set_normalisation(self, mean: Array, variance: Array) -> None:
-        """From now on pictures are normalised by these."""
+        """Set the moments that frames are normalized with."""
         self._mean.copy_(torch.as_tensor(mean))
         self._deviation.copy_(torch.as_tensor(variance).sqrt())
 
@@ -122,65 +122,67 @@ class RndLearner(TorchLearner):
         return ((frames.float() - self._mean) / self._deviation).clamp(-CLIP_LIMIT, CLIP_LIMIT)[:, None]
 
     def intrinsic_rewards(self, next_frames: Array) -> Array:
-        """How far the prediction is from the target, for newest pictures [rows, 84, 84]."""
+        """Return half the squared error of the predictor for the latest frames [rows, 84, 84]."""
         with torch.no_grad():
-            pictures = self._normalise_frames(torch.from_numpy(next_frames).to(self.compute.device))
-            miss = rnd_features(self._target, TARGET, pictures) - rnd_features(self.weights, PREDICTOR, pictures)
-            return (miss.square().sum(1) / 2).cpu().numpy()
+            frames = self._normalise_frames(torch.from_numpy(next_frames).to(self.compute.device))
+            error = rnd_features(self._target, TARGET, frames) - rnd_features(self.weights, PREDICTOR, frames)
+            return (error.square().sum(1) / 2).cpu().numpy()
 
     # --- learning
 
     def load_rollout(self, learning_rate: float, images: Array, next_frames: Array, **columns: Array) -> None:
-        """An update on a rollout: what was seen, the newest pictures it led to, `actions` and so on [rows]."""
+        """Start an update on a rollout: images, the latest frames after each step, `actions` etc. [rows]."""
         self.adam.set_learning_rate(learning_rate)
-        self._batch.pictures.copy_(torch.from_numpy(images).permute(0, 2, 3, 1))
-        self.compute.copy_to_device(self._batch.arrived, next_frames)
+        self._batch.images.copy_(torch.from_numpy(images).permute(0, 2, 3, 1))
+        self.compute.copy_to_device(self._batch.next_frames, next_frames)
         for name, column in columns.items():
             self.compute.copy_to_device(getattr(self._batch, name), column)
         self._norm_sum.zero_()
 
     def compute_target_features(self, first_row: int) -> None:
-        """What the target says of `CHUNK` rows. It never changes, so that once is enough for all passes over them."""
+        """Compute the target's features of `TARGET_CHUNK_ROWS` rows, once for all epochs because they never change."""
         rows = slice(first_row, first_row + TARGET_CHUNK_ROWS)
         with torch.no_grad():
-            pictures = self._normalise_frames(self._batch.arrived[rows])
-            self._batch.features[rows] = rnd_features(self._target, TARGET, pictures)
+            frames = self._normalise_frames(self._batch.next_frames[rows])
+            self._batch.features[rows] = rnd_features(self._target, TARGET, frames)
 
     def update(self, rows: Array, predictor_mask: Array) -> None:
-        """One step on a minibatch, of which the predictor learns from some rows. Nobody waits for it."""
+        """Do one gradient step on a minibatch without waiting for it; the predictor is trained on the masked rows."""
         self.compute.copy_to_device(self._order, rows)
         self.compute.copy_to_device(self._predictor_mask, predictor_mask)
         self._step()
 
     def _gradient_step(self) -> None:
         batch = SimpleNamespace(**{name: part[self._order] for name, part in vars(self._batch).items()})
-        loss, figures, forward_loss = rnd_loss(
-            self._forward(batch.pictures),
-            rnd_features(self.weights, PREDICTOR, self._normalise_frames(batch.arrived)),
+        loss, metrics, forward_loss = rnd_loss(
+            self._forward(batch.images),
+            rnd_features(self.weights, PREDICTOR, self._normalise_frames(batch.next_frames)),
             batch,
             self._predictor_mask,
             self._settings,
         )
         norm = self.adam.clipped_step(loss, self._settings.max_grad_norm)
-        self._metrics.copy_(torch.cat([figures, forward_loss[None]]))
+        self._metrics.copy_(torch.cat([metrics, forward_loss[None]]))
         self._norm_sum += norm
 
     def _state_tensors(self) -> list[Tensor]:
         return [*self.adam.state_tensors(), self._metrics, self._norm_sum]
 
     def losses(self) -> tuple[dict[str, float], bool]:
-        """Of the newest step; whether every gradient was finite. Waits for the device."""
-        figures = dict(zip((*PPO_METRIC_NAMES, "fwd_loss"), self._metrics.tolist(), strict=True))
-        return figures, float(self._norm_sum) < float("inf")
+        """Return the losses of the latest step, and whether every gradient was finite. Waits for the device."""
+        metrics = dict(zip((*PPO_METRIC_NAMES, "fwd_loss"), self._metrics.tolist(), strict=True))
+        return metrics, float(self._norm_sum) < float("inf")
 
 
 def rnd_loss(
     outputs: Tensor, predicted: Tensor, batch: Any, predictor_mask: Tensor, settings: PolicyRolloutSettings
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """PPO's with a second value, and the predictor's; PPO's figures, and the predictor's loss."""
-    loss, figures = ppo_loss(outputs[:, :-1], batch, settings)
-    second = 0.5 * (outputs[:, -1] - batch.int_returns).square().mean()
-    misses = (predicted - batch.features).square().mean(1)
-    forward_loss = (misses * predictor_mask).sum() / predictor_mask.sum().clamp(min=1)
-    figures = torch.cat([figures[:1] + second.detach(), figures[1:]])  # what is reported is the loss of both values
-    return loss + settings.vf_coef * second + forward_loss, figures, forward_loss.detach()
+    """Return PPO's loss with both value losses plus the predictor's loss, PPO's metrics, and the predictor's loss."""
+    loss, metrics = ppo_loss(outputs[:, :-1], batch, settings)
+    intrinsic_value_loss = 0.5 * (outputs[:, -1] - batch.int_returns).square().mean()
+    errors = (predicted - batch.features).square().mean(1)
+    forward_loss = (errors * predictor_mask).sum() / predictor_mask.sum().clamp(min=1)
+    metrics = torch.cat(
+        [metrics[:1] + intrinsic_value_loss.detach(), metrics[1:]]
+    )  # report the sum of both value losses
+    return loss + settings.vf_coef * intrinsic_value_loss + forward_loss, metrics, forward_loss.detach()

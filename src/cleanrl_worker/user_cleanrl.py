@@ -1,7 +1,6 @@
-"""A CleanRL of the user's own: its scripts as algorithms, with the settings that their `Args` state.
+"""The user's CleanRL checkout: its scripts as algorithms, with the settings declared by their `Args`.
 
-Nothing of it is run or imported to find that out: the files are read as text. Standard library only, because the
-command line asks, too.
+The scripts are parsed, not run or imported. Uses the standard library only, because the command line calls it too.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mosaic.contracts.errors import BadInput, ConfigRefused, unknown_name_error
 
 Json = dict[str, Any]
 USER_CLEANRL_PREFIX = "cleanrl:"
-"""`cleanrl:ppo` is the script ppo.py of the user's CleanRL; `ppo` is ours."""
+"""`cleanrl:ppo` is the script ppo.py of the user's CleanRL; `ppo` is MOSAIC's algorithm."""
 EXTRA_TO_FLAG = {
     "track_wandb": "track",
     "wandb_project_name": "wandb_project_name",
@@ -31,7 +30,7 @@ EXTRA_TO_FLAG = {
     "upload_model": "upload_model",
     "hf_entity": "hf_entity",
 }
-"""Extras that are flags of the script itself."""
+"""Reserved extras that are flags of the script itself."""
 _COMPUTED_AT_RUNTIME = "computed in runtime"
 _SIMPLE_TYPES = ("int", "float", "bool", "str")
 _BINARY_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -43,15 +42,15 @@ _BINARY_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 class _NotConstant(Exception):
-    """An expression that only running it would tell."""
+    """The value of an expression is known only at run time."""
 
 
 @dataclass(frozen=True)
 class CleanrlCheckout:
-    """Where a CleanRL lies, and which interpreter runs it."""
+    """The location of a CleanRL and the interpreter that runs it."""
 
     root: Path
-    """What its scripts expect on their path, for `cleanrl_utils`."""
+    """The folder that its scripts expect in PYTHONPATH, for `cleanrl_utils`."""
     scripts: dict[str, Path]
     python: str
 
@@ -63,20 +62,22 @@ class CleanrlCheckout:
 
 
 def find_checkout(path: str, python: str | None = None) -> CleanrlCheckout:
-    """A checkout, an installed `cleanrl` package, or a virtual environment that has one."""
-    place = Path(path).expanduser().absolute()
-    if not place.is_dir():
-        raise BadInput(f"cleanrl: {path!r} is no folder. Expected a CleanRL checkout, or an environment with CleanRL.")
-    packages = [place / "cleanrl", place, *sorted(place.glob("lib/python3*/site-packages/cleanrl"))]
+    """Find CleanRL in a checkout, an installed `cleanrl` package, or a virtual environment with it."""
+    root = Path(path).expanduser().absolute()
+    if not root.is_dir():
+        raise BadInput(
+            f"cleanrl: {path!r} is not a folder. Expected a CleanRL checkout or an environment with CleanRL."
+        )
+    packages = [root / "cleanrl", root, *sorted(root.glob("lib/python3*/site-packages/cleanrl"))]
     for package in packages:
         scripts = {file.stem: file for file in sorted(package.glob("*.py")) if _has_args(file)}
         if scripts:
-            return CleanrlCheckout(package.parent, scripts, python or _find_interpreter(place))
-    raise BadInput(f"cleanrl: no CleanRL script was found in {place}. Expected files such as cleanrl/ppo.py.")
+            return CleanrlCheckout(package.parent, scripts, python or _find_interpreter(root))
+    raise BadInput(f"cleanrl: no CleanRL script found in {root}. Expected files such as cleanrl/ppo.py.")
 
 
-def _find_interpreter(place: Path) -> str:
-    for candidate in (place / "bin" / "python", place / ".venv" / "bin" / "python"):
+def _find_interpreter(root: Path) -> str:
+    for candidate in (root / "bin" / "python", root / ".venv" / "bin" / "python"):
         if candidate.is_file():
             return str(candidate)
     return sys.executable
@@ -89,18 +90,18 @@ def _has_args(file: Path) -> bool:
         return False
 
 
-# --- what can be set
+# --- settings
 
 
 def script_algorithms(path: str) -> dict[str, Json]:
-    """By name (`cleanrl:ppo`): an entry as in schemas.json for each script that can be read."""
-    found = {}
+    """Return an entry as in schemas.json for each readable script, by name (`cleanrl:ppo`)."""
+    algorithms = {}
     for name, script in find_checkout(path).scripts.items():
         try:
-            found[USER_CLEANRL_PREFIX + name] = describe_script(script)
+            algorithms[USER_CLEANRL_PREFIX + name] = describe_script(script)
         except BadInput:
-            continue  # one file that cannot be read does not take the others away
-    return found
+            continue  # an unreadable file must not hide the others
+    return algorithms
 
 
 def describe_script(script: Path) -> Json:
@@ -109,7 +110,7 @@ def describe_script(script: Path) -> Json:
     return {
         "module": str(script),
         "title": f"CleanRL's own {script.name}",
-        "summary": ast.get_docstring(tree) or f"The script {script} as it stands.",
+        "summary": ast.get_docstring(tree) or f"The script {script}, unchanged.",
         "help": "",
         "fields": settings,
         "supports": {"action_spaces": [], "observation_spaces": [], "resume": False, "evaluation": False},
@@ -117,15 +118,15 @@ def describe_script(script: Path) -> Json:
 
 
 def script_fields(script: Path) -> list[Json]:
-    """The settings that the script's `Args` states, in the form of schemas.json."""
+    """Return the settings declared by the script's `Args`, in the form of schemas.json."""
     for node in _parse_script(script).body:
         if isinstance(node, ast.ClassDef) and node.name == "Args":
             return [
-                _describe_field(script, statement, said)
-                for statement, said in _documented_fields(node)
-                if _is_setting(said)
+                _describe_field(script, statement, doc)
+                for statement, doc in _documented_fields(node)
+                if _is_setting(doc)
             ]
-    raise BadInput(f"{script}: no class Args was found, so its settings are not known.")
+    raise BadInput(f"{script}: it has no class Args, so its settings are unknown.")
 
 
 def _parse_script(script: Path) -> ast.Module:
@@ -136,21 +137,21 @@ def _parse_script(script: Path) -> ast.Module:
 
 
 def _documented_fields(node: ast.ClassDef) -> list[tuple[ast.AnnAssign, str]]:
-    """Each annotated name with the string behind it."""
-    found = []
-    for at, statement in enumerate(node.body):
+    """Return each annotated assignment with the docstring after it."""
+    fields = []
+    for index, statement in enumerate(node.body):
         if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
             continue
-        behind = node.body[at + 1] if at + 1 < len(node.body) else None
-        said = ""
+        following = node.body[index + 1] if index + 1 < len(node.body) else None
+        doc = ""
         if (
-            isinstance(behind, ast.Expr)
-            and isinstance(behind.value, ast.Constant)
-            and isinstance(behind.value.value, str)
+            isinstance(following, ast.Expr)
+            and isinstance(following.value, ast.Constant)
+            and isinstance(following.value.value, str)
         ):
-            said = " ".join(behind.value.value.split())
-        found.append((statement, said))
-    return found
+            doc = " ".join(following.value.value.split())
+        fields.append((statement, doc))
+    return fields
 
 
 def _is_setting(doc: str) -> bool:
@@ -176,13 +177,13 @@ def _describe_field(script: Path, statement: ast.AnnAssign, doc: str) -> Json:
         "help": doc[:1].upper() + doc[1:] + ("." if doc and doc[-1] not in ".!?]" else ""),
         "constraints": {"choices": choices} if choices else {},
         "group": "settings",
-        # CleanRL writes `target_kl: float = None` where it means that there may be none.
+        # CleanRL writes `target_kl: float = None` for an optional value.
         "is_optional": is_optional or is_none,
     }
 
 
 def _parse_annotation(annotation: ast.expr) -> tuple[str, list[Any], bool]:
-    """Simple type, choices, and whether it may be none."""
+    """Return the simple type, choices, and whether the value is optional."""
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         annotation = ast.parse(annotation.value, mode="eval").body
     if isinstance(annotation, ast.Name) and annotation.id in _SIMPLE_TYPES:
@@ -209,7 +210,7 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def _constant_value(node: ast.expr, script: Path) -> Any:
-    """What a default is, where that can be told without running it."""
+    """Evaluate a default if that is possible without running the script."""
     if "__file__" in ast.unparse(node):
         return script.stem  # `os.path.basename(__file__)[: -len(".py")]`
     if isinstance(node, ast.Constant):
@@ -221,17 +222,17 @@ def _constant_value(node: ast.expr, script: Path) -> Any:
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY_OPERATORS:
         return _BINARY_OPERATORS[type(node.op)](_constant_value(node.left, script), _constant_value(node.right, script))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1 and not node.keywords:
-        make = {"int": int, "float": float, "str": str, "bool": bool}.get(node.func.id)
-        if make is not None:
-            return make(_constant_value(node.args[0], script))
+        convert = {"int": int, "float": float, "str": str, "bool": bool}.get(node.func.id)
+        if convert is not None:
+            return convert(_constant_value(node.args[0], script))
     raise _NotConstant
 
 
-# --- what is run
+# --- running
 
 
 def validate_settings(name: str, fields: list[Json], given: Mapping[str, Any], paths: Mapping[str, str]) -> Json:
-    """The settings that were given, each judged by its field; refused with the key's path."""
+    """Check the given settings against their fields; raise with the path of the first invalid one."""
     by_name = {field["name"]: field for field in fields}
     for key, value in given.items():
         if key not in by_name:
@@ -245,7 +246,7 @@ def validate_settings(name: str, fields: list[Json], given: Mapping[str, Any], p
 def _setting_problem(field: Json, value: Any) -> str | None:
     kind = field["type"]
     if value is None:
-        return None if field["is_optional"] else "expected a value, not none"
+        return None if field["is_optional"] else "expected a value, not None"
     if kind == "choice":
         choices = field["constraints"]["choices"]
         return None if value in choices else f"expected one of {', '.join(map(str, choices))}"
@@ -257,14 +258,14 @@ def _setting_problem(field: Json, value: Any) -> str | None:
         "str": isinstance(value, str) and "\0" not in value,
         "json": True,
     }
-    words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
-    return None if fits[kind] else f"expected {words[kind]}"
+    type_names = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "text"}
+    return None if fits[kind] else f"expected {type_names[kind]}"
 
 
 def build_command(
     checkout: CleanrlCheckout, script: Path, fields: list[Json], settings: Mapping[str, Any]
 ) -> list[str]:
-    """The command line of the script, in the form that its parser takes."""
+    """Return the command line of the script, in the form that its parser accepts."""
     argv = [checkout.python, str(script)]
     for field in fields:
         if field["name"] not in settings:
@@ -286,7 +287,7 @@ def _format_argument(value: Any) -> str:
 
 
 def required_packages(script: Path) -> list[str]:
-    """The packages that a script cannot begin without."""
+    """Return the packages that a script imports."""
     names = set()
     for node in _parse_script(script).body:
         if isinstance(node, ast.Import):
@@ -297,12 +298,12 @@ def required_packages(script: Path) -> list[str]:
 
 
 def missing_package_problem(checkout: CleanrlCheckout, script: Path) -> str | None:
-    """A sentence where the interpreter cannot run the script."""
-    ask = "import importlib.util as u, sys; print(*(name for name in sys.argv[1:] if not u.find_spec(name)))"
-    advice = "Name another interpreter: --cleanrl-python /path/to/venv/bin/python"
+    """Return a message if the interpreter cannot run the script."""
+    code = "import importlib.util as u, sys; print(*(name for name in sys.argv[1:] if not u.find_spec(name)))"
+    advice = "Choose another interpreter: --cleanrl-python /path/to/venv/bin/python"
     try:
-        asked = subprocess.run(
-            [checkout.python, "-c", ask, *required_packages(script)],
+        result = subprocess.run(
+            [checkout.python, "-c", code, *required_packages(script)],
             capture_output=True,
             text=True,
             timeout=60,
@@ -310,7 +311,7 @@ def missing_package_problem(checkout: CleanrlCheckout, script: Path) -> str | No
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{checkout.python} cannot be run ({error}). {advice}"
-    missing = asked.stdout.split()
+    missing = result.stdout.split()
     if missing:
-        return f"{checkout.python} lacks what {script.name} imports: {', '.join(missing)}. {advice}"
-    return f"{checkout.python} failed: {asked.stderr.strip()[-200:]}. {advice}" if asked.returncode else None
+        return f"{checkout.python} lacks packages that {script.name} imports: {', '.join(missing)}. {advice}"
+    return f"{checkout.python} failed: {result.stderr.strip()[-200:]}. {advice}" if result.returncode else None

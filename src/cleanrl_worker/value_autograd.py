@@ -1,8 +1,8 @@
-"""The learner of the value methods over torch: an algorithm's reference loss, differentiated by autograd.
+"""The learner of value-based methods in torch: an algorithm's reference loss, differentiated by autograd.
 
-Same interface and same checkpoint as the numpy kernels. It is imported only where a config asks for it. On a GPU an
-update is one CUDA graph and so is an act; nobody waits for an update. Needs torch and numpy, and nothing of ours that
-needs more.
+Same interface and same checkpoint as the numpy kernels. It is imported only if a config selects torch. On a GPU an
+update is one CUDA graph, and so is each action; the host does not wait for an update. Imports only torch, numpy and
+modules that need nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cleanrl_worker.torch_backend import (
 from cleanrl_worker.value_kernels import ReturnBatch
 
 Loss = Callable[..., tuple[Tensor, dict[str, Tensor]]]
-"""Of the module, of the target's module where there is one, and of a batch of tensors."""
+"""Computes loss and metrics from the module, the target's module if there is one, and a batch of tensors."""
 MakeAdam = Callable[[Sequence[Tensor], TorchContext], TorchAdam]
 Array = Any
 _TRANSITION_FIELDS = ("observations", "actions", "rewards", "terminals", "next_observations")
@@ -43,7 +43,7 @@ class ValueAgent(Protocol):
 
 
 class TorchSettings(Protocol):
-    """What it needs to know of a Config."""
+    """The settings that the learner reads from a Config."""
 
     @property
     def seed(self) -> int: ...
@@ -66,7 +66,7 @@ def create_radam(parameters: Sequence[Tensor], compute: TorchContext) -> TorchAd
 
 
 class ValueAutogradLearner(ModuleLearner):
-    """Improves a torch module and acts by it."""
+    """Trains a torch module and acts with it."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class ValueAutogradLearner(ModuleLearner):
         target: ValueAgent | None = None,
         max_norm: float | None = None,
     ) -> None:
-        """`figures` are what the loss tells beside itself, in its order."""
-        # One thread: more make small networks slower, and the result depend on their number.
+        """`metric_names` are the metrics that the loss returns, in its order."""
+        # One thread: more make small networks slower, and results would depend on their number.
         compute = TorchContext.set_up(
             cuda=settings.cuda,
             deterministic=settings.torch_deterministic,
@@ -97,7 +97,7 @@ class ValueAutogradLearner(ModuleLearner):
         self._metrics = torch.zeros(len(metric_names), device=compute.device)
         self._monitor = NonFiniteMonitor(metric_names, compute)
         self._shapes: dict[str, tuple[int, ...]] = {}
-        """Of each part of a batch, without the rows."""
+        """The shape of each part of a batch, without the rows."""
         self._packed = torch.zeros(0, device=compute.device)
         self._step = GraphedStep(
             self._gradient_step, self._state_tensors, compute, after=lambda: self._monitor.check(self._metrics)
@@ -106,15 +106,15 @@ class ValueAutogradLearner(ModuleLearner):
     # --- acting
 
     def forward(self, rows: int) -> Callable[[Array], Array]:
-        """What gives outputs [outputs, rows] by the newest weights for as many observations at a time."""
+        """Return a function from `rows` observations to outputs [outputs, rows] with the latest weights."""
         network, shape = self.module.network, (rows, self._perceptron.inputs)
-        acting = InferenceStep(shape, torch.float32, self._perceptron.outputs, network, self.compute)  # type: ignore[arg-type]
-        return lambda observations: acting(observations).T
+        inference = InferenceStep(shape, torch.float32, self._perceptron.outputs, network, self.compute)  # type: ignore[arg-type]
+        return lambda observations: inference(observations).T
 
     # --- the update
 
     def update(self, batch: Any, learning_rate: float) -> bool:
-        """One gradient step. Nobody waits for it, so that what is infinite shows in `trouble`."""
+        """Do one gradient step without waiting for it; see `first_non_finite`."""
         self.adam.set_learning_rate(learning_rate)
         self._copy_batch(batch)
         self._step()
@@ -122,7 +122,7 @@ class ValueAutogradLearner(ModuleLearner):
         return True
 
     def _copy_batch(self, batch: Any) -> None:
-        """Copies a batch to where the update reads it."""
+        """Copy a batch to the device."""
         names = ReturnBatch._fields if self.target is None else _TRANSITION_FIELDS
         parts = [getattr(batch, name) for name in names]
         packed = np.concatenate([part.reshape(len(part), -1) for part in parts], 1, dtype=np.float32, casting="unsafe")
@@ -151,12 +151,12 @@ class ValueAutogradLearner(ModuleLearner):
         return [*self.adam.state_tensors(), self._metrics, *self._monitor.state_tensors()]
 
     def update_target(self, tau: float) -> None:
-        learned, target = self.modules
+        online, target = self.modules
         with torch.no_grad():
-            torch._foreach_lerp_(list(target.parameters()), list(learned.parameters()), tau)
+            torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), tau)
 
     def losses(self) -> dict[str, float]:
-        """Of the newest batch. Waits for the device."""
+        """Return the losses of the latest batch. Waits for the device."""
         return dict(zip(self._metric_names, self._metrics.tolist(), strict=True))
 
     def first_non_finite(self) -> NonFiniteReport | None:

@@ -1,8 +1,8 @@
-"""Several environments stepped one after the other, and the record from which a resumed run gets them back.
+"""Several environments stepped one after the other, and their recording, from which a resumed run restores them.
 
-The wrappers that Gymnasium puts around every environment cost more than a small environment itself. Those that are
-known are taken off and their time limit is kept here; any other stays. An episode's end is followed by a reset in
-the same step (same-step autoreset), and the last observation is handed over for bootstrapping.
+The wrappers that Gymnasium puts around every environment cost more than a small environment itself. Known ones are
+removed and their time limit is enforced here; all others stay. The end of an episode is followed by a reset in the same
+step (same-step autoreset), and the final observation is returned for bootstrapping.
 """
 
 from __future__ import annotations
@@ -24,78 +24,78 @@ Array = npt.NDArray[Any]
 GymEnv = gymnasium.Env[Any, Any]
 
 MAX_RECORDED_STEPS = 100_000
-"""Actions of one episode that are kept; an episode longer than this is not resumed exactly."""
+"""Recorded actions per episode; a longer episode cannot be resumed exactly."""
 FRAME_CHECK_INTERVAL_S = {False: 0.02, True: 0.002}
-"""About how often it is asked whether a picture is due: while nobody watches, while somebody does."""
+"""The approximate interval between checks whether a frame is due, without (False) and with (True) a viewer."""
 MAX_FRAME_CHECK_STRIDE = 1024
 ACTION_CHUNK_STEPS = 256
-"""Steps of `advance` whose actions are gathered before they are put to the record."""
+"""Steps of `advance` whose actions are collected before they are recorded."""
 _REMOVABLE_WRAPPERS = (OrderEnforcing, PassiveEnvChecker)
 
 
 class EpisodeEnd(NamedTuple):
-    """An episode that ended in the newest step."""
+    """An episode that ended in the latest step."""
 
     env: int
     observation: Array
-    """The last one of the episode, flattened; the environment has been reset since."""
+    """The final observation of the episode, flattened; the environment has already been reset."""
     is_terminal: bool
-    """False where it was cut short, so that what would have followed is to be estimated."""
+    """False if it was truncated, so that the value of the final observation is bootstrapped."""
     episodic_return: float
     length: int
     is_full_episode: bool = True
-    """False where the agent learns from an end that is none for people: a lost life, and the game goes on."""
+    """False for a lost life, which ends the learner's episode while the game continues."""
 
 
 class VectorEnvs:
-    """`count` environments. One rollout is a number of `step` calls, then `finish`; or just call `advance`."""
+    """`num_envs` environments. A rollout is several calls of `step`, then `finish_rollout`; or just call `advance`."""
 
     def __init__(
         self, make_env: Callable[[], GymEnv], num_envs: int, seed: int, frames: LiveFrames | None = None
     ) -> None:
         self.seed = seed
-        made = [make_env() for _ in range(num_envs)]
-        self.observation_space = made[0].observation_space
-        self.action_space = made[0].action_space
+        envs = [make_env() for _ in range(num_envs)]
+        self.observation_space = envs[0].observation_space
+        self.action_space = envs[0].action_space
         self._flatten = make_flattener(self.observation_space)
-        stripped = [strip_wrappers(env) for env in made]
+        stripped = [strip_wrappers(env) for env in envs]
         self._envs = [env for env, _ in stripped]
         self._time_limits = [limit for _, limit in stripped]
         self._unwrapped_envs: list[Any] = [env.unwrapped for env in self._envs]
-        self._rewards: list[list[float]] = [[] for _ in made]
+        self._rewards: list[list[float]] = [[] for _ in envs]
         self._env_steppers: list[tuple[int, Callable[[Any], Any], Callable[[Any], None]]] = [
             (index, env.step, rewards.append)
             for index, (env, rewards) in enumerate(zip(self._envs, self._rewards, strict=True))
         ]
         self._latest_observations: list[Any] = [None] * num_envs
-        """The newest observation of each, as the environment gave it."""
+        """The latest observation of each environment, not flattened."""
         self._step_count = 0
-        """Calls of `step`. An episode's length is the time since its beginning."""
+        """Calls of `step`. The length of an episode is the difference to its start."""
         self._episode_starts = [0] * num_envs
         self._deadlines = [0.0] * num_envs
         self._first_reward = [0] * num_envs
-        """Where the present episode's rewards begin in this rollout's."""
+        """The index of the current episode's first reward in this rollout."""
         self._earlier_returns = [0.0] * num_envs
-        """What the present episode earned in earlier rollouts."""
+        """The return of the current episode in earlier rollouts."""
         self._began_in_rollout = [True] * num_envs
-        """Whether the present episode began in this rollout."""
+        """Whether the current episode started in this rollout."""
         self._seeds: list[int | None] = [None] * num_envs
-        """What the present episode was reset with, where it was the first."""
+        """The seed of the current episode's reset, if it is the first."""
         self._random_states_before_reset: list[Any] = [None] * num_envs
-        """The state of the environment's random generator before the present episode's reset."""
-        self._actions: list[list[Array] | None] = [[] for _ in made]
-        """The actions since; None where they are too many."""
+        """The state of the environment's random generator before the current episode's reset."""
+        self._actions: list[list[Array] | None] = [[] for _ in envs]
+        """The actions since that reset; None if there are too many."""
         self._episode_numbers = [0] * num_envs
-        """The number of the present episode of each, from 1."""
+        """The number of each environment's current episode, from 1."""
         self._action_chunk: Array | None = None
-        """Actions [CHUNK, environments, …] of `advance` that are not in the record yet; so many of them:"""
+        """Actions [ACTION_CHUNK_STEPS, environments, …] of `advance` that are not recorded yet."""
         self._action_chunk_size = 0
         self._taps = [] if frames is None else frames.tap_all(self._envs)
         self._camera = None if frames is None else frames.camera
         self._is_recording_video = False
-        """Whether the present episode of the first environment is filmed."""
+        """Whether the current episode of the first environment is recorded as a video."""
         self._next_frame_check_step = 0.0 if self._taps else float("inf")
-        """When, by our clock, to ask next whether a picture is due: no step pays for more than this comparison."""
+        """The step at which to check next whether a frame is due: other steps cost only this comparison."""
         self._last_frame_check_s = 0.0
         self._frame_check_stride = 1
 
@@ -115,13 +115,13 @@ class VectorEnvs:
     # --- stepping
 
     def start(self) -> None:
-        """The first reset of each environment."""
+        """Reset each environment for the first time."""
         for index in range(len(self)):
             self._reset(index, self.seed + index)
         self._start_video()
 
     def observe(self, into: Array) -> None:
-        """Writes the newest observations `into` the rows of an array, flattened."""
+        """Write the latest observations, flattened, to the rows of `into`."""
         for index, observation in enumerate(self._latest_observations):
             into[index] = self._flatten_observation(observation)
 
@@ -129,39 +129,39 @@ class VectorEnvs:
         return observation if self._flatten is None else self._flatten(observation)
 
     def step(self, actions: Iterable[Any], into: Array) -> Sequence[EpisodeEnd]:
-        """One step of each; observations go `into` its rows, rewards are kept for `finish`."""
-        endings: Sequence[EpisodeEnd] = ()
+        """Step each environment; observations go to the rows of `into`, rewards are kept for `finish_rollout`."""
+        episode_ends: Sequence[EpisodeEnd] = ()
         latest, deadlines, flatten = self._latest_observations, self._deadlines, self._flatten
-        clock = self._step_count = self._step_count + 1
-        for (index, step, keep), action in zip(self._env_steppers, actions, strict=True):
+        step_count = self._step_count = self._step_count + 1
+        for (index, step, append_reward), action in zip(self._env_steppers, actions, strict=True):
             observation, reward, is_terminal, is_truncated, _ = step(action)
-            keep(reward)
-            if is_terminal or is_truncated or clock >= deadlines[index]:
-                endings = (*endings, self._end_episode(index, observation, bool(is_terminal)))
+            append_reward(reward)
+            if is_terminal or is_truncated or step_count >= deadlines[index]:
+                episode_ends = (*episode_ends, self._end_episode(index, observation, bool(is_terminal)))
                 observation = latest[index]
             else:
                 latest[index] = observation
             into[index] = observation if flatten is None else flatten(observation)
-        if clock >= self._next_frame_check_step:
-            self._publish_frames(clock)
-        return endings
+        if step_count >= self._next_frame_check_step:
+            self._publish_frames(step_count)
+        return episode_ends
 
     def advance(self, actions: Array, into: Array, rewards: Array) -> Sequence[EpisodeEnd]:
-        """One step of each, for algorithms that learn from every step: `rewards` are those of this step.
+        """Step each environment and write the rewards of this step to `rewards`, for algorithms without rollouts.
 
-        Actions are kept here, so that no `finish` is needed. Whole numbers reach the environments as Python's own.
+        Actions are recorded here, so that no `finish_rollout` is needed. Discrete actions are passed as Python ints.
         """
         if self._action_chunk is None:
             self._action_chunk = np.zeros((ACTION_CHUNK_STEPS, *actions.shape), actions.dtype)
         elif self._action_chunk_size == ACTION_CHUNK_STEPS:
             self._flush_action_chunk()
-        sent = self._action_chunk[self._action_chunk_size]
-        sent[...] = actions
+        step_actions = self._action_chunk[self._action_chunk_size]
+        step_actions[...] = actions
         self._action_chunk_size += 1
-        endings = self.step(sent.tolist() if sent.ndim == 1 else sent, into)
-        for index, earned in enumerate(self._rewards):
-            rewards[index] = earned[-1]
-        return endings
+        episode_ends = self.step(step_actions.tolist() if step_actions.ndim == 1 else step_actions, into)
+        for index, env_rewards in enumerate(self._rewards):
+            rewards[index] = env_rewards[-1]
+        return episode_ends
 
     def _flush_action_chunk(self) -> None:
         if self._action_chunk is not None and self._action_chunk_size:
@@ -169,42 +169,44 @@ class VectorEnvs:
             self._action_chunk_size = 0
 
     def _publish_frames(self, step_count: int) -> None:
-        """Draws the environments whose picture is due."""
+        """Publish frames of the environments for which one is due."""
         if self._camera is not None and self._is_recording_video:
             if step_count > self._episode_starts[0]:
                 self._camera.capture_frame(self._episode_numbers[0] - 1)
             if not self._taps:
                 return
         now = time.monotonic()
-        wanted_s = FRAME_CHECK_INTERVAL_S[any(tap.lane.is_watched for tap in self._taps)]
+        interval_s = FRAME_CHECK_INTERVAL_S[any(tap.lane.is_watched for tap in self._taps)]
         since_s, self._last_frame_check_s = now - self._last_frame_check_s, now
-        if since_s > 2 * wanted_s:
-            self._frame_check_stride = max(1, int(self._frame_check_stride * wanted_s / since_s))
-        elif since_s < wanted_s / 2:
+        if since_s > 2 * interval_s:
+            self._frame_check_stride = max(1, int(self._frame_check_stride * interval_s / since_s))
+        elif since_s < interval_s / 2:
             self._frame_check_stride = min(MAX_FRAME_CHECK_STRIDE, 2 * self._frame_check_stride)
         self._next_frame_check_step = 0.0 if self._is_recording_video else step_count + self._frame_check_stride
         for index, tap in enumerate(self._taps):
             if tap.is_due():
-                length, earned = self._episode_progress(index)
+                length, episodic_return = self._episode_progress(index)
                 reward = self._rewards[index][-1] if length and self._rewards[index] else 0.0
-                tap.publish_frame(self._episode_numbers[index], length, reward, earned)
+                tap.publish_frame(self._episode_numbers[index], length, reward, episodic_return)
 
     def _episode_progress(self, index: int) -> tuple[int, float]:
-        """The length of the present episode so far, and what it earned."""
-        earned = self._rewards[index][self._first_reward[index] :]
-        return self._step_count - self._episode_starts[index], self._earlier_returns[index] + sum(earned)
+        """Return the length and the return of the current episode so far."""
+        rewards = self._rewards[index][self._first_reward[index] :]
+        return self._step_count - self._episode_starts[index], self._earlier_returns[index] + sum(rewards)
 
     def _end_episode(self, index: int, observation: Any, is_terminal: bool) -> EpisodeEnd:
-        earned = float(sum(self._rewards[index][self._first_reward[index] :], self._earlier_returns[index]))
-        # A copy: an environment may hand out the same array at every step.
-        last = np.array(self._flatten_observation(observation))
-        ending = EpisodeEnd(index, last, is_terminal, earned, self._step_count - self._episode_starts[index])
+        episodic_return = float(sum(self._rewards[index][self._first_reward[index] :], self._earlier_returns[index]))
+        # A copy: an environment may return the same array at every step.
+        final_observation = np.array(self._flatten_observation(observation))
+        episode_end = EpisodeEnd(
+            index, final_observation, is_terminal, episodic_return, self._step_count - self._episode_starts[index]
+        )
         if index == 0:
-            self._finish_video(ending)
+            self._finish_video(episode_end)
         self._reset(index)
         if index == 0:
             self._start_video()
-        return ending
+        return episode_end
 
     def _start_video(self) -> None:
         if self._camera is not None:
@@ -233,34 +235,34 @@ class VectorEnvs:
         self._began_in_rollout[index] = True
 
     def finish_rollout(self, actions: Array) -> npt.NDArray[np.float64]:
-        """Ends a rollout, whose actions were these [steps, environments, …]; its rewards [steps, environments]."""
+        """End a rollout with these actions [steps, environments, …]; return its rewards [steps, environments]."""
         rewards = np.array(self._rewards, np.float64).T
-        for index, earned in enumerate(self._rewards):
+        for index, env_rewards in enumerate(self._rewards):
             first = self._first_reward[index]
-            kept = self._actions[index]
+            recorded = self._actions[index]
             if self._began_in_rollout[index]:
-                kept = self._actions[index] = []
-            if kept is not None:
-                kept.append(actions[first:, index].copy())
+                recorded = self._actions[index] = []
+            if recorded is not None:
+                recorded.append(actions[first:, index].copy())
                 if self._step_count - self._episode_starts[index] > MAX_RECORDED_STEPS:
                     self._actions[index] = None
-            # One sum through all parts of an episode: where it is cut into parts must not change its return.
-            self._earlier_returns[index] = float(sum(earned[first:], self._earlier_returns[index]))
+            # Sum in the order of the steps: how an episode is split into rollouts must not change its return.
+            self._earlier_returns[index] = float(sum(env_rewards[first:], self._earlier_returns[index]))
             self._first_reward[index] = 0
             self._began_in_rollout[index] = False
-            earned.clear()
+            env_rewards.clear()
         return rewards
 
     # --- resuming
 
     def checkpoint_state(self) -> tuple[dict[str, Array], list[dict[str, Any]]]:
-        """Arrays and facts (one object an environment) from which `restore` gets the environments back."""
+        """Return arrays and JSON facts (one object per environment) from which `restore` restores the environments."""
         self._flush_action_chunk()
         arrays: dict[str, Array] = {}
         facts: list[dict[str, Any]] = []
-        for index, kept in enumerate(self._actions):
-            if kept:
-                arrays[f"env.{index}.actions"] = np.concatenate(kept)
+        for index, recorded in enumerate(self._actions):
+            if recorded:
+                arrays[f"env.{index}.actions"] = np.concatenate(recorded)
             arrays[f"env.{index}.observation"] = np.array(self._flatten_observation(self._latest_observations[index]))
             facts.append(
                 {
@@ -275,7 +277,7 @@ class VectorEnvs:
         return arrays, facts
 
     def restore(self, arrays: Mapping[str, Array], facts: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Plays every environment back to where it was recorded; why not, for each that had to be reset instead."""
+        """Replay each environment to its recorded state; return the reason for each that was reset instead."""
         problems = []
         for index, fact in enumerate(facts):
             actions = arrays.get(f"env.{index}.actions")
@@ -301,10 +303,10 @@ class VectorEnvs:
         self._reset(index, self.seed + index if seed is None else seed)
         if length != fact["length"]:
             restore_random_state(core, fact["now"])
-            return f"its episode of {fact['length']:,} steps was longer than is recorded ({MAX_RECORDED_STEPS:,})"
+            return f"its episode of {fact['length']:,} steps is longer than what is recorded ({MAX_RECORDED_STEPS:,})"
         if seed is None:
             if fact["before"] is None:
-                return "it has no random generator that could be restored"
+                return "it has no random generator that can be restored"
             restore_random_state(core, fact["before"])
             self._reset(index)
         else:
@@ -313,15 +315,18 @@ class VectorEnvs:
         for action in () if actions is None else actions:
             observation, _, _, _, _ = env.step(action)
         self._latest_observations[index] = observation
-        found = np.asarray(self._flatten_observation(observation))
-        if found.tobytes() != expected_observation.tobytes() or random_state_to_json(random_state(core)) != fact["now"]:
+        replayed = np.asarray(self._flatten_observation(observation))
+        if (
+            replayed.tobytes() != expected_observation.tobytes()
+            or random_state_to_json(random_state(core)) != fact["now"]
+        ):
             restore_random_state(core, fact["now"])
-            return "replaying its actions led to another observation; it is not deterministic"
+            return "replaying its actions led to a different observation; it is not deterministic"
         return None
 
 
 class TappedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that is played by itself, and may be watched."""
+    """A single environment whose frames are published."""
 
     def __init__(self, env: GymEnv, tap: FrameTap) -> None:
         super().__init__(env)
@@ -342,9 +347,9 @@ class TappedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def strip_wrappers(env: GymEnv) -> tuple[GymEnv, float]:
-    """The environment without the wrappers that Gymnasium puts around every one, and its time limit in steps.
+    """Remove the wrappers that Gymnasium puts around every environment; return it and its time limit in steps.
 
-    Only what lies outside of any other wrapper comes off: another wrapper may rely on what is inside of it.
+    Only wrappers outside of any other wrapper are removed: another wrapper may rely on those inside of it.
     """
     limit = float("inf")
     while isinstance(env, gymnasium.Wrapper):
@@ -357,7 +362,7 @@ def strip_wrappers(env: GymEnv) -> tuple[GymEnv, float]:
 
 
 def random_state(core: Any) -> Any:
-    """The state of an environment's own random generator, where it has one."""
+    """Return the state of an environment's own random generator, if it has one."""
     generator = getattr(core, "np_random", None)
     return generator.bit_generator.state if isinstance(generator, np.random.Generator) else None
 
@@ -369,7 +374,7 @@ def restore_random_state(core: Any, state: Any) -> None:
 
 
 def random_state_to_json(state: Any) -> Any:
-    """A random generator's state with arrays as lists, for JSON. Numpy takes it back in this form."""
+    """Return a random generator's state with arrays as lists, for JSON. Numpy accepts it in this form."""
     if isinstance(state, dict):
         return {key: random_state_to_json(value) for key, value in state.items()}
     return state.tolist() if isinstance(state, (np.ndarray, np.generic)) else state

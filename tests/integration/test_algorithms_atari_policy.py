@@ -208,7 +208,7 @@ def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(nam
 @EACH
 def test_only_games_fit(name: str) -> None:
     module = load_algorithm(name)
-    with pytest.raises(BadInput, match=rf"{name} needs an Atari game; CartPole-v1 is none. These fit: ppo"):
+    with pytest.raises(BadInput, match=rf"{name} needs an Atari game; CartPole-v1 is not one. These fit: ppo"):
         module.check(config_of(name), gymnasium.make("CartPole-v1"))
     env = make("BreakoutNoFrameskip-v4")
     facts = module.check(config_of(name), env)

@@ -133,13 +133,13 @@ def test_a_replay_buffer_that_was_not_saved_is_filled_anew(name: str, place: Pat
 @EACH
 def test_what_does_not_fit_is_refused(name: str) -> None:
     cartpole = gymnasium.make("CartPole-v1")
-    with pytest.raises(BadInput, match=f"{name} needs an Atari game; CartPole-v1 is none. These fit: ppo, dqn"):
+    with pytest.raises(BadInput, match=f"{name} needs an Atari game; CartPole-v1 is not one. These fit: ppo, dqn"):
         load_algorithm(name).check(config_of(name), cartpole)
     game = gymnasium.make("BreakoutNoFrameskip-v4")
     facts = load_algorithm(name).check(config_of(name), game)
     assert facts["actions"] == 4
     assert facts["backend"] == "torch"
-    with pytest.raises(BadInput, match=r"would need .* GB for its replay buffer"):
+    with pytest.raises(BadInput, match=r"needs .* GB for its replay buffer"):
         load_algorithm(name).check(config_of(name, buffer_size=10**12, total_timesteps=10**12), game)
     game.close()
 

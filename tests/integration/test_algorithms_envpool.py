@@ -101,7 +101,7 @@ def test_a_killed_run_goes_on_with_new_games_and_says_so(name: str, games: str, 
         ended.append((newest(path), run.episodes))
         (warning,) = events(path, "warning")
         assert warning["code"] == "resumed_inexactly"
-        assert "envpool cannot put games back, so all 2 of them began anew" in warning["text"]
+        assert "envpool cannot restore games, so all 2 of them started again" in warning["text"]
     assert_same(ended[0][0], ended[1][0])
     assert ended[0][1] == ended[1][1]
     # All but the games is as it was: the schedule, the optimizer, the random numbers.

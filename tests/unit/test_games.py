@@ -107,7 +107,7 @@ def test_progress_is_the_games_own() -> None:
 
 def test_what_is_no_game_is_refused_with_what_fits() -> None:
     cartpole = gymnasium.make("CartPole-v1")
-    with pytest.raises(BadInput, match=r"ppo_atari needs an Atari game; CartPole-v1 is none. These fit: ppo, dqn"):
+    with pytest.raises(BadInput, match=r"ppo_atari needs an Atari game; CartPole-v1 is not one. These fit: ppo, dqn"):
         check_atari_env("ppo_atari", cartpole)
     game = make(BREAKOUT)
     assert check_atari_env("ppo_atari", game) == 4

@@ -58,12 +58,12 @@ def test_without_envpool_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(MissingExtra, match=r"envpool, which is missing: pip install 'mosaic-rl\[envpool\]'"):
             make_envpool_env("Breakout-v5")
         # What would not fit in any case is told without it.
-        with pytest.raises(BadInput, match="ppo_rnd_envpool needs an Atari game; CartPole-v1 is none"):
+        with pytest.raises(BadInput, match="ppo_rnd_envpool needs an Atari game; CartPole-v1 is not one"):
             check_envpool_env("ppo_rnd_envpool", make_envpool_env("CartPole-v1"))
 
 
 def test_another_kind_of_environment_is_refused_with_what_fits_it() -> None:
-    with pytest.raises(BadInput, match=r"pqn_atari_envpool needs an Atari game; CartPole-v1 is none. These fit: ppo"):
+    with pytest.raises(BadInput, match=r"pqn_atari_envpool needs an Atari game; CartPole-v1 is not one. These fit: ppo"):
         check_envpool_env("pqn_atari_envpool", make_envpool_env("CartPole-v1"))
     with pytest.raises(UnknownName, match="No game 'Nothing-v5' in envpool"):
         make_envpool_env("Nothing-v5")
@@ -148,7 +148,7 @@ def test_games_begin_anew_after_a_resume_by_seeds_that_follow_from_the_step(pool
     def resumed(facts: Any, seed: int = 1) -> Any:
         again = EnvpoolEnvs(TASK, 2, seed, 1)
         assert again.restore(arrays, facts) == [
-            "envpool cannot put games back, so all 2 of them began anew, with seeds of their own"
+            "envpool cannot restore games, so all 2 of them started again with new seeds"
         ]
         first = np.zeros((2, *again.shape), np.uint8)
         again.observe(first)

@@ -187,7 +187,7 @@ def test_one_that_was_too_large_to_be_saved_begins_anew() -> None:
     arrays, facts = replay.checkpoint_state(0)
     assert arrays == {}
     other = replay_of(20)
-    assert "filled anew" in str(other.restore(arrays, facts))
+    assert "filled again" in str(other.restore(arrays, facts))
     other.start(games.frames)
     games.play(other)
     batch = other.allocate_batch(4)

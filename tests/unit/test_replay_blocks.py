@@ -210,7 +210,7 @@ def test_a_block_that_is_damaged_or_missing_is_damage_only_for_whoever_goes_on(f
     assert bare is not None
     assert (bare.step, bare.parts, bare.skipped) == (3, {}, ())
     said = made("rows", folder).restore(bare.arrays, bare.facts["replay"], bare.parts)
-    assert said == "the replay buffer is not whole, or did not come along, and is filled anew"
+    assert said == "the replay buffer is missing or incomplete and is filled again"
 
 
 def test_where_no_block_can_be_written_the_checkpoint_is_left_to_tell(
