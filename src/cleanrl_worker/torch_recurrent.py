@@ -72,7 +72,7 @@ class RecurrentLearner(PpoImageLearner):
         self._rollout_start_state = torch.zeros_like(self.state)
         """The state at the start of the rollout."""
         super().__init__(arrays, shape, settings, compute)
-        self._batch.keeps = torch.zeros(settings.batch_size, device=device)
+        self._batch.continue_mask = torch.zeros(settings.batch_size, device=device)
         self._env_indices = torch.zeros(
             settings.minibatch_size * envs // settings.batch_size, dtype=torch.int64, device=device
         )
@@ -116,12 +116,12 @@ class RecurrentLearner(PpoImageLearner):
         batch = self._minibatch()
         num_envs = len(self._env_indices)
         features = conv_features(self.weights, batch.images)
-        keeps = batch.keeps.view(-1, num_envs)
+        continue_mask = batch.continue_mask.view(-1, num_envs)
         hidden, _ = lstm_forward(
             self.weights,
             features.view(-1, num_envs, features.shape[1]),
             self._rollout_start_state[:, self._env_indices],
-            keeps,
+            continue_mask,
         )
         loss, metrics = ppo_loss(actor_critic_heads(self.weights, hidden.flatten(0, 1)), batch, self._settings)
         self._apply_loss(loss, metrics)

@@ -103,7 +103,7 @@ class RolloutSubject(Subject):
         self.act_in_numpy = lambda: numpys(self._observations, self._outputs)
 
     def update(self, index: int) -> None:
-        self.learner.begin(self._rate * self._rate_factor)
+        self.learner.begin_update(self._rate * self._rate_factor)
         self.learner.run_epoch(self._batch, self._orders[index % BATCH_COUNT])
 
     def act(self) -> Array:
@@ -230,7 +230,7 @@ class ContinuousSubject(Subject):
 
     def checkpoint_state(self) -> dict[str, Any]:
         self.learner.sync_networks()
-        arrays, facts = self.learner.moments()
+        arrays, facts = self.learner.optimizer_state()
         weights = {name: np.array(part) for name, part in self.agent.state_dict().items()}
         return {"weights": weights, "arrays": arrays, "facts": facts}
 
@@ -259,10 +259,10 @@ class AtariRolloutSubject(Subject):
             **{part: sample_normal(total, seed=seed) for seed, part in enumerate(("advantages", "returns", "values"))},
         }
         if self._has_memory:
-            columns["keeps"] = (rng.random(total) > 0.01).astype(np.float32)
-            self.learner.keep(np.ones(envs, np.float32))
+            columns["continue_mask"] = (rng.random(total) > 0.01).astype(np.float32)
+            self.learner.set_continue_mask(np.ones(envs, np.float32))
         self._rate = config.learning_rate
-        self.learner.begin(self._rate, pictures, **columns)
+        self.learner.load_rollout(self._rate, pictures, **columns)
         self._orders = rng.permutation(envs if self._has_memory else total).reshape(parts, -1)
 
     def update(self, index: int) -> None:
@@ -278,7 +278,11 @@ class AtariRolloutSubject(Subject):
         self.learner.adam.set_learning_rate(self._rate * factor)
 
     def checkpoint_state(self) -> dict[str, Any]:
-        return {"weights": self.learner.arrays(), "arrays": self.learner.moments(), "count": self.learner.adam.count}
+        return {
+            "weights": self.learner.arrays(),
+            "arrays": self.learner.optimizer_state(),
+            "count": self.learner.adam.count,
+        }
 
 
 class EnvpoolSubject(AtariRolloutSubject):
@@ -304,13 +308,13 @@ class EnvpoolSubject(AtariRolloutSubject):
         columns = {name: sample_normal(total, seed=seed) for seed, name in enumerate(numbers)}
         columns["actions"] = rng.integers(4, size=total)
         if is_curious:
-            columns |= {"log_probs": np.full(total, -np.log(4), np.float32), "arrived": pictures[:, -1]}
+            columns |= {"log_probs": np.full(total, -np.log(4), np.float32), "next_frames": pictures[:, -1]}
             self.learner.set_normalisation(np.full((84, 84), 128.0), np.full((84, 84), 5000.0))
         self._predictor_mask = [rng.random(config.minibatch_size) < 0.25] if is_curious else []
         self._rate = config.learning_rate
-        self.learner.begin(self._rate, pictures, **columns)
+        self.learner.load_rollout(self._rate, pictures, **columns)
         if is_curious:
-            self.learner.describe(0)
+            self.learner.compute_target_features(0)
         self._orders = rng.permutation(total).reshape(config.num_minibatches, -1)
 
     def update(self, index: int) -> None:
@@ -386,7 +390,7 @@ class AtariReplaySubject(Subject):
 
     def checkpoint_state(self) -> dict[str, Any]:
         noise = {} if self._noise is None else {"noise": self._noise.array()}
-        weights, arrays = self.learner.arrays(), self.learner.moments()
+        weights, arrays = self.learner.arrays(), self.learner.optimizer_state()
         return {"weights": weights, "arrays": arrays, "count": self._adams[0][0].count, **noise}
 
 

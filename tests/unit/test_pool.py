@@ -63,7 +63,9 @@ def test_without_envpool_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_another_kind_of_environment_is_refused_with_what_fits_it() -> None:
-    with pytest.raises(BadInput, match=r"pqn_atari_envpool needs an Atari game; CartPole-v1 is not one. These fit: ppo"):
+    with pytest.raises(
+        BadInput, match=r"pqn_atari_envpool needs an Atari game; CartPole-v1 is not one. These fit: ppo"
+    ):
         check_envpool_env("pqn_atari_envpool", make_envpool_env("CartPole-v1"))
     with pytest.raises(UnknownName, match="No game 'Nothing-v5' in envpool"):
         make_envpool_env("Nothing-v5")

@@ -102,7 +102,7 @@ def test_settings_become_flags_that_the_script_has(place: Path) -> None:
         ({"algo_params": {"num_env": 2}}, r"algo_params\.num_env.*Did you mean 'num_envs'"),
         ({"algo_params": {"num_envs": 2.5}}, r"algo_params\.num_envs: expected a whole number"),
         ({"algo_params": {"seed": 4}}, r"algo_params\.seed is 4, but seed is 3"),
-        ({"algo_params": {"num_envs": None}}, "not none"),
+        ({"algo_params": {"num_envs": None}}, "not None"),
         ({"algo_params": {"kind": "c"}}, "one of a, b"),
         ({"algo_params": {"anneal": 1}}, "true or false"),
         ({"save_model": True}, r"extras\.save_model"),
@@ -118,7 +118,7 @@ def test_a_setting_that_does_not_fit_is_refused_with_its_path(place: Path, extra
 def test_what_is_not_there_is_named(place: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="Did you mean 'walk'"):
         build_script_job(parse_request(config(place, "cleanrl:wlak")))
-    with pytest.raises(BadInput, match="no folder"):
+    with pytest.raises(BadInput, match="is not a folder"):
         build_script_job(parse_request(config(tmp_path / "nowhere")))
     with pytest.raises(ConfigRefused, match="--cleanrl PATH"):
         build_script_job(parse_request({"algo": "cleanrl:walk"}))

@@ -172,8 +172,8 @@ def test_a_buffer_of_another_size_is_restored_where_it_was_not_yet_full() -> Non
     smaller = Replay(30, 2, FLOATS, (1, np.int64), 1).restore(*kept.checkpoint_state(1))
     kept.add(*life.step())
     wrapped = Replay(60, 2, FLOATS, (1, np.int64), 1).restore(*kept.checkpoint_state(1))
-    assert "another size" in str(smaller)
-    assert "another size" in str(wrapped)
+    assert "a different size" in str(smaller)
+    assert "a different size" in str(wrapped)
 
 
 @pytest.mark.parametrize("kind", ["rows", "frames"])
@@ -223,7 +223,9 @@ def test_samples_are_uniform_over_all_that_is_kept() -> None:
 def test_a_buffer_larger_than_the_free_memory_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "available_memory_bytes", lambda: 1_000_000_000)
     replay.check_memory("dqn_atari", 100_000, 706_000_000)
-    with pytest.raises(BadInput, match=r"needs? 7\.1 GB .* 1,000,000 transitions; 1\.0 GB .* buffer_size to 113,314"):
+    with pytest.raises(
+        BadInput, match=r"needs 7\.1 GB .* 1,000,000 transitions, but only 1\.0 GB .* buffer_size to 113,314"
+    ):
         replay.check_memory("dqn_atari", 1_000_000, 7_060_000_000)
     monkeypatch.undo()
     assert replay.available_memory_bytes() > 1_000_000

@@ -180,9 +180,9 @@ def test_remembering_is_torchs_own_lstm_where_nothing_is_forgotten() -> None:
     torch.testing.assert_close(outputs, expected)
     torch.testing.assert_close(after, torch.cat([hidden, cell]))
     # Where an episode begins, nothing from before counts.
-    keeps = torch.ones(STEPS, ENVS)
-    keeps[3, 1] = 0
-    outputs, _ = lstm_forward(weights, seen, state, keeps)
+    continue_mask = torch.ones(STEPS, ENVS)
+    continue_mask[3, 1] = 0
+    outputs, _ = lstm_forward(weights, seen, state, continue_mask)
     fresh, _ = lstm(seen[3:, 1:2])
     torch.testing.assert_close(outputs[3:, 1:2], fresh)
     torch.testing.assert_close(outputs[:, :1], expected[:, :1])
@@ -195,14 +195,14 @@ def test_updates_of_ppo_with_memory_move_the_weights_as_torchs_own_adam_does(com
     learner = RecurrentLearner(agent.parameters, (1, 84, 84), config, compute)
     optimizer = torch.optim.Adam(reference.parameters(), lr=1e-3, eps=1e-5)
     pictures, batch = some_pictures(total, 1), columns(total)
-    keeps = np.ones((STEPS, ENVS), np.float32)
-    keeps[2, 0] = keeps[4, 3] = 0
+    continue_mask = np.ones((STEPS, ENVS), np.float32)
+    continue_mask[2, 0] = continue_mask[4, 3] = 0
     learner.state.copy_(torch.randn(2, ENVS, UNITS))
     state = learner.state.clone()
     learner.begin_rollout()
-    learner.set_continue_mask(keeps[0])
+    learner.set_continue_mask(continue_mask[0])
     learner.act(pictures[:ENVS])  # what is remembered meanwhile must not matter
-    learner.load_rollout(1e-3, pictures, **batch, keeps=keeps.ravel())
+    learner.load_rollout(1e-3, pictures, **batch, continue_mask=continue_mask.ravel())
     for lanes in np.array([[2, 0], [1, 3]]):
         learner.update(lanes)
         rows = (np.arange(STEPS)[:, None] * ENVS + lanes).ravel()
@@ -210,7 +210,7 @@ def test_updates_of_ppo_with_memory_move_the_weights_as_torchs_own_adam_does(com
         seen = reference(torch.from_numpy(pictures[rows]).float()).view(STEPS, 2, -1)
         now, hidden = (state[:1, lanes], state[1:, lanes]), []
         for step in range(STEPS):
-            keep = torch.from_numpy(keeps[step, lanes])[None, :, None]
+            keep = torch.from_numpy(continue_mask[step, lanes])[None, :, None]
             output, now = reference.lstm(seen[step : step + 1], (now[0] * keep, now[1] * keep))
             hidden.append(output[0])
         flat = torch.cat(hidden)

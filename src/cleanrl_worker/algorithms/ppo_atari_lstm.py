@@ -194,7 +194,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
     outputs = np.zeros((steps + 1, envs, action_count + 1), np.float32)
     actions = np.zeros((steps, envs), np.int64)
     dones = np.zeros((steps, envs), np.bool_)
-    keeps = np.zeros((steps + 1, envs), np.float32)
+    continue_mask = np.zeros((steps + 1, envs), np.float32)
     """0 where a game begins: nothing is remembered from before."""
 
     if resume is None:
@@ -213,7 +213,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
         rng.bit_generator.state = resume.facts["rng"]
         if base.restore_environments(run, games, resume):
             learner.state.copy_(learner.state.new_tensor(resume.arrays["memory.state"]))
-            keeps[-1] = resume.arrays["memory.keeps"]
+            continue_mask[-1] = resume.arrays["memory.keeps"]
     games.observe(observations[-1])
     learning_rate = config.learning_rate
 
@@ -227,7 +227,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
                 **arrays,
                 **learner.optimizer_state(),
                 "memory.state": np.array(learner.state.cpu().numpy()),
-                "memory.keeps": np.array(keeps[-1]),
+                "memory.keeps": np.array(continue_mask[-1]),
             },
             "facts": {
                 "algorithm": NAME,
@@ -255,7 +255,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
             learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
 
         # Play.
-        observations[0], keeps[0] = observations[-1], keeps[-1]
+        observations[0], continue_mask[0] = observations[-1], continue_mask[-1]
         dones[...] = False
         cut: list[tuple[int, int, float]] = []
         learner.begin_rollout()
@@ -263,7 +263,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
         noise = base.sample_exponentials(rng, (steps, envs, action_count))
         np.log(noise, out=noise)
         for t in range(steps):
-            learner.set_continue_mask(keeps[t])
+            learner.set_continue_mask(continue_mask[t])
             outputs[t] = learner.act(observations[t])
             actions[t] = (outputs[t, :, :-1] - noise[t]).argmax(1)
             global_step += envs
@@ -276,7 +276,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
                     run.episode(
                         env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
                     )
-            keeps[t + 1] = ~dones[t]
+            continue_mask[t + 1] = ~dones[t]
             run.update(global_step)
             if run.stop_requested:
                 break
@@ -288,7 +288,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
         # Judge. Behind a game that was cut short there would have been more: the value of its last observation stands
         # for that, or the agent would learn that reaching the time limit is as bad as failing.
         values = outputs[:, :, -1]
-        values[-1] = learner.next_values(np.arange(envs), observations[-1], keeps[-1])
+        values[-1] = learner.next_values(np.arange(envs), observations[-1], continue_mask[-1])
         for t, env, value in cut:
             rewards[t, env] += config.gamma * value
         found = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
@@ -306,7 +306,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
             advantages=found.reshape(total),
             returns=returns.reshape(total),
             values=values[:-1].reshape(total),
-            keeps=keeps[:-1].reshape(total),
+            continue_mask=continue_mask[:-1].reshape(total),
         )
         if not _run_update_epochs(config, run, learner, rng, global_step):
             break
@@ -384,10 +384,10 @@ class LstmPolicy:
             )
         if self._state.shape[1] != len(observations):
             self._state = self._state.new_zeros(2, len(observations), self._state.shape[2])
-        keeps = torch.ones(len(observations))
+        continue_mask = torch.ones(len(observations))
         with torch.no_grad():
             seen = conv_features(self._weights, channels_last(torch.as_tensor(observations[:, -INPUT_FRAMES:])))
-            hidden, self._state = lstm_forward(self._weights, seen[None], self._state, keeps[None])
+            hidden, self._state = lstm_forward(self._weights, seen[None], self._state, continue_mask[None])
             scores = actor_critic_heads(self._weights, hidden[0])[:, :-1].numpy()
         if rngs:
             scores = scores + np.stack([rng.gumbel(size=scores.shape[1]) for rng in rngs])
