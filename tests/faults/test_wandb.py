@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.daemons import ended, running_daemon, scripted, wait_for
-from tests.helpers.keeper_runs import SLEEPER, KeptRun, until
+from tests.helpers.keeper_runs import SLEEPER, KeeperRun, until
 from tests.helpers.sidecar_runs import RUN_ID, environment, payload, recorded_run, said
 from tests.helpers.wandb_server import WandbServer, refusing_url
 
@@ -95,15 +95,15 @@ def test_an_upload_that_takes_too_long_is_ended_with_everything_it_started(folde
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[KeptRun]:
+def run(tmp_path: Path) -> Iterator[KeeperRun]:
     place = Workspace(tmp_path / "it's a workspace" / "var").runs / RUN_ID
-    kept = KeptRun(place)
+    kept = KeeperRun(place)
     write_json(kept.folder.config, payload({"algo": "x", "env_id": "y"}, "scripted", wandb={"enabled": True}))
     yield kept
     assert kept.close() == [], "processes were left running"
 
 
-def beside(run: KeptRun, url: str, home: Path, *options: str) -> dict[str, Any]:
+def beside(run: KeeperRun, url: str, home: Path, *options: str) -> dict[str, Any]:
     env = environment(url, home) | {key: run.launch([""])["env"][key] for key in ("RUN", "MOSAIC_TEST_MARK")}
     argv = [sys.executable, "-m", "mosaic.sidecar", "go", str(run.folder.path), "--after", "0", *options]
     return {"argv": argv, "cwd": str(run.folder.path), "env": env, "log_name": "sidecar"}
@@ -117,7 +117,7 @@ def line(seq, kind, **facts):
 line(1, 'hello', worker='w', version='1', pid=os.getpid())
 for seq in range(2, 2000):
     line(seq, 'metrics', series={'a': [[seq, time.time(), float(seq)]]})
-    say('step')
+    announce('step')
     time.sleep(0.05)
     if os.path.exists(os.path.join(RUN, 'enough')):
         line(seq + 1, 'finished', outcome='succeeded')
@@ -125,7 +125,7 @@ for seq in range(2, 2000):
 """
 
 
-def test_a_run_is_uploaded_while_it_goes_on_and_to_its_last_point(run: KeptRun, tmp_path: Path) -> None:
+def test_a_run_is_uploaded_while_it_goes_on_and_to_its_last_point(run: KeeperRun, tmp_path: Path) -> None:
     with WandbServer() as server:
         run.start(WRITES, sidecar=beside(run, server.url, tmp_path / "home"))
         sidecar = run.wait_event("sidecar_started")["process"]
@@ -146,7 +146,7 @@ def test_a_run_is_uploaded_while_it_goes_on_and_to_its_last_point(run: KeptRun, 
     assert said(run.folder)[-1]["kind"] == "wandb_synced"
 
 
-def test_a_sidecar_whose_keeper_and_worker_are_killed_finishes_and_ends_by_itself(run: KeptRun, tmp_path: Path) -> None:
+def test_a_sidecar_whose_keeper_and_worker_are_killed_finishes_by_itself(run: KeeperRun, tmp_path: Path) -> None:
     with refusing_url() as url:
         keeper = run.start(WRITES, sidecar=beside(run, url, tmp_path / "home"))
         sidecar, worker = (run.wait_event(f"{who}_started")["process"] for who in ("sidecar", "worker"))
@@ -166,7 +166,7 @@ def test_a_sidecar_whose_keeper_and_worker_are_killed_finishes_and_ends_by_itsel
     assert warnings == [expected], "once"
 
 
-def test_a_sidecar_beside_a_script_that_never_touches_wandb_leaves_nothing(run: KeptRun, tmp_path: Path) -> None:
+def test_a_sidecar_beside_a_script_that_never_touches_wandb_leaves_nothing(run: KeeperRun, tmp_path: Path) -> None:
     run.start(SLEEPER, sidecar=beside(run, "http://127.0.0.1:1", tmp_path / "home", "--upload-only"))
     sidecar = run.wait_event("sidecar_started")["process"]
     os.kill(int(run.wait_file("ready")), signal.SIGKILL)
@@ -200,7 +200,7 @@ def test_a_run_with_wandb_in_a_black_hole_ends_as_without_it_and_says_so_once(
             assert trainer.get(run_id)["outcome"] == "succeeded"
 
 
-def test_a_resumed_attempt_takes_over_from_the_sidecar_of_the_earlier_one(run: KeptRun, tmp_path: Path) -> None:
+def test_a_resumed_attempt_takes_over_from_the_sidecar_of_the_earlier_one(run: KeeperRun, tmp_path: Path) -> None:
     with WandbServer("hang") as server:
         first = beside(run, server.url, tmp_path / "home")
         first["env"]["WANDB_INIT_TIMEOUT"] = "4"

@@ -20,21 +20,21 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal, read_all
 from mosaic.keeper.launch_spec import keeper_command
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 _MARK = "MOSAIC_TEST_MARK"
 
 
-def until(is_so: Callable[[], Any], what: str) -> Any:
-    """Waits for something that will happen, as long as it needs within reason."""
-    end = time.monotonic() + PATIENCE_S
-    while not (found := is_so()):
-        assert time.monotonic() < end, f"never happened: {what}"
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until the condition holds and return its value; fail after TIMEOUT_S."""
+    end = time.monotonic() + TIMEOUT_S
+    while not (value := condition()):
+        assert time.monotonic() < end, f"timed out waiting for: {what}"
         time.sleep(0.01)
-    return found
+    return value
 
 
-class KeptRun:
-    """One run folder; every `start` is a further attempt in it."""
+class KeeperRun:
+    """A run folder in which every `start` is another attempt."""
 
     def __init__(self, path: Path) -> None:
         path.mkdir(parents=True)
@@ -51,12 +51,12 @@ class KeptRun:
             "log_name": "scripted",
             "limits": {"seconds": None, "memory_mb": None},
             "inbox_offset": 0,
-            "grace_s": {"stop": PATIENCE_S, "term": PATIENCE_S},
+            "grace_s": {"stop": TIMEOUT_S, "term": TIMEOUT_S},
             **changes,
         }
 
     def spawn(self) -> subprocess.Popen[bytes]:
-        """A keeper that still waits for its launch."""
+        """Start a keeper that waits for its launch spec."""
         with open(self.folder.path / "keeper.log", "ab") as log:
             keeper = subprocess.Popen(
                 keeper_command(), stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
@@ -66,16 +66,16 @@ class KeptRun:
 
     def start(self, code: str = "", argv: list[str] | None = None, **changes: Any) -> subprocess.Popen[bytes]:
         keeper = self.spawn()
-        give(keeper, self.launch(argv or python(code), **changes))
+        send_launch(keeper, self.launch(argv or python(code), **changes))
         return keeper
 
-    def tell(self, kind: str, **facts: Any) -> None:
+    def send(self, kind: str, **fields: Any) -> None:
         inbox = Journal(self.folder.inbox)
-        inbox.append(kind, **facts)
+        inbox.append(kind, **fields)
         inbox.close()
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Each is checked against its contract."""
+        """Return the keeper's events, each checked against its contract."""
         events = read_all(self.folder.keeper) if self.folder.keeper.exists() else []
         for event in events:
             EVENT_TYPES.get(event["kind"], Event).model_validate(event)
@@ -87,30 +87,30 @@ class KeptRun:
         return event
 
     def wait_file(self, name: str) -> str:
-        """A worker says by a file that it has come so far."""
+        """Wait for a file that the worker writes to report its progress."""
         path = self.folder.path / name
         text: str = until(lambda: path.exists() and path.read_text(), f"file {name}")
         return text
 
     def wait_end(self) -> dict[str, Any]:
-        """The `exited` event of the newest attempt, after its keeper has gone, silently."""
-        assert self.keepers[-1].wait(PATIENCE_S) == 0
+        """Return the last event of the newest attempt, after its keeper has exited without output."""
+        assert self.keepers[-1].wait(TIMEOUT_S) == 0
         assert (self.folder.path / "keeper.log").read_text() == ""
         return self.events()[-1]
 
     def members(self) -> list[int]:
-        """Whoever of this run still lives, found by environment, in whatever session it hides."""
-        found = []
+        """Return the living processes of this run in any session, identified by their environment."""
+        pids = []
         for process in psutil.process_iter():
             try:
                 if process.environ().get(_MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process.pid)
+                    pids.append(process.pid)
             except psutil.Error:
                 continue
-        return found
+        return pids
 
     def close(self) -> list[int]:
-        """Ends what a failed test left and returns it."""
+        """Kill what a failed test left running and return the pids."""
         left = self.members()
         for keeper in self.keepers:
             if keeper.poll() is None:
@@ -122,7 +122,7 @@ class KeptRun:
         return left
 
 
-def give(keeper: subprocess.Popen[bytes], launch: dict[str, Any]) -> None:
+def send_launch(keeper: subprocess.Popen[bytes], launch: dict[str, Any]) -> None:
     assert keeper.stdin is not None
     keeper.stdin.write(json.dumps(launch).encode())
     keeper.stdin.close()
@@ -130,39 +130,39 @@ def give(keeper: subprocess.Popen[bytes], launch: dict[str, Any]) -> None:
 
 def python(code: str) -> list[str]:
     prelude = "import os, signal, sys, time; RUN = os.environ['RUN']\n"
-    prelude += "def say(name):\n    with open(os.path.join(RUN, name), 'w') as f: f.write(str(os.getpid()))\n"
+    prelude += "def announce(name):\n    with open(os.path.join(RUN, name), 'w') as f: f.write(str(os.getpid()))\n"
     return [sys.executable, "-I", "-S", "-c", prelude + textwrap.dedent(code)]
 
 
 SLEEPER = """
-    say("ready")
+    announce("ready")
     time.sleep(600)
 """
 
-DEAF = """
+IGNORES_SIGNALS = """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    say("ready")
+    announce("ready")
     time.sleep(600)
 """
 
-OBEDIENT = """
-    say("ready")
+OBEYS_STOP = """
+    announce("ready")
     inbox = os.path.join(RUN, "inbox.jsonl")
     while not (os.path.exists(inbox) and '"stop"' in open(inbox).read()):
         time.sleep(0.02)
     sys.exit(0)
 """
 
-DAEMONISED = """
+DAEMONIZED = """
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            say("daemonised")
+            announce("daemonized")
             time.sleep(600)
         os._exit(0)
     os.wait()
-    while not os.path.exists(os.path.join(RUN, "daemonised")):
+    while not os.path.exists(os.path.join(RUN, "daemonized")):
         time.sleep(0.01)
 """

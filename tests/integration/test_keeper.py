@@ -11,7 +11,17 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.helpers.keeper_runs import DAEMONISED, DEAF, OBEDIENT, PATIENCE_S, SLEEPER, KeptRun, give, python, until
+from tests.helpers.keeper_runs import (
+    DAEMONIZED,
+    IGNORES_SIGNALS,
+    OBEYS_STOP,
+    SLEEPER,
+    TIMEOUT_S,
+    KeeperRun,
+    python,
+    send_launch,
+    until,
+)
 
 from mosaic.contracts.processes import is_alive
 from mosaic.keeper.launch_spec import keeper_command
@@ -20,13 +30,13 @@ SHORT = {"stop": 0.2, "term": 0.2}
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[KeptRun]:
-    kept = KeptRun(tmp_path / "it's a run")
-    yield kept
-    assert kept.close() == [], "processes were left running"
+def run(tmp_path: Path) -> Iterator[KeeperRun]:
+    keeper_run = KeeperRun(tmp_path / "it's a run")
+    yield keeper_run
+    assert keeper_run.close() == [], "processes were left running"
 
 
-def test_a_normal_end_is_written_down_with_everything_that_led_to_it(run: KeptRun) -> None:
+def test_a_normal_exit_is_recorded_with_its_details(run: KeeperRun) -> None:
     run.start("print('out'); print('a word', file=sys.stderr)")
     exited = run.wait_end()
     assert [event["kind"] for event in run.events()][:2] == ["keeper_started", "worker_started"]
@@ -37,27 +47,27 @@ def test_a_normal_end_is_written_down_with_everything_that_led_to_it(run: KeptRu
     assert run.folder.stdout_log("scripted").read_text() == "out\n"
 
 
-def test_an_exit_code_and_the_last_line_of_a_traceback_are_kept(run: KeptRun) -> None:
+def test_an_exit_code_and_the_last_line_of_a_traceback_are_recorded(run: KeeperRun) -> None:
     run.start("import atexit; atexit.register(lambda: os._exit(3)); raise ValueError('too large')")
     exited = run.wait_end()
     assert (exited["code"], exited["last_words"]) == (3, "ValueError: too large")
 
 
-def test_a_worker_that_is_killed_shows_its_signal(run: KeptRun) -> None:
+def test_a_worker_that_is_killed_shows_its_signal(run: KeeperRun) -> None:
     run.start(SLEEPER)
     os.kill(int(run.wait_file("ready")), signal.SIGKILL)
     exited = run.wait_end()
     assert (exited["code"], exited["signal"], exited["cause"]) == (None, signal.SIGKILL, None)
 
 
-def test_a_segmentation_fault_is_named(run: KeptRun) -> None:
+def test_a_segmentation_fault_is_the_last_words(run: KeeperRun) -> None:
     run.start("import ctypes, faulthandler; faulthandler.enable(); ctypes.string_at(0)")
     exited = run.wait_end()
     assert exited["signal"] == signal.SIGSEGV
     assert exited["last_words"] == "Fatal Python error: Segmentation fault"
 
 
-def test_the_worker_is_found_by_its_identity_in_a_session_of_its_own(run: KeptRun) -> None:
+def test_the_worker_is_identified_and_runs_in_its_own_session(run: KeeperRun) -> None:
     keeper = run.start(SLEEPER)
     pid = int(run.wait_file("ready"))
     process = run.wait_event("worker_started")["process"]
@@ -69,7 +79,7 @@ def test_the_worker_is_found_by_its_identity_in_a_session_of_its_own(run: KeptRu
     run.wait_end()
 
 
-def test_the_worker_sees_its_environment_an_empty_stdin_and_default_signals(run: KeptRun) -> None:
+def test_the_worker_sees_its_environment_an_empty_stdin_and_default_signals(run: KeeperRun) -> None:
     run.start("""
         assert sys.stdin.read() == ""
         assert os.getcwd() == RUN and set(os.environ) <= {"PATH", "RUN", "MOSAIC_TEST_MARK", "LC_CTYPE"}, os.environ
@@ -81,19 +91,19 @@ def test_the_worker_sees_its_environment_an_empty_stdin_and_default_signals(run:
     assert exited["code"] == 0, exited["last_words"]
 
 
-def test_a_stop_that_is_obeyed_needs_no_signal(run: KeptRun) -> None:
-    run.start(OBEDIENT)
+def test_a_stop_that_is_obeyed_needs_no_signal(run: KeeperRun) -> None:
+    run.start(OBEYS_STOP)
     run.wait_file("ready")
-    run.tell("stop")
+    run.send("stop")
     exited = run.wait_end()
     assert (exited["code"], exited["signal"], exited["cause"]) == (0, None, "stop")
     assert run.events("escalated") == []
 
 
-def test_a_stop_that_is_ignored_becomes_a_kill(run: KeptRun) -> None:
-    run.start(DEAF, grace_s=SHORT)
+def test_a_stop_that_is_ignored_becomes_a_kill(run: KeeperRun) -> None:
+    run.start(IGNORES_SIGNALS, grace_s=SHORT)
     run.wait_file("ready")
-    run.tell("stop")
+    run.send("stop")
     exited = run.wait_end()
     assert (exited["signal"], exited["cause"]) == (signal.SIGKILL, "stop")
     assert [(event["signal"], event["cause"]) for event in run.events("escalated")] == [
@@ -102,17 +112,17 @@ def test_a_stop_that_is_ignored_becomes_a_kill(run: KeptRun) -> None:
     ]
 
 
-def test_a_stop_wakes_a_worker_that_somebody_stopped_with_a_signal(run: KeptRun) -> None:
-    run.start(OBEDIENT)
+def test_a_stop_wakes_a_worker_that_was_stopped_by_a_signal(run: KeeperRun) -> None:
+    run.start(OBEYS_STOP)
     pid = int(run.wait_file("ready"))
     os.kill(pid, signal.SIGSTOP)
     until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "the worker is stopped")
-    run.tell("stop")
+    run.send("stop")
     assert run.wait_end()["code"] == 0
 
 
-def test_commands_of_an_earlier_attempt_are_not_obeyed_again(run: KeptRun) -> None:
-    run.tell("stop")
+def test_commands_for_an_earlier_attempt_are_not_obeyed_again(run: KeeperRun) -> None:
+    run.send("stop")
     offset = run.folder.inbox.stat().st_size
     run.start(SLEEPER, inbox_offset=offset, grace_s={"stop": 0.0, "term": 0.0})
     pid = int(run.wait_file("ready"))
@@ -121,23 +131,23 @@ def test_commands_of_an_earlier_attempt_are_not_obeyed_again(run: KeptRun) -> No
     assert run.wait_end()["cause"] is None
 
 
-def test_a_daemonised_grandchild_is_gone_after_a_normal_end(run: KeptRun) -> None:
-    run.start(DAEMONISED)
+def test_a_daemonized_grandchild_is_gone_after_a_normal_exit(run: KeeperRun) -> None:
+    run.start(DAEMONIZED)
     exited = run.wait_end()
     assert (exited["code"], exited["cause"]) == (0, None)
     assert run.members() == []
 
 
-def test_a_daemonised_grandchild_is_gone_after_a_stop(run: KeptRun) -> None:
-    run.start(DAEMONISED + "    time.sleep(600)\n", grace_s=SHORT)
-    grandchild = int(run.wait_file("daemonised"))
+def test_a_daemonized_grandchild_is_gone_after_a_stop(run: KeeperRun) -> None:
+    run.start(DAEMONIZED + "    time.sleep(600)\n", grace_s=SHORT)
+    grandchild = int(run.wait_file("daemonized"))
     assert os.getsid(grandchild) != os.getsid(run.wait_event("worker_started")["process"]["pid"])
-    run.tell("stop")
+    run.send("stop")
     assert run.wait_end()["cause"] == "stop"
     assert run.members() == []
 
 
-def test_children_that_are_started_while_the_tree_is_being_killed_end_too(run: KeptRun) -> None:
+def test_children_that_are_started_while_the_tree_is_being_killed_end_too(run: KeeperRun) -> None:
     run.start(
         """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -156,11 +166,11 @@ def test_children_that_are_started_while_the_tree_is_being_killed_end_too(run: K
     assert run.members() == []
 
 
-def test_the_time_limit_lets_the_worker_save_first(run: KeptRun) -> None:
+def test_the_time_limit_lets_the_worker_save_first(run: KeeperRun) -> None:
     run.start(
         """
         def save(number, frame):
-            say("checkpoint")
+            announce("checkpoint")
             sys.exit(0)
         signal.signal(signal.SIGTERM, save)
         time.sleep(600)
@@ -172,13 +182,13 @@ def test_the_time_limit_lets_the_worker_save_first(run: KeptRun) -> None:
     assert run.wait_file("checkpoint")
 
 
-def test_the_time_limit_kills_a_worker_that_does_not_listen(run: KeptRun) -> None:
-    run.start(DEAF, limits={"seconds": 0.5, "memory_mb": None}, grace_s=SHORT)
+def test_the_time_limit_kills_a_worker_that_ignores_signals(run: KeeperRun) -> None:
+    run.start(IGNORES_SIGNALS, limits={"seconds": 0.5, "memory_mb": None}, grace_s=SHORT)
     exited = run.wait_end()
     assert (exited["signal"], exited["cause"]) == (signal.SIGKILL, "time_limit")
 
 
-def test_the_memory_limit_kills_a_tree_whose_child_takes_too_much(run: KeptRun) -> None:
+def test_the_memory_limit_kills_a_tree_whose_child_takes_too_much(run: KeeperRun) -> None:
     run.start(
         """
         if os.fork() == 0:
@@ -196,7 +206,7 @@ def test_the_memory_limit_kills_a_tree_whose_child_takes_too_much(run: KeptRun) 
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs the kernel's exact figures")
-def test_pages_that_forked_children_share_do_not_count_many_times(run: KeptRun) -> None:
+def test_pages_that_forked_children_share_do_not_count_many_times(run: KeeperRun) -> None:
     run.start(
         """
         taken = b"x" * (60 << 20)
@@ -205,7 +215,7 @@ def test_pages_that_forked_children_share_do_not_count_many_times(run: KeptRun) 
             if not (pid := os.fork()):
                 time.sleep(600)
             children.append(pid)
-        say("ready")
+        announce("ready")
         time.sleep(2.5)
         for pid in children:
             os.kill(pid, signal.SIGKILL)
@@ -217,11 +227,11 @@ def test_pages_that_forked_children_share_do_not_count_many_times(run: KeptRun) 
     assert exited["peak_rss_mb"] > 150
 
 
-def test_a_pause_by_signal_stops_the_whole_tree_until_it_is_resumed(run: KeptRun) -> None:
+def test_a_pause_by_signal_stops_the_whole_tree_until_it_is_resumed(run: KeeperRun) -> None:
     run.start(
         """
         os.fork()
-        say(f"ready{os.getpid()}")
+        announce(f"ready{os.getpid()}")
         time.sleep(600)
         """
     )
@@ -230,29 +240,29 @@ def test_a_pause_by_signal_stops_the_whole_tree_until_it_is_resumed(run: KeptRun
     def are_stopped() -> bool:
         return all(psutil.Process(pid).status() == psutil.STATUS_STOPPED for pid in members)
 
-    run.tell("pause", by_signal=True)
+    run.send("pause", by_signal=True)
     until(are_stopped, "both are stopped")
     run.wait_event("paused_by_signal")
-    run.tell("resume", by_signal=True)
-    until(lambda: not are_stopped(), "they go on")
+    run.send("resume", by_signal=True)
+    until(lambda: not are_stopped(), "they continue")
     run.wait_event("resumed_by_signal")
-    run.tell("pause", by_signal=True)
+    run.send("pause", by_signal=True)
     until(are_stopped, "both are stopped again")
     os.kill(run.keepers[0].pid, signal.SIGTERM)
     assert run.wait_end()["cause"] == "keeper_terminated"
 
 
-def test_a_paused_run_outlives_its_time_limit(run: KeptRun) -> None:
-    run.tell("pause", by_signal=True)
+def test_a_paused_run_outlives_its_time_limit(run: KeeperRun) -> None:
+    run.send("pause", by_signal=True)
     run.start(SLEEPER, limits={"seconds": 0.4, "memory_mb": None}, grace_s=SHORT)
     run.wait_event("sample", count=2)
     assert run.events("escalated") == []
-    run.tell("resume", by_signal=True)
+    run.send("resume", by_signal=True)
     assert run.wait_end()["cause"] == "time_limit"
 
 
-def test_a_terminated_keeper_ends_its_tree_orderly(run: KeptRun) -> None:
-    keeper = run.start(DAEMONISED + "    say('ready'); time.sleep(600)\n")
+def test_a_terminated_keeper_ends_its_tree_cleanly(run: KeeperRun) -> None:
+    keeper = run.start(DAEMONIZED + "    announce('ready'); time.sleep(600)\n")
     run.wait_file("ready")
     for number in (signal.SIGHUP, signal.SIGINT):
         keeper.send_signal(number)
@@ -264,7 +274,7 @@ def test_a_terminated_keeper_ends_its_tree_orderly(run: KeptRun) -> None:
     assert run.members() == []
 
 
-def test_garbage_on_stdout_and_stderr_reaches_the_files_as_it_is(run: KeptRun) -> None:
+def test_garbage_on_stdout_and_stderr_reaches_the_files_unchanged(run: KeeperRun) -> None:
     run.start("""
         garbage = bytes(range(256)) * 400 + b"\\r10%\\r20%" + b"x" * (1 << 20)
         os.write(1, garbage)
@@ -278,7 +288,7 @@ def test_garbage_on_stdout_and_stderr_reaches_the_files_as_it_is(run: KeptRun) -
 
 
 @pytest.mark.parametrize(
-    ("argv", "changes", "said"),
+    ("argv", "changes", "message"),
     [
         (["no-such-program"], {}, "was not found: 'no-such-program'"),
         (["./keeper.log"], {}, "Permission denied for './keeper.log'"),
@@ -287,16 +297,16 @@ def test_garbage_on_stdout_and_stderr_reaches_the_files_as_it_is(run: KeptRun) -
     ],
 )
 def test_a_worker_that_cannot_start_is_reported_with_the_reason(
-    run: KeptRun, argv: list[str], changes: dict[str, Any], said: str
+    run: KeeperRun, argv: list[str], changes: dict[str, Any], message: str
 ) -> None:
     run.start(argv=argv, **changes)
     last = run.wait_end()
     assert last["kind"] == "worker_not_started"
-    assert said in last["reason"]
+    assert message in last["reason"]
     assert len(run.events()) == 2
 
 
-def test_a_second_attempt_goes_on_in_the_same_journal_and_has_its_own_last_words(run: KeptRun) -> None:
+def test_a_second_attempt_continues_the_journal_and_has_its_own_last_words(run: KeeperRun) -> None:
     run.start("sys.exit('the first words')")
     assert run.wait_end()["last_words"] == "the first words"
     run.start("pass")
@@ -305,7 +315,7 @@ def test_a_second_attempt_goes_on_in_the_same_journal_and_has_its_own_last_words
     assert len(run.events("worker_started")) == len(run.events("exited")) == 2
 
 
-def test_samples_tell_what_the_tree_uses(run: KeptRun) -> None:
+def test_samples_show_what_the_tree_uses(run: KeeperRun) -> None:
     run.start("""
         taken = b"x" * (40 << 20)
         if (child := os.fork()) == 0:
@@ -320,43 +330,43 @@ def test_samples_tell_what_the_tree_uses(run: KeptRun) -> None:
     run.wait_end()
 
 
-def test_events_that_found_the_disk_full_are_written_when_there_is_room(run: KeptRun) -> None:
+def test_events_that_did_not_fit_on_the_disk_are_written_when_there_is_room(run: KeeperRun) -> None:
     keeper = run.spawn()
-    # Nothing fits into a file of this keeper's until the limit is lifted.
+    # This keeper cannot write to any file until the limit is lifted.
     _, hard = resource.prlimit(keeper.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(keeper.pid, resource.RLIMIT_FSIZE, (0, hard))
-    # The worker inherits the limit and says nothing, so only its process shows that it was started.
-    give(keeper, run.launch(python("time.sleep(0.5)")))
-    until(run.members, "the worker lives")
-    until(lambda: run.members() == [], "the worker has ended")
+    # The worker inherits the limit and writes nothing, so only its process shows that it was started.
+    send_launch(keeper, run.launch(python("time.sleep(0.5)")))
+    until(run.members, "the worker is alive")
+    until(lambda: run.members() == [], "the worker has exited")
     assert run.events() == []
     resource.prlimit(keeper.pid, resource.RLIMIT_FSIZE, (hard, hard))
     assert run.wait_end()["code"] == 0
     assert [event["kind"] for event in run.events()] == ["keeper_started", "worker_started", "exited"]
 
 
-@pytest.mark.parametrize("told", [b"", b"{}", b"no json", json.dumps({"folder": "x"}).encode()])
-def test_a_malformed_launch_ends_in_one_sentence(told: bytes) -> None:
-    ended = subprocess.run(keeper_command(), input=told, capture_output=True, timeout=PATIENCE_S)
-    assert ended.returncode == 2
-    assert ended.stdout == b""
-    assert len(ended.stderr.splitlines()) == 1
-    assert ended.stderr.rstrip().endswith(b".")
+@pytest.mark.parametrize("data", [b"", b"{}", b"no json", json.dumps({"folder": "x"}).encode()])
+def test_a_malformed_launch_ends_in_one_sentence(data: bytes) -> None:
+    result = subprocess.run(keeper_command(), input=data, capture_output=True, timeout=TIMEOUT_S)
+    assert result.returncode == 2
+    assert result.stdout == b""
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.rstrip().endswith(b".")
 
 
-def test_a_run_folder_that_is_gone_starts_nothing(run: KeptRun) -> None:
-    keeper = run.start("say('ready')", folder=str(run.folder.path / "gone"))
-    assert keeper.wait(PATIENCE_S) == 1
+def test_nothing_is_started_in_a_missing_run_folder(run: KeeperRun) -> None:
+    keeper = run.start("announce('ready')", folder=str(run.folder.path / "gone"))
+    assert keeper.wait(TIMEOUT_S) == 1
     assert "could not be opened" in (run.folder.path / "keeper.log").read_text()
     assert not (run.folder.path / "ready").exists()
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
-def test_the_keeper_stays_under_20_mb(run: KeptRun) -> None:
+def test_the_keeper_stays_under_20_mb(run: KeeperRun) -> None:
     # NVIDIA's library alone takes as much again, so it is left out.
     launch = run.launch(python(SLEEPER), limits={"seconds": 60.0, "memory_mb": 500})
     keeper = run.spawn()
-    give(keeper, {**launch, "env": {**launch["env"], "CUDA_VISIBLE_DEVICES": ""}})
+    send_launch(keeper, {**launch, "env": {**launch["env"], "CUDA_VISIBLE_DEVICES": ""}})
     run.wait_event("sample")
     status = Path(f"/proc/{keeper.pid}/status").read_text()
     peak_kb = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))

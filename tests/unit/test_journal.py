@@ -11,36 +11,36 @@ from hypothesis import strategies as st
 from mosaic.journal import Follower, Journal, read_all
 
 
-def test_seq_goes_on_when_a_journal_is_opened_again(tmp_path: Path) -> None:
+def test_seq_continues_when_a_journal_is_opened_again(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     for _ in range(3):
         journal = Journal(path)
-        journal.append("one", fact=1)
+        journal.append("one", value=1)
         journal.append("two")
         journal.close()
     assert [event["seq"] for event in read_all(path)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_torn_last_line_is_passed_over_wherever_it_was_cut(tmp_path: Path) -> None:
-    whole = tmp_path / "whole.jsonl"
-    journal = Journal(whole)
+def test_a_truncated_last_line_is_skipped_wherever_it_was_cut(tmp_path: Path) -> None:
+    complete = tmp_path / "complete.jsonl"
+    journal = Journal(complete)
     for number in range(3):
-        journal.append("said", text="größer", number=number)
+        journal.append("note", text="größer", number=number)
     journal.close()
-    data = whole.read_bytes()
+    data = complete.read_bytes()
     for cut in range(data.rfind(b"\n", 0, -1) + 1, len(data)):
         path = tmp_path / f"{cut}.jsonl"
         path.write_bytes(data[:cut])
-        again = Journal(path)
-        assert again.seq in (2, 3)  # 3 where the line was whole but for its newline
-        again.append("after")
-        again.close()
+        reopened = Journal(path)
+        assert reopened.seq in (2, 3)  # 3 where only the newline was missing
+        reopened.append("after")
+        reopened.close()
         events = read_all(path)
         assert events[-1]["kind"] == "after"
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
 
 
-def test_an_unfinished_line_waits_until_it_is_whole(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_returned_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     line = json.dumps({"seq": 1, "at": 0.0, "kind": "x"}).encode() + b"\n"
     follower = Follower(path)
@@ -53,7 +53,7 @@ def test_an_unfinished_line_waits_until_it_is_whole(tmp_path: Path) -> None:
     assert follower.offset == 2 * len(line)
 
 
-def test_a_line_longer_than_what_is_read_at_once_arrives_whole(tmp_path: Path) -> None:
+def test_a_line_longer_than_the_read_limit_is_returned_complete(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(path)
     journal.append("long", text="x" * 5000)
@@ -68,7 +68,7 @@ def test_garbage_is_counted_and_never_raised(tmp_path_factory, lines: list[bytes
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
     path.write_bytes(b"".join(line.replace(b"\n", b" ") + b"\n" for line in lines))
     follower = Follower(path)
-    found = follower.read()
-    assert len(found) >= lines.count(b'{"seq":1,"at":0,"kind":"good"}')
-    assert len(found) + follower.malformed_count <= len(lines)
+    events = follower.read()
+    assert len(events) >= lines.count(b'{"seq":1,"at":0,"kind":"good"}')
+    assert len(events) + follower.malformed_count <= len(lines)
     assert follower.offset == path.stat().st_size

@@ -6,22 +6,22 @@ from mosaic.keeper.reports import ReportQueue
 
 
 class FlakyJournal:
-    """Refuses as long as its disk is full."""
+    """Raises while its disk is full."""
 
     def __init__(self) -> None:
         self.is_full = False
         self.kinds: list[str] = []
         self.times: list[float] = []
 
-    def append(self, kind: str, /, **facts: Any) -> int:
+    def append(self, kind: str, /, **fields: Any) -> int:
         if self.is_full:
             raise OSError(28, "No space left on device")
         self.kinds.append(kind)
-        self.times.append(facts["at"])
+        self.times.append(fields["at"])
         return len(self.kinds)
 
 
-def test_what_could_not_be_written_is_written_later_in_order_with_its_own_time() -> None:
+def test_events_that_could_not_be_written_are_written_later_in_order_with_their_own_time() -> None:
     journal = FlakyJournal()
     reports = ReportQueue(journal)
     journal.is_full = True
@@ -47,14 +47,14 @@ def test_samples_are_dropped_while_the_disk_is_full() -> None:
     assert journal.kinds == ["escalated", "sample"]
 
 
-def test_settling_waits_for_room_and_gives_up_in_the_end() -> None:
+def test_the_final_flush_waits_for_room_until_its_timeout() -> None:
     journal = FlakyJournal()
     reports = ReportQueue(journal)
     journal.is_full = True
     reports.report("exited")
-    naps: list[float] = []
-    assert not reports.flush_until(60.0, naps.append)
-    assert sum(naps) == 60.0
+    sleeps: list[float] = []
+    assert not reports.flush_until(60.0, sleeps.append)
+    assert sum(sleeps) == 60.0
 
     def make_room(_: float) -> None:
         journal.is_full = False

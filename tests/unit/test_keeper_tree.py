@@ -13,7 +13,7 @@ KEEPER = 100
 
 
 class FakeProc:
-    """A /proc folder with as many processes as are put in."""
+    """A /proc folder with the given processes."""
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
@@ -53,7 +53,7 @@ def pids(proc: FakeProc) -> list[int]:
     return [process.pid for process in descendants(proc.root, KEEPER)]
 
 
-def test_everybody_below_the_keeper_is_found_parents_first(proc: FakeProc) -> None:
+def test_all_descendants_of_the_keeper_are_returned_parents_first(proc: FakeProc) -> None:
     proc.put(1, 0)
     proc.put(KEEPER, 1)
     proc.put(300, 200)
@@ -61,21 +61,21 @@ def test_everybody_below_the_keeper_is_found_parents_first(proc: FakeProc) -> No
     proc.put(201, KEEPER)
     proc.put(50, 300)
     proc.put(400, 1)
-    found = pids(proc)
-    assert sorted(found) == [50, 200, 201, 300]
-    assert found.index(200) < found.index(300) < found.index(50)
+    order = pids(proc)
+    assert sorted(order) == [50, 200, 201, 300]
+    assert order.index(200) < order.index(300) < order.index(50)
 
 
 def test_the_kernels_list_of_children_is_used_where_it_exists(proc: FakeProc) -> None:
     proc.put(KEEPER, 1, children=[200])
     proc.put(200, KEEPER, children=[300, 301])
     proc.put(300, 200, children=[])
-    # 301 has vanished, and 302 would only be found by looking at everybody.
+    # 301 has vanished, and 302 would only be found by scanning all of /proc.
     proc.put(302, 200)
     assert pids(proc) == [200, 300]
 
 
-def test_a_name_with_spaces_and_parentheses_confuses_nobody(proc: FakeProc) -> None:
+def test_a_name_may_contain_spaces_and_parentheses(proc: FakeProc) -> None:
     proc.put(KEEPER, 1)
     proc.put(200, KEEPER, name="a) R 1 (b")
     assert pids(proc) == [200]
@@ -105,7 +105,7 @@ def test_memory_leaves_shared_pages_out_and_zombies_do_not_count(proc: FakeProc)
     assert reading.processes == 2
 
 
-def test_time_of_those_who_ended_is_not_lost(proc: FakeProc) -> None:
+def test_cpu_time_of_exited_processes_is_not_lost(proc: FakeProc) -> None:
     proc.put(KEEPER, 1, own_s=7, waited_s=5)
     proc.put(200, KEEPER, own_s=10, waited_s=3)
     proc.put(201, 200, own_s=1, state="Z")

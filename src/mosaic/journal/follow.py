@@ -1,4 +1,4 @@
-"""Reading a journal from a byte offset, while somebody else appends to it."""
+"""Reads a journal from a byte offset while another process appends to it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _CHUNK_BYTES = 1 << 20
 class Line(NamedTuple):
     body: dict[str, Any]
     end: int
-    """The byte offset behind it."""
+    """The byte offset after the line."""
 
 
 class Follower:
-    """Gives the complete lines behind `offset`. A line that is no event is counted and passed over."""
+    """Returns the complete lines after `offset`. A line that is not a valid event is counted and skipped."""
 
     def __init__(self, path: str | os.PathLike[str], offset: int = 0) -> None:
         self.path = path
         self.offset = offset
         self.malformed_count = 0
-        """Lines that were no JSON object with seq and kind."""
+        """Number of lines that were not a JSON object with `seq` and `kind`."""
 
     def read(self, limit_bytes: int = 8 * _CHUNK_BYTES) -> list[Line]:
-        """What is new, up to about `limit_bytes`; an unfinished last line waits for the next call."""
+        """Return new lines, up to about `limit_bytes`; an incomplete last line is left for the next call."""
         try:
             if os.stat(self.path).st_size <= self.offset:
                 return []
@@ -40,19 +40,19 @@ class Follower:
         except FileNotFoundError:
             return []
         lines = []
-        at = self.offset
+        end = self.offset
         for raw in data[: data.rfind(b"\n")].split(b"\n"):
-            at += len(raw) + 1
-            body = _event(raw)
+            end += len(raw) + 1
+            body = _parse_event(raw)
             if body is None:
                 self.malformed_count += 1 if raw else 0
             else:
-                lines.append(Line(body, at))
-        self.offset = at
+                lines.append(Line(body, end))
+        self.offset = end
         return lines
 
 
-def _event(raw: bytes) -> dict[str, Any] | None:
+def _parse_event(raw: bytes) -> dict[str, Any] | None:
     try:
         body = json.loads(raw)
     except ValueError:
@@ -63,7 +63,7 @@ def _event(raw: bytes) -> dict[str, Any] | None:
 
 
 def read_all(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return every event of a file that is no longer appended to."""
+    """Return every event of a file that is no longer written to."""
     follower = Follower(path)
     events: list[dict[str, Any]] = []
     while lines := follower.read():

@@ -1,4 +1,4 @@
-"""The one writer of a journal."""
+"""The writer of a journal; each file has exactly one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _TAIL_BYTES = 1 << 16
 
 
 class Journal:
-    """Appends `{"seq": n, "at": seconds, "kind": …}` lines; each is one write, so a crash tears at most the last.
+    """Appends `{"seq": n, "at": seconds, "kind": …}` lines; each is one write, so a crash truncates at most the last.
 
-    A file that exists is gone on with: `seq` continues, and a torn last line is closed off, not removed.
+    An existing file is continued: `seq` goes up from there, and a truncated last line is terminated, not removed.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -22,21 +22,21 @@ class Journal:
         self._lock = threading.Lock()
         self.seq = _last_seq(self._file)
 
-    def append(self, kind: str, /, **facts: Any) -> int:
-        """Writes one event and returns its seq."""
+    def append(self, kind: str, /, **fields: Any) -> int:
+        """Write one event and return its `seq`."""
         with self._lock:
             seq = self.seq + 1
-            line = json.dumps({"seq": seq, "at": time.time(), "kind": kind, **facts}, separators=(",", ":"))
+            line = json.dumps({"seq": seq, "at": time.time(), "kind": kind, **fields}, separators=(",", ":"))
             self._write(line.encode() + b"\n")
             self.seq = seq
             return seq
 
     def _write(self, data: bytes) -> None:
-        """Whole or not at all: what a full disk cut off is taken back, so that the next line stands alone."""
+        """Write all of `data` or nothing: a partial write on a full disk is undone, so the next line starts cleanly."""
         end = self._file.seek(0, os.SEEK_END)
         try:
             if self._file.write(data) != len(data):
-                raise OSError(f"{self._file.name}: the line could not be written whole. Is the disk full?")
+                raise OSError(f"{self._file.name}: the line could not be written completely. Is the disk full?")
         except OSError:
             self._file.truncate(end)
             raise
@@ -47,7 +47,7 @@ class Journal:
 
 
 def _last_seq(file: Any) -> int:
-    """Finds where the file stopped, looking further back while no line can be read."""
+    """Return the last `seq`, searching further back while no line can be parsed."""
     size = file.seek(0, os.SEEK_END)
     if size == 0:
         return 0

@@ -1,4 +1,4 @@
-"""Holds one run's processes: starts the worker, limits it, measures it, ends it, and writes down how it ended.
+"""Supervises one run's processes: starts the worker, enforces limits, samples usage, ends it and records the exit.
 
-Standard library only, and started by path (`launch.keeper_command`): it must be small, quick and hard to kill.
+Standard library only, and started by path (`launch_spec.keeper_command`): it must be small, fast and hard to kill.
 """

@@ -1,10 +1,10 @@
-"""`python -I -S …/mosaic/keeper/__main__.py`, with the launch as one JSON object on stdin."""
+"""`python -I -S …/mosaic/keeper/__main__.py`, with the launch spec as one JSON object on stdin."""
 
 import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # At the end: beside an installed `mosaic` lie other people's modules, which must not hide the standard library's.
+    # At the end: modules installed next to `mosaic` must not hide those of the standard library.
     sys.path.append(str(Path(__file__).resolve().parents[2]))
 
     from mosaic.keeper.keeper_loop import main

@@ -1,6 +1,6 @@
-"""Metrics from what a program prints, for programs that the probe cannot get into: `python -I`, or no Python at all.
+"""Parses metrics from stdout for programs that the probe cannot enter: `python -I`, or not Python at all.
 
-Only while nobody in the run writes a journal; whoever does knows better, and nothing may be counted twice.
+Only while no process of the run writes a journal: a journal is more precise, and nothing may be counted twice.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from mosaic.journal import Journal
 _POLL_S = 1.0
 _CHUNK_BYTES = 1 << 20
 _HANDSHAKE_BYTES = 600
-"""A journal that holds no more than the probe's handshake has told nothing yet."""
+"""A journal up to this size holds no more than the probe's handshake."""
 
 
 class ConsoleMetrics:
     def __init__(self, folder: RunFolder, log_name: str) -> None:
         self._folder = folder
         self._path = folder.stdout_log(log_name)
-        self._own = folder.path / "journal.console.jsonl"
+        self._console_journal = folder.path / "journal.console.jsonl"
         self._offset = self._size = _size(self._path)
         self._reader = ConsoleParser()
         self._journal: Journal | None = None
         self._episodes = 0
         self._next_poll_at = 0.0
-        self._is_over = False
+        self._is_disabled = False
 
     def poll(self, now: float) -> None:
-        """Takes in what was there a look ago: who writes a journal has had the time to do so."""
-        if now < self._next_poll_at or self._is_over:
+        """Reads up to the size seen by the previous poll, so that a process with a journal had time to write to it."""
+        if now < self._next_poll_at or self._is_disabled:
             return
         self._next_poll_at = now + _POLL_S
         until, self._size = self._size, _size(self._path)
@@ -46,10 +46,10 @@ class ConsoleMetrics:
             self._journal.close()
 
     def _read(self, until: int) -> None:
-        if self._is_over or until <= self._offset:
+        if self._is_disabled or until <= self._offset:
             return
-        if any(_size(path) > _HANDSHAKE_BYTES for path in self._folder.journals() if path != self._own):
-            self._is_over = True
+        if any(_size(path) > _HANDSHAKE_BYTES for path in self._folder.journals() if path != self._console_journal):
+            self._is_disabled = True
             return
         with suppress(OSError), open(self._path, "rb") as file:
             file.seek(self._offset)
@@ -72,7 +72,7 @@ class ConsoleMetrics:
         if not readings:
             return
         if self._journal is None:
-            self._journal = Journal(self._own)
+            self._journal = Journal(self._console_journal)
         if rows:
             self._journal.append("episodes", rows=rows)
         if series:

@@ -1,6 +1,6 @@
-"""What the GPUs do, asked of NVIDIA's management library without a package.
+"""Samples GPU usage through NVIDIA's management library, loaded with ctypes.
 
-A wedged driver does not answer, so a thread of its own asks; the loop takes the newest answer there is.
+A hung driver does not return, so a separate thread queries it; the keeper's loop uses the newest sample.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MB = 2**20
 
 
 def can_see_gpus(env: dict[str, str]) -> bool:
-    """A run that was given none is spared the library, which takes more memory than the rest of the keeper."""
+    """Return whether the run may use a GPU; if not, the library (larger than the keeper itself) is not loaded."""
     return env.get("CUDA_VISIBLE_DEVICES", "all").strip() not in ("", "-1")
 
 
@@ -24,7 +24,7 @@ class _Utilization(ctypes.Structure):
 
 
 class _Memory(ctypes.Structure):
-    """The second form, which does not count as used what the driver keeps for itself."""
+    """`nvmlMemory_v2_t`, which does not count memory reserved by the driver as used."""
 
     _fields_ = [
         ("version", ctypes.c_uint),
@@ -36,7 +36,7 @@ class _Memory(ctypes.Structure):
 
 
 class GpuMonitor:
-    """`newest` is replaced as a whole, and stays empty on a machine without an NVIDIA driver of the last years."""
+    """Replaces `newest` as a whole; it stays empty without a recent NVIDIA driver."""
 
     def __init__(self) -> None:
         self.newest: list[dict[str, float]] = []
@@ -44,7 +44,7 @@ class GpuMonitor:
     def start(self) -> None:
         try:
             library = ctypes.CDLL(_LIBRARY)
-            library.nvmlDeviceGetMemoryInfo_v2  # noqa: B018 - older drivers have no such function
+            library.nvmlDeviceGetMemoryInfo_v2  # noqa: B018 - missing in older drivers
         except (OSError, AttributeError):
             return
         threading.Thread(target=self._follow, args=(library,), name="gpus", daemon=True).start()
@@ -69,7 +69,7 @@ def _devices(library: ctypes.CDLL) -> list[ctypes.c_void_p]:
 
 
 def _read_device(library: ctypes.CDLL, device: ctypes.c_void_p) -> dict[str, float]:
-    """What a device does not tell stays 0."""
+    """Values that a device does not report stay 0."""
     utilization, memory = _Utilization(), _Memory(version=ctypes.sizeof(_Memory) | 2 << 24)
     library.nvmlDeviceGetUtilizationRates(device, ctypes.byref(utilization))
     library.nvmlDeviceGetMemoryInfo_v2(device, ctypes.byref(memory))

@@ -1,4 +1,4 @@
-"""The keeper's loop: reap, listen, decide, signal, measure, about ten times a second."""
+"""The keeper's loop: reap, read the inbox, decide, signal and sample, about ten times a second."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _MAXRSS_MB = 2**20 if sys.platform == "darwin" else 2**10
 
 
 class SignalWakeup:
-    """Sleeps until a signal arrives: a child has ended, or the keeper is told to end.
+    """Sleeps until a signal arrives: a child has exited, or the keeper is asked to terminate.
 
-    Handlers, not SIG_IGN: an ignored signal would stay ignored in the worker.
+    Handlers instead of SIG_IGN: the worker would inherit an ignored signal.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class SignalWakeup:
 
 
 class Keeper:
-    """One worker, from its start to the end of the last process it leaves."""
+    """Supervises one worker, from its start to the exit of the last process it started."""
 
     def __init__(self, launch: LaunchSpec, folder: RunFolder, reports: ReportQueue, wakeup: SignalWakeup) -> None:
         self._folder = folder
@@ -92,13 +92,13 @@ class Keeper:
 
     def run(self) -> None:
         """Returns when the whole tree is gone."""
-        fault = ""
+        last_error = ""
         while self._has_processes_left():
             try:
                 self._tick(time.monotonic())
-            except Exception:  # A worker without its keeper is the worse fault: say it once and go on.
-                if fault != (fault := traceback.format_exc()):
-                    _print_error(fault)
+            except Exception:  # A worker without its keeper would be worse: print the error once and continue.
+                if last_error != (last_error := traceback.format_exc()):
+                    _print_error(last_error)
             self._wakeup.sleep(_TICK_S)
         if self._console is not None:
             self._console.close()
@@ -137,7 +137,7 @@ class Keeper:
                 self._reports.report(order.event)
 
     def _has_processes_left(self) -> bool:
-        """Takes in everybody who has ended, adopted orphans too."""
+        """Reap every exited child, adopted orphans included; return whether any process is left."""
         while True:
             try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
@@ -150,7 +150,7 @@ class Keeper:
                 self._status = os.waitstatus_to_exitcode(status)
                 self._duration_s = now - self._started
                 self._peak_mb = max(self._peak_mb, usage.ru_maxrss / _MAXRSS_MB - self._main_shared_mb)
-                self._read_inbox(now)  # The worker may have obeyed a stop before we saw it.
+                self._read_inbox(now)  # The worker may have obeyed a stop that was not read here yet.
                 self._warden.on_main_exited(now)
 
     def _read(self, now: float) -> TreeUsage:
@@ -159,7 +159,7 @@ class Keeper:
         if self._status is None:
             self._main_shared_mb = read_memory(PROC, self._worker_pid).shared_mb or self._main_shared_mb
         self._peak_mb = max(self._peak_mb, reading.private_mb)
-        # The cheap figure counts what a fork shares once for each process, so the exact one has the last word.
+        # The cheap figure counts pages shared by a fork once per process, so the exact one decides.
         if self._warden.exceeds_memory(reading.private_mb):
             exact_mb = anonymous_memory_mb(PROC, os.getpid())
             if self._warden.exceeds_memory(exact_mb):
@@ -167,11 +167,11 @@ class Keeper:
         return reading
 
     def _sample(self, now: float, reading: TreeUsage) -> None:
-        used_s, passed_s = reading.cpu_s - self._sampled_cpu_s, now - self._sampled_at
+        cpu_s, elapsed_s = reading.cpu_s - self._sampled_cpu_s, now - self._sampled_at
         self._sampled_at, self._sampled_cpu_s = now, reading.cpu_s
         self._reports.report_if_possible(
             "sample",
-            cpu_percent=round(max(0.0, 100 * used_s / passed_s), 1),
+            cpu_percent=round(max(0.0, 100 * cpu_s / elapsed_s), 1),
             rss_mb=round(reading.private_mb, 1),
             processes=reading.processes,
             gpus=self._gpus.newest,
@@ -191,26 +191,26 @@ class Keeper:
 
 
 def main(data: bytes) -> int:
-    """0: the end is written down. 1: it could not be. 2: the launch was malformed."""
+    """Run the keeper. Exit code 0: the exit was recorded; 1: it could not be; 2: the launch spec was malformed."""
     try:
         launch = parse_launch(data)
     except LaunchMalformed as error:
         _print_error(str(error))
         return 2
-    alarm = SignalWakeup()
+    wakeup = SignalWakeup()
     folder = RunFolder(launch["folder"])
     try:
         reports = ReportQueue(Journal(folder.keeper))
     except OSError as error:
-        _print_error(f"The keeper's journal could not be opened, so nothing was started: {error}.")
+        _print_error(f"The keeper's journal could not be opened, so the worker was not started: {error}.")
         return 1
     reports.report("keeper_started", process=own_identity())
-    beside = SidecarLaunch(launch["sidecar"], folder) if "sidecar" in launch else None
+    sidecar = SidecarLaunch(launch["sidecar"], folder) if "sidecar" in launch else None
     become_subreaper()
     try:
-        keeper = Keeper(launch, folder, reports, alarm)
-        if beside is not None:
-            _report_sidecar(beside, reports)
+        keeper = Keeper(launch, folder, reports, wakeup)
+        if sidecar is not None:
+            _report_sidecar(sidecar, reports)
         keeper.run()
     except WorkerStartError as reason:
         reports.report("worker_not_started", reason=str(reason))
@@ -222,7 +222,7 @@ def main(data: bytes) -> int:
 
 
 def _report_sidecar(sidecar: SidecarLaunch, reports: ReportQueue) -> None:
-    """A run is as good without it."""
+    """Record whether the sidecar started; the run does not depend on it."""
     try:
         reports.report("sidecar_started", process=identify(sidecar.wait_for_pid()))
     except SidecarStartError as reason:
@@ -230,6 +230,6 @@ def _report_sidecar(sidecar: SidecarLaunch, reports: ReportQueue) -> None:
 
 
 def _print_error(text: str) -> None:
-    """Into a file, whose disk may be full too."""
+    """Print to stderr, which is a file whose disk may be full too."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)

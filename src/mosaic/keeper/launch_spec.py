@@ -1,4 +1,4 @@
-"""What the daemon tells a keeper, once, on its stdin."""
+"""The launch spec that the daemon writes to a keeper's stdin."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import Any, TypedDict, cast
 
 class Limits(TypedDict):
     seconds: float | None
-    """Running time; pauses do not count."""
+    """Running time, without pauses."""
     memory_mb: float | None
-    """Of the whole tree, shared pages left out."""
+    """Of the whole process tree, without shared pages."""
 
 
 class Grace(TypedDict):
     stop: float
-    """Seconds between asking the worker to end and the first signal to its whole tree."""
+    """Seconds between asking the worker to stop and the first signal to its whole tree."""
     term: float
     """Seconds between that SIGTERM and SIGKILL."""
 
 
-class _Always(TypedDict):
+class _RequiredKeys(TypedDict):
     folder: str
     """The run folder."""
     argv: list[str]
     cwd: str
     env: dict[str, str]
-    """The worker's whole environment; nothing is inherited."""
+    """The worker's complete environment; nothing is inherited."""
     log_name: str
     """`cleanrl` gives `logs/cleanrl.stdout.log` and `logs/cleanrl.stderr.log`."""
     limits: Limits
     inbox_offset: int
-    """Where this attempt begins in the inbox: what stands before it was meant for an earlier one."""
+    """Where this attempt starts in the inbox: earlier commands were meant for an earlier attempt."""
     grace_s: Grace
 
 
 class SidecarSpec(TypedDict):
-    """A program that goes along with the run, and is no part of it: nobody waits for it, counts it or limits it."""
+    """A program that runs alongside the run without being part of it: not waited for, not sampled, not limited."""
 
     argv: list[str]
     cwd: str
@@ -47,51 +47,51 @@ class SidecarSpec(TypedDict):
     """`sidecar` gives `logs/sidecar.log`."""
 
 
-class LaunchSpec(_Always, total=False):
+class LaunchSpec(_RequiredKeys, total=False):
     reads_console: bool
-    """Whether to look for metrics in what it prints, as long as nobody writes a journal."""
+    """Whether to parse metrics from stdout while no process of the run writes a journal."""
     sidecar: SidecarSpec
 
 
 class LaunchMalformed(ValueError):
-    """The launch is not what the daemon should have written."""
+    """The launch spec does not have the expected form."""
 
 
 def keeper_command() -> list[str]:
-    """The argv that starts a keeper, which then reads a launch from its stdin."""
+    """Return the argv that starts a keeper, which then reads a launch spec from its stdin."""
     return [sys.executable, "-I", "-S", str(Path(__file__).resolve().with_name("__main__.py"))]
 
 
 def parse_launch(data: bytes) -> LaunchSpec:
     try:
-        told = json.loads(data)
+        launch = json.loads(data)
     except ValueError as error:
-        raise LaunchMalformed(f"The launch is no JSON: {error}.") from None
-    _expect_keys(told, LaunchSpec, "The launch")
-    _expect_keys(told["limits"], Limits, "limits")
-    _expect_keys(told["grace_s"], Grace, "grace_s")
-    _expect(_is_text(told["folder"]) and told["folder"], "folder", "some text", told["folder"])
-    _expect_program(told, "")
-    if "sidecar" in told:
-        _expect_keys(told["sidecar"], SidecarSpec, "sidecar")
-        _expect_program(told["sidecar"], "sidecar.")
-    offset = told["inbox_offset"]
+        raise LaunchMalformed(f"The launch spec is not valid JSON: {error}.") from None
+    _expect_keys(launch, LaunchSpec, "The launch spec")
+    _expect_keys(launch["limits"], Limits, "limits")
+    _expect_keys(launch["grace_s"], Grace, "grace_s")
+    _expect(_is_text(launch["folder"]) and launch["folder"], "folder", "non-empty text", launch["folder"])
+    _expect_program(launch, "")
+    if "sidecar" in launch:
+        _expect_keys(launch["sidecar"], SidecarSpec, "sidecar")
+        _expect_program(launch["sidecar"], "sidecar.")
+    offset = launch["inbox_offset"]
     _expect(isinstance(offset, int) and offset >= 0, "inbox_offset", "a number of bytes", offset)
-    for name, limit in told["limits"].items():
+    for name, limit in launch["limits"].items():
         _expect(limit is None or (_is_number(limit) and limit > 0), f"limits.{name}", "a number above 0 or null", limit)
-    for name, grace in told["grace_s"].items():
+    for name, grace in launch["grace_s"].items():
         _expect(_is_number(grace) and grace >= 0, f"grace_s.{name}", "a number of seconds", grace)
-    return cast(LaunchSpec, told)
+    return cast(LaunchSpec, launch)
 
 
 def _expect_program(data: dict[str, Any], prefix: str) -> None:
     for key in ("cwd", "log_name"):
-        _expect(_is_text(data[key]) and data[key], prefix + key, "some text", data[key])
+        _expect(_is_text(data[key]) and data[key], prefix + key, "non-empty text", data[key])
     argv, env = data["argv"], data["env"]
-    _expect(isinstance(argv, list) and argv and all(map(_is_text, argv)), f"{prefix}argv", "a list of words", argv)
+    _expect(isinstance(argv, list) and argv and all(map(_is_text, argv)), f"{prefix}argv", "a list of strings", argv)
     is_env = isinstance(env, dict) and all(_is_text(value) for value in env.values())
     # The value is not shown: an environment holds secrets.
-    _expect(is_env, f"{prefix}env", "text by name", type(env).__name__)
+    _expect(is_env, f"{prefix}env", "an object of strings", type(env).__name__)
 
 
 def _expect_keys(data: Any, kind: type, what: str) -> None:
@@ -107,7 +107,7 @@ def _expect_keys(data: Any, kind: type, what: str) -> None:
 
 def _expect(is_valid: object, key: str, expected: str, given: object) -> None:
     if not is_valid:
-        raise LaunchMalformed(f"The launch's {key}: expected {expected}, got {str(given)[:80]!r}.")
+        raise LaunchMalformed(f"Launch spec, {key}: expected {expected}, got {str(given)[:80]!r}.")
 
 
 def _is_text(value: object) -> bool:

@@ -1,8 +1,8 @@
-"""Starting the sidecar: a program that goes along with the run and outlives it for a while, such as an upload.
+"""Starts the sidecar: a program that runs alongside the run and may outlive it, such as an upload.
 
-It must be nobody's in the run's tree: the keeper's limits, its samples, its signals and its end have nothing to do with
-it. So it is started by a process between, which ends at once, before the keeper adopts whoever loses its parent. The
-worker waits for that alone, a millisecond; whether the program could be started is asked when the worker runs.
+It must not belong to the run's process tree: the keeper's limits, samples, signals and exit do not apply to it. So an
+intermediate process forks it and exits at once, before the keeper becomes the subreaper. The worker waits only for
+that, a millisecond; whether the program could be started is checked when the worker runs.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ _MAX_ERROR_BYTES = 4000
 
 
 class SidecarStartError(Exception):
-    """There is none, and the message says why."""
+    """The sidecar could not be started; the message is the reason."""
 
 
 class SidecarLaunch:
-    """A sidecar that is on its way. To be made before `become_subreaper`, and before there is any thread."""
+    """A sidecar that is being started. Create it before `become_subreaper` and before any thread."""
 
     def __init__(self, sidecar: SidecarSpec, folder: RunFolder) -> None:
         pid_reader, pid_writer = os.pipe()
-        self._reader, writer = os.pipe()  # closed by a program that has begun
-        between = _try_fork()
-        if between == 0:
+        self._reader, writer = os.pipe()  # closed by a successful exec
+        intermediate_pid = _try_fork()
+        if intermediate_pid == 0:
             _spawn_and_exit(sidecar, folder, pid_writer, writer)
         os.close(writer)
         os.close(pid_writer)
         with open(pid_reader, "rb") as answer:
-            told = answer.read()
-        if between is not None:
-            os.waitpid(between, 0)
-        self._pid = int(told or 0)
+            pid = answer.read()
+        if intermediate_pid is not None:
+            os.waitpid(intermediate_pid, 0)
+        self._pid = int(pid or 0)
 
     def wait_for_pid(self) -> int:
-        """When it has begun."""
+        """Return the sidecar's pid once it runs."""
         with open(self._reader, "rb") as answer:
             problem = answer.read().decode(errors="replace")
         if problem or not self._pid:
-            raise SidecarStartError(f"The sidecar was not started: {problem or 'no process could be made'}.")
+            raise SidecarStartError(f"The sidecar was not started: {problem or 'no process could be created'}.")
         return self._pid
 
 
 def _try_fork() -> int | None:
-    """None where there is no room for a further process: the worker may still find some."""
+    """Fork, or return None at the process limit: the worker may still find room."""
     try:
         return os.fork()
     except OSError:
@@ -56,7 +56,7 @@ def _try_fork() -> int | None:
 
 
 def _spawn_and_exit(sidecar: SidecarSpec, folder: RunFolder, pid_writer: int, writer: int) -> NoReturn:
-    """In the process between. Nothing of the keeper's may run here or below, whatever is raised."""
+    """Run in the intermediate process. No code of the keeper may run here or below, whatever is raised."""
     try:
         pid = os.fork()
         if pid == 0:

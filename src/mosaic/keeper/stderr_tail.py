@@ -1,4 +1,4 @@
-"""The last words of a worker: the line of its stderr that says why it ended."""
+"""Extracts a worker's last words: the line of its stderr that explains its exit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FATAL = "Fatal Python error: "
 
 
 def extract_last_words(tail: bytes) -> str | None:
-    """A crash of the interpreter is named in the first line of its dump; everything else in the last line."""
+    """Return the first line of an interpreter's crash dump, otherwise the last line."""
     text = _ESCAPE.sub("", tail.decode(errors="replace"))
     lines = [cleaned for line in _LINE_END.split(text) if _has_content(cleaned := _clean(line))]
     fatal = [line for line in lines if line.startswith(_FATAL)]
@@ -21,7 +21,7 @@ def extract_last_words(tail: bytes) -> str | None:
 
 
 def read_last_words(path: str | os.PathLike[str], begin: int) -> str | None:
-    """Looks at what was written behind byte `begin` only."""
+    """Return the last words written after byte `begin`."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)

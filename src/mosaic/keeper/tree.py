@@ -1,7 +1,7 @@
-"""Who belongs to a process tree and what it uses, read from a /proc folder.
+"""Reads the members and the usage of a process tree from /proc.
 
-The keeper is the subreaper: whoever loses its parent becomes the keeper's child, so the keeper's descendants are
-everybody. Anything may vanish between two reads; what has vanished is left out.
+The keeper is the subreaper: orphans become its children, so its descendants are the whole tree. A process may vanish
+between two reads and is then left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Process(NamedTuple):
     is_zombie: bool
     own_ticks: int
     waited_ticks: int
-    """Of its children that have ended and were waited for."""
+    """Used by its children that have exited and were waited for."""
 
 
 class Memory(NamedTuple):
@@ -31,10 +31,10 @@ class Memory(NamedTuple):
 
 
 class TreeUsage(NamedTuple):
-    """A whole tree at one moment."""
+    """The usage of a whole tree at one moment."""
 
     cpu_s: float
-    """All that it has used so far, by those who have ended too."""
+    """Total so far, exited processes included."""
     private_mb: float
     processes: int
 
@@ -42,7 +42,7 @@ class TreeUsage(NamedTuple):
 def read_process(proc: str, pid: int) -> Process | None:
     try:
         with open(f"{proc}/{pid}/stat", "rb", buffering=0) as file:
-            # The name stands in parentheses and may hold spaces and parentheses itself.
+            # The name is in parentheses and may contain spaces and parentheses itself.
             fields = file.read().rpartition(b")")[2].split()
         user, system, waited_user, waited_system = map(int, fields[11:15])
         return Process(pid, int(fields[1]), fields[0] in b"ZX", user + system, waited_user + waited_system)
@@ -51,21 +51,21 @@ def read_process(proc: str, pid: int) -> Process | None:
 
 
 def descendants(proc: str, root: int) -> list[Process]:
-    """Parents before children, zombies included, `root` left out."""
+    """Return parents before children, zombies included, without `root` itself."""
     if not os.path.exists(f"{proc}/{root}/task/{root}/children"):
         return _descendants_by_parent(proc, root)
-    found: list[Process] = []
-    waiting = [root]
-    for pid in waiting:
+    processes: list[Process] = []
+    pids = [root]
+    for pid in pids:
         for child in (read_process(proc, number) for number in _listed_children(proc, pid)):
-            if child is not None and child.pid not in waiting:
-                found.append(child)
-                waiting.append(child.pid)
-    return found
+            if child is not None and child.pid not in pids:
+                processes.append(child)
+                pids.append(child.pid)
+    return processes
 
 
 def _listed_children(proc: str, pid: int) -> list[int]:
-    """As the kernel lists them: far cheaper than looking at everybody, but not built into every kernel."""
+    """Return the children listed by the kernel: far cheaper than scanning /proc, but not built into every kernel."""
     children: list[int] = []
     try:
         for thread in os.listdir(f"{proc}/{pid}/task"):
@@ -78,17 +78,17 @@ def _listed_children(proc: str, pid: int) -> list[int]:
 
 def _descendants_by_parent(proc: str, root: int) -> list[Process]:
     try:
-        numbers = [int(name) for name in os.listdir(proc) if name.isdigit()]
+        pids = [int(name) for name in os.listdir(proc) if name.isdigit()]
     except OSError:
         return []
     by_parent: dict[int, list[Process]] = defaultdict(list)
-    for process in (read_process(proc, number) for number in numbers):
+    for process in (read_process(proc, pid) for pid in pids):
         if process is not None and process.pid != root:
             by_parent[process.parent].append(process)
-    found = by_parent.pop(root, [])
-    for process in found:
-        found.extend(by_parent.pop(process.pid, []))
-    return found
+    processes = by_parent.pop(root, [])
+    for process in processes:
+        processes.extend(by_parent.pop(process.pid, []))
+    return processes
 
 
 def read_memory(proc: str, pid: int) -> Memory:
@@ -101,7 +101,7 @@ def read_memory(proc: str, pid: int) -> Memory:
 
 
 def read_tree(proc: str, keeper: int) -> TreeUsage:
-    """Time moves from a child to whoever waits for it, so the sum with the keeper's own waits never loses any."""
+    """Sum the usage. CPU time moves from a child to the parent that waits for it, so the keeper's waits count too."""
     tree = descendants(proc, keeper)
     itself = read_process(proc, keeper)
     ticks = sum(process.own_ticks + process.waited_ticks for process in tree) + (itself.waited_ticks if itself else 0)
@@ -111,7 +111,7 @@ def read_tree(proc: str, keeper: int) -> TreeUsage:
 
 
 def anonymous_memory_mb(proc: str, keeper: int) -> float:
-    """The tree's own memory with pages that a fork shares counted once: exact, and too slow to ask all the time."""
+    """Return the tree's private memory, counting pages shared by a fork once: exact, but too slow for every sample."""
     return sum(_anonymous_mb(proc, process.pid) for process in descendants(proc, keeper) if not process.is_zombie)
 
 

@@ -1,13 +1,13 @@
-"""Which signal is due: a machine without I/O. Happenings and the clock go in, orders come out.
+"""Decides which signals to send: a state machine without I/O. Events and the clock go in, orders come out.
 
-| what happens | at once | after grace stop | after grace term |
+| event | immediately | after grace stop | after grace term |
 |---|---|---|---|
 | a stop in the inbox | the worker reads it itself | SIGTERM to the tree | SIGKILL to the tree |
-| running time passed, SIGTERM to the keeper | SIGTERM to the worker's main process | SIGKILL to the tree | |
-| memory passed | SIGKILL to the tree | | |
-| the main process has ended | SIGTERM to who is left, SIGKILL 2 s later | | |
+| time limit exceeded, or SIGTERM to the keeper | SIGTERM to the worker's main process | SIGKILL to the tree | |
+| memory limit exceeded | SIGKILL to the tree | | |
+| the main process has exited | SIGTERM to the remaining processes, SIGKILL 2 s later | | |
 
-SIGKILL is ordered again at every look until the tree is gone. The first cause stands.
+SIGKILL is repeated at every tick until the tree is gone. The first cause is the one reported.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _LATER_AFTER_S = 600.0
 class Order(NamedTuple):
     signal: Signals
     is_for_tree: bool
-    """Otherwise for the main process only."""
+    """Otherwise to the main process only."""
     event: str | None = None
-    """What to write down when it was sent."""
+    """The event to record when it has been sent."""
 
 
 def next_sample_s(running_s: float) -> float:
-    """How long until the next sample: dense while somebody is likely to watch, sparse in a long run."""
+    """Return the interval to the next sample: short at first, long in a long run."""
     return SAMPLE_S if running_s < _LATER_AFTER_S else SAMPLE_LATER_S
 
 
 class Warden:
-    """Times are seconds of one monotonic clock."""
+    """Escalates from a request to SIGKILL. Times are seconds of one monotonic clock."""
 
     def __init__(self, limits: Limits, grace_s: Grace, started: float) -> None:
         self.cause: str | None = None
-        """Why the worker is being ended, as in the `exited` event."""
+        """Why the worker is being stopped, as in the `exited` event."""
         self.limit: float | None = None
-        """The limit that was passed."""
+        """The limit that was exceeded."""
         self._limits = limits
         self._grace_s = grace_s
         self._started = started
@@ -60,7 +60,7 @@ class Warden:
         self._has_sent_kill = False
 
     def handle_command(self, kind: str, by_signal: bool, now: float) -> list[Order]:
-        """A line of the inbox."""
+        """Handle a command from the inbox."""
         if self._is_ending:
             return []
         if kind == STOP:
@@ -76,7 +76,7 @@ class Warden:
         return []
 
     def terminate(self, now: float) -> list[Order]:
-        """The keeper itself was told to end."""
+        """Handle a SIGTERM to the keeper itself."""
         return [] if self._is_ending else self._terminate_main("keeper_terminated", now)
 
     def exceeds_memory(self, private_mb: float) -> bool:
@@ -84,7 +84,7 @@ class Warden:
         return limit_mb is not None and private_mb > limit_mb and not self._has_main_ended
 
     def kill_for_memory(self, now: float) -> list[Order]:
-        """A tree that is already being ended has no time left either."""
+        """Kill the tree at once, even if it is already shutting down."""
         if self.cause is None:
             self.cause, self.limit = "memory_limit", self._limits["memory_mb"]
         self._kill_at = now
@@ -97,15 +97,15 @@ class Warden:
         self._kill_at = min(self._kill_at, now + LEFTOVER_GRACE_S)
 
     def due_orders(self, now: float) -> list[Order]:
-        """What the clock says. To be asked again and again while anybody is left."""
+        """Return the orders that are due now. Call it at every tick while any process is left."""
         seconds = self._limits["seconds"]
         if not self._is_ending and seconds is not None and self._running_s(now) >= seconds:
             self.limit = seconds
             return self._terminate_main("time_limit", now)
         if now >= self._kill_at:
-            is_news = not self._has_sent_kill and not self._has_main_ended
+            is_escalation = not self._has_sent_kill and not self._has_main_ended
             self._has_sent_kill = True
-            return [Order(SIGKILL, True, "escalated" if is_news else None)]
+            return [Order(SIGKILL, True, "escalated" if is_escalation else None)]
         if now >= self._term_at:
             self._term_at = inf
             self._has_sent_term = True
@@ -121,7 +121,7 @@ class Warden:
         return now - self._started - self._paused_s - pause_s
 
     def _terminate_main(self, cause: str, now: float) -> list[Order]:
-        """The main process only: a worker whose children die under it cannot save its checkpoint."""
+        """Signal the main process only: a worker whose children are killed cannot save its checkpoint."""
         orders = self._begin_shutdown(cause, kill_at=now + self._grace_s["stop"])
         return [*orders, Order(SIGTERM, False, "escalated")]
 
@@ -129,5 +129,5 @@ class Warden:
         self.cause = cause
         self._term_at = term_at
         self._kill_at = min(kill_at, term_at + self._grace_s["term"])
-        # Whoever is stopped, by us or by others, could not obey.
+        # A stopped process, whoever stopped it, could not react.
         return [Order(SIGCONT, True)]

@@ -1,4 +1,4 @@
-"""Starting the worker, and sending signals to it and to everybody it started."""
+"""Starts the worker and sends signals to it and to every process it started."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _PASSES = 16
 
 
 class WorkerStartError(Exception):
-    """There is no worker, and the message says why."""
+    """The worker could not be started; the message is the reason."""
 
 
 def become_subreaper() -> None:
-    """Whoever loses its parent below us becomes our child, whatever session it is in."""
+    """Make orphans among our descendants our children, whatever session they are in."""
     if _HAS_PROC:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def start_worker(launch: LaunchSpec, folder: RunFolder) -> tuple[int, int]:
-    """Returns its pid and the size that its stderr log had before."""
+    """Start the worker; return its pid and the size that its stderr log had before."""
     program, cwd = launch["argv"][0], launch["cwd"]
     try:
         folder.logs.mkdir(parents=True, exist_ok=True)
@@ -49,18 +49,18 @@ def start_worker(launch: LaunchSpec, folder: RunFolder) -> tuple[int, int]:
             )
     except (OSError, ValueError) as error:
         raise WorkerStartError(_reason(error, program, cwd)) from None
-    # The loop waits for everybody at once and would take its status away: Popen is told not to look for it.
+    # The loop waits for all children at once and takes the exit status, so Popen must not wait for it.
     process.returncode = 0
     return process.pid, begin
 
 
 def _reason(error: OSError | ValueError, program: str, cwd: str) -> str:
     if not os.path.isdir(cwd):
-        return f"The folder in which the worker should start does not exist: {cwd!r}."
+        return f"The worker's working directory does not exist: {cwd!r}."
     if isinstance(error, FileNotFoundError) and error.filename == program:
         return f"The worker's program was not found: {program!r}. Is its package installed?"
     if isinstance(error, PermissionError):
-        return f"Permission denied for {error.filename!r}: the worker's program and folders must be open to this user."
+        return f"Permission denied for {error.filename!r}: this user needs access to the worker's program and folders."
     return f"The worker could not be started: {error}."
 
 
@@ -70,25 +70,25 @@ def signal_process(pid: int, number: signal.Signals) -> None:
 
 
 def signal_tree(main: int, number: signal.Signals) -> None:
-    """Everybody below the keeper; where that cannot be known, the worker's process group."""
+    """Signal every descendant of the keeper; without /proc, the worker's process group."""
     if not _HAS_PROC:
         with suppress(OSError):
             os.killpg(main, number)
         return
-    # While some are being stopped others may still fork. A SIGTERM goes out once: what starts after it cleans up.
+    # While some are being stopped, others may still fork. SIGTERM is sent once: a process started later may be cleanup.
     passes = _PASSES if number in (signal.SIGKILL, signal.SIGSTOP) else 1
-    reached: set[int] = set()
+    signaled: set[int] = set()
     for _ in range(passes):
-        fresh = [process.pid for process in descendants(PROC, os.getpid()) if process.pid not in reached]
-        if not fresh:
+        new_pids = [process.pid for process in descendants(PROC, os.getpid()) if process.pid not in signaled]
+        if not new_pids:
             return
-        for pid in fresh:
+        for pid in new_pids:
             signal_process(pid, number)
-        reached.update(fresh)
+        signaled.update(new_pids)
 
 
 def is_process_group_alive(main: int) -> bool:
-    """Only for systems where orphans are not ours to wait for."""
+    """Return whether the worker's group is alive, on systems where orphans are not our children."""
     if _HAS_PROC:
         return False
     try:

@@ -8,7 +8,7 @@ import pytest
 
 from mosaic.keeper.launch_spec import LaunchMalformed, keeper_command, parse_launch
 
-GOOD: dict[str, Any] = {
+VALID: dict[str, Any] = {
     "folder": "/runs/it's one",
     "argv": ["python", "-m", "worker"],
     "cwd": "/",
@@ -21,15 +21,15 @@ GOOD: dict[str, Any] = {
 
 
 def parse(**changes: Any) -> Any:
-    return parse_launch(json.dumps({**GOOD, **changes}).encode())
+    return parse_launch(json.dumps({**VALID, **changes}).encode())
 
 
-def test_a_good_launch_is_taken_as_it_is() -> None:
-    assert parse() == GOOD
+def test_a_valid_launch_spec_is_returned_unchanged() -> None:
+    assert parse() == VALID
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"argv": []}, "argv"),
         ({"argv": ["a", 3]}, "argv"),
@@ -43,24 +43,24 @@ def test_a_good_launch_is_taken_as_it_is() -> None:
         ({"grace_s": {"stop": True, "term": 1}}, "grace_s.stop"),
         ({"grace_s": None}, "grace_s"),
         ({"inbox_offset": "0"}, "inbox_offset"),
-        ({"colour": "red"}, "colour"),
+        ({"color": "red"}, "color"),
     ],
 )
-def test_a_malformed_launch_is_refused_naming_the_key(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(LaunchMalformed, match=said):
+def test_a_malformed_launch_spec_is_rejected_naming_the_key(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(LaunchMalformed, match=message):
         parse(**changes)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff\xfe", b"{}"])
-def test_what_is_no_launch_at_all_is_refused(data: bytes) -> None:
+def test_data_that_is_not_a_launch_spec_is_rejected(data: bytes) -> None:
     with pytest.raises(LaunchMalformed):
         parse_launch(data)
 
 
-def test_a_refusal_shows_nothing_of_the_environment() -> None:
-    with pytest.raises(LaunchMalformed) as refused:
+def test_the_error_shows_nothing_of_the_environment() -> None:
+    with pytest.raises(LaunchMalformed) as raised:
         parse(env=["KEY=sesame"])
-    assert "sesame" not in str(refused.value)
+    assert "sesame" not in str(raised.value)
 
 
 def test_the_command_names_a_file_that_exists() -> None:

@@ -42,7 +42,7 @@ Extension modules: numpy.core (total: 1)
         (b"x" * 1000, "x" * 300),
     ],
 )
-def test_the_last_line_that_says_something_is_found(written: bytes, words: str | None) -> None:
+def test_the_last_line_with_content_is_extracted(written: bytes, words: str | None) -> None:
     assert extract_last_words(written) == words
 
 
@@ -56,5 +56,5 @@ def test_only_what_this_attempt_wrote_counts(tmp_path: Path) -> None:
     assert read_last_words(log, begin) == "the second's"
 
 
-def test_a_log_that_is_gone_has_no_words(tmp_path: Path) -> None:
+def test_a_missing_log_has_no_last_words(tmp_path: Path) -> None:
     assert read_last_words(tmp_path / "none.log", 0) is None
