@@ -40,8 +40,8 @@ def source(state: str, reason: str = "") -> LaneSource:
         ({"stage": "running"}, None, source("connected"), 0, ("connected", "shared memory")),
         ({"stage": "running"}, None, source("connected"), STALE_AFTER_S, ("waiting", WAITING_FOR_FRAME)),
         ({"stage": "running"}, None, source("waiting", "no frame has come"), 0, ("waiting", "no frame has come")),
-        ({"stage": "running"}, None, source("unavailable", "this environment has no picture"), 0,
-         ("unavailable", "this environment has no picture")),
+        ({"stage": "running"}, None, source("unavailable", "this environment cannot be rendered"), 0,
+         ("unavailable", "this environment cannot be rendered")),
         ({"stage": "paused"}, None, source("connected"), 0, ("waiting", "the run is paused")),
         ({"stage": "finished", "outcome": "succeeded"}, None, source("connected"), 0,
          ("unavailable", "the run has ended (succeeded)")),
@@ -142,10 +142,10 @@ def test_a_change_of_state_is_told_once(viewed: Viewed) -> None:
     viewed.look_until(lambda: viewed.lanes.status.state == "connected", "the frames again")
     viewed.lanes._update_status()
     assert viewed.told("fastlane_connected") == ["1 environment by shared memory"]
-    hand.lanes[0].mark_unavailable("this environment has no picture")
+    hand.lanes[0].mark_unavailable("this environment cannot be rendered")
     viewed.look_until(lambda: viewed.told("fastlane_unavailable"), "the event")
-    assert viewed.told("fastlane_unavailable") == ["this environment has no picture"]
-    assert viewed.lanes.status == ("unavailable", "this environment has no picture")
+    assert viewed.told("fastlane_unavailable") == ["this environment cannot be rendered"]
+    assert viewed.lanes.status == ("unavailable", "this environment cannot be rendered")
 
 
 def test_a_file_that_is_no_lane_is_counted_told_and_not_shown(viewed: Viewed) -> None:

@@ -208,10 +208,10 @@ def test_torn_and_invalid_frames_are_counted_in_the_tooltip(shown: Shown) -> Non
 
 def test_a_run_without_a_picture_says_why(shown: Shown) -> None:
     for lane in shown.hand.lanes:
-        lane.mark_unavailable("this environment has no picture")
+        lane.mark_unavailable("this environment cannot be rendered")
     pump(lambda: shown.state.startswith("unavailable"), "the reason")
-    assert shown.state == "unavailable: this environment has no picture"
-    assert shown.tab.frames.grid.message == "This environment has no picture."
+    assert shown.state == "unavailable: this environment cannot be rendered"
+    assert shown.tab.frames.grid.message == "This environment cannot be rendered."
     assert not find(shown.tab, "fastlane.record").isEnabled()
     assert not find(shown.tab, "fastlane.snapshot").isEnabled()
 

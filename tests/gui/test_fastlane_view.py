@@ -162,8 +162,8 @@ def test_the_line_stands_below_a_picture_that_fits_and_over_one_that_is_zoomed(g
 
 
 def test_without_a_picture_there_is_a_sentence(grid: FrameGrid) -> None:
-    grid.show_message("This environment has no picture.")
-    assert grid.message == "This environment has no picture."
+    grid.show_message("This environment cannot be rendered.")
+    assert grid.message == "This environment cannot be rendered."
     grid.show_cells([cell(0, plain(RED))])
     assert grid.message == ""
 

@@ -1,7 +1,7 @@
-"""A process that publishes solid colours as fast as it can: `lane_writer.py FOLDER LANES SIDE [SECONDS [RATE_HZ]]`.
+"""A process that publishes solid colors as fast as it can: `lane_writer.py FOLDER LANES SIDE [SECONDS [RATE_HZ]]`.
 
-Every byte of a frame is its number, modulo 251. It says `ready` once its lanes are there, and in the end how often it
-published. Needs nothing but `mosaic.fastlane` on its path.
+Every byte of a frame is its number, modulo 251. It prints `ready` once its lanes exist, and at the end the number of
+frames. Needs nothing but `mosaic.fastlane` on its path.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from mosaic.fastlane import LaneWriter
 
-COLOURS = 251
+COLORS = 251
 
 
 def main() -> None:
@@ -21,13 +21,13 @@ def main() -> None:
     deadline = time.monotonic() + float(sys.argv[4] if len(sys.argv) > 4 else 60)
     pause_s = 1 / float(sys.argv[5]) if len(sys.argv) > 5 else 0.0
     writers = [LaneWriter(folder, index, lane_count=lanes) for index in range(lanes)]
-    frames = [np.full((side, side, 4), colour, np.uint8) for colour in range(COLOURS)]
+    frames = [np.full((side, side, 4), color, np.uint8) for color in range(COLORS)]
     number = 0
     while time.monotonic() < deadline:
         number += 1
         for writer in writers:
             writer.publish(
-                frames[number % COLOURS], episode=number, step=number, reward=1.0, episodic_return=2.0, render_s=0.0
+                frames[number % COLORS], episode=number, step=number, reward=1.0, episodic_return=2.0, render_s=0.0
             )
         if number == 1:
             print("ready", flush=True)

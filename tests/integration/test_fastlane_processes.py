@@ -1,4 +1,4 @@
-"""Lanes between real processes: flat out, killed, and tidied up."""
+"""Lanes between real processes: at full speed, killed, and cleaned up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.helpers.daemons import wait_for
-from tests.helpers.lane_writer import COLOURS
+from tests.helpers.lane_writer import COLORS
 
 from mosaic.fastlane import LaneReader, lane_indices, lanes_folder, reap, reap_all
 from mosaic.fastlane.lane_files import lanes_root
@@ -49,23 +49,23 @@ def writer(folder: str, lanes: int = 1, side: int = 64) -> Iterator[subprocess.P
 
 
 @pytest.mark.parametrize("side", [16, 256])
-def test_no_torn_frame_is_taken_from_a_writer_flat_out(folder: str, side: int) -> None:
+def test_no_torn_frame_is_read_from_a_writer_at_full_speed(folder: str, side: int) -> None:
     reader = LaneReader(folder)
-    taken = reads = 0
+    frames = reads = 0
     with writer(folder, side=side):
-        while reads < READS or taken < 100:
+        while reads < READS or frames < 100:
             reads += 1
             frame = reader.read_newest()
             if frame is not None:
-                taken += 1
-                colour = frame.step % COLOURS
-                assert int(frame.image[0, 0, 0]) == colour
-                assert int(frame.image.min()) == int(frame.image.max()) == colour
+                frames += 1
+                color = frame.step % COLORS
+                assert int(frame.image[0, 0, 0]) == color
+                assert int(frame.image.min()) == int(frame.image.max()) == color
                 assert frame.episode == frame.step
     assert reap(folder) == 1
 
 
-def test_a_reader_that_is_killed_does_not_hold_the_writer_up(folder: str) -> None:
+def test_a_killed_reader_does_not_block_the_writer(folder: str) -> None:
     with writer(folder) as process:
         for _ in range(3):
             reader = subprocess.Popen([sys.executable, "-c", READER, folder], stdout=subprocess.PIPE, text=True)
@@ -76,12 +76,12 @@ def test_a_reader_that_is_killed_does_not_hold_the_writer_up(folder: str) -> Non
             reader.stdout.close()
         own = LaneReader(folder)
         first = wait_for(own.read_newest, "a frame")
-        assert wait_for(lambda: (frame := own.read_newest()) and frame.number > first.number, "frames to go on")
+        assert wait_for(lambda: (frame := own.read_newest()) and frame.number > first.number, "more frames")
         assert process.poll() is None
     reap(folder)
 
 
-def test_nothing_is_left_of_writers_that_were_killed(tmp_path: Path) -> None:
+def test_nothing_is_left_of_killed_writers(tmp_path: Path) -> None:
     for attempt in range(8):
         folder = lanes_folder(tmp_path / f"run {attempt}")
         with writer(folder, lanes=3) as process:
@@ -92,8 +92,8 @@ def test_nothing_is_left_of_writers_that_were_killed(tmp_path: Path) -> None:
     assert not os.path.exists(lanes_root())
 
 
-def test_lanes_are_written_by_whoever_has_the_environment(folder: str) -> None:
-    """As with AsyncVectorEnv: each environment lives in a process of its own."""
+def test_each_process_writes_the_lane_of_its_environment(folder: str) -> None:
+    """As with AsyncVectorEnv, each environment lives in its own process."""
     code = """
 import sys, numpy, time
 from mosaic.fastlane import LaneWriter

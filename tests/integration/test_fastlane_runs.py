@@ -30,12 +30,12 @@ LONG = 100_000_000
 
 
 class Watcher:
-    """Looks at a run from a thread, as somebody would from another process."""
+    """Watches a run from a thread, as a viewer would from another process."""
 
-    def __init__(self, folder: RunFolder, **wishes: Any) -> None:
+    def __init__(self, folder: RunFolder, **options: Any) -> None:
         self.seen: list[dict[int, Frame | None]] = []
-        self._view = LaneView(lanes_folder(folder.path), **wishes)
-        self._is_over = threading.Event()
+        self._view = LaneView(lanes_folder(folder.path), **options)
+        self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._watch)
 
     def __enter__(self) -> Watcher:
@@ -43,12 +43,12 @@ class Watcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._is_over.set()
+        self._is_closing.set()
         self._thread.join()
         self._view.close()
 
     def _watch(self) -> None:
-        while not self._is_over.wait(0.005):
+        while not self._is_closing.wait(0.005):
             if self._view.poll():
                 self.seen.append(dict(self._view.frames))
 
@@ -62,7 +62,7 @@ def weights(folder: RunFolder) -> bytes:
 
 
 @pytest.mark.parametrize("kind", [{"total_timesteps": 40_000}, {**HALF_CHEETAH, "total_timesteps": 4096}])
-def test_watching_changes_nothing_of_what_is_learned(tmp_path: Path, kind: dict[str, Any]) -> None:
+def test_watching_does_not_change_what_is_learned(tmp_path: Path, kind: dict[str, Any]) -> None:
     config = small(**kind, extras={"num_envs": 2, "num_steps": 128})
     plain = train_here(RunFolder(tmp_path / "plain"), config)
     watched = RunFolder(tmp_path / "it's watched")
@@ -74,7 +74,7 @@ def test_watching_changes_nothing_of_what_is_learned(tmp_path: Path, kind: dict[
     assert weights(plain) == weights(watched)
 
 
-def test_a_mujoco_picture_is_one(tmp_path: Path) -> None:
+def test_a_mujoco_frame_shows_the_environment(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     config = small(**HALF_CHEETAH, total_timesteps=8192, extras={"num_envs": 1, "num_steps": 128})
     with Watcher(folder) as watcher:
@@ -85,7 +85,7 @@ def test_a_mujoco_picture_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("driver", ["bad", "glfw"])
-def test_graphics_that_do_not_work_cost_the_pictures_only(tmp_path: Path, driver: str) -> None:
+def test_a_failing_graphics_driver_only_disables_frames(tmp_path: Path, driver: str) -> None:
     folder = RunFolder(tmp_path / "run")
     config = small(**HALF_CHEETAH, total_timesteps=8192, extras={"num_envs": 1, "num_steps": 128})
     screen = {"DISPLAY": "", "WAYLAND_DISPLAY": ""}
@@ -112,26 +112,26 @@ def test_an_evaluation_can_be_watched(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extras", "lanes"), [({}, 8), ({"video_mode": "single"}, 1), ({"grid_limit": 3}, 3), ({"video_mode": "off"}, 0)]
 )
-def test_the_config_says_how_many_can_be_watched(tmp_path: Path, extras: dict[str, Any], lanes: int) -> None:
+def test_the_config_sets_the_number_of_lanes(tmp_path: Path, extras: dict[str, Any], lanes: int) -> None:
     folder = RunFolder(tmp_path / "run")
     config = small(total_timesteps=20_480, extras={"num_envs": 10, "num_steps": 64, **extras})
-    found: list[int] = []
+    counts: list[int] = []
     done = threading.Event()
 
-    def look() -> None:
+    def count_lanes() -> None:
         while not done.wait(0.001):
-            found.append(len(lane_indices(lanes_folder(folder.path))))
+            counts.append(len(lane_indices(lanes_folder(folder.path))))
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=count_lanes)
     thread.start()
     train_here(folder, config)
     done.set()
     thread.join()
-    assert max(found) == lanes
+    assert max(counts) == lanes
     assert not os.path.exists(lanes_folder(folder.path))
 
 
-def test_no_room_for_frames_is_one_warning_and_training_goes_on(
+def test_no_room_for_frames_is_one_warning_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocked = tmp_path / "a file"
@@ -143,14 +143,14 @@ def test_no_room_for_frames_is_one_warning_and_training_goes_on(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a small file system")
-def test_a_full_file_system_is_one_warning_and_training_goes_on(
+def test_a_full_file_system_is_one_warning_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny = tmp_path / "tiny"
     tiny.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(tiny)], check=False)
     if mounted.returncode:
-        pytest.skip("this machine does not let us mount")
+        pytest.skip("mounting is not permitted on this machine")
     try:
         monkeypatch.setenv(LANES_VARIABLE, str(tiny / "lanes"))
         folder = RunFolder(tmp_path / "run")
@@ -185,24 +185,24 @@ def running(trainer: TrainerClient, payload: dict[str, Any]) -> Iterator[str]:
 
 def test_frames_come_through_the_daemon_until_the_run_ends(trainer: TrainerClient, workspace: Workspace) -> None:
     with running(trainer, cartpole(extras={"num_envs": 8, "num_steps": 64})) as run_id:
-        pictures = []
+        images = []
         states = []
-        for sight in trainer.frames(run_id, max_side=480, rate_hz=60, budget=0.2):
-            states.append(sight.state)
-            if sight.image:
-                pictures.append(np.asarray(Image.open(io.BytesIO(sight.image))))
-                hud = sight.hud
-                if len(pictures) == 12:
+        for update in trainer.frames(run_id, max_side=480, rate_hz=60, budget=0.2):
+            states.append(update.state)
+            if update.image:
+                images.append(np.asarray(Image.open(io.BytesIO(update.image))))
+                hud = update.hud
+                if len(images) == 12:
                     trainer.cancel(run_id)
-        # The first may have been made before all environments had drawn.
-        assert pictures[-1].shape == (160, 480, 3)
+        # The first may have been composed before all environments had rendered.
+        assert images[-1].shape == (160, 480, 3)
         assert (hud["rows"], hud["columns"], [env["env"] for env in hud["envs"]]) == (2, 4, list(range(8)))
-        assert len({picture.tobytes() for picture in pictures}) > 1
+        assert len({image.tobytes() for image in images}) > 1
         assert states[-1] == "unavailable"
-        assert sight.reason == "the run has ended"
+        assert update.reason == "the run has ended"
         ended(trainer, run_id)
-    said = [json.loads(line)["event"] for line in workspace.daemon_log.read_text().splitlines()]
-    assert said.count("fastlane_connected") == 1
+    events = [json.loads(line)["event"] for line in workspace.daemon_log.read_text().splitlines()]
+    assert events.count("fastlane_connected") == 1
 
 
 def test_a_local_viewer_and_a_remote_one_see_the_same_environment(trainer: TrainerClient, workspace: Workspace) -> None:
@@ -212,22 +212,22 @@ def test_a_local_viewer_and_a_remote_one_see_the_same_environment(trainer: Train
         frame = view.frames[0]
         assert frame is not None
         assert as_rgb(frame.image, frame.format).shape == (400, 600, 3)
-        sight = next(sight for sight in trainer.frames(run_id, envs=[0]) if sight.image)
-        assert Image.open(io.BytesIO(sight.image)).size == (600, 400)
-        assert sight.hud["envs"][0]["pace"]
+        update = next(update for update in trainer.frames(run_id, envs=[0]) if update.image)
+        assert Image.open(io.BytesIO(update.image)).size == (600, 400)
+        assert update.hud["envs"][0]["pace"]
 
 
-def test_the_lanes_of_a_worker_that_was_killed_are_reaped(trainer: TrainerClient, workspace: Workspace) -> None:
+def test_the_lanes_of_a_killed_worker_are_reaped(trainer: TrainerClient, workspace: Workspace) -> None:
     with running(trainer, cartpole()) as run_id:
         lanes = lanes_folder(workspace.run(run_id).path)
         wait_for(lambda: lane_indices(lanes), "lanes")
         worker = trainer.get(run_id)["attempts"][-1]["worker"]
         os.kill(worker["pid"], signal.SIGKILL)
         assert ended(trainer, run_id)["outcome"] == "failed"
-        wait_for(lambda: not os.path.exists(lanes), "the daemon to tidy up")
+        wait_for(lambda: not os.path.exists(lanes), "the daemon to clean up")
 
 
-def test_a_new_daemon_reaps_what_died_while_there_was_none(daemon: LiveDaemon, workspace: Workspace) -> None:
+def test_a_new_daemon_reaps_lanes_of_runs_that_died_without_one(daemon: LiveDaemon, workspace: Workspace) -> None:
     with connect(workspace, may_start=False) as trainer:
         run_id = trainer.submit(cartpole())["run_id"]
         wait_for(lambda: trainer.get(run_id)["stage"] == "running", "the run to start")
@@ -239,7 +239,7 @@ def test_a_new_daemon_reaps_what_died_while_there_was_none(daemon: LiveDaemon, w
         os.kill(attempt[who]["pid"], signal.SIGKILL)
     with daemon.start() as trainer:
         assert ended(trainer, run_id)["outcome"] in ("lost", "failed")
-        wait_for(lambda: not os.path.exists(lanes), "the new daemon to tidy up")
+        wait_for(lambda: not os.path.exists(lanes), "the new daemon to clean up")
 
 
 # --- from the command line
@@ -253,21 +253,23 @@ def mosaic(workspace: Workspace, *arguments: str) -> subprocess.CompletedProcess
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("way", [(), ("--remote",)])
-def test_a_film_is_saved(trainer: TrainerClient, workspace: Workspace, tmp_path: Path, way: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("option", [(), ("--remote",)])
+def test_a_video_is_saved(
+    trainer: TrainerClient, workspace: Workspace, tmp_path: Path, option: tuple[str, ...]
+) -> None:
     import av
 
-    film = tmp_path / "a film.mp4"
+    path = tmp_path / "a video.mp4"
     with running(trainer, cartpole(extras={"num_envs": 4, "num_steps": 64})) as run_id:
-        done = mosaic(workspace, "watch", run_id, "--grid", "--save", str(film), "--seconds", "0.5", "--json", *way)
+        done = mosaic(workspace, "watch", run_id, "--grid", "--save", str(path), "--seconds", "0.5", "--json", *option)
         assert done.returncode == 0, done.stderr
         refused = mosaic(workspace, "watch", run_id)
-    said = json.loads(done.stdout)
-    assert (said["frames"], said["seconds"], said["path"]) == (15, 0.5, str(film))
-    with av.open(str(film)) as container:
+    summary = json.loads(done.stdout)
+    assert (summary["frames"], summary["seconds"], summary["path"]) == (15, 0.5, str(path))
+    with av.open(str(path)) as container:
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
     assert len(frames) == 15
-    assert frames[0].shape == (said["height"], said["width"], 3)
+    assert frames[0].shape == (summary["height"], summary["width"], 3)
     assert frames[-1].mean() > 100
     assert refused.returncode == 2
     assert "--save out.mp4" in refused.stderr
@@ -280,5 +282,5 @@ def test_a_run_that_has_ended_cannot_be_watched(trainer: TrainerClient, workspac
     done = mosaic(workspace, "watch", run_id)
     assert done.returncode == 2
     assert "has ended (succeeded)" in done.stderr
-    sights = list(trainer.frames(run_id))
-    assert [(sight.state, sight.reason) for sight in sights][-1] == ("unavailable", "the run has ended")
+    updates = list(trainer.frames(run_id))
+    assert [(update.state, update.reason) for update in updates][-1] == ("unavailable", "the run has ended")

@@ -1,4 +1,4 @@
-"""How often to draw, and how many pictures become one: both without a clock or a file."""
+"""The render rate and the composition of several images: both without a clock or a file."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def test_a_tall_view_gets_a_tall_grid() -> None:
     assert grid_shape(3, view_aspect_ratio=0.3) == (3, 1)
 
 
-def test_every_cell_has_its_place() -> None:
+def test_a_grid_has_room_for_every_cell_and_no_empty_row() -> None:
     for count in range(1, 70):
         shape = grid_shape(count)
         assert shape.rows * shape.columns >= count
         assert (shape.rows - 1) * shape.columns < count
 
 
-def test_pictures_stand_in_rows_from_the_left() -> None:
-    images = [np.full((10, 10, 3), 50 * (at + 1), np.uint8) for at in range(3)]
-    whole = compose_grid([*images, None], grid_shape(4, 1.0, 1.0), 20, 20)
-    assert [int(whole[y, x, 0]) for y in (5, 15) for x in (5, 15)] == [50, 100, 150, 24]
+def test_images_are_placed_in_rows_from_the_left() -> None:
+    images = [np.full((10, 10, 3), 50 * (index + 1), np.uint8) for index in range(3)]
+    canvas = compose_grid([*images, None], grid_shape(4, 1.0, 1.0), 20, 20)
+    assert [int(canvas[y, x, 0]) for y in (5, 15) for x in (5, 15)] == [50, 100, 150, 24]
 
 
-def test_a_picture_keeps_its_shape_in_its_cell() -> None:
-    whole = compose_grid([np.full((10, 20, 3), 200, np.uint8)], grid_shape(1), 20, 20)
-    assert [int(whole[y, 10, 0]) for y in (2, 10, 17)] == [24, 200, 24]
+def test_an_image_keeps_its_aspect_ratio_in_its_cell() -> None:
+    canvas = compose_grid([np.full((10, 20, 3), 200, np.uint8)], grid_shape(1), 20, 20)
+    assert [int(canvas[y, 10, 0]) for y in (2, 10, 17)] == [24, 200, 24]
 
 
-def test_smaller_pictures_are_means_and_larger_ones_repeat() -> None:
+def test_smaller_images_are_means_and_larger_ones_repeat_pixels() -> None:
     stripes = np.zeros((30, 30, 3), np.uint8)
     stripes[:, ::3] = 240
     assert (scale_image(stripes, 10, 10) == 80).all()
@@ -64,25 +64,25 @@ def test_smaller_pictures_are_means_and_larger_ones_repeat() -> None:
     assert fit_size(600, 400, 80, 44) == (66, 44)
 
 
-def test_both_formats_become_red_green_blue() -> None:
+def test_both_formats_become_rgb() -> None:
     pixel = np.array([[[1, 2, 3, 99]]], np.uint8)
     assert as_rgb(pixel, BGRX32).tolist() == [[[3, 2, 1]]]
     assert as_rgb(pixel[:, :, :3], RGB24).tolist() == [[[1, 2, 3]]]
 
 
-def drawn(pace: RenderPacer, cost_s: float, times: int = 50) -> RenderPacer:
+def record_frames(pace: RenderPacer, cost_s: float, times: int = 50) -> RenderPacer:
     for _ in range(times):
         pace.record_cost(cost_s)
     return pace
 
 
-def test_cheap_pictures_come_at_the_wanted_rate() -> None:
-    pace = drawn(RenderPacer(), 0.0002)
+def test_cheap_frames_come_at_the_requested_rate() -> None:
+    pace = record_frames(RenderPacer(), 0.0002)
     assert (pace.interval_s, pace.description) == (1 / 30, "30 Hz")
 
 
-def test_dear_pictures_come_as_often_as_the_budget_allows() -> None:
-    pace = drawn(RenderPacer(budget=0.02), 0.008)
+def test_expensive_frames_come_as_often_as_the_budget_allows() -> None:
+    pace = record_frames(RenderPacer(budget=0.02), 0.008)
     assert pace.interval_s == pytest.approx(1.7 * 0.4)
     assert pace.description == "limited to 2 % of training time"
     pace.budget = 0.1
@@ -91,36 +91,36 @@ def test_dear_pictures_come_as_often_as_the_budget_allows() -> None:
 
 
 def test_watched_environments_share_rate_and_budget() -> None:
-    pace = drawn(RenderPacer(), 0.0002)
+    pace = record_frames(RenderPacer(), 0.0002)
     pace.watched_count = 8
     assert pace.interval_s == pytest.approx(8 / 30)
-    dear = drawn(RenderPacer(budget=0.02), 0.008)
-    dear.watched_count = 8
-    assert dear.interval_s == pytest.approx(1.7 * 3.2)
-    assert dear.description == "limited to 2 % of training time, 8 share it"
+    expensive = record_frames(RenderPacer(budget=0.02), 0.008)
+    expensive.watched_count = 8
+    assert expensive.interval_s == pytest.approx(1.7 * 3.2)
+    assert expensive.description == "limited to 2 % of training time, shared by 8"
 
 
-def test_what_sets_the_drawing_up_does_not_slow_what_follows() -> None:
+def test_the_setup_of_rendering_does_not_slow_later_frames() -> None:
     pace = RenderPacer()
     pace.record_cost(2.0)
     assert pace.interval_s == 1 / 30
-    drawn(pace, 0.0002)
+    record_frames(pace, 0.0002)
     pace.record_cost(5.0)
     assert pace.interval_s < 1
-    drawn(pace, 0.0002)
+    record_frames(pace, 0.0002)
     assert pace.interval_s == pytest.approx(1 / 30, rel=0.1)
 
 
-def test_what_the_scheduler_takes_away_now_and_then_counts() -> None:
-    pace = drawn(RenderPacer(), 0.0002)
+def test_occasional_preemption_counts() -> None:
+    pace = record_frames(RenderPacer(), 0.0002)
     for _ in range(30):
-        drawn(pace, 0.0002, 9)
+        record_frames(pace, 0.0002, 9)
         pace.record_cost(0.01)
     assert pace.is_limited
 
 
 @pytest.mark.parametrize(
-    ("wish", "granted"),
+    ("requested", "granted"),
     [
         (60, 60.0),
         (1e9, RATE_BOUNDS_HZ[1]),
@@ -131,6 +131,6 @@ def test_what_the_scheduler_takes_away_now_and_then_counts() -> None:
         (float("nan"), 30.0),
     ],
 )
-def test_wishes_are_kept_within_bounds(wish: object, granted: float) -> None:
-    assert clamp_or_default(wish, RATE_BOUNDS_HZ, 30.0) == granted
+def test_requests_are_clamped_to_their_bounds(requested: object, granted: float) -> None:
+    assert clamp_or_default(requested, RATE_BOUNDS_HZ, 30.0) == granted
     assert BUDGET_BOUNDS[1] <= 0.5

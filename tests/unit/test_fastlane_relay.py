@@ -1,4 +1,4 @@
-"""The daemon's relay and the terminal's pictures, without a daemon or a terminal."""
+"""The daemon's frame relay and the terminal's renderers, without a daemon or a terminal."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def publish(lane: LaneWriter, value: int, height: int = 40, width: int = 60) -> 
     lane.publish(frame, episode=2, step=3, reward=1.0, episodic_return=4.0, render_s=0.0)
 
 
-EVERYTHING = RelayOptions()
+DEFAULT_OPTIONS = RelayOptions()
 
 
-class Stage:
+class RelayHarness:
     """A relay whose time passes when it sleeps and when its messages are sent."""
 
-    def __init__(self, folder: str, wish: RelayOptions = EVERYTHING) -> None:
+    def __init__(self, folder: str, options: RelayOptions = DEFAULT_OPTIONS) -> None:
         self.now = 0.0
         self.is_open = True
         self.ending = ""
         self.seen = 0
         self.messages: Iterator[RelayMessage] = relay_frames(
             folder,
-            wish,
+            options,
             lambda: self.is_open,
             lambda: self.ending,
             lambda: self.seen,
@@ -57,25 +57,25 @@ class Stage:
         return next(self.messages)
 
 
-def test_a_viewer_is_told_to_wait_until_frames_come(folder: str) -> None:
-    stage = Stage(folder)
-    assert stage.next() == RelayMessage("waiting", "this run publishes no frames yet")
-    assert stage.next().state == "waiting"
-    assert stage.now >= 2.0
-    stage.is_open = False
-    assert list(stage.messages) == []
+def test_a_viewer_is_sent_waiting_until_there_are_frames(folder: str) -> None:
+    relay = RelayHarness(folder)
+    assert relay.next() == RelayMessage("waiting", "this run publishes no frames yet")
+    assert relay.next().state == "waiting"
+    assert relay.now >= 2.0
+    relay.is_open = False
+    assert list(relay.messages) == []
 
 
-def test_frames_come_as_jpeg_with_what_is_told_of_them(folder: str) -> None:
+def test_frames_come_as_jpeg_with_their_hud(folder: str) -> None:
     lanes = [LaneWriter(folder, index) for index in range(8)]
     for lane in lanes:
         publish(lane, 200)
-    message = Stage(folder).next()
+    message = RelayHarness(folder).next()
     for lane in lanes:
         lane.close()
-    picture = np.asarray(Image.open(io.BytesIO(message.image)))
-    assert (message.state, picture.shape) == ("connected", (80, 240, 3))
-    assert abs(int(picture[20, 30, 0]) - 200) < 5
+    image = np.asarray(Image.open(io.BytesIO(message.image)))
+    assert (message.state, image.shape) == ("connected", (80, 240, 3))
+    assert abs(int(image[20, 30, 0]) - 200) < 5
     hud = json.loads(message.hud_json)
     assert (hud["rows"], hud["columns"], len(hud["envs"])) == (2, 4, 8)
     assert {key: hud["envs"][7][key] for key in ("env", "episode", "step", "reward", "return", "pace")} == {
@@ -83,29 +83,29 @@ def test_frames_come_as_jpeg_with_what_is_told_of_them(folder: str) -> None:
     }  # fmt: skip
 
 
-def test_only_the_newest_frame_is_sent_and_no_larger_than_wanted(folder: str) -> None:
+def test_only_the_newest_frame_is_sent_and_no_larger_than_requested(folder: str) -> None:
     lane = LaneWriter(folder, 0)
-    stage = Stage(folder, RelayOptions(envs=[0], max_side=64))
+    relay = RelayHarness(folder, RelayOptions(envs=[0], max_side=64))
     for value in (10, 100, 250):
         publish(lane, value, 100, 200)
-    first = stage.next()
-    stage.now += 1
+    first = relay.next()
+    relay.now += 1
     publish(lane, 30, 100, 200)
-    second = stage.next()
+    second = relay.next()
     lane.close()
-    shown = [np.asarray(Image.open(io.BytesIO(message.image))) for message in (first, second)]
-    assert [picture.shape for picture in shown] == [(32, 64, 3)] * 2
-    assert [round(float(picture.mean()), -1) for picture in shown] == [250, 30]
+    images = [np.asarray(Image.open(io.BytesIO(message.image))) for message in (first, second)]
+    assert [image.shape for image in images] == [(32, 64, 3)] * 2
+    assert [round(float(image.mean()), -1) for image in images] == [250, 30]
 
 
 def test_the_end_of_the_run_ends_the_stream(folder: str) -> None:
-    stage = Stage(folder)
-    stage.next()
-    stage.ending = "the run has ended"
-    assert list(stage.messages) == [RelayMessage("unavailable", "the run has ended")]
+    relay = RelayHarness(folder)
+    relay.next()
+    relay.ending = "the run has ended"
+    assert list(relay.messages) == [RelayMessage("unavailable", "the run has ended")]
 
 
-def test_a_slow_connection_gets_less_and_a_quick_one_more() -> None:
+def test_a_slow_connection_gets_lower_quality_and_a_fast_one_higher() -> None:
     throttle = Throttle()
     best = (throttle.quality, throttle.scale)
     throttle.record_latency(0.001)
@@ -118,24 +118,24 @@ def test_a_slow_connection_gets_less_and_a_quick_one_more() -> None:
     assert (throttle.quality, throttle.scale) == best
 
 
-def test_distance_alone_makes_no_picture_smaller() -> None:
+def test_constant_latency_does_not_lower_the_quality() -> None:
     throttle = Throttle()
     for _ in range(100):
         throttle.record_latency(0.3)
     assert throttle.quality == 80
 
 
-def test_a_viewer_that_does_not_look_is_sent_no_heap_of_old_pictures(folder: str) -> None:
+def test_a_viewer_that_does_not_read_is_not_sent_old_frames(folder: str) -> None:
     lane = LaneWriter(folder, 0)
-    stage = Stage(folder)
+    relay = RelayHarness(folder)
     kinds = []
     for value in range(1, 12):
         publish(lane, value)
-        kinds.append(bool(stage.next().image))
-        stage.now += 1
-    stage.seen = MAX_IN_FLIGHT
+        kinds.append(bool(relay.next().image))
+        relay.now += 1
+    relay.seen = MAX_IN_FLIGHT
     publish(lane, 250)
-    newest = stage.next()
+    newest = relay.next()
     lane.close()
     assert kinds == [True] * MAX_IN_FLIGHT + [False] * (11 - MAX_IN_FLIGHT)
     assert np.asarray(Image.open(io.BytesIO(newest.image))).mean() > 240
@@ -149,19 +149,19 @@ def test_two_rows_of_pixels_are_one_line_of_text() -> None:
     assert terminal.encode_half_blocks(pair) == "\x1b[38;2;1;2;3;48;2;4;5;6m▀▀\x1b[0m"
 
 
-def test_lines_that_stay_are_not_written_again() -> None:
-    brush = terminal.HalfBlockRenderer()
-    room = terminal.DrawArea(4, 3)
-    picture = np.zeros((6, 4, 3), np.uint8)
-    assert brush.render(picture, room).count("▀") == 12
-    picture[3] = 9
-    assert brush.render(picture, room).count("▀") == 4
-    brush.reset()
-    assert brush.render(picture, room).count("▀") == 12
+def test_unchanged_lines_are_not_written_again() -> None:
+    renderer = terminal.HalfBlockRenderer()
+    area = terminal.DrawArea(4, 3)
+    image = np.zeros((6, 4, 3), np.uint8)
+    assert renderer.render(image, area).count("▀") == 12
+    image[3] = 9
+    assert renderer.render(image, area).count("▀") == 4
+    renderer.reset()
+    assert renderer.render(image, area).count("▀") == 12
 
 
 @pytest.mark.parametrize(
-    ("answer", "brush"),
+    ("answer", "renderer"),
     [
         ("", terminal.HalfBlockRenderer),
         ("\x1b[?1;2c", terminal.HalfBlockRenderer),
@@ -170,37 +170,37 @@ def test_lines_that_stay_are_not_written_again() -> None:
         ("\x1b[?4c", terminal.HalfBlockRenderer),
     ],
 )
-def test_the_terminal_itself_says_what_it_can_show(answer: str, brush: type[Any]) -> None:
-    assert type(terminal.select_renderer(answer)) is brush
+def test_the_renderer_follows_the_answer_of_the_terminal(answer: str, renderer: type[Any]) -> None:
+    assert type(terminal.select_renderer(answer)) is renderer
 
 
-def test_sixels_say_size_colours_and_repeat_themselves_briefly() -> None:
-    picture = np.zeros((6, 10, 3), np.uint8)
-    picture[:, :, 0] = 255
-    assert terminal.encode_sixels(picture) == '\x1bP0;1q"1;1;10;6#180;2;100;0;0#180!10~-\x1b\\'
+def test_sixels_contain_size_and_colors_and_are_run_length_encoded() -> None:
+    image = np.zeros((6, 10, 3), np.uint8)
+    image[:, :, 0] = 255
+    assert terminal.encode_sixels(image) == '\x1bP0;1q"1;1;10;6#180;2;100;0;0#180!10~-\x1b\\'
 
 
 def test_sixels_can_be_read_back() -> None:
-    picture = np.random.default_rng(1).integers(0, 6, (14, 9, 3), np.uint8) * 51
-    body = terminal.encode_sixels(picture).partition('"1;1;9;14')[2].removesuffix("\x1b\\")
-    read = np.zeros((18, 9, 3), np.uint8)
+    image = np.random.default_rng(1).integers(0, 6, (14, 9, 3), np.uint8) * 51
+    body = terminal.encode_sixels(image).partition('"1;1;9;14')[2].removesuffix("\x1b\\")
+    decoded = np.zeros((18, 9, 3), np.uint8)
     palette: dict[int, list[int]] = {}
-    colour, row, column = 0, 0, 0
+    color, row, column = 0, 0, 0
     for token in re.finditer(r"#(\d+)(?:;2;(\d+);(\d+);(\d+))?|!(\d+)([?-~])|([-$])|([?-~])", body):
         chosen, red, green, blue, times, repeated, move, single = token.groups()
         if chosen and red is not None:
             palette[int(chosen)] = [round(int(part) * 2.55) for part in (red, green, blue)]
         elif chosen:
-            colour = int(chosen)
+            color = int(chosen)
         elif move:
             row, column = row + 6 * (move == "-"), 0
         else:
             span, bits = int(times or 1), ord(repeated or single) - 63
             for bit in range(6):
                 if bits >> bit & 1:
-                    read[row + bit, column : column + span] = palette[colour]
+                    decoded[row + bit, column : column + span] = palette[color]
             column += span
-    assert (read[:14] == picture).all()
+    assert (decoded[:14] == image).all()
 
 
 def test_kitty_is_sent_in_parts() -> None:
@@ -219,7 +219,7 @@ def test_keys_change_what_is_shown() -> None:
     assert select_envs("x", 0, (0,)) is None
 
 
-class Seen:
+class FakeSource:
     def __init__(self, state: str, reason: str = "", huds: tuple[dict[str, Any], ...] = ()) -> None:
         self.state = state
         self.reason = reason
@@ -230,21 +230,21 @@ VIEW = {"run_id": "01ABCDEFGHIJKLMNOP", "env_id": "CartPole-v1"}
 HUD = {"env": 2, "episode": 1200, "step": 7, "reward": 1.0, "return": 7.0, "pace": "30 Hz"}
 
 
-def test_the_lines_below_say_how_it_stands() -> None:
-    assert status_lines(VIEW, Seen("unavailable", "no picture"), 0.0, True)[0] == (
-        "CartPole-v1 01ABCDEFGH  unavailable: no picture"
+def test_the_status_lines_show_state_and_hud() -> None:
+    assert status_lines(VIEW, FakeSource("unavailable", "no image"), 0.0, True)[0] == (
+        "CartPole-v1 01ABCDEFGH  unavailable: no image"
     )
-    first, second = status_lines(VIEW, Seen("connected", "", (HUD,)), 29.5, True)
+    first, second = status_lines(VIEW, FakeSource("connected", "", (HUD,)), 29.5, True)
     assert first == "CartPole-v1 01ABCDEFGH  env 2  episode 1,200  step 7  reward 1  return 7"
     assert second.startswith("29.5 frames/s (30 Hz)")
-    first, _ = status_lines(VIEW, Seen("connected", "", (HUD, HUD)), 29.5, False)
+    first, _ = status_lines(VIEW, FakeSource("connected", "", (HUD, HUD)), 29.5, False)
     assert first == "CartPole-v1 01ABCDEFGH  returns  7  7"
 
 
-def test_frames_a_second_are_counted_over_two_seconds() -> None:
-    pace = FrameRateMeter()
+def test_the_frame_rate_is_measured_over_two_seconds() -> None:
+    meter = FrameRateMeter()
     for at in range(100):
-        pace.record_frame(at / 10)
-    assert pace.rate_hz(9.9) == pytest.approx(10, abs=0.5)
+        meter.record_frame(at / 10)
+    assert meter.rate_hz(9.9) == pytest.approx(10, abs=0.5)
     assert video_size((2400, 800)) == (1280, 426)
     assert video_size((600, 400)) == (600, 400)

@@ -1,4 +1,4 @@
-"""From an environment to a lane: the mode, the cheap ways, and what happens where no picture comes."""
+"""Rendering an environment into its lane: render modes, fast paths and failures."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from mosaic.fastlane import BGRX32, FrameTap, LaneReader, LaneWriter, as_rgb, la
 from mosaic.fastlane.tap import FrameRenderer, RenderUnavailable
 
 
-class Canvas:
-    """An environment that draws a plain square, and knows in which mode it was asked."""
+class FakeEnv:
+    """An environment that renders a plain square and records the render mode of each call."""
 
     metadata = {"render_modes": ["human", "rgb_array"]}
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
-        self.asked: list[str | None] = []
-        self.answer: Any = np.full((4, 4, 3), 5, np.uint8)
+        self.modes: list[str | None] = []
+        self.result: Any = np.full((4, 4, 3), 5, np.uint8)
 
     def render(self) -> Any:
-        self.asked.append(self.render_mode)
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
+        self.modes.append(self.render_mode)
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
 
 @pytest.fixture
@@ -39,29 +39,29 @@ def folder(tmp_path: Path) -> str:
 
 @pytest.fixture
 def lane(folder: str) -> Iterator[LaneWriter]:
-    made = LaneWriter(folder, 0)
-    yield made
-    made.close()
+    writer = LaneWriter(folder, 0)
+    yield writer
+    writer.close()
 
 
 @pytest.mark.parametrize("mode", [None, "human", "rgb_array"])
-def test_the_mode_is_set_for_the_moment_of_drawing_only(mode: str | None) -> None:
-    env = Canvas(mode)
-    painter = FrameRenderer(env)
-    assert (painter.render_frame() == 5).all()
-    assert set(env.asked) == {"rgb_array"}
+def test_the_mode_is_set_only_while_rendering(mode: str | None) -> None:
+    env = FakeEnv(mode)
+    renderer = FrameRenderer(env)
+    assert (renderer.render_frame() == 5).all()
+    assert set(env.modes) == {"rgb_array"}
     assert env.render_mode == mode
 
 
-def test_the_mode_is_restored_when_drawing_fails() -> None:
-    env = Canvas()
-    env.answer = RuntimeError("no GL")
+def test_the_mode_is_restored_when_rendering_fails() -> None:
+    env = FakeEnv()
+    env.result = RuntimeError("no GL")
     with pytest.raises(RuntimeError):
         FrameRenderer(env).render_frame()
     assert env.render_mode is None
 
 
-def test_an_old_environment_is_told_its_mode_at_every_call() -> None:
+def test_an_old_environment_gets_the_mode_at_every_call() -> None:
     class Old:
         metadata = {"render.modes": ["rgb_array"]}
 
@@ -71,47 +71,47 @@ def test_an_old_environment_is_told_its_mode_at_every_call() -> None:
     assert (FrameRenderer(Old()).render_frame() == 9).all()
 
 
-def test_the_newest_of_a_list_of_frames_is_taken() -> None:
-    env = Canvas()
-    env.answer = [np.zeros((4, 4, 3), np.uint8), np.ones((4, 4, 3), np.uint8)]
+def test_the_newest_of_a_list_of_frames_is_used() -> None:
+    env = FakeEnv()
+    env.result = [np.zeros((4, 4, 3), np.uint8), np.ones((4, 4, 3), np.uint8)]
     assert (FrameRenderer(env).render_frame() == 1).all()
 
 
-@pytest.mark.parametrize("answer", [None, "a text"])
-def test_what_gives_no_array_has_no_picture(answer: Any) -> None:
-    env = Canvas()
-    env.answer = answer
-    with pytest.raises(RenderUnavailable, match="has no picture"):
+@pytest.mark.parametrize("result", [None, "a text"])
+def test_an_environment_that_returns_no_array_cannot_be_rendered(result: Any) -> None:
+    env = FakeEnv()
+    env.result = result
+    with pytest.raises(RenderUnavailable, match="cannot be rendered"):
         FrameRenderer(env).render_frame()
 
 
-def test_gym_025_is_told_the_mode_through_a_function_that_takes_anything() -> None:
-    class Middle(Canvas):
+def test_gym_025_gets_the_mode_through_a_function_with_kwargs() -> None:
+    class Middle(FakeEnv):
         def render(self, *args: Any, **options: Any) -> Any:
-            return [] if self.render_mode else self.answer if options == {"mode": "rgb_array"} else None
+            return [] if self.render_mode else self.result if options == {"mode": "rgb_array"} else None
 
     Middle.__module__ = "gym.envs.middle"
     assert (FrameRenderer(Middle()).render_frame() == 5).all()
 
 
-def test_an_environment_that_cannot_draw_says_so_from_the_start(lane: LaneWriter, folder: str) -> None:
-    env = Canvas()
+def test_an_environment_that_cannot_be_rendered_is_unavailable_from_the_start(lane: LaneWriter, folder: str) -> None:
+    env = FakeEnv()
     env.metadata = {"render_modes": ["ansi"]}
     FrameTap(env, lane)
     reader = LaneReader(folder)
     reader.read_newest()
-    assert (reader.state, reader.reason) == ("unavailable", "this environment has no picture")
+    assert (reader.state, reader.reason) == ("unavailable", "this environment cannot be rendered")
 
 
-def test_a_driver_that_fails_is_told_once_with_what_to_do(lane: LaneWriter, folder: str) -> None:
-    env = Canvas()
-    env.answer = RuntimeError("no EGL here")
-    told: list[str] = []
-    tap = FrameTap(env, lane, advice="Set MUJOCO_GL=egl.", warn=told.append)
+def test_a_driver_failure_is_reported_once_with_advice(lane: LaneWriter, folder: str) -> None:
+    env = FakeEnv()
+    env.result = RuntimeError("no EGL here")
+    warnings: list[str] = []
+    tap = FrameTap(env, lane, advice="Set MUJOCO_GL=egl.", warn=warnings.append)
     for _ in range(3):
         tap.publish_frame(1, 1, 0.0, 0.0)
-    sentence = "Live frames are off: no picture came (RuntimeError: no EGL here). Set MUJOCO_GL=egl."
-    assert told == [sentence]
+    sentence = "Live frames are off: rendering failed (RuntimeError: no EGL here). Set MUJOCO_GL=egl."
+    assert warnings == [sentence]
     assert not lane.is_due()
     reader = LaneReader(folder)
     reader.read_newest()
@@ -119,7 +119,7 @@ def test_a_driver_that_fails_is_told_once_with_what_to_do(lane: LaneWriter, fold
 
 
 def test_a_tap_counts_episodes_steps_and_return(lane: LaneWriter, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    tap = FrameTap(Canvas(), lane)
+    tap = FrameTap(FakeEnv(), lane)
     monkeypatch.setattr(tap, "is_due", lambda: True)
     reader = LaneReader(folder)
     seen = []
@@ -138,33 +138,33 @@ def test_a_tap_counts_episodes_steps_and_return(lane: LaneWriter, folder: str, m
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "LunarLander-v3"])
-def test_the_raw_surface_shows_what_the_environment_would_give(env_id: str) -> None:
+def test_the_raw_surface_equals_the_rendered_array(env_id: str) -> None:
     env, other = envs.make(env_id), envs.make(env_id, render_mode="rgb_array")
     env.reset(seed=1)
     other.reset(seed=1)
-    painter = FrameRenderer(env)
-    painter.render_frame()
-    raw = np.array(painter.render_frame())
-    wanted: Any = other.render()
+    renderer = FrameRenderer(env)
+    renderer.render_frame()
+    raw = np.array(renderer.render_frame())
+    expected: Any = other.render()
     assert raw.shape[2] == 4
-    assert (as_rgb(raw, BGRX32) == wanted).all()
+    assert (as_rgb(raw, BGRX32) == expected).all()
     assert env.unwrapped.render_mode is None
     env.close()
     other.close()
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3", "FrozenLake-v1"])
-def test_drawing_changes_nothing_of_what_follows(env_id: str) -> None:
-    def played(is_drawn: bool) -> list[Any]:
+def test_rendering_does_not_change_the_environment(env_id: str) -> None:
+    def play(is_rendered: bool) -> list[Any]:
         env = envs.make(env_id)
         seen: list[Any] = [env.reset(seed=3)[0]]
         env.action_space.seed(3)
-        painter = FrameRenderer(env)
+        renderer = FrameRenderer(env)
         for _ in range(200):
             observation, reward, terminated, truncated, _ = env.step(env.action_space.sample())
             seen += [observation, reward]
-            if is_drawn:
-                painter.render_frame()
+            if is_rendered:
+                renderer.render_frame()
             if terminated or truncated:
                 seen.append(env.reset()[0])
         core: Any = env.unwrapped
@@ -172,12 +172,10 @@ def test_drawing_changes_nothing_of_what_follows(env_id: str) -> None:
         env.close()
         return seen
 
-    assert [np.asarray(part).tobytes() for part in played(False)] == [
-        np.asarray(part).tobytes() for part in played(True)
-    ]
+    assert [np.asarray(part).tobytes() for part in play(False)] == [np.asarray(part).tobytes() for part in play(True)]
 
 
-def test_a_driver_that_would_end_the_process_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_would_kill_the_process_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "glfw")
     for variable in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(variable, raising=False)
@@ -186,7 +184,7 @@ def test_a_driver_that_would_end_the_process_is_not_tried(monkeypatch: pytest.Mo
         ncam = 0
         vis = None
 
-    env = Canvas()
+    env = FakeEnv()
     env.model = Model()  # type: ignore[attr-defined]
     with pytest.raises(RenderUnavailable, match="MUJOCO_GL=egl"):
         FrameRenderer(env).render_frame()

@@ -1,20 +1,23 @@
 """The newest frames of running environments, in shared memory. Standard library and numpy, Python 3.8 and up.
 
-One lane is one environment. Its writer renders only while somebody watches; its readers map it read-only and never
-hold it up. This package imports nothing of ours, so that the probe can carry a copy of it into other people's scripts.
+One lane is one environment. Its writer renders only while a reader watches; its readers map it read-only and never
+block it. This package imports nothing else of MOSAIC, so that the probe can ship a copy of it into user scripts.
 """
 
 from .grid import GridShape, as_rgb, compose_grid, fit_size, grid_shape, scale_image, scale_image_smoothly
 from .lane_files import lane_indices, lanes_folder, reap, reap_all
 from .layout import BGRX32, RGB24, Frame
-from .reader import LaneReader
+from .reader import CONNECTED, UNAVAILABLE, WAITING, LaneReader
 from .tap import FrameTap
 from .view import LaneView, hud_fields
 from .writer import LaneWriter
 
 __all__ = [
     "BGRX32",
+    "CONNECTED",
     "RGB24",
+    "UNAVAILABLE",
+    "WAITING",
     "Frame",
     "FrameTap",
     "GridShape",

@@ -1,6 +1,7 @@
-"""Where lanes live, and what is left of those whose writers are dead.
+"""Where lanes are stored, and how lanes of dead writers are removed.
 
-A writer holds a lock on its lane's file for as long as it lives, however it ends: a lane that can be locked is dead.
+A writer holds a lock on its lane's file until its process exits, however that happens: a lane that can be locked is
+dead.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from typing import Union
 StrPath = Union[str, "os.PathLike[str]"]
 
 LANES_VARIABLE = "MOSAIC_LANES"
-"""Another place for all lanes, where /dev/shm is too small. Writers and readers must agree on it."""
+"""Overrides the folder of all lanes where /dev/shm is too small. Writers and readers must use the same value."""
 LANE_SUFFIX = ".lane"
 HEARTBEAT_SUFFIX = ".beat"
 _MAX_ATTEMPTS = 100
 
 
 def lanes_root() -> str:
-    told = os.environ.get(LANES_VARIABLE)
-    if told:
-        return os.path.abspath(told)
+    override = os.environ.get(LANES_VARIABLE)
+    if override:
+        return os.path.abspath(override)
     shared = "/dev/shm"
     return os.path.join(shared if os.path.isdir(shared) else tempfile.gettempdir(), f"mosaic-{os.getuid()}")
 
 
 def lanes_folder(run_dir: StrPath) -> str:
-    """The folder of one run's lanes. It need not exist."""
-    named = os.path.realpath(os.fspath(run_dir)).encode("utf-8", "surrogateescape")
-    return os.path.join(lanes_root(), hashlib.sha256(named).hexdigest()[:24])
+    """Return the folder of one run's lanes, which need not exist."""
+    path = os.path.realpath(os.fspath(run_dir)).encode("utf-8", "surrogateescape")
+    return os.path.join(lanes_root(), hashlib.sha256(path).hexdigest()[:24])
 
 
 def lane_path(folder: StrPath, index: int) -> str:
@@ -46,7 +47,7 @@ def heartbeat_path(folder: StrPath, index: int) -> str:
 
 
 def lane_indices(folder: StrPath) -> list[int]:
-    """Which environments of a run have a lane."""
+    """Return the indices of the environments that have a lane."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -59,47 +60,47 @@ def lane_indices(folder: StrPath) -> list[int]:
 
 
 def is_private_folder(folder: StrPath) -> bool:
-    """Whether a folder is one that nobody else can have put there or look into."""
+    """Return whether a folder belongs to this user and is accessible to no other."""
     try:
-        found = os.lstat(folder)
+        status = os.lstat(folder)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 @contextmanager
 def create_and_lock(folder: StrPath) -> Iterator[None]:
-    """Makes the folder, and keeps whoever tidies up out of it for a moment. Raises OSError."""
+    """Create the folder and hold its lock, so that no `reap` runs meanwhile. Raises OSError."""
     for _ in range(_MAX_ATTEMPTS):
         for path in (os.path.dirname(os.fspath(folder)), os.fspath(folder)):
             with suppress(FileExistsError, FileNotFoundError):
                 os.mkdir(path, 0o700)
         try:
-            held = os.open(folder, os.O_RDONLY)
+            descriptor = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # it was tidied away between two of our steps
+            continue  # removed by a `reap` in between
         try:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            if not os.fstat(held).st_nlink or not os.path.isdir(folder):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not os.fstat(descriptor).st_nlink or not os.path.isdir(folder):
                 continue
             if not is_private_folder(folder) or not is_private_folder(os.path.dirname(os.fspath(folder))):
-                raise PermissionError(13, "It belongs to somebody else, or others may read it", os.fspath(folder))
+                raise PermissionError(13, "It belongs to another user or is accessible to others", os.fspath(folder))
             yield
             return
         finally:
-            os.close(held)
-    raise OSError(f"{os.fspath(folder)} cannot be made")
+            os.close(descriptor)
+    raise OSError(f"{os.fspath(folder)} cannot be created")
 
 
 def reap(folder: StrPath) -> int:
-    """Removes the lanes of a folder whose writers are dead, and the folder where none is left; how many they were."""
+    """Remove the lanes of dead writers, and the folder if it is then empty; return the number of lanes removed."""
     try:
-        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return 0
     removed = 0
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         for name in os.listdir(folder):
             if not name.endswith(HEARTBEAT_SUFFIX) and _is_dead(os.path.join(os.fspath(folder), name)):
                 removed += name.endswith(LANE_SUFFIX)
@@ -107,14 +108,14 @@ def reap(folder: StrPath) -> int:
                     os.unlink(os.path.join(os.fspath(folder), name))
         _remove_if_empty(folder)
     except OSError:
-        pass  # somebody else tidies up too
+        pass  # another process is removing it too
     finally:
-        os.close(held)
+        os.close(descriptor)
     return removed
 
 
 def reap_all() -> int:
-    """`reap` for every run of this user, of whatever workspace."""
+    """Call `reap` for every run of this user, in all workspaces."""
     root = lanes_root()
     if not is_private_folder(root):
         return 0
@@ -126,24 +127,24 @@ def reap_all() -> int:
 
 
 def remove_lane(folder: StrPath, index: int) -> None:
-    """What a writer leaves when it closes: nothing."""
+    """Remove the lane of a writer that closes."""
     with suppress(OSError):
-        held = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.unlink(lane_path(folder, index))
             _remove_if_empty(folder)
         finally:
-            os.close(held)
+            os.close(descriptor)
     with suppress(OSError):
         os.rmdir(os.path.dirname(os.fspath(folder)))
 
 
 def _remove_if_empty(folder: StrPath) -> None:
-    """Beats of lanes that are gone do not count."""
-    left = os.listdir(folder)
-    for name in left:
-        if name.endswith(HEARTBEAT_SUFFIX) and name[: -len(HEARTBEAT_SUFFIX)] + LANE_SUFFIX not in left:
+    """Remove the folder unless it holds a lane; heartbeats of removed lanes are deleted first."""
+    names = os.listdir(folder)
+    for name in names:
+        if name.endswith(HEARTBEAT_SUFFIX) and name[: -len(HEARTBEAT_SUFFIX)] + LANE_SUFFIX not in names:
             os.unlink(os.path.join(os.fspath(folder), name))
     with suppress(OSError):
         os.rmdir(folder)

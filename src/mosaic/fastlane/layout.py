@@ -1,9 +1,9 @@
-"""What a lane's bytes mean.
+"""The byte layout of a lane.
 
-A header of 4096 bytes, then the slots, each a head of 256 bytes and the pixels. Counters are single aligned words that
-one process writes. A writer sets `begin` to the frame's number, fills the slot, then sets `end`; a reader looks at
-`end`, copies, and looks at `begin`: equal numbers mean that nothing was written in between. That holds where stores
-become visible in order (x86); elsewhere a checksum stands in the slot.
+A header of 4096 bytes, then the slots, each a header of 256 bytes and the pixels. Counters are single aligned words
+with one writing process. The writer sets `begin` to the frame's number, fills the slot, then sets `end`; a reader loads
+`end`, copies, and loads `begin`: equal numbers mean that nothing was written in between. That holds where stores become
+visible in order (x86); elsewhere the slot has a checksum.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ VERSION = 1
 HEADER_BYTES = 4096
 SLOT_HEADER_BYTES = 256
 SLOTS = 4
-"""With fewer, a fast writer comes round to the slot that a reader is copying."""
+"""With fewer, a fast writer would overwrite the slot that a reader is copying."""
 MAX_BYTES = 1 << 30
 RGB24 = "RGB24"
 BGRX32 = "BGRX32"
-"""Blue, green, red and a byte that means nothing: what a screen wants."""
+"""Blue, green, red and an unused byte, as Qt and most displays expect."""
 FORMATS = {3: RGB24, 4: BGRX32}
 NEEDS_CHECKSUM = platform.machine().lower() not in ("x86_64", "amd64", "i386", "i686")
 
-# Words of the header, eight bytes each. The geometry never changes: a new one is a new file.
+# Words of the header, eight bytes each. The geometry of a file never changes: another size is a new file.
 GEOMETRY_STRUCT = struct.Struct("=11Q")
 NEWEST_FRAME_WORD = 16
 """The number of the newest frame; 0 before the first."""
 ENDED_WORD = 17
-"""Not 0 once no further frame comes into this file: a newer generation is out, or the writer has closed."""
+"""Not 0 once the file is final: a newer generation has replaced it, or the writer has closed."""
 REASON_BEGIN_WORD = 24
 REASON_END_WORD = 25
 REASON_OFFSET, REASON_BYTES = 256, 1024
-"""Why there is no picture; empty where there is one or may be."""
+"""Why there are no frames; empty where there are some or may be."""
 
-# Words of a slot's head, then its facts.
+# Words of a slot's header, then the frame's info.
 BEGIN_WORD = 0
 END_WORD = 1
 CHECKSUM_WORD = 2
 FRAME_INFO_STRUCT = struct.Struct("=qqddddd")
-"""Episode, step, reward, return, time of the picture, rate, seconds that the picture took."""
+"""Episode, step, reward, return, time of rendering, rate, seconds spent on rendering."""
 FRAME_INFO_OFFSET = 24
 PACE_OFFSET, PACE_BYTES = 128, 128
 
@@ -82,18 +82,18 @@ class Frame(NamedTuple):
     """Within the episode."""
     reward: float
     episodic_return: float
-    """So far."""
+    """Return of the episode so far."""
     rendered_at: float
     """Seconds since the epoch."""
     rate_hz: float
-    """How often this environment is drawn at present."""
+    """How often this environment is rendered at present."""
     pace: str
-    """Why so often and not more."""
+    """What determines the rate, as shown to the user."""
     render_s: float
 
 
 class HeaderInvalid(ValueError):
-    """The file is no lane, or one of another version."""
+    """The file is not a lane, or is of another version."""
 
 
 def make_geometry(width: int, height: int, channels: int, generation: int, pid: int, has_checksum: bool) -> Geometry:
@@ -112,25 +112,30 @@ def pack_header(geometry: Geometry) -> bytes:
 
 
 def parse_header(header: bytes, file_bytes: int) -> Geometry:
-    """The geometry of a lane; HeaderInvalid says what is wrong with it."""
+    """Return the geometry of a lane; raise HeaderInvalid with the problem."""
     if len(header) < HEADER_BYTES:
-        raise HeaderInvalid("its header is cut short")
+        raise HeaderInvalid("its header is truncated")
     words = GEOMETRY_STRUCT.unpack_from(header)
     if words[0] != MAGIC:
-        raise HeaderInvalid("it does not begin as a lane does")
+        raise HeaderInvalid("it does not start like a lane")
     if words[1] != VERSION:
-        raise HeaderInvalid(f"it is of version {words[1]}; expected {VERSION}")
+        raise HeaderInvalid(f"it has version {words[1]}; expected {VERSION}")
     if struct.unpack_from("=Q", header, GEOMETRY_STRUCT.size)[0] != zlib.crc32(header[: GEOMETRY_STRUCT.size]):
         raise HeaderInvalid("its header is damaged")
-    found = Geometry(*words[2:])
+    geometry = Geometry(*words[2:])
     expected = make_geometry(
-        found.width, found.height, found.channels, found.generation, found.pid, bool(found.has_checksum)
+        geometry.width,
+        geometry.height,
+        geometry.channels,
+        geometry.generation,
+        geometry.pid,
+        bool(geometry.has_checksum),
     )
-    if found != expected or found.channels not in FORMATS or found.file_bytes > MAX_BYTES:
-        raise HeaderInvalid("its geometry makes no sense")
-    if file_bytes < found.file_bytes:
+    if geometry != expected or geometry.channels not in FORMATS or geometry.file_bytes > MAX_BYTES:
+        raise HeaderInvalid("its geometry is invalid")
+    if file_bytes < geometry.file_bytes:
         raise HeaderInvalid("it is shorter than its header says")
-    return found
+    return geometry
 
 
 def decode_text(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""How often to draw: as often as is wanted, within a share of the training thread's time. No clock, no files."""
+"""Chooses the render rate: the requested rate, within a share of the training thread's time. Pure, no clock."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ DEFAULT_RATE_HZ = 30.0
 DEFAULT_BUDGET = 0.015
 RATE_BOUNDS_HZ = (0.5, 120.0)
 BUDGET_BOUNDS = (0.001, 0.5)
-"""What a viewer may ask for."""
+"""What a viewer may request."""
 _MIN_OUTLIER_S = 0.05
 _OUTLIER_FACTOR = 4.0
-"""On a busy machine the scheduler now and then takes the processor away while a picture is drawn. That counts, or the
-mean would be too good to be true; but a single stall of the machine must not stop the pictures for long."""
+"""On a busy machine the thread is sometimes preempted while rendering. That must count, or the mean would be too low;
+but a single stall of the machine must not stop the frames for long."""
 _SMOOTHING = 0.1
 _CACHE_COST_FACTOR = 1.7
-"""Drawing empties the caches that training had filled: by tests/bench/fastlane.py a picture costs training so many
-times the time that drawing and copying it takes."""
+"""Rendering evicts the caches that training had filled: by tests/bench/fastlane.py, a frame costs training this
+multiple of the time that rendering and copying it takes."""
 
 
 def clamp_or_default(value: object, bounds: tuple[float, float], default: float) -> float:
@@ -33,7 +33,7 @@ class RenderPacer:
         self._has_rendered = False
 
     def record_cost(self, cost_s: float) -> None:
-        """What one picture took. The first one also sets the drawing up and says nothing of those that follow."""
+        """Record the cost of one frame. The first includes the renderer's setup and is ignored."""
         if not self._has_rendered:
             self._has_rendered = True
         elif not self._cost_s:
@@ -52,12 +52,12 @@ class RenderPacer:
 
     @property
     def interval_s(self) -> float:
-        """Between two pictures of one environment."""
+        """Seconds between two frames of one environment."""
         return self.watched_count * max(1.0 / self.rate_hz, self._min_interval_s)
 
     @property
     def description(self) -> str:
-        shared = f", {self.watched_count} share it" if self.watched_count > 1 else ""
+        shared = f", shared by {self.watched_count}" if self.watched_count > 1 else ""
         if self.is_limited:
             return f"limited to {100 * self.budget:.3g} % of training time{shared}"
         return f"{self.rate_hz:.3g} Hz{shared}"

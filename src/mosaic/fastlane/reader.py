@@ -1,4 +1,4 @@
-"""Looking at a lane. Readers map it read-only, show themselves by touching the beat, and never hold the writer up."""
+"""Reads a lane. Readers map it read-only, announce themselves by touching the heartbeat, and never block the writer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import layout
 from .lane_files import StrPath, heartbeat_path, lane_path
 
 HEARTBEAT_S = 0.5
-"""How often the beat is touched, and the lane's place looked at."""
+"""Interval at which the heartbeat is touched and the lane's file is checked."""
 MAX_READ_ATTEMPTS = 8
 REQUEST_TTL_S = 3.0
 
@@ -26,22 +26,22 @@ UNAVAILABLE = "unavailable"
 
 
 class LaneReader:
-    """One environment of a run, as somebody sees it. `rate_hz` and `budget` are wishes to the writer."""
+    """Reads the frames of one environment. `rate_hz` and `budget` are requests to the writer."""
 
     def __init__(
         self, folder: StrPath, index: int = 0, *, rate_hz: float | None = None, budget: float | None = None
     ) -> None:
         self.index = index
         self.torn_reads = 0
-        """Copies that were thrown away because the writer came round."""
+        """Copies discarded because the writer overwrote the slot meanwhile."""
         self.failed_reads = 0
-        """Looks that brought no frame because of that."""
+        """Calls that returned no frame because every copy was torn."""
         self.invalid_files = 0
-        """Files in the lane's place that were no lane."""
+        """Files at the lane's path that were not valid lanes."""
         self.problem = ""
-        """What was wrong with the last of them."""
+        """The problem with the last of them."""
         self.reason = ""
-        """Why there is no picture."""
+        """Why there are no frames."""
         self.state = WAITING
         self._path = lane_path(folder, index)
         self._heartbeat_path = heartbeat_path(folder, index)
@@ -50,7 +50,7 @@ class LaneReader:
         }
         self._next_heartbeat_at = 0.0
         self._file_id: tuple[int, int, int] | None = None
-        """Which file is mapped, or was refused."""
+        """The file that is mapped or was rejected."""
         self._number = 0
         self._spare_buffer = bytearray()
         self._unmap()
@@ -61,7 +61,7 @@ class LaneReader:
         self._geometry: layout.Geometry | None = None
 
     def read_newest(self) -> layout.Frame | None:
-        """The newest frame if it was not given before. Call it often: it also keeps the writer drawing."""
+        """Return the newest frame unless it was returned before. Call it often: it also keeps the writer rendering."""
         now = time.monotonic()
         has_ended = self._words is not None and self._words[layout.ENDED_WORD]
         if now >= self._next_heartbeat_at or has_ended:
@@ -76,7 +76,7 @@ class LaneReader:
         return frame
 
     def touch_heartbeat(self) -> None:
-        """Says that somebody watches. Makes no file: a lane that is gone stays gone."""
+        """Announce this reader. Creates no file: a removed lane stays removed."""
         with suppress(OSError):
             if self._should_write_requests():
                 file = os.open(self._heartbeat_path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW)
@@ -88,34 +88,34 @@ class LaneReader:
             os.utime(self._heartbeat_path)
 
     def _should_write_requests(self) -> bool:
-        """Whether ours should stand in the beat: where nobody who is still there wishes for more."""
+        """Return whether to write our requests: unless an active reader requests more."""
         with open(self._heartbeat_path, "rb") as file:
-            found = file.read(1000)
-        if not found:
+            content = file.read(1000)
+        if not content:
             return bool(self._requests)
         try:
-            wishes = json.loads(found)
-            is_over = abs(time.time() - wishes["at"]) > REQUEST_TTL_S
-            more = all(wishes.get(name, 0) <= value for name, value in self._requests.items())
+            requests = json.loads(content)
+            is_expired = abs(time.time() - requests["at"]) > REQUEST_TTL_S
+            is_highest = all(requests.get(name, 0) <= value for name, value in self._requests.items())
         except (ValueError, TypeError, KeyError):
             return True
-        return bool(is_over or (self._requests and more))
+        return bool(is_expired or (self._requests and is_highest))
 
     def _remap_if_replaced(self) -> None:
-        """Opens the lane, or the newer one that has taken its place."""
+        """Open the lane, or the newer file that has replaced it."""
         try:
-            found = os.stat(self._path)
+            status = os.stat(self._path)
         except OSError:
             self._unmap()
             self._file_id = None
             if self.state != UNAVAILABLE:
                 self.state = WAITING
             return
-        file = (found.st_dev, found.st_ino, found.st_ctime_ns)
-        if file[:2] == (self._file_id or ())[:2] and (self._words is not None or file == self._file_id):
+        file_id = (status.st_dev, status.st_ino, status.st_ctime_ns)
+        if file_id[:2] == (self._file_id or ())[:2] and (self._words is not None or file_id == self._file_id):
             return
         self._unmap()
-        self._file_id = file
+        self._file_id = file_id
         self._number = 0
         try:
             self._open()
@@ -129,35 +129,35 @@ class LaneReader:
         try:
             size = os.fstat(file).st_size
             header = os.read(file, layout.HEADER_BYTES)
-            made = layout.parse_header(header, size)
-            memory = mmap.mmap(file, made.file_bytes, prot=mmap.PROT_READ)
+            geometry = layout.parse_header(header, size)
+            memory = mmap.mmap(file, geometry.file_bytes, prot=mmap.PROT_READ)
         finally:
             os.close(file)
         self._memory = memoryview(memory)
         self._words = self._memory.cast("Q")
-        self._geometry = made
+        self._geometry = geometry
 
     def _read(self) -> layout.Frame | None:
-        made, words, memory = self._geometry, self._words, self._memory
-        assert made is not None
+        geometry, words, memory = self._geometry, self._words, self._memory
+        assert geometry is not None
         if words[layout.NEWEST_FRAME_WORD] == self._number:
             return None
-        # Memory that was used before is faster to write to: a copy must not take as long as a fast writer's round.
-        size = made.slot_bytes - layout.FRAME_INFO_OFFSET
+        # Reused memory is faster to write to: a copy must be faster than a writer that goes through all slots.
+        size = geometry.slot_bytes - layout.FRAME_INFO_OFFSET
         copy = self._spare_buffer if len(self._spare_buffer) == size else bytearray(size)
         self._spare_buffer = copy
         for _ in range(MAX_READ_ATTEMPTS):
             newest = words[layout.NEWEST_FRAME_WORD]
-            at = layout.HEADER_BYTES + newest % made.slots * made.slot_bytes
+            at = layout.HEADER_BYTES + newest % geometry.slots * geometry.slot_bytes
             end = words[at // 8 + layout.END_WORD]
-            memoryview(copy)[:] = memory[at + layout.FRAME_INFO_OFFSET : at + made.slot_bytes]
+            memoryview(copy)[:] = memory[at + layout.FRAME_INFO_OFFSET : at + geometry.slot_bytes]
             checksum = words[at // 8 + layout.CHECKSUM_WORD]
             if words[at // 8 + layout.BEGIN_WORD] == end == newest and (
-                not made.has_checksum or zlib.crc32(copy) == checksum
+                not geometry.has_checksum or zlib.crc32(copy) == checksum
             ):
                 self._number = newest
                 self._spare_buffer = bytearray()
-                return _parse_frame(made, newest, copy)
+                return _parse_frame(geometry, newest, copy)
             self.torn_reads += 1
         self.failed_reads += 1
         return None
@@ -183,9 +183,9 @@ class LaneReader:
 
 
 def _parse_frame(geometry: layout.Geometry, number: int, copy: bytearray) -> layout.Frame:
-    """`copy` is a slot without its counters."""
+    """Build a frame from the copy of a slot without its counters."""
     episode, step, reward, episodic_return, rendered_at, rate_hz, render_s = layout.FRAME_INFO_STRUCT.unpack_from(copy)
-    said = layout.PACE_OFFSET - layout.FRAME_INFO_OFFSET
+    pace_offset = layout.PACE_OFFSET - layout.FRAME_INFO_OFFSET
     begin = layout.SLOT_HEADER_BYTES - layout.FRAME_INFO_OFFSET
     image = np.frombuffer(copy, np.uint8, geometry.stride * geometry.height, begin)
     return layout.Frame(
@@ -199,6 +199,6 @@ def _parse_frame(geometry: layout.Geometry, number: int, copy: bytearray) -> lay
         episodic_return=episodic_return,
         rendered_at=rendered_at,
         rate_hz=rate_hz,
-        pace=layout.decode_text(bytes(copy[said : said + layout.PACE_BYTES])),
+        pace=layout.decode_text(bytes(copy[pace_offset : pace_offset + layout.PACE_BYTES])),
         render_s=render_s,
     )

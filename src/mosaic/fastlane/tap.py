@@ -1,4 +1,4 @@
-"""From an environment to a lane: draws it when somebody watches, by the cheapest way that is known."""
+"""Renders an environment into its lane while it is watched, in the cheapest known way."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ import numpy as np
 
 from .writer import LaneWriter
 
-NO_FRAME_REASON = "this environment has no picture"
+NO_FRAME_REASON = "this environment cannot be rendered"
 _BGRX_MASKS = (0xFF0000, 0xFF00, 0xFF)
 
 
 class RenderUnavailable(Exception):
-    """No picture comes of this environment, and none will."""
+    """This environment cannot be rendered, now or later."""
 
 
 class FrameRenderer:
-    """Draws one environment, as it would draw itself, whatever render mode it was made with.
+    """Renders one environment as `rgb_array`, whatever render mode it was created with.
 
-    The mode is set for the moment of drawing only: some environments do more work at every step when they have one.
+    The mode is set only while rendering: some environments do more work at every step when they have one.
     """
 
     def __init__(self, env: Any) -> None:
-        # Wrappers may collect what is drawn, or draw over it: the environment itself is asked.
+        # Wrappers may collect frames or draw over them, so the unwrapped environment is rendered.
         self._core = getattr(env, "unwrapped", env)
         self._is_prepared = False
         self._options: dict[str, str] = {}
 
     def render_frame(self) -> Any:
-        """Bytes [height, width, 3 or 4]; valid until the next step. Raises Unpaintable, or what the drawing raises."""
+        """Return bytes [height, width, 3 or 4], valid until the next step.
+
+        Raises RenderUnavailable, or whatever the environment's render raises.
+        """
         core = self._core
         if not self._is_prepared:
             self._is_prepared = True
@@ -44,18 +47,18 @@ class FrameRenderer:
             if _takes_mode(core):
                 self._options = {"mode": "rgb_array"}
             if "pygame" not in sys.modules:
-                self._render()  # may import it, and is then cheaper from the next picture on
-        drawn, surfaces = self._render()
+                self._render()  # may import pygame, which makes the next frames cheaper
+        rendered, surfaces = self._render()
         if surfaces:
             return surface_pixels(surfaces[-1])
-        if isinstance(drawn, list):  # some older environments give all frames since the last call
-            drawn = drawn[-1] if drawn else None
-        if not isinstance(drawn, np.ndarray):
+        if isinstance(rendered, list):  # some older environments return all frames since the last call
+            rendered = rendered[-1] if rendered else None
+        if not isinstance(rendered, np.ndarray):
             raise RenderUnavailable(NO_FRAME_REASON)
-        return drawn
+        return rendered
 
     def _render(self) -> tuple[Any, list[Any]]:
-        """What render gives, and the surfaces that it would have read back."""
+        """Return the result of `render`, and the pygame surfaces that it would have converted."""
         surfaces: list[Any] = []
         core = self._core
         with _capture_surfaces(surfaces):
@@ -67,24 +70,26 @@ class FrameRenderer:
 
 def can_render(env: Any) -> bool:
     core = getattr(env, "unwrapped", env)
-    known = getattr(core, "metadata", None) or {}
-    modes = known.get("render_modes") or known.get("render.modes") or ()
+    metadata = getattr(core, "metadata", None) or {}
+    modes = metadata.get("render_modes") or metadata.get("render.modes") or ()
     return callable(getattr(core, "render", None)) and "rgb_array" in modes
 
 
 def _takes_mode(core: Any) -> bool:
-    """Before Gym 0.26 the mode was told at every call, at last through a function that takes anything."""
+    """Return whether `render` takes the mode, as before Gym 0.26 (in 0.25 through a function with **kwargs)."""
     try:
-        taken = inspect.signature(core.render).parameters
+        parameters = inspect.signature(core.render).parameters
     except (TypeError, ValueError):
         return False
-    is_of_gym = any(kind.__module__.partition(".")[0] == "gym" for kind in type(core).__mro__)
-    return "mode" in taken or (is_of_gym and any(one.kind is one.VAR_KEYWORD for one in taken.values()))
+    is_gym_env = any(kind.__module__.partition(".")[0] == "gym" for kind in type(core).__mro__)
+    return "mode" in parameters or (
+        is_gym_env and any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    )
 
 
 @contextmanager
 def _rgb_array_mode(core: Any) -> Iterator[None]:
-    """The environment in the mode that gives arrays."""
+    """Set the environment's render mode to `rgb_array` for the duration of the block."""
     mode = getattr(core, "render_mode", None)
     if mode == "rgb_array":
         yield
@@ -98,27 +103,27 @@ def _rgb_array_mode(core: Any) -> Iterator[None]:
 
 @contextmanager
 def _capture_surfaces(surfaces: list[Any]) -> Iterator[None]:
-    """Surfaces that an environment would read back are handed over instead."""
+    """Collect the surfaces that an environment would convert to arrays."""
     pygame = sys.modules.get("pygame")
     module: Any = getattr(pygame, "surfarray", None)
-    read_back = getattr(module, "pixels3d", None)
-    if read_back is None:
+    original = getattr(module, "pixels3d", None)
+    if original is None:
         yield
         return
-    module.pixels3d = _capturing_pixels3d(read_back, surfaces)
+    module.pixels3d = _capturing_pixels3d(original, surfaces)
     try:
         yield
     finally:
-        module.pixels3d = read_back
+        module.pixels3d = original
 
 
-def _capturing_pixels3d(read_back: Callable[[Any], Any], surfaces: list[Any]) -> Callable[[Any], Any]:
-    """Reading a surface back into an array takes three times as long as drawing it; its bytes are there already."""
+def _capturing_pixels3d(original: Callable[[Any], Any], surfaces: list[Any]) -> Callable[[Any], Any]:
+    """Replace `pixels3d`: the conversion takes three times as long as rendering, and the bytes exist already."""
     thread = threading.get_ident()
 
     def pixels3d(surface: Any) -> Any:
         if threading.get_ident() != thread or surface.get_masks()[:3] != _BGRX_MASKS or surface.get_bytesize() != 4:
-            return read_back(surface)
+            return original(surface)
         surfaces.append(surface)
         return np.zeros((1, 1, 3), np.uint8)
 
@@ -126,7 +131,7 @@ def _capturing_pixels3d(read_back: Callable[[Any], Any], surfaces: list[Any]) ->
 
 
 def surface_pixels(surface: Any) -> Any:
-    """The pixels of a 32-bit pygame surface, not copied: blue, green, red, nothing."""
+    """Return the pixels of a 32-bit pygame surface (BGRX) without a copy."""
     width, height = surface.get_size()
     rows = np.frombuffer(surface.get_buffer(), np.uint8).reshape(height, surface.get_pitch())
     return rows[:, : width * 4].reshape(height, width, 4)
@@ -141,23 +146,23 @@ def _prepare_rendering(core: Any) -> None:
 
 
 def _prepare_mujoco(core: Any, model: Any) -> None:
-    """Without shadows and smooth edges a picture takes an eighth of the time; before the first one only."""
-    has_screen = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) or sys.platform == "darwin"
-    if not has_screen and os.environ.setdefault("MUJOCO_GL", "egl") == "glfw":
-        # It would not fail but end the process.
-        raise RenderUnavailable("there is no screen and MUJOCO_GL is glfw; set MUJOCO_GL=egl")
+    """Disable shadows and antialiasing, which makes a frame eight times cheaper. Only works before the first frame."""
+    has_display = bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) or sys.platform == "darwin"
+    if not has_display and os.environ.setdefault("MUJOCO_GL", "egl") == "glfw":
+        # It would not raise but terminate the process.
+        raise RenderUnavailable("there is no display and MUJOCO_GL is glfw; set MUJOCO_GL=egl")
     model.vis.quality.shadowsize = 0
     model.vis.quality.offsamples = 0
     renderer: Any = getattr(core, "mujoco_renderer", None)
     config = getattr(renderer, "default_cam_config", None) or {}
     if getattr(renderer, "camera_id", None) == -1 and "trackbodyid" not in config:
-        # Without this, what runs fast runs out of the picture. Other versions may not have it.
+        # Without this, a fast robot leaves the frame. Not available in every version.
         with suppress(Exception):
             renderer.camera_id = model.camera("track").id
 
 
 class FrameTap:
-    """An environment and its lane. Its failures reach nobody but `warn`, which is told once."""
+    """Connects an environment to its lane. Failures are reported only to `warn`, and only once."""
 
     def __init__(
         self, env: Any, lane: LaneWriter, *, advice: str = "", warn: Callable[[str], None] | None = None
@@ -174,7 +179,7 @@ class FrameTap:
             lane.mark_unavailable(NO_FRAME_REASON)
 
     def step(self, reward: float, done: bool) -> None:
-        """After each step of the environment, before it is reset."""
+        """Call after each step of the environment, before it is reset."""
         self._step += 1
         self._return += reward
         if self.is_due():
@@ -183,30 +188,30 @@ class FrameTap:
             self.reset()
 
     def reset(self) -> None:
-        """Where an episode begins."""
+        """Start a new episode."""
         if self._step:
             self._episode += 1
             self._step = 0
             self._return = 0.0
 
     def publish_frame(self, episode: int, step: int, reward: float, episodic_return: float) -> None:
-        """Draws and publishes, due or not."""
+        """Render and publish a frame, whether due or not."""
         started = time.perf_counter()
         try:
-            picture = self._renderer.render_frame()
+            frame = self._renderer.render_frame()
         except RenderUnavailable as error:
             self.lane.mark_unavailable(str(error))
             self._warn_once()
             return
-        except Exception as error:  # whatever a graphics driver raises, training goes on
-            said = f"{type(error).__name__}: {error}"
+        except Exception as error:  # whatever a graphics driver raises, training continues
+            problem = f"{type(error).__name__}: {error}"
             self.lane.mark_unavailable(
-                " ".join(part for part in (f"no picture came ({said[:300]}).", self._advice) if part)
+                " ".join(part for part in (f"rendering failed ({problem[:300]}).", self._advice) if part)
             )
             self._warn_once()
             return
         self.lane.publish(
-            picture,
+            frame,
             episode=episode,
             step=step,
             reward=float(reward),

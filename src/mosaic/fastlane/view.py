@@ -1,4 +1,4 @@
-"""What one viewer sees of a run: some or all of its environments, each with its newest frame."""
+"""One viewer's view of a run: some or all of its environments, each with its newest frame."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .reader import CONNECTED, UNAVAILABLE, WAITING, LaneReader
 
 LIST_INTERVAL_S = 0.5
 FIRST_LIST_INTERVAL_S = 0.05
-"""While there is nothing to see yet."""
+"""Before the first lane appears."""
 
 
 class LaneView:
-    """Watches the environments `envs` of a run, or all that have a lane. Call `look` often; it never waits."""
+    """Watches the environments `envs` of a run, or all that have a lane. Call `poll` often; it never blocks."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class LaneView:
         log_event: Callable[..., None] | None = None,
     ) -> None:
         self.frames: dict[int, Frame | None] = {}
-        """The newest of each environment; none before the first."""
+        """The newest frame of each environment; None before the first."""
         self._folder = folder
         self._envs = tuple(envs)
         self._reader_options: dict[str, Any] = {"rate_hz": rate_hz, "budget": budget}
@@ -38,34 +38,34 @@ class LaneView:
         self._logged_events: set[str] = set()
 
     def poll(self) -> bool:
-        """Whether there is a new frame."""
+        """Read new frames; return whether there is one."""
         now = time.monotonic()
         if now >= self._next_list_at:
             self._update_readers()
             self._next_list_at = now + (LIST_INTERVAL_S if self._readers else FIRST_LIST_INTERVAL_S)
-        has_news = False
+        has_new_frame = False
         for index, reader in self._readers.items():
             frame = reader.read_newest()
             if frame is not None:
-                has_news = True
+                has_new_frame = True
                 self.frames[index] = frame
         self._log_state()
-        return has_news
+        return has_new_frame
 
     def _update_readers(self) -> None:
-        """Environments come and go: a run starts, ends, or is resumed with a lane more or less."""
-        wanted = self._envs or lane_indices(self._folder)
-        for index in wanted:
+        """Add and remove readers: a run starts, ends, or is resumed with another number of lanes."""
+        indices = self._envs or lane_indices(self._folder)
+        for index in indices:
             if index not in self._readers:
                 self._readers[index] = LaneReader(self._folder, index, **self._reader_options)
                 self.frames[index] = None
-        # While nothing is there, what was seen last stays to be seen.
-        for index in [index for index in self._readers if wanted and index not in wanted]:
+        # While there are no lanes, the last frames remain visible.
+        for index in [index for index in self._readers if indices and index not in indices]:
             del self._readers[index], self.frames[index]
 
     @property
     def state(self) -> str:
-        """`connected` where one environment is, `unavailable` where none ever will be, else `waiting`."""
+        """`connected` if one environment is, `unavailable` if all are, else `waiting`."""
         states = {reader.state for reader in self._readers.values()}
         if CONNECTED in states:
             return CONNECTED
@@ -74,12 +74,12 @@ class LaneView:
     @property
     def reason(self) -> str:
         if self.state == WAITING:
-            there = lane_indices(self._folder)
-            if not there:
+            available = lane_indices(self._folder)
+            if not available:
                 return "this run publishes no frames yet"
-            if self._envs and not set(self._envs) & set(there):
-                return f"environment {self._envs[0]} cannot be watched; these can: {', '.join(map(str, there))}"
-            return "no frame has come yet"
+            if self._envs and not set(self._envs) & set(available):
+                return f"environment {self._envs[0]} cannot be watched; available: {', '.join(map(str, available))}"
+            return "no frame yet"
         return next((reader.reason for reader in self._readers.values() if reader.reason), "")
 
     @property
@@ -91,7 +91,7 @@ class LaneView:
         return sum(reader.invalid_files for reader in self._readers.values())
 
     def _log_state(self) -> None:
-        """Says each thing once."""
+        """Log each kind of event once."""
         if self._log_event is None:
             return
         state = self.state
@@ -105,10 +105,10 @@ class LaneView:
             if reader.failed_reads:
                 self._log_once("fastlane_frame_read_error", env=reader.index, torn=reader.torn_reads)
 
-    def _log_once(self, event: str, **facts: Any) -> None:
+    def _log_once(self, event: str, **fields: Any) -> None:
         if self._log_event is not None and event not in self._logged_events:
             self._logged_events.add(event)
-            self._log_event(event, **facts)
+            self._log_event(event, **fields)
 
     def close(self) -> None:
         for reader in self._readers.values():
@@ -116,7 +116,7 @@ class LaneView:
 
 
 def hud_fields(frame: Frame) -> dict[str, Any]:
-    """What stands beside a frame."""
+    """Return what a heads-up display shows with a frame."""
     return {
         "episode": frame.episode,
         "step": frame.step,

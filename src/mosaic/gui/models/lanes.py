@@ -14,7 +14,16 @@ from PySide6.QtGui import QImage
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
-from mosaic.fastlane import BGRX32, Frame, LaneView, hud_fields, lanes_folder
+from mosaic.fastlane import (
+    BGRX32,
+    CONNECTED,
+    UNAVAILABLE,
+    WAITING,
+    Frame,
+    LaneView,
+    hud_fields,
+    lanes_folder,
+)
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.event_log import EventLog
 from mosaic.gui.models.runs_model import Runs
@@ -22,9 +31,6 @@ from mosaic.gui.models.runs_model import Runs
 Json = dict[str, Any]
 EventCallback = Callable[..., None]
 
-CONNECTED = "connected"
-WAITING = "waiting"
-UNAVAILABLE = "unavailable"
 WAITING_FOR_FRAME = "waiting for the next frame…"
 STALE_AFTER_S = 2.0
 """A frame that has not been followed by another for so long is the last one for now."""

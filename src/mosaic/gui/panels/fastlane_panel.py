@@ -22,9 +22,9 @@ from PySide6.QtWidgets import (
 
 from mosaic.client import TrainerClient
 from mosaic.client.eval_status import format_eval_line
+from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING
 from mosaic.gui import theme
 from mosaic.gui.models.evaluation_model import SUMMARY_EVENT
-from mosaic.gui.models.lanes import CONNECTED, UNAVAILABLE
 from mosaic.gui.models.recording import Recording, save_image
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.formatting import format_duration
@@ -34,7 +34,7 @@ from mosaic.gui.workbench import Json, Workbench
 
 VIEWER_STATUS_ICONS = {
     CONNECTED: ("mdi6.access-point", "good"),
-    "waiting": ("mdi6.timer-sand", "warning"),
+    WAITING: ("mdi6.timer-sand", "warning"),
     UNAVAILABLE: ("mdi6.access-point-off", "muted"),
 }
 RENDER_BUDGETS = (

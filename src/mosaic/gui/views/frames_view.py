@@ -9,7 +9,8 @@ from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
-from mosaic.gui.models.lanes import CONNECTED, UNAVAILABLE, FrameCell, Lanes
+from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING
+from mosaic.gui.models.lanes import FrameCell, Lanes
 from mosaic.gui.views import hud_line
 from mosaic.gui.views.formatting import format_number
 from mosaic.gui.views.frame_grid import FrameGrid
@@ -20,7 +21,7 @@ POLL_MS = 16
 IDLE_POLL_MS = 100
 """While there is nothing to see."""
 TEXT_INTERVAL_S = 0.1
-FRAME_STATE_ICONS = {UNAVAILABLE: "mdi6.monitor-off", "waiting": "mdi6.timer-sand", CONNECTED: "mdi6.monitor-eye"}
+FRAME_STATE_ICONS = {UNAVAILABLE: "mdi6.monitor-off", WAITING: "mdi6.timer-sand", CONNECTED: "mdi6.monitor-eye"}
 
 
 def to_sentence(text: str) -> str:

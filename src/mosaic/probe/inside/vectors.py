@@ -73,9 +73,10 @@ def report_no_frames() -> None:
     picked = current_probe()
     if "frames" in picked.parts:
         from mosaic.fastlane import LaneWriter, lanes_folder
+        from mosaic.fastlane.tap import NO_FRAME_REASON
 
         lane = LaneWriter(lanes_folder(picked.run_dir), 0)
-        lane.mark_unavailable("this environment has no picture")
+        lane.mark_unavailable(NO_FRAME_REASON)
         atexit.register(lane.close)
 
 
