@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PySide6.QtCore import Qt
@@ -134,14 +133,16 @@ def test_keys_can_be_changed_reset_and_are_never_given_twice(
 
 @pytest.mark.usefixtures("daemon")
 def test_the_trainer_lists_what_runs_and_what_waits(trainer: TrainerClient, program: Application) -> None:
-    def submit(**schedule: Any) -> str:
-        return str(trainer.submit({**scripted(steps=10_000, dt=0.05), "schedule": schedule})["run_id"])
+    def submit(group: str, priority: int = 0) -> str:
+        payload = {**scripted(steps=10_000, dt=0.05), "schedule": {"priority": priority}}
+        payload["metadata"]["group"] = group
+        return str(trainer.submit(payload)["run_id"])
 
-    working = [submit(group="busy") for _ in range(4)]
+    working = [submit("busy") for _ in range(4)]
     pump(lambda: trainer.status()["slots"]["busy"] == 4, "four at work")
-    later = submit(group="busy")
-    other = submit(group="idle")
-    sooner = submit(priority=3)
+    later = submit("busy")
+    other = submit("idle")
+    sooner = submit("busy", priority=3)
     program.start()
     program.window.show_page("trainer")
     table = find(program.window, "trainer.queue", QTableWidget)
