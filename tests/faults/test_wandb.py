@@ -6,9 +6,11 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.processes import is_alive
 from mosaic.journal import read_all
-from mosaic.sidecar import sync_state
+from mosaic.sidecar import sync, sync_state
 from mosaic.sidecar.sync import sync_run
 
 FAULTS: dict[str | int, tuple[str, str]] = {
@@ -77,7 +79,9 @@ def test_a_slow_server_is_only_slow(folder: RunFolder, tmp_path: Path) -> None:
         assert (found.state, found.error) == ("synced", None)
 
 
-def test_an_upload_that_takes_too_long_is_ended_with_everything_it_started(folder: RunFolder, tmp_path: Path) -> None:
+def test_an_upload_that_takes_too_long_is_ended_with_everything_it_started(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with WandbServer() as server:
         answer = server.answer
 
@@ -87,7 +91,15 @@ def test_an_upload_that_takes_too_long_is_ended_with_everything_it_started(folde
             return answer(operation, query, variables)
 
         server.answer = hang_after_the_first  # type: ignore[method-assign]
-        found = sync_run(folder, environment(server.url, tmp_path / "home"), timeout_s=6.0)
+
+        def monotonic() -> float:
+            """Let the time limit pass once the client waits for an answer, however long it took to start."""
+            return time.monotonic() + (sync.SYNC_TIMEOUT_S if server.mode == "hang" else 0.0)
+
+        clock = SimpleNamespace(monotonic=monotonic, time=time.time, sleep=time.sleep)
+        monkeypatch.setattr(sync, "time", clock)
+        found = sync.sync_run(folder, environment(server.url, tmp_path / "home"))
+        assert server.mode == "hang"
     assert (found.state, found.error) == ("failed", "W&B took too long.")
 
 

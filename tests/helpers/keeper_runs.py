@@ -92,6 +92,17 @@ class KeeperRun:
         text: str = until(lambda: path.exists() and path.read_text(), f"file {name}")
         return text
 
+    def run_to_time_limit(self, code: str, seconds: float = 1.0, **changes: Any) -> dict[str, Any]:
+        """Return the `exited` event of a worker whose limit does not elapse before it announces `ready`.
+
+        Time spent paused does not count, so the worker's start may take as long as the machine needs.
+        """
+        self.send("pause")
+        self.start(code, limits={"seconds": seconds, "memory_mb": None}, **changes)
+        self.wait_file("ready")
+        self.send("resume")
+        return self.wait_end()
+
     def wait_end(self) -> dict[str, Any]:
         """Return the last event of the newest attempt, after its keeper has exited without output."""
         assert self.keepers[-1].wait(TIMEOUT_S) == 0

@@ -148,10 +148,11 @@ def test_a_daemonized_grandchild_is_gone_after_a_stop(run: KeeperRun) -> None:
 
 
 def test_children_that_are_started_while_the_tree_is_being_killed_end_too(run: KeeperRun) -> None:
-    run.start(
+    exited = run.run_to_time_limit(
         """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        for _ in range(100):
+        announce("ready")
+        for _ in range(200):
             if os.fork() == 0:
                 os.setsid()
                 time.sleep(600)
@@ -160,31 +161,29 @@ def test_children_that_are_started_while_the_tree_is_being_killed_end_too(run: K
         time.sleep(600)
         """,
         grace_s=SHORT,
-        limits={"seconds": 0.3, "memory_mb": None},
     )
-    assert run.wait_end()["cause"] == "time_limit"
+    assert exited["cause"] == "time_limit"
     assert run.members() == []
 
 
 def test_the_time_limit_lets_the_worker_save_first(run: KeeperRun) -> None:
-    run.start(
+    exited = run.run_to_time_limit(
         """
         def save(number, frame):
             announce("checkpoint")
             sys.exit(0)
         signal.signal(signal.SIGTERM, save)
+        announce("ready")
         time.sleep(600)
         """,
-        limits={"seconds": 0.5, "memory_mb": None},
+        seconds=1.0,
     )
-    exited = run.wait_end()
-    assert (exited["code"], exited["cause"], exited["limit"]) == (0, "time_limit", 0.5)
+    assert (exited["code"], exited["cause"], exited["limit"]) == (0, "time_limit", 1.0)
     assert run.wait_file("checkpoint")
 
 
 def test_the_time_limit_kills_a_worker_that_ignores_signals(run: KeeperRun) -> None:
-    run.start(IGNORES_SIGNALS, limits={"seconds": 0.5, "memory_mb": None}, grace_s=SHORT)
-    exited = run.wait_end()
+    exited = run.run_to_time_limit(IGNORES_SIGNALS, grace_s=SHORT)
     assert (exited["signal"], exited["cause"]) == (signal.SIGKILL, "time_limit")
 
 
@@ -215,13 +214,15 @@ def test_pages_that_forked_children_share_do_not_count_many_times(run: KeeperRun
             if not (pid := os.fork()):
                 time.sleep(600)
             children.append(pid)
-        announce("ready")
-        time.sleep(2.5)
+        while not os.path.exists(os.path.join(RUN, "sampled")):
+            time.sleep(0.02)
         for pid in children:
             os.kill(pid, signal.SIGKILL)
         """,
         limits={"seconds": None, "memory_mb": 150},
     )
+    until(lambda: any(sample["processes"] == 5 for sample in run.events("sample")), "a sample of all processes")
+    (run.folder.path / "sampled").touch()
     exited = run.wait_end()
     assert (exited["code"], exited["cause"]) == (0, None)
     assert exited["peak_rss_mb"] > 150
@@ -254,7 +255,7 @@ def test_a_pause_by_signal_stops_the_whole_tree_until_it_is_resumed(run: KeeperR
 
 def test_a_paused_run_outlives_its_time_limit(run: KeeperRun) -> None:
     run.send("pause", by_signal=True)
-    run.start(SLEEPER, limits={"seconds": 0.4, "memory_mb": None}, grace_s=SHORT)
+    run.start(SLEEPER, limits={"seconds": 1.0, "memory_mb": None}, grace_s=SHORT)
     run.wait_event("sample", count=2)
     assert run.events("escalated") == []
     run.send("resume", by_signal=True)
@@ -322,7 +323,9 @@ def test_samples_show_what_the_tree_uses(run: KeeperRun) -> None:
             while True: pass
         time.sleep(600)
     """)
-    sample = run.wait_event("sample", count=2)
+    until(lambda: any(sample["processes"] == 2 for sample in run.events("sample")), "a sample of both processes")
+    # The child spins from one sample to the next.
+    sample = run.wait_event("sample", count=1 + len(run.events("sample")))
     assert sample["processes"] == 2
     assert sample["rss_mb"] > 40
     assert sample["cpu_percent"] > 1
@@ -336,8 +339,9 @@ def test_events_that_did_not_fit_on_the_disk_are_written_when_there_is_room(run:
     _, hard = resource.prlimit(keeper.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(keeper.pid, resource.RLIMIT_FSIZE, (0, hard))
     # The worker inherits the limit and writes nothing, so only its process shows that it was started.
-    send_launch(keeper, run.launch(python("time.sleep(0.5)")))
+    send_launch(keeper, run.launch(python("while not os.path.exists(os.path.join(RUN, 'seen')): time.sleep(0.02)")))
     until(run.members, "the worker is alive")
+    (run.folder.path / "seen").touch()
     until(lambda: run.members() == [], "the worker has exited")
     assert run.events() == []
     resource.prlimit(keeper.pid, resource.RLIMIT_FSIZE, (hard, hard))
