@@ -1,4 +1,4 @@
-"""What the repository says of itself is true: stubs, pins, versions, documents."""
+"""The repository describes itself correctly: stubs, pins, versions, documents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mosaic.cli.main import COMMANDS
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def normal(name: str) -> str:
