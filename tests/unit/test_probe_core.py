@@ -48,6 +48,21 @@ def test_scalars_reach_the_journal_as_tensorboard_stores_them(run: RunFolder) ->
         EVENT_TYPES[event["kind"]].model_validate(event)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e300])
+def test_a_return_that_is_not_finite_is_null(run: RunFolder, monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+    probe = Probe()
+    probe.add_episode(0, value, 5)
+    with monkeypatch.context() as broken:
+        broken.setattr(probe, "_write", full_disk)
+        probe.flush(0.0)
+    probe.close()
+    assert [row[4] for row in episodes(run)] == [None]
+
+
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError("No space left on device")
+
+
 def test_the_better_source_of_a_tag_wins(run: RunFolder, clock: list[float]) -> None:
     probe = Probe()
     probe.flush(clock[0])

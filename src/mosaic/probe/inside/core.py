@@ -232,14 +232,14 @@ class Probe:
         self._episode_rows = {"script": [], "probe": [], "console": []}
         if not wanted:
             return
-        for row, value in zip(wanted, _to_float32([row[4] for row in wanted])):
+        lines = []
+        for (_, env, step, at, _, length), value in zip(wanted, _to_float32([row[4] for row in wanted])):
             self._episodes += 1
             # Further processes cannot know each other's count: they number by the clock, so that none is lost.
-            row[0] = self._episodes if self._is_episode_counter else int(row[3] * 1e6)
-            row[3] = round(row[3], 6)
-            row[4] = 0.0 if value is None else value
+            number = self._episodes if self._is_episode_counter else int(at * 1e6)
+            lines.append([number, env, step, round(at, 6), value, length])
         try:
-            self._write("episodes", rows=wanted)
+            self._write("episodes", rows=lines)
         except OSError:
             self._episodes -= len(wanted)
             self._episode_rows[source] = (wanted + self._episode_rows[source])[-MAX_BUFFERED_POINTS:]
