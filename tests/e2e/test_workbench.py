@@ -20,8 +20,8 @@ from tests.helpers.gui_fixtures import make_program, program, qapp, settings_pat
 
 from mosaic.client import TrainerClient, connect
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.gui.app import Application
-from mosaic.gui.models.series import RETURN_TAG
 from mosaic.plugins.run_payloads import build_train_payload
 
 __all__ = ["make_program", "program", "qapp", "settings_path", "the_window_is_quiet"]

@@ -74,7 +74,7 @@ def test_a_killed_daemon_changes_nothing_for_its_runs(daemon: LiveDaemon, traine
 def told_metrics(trainer: TrainerClient, run_id: str) -> int:
     """How many metrics events a watcher is told of, from the beginning to the run's end."""
     count = 0
-    for batch in trainer.watch(0, run_id, ["metrics", "record"]):
+    for batch in trainer.telemetry(run_id, ["metrics", "record"]):
         count += len([event for event in batch.events if event["kind"] == "metrics"])
         if any(event["kind"] == "record" and event["stage"] == "finished" for event in batch.events):
             return count
@@ -250,7 +250,7 @@ def test_a_watcher_goes_on_from_its_cursor_after_a_restart(daemon: LiveDaemon, t
     run_id = trainer.submit(scripted(steps=100, dt=0.01))["run_id"]
     seen: list[int] = []
     cursor = 0
-    for batch in trainer.watch(0, run_id, ["metrics"]):
+    for batch in trainer.telemetry(run_id, ["metrics"]):
         seen += [event["seq"] for event in batch.events]
         cursor = batch.cursor
         if len(seen) > 10:
@@ -259,7 +259,7 @@ def test_a_watcher_goes_on_from_its_cursor_after_a_restart(daemon: LiveDaemon, t
     daemon.kill()
     trainer = daemon.start()
     ended(trainer, run_id)
-    for batch in trainer.watch(cursor, run_id, ["metrics"]):
+    for batch in trainer.telemetry(run_id, ["metrics"], cursor):
         seen += [event["seq"] for event in batch.events]
         if len(seen) >= 100:
             break

@@ -12,10 +12,10 @@ from tests.helpers.gui import click, find, has, pump, settle, type_text
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.gui.app import Application
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.gui_settings import GuiSettings
-from mosaic.gui.models.series import RETURN_TAG
 from mosaic.gui.panels.analytics_panel import AnalyticsTab
 from mosaic.gui.panels.compare_panel import ComparePage
 from mosaic.gui.panels.overview import OverviewTab

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from mosaic.cli.cli_context import CliContext
 from mosaic.cli.main import main
-from mosaic.client.trainer_client import LogChunk, MetricSeries, WatchBatch
+from mosaic.client.trainer_client import LogChunk, MetricsCursor, MetricSeries, MetricsUpdate, WatchBatch
 from mosaic.contracts.errors import MosaicError, NoDaemon, unknown_name_error
 
 Json = dict[str, Any]
@@ -39,13 +39,13 @@ def record(run: Json) -> Json:
 
 
 class FakeTrainer:
-    """Keeps what it was asked; `scripts` are what `watch` plays, one at a time: events, or an error to raise."""
+    """Keeps what it was asked; `scripts` are what `watch` plays, one at a time: events, new points, or an error."""
 
     def __init__(self, *views: Json) -> None:
         self.views = {one["run_id"]: one for one in views}
         self.submitted: list[Json] = []
         self.calls: list[tuple[Any, ...]] = []
-        self.scripts: list[list[Json | MosaicError | Callable[[], None]]] = []
+        self.scripts: list[list[Json | MetricSeries | MosaicError | Callable[[], None]]] = []
         self.series: list[MetricSeries] = []
         self.log_bytes = b""
         self.payload: Json = {}
@@ -101,6 +101,10 @@ class FakeTrainer:
     def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
         yield from (one for one in self.series if not tags or one.tag in tags)
 
+    def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
+        self.calls.append(("metrics_after", cursor))
+        return MetricsUpdate(MetricsCursor(1, 0), cursor.generation != 1, list(self.metrics(run, tags)))
+
     def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
         yield LogChunk(self.log_bytes[offset:], len(self.log_bytes))
 
@@ -109,7 +113,10 @@ class FakeTrainer:
         for cursor, step in enumerate(self.scripts.pop(0) if self.scripts else [], after + 1):
             if isinstance(step, MosaicError):
                 raise step
-            if callable(step):
+            if isinstance(step, MetricSeries):
+                self.series = [step]
+                yield WatchBatch(cursor, [], 0, frozenset([run]))
+            elif callable(step):
                 step()
             else:
                 yield WatchBatch(cursor, [step], 0)

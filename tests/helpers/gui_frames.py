@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from mosaic.client import TrainerClient
-from mosaic.client.trainer_client import FrameUpdate, WatchBatch
+from mosaic.client.trainer_client import FrameUpdate, MetricsCursor, MetricsUpdate, WatchBatch
 from mosaic.contracts.folder import Workspace
 from mosaic.fastlane import LaneWriter, lanes_folder
 from mosaic.gui.bridge import Bridge
@@ -52,8 +52,8 @@ class StillTrainer:
         while not self._over.wait(0.02):
             yield FrameUpdate("connected", "", b"", {})
 
-    def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[Any]:
-        return iter(())
+    def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
+        return MetricsUpdate(MetricsCursor(1, 0), cursor.generation != 1, [])
 
     def close(self) -> None:
         self._over.set()

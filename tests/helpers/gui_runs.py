@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tests.helpers.gui import pump
 
-from mosaic.client.trainer_client import LogChunk, WatchBatch
+from mosaic.client.trainer_client import LogChunk, MetricsCursor, MetricsUpdate, WatchBatch
 from mosaic.gui.app import Application
 
 Json = dict[str, Any]
@@ -91,8 +91,8 @@ class FakeTrainer:
     def config(self, run: str) -> Json:
         return self.payload
 
-    def metrics(self, run: str, tags: Any = (), last_only: bool = False) -> Iterator[Any]:
-        return iter(())
+    def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
+        return MetricsUpdate(MetricsCursor(1, 0), cursor.generation != 1, [])
 
     def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
         """In chunks of 64 KB, as the daemon gives them."""

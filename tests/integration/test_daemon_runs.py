@@ -12,6 +12,8 @@ import pytest
 from tests.helpers.daemons import LiveDaemon, ended, scripted, wait_for
 
 from mosaic.client import TrainerClient
+from mosaic.client.trainer_client import MetricsCursor
+from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, UnknownName
 from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import RunFolder, Workspace
@@ -116,6 +118,55 @@ def test_a_further_attempt_goes_on_in_the_same_folder_with_one_curve(trainer: Tr
     assert seqs == list(range(1, len(seqs) + 1))
     with pytest.raises(NotAllowed, match="--total-timesteps"):
         trainer.resume(run_id)
+
+
+def test_a_reader_of_metrics_gets_each_point_once_and_reloads_after_a_resume(trainer: TrainerClient) -> None:
+    run_id = trainer.submit(scripted(steps=60, dt=0.01))["run_id"]
+    steps: list[int] = []
+    cursor = MetricsCursor()
+    reloads = 0
+    is_resumed = False
+    for batch in trainer.watch(0, run_id, ["metrics", "record"]):
+        assert all(event["kind"] == "record" for event in batch.events)
+        if batch.runs_with_points:
+            assert batch.runs_with_points == {run_id}
+            update = trainer.metrics_after(run_id, cursor, ["scripted/step"])
+            cursor = update.cursor
+            steps = [] if update.is_reload else steps
+            reloads += update.is_reload
+            steps += [step for series in update.series for step in series.steps]
+            if len(steps) > 5 and not is_resumed:
+                trainer.cancel(run_id)
+                ended(trainer, run_id)
+                trainer.resume(run_id)
+                is_resumed = True
+        if len(steps) == 60:
+            break
+    assert steps == list(range(1, 61))
+    assert reloads >= 2
+    assert trainer.metrics_after(run_id, cursor) == (cursor, False, [])
+
+
+def test_published_telemetry_is_stored_and_streamed_to_those_who_ask_for_it(trainer: TrainerClient) -> None:
+    run_id = trainer.submit(scripted(steps=10_000, dt=0.05))["run_id"]
+    stage(trainer, run_id, "running")
+    facts = {"series": {"remote/loss": [[1, 1.0, 0.5], [2, 2.0, None]]}}
+    messages = [
+        pb.TelemetryRequest(run=run_id, kind="metrics", facts_json=json.dumps(facts)),
+        pb.TelemetryRequest(run=run_id, kind="step", facts_json='{"step": 7}'),
+    ]
+    assert trainer._call("PublishTelemetry", iter(messages)).accepted == 2
+    published: list[dict[str, Any]] = []
+    for batch in trainer.telemetry(run_id):
+        published += [event for event in batch.events if "remote/loss" in event.get("series", ()) or "step" in event]
+        if len(published) == 2:
+            break
+    assert published[0]["series"] == facts["series"]
+    assert (published[1]["kind"], published[1]["step"]) == ("step", 7)
+    (series,) = trainer.metrics(run_id, ["remote/loss"])
+    assert list(series.steps) == [1, 2]
+    trainer.cancel(run_id)
+    ended(trainer, run_id)
 
 
 def test_a_run_without_a_checkpoint_cannot_be_resumed(trainer: TrainerClient) -> None:

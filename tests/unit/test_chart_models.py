@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.gui.models.curve_feed import CurveFeed
-from mosaic.gui.models.curve_model import ChartCurve, Floats, finite_range, round_range, round_step, to_log_scale
+from mosaic.gui.models.curve_model import ChartCurve, finite_range, round_range, round_step, to_log_scale
+from mosaic.gui.models.growing_array import Floats
 from mosaic.gui.models.hardware_series import points_of_sample
-from mosaic.gui.models.series import RETURN_TAG, GrowingPoints
+from mosaic.gui.models.series import GrowingPoints
 from mosaic.statistics import comparison, mean_with_band, smooth
 from mosaic.statistics.comparison import (
     NO_GROUPING,
@@ -37,7 +39,7 @@ def curve_of(x: Floats, y: Floats, weight: float = 0.0) -> ChartCurve:
 
 def growing(rows: Sequence[tuple[float, float, float]]) -> GrowingPoints:
     held = GrowingPoints()
-    held.extend(np.array(rows, np.float64).reshape(-1, 3))
+    held.extend(*np.array(rows, np.float64).reshape(-1, 3).T)
     return held
 
 
@@ -179,7 +181,7 @@ def test_a_feed_takes_only_what_is_new_and_notices_what_was_replaced() -> None:
     held = points({RETURN_TAG: growing([(1.0, 1.0, 5.0)])})
     feed = CurveFeed(held, RETURN_TAG, ChartCurve())
     feed.update("step")
-    held.tags[RETURN_TAG].extend(np.array([[2.0, 2.0, 6.0]]))
+    held.tags[RETURN_TAG].extend(np.array([2.0]), np.array([2.0]), np.array([6.0]))
     assert feed.update("step")
     np.testing.assert_array_equal(feed.curve.y, [5, 6])
     held.tags[RETURN_TAG] = growing([(1.0, 1.0, 9.0)])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
 
 from mosaic.cli import run_follower
 from mosaic.cli.live_view import DownsampledCurve, LiveRunState, format_progress_line
+from mosaic.client.trainer_client import MetricsCursor, MetricSeries, MetricsUpdate
 from mosaic.contracts.errors import MosaicError, NoDaemon
 
 RUN = "01NEW000000000000000000000"
@@ -157,21 +160,48 @@ def test_all_runs_of_a_group_are_waited_for_and_the_worst_end_counts() -> None:
 # --- the state behind the view
 
 
-def episodes(*returns: float) -> dict[str, Any]:
-    rows = [[number, 0, number * 10, 1.0, value, 10] for number, value in enumerate(returns, 1)]
-    return {"seq": 1, "at": 1.0, "kind": "episodes", "rows": rows}
+def returns(*values: float, is_reload: bool = False) -> MetricsUpdate:
+    steps = [10 * number for number in range(1, len(values) + 1)]
+    return MetricsUpdate(MetricsCursor(1, len(values)), is_reload, [return_series(steps, values)])
+
+
+def return_series(steps: Sequence[int], values: Sequence[float]) -> MetricSeries:
+    return MetricSeries("charts/episodic_return", steps, [1.0] * len(steps), values)
 
 
 def test_events_make_the_figures_of_the_view() -> None:
     watched = LiveRunState(view(total_timesteps=1000))
     watched.apply_event(STEPS)
-    watched.apply_event(episodes(*[10.0] * 100, *[20.0] * 50))
+    watched.apply_returns(returns(*[10.0] * 100, *[20.0] * 50))
     watched.apply_event({"seq": 1, "at": 1.0, "kind": "sample", "cpu_percent": 98.0, "rss_mb": 143.4, "processes": 1})
     watched.apply_event({"seq": 1, "at": 1.0, "kind": "nobody knows"})
     assert (watched.mean_return, watched.episodes, watched.step, watched.seconds_left) == (15.0, 150, 1500, 0.0)
     assert format_progress_line(watched) == (
         "01M7F4D1G1 running, step 1,500 (100%), 100 steps/s, 0.0 s left, return 15, CPU 98 % RAM 143 MB"
     )
+
+
+def test_returns_that_are_not_finite_are_counted_and_left_out_of_the_mean() -> None:
+    watched = LiveRunState(view())
+    watched.apply_returns(returns(math.nan))
+    assert (watched.episodes, watched.return_text, watched.curve.points) == (1, "nan (1 of 1 not finite)", [])
+    watched.apply_returns(returns(10.0, math.nan, 20.0))
+    assert (watched.episodes, watched.mean_return) == (4, 15.0)
+    assert "return 15 (2 of 4 not finite)" in format_progress_line(watched)
+    assert watched.curve.points == [10.0, 15.0]
+
+
+def test_a_resume_that_drops_episodes_starts_the_figures_again() -> None:
+    watched = LiveRunState(view())
+    watched.apply_returns(returns(1.0, 2.0, 3.0))
+    watched.apply_returns(returns(5.0, 7.0, is_reload=True))
+    assert (watched.episodes, watched.mean_return, watched.curve.points) == (2, 6.0, [5.0, 6.0])
+
+
+def test_returns_are_read_when_the_daemon_reports_new_points() -> None:
+    daemon: Daemon = Daemon(return_series([10, 20], [1.0, math.nan]), lambda: daemon.end())
+    assert train(daemon).code == 0
+    assert ("metrics_after", MetricsCursor()) in daemon.calls
 
 
 def test_how_an_earlier_attempt_ended_is_no_end_of_the_resumed_run() -> None:
@@ -184,7 +214,7 @@ def test_how_an_earlier_attempt_ended_is_no_end_of_the_resumed_run() -> None:
 
 def test_an_evaluation_is_measured_in_episodes() -> None:
     watched = LiveRunState(view(kind="policy_eval", total_timesteps=400_000), target_episodes=20)
-    watched.apply_event(episodes(1.0, 2.0, 3.0, 4.0, 5.0))
+    watched.apply_returns(returns(1.0, 2.0, 3.0, 4.0, 5.0))
     assert (watched.fraction_done, watched.progress_text, watched.total_steps) == (0.25, "5 / 20 episodes", None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.states import RunRecord
 from mosaic.journal import Journal
-from mosaic.store import Index
+from mosaic.store import Index, MetricsCursor
 from mosaic.store.ingest import JOURNAL, ingest
 
 
@@ -32,9 +33,28 @@ def index(tmp_path: Path, folder: RunFolder) -> Iterator[Index]:
 
 def points(index: Index, run_id: str) -> dict[str, list[tuple[int, float]]]:
     found: dict[str, list[tuple[int, float]]] = {}
-    for series in index.metrics(run_id, (), False):
-        found.setdefault(series.tag, []).extend(zip(series.steps, series.values, strict=True))
+    with index.read_metrics(run_id) as (_, parts):
+        for series in parts:
+            found.setdefault(series.tag, []).extend(zip(series.steps, series.values, strict=True))
     return found
+
+
+class Reader:
+    """Reads a run's points from where it stopped."""
+
+    def __init__(self, index: Index, run_id: str) -> None:
+        self._index = index
+        self._run_id = run_id
+        self._cursor = MetricsCursor(0, 0)
+
+    def read(self) -> tuple[bool, dict[str, list[int]]]:
+        """Whether what was read before no longer counts, and the steps of the new points by tag."""
+        before = self._cursor
+        with self._index.read_metrics(self._run_id, after=before) as (self._cursor, parts):
+            steps: dict[str, list[int]] = {}
+            for series in parts:
+                steps.setdefault(series.tag, []).extend(series.steps)
+        return self._cursor.generation != before.generation, steps
 
 
 def write(folder: RunFolder, attempt: int, resumed_from: int | None, steps: range, first_episode: int) -> None:
@@ -55,6 +75,66 @@ def test_a_further_attempt_replaces_what_lay_above_its_checkpoint(index: Index, 
     assert [step for step, _ in found["charts/episodic_return"]] == list(range(1, 10))
     assert index.get_progress(folder.run_id).episodes == 9
     assert index.get_progress(folder.run_id).mean_return == 5.0
+
+
+def test_a_reader_gets_each_point_once(index: Index, folder: RunFolder) -> None:
+    reader = Reader(index, folder.run_id)
+    write(folder, 1, None, range(1, 4), 1)
+    ingest(index, folder, JOURNAL, folder.journal)
+    tags = ("loss", "charts/episodic_return", "charts/episodic_length")
+    assert reader.read() == (True, {key: [1, 2, 3] for key in tags})
+    assert reader.read() == (False, {})
+    write(folder, 1, None, range(4, 6), 4)
+    ingest(index, folder, JOURNAL, folder.journal)
+    assert reader.read() == (False, {key: [4, 5] for key in tags})
+
+
+def test_a_reader_is_told_to_reload_when_a_resume_drops_points(index: Index, folder: RunFolder) -> None:
+    reader = Reader(index, folder.run_id)
+    write(folder, 1, None, range(1, 8), 1)
+    ingest(index, folder, JOURNAL, folder.journal)
+    reader.read()
+    write(folder, 2, 4, range(5, 7), 5)
+    ingest(index, folder, JOURNAL, folder.journal)
+    is_reload, steps = reader.read()
+    assert is_reload
+    assert steps["loss"] == steps["charts/episodic_return"] == [1, 2, 3, 4, 5, 6]
+    assert reader.read() == (False, {})
+
+
+def test_a_reader_of_an_index_that_was_rebuilt_reloads(tmp_path: Path, index: Index, folder: RunFolder) -> None:
+    reader = Reader(index, folder.run_id)
+    write(folder, 1, None, range(1, 4), 1)
+    ingest(index, folder, JOURNAL, folder.journal)
+    reader.read()
+    rebuilt = Index(tmp_path / "rebuilt.sqlite")
+    rebuilt.save(RunRecord(run_id=folder.run_id, worker="w", submitted_at=1.0, queued_at=1.0), 1)
+    ingest(rebuilt, folder, JOURNAL, folder.journal)
+    reader._index = rebuilt
+    is_reload, steps = reader.read()
+    assert is_reload
+    assert steps["loss"] == [1, 2, 3]
+    rebuilt.close()
+
+
+def test_a_reader_reloads_when_episodes_are_replaced(index: Index, folder: RunFolder) -> None:
+    reader = Reader(index, folder.run_id)
+    index.add_points(folder.run_id, {"charts/episodic_return": [(1, 1.0, 1.0)]})
+    assert reader.read() == (True, {"charts/episodic_return": [1]})
+    index.add_episodes(folder.run_id, [(1, 0, 10, 1.0, 2.0, 3), (2, 0, 20, 1.0, 2.0, 3)])
+    assert reader.read() == (True, {"charts/episodic_return": [10, 20], "charts/episodic_length": [10, 20]})
+    index.add_episodes(folder.run_id, [(2, 0, 21, 1.0, 2.0, 3), (3, 0, 30, 1.0, 2.0, 3)])
+    assert reader.read()[1]["charts/episodic_return"] == [10, 21, 30]
+    assert index.get_progress(folder.run_id).episodes == 3
+
+
+def test_recent_events_are_encoded_once_and_points_are_left_in_the_file(index: Index, folder: RunFolder) -> None:
+    write(folder, 1, None, range(1, 4), 1)
+    ingest(index, folder, JOURNAL, folder.journal)
+    hello, metrics, episodes = index.events_after(0, "", (), 10)
+    assert json.loads(hello.json_text or "")["run_id"] == folder.run_id
+    assert json.loads(hello.json_text or "")["worker"] == "w"
+    assert metrics.json_text is episodes.json_text is None
 
 
 def test_ingest_twice_from_the_same_offset_changes_nothing(index: Index, folder: RunFolder) -> None:

@@ -11,6 +11,7 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import runs_argument
 from mosaic.contracts.errors import BadInput, UnknownName, unknown_name_error
+from mosaic.contracts.metric_tags import RETURN_TAG
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from mosaic.statistics.comparison import ComparedRun, Comparison
 
 Json = dict[str, Any]
-RETURN_TAG = "charts/episodic_return"
 EACH_RUN = "run"
 CURVE_SMOOTHING = 0.9
 SPARKLINE_WIDTH = 32

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from math import isfinite, nan
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mosaic.cli import output
@@ -12,6 +13,8 @@ from mosaic.cli import output
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.live import Live
+
+    from mosaic.client.trainer_client import MetricsUpdate
 
 Json = dict[str, Any]
 EPISODES_IN_MEAN = 100
@@ -67,12 +70,6 @@ class LiveRunState:
             case "progress":
                 self.step = event["global_step"]
                 self.sps = event.get("sps") or self.sps
-            case "episodes":
-                for _, _, step, _, episodic_return, _ in event["rows"]:
-                    self.step = max(self.step or 0, step)
-                    self._recent_returns.append(episodic_return)
-                    self.curve.add(sum(self._recent_returns) / len(self._recent_returns))
-                    self.episodes += 1
             case "sample":
                 self.hardware = event
             case "checkpoint":
@@ -81,6 +78,25 @@ class LiveRunState:
                 self.warnings.append(str(event["text"]))
             case "anomaly":
                 self.warnings.append(f"{event['tag']} is not finite at step {event['step']:,}.")
+
+    def apply_returns(self, update: MetricsUpdate) -> None:
+        """Takes in the returns of episodes; one that is not finite is NaN."""
+        if update.is_reload:
+            self.episodes = 0
+            self.curve = DownsampledCurve()
+            self._recent_returns.clear()
+        for series in update.series:
+            for step, episodic_return in zip(series.steps, series.values, strict=True):
+                self.step = max(self.step or 0, step)
+                self._recent_returns.append(episodic_return)
+                self.episodes += 1
+                if isfinite(episodic_return):
+                    self.curve.add(self._mean_recent_return())
+
+    def _mean_recent_return(self) -> float:
+        """NaN where none of the recent returns is finite."""
+        finite = [value for value in self._recent_returns if isfinite(value)]
+        return sum(finite) / len(finite) if finite else nan
 
     def apply_view(self, view: Json) -> None:
         if (view.get("queued_at") or 0.0) >= self._queued_at:
@@ -101,9 +117,15 @@ class LiveRunState:
 
     @property
     def mean_return(self) -> float | None:
-        if self._recent_returns:
-            return sum(self._recent_returns) / len(self._recent_returns)
-        return self.view.get("episodic_return")
+        """Of the recent episodes whose return is finite."""
+        return self._mean_recent_return() if self._recent_returns else self.view.get("episodic_return")
+
+    @property
+    def return_text(self) -> str:
+        """`15`, or `15 (3 of 100 not finite)`."""
+        bad = sum(not isfinite(value) for value in self._recent_returns)
+        note = f" ({bad} of {len(self._recent_returns)} not finite)" if bad else ""
+        return output.format_number(self.mean_return) + note
 
     @property
     def seconds_left(self) -> float | None:
@@ -165,7 +187,7 @@ def format_progress_line(state: LiveRunState) -> str:
     if state.seconds_left is not None:
         parts.append(f"{output.format_duration(state.seconds_left)} left")
     if state.mean_return is not None:
-        parts.append(f"return {output.format_number(state.mean_return)}")
+        parts.append(f"return {state.return_text}")
     if state.hardware and not state.has_ended:
         parts.append(format_hardware(state.hardware).replace("   ", " "))
     return ", ".join(parts)
@@ -205,10 +227,9 @@ class LiveRunView:
         yield line
         room = max(8, min(40, options.max_width - 60))
         spark = output.sparkline(watched.curve.points, room)
-        value = output.format_number(watched.mean_return)
         yield Text.assemble(
             ("return ", "dim"),
-            (value, "bold"),
+            (watched.return_text, "bold"),
             "  ",
             (spark, "green"),
             "   ",

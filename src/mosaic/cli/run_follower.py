@@ -13,18 +13,20 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext
 from mosaic.cli.live_view import LiveRunState, ProgressDisplay, create_display, run_title
 from mosaic.contracts.errors import MosaicError, NoDaemon, NotAllowed
+from mosaic.contracts.metric_tags import RETURN_TAG
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
+    from mosaic.client.trainer_client import MetricsCursor, MetricsUpdate
 
 Json = dict[str, Any]
 TICK_S = 0.1
 POLL_S = 0.5
 MAX_SILENCE_S = 5.0
-"""Without an event for so long, the daemon is asked how the run stands."""
+"""After this long without an event, the daemon is asked for the run's state."""
 RECONNECT_TIMEOUT_S = 60.0
-FOLLOWED_EVENT_KINDS = ("record", "progress", "episodes", "sample", "checkpoint", "warning", "anomaly")
-"""What the live view is made of."""
+FOLLOWED_EVENT_KINDS = ("record", "hello", "progress", "episodes", "sample", "checkpoint", "warning", "anomaly")
+"""What the live view shows."""
 EXIT_CODES = {"succeeded": 0, "cancelled": 130}
 FAILED_EXIT_CODE = 3
 DETACHED_EXIT_CODE = 130
@@ -51,13 +53,14 @@ class InterruptCounter:
 
 
 class RunEventStream:
-    """The events of one run. When the daemon dies, another is started and the feed goes on from its cursor."""
+    """The events and returns of one run. When the daemon dies, another is started and it continues from its cursors."""
 
     def __init__(self, context: CliContext, run_id: str) -> None:
         self._context = context
         self._run_id = run_id
         self._cursor = 0
-        self._events: queue.Queue[Json | MosaicError] = queue.Queue(maxsize=10_000)
+        self._returns_cursor: MetricsCursor | None = None
+        self._events: queue.Queue[Json | MetricsUpdate | MosaicError] = queue.Queue(maxsize=10_000)
         self._closed = threading.Event()
         self._trainer: TrainerClient | None = None
         self._thread = threading.Thread(target=self._listen, name="watch", daemon=True)
@@ -74,9 +77,9 @@ class RunEventStream:
             self.poll(0.01)  # make room for a listener that is about to put
             self._thread.join(0.05)
 
-    def poll(self, timeout_s: float) -> list[Json]:
-        """What is new, waiting up to `timeout_s` for the first of it."""
-        taken: list[Json] = []
+    def poll(self, timeout_s: float) -> list[Json | MetricsUpdate]:
+        """Returns what is new, waiting up to `timeout_s` for the first of it."""
+        taken: list[Json | MetricsUpdate] = []
         try:
             item = self._events.get(timeout=timeout_s)
             while True:
@@ -96,6 +99,8 @@ class RunEventStream:
                 if self._trainer is None:
                     self._trainer = self._context.connect()
                 for batch in self._trainer.watch(self._cursor, self._run_id, FOLLOWED_EVENT_KINDS):
+                    if batch.runs_with_points:
+                        self._read_returns(self._trainer)
                     for event in batch.events:
                         self._events.put(event)
                     self._cursor = batch.cursor
@@ -108,6 +113,10 @@ class RunEventStream:
             except MosaicError as refused:
                 self._events.put(refused)
                 return
+            except ValueError:
+                if self._closed.is_set():
+                    return  # gRPC's error for a channel that was closed meanwhile
+                raise
             if self._trainer is not None:
                 self._trainer.close()
                 self._trainer = None
@@ -116,6 +125,13 @@ class RunEventStream:
                 self._events.put(error)
                 return
             self._closed.wait(POLL_S)
+
+    def _read_returns(self, trainer: TrainerClient) -> None:
+        from mosaic.client.trainer_client import MetricsCursor
+
+        update = trainer.metrics_after(self._run_id, self._returns_cursor or MetricsCursor(), [RETURN_TAG])
+        self._events.put(update)
+        self._returns_cursor = update.cursor
 
 
 def submit_and_follow(
@@ -148,7 +164,10 @@ def _follow(
             screen.refresh()
             events = feed.poll(TICK_S)
             for event in events:
-                watched.apply_event(event)
+                if isinstance(event, dict):
+                    watched.apply_event(event)
+                else:
+                    watched.apply_returns(event)
             heard_at = time.monotonic() if events else heard_at
             if time.monotonic() - heard_at > MAX_SILENCE_S:
                 watched.apply_view(context.call_with_reconnect(lambda trainer: trainer.get(run_id)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,12 +29,31 @@ class MetricSeries(NamedTuple):
     values: Sequence[float]
 
 
+class MetricsCursor(NamedTuple):
+    """How far a run's points have been read."""
+
+    generation: int = 0
+    last_point: int = 0
+
+
+class MetricsUpdate(NamedTuple):
+    """The points of a run after a cursor."""
+
+    cursor: MetricsCursor
+    """Where to continue."""
+    is_reload: bool
+    """These are all points: what was read before the cursor no longer counts."""
+    series: list[MetricSeries]
+
+
 class WatchBatch(NamedTuple):
     cursor: int
-    """Give it to `watch` to go on from here."""
+    """Give it to `watch` to continue from here."""
     events: list[Json]
-    """Journal lines with `run_id` and `source` (`journal`, `keeper`, `daemon`) beside `seq, at, kind, …`."""
+    """Journal lines with `run_id` and `source` (`journal`, `keeper`, `daemon`) added to `seq, at, kind, …`."""
     skipped: int
+    runs_with_points: frozenset[str] = frozenset()
+    """Runs whose points have changed: `metrics_after` returns them."""
 
 
 class FrameUpdate(NamedTuple):
@@ -205,21 +225,38 @@ class TrainerClient:
 
     @_translate_stream_errors
     def watch(self, after: int = 0, run: str = "", kinds: Sequence[str] = ()) -> Iterator[WatchBatch]:
-        """Replays everything behind the cursor `after` (-1: from now on), then streams without end.
+        """Replays everything after the cursor `after` (-1: from now on), then streams without end.
 
         Besides the journals' events there are the daemon's own (`source` is `daemon`): kind `record`, with the
         run's whole view under `view`, at every change of stage, outcome, tags or notes; kind `deleted` when it is gone.
+        Of the kinds `metrics` and `episodes` a batch only names the runs (`runs_with_points`).
         """
         request = pb.WatchRequest(after=after, run=run, kinds=kinds)
         for reply in self._call("WatchRuns", request):
-            yield WatchBatch(reply.cursor, [json.loads(event) for event in reply.events_json], reply.skipped)
+            yield _parse_batch(reply)
+
+    @_translate_stream_errors
+    def telemetry(self, run: str, kinds: Sequence[str] = (), after: int = 0) -> Iterator[WatchBatch]:
+        """Streams a run's events of the kinds `step`, `episodes` and `metrics` with their content, as `watch` does."""
+        for reply in self._call("StreamTelemetry", pb.TelemetryFilter(run=run, kinds=kinds, after=after)):
+            yield _parse_batch(reply)
 
     @_translate_stream_errors
     def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
-        """By tag, in parts of some thousand points."""
+        """Yields all points by tag, in parts of some thousand."""
         request = pb.MetricsRequest(run=run, tags=tags, last_only=last_only)
-        for reply in self._call("ReadMetrics", request):
+        for reply in itertools.islice(self._call("ReadMetrics", request), 1, None):
             yield MetricSeries(reply.tag, reply.steps, reply.at, reply.values)
+
+    @_translate_errors
+    def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
+        """Reads the points that were logged after `cursor`; all points, where a resume has dropped some before it."""
+        request = pb.MetricsRequest(run=run, tags=tags, generation=cursor.generation, last_point=cursor.last_point)
+        replies = self._call("ReadMetrics", request)
+        first = next(replies)
+        series = [MetricSeries(reply.tag, reply.steps, reply.at, reply.values) for reply in replies]
+        now = MetricsCursor(first.generation, first.last_point)
+        return MetricsUpdate(now, now.generation != cursor.generation, series)
 
     @_translate_stream_errors
     def episodes(self, run: str) -> Iterator[Json]:
@@ -302,6 +339,11 @@ class TrainerClient:
     def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> Json:
         """Ends the daemon; its runs go on unless `cancel_runs`. `drain`: it ends by itself behind the last run."""
         return _parse_json(self._call("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain)))
+
+
+def _parse_batch(reply: pb.EventBatch) -> WatchBatch:
+    events = [json.loads(event) for event in reply.events_json]
+    return WatchBatch(reply.cursor, events, reply.skipped, frozenset(reply.runs_with_points))
 
 
 def _parse_view(reply: pb.RunReply) -> Json:

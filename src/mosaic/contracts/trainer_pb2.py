@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emosaic/contracts/trainer.proto\x12\tmosaic.v1\" \n\x0fIdentifyRequest\x12\r\n\x05nonce\x18\x01 \x01(\t\"/\n\rIdentifyReply\x12\r\n\x05proof\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"\x9b\x01\n\x0ePayloadRequest\x12\x14\n\x0cpayload_json\x18\x01 \x01(\t\x12?\n\x0b\x65nvironment\x18\x02 \x03(\x0b\x32*.mosaic.v1.PayloadRequest.EnvironmentEntry\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x19\n\nRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"\x1d\n\x08RunReply\x12\x11\n\tview_json\x18\x01 \x01(\t\"\x19\n\tJsonReply\x12\x0c\n\x04json\x18\x01 \x01(\t\"N\n\rResumeRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x1c\n\x0ftotal_timesteps\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x12\n\x10_total_timesteps\"\x80\x01\n\x0bListRequest\x12\x0e\n\x06status\x18\x01 \x03(\t\x12\x0b\n\x03tag\x18\x02 \x03(\t\x12\x0c\n\x04\x61lgo\x18\x03 \x01(\t\x12\x0e\n\x06\x65nv_id\x18\x04 \x01(\t\x12\r\n\x05group\x18\x05 \x01(\t\x12\x18\n\x10include_archived\x18\x06 \x01(\x08\x12\r\n\x05limit\x18\x07 \x01(\x03\"\x1f\n\tListReply\x12\x12\n\nviews_json\x18\x01 \x03(\t\"\xb1\x01\n\x0f\x41nnotateRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x10\n\x08\x61\x64\x64_tags\x18\x02 \x03(\t\x12\x13\n\x0bremove_tags\x18\x03 \x03(\t\x12\x12\n\x05notes\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0bis_archived\x18\x05 \x01(\x08H\x01\x88\x01\x01\x12\x15\n\x08priority\x18\x06 \x01(\x05H\x02\x88\x01\x01\x42\x08\n\x06_notesB\x0e\n\x0c_is_archivedB\x0b\n\t_priority\"\x1d\n\rImportRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"9\n\x0cWatchRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x03\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05kinds\x18\x03 \x03(\t\"B\n\nEventBatch\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\x03\x12\x13\n\x0b\x65vents_json\x18\x02 \x03(\t\x12\x0f\n\x07skipped\x18\x03 \x01(\x03\">\n\x0eMetricsRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\x12\x11\n\tlast_only\x18\x03 \x01(\x08\"F\n\x0cMetricsReply\x12\x0b\n\x03tag\x18\x01 \x01(\t\x12\r\n\x05steps\x18\x02 \x03(\x03\x12\n\n\x02\x61t\x18\x03 \x03(\x01\x12\x0e\n\x06values\x18\x04 \x03(\x01\"1\n\x12\x45valuationsRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06\x65nv_id\x18\x02 \x01(\t\"L\n\nLogRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\tis_stderr\x18\x02 \x01(\x08\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x04 \x01(\x08\"(\n\x08LogReply\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"b\n\x0fRegisterRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\x03\x12\x14\n\x0c\x63\x61pabilities\x18\x05 \x03(\t\"!\n\rRegisterReply\x12\x10\n\x08is_known\x18\x01 \x01(\x08\"A\n\x10TelemetryRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\nfacts_json\x18\x03 \x01(\t\"\"\n\x0eTelemetryReply\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x03\"<\n\x0fTelemetryFilter\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05kinds\x18\x02 \x03(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x03\"k\n\rFramesRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04\x65nvs\x18\x02 \x03(\x05\x12\x0f\n\x07rate_hz\x18\x03 \x01(\x01\x12\x10\n\x08max_side\x18\x04 \x01(\x05\x12\x0e\n\x06\x62udget\x18\x05 \x01(\x01\x12\x0c\n\x04seen\x18\x06 \x01(\x03\"L\n\nFrameReply\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05image\x18\x03 \x01(\x0c\x12\x10\n\x08hud_json\x18\x04 \x01(\t\"3\n\nAskRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x15\n\rquestion_json\x18\x02 \x01(\t\"\x0f\n\rStatusRequest\"\x1a\n\nCapRequest\x12\x0c\n\x04runs\x18\x01 \x01(\x05\"1\n\x0bStopRequest\x12\x13\n\x0b\x63\x61ncel_runs\x18\x01 \x01(\x08\x12\r\n\x05\x64rain\x18\x02 \x01(\x08\x32\xdf\r\n\x07Trainer\x12@\n\x08Identify\x12\x1a.mosaic.v1.IdentifyRequest\x1a\x18.mosaic.v1.IdentifyReply\x12;\n\tSubmitRun\x12\x19.mosaic.v1.PayloadRequest\x1a\x13.mosaic.v1.RunReply\x12;\n\x08\x43heckRun\x12\x19.mosaic.v1.PayloadRequest\x1a\x14.mosaic.v1.JsonReply\x12\x37\n\tCancelRun\x12\x15.mosaic.v1.RunRequest\x1a\x13.mosaic.v1.RunReply\x12\x36\n\x08PauseRun\x12\x15.mosaic.v1.RunRequest\x1a\x13.mosaic.v1.RunReply\x12:\n\tResumeRun\x12\x18.mosaic.v1.ResumeRequest\x1a\x13.mosaic.v1.RunReply\x12\x38\n\x08ListRuns\x12\x16.mosaic.v1.ListRequest\x1a\x14.mosaic.v1.ListReply\x12\x34\n\x06GetRun\x12\x15.mosaic.v1.RunRequest\x1a\x13.mosaic.v1.RunReply\x12\x38\n\tGetConfig\x12\x15.mosaic.v1.RunRequest\x1a\x14.mosaic.v1.JsonReply\x12>\n\x0b\x41nnotateRun\x12\x1a.mosaic.v1.AnnotateRequest\x1a\x13.mosaic.v1.RunReply\x12\x37\n\tDeleteRun\x12\x15.mosaic.v1.RunRequest\x1a\x13.mosaic.v1.RunReply\x12:\n\tImportRun\x12\x18.mosaic.v1.ImportRequest\x1a\x13.mosaic.v1.RunReply\x12=\n\tWatchRuns\x12\x17.mosaic.v1.WatchRequest\x1a\x15.mosaic.v1.EventBatch0\x01\x12\x43\n\x0bReadMetrics\x12\x19.mosaic.v1.MetricsRequest\x1a\x17.mosaic.v1.MetricsReply0\x01\x12=\n\x0cReadEpisodes\x12\x15.mosaic.v1.RunRequest\x1a\x14.mosaic.v1.JsonReply0\x01\x12H\n\x0fReadEvaluations\x12\x1d.mosaic.v1.EvaluationsRequest\x1a\x14.mosaic.v1.JsonReply0\x01\x12:\n\tReadWandb\x12\x15.mosaic.v1.RunRequest\x1a\x14.mosaic.v1.JsonReply0\x01\x12\x37\n\x07ReadLog\x12\x15.mosaic.v1.LogRequest\x1a\x13.mosaic.v1.LogReply0\x01\x12\x46\n\x0eRegisterWorker\x12\x1a.mosaic.v1.RegisterRequest\x1a\x18.mosaic.v1.RegisterReply\x12<\n\tHeartbeat\x12\x15.mosaic.v1.RunRequest\x1a\x18.mosaic.v1.RegisterReply\x12L\n\x10PublishTelemetry\x12\x1b.mosaic.v1.TelemetryRequest\x1a\x19.mosaic.v1.TelemetryReply(\x01\x12\x46\n\x0fStreamTelemetry\x12\x1a.mosaic.v1.TelemetryFilter\x1a\x15.mosaic.v1.EventBatch0\x01\x12\x43\n\x0cStreamFrames\x12\x18.mosaic.v1.FramesRequest\x1a\x15.mosaic.v1.FrameReply(\x01\x30\x01\x12\x38\n\tAskWorker\x12\x15.mosaic.v1.AskRequest\x1a\x14.mosaic.v1.JsonReply\x12;\n\tGetStatus\x12\x18.mosaic.v1.StatusRequest\x1a\x14.mosaic.v1.JsonReply\x12\x35\n\x06SetCap\x12\x15.mosaic.v1.CapRequest\x1a\x14.mosaic.v1.JsonReply\x12?\n\rContinueQueue\x12\x18.mosaic.v1.StatusRequest\x1a\x14.mosaic.v1.JsonReply\x12:\n\nStopDaemon\x12\x16.mosaic.v1.StopRequest\x1a\x14.mosaic.v1.JsonReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emosaic/contracts/trainer.proto\x12\tmosaic.v1\" \n\x0fIdentifyRequest\x12\r\n\x05nonce\x18\x01 \x01(\t\"/\n\rIdentifyReply\x12\r\n\x05proof\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"\x9b\x01\n\x0ePayloadRequest\x12\x14\n\x0cpayload_json\x18\x01 \x01(\t\x12?\n\x0b\x65nvironment\x18\x02 \x03(\x0b\x32*.mosaic.v1.PayloadRequest.EnvironmentEntry\x1a\x32\n\x10\x45nvironmentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x19\n\nRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"\x1d\n\x08RunReply\x12\x11\n\tview_json\x18\x01 \x01(\t\"\x19\n\tJsonReply\x12\x0c\n\x04json\x18\x01 \x01(\t\"N\n\rResumeRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x1c\n\x0ftotal_timesteps\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x12\n\x10_total_timesteps\"\x80\x01\n\x0bListRequest\x12\x0e\n\x06status\x18\x01 \x03(\t\x12\x0b\n\x03tag\x18\x02 \x03(\t\x12\x0c\n\x04\x61lgo\x18\x03 \x01(\t\x12\x0e\n\x06\x65nv_id\x18\x04 \x01(\t\x12\r\n\x05group\x18\x05 \x01(\t\x12\x18\n\x10include_archived\x18\x06 \x01(\x08\x12\r\n\x05limit\x18\x07 \x01(\x03\"\x1f\n\tListReply\x12\x12\n\nviews_json\x18\x01 \x03(\t\"\xb1\x01\n\x0f\x41nnotateRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x10\n\x08\x61\x64\x64_tags\x18\x02 \x03(\t\x12\x13\n\x0bremove_tags\x18\x03 \x03(\t\x12\x12\n\x05notes\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x18\n\x0bis_archived\x18\x05 \x01(\x08H\x01\x88\x01\x01\x12\x15\n\x08priority\x18\x06 \x01(\x05H\x02\x88\x01\x01\x42\x08\n\x06_notesB\x0e\n\x0c_is_archivedB\x0b\n\t_priority\"\x1d\n\rImportRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"9\n\x0cWatchRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x03\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05kinds\x18\x03 \x03(\t\"\\\n\nEventBatch\x12\x0e\n\x06\x63ursor\x18\x01 \x01(\x03\x12\x13\n\x0b\x65vents_json\x18\x02 \x03(\t\x12\x0f\n\x07skipped\x18\x03 \x01(\x03\x12\x18\n\x10runs_with_points\x18\x04 \x03(\t\"f\n\x0eMetricsRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\x12\x11\n\tlast_only\x18\x03 \x01(\x08\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12\x12\n\nlast_point\x18\x05 \x01(\x03\"n\n\x0cMetricsReply\x12\x0b\n\x03tag\x18\x01 \x01(\t\x12\r\n\x05steps\x18\x02 \x03(\x03\x12\n\n\x02\x61t\x18\x03 \x03(\x01\x12\x0e\n\x06values\x18\x04 \x03(\x01\x12\x12\n\ngeneration\x18\x05 \x01(\x03\x12\x12\n\nlast_point\x18\x06 \x01(\x03\"1\n\x12\x45valuationsRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06\x65nv_id\x18\x02 \x01(\t\"L\n\nLogRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\tis_stderr\x18\x02 \x01(\x08\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x04 \x01(\x08\"(\n\x08LogReply\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"b\n\x0fRegisterRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x0b\n\x03pid\x18\x04 \x01(\x03\x12\x14\n\x0c\x63\x61pabilities\x18\x05 \x03(\t\"!\n\rRegisterReply\x12\x10\n\x08is_known\x18\x01 \x01(\x08\"A\n\x10TelemetryRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\nfacts_json\x18\x03 \x01(\t\"\"\n\x0eTelemetryReply\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x03\"<\n\x0fTelemetryFilter\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05kinds\x18\x02 \x03(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x03\"k\n\rFramesRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04\x65nvs\x18\x02 \x03(\x05\x12\x0f\n\x07rate_hz\x18\x03 \x01(\x01\x12\x10\n\x08max_side\x18\x04 \x01(\x05\x12\x0e\n\x06\x62udget\x18\x05 \x01(\x01\x12\x0c\n\x04seen\x18\x06 \x01(\x03\"L\n\nFrameReply\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\r\n\x05image\x18\x03 \x01(\x0c\x12\x10\n\x08hud_json\x18\x04 \x01(\t\"3\n\nAskRequest\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x15\n\rquestion_json\x18\x02 \x01(\t\"\x0f\n\rStatusRequest\"\x1a\n\nCapRequest\x12\x0c\n\x04runs\x18\x01 \x01(\x05\"1\n\x0bStopRequest\x12\x13\n\x0b\x63\x61ncel_runs\x18\x01 \x01(\x08\x12\r\n\x05\x64rain\x18\x02 \x01(\x08\x32\xdf\r\n\x07Trainer\x12@\n\x08Identify\x12\x1a.mosaic.v1.IdentifyRequest\x1a\x18.mosaic.v1.IdentifyReply\x12;\n\tSubmitRun\x12\x19.mosaic.v1.PayloadRequest\x1a\x13.mosaic.v1.RunReply\x12;\n\x08\x43heckRun\x12\x19.mosaic.v1.PayloadRequest\x1a\x14.mosaic.v1.JsonReply\x12\x37\n\tCancelRun\x12\x15.mosaic.v1.RunRequest\x1a\x13.mosaic.v1.RunReply\x12\x36\n\x08PauseRun\x12\x15.mosaic.v1.RunRequest\x1a\x13.mosaic.v1.RunReply\x12:\n\tResumeRun\x12\x18.mosaic.v1.ResumeRequest\x1a\x13.mosaic.v1.RunReply\x12\x38\n\x08ListRuns\x12\x16.mosaic.v1.ListRequest\x1a\x14.mosaic.v1.ListReply\x12\x34\n\x06GetRun\x12\x15.mosaic.v1.RunRequest\x1a\x13.mosaic.v1.RunReply\x12\x38\n\tGetConfig\x12\x15.mosaic.v1.RunRequest\x1a\x14.mosaic.v1.JsonReply\x12>\n\x0b\x41nnotateRun\x12\x1a.mosaic.v1.AnnotateRequest\x1a\x13.mosaic.v1.RunReply\x12\x37\n\tDeleteRun\x12\x15.mosaic.v1.RunRequest\x1a\x13.mosaic.v1.RunReply\x12:\n\tImportRun\x12\x18.mosaic.v1.ImportRequest\x1a\x13.mosaic.v1.RunReply\x12=\n\tWatchRuns\x12\x17.mosaic.v1.WatchRequest\x1a\x15.mosaic.v1.EventBatch0\x01\x12\x43\n\x0bReadMetrics\x12\x19.mosaic.v1.MetricsRequest\x1a\x17.mosaic.v1.MetricsReply0\x01\x12=\n\x0cReadEpisodes\x12\x15.mosaic.v1.RunRequest\x1a\x14.mosaic.v1.JsonReply0\x01\x12H\n\x0fReadEvaluations\x12\x1d.mosaic.v1.EvaluationsRequest\x1a\x14.mosaic.v1.JsonReply0\x01\x12:\n\tReadWandb\x12\x15.mosaic.v1.RunRequest\x1a\x14.mosaic.v1.JsonReply0\x01\x12\x37\n\x07ReadLog\x12\x15.mosaic.v1.LogRequest\x1a\x13.mosaic.v1.LogReply0\x01\x12\x46\n\x0eRegisterWorker\x12\x1a.mosaic.v1.RegisterRequest\x1a\x18.mosaic.v1.RegisterReply\x12<\n\tHeartbeat\x12\x15.mosaic.v1.RunRequest\x1a\x18.mosaic.v1.RegisterReply\x12L\n\x10PublishTelemetry\x12\x1b.mosaic.v1.TelemetryRequest\x1a\x19.mosaic.v1.TelemetryReply(\x01\x12\x46\n\x0fStreamTelemetry\x12\x1a.mosaic.v1.TelemetryFilter\x1a\x15.mosaic.v1.EventBatch0\x01\x12\x43\n\x0cStreamFrames\x12\x18.mosaic.v1.FramesRequest\x1a\x15.mosaic.v1.FrameReply(\x01\x30\x01\x12\x38\n\tAskWorker\x12\x15.mosaic.v1.AskRequest\x1a\x14.mosaic.v1.JsonReply\x12;\n\tGetStatus\x12\x18.mosaic.v1.StatusRequest\x1a\x14.mosaic.v1.JsonReply\x12\x35\n\x06SetCap\x12\x15.mosaic.v1.CapRequest\x1a\x14.mosaic.v1.JsonReply\x12?\n\rContinueQueue\x12\x18.mosaic.v1.StatusRequest\x1a\x14.mosaic.v1.JsonReply\x12:\n\nStopDaemon\x12\x16.mosaic.v1.StopRequest\x1a\x14.mosaic.v1.JsonReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -60,39 +60,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHREQUEST']._serialized_start=826
   _globals['_WATCHREQUEST']._serialized_end=883
   _globals['_EVENTBATCH']._serialized_start=885
-  _globals['_EVENTBATCH']._serialized_end=951
-  _globals['_METRICSREQUEST']._serialized_start=953
-  _globals['_METRICSREQUEST']._serialized_end=1015
-  _globals['_METRICSREPLY']._serialized_start=1017
-  _globals['_METRICSREPLY']._serialized_end=1087
-  _globals['_EVALUATIONSREQUEST']._serialized_start=1089
-  _globals['_EVALUATIONSREQUEST']._serialized_end=1138
-  _globals['_LOGREQUEST']._serialized_start=1140
-  _globals['_LOGREQUEST']._serialized_end=1216
-  _globals['_LOGREPLY']._serialized_start=1218
-  _globals['_LOGREPLY']._serialized_end=1258
-  _globals['_REGISTERREQUEST']._serialized_start=1260
-  _globals['_REGISTERREQUEST']._serialized_end=1358
-  _globals['_REGISTERREPLY']._serialized_start=1360
-  _globals['_REGISTERREPLY']._serialized_end=1393
-  _globals['_TELEMETRYREQUEST']._serialized_start=1395
-  _globals['_TELEMETRYREQUEST']._serialized_end=1460
-  _globals['_TELEMETRYREPLY']._serialized_start=1462
-  _globals['_TELEMETRYREPLY']._serialized_end=1496
-  _globals['_TELEMETRYFILTER']._serialized_start=1498
-  _globals['_TELEMETRYFILTER']._serialized_end=1558
-  _globals['_FRAMESREQUEST']._serialized_start=1560
-  _globals['_FRAMESREQUEST']._serialized_end=1667
-  _globals['_FRAMEREPLY']._serialized_start=1669
-  _globals['_FRAMEREPLY']._serialized_end=1745
-  _globals['_ASKREQUEST']._serialized_start=1747
-  _globals['_ASKREQUEST']._serialized_end=1798
-  _globals['_STATUSREQUEST']._serialized_start=1800
-  _globals['_STATUSREQUEST']._serialized_end=1815
-  _globals['_CAPREQUEST']._serialized_start=1817
-  _globals['_CAPREQUEST']._serialized_end=1843
-  _globals['_STOPREQUEST']._serialized_start=1845
-  _globals['_STOPREQUEST']._serialized_end=1894
-  _globals['_TRAINER']._serialized_start=1897
-  _globals['_TRAINER']._serialized_end=3656
+  _globals['_EVENTBATCH']._serialized_end=977
+  _globals['_METRICSREQUEST']._serialized_start=979
+  _globals['_METRICSREQUEST']._serialized_end=1081
+  _globals['_METRICSREPLY']._serialized_start=1083
+  _globals['_METRICSREPLY']._serialized_end=1193
+  _globals['_EVALUATIONSREQUEST']._serialized_start=1195
+  _globals['_EVALUATIONSREQUEST']._serialized_end=1244
+  _globals['_LOGREQUEST']._serialized_start=1246
+  _globals['_LOGREQUEST']._serialized_end=1322
+  _globals['_LOGREPLY']._serialized_start=1324
+  _globals['_LOGREPLY']._serialized_end=1364
+  _globals['_REGISTERREQUEST']._serialized_start=1366
+  _globals['_REGISTERREQUEST']._serialized_end=1464
+  _globals['_REGISTERREPLY']._serialized_start=1466
+  _globals['_REGISTERREPLY']._serialized_end=1499
+  _globals['_TELEMETRYREQUEST']._serialized_start=1501
+  _globals['_TELEMETRYREQUEST']._serialized_end=1566
+  _globals['_TELEMETRYREPLY']._serialized_start=1568
+  _globals['_TELEMETRYREPLY']._serialized_end=1602
+  _globals['_TELEMETRYFILTER']._serialized_start=1604
+  _globals['_TELEMETRYFILTER']._serialized_end=1664
+  _globals['_FRAMESREQUEST']._serialized_start=1666
+  _globals['_FRAMESREQUEST']._serialized_end=1773
+  _globals['_FRAMEREPLY']._serialized_start=1775
+  _globals['_FRAMEREPLY']._serialized_end=1851
+  _globals['_ASKREQUEST']._serialized_start=1853
+  _globals['_ASKREQUEST']._serialized_end=1904
+  _globals['_STATUSREQUEST']._serialized_start=1906
+  _globals['_STATUSREQUEST']._serialized_end=1921
+  _globals['_CAPREQUEST']._serialized_start=1923
+  _globals['_CAPREQUEST']._serialized_end=1949
+  _globals['_STOPREQUEST']._serialized_start=1951
+  _globals['_STOPREQUEST']._serialized_end=2000
+  _globals['_TRAINER']._serialized_start=2003
+  _globals['_TRAINER']._serialized_end=3762
 # @@protoc_insertion_point(module_scope)

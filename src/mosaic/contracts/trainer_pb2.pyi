@@ -332,7 +332,7 @@ class WatchRequest(_message.Message):
     """empty: all runs"""
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """empty: all kinds"""
+        """empty: all kinds; `metrics` and `episodes` stand for runs_with_points"""
 
     def __init__(
         self,
@@ -356,12 +356,17 @@ class EventBatch(_message.Message):
     CURSOR_FIELD_NUMBER: _builtins.int
     EVENTS_JSON_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
+    RUNS_WITH_POINTS_FIELD_NUMBER: _builtins.int
     cursor: _builtins.int
     skipped: _builtins.int
     """events that this slow reader missed"""
     @_builtins.property
     def events_json(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """the journal's line, with run_id and source beside it"""
+        """the journal's line, with run_id and source added"""
+
+    @_builtins.property
+    def runs_with_points(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """runs whose points have changed: ReadMetrics returns them"""
 
     def __init__(
         self,
@@ -369,10 +374,11 @@ class EventBatch(_message.Message):
         cursor: _builtins.int = ...,
         events_json: _abc.Iterable[_builtins.str] | None = ...,
         skipped: _builtins.int = ...,
+        runs_with_points: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "events_json", b"events_json", "skipped", b"skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cursor", b"cursor", "events_json", b"events_json", "runs_with_points", b"runs_with_points", "skipped", b"skipped"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -385,20 +391,29 @@ class MetricsRequest(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     LAST_ONLY_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    LAST_POINT_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     last_only: _builtins.bool
+    generation: _builtins.int
+    """with last_point the cursor of an earlier reply: only points after it are returned"""
+    last_point: _builtins.int
     @_builtins.property
-    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """empty: all"""
+
     def __init__(
         self,
         *,
         run: _builtins.str = ...,
         tags: _abc.Iterable[_builtins.str] | None = ...,
         last_only: _builtins.bool = ...,
+        generation: _builtins.int = ...,
+        last_point: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_only", b"last_only", "run", b"run", "tags", b"tags"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "last_only", b"last_only", "last_point", b"last_point", "run", b"run", "tags", b"tags"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -412,7 +427,12 @@ class MetricsReply(_message.Message):
     STEPS_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    LAST_POINT_FIELD_NUMBER: _builtins.int
     tag: _builtins.str
+    generation: _builtins.int
+    """Another generation than requested: points read before no longer count, and all points are returned."""
+    last_point: _builtins.int
     @_builtins.property
     def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -426,10 +446,12 @@ class MetricsReply(_message.Message):
         steps: _abc.Iterable[_builtins.int] | None = ...,
         at: _abc.Iterable[_builtins.float] | None = ...,
         values: _abc.Iterable[_builtins.float] | None = ...,
+        generation: _builtins.int = ...,
+        last_point: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "steps", b"steps", "tag", b"tag", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "generation", b"generation", "last_point", b"last_point", "steps", b"steps", "tag", b"tag", "values", b"values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

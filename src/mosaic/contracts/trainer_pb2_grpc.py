@@ -255,14 +255,15 @@ class TrainerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchRuns(self, request, context):
-        """Replays from a cursor, then streams.
+        """Replays from a cursor, then streams. Points are not in it: it names the runs that have new ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadMetrics(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """The points of a run after a cursor. The first reply has no points: it says where they end now.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

@@ -52,8 +52,9 @@ class TrainerStub:
     DeleteRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.RunReply]
     ImportRun: _grpc.UnaryUnaryMultiCallable[_trainer_pb2.ImportRequest, _trainer_pb2.RunReply]
     WatchRuns: _grpc.UnaryStreamMultiCallable[_trainer_pb2.WatchRequest, _trainer_pb2.EventBatch]
-    """Replays from a cursor, then streams."""
+    """Replays from a cursor, then streams. Points are not in it: it names the runs that have new ones."""
     ReadMetrics: _grpc.UnaryStreamMultiCallable[_trainer_pb2.MetricsRequest, _trainer_pb2.MetricsReply]
+    """The points of a run after a cursor. The first reply has no points: it says where they end now."""
     ReadEpisodes: _grpc.UnaryStreamMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.JsonReply]
     ReadEvaluations: _grpc.UnaryStreamMultiCallable[_trainer_pb2.EvaluationsRequest, _trainer_pb2.JsonReply]
     """What evaluations have found: one object each."""
@@ -98,8 +99,9 @@ class TrainerAsyncStub(TrainerStub):
     DeleteRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.RunReply]  # type: ignore[assignment]
     ImportRun: _aio.UnaryUnaryMultiCallable[_trainer_pb2.ImportRequest, _trainer_pb2.RunReply]  # type: ignore[assignment]
     WatchRuns: _aio.UnaryStreamMultiCallable[_trainer_pb2.WatchRequest, _trainer_pb2.EventBatch]  # type: ignore[assignment]
-    """Replays from a cursor, then streams."""
+    """Replays from a cursor, then streams. Points are not in it: it names the runs that have new ones."""
     ReadMetrics: _aio.UnaryStreamMultiCallable[_trainer_pb2.MetricsRequest, _trainer_pb2.MetricsReply]  # type: ignore[assignment]
+    """The points of a run after a cursor. The first reply has no points: it says where they end now."""
     ReadEpisodes: _aio.UnaryStreamMultiCallable[_trainer_pb2.RunRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
     ReadEvaluations: _aio.UnaryStreamMultiCallable[_trainer_pb2.EvaluationsRequest, _trainer_pb2.JsonReply]  # type: ignore[assignment]
     """What evaluations have found: one object each."""
@@ -219,14 +221,15 @@ class TrainerServicer(metaclass=_abc_1.ABCMeta):
         request: _trainer_pb2.WatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_trainer_pb2.EventBatch], _abc.AsyncIterator[_trainer_pb2.EventBatch]]:
-        """Replays from a cursor, then streams."""
+        """Replays from a cursor, then streams. Points are not in it: it names the runs that have new ones."""
 
     @_abc_1.abstractmethod
     def ReadMetrics(
         self,
         request: _trainer_pb2.MetricsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_trainer_pb2.MetricsReply], _abc.AsyncIterator[_trainer_pb2.MetricsReply]]: ...
+    ) -> _typing.Union[_abc.Iterator[_trainer_pb2.MetricsReply], _abc.AsyncIterator[_trainer_pb2.MetricsReply]]:
+        """The points of a run after a cursor. The first reply has no points: it says where they end now."""
 
     @_abc_1.abstractmethod
     def ReadEpisodes(

@@ -42,6 +42,8 @@ class Bridge(QObject):
     """The views of the active runs, and the daemon's status, about once a second."""
     events_received = Signal(object)
     """New events, at most ten times a second."""
+    points_changed = Signal(object)
+    """The ids of the runs whose points have changed, at most ten times a second."""
 
     _result_ready = Signal(object)
 
@@ -192,6 +194,8 @@ class Bridge(QObject):
                     cursor = batch.cursor
                     if batch.events:
                         self._pending_signals.put(("events_received", batch.events))
+                    if batch.runs_with_points:
+                        self._pending_signals.put(("points_changed", batch.runs_with_points))
                 raise MosaicError("The trainer ended.")
             except Exception as error:
                 if self._stop_event.is_set():
@@ -222,18 +226,26 @@ class Bridge(QObject):
     def _dispatch_pending(self) -> None:
         """Events together; anything else one at a time, with a turn of the event loop between two of them."""
         events: list[Json] = []
+        runs_with_points: set[str] = set()
         while not self._pending_signals.empty():
             kind, value = self._pending_signals.get_nowait()
             if kind == "events_received":
                 events += value
                 continue
-            if events:
-                self.events_received.emit(events)
+            if kind == "points_changed":
+                runs_with_points |= value
+                continue
+            self._emit_news(events, runs_with_points)
             if kind == "status_polled":
                 self.status_polled.emit(*value)
             else:
                 getattr(self, kind).emit(value)
             self._dispatch_again_timer.start()
             return
+        self._emit_news(events, runs_with_points)
+
+    def _emit_news(self, events: list[Json], runs_with_points: set[str]) -> None:
         if events:
             self.events_received.emit(events)
+        if runs_with_points:
+            self.points_changed.emit(runs_with_points)

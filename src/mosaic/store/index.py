@@ -6,17 +6,20 @@ import json
 import sqlite3
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mosaic.contracts.events import Deleted
+from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.store.index_schema import open_index
 
-RETURN_TAG = "charts/episodic_return"
-LENGTH_TAG = "charts/episodic_length"
+BULK_KINDS = ("metrics", "episodes", "step")
+"""Events that carry points: they are many and large, and readers get their points from the index."""
+MAX_RECENT_EVENTS = 4000
 _CHUNK = 5000
 _NO_RUN = 0
 """Stands for the run of an event whose run is no longer there."""
@@ -45,6 +48,20 @@ class IndexedEvent(NamedTuple):
     begin: int | None
     length: int | None
     body: str | None
+    """Of the daemon's own events."""
+    json_text: str | None
+    """The event as watchers get it, where it is recent; else its line must be read from the run's file."""
+
+
+class MetricsCursor(NamedTuple):
+    """How far a run's points have been read."""
+
+    generation: int
+    last_point: int
+
+
+NO_METRICS = MetricsCursor(0, 0)
+"""Before the first point of any run."""
 
 
 class PointSeries(NamedTuple):
@@ -65,6 +82,8 @@ class Index:
         self._db, self.recreate_reason = open_index(path)
         self._keys: dict[str, int] = {}
         self._tags: dict[str, int] = dict(self._db.execute("SELECT name, id FROM tag"))
+        self._recent_events: OrderedDict[int, str] = OrderedDict()
+        """By cursor: encoded once for all watchers."""
 
     def close(self) -> None:
         with self._lock:
@@ -83,6 +102,7 @@ class Index:
             except BaseException:
                 self._db.execute("ROLLBACK")
                 self._keys.clear()
+                self._recent_events.clear()  # their cursors will be given to other events
                 self._tags = dict(self._db.execute("SELECT name, id FROM tag"))
                 raise
             self._db.execute("COMMIT")
@@ -108,14 +128,15 @@ class Index:
             record.group,
             record.is_archived,
             record.total_timesteps,
+            time.time_ns(),
         )
         columns = "run_id, record, record_mtime, stage, outcome, algo, env_id, run_group, is_archived, total_timesteps"
-        # A worker may have told the total that the record lacks: that one stays.
+        # A worker may have reported the total that the record lacks: that one stays.
         updates = ", ".join(f"{name}=excluded.{name}" for name in columns.split(", ")[1:-1])
         updates += ", total_timesteps=coalesce(excluded.total_timesteps, total_timesteps)"
         with self.transaction():
             self._db.execute(
-                f"INSERT INTO run ({columns}) VALUES (?,?,?,?,?,?,?,?,?,?) "
+                f"INSERT INTO run ({columns}, generation) VALUES (?,?,?,?,?,?,?,?,?,?,?) "
                 f"ON CONFLICT (run_id) DO UPDATE SET {updates}",
                 values,
             )
@@ -222,13 +243,18 @@ class Index:
                 (self._key(run_id), source, offset, malformed_count),
             )
 
-    def add_event(self, run_id: str, source: str, seq: int, at: float, kind: str, begin: int, length: int) -> bool:
-        """False when it is known already."""
+    def add_event(self, run_id: str, source: str, body: Mapping[str, Any], begin: int, length: int) -> bool:
+        """Returns False when it is known already. `begin` and `length` say where its line is in the file."""
+        kind = body["kind"]
         with self.transaction():
             done = self._db.execute(
                 "INSERT OR IGNORE INTO event (run, source, seq, at, kind, begin, length) VALUES (?,?,?,?,?,?,?)",
-                (self._key(run_id), source, seq, at, kind, begin, length),
+                (self._key(run_id), source, body["seq"], body.get("at", 0.0), kind, begin, length),
             )
+            if done.rowcount > 0 and kind not in BULK_KINDS:
+                self._recent_events[done.lastrowid or 0] = encode_event(run_id, source, body)
+                if len(self._recent_events) > MAX_RECENT_EVENTS:
+                    self._recent_events.popitem(last=False)
             return done.rowcount > 0
 
     def add_daemon_event(self, run_id: str, kind: str, **facts: Any) -> None:
@@ -254,39 +280,68 @@ class Index:
         if kinds:
             conditions.append(f"kind IN ({','.join('?' * len(kinds))})")
             args.extend(kinds)  # type: ignore[arg-type]
-        rows = self._rows(
+        sql = (
             "SELECT event.id, coalesce(run_id, json_extract(body, '$.run_id')), source, seq, at, kind, begin, length, "
             f"body FROM event LEFT JOIN run ON run.id=event.run WHERE {' AND '.join(conditions)} "
-            "ORDER BY event.id LIMIT ?",
-            (*args, limit),
+            "ORDER BY event.id LIMIT ?"
         )
-        return [IndexedEvent(*row) for row in rows]
+        with self._lock:
+            rows = self._db.execute(sql, (*args, limit)).fetchall()
+            return [IndexedEvent._make((*row, self._recent_events.get(row[0]))) for row in rows]
 
     # --- points and episodes
 
-    def add_points(self, run_id: str, series: Mapping[str, Iterable[Sequence[Any]]]) -> None:
+    def add_points(self, run_id: str, series: Mapping[str, Sequence[Sequence[Any]]]) -> None:
         with self.transaction():
             key = self._key(run_id)
+            number = self._reserve_numbers(key, sum(len(points) for points in series.values()))
             for name, points in series.items():
                 tag = self._tags.get(name)
                 if tag is None:
                     tag = int(self._db.execute("INSERT INTO tag (name) VALUES (?)", (name,)).lastrowid or 0)
                     self._tags[name] = tag
-                last = self._rows("SELECT coalesce(max(n), 0) FROM point WHERE run=? AND tag=?", (key, tag))[0][0]
                 self._db.executemany(
                     "INSERT INTO point (run, tag, n, step, at, value) VALUES (?,?,?,?,?,?)",
-                    [(key, tag, last + 1 + i, *point) for i, point in enumerate(points)],
+                    [(key, tag, n, *point) for n, point in enumerate(points, number)],
                 )
+                number += len(points)
 
-    def add_episodes(self, run_id: str, rows: Iterable[Sequence[Any]]) -> None:
+    def add_episodes(self, run_id: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Rows of number, env, step, at, return, length. A number that is known already is replaced."""
+        if not rows:
+            return
         with self.transaction():
             key = self._key(run_id)
+            highest = self._rows("SELECT max(number) FROM episode WHERE run=?", (key,))[0][0]
+            # Episodes take the place of points that were logged under their tags.
+            is_replacing = highest is None and self._has_points(key, (RETURN_TAG, LENGTH_TAG))
+            if highest is not None and min(row[0] for row in rows) <= highest:
+                known = self._db.executemany(
+                    "DELETE FROM episode WHERE run=? AND number=?", [(key, row[0]) for row in rows]
+                )
+                is_replacing = known.rowcount > 0
+            first = self._reserve_numbers(key, len(rows))
             self._db.executemany(
-                "INSERT OR REPLACE INTO episode (run, number, env, step, at, episodic_return, length) "
-                "VALUES (?,?,?,?,?,?,?)",
-                [(key, *row) for row in rows],
+                "INSERT OR REPLACE INTO episode (run, n, number, env, step, at, episodic_return, length) "
+                "VALUES (?,?,?,?,?,?,?,?)",
+                [(key, n, *row) for n, row in enumerate(rows, first)],
             )
+            if is_replacing:
+                self._start_generation(key)
             self._update_episode_totals(key)
+
+    def _reserve_numbers(self, key: int, count: int) -> int:
+        """Takes `count` point numbers of the run and returns the first of them."""
+        self._db.execute("UPDATE run SET last_point = last_point + ? WHERE id=?", (count, key))
+        return int(self._rows("SELECT last_point FROM run WHERE id=?", (key,))[0][0]) - count + 1
+
+    def _has_points(self, key: int, tags: Iterable[str]) -> bool:
+        known = (self._tags[tag] for tag in tags if tag in self._tags)
+        return any(self._rows("SELECT 1 FROM point WHERE run=? AND tag=? LIMIT 1", (key, tag)) for tag in known)
+
+    def _start_generation(self, key: int) -> None:
+        """Makes readers read the run's points again from the beginning."""
+        self._db.execute("UPDATE run SET generation = max(generation + 1, ?) WHERE id=?", (time.time_ns(), key))
 
     def _update_episode_totals(self, key: int) -> None:
         self._db.execute(
@@ -297,33 +352,51 @@ class Index:
         )
 
     def delete_above_step(self, run_id: str, step: int) -> None:
-        """A further attempt goes on from `step`: what an earlier one logged above it no longer counts."""
+        """Removes what an earlier attempt logged above `step`, from which a further attempt resumes."""
         with self.transaction():
             key = self._key(run_id)
             self._db.execute("DELETE FROM point WHERE run=? AND step>?", (key, step))
             self._db.execute("DELETE FROM episode WHERE run=? AND step>?", (key, step))
+            self._start_generation(key)
             self._update_episode_totals(key)
 
-    def metrics(self, run_id: str, tags: Sequence[str], last_only: bool) -> Iterator[PointSeries]:
-        """By tag, in parts. Episodes are the points of two tags."""
+    @contextmanager
+    def read_metrics(
+        self, run_id: str, tags: Sequence[str] = (), last_only: bool = False, after: MetricsCursor = NO_METRICS
+    ) -> Iterator[tuple[MetricsCursor, Iterator[PointSeries]]]:
+        """Gives where the run's points end now, and the points after `after` by tag, in parts.
+
+        Points come in the order of their arrival; episodes are the points of two tags. When `after` is of another
+        generation, what was read up to it no longer counts: all points are given.
+        """
+        key = self._key(run_id)
         with closing(self._reader()) as db:
-            key = self._key(run_id)
-            logged = db.execute(
-                "SELECT name, id FROM tag WHERE EXISTS (SELECT 1 FROM point WHERE run=? AND tag=tag.id) ORDER BY name",
-                (key,),
-            ).fetchall()
-            columns = {RETURN_TAG: "episodic_return", LENGTH_TAG: "length"}
-            has_episodes = db.execute("SELECT 1 FROM episode WHERE run=? LIMIT 1", (key,)).fetchone()
-            order = "DESC LIMIT 1" if last_only else "ASC"
-            if has_episodes:
-                for name, column in columns.items():
-                    if not tags or name in tags:
-                        sql = f"SELECT step, at, {column} FROM episode WHERE run=? ORDER BY number {order}"
-                        yield from _series(name, db.execute(sql, (key,)))
-            for name, tag in logged:
-                if (not tags or name in tags) and not (has_episodes and name in columns):
-                    sql = f"SELECT step, at, value FROM point WHERE run=? AND tag=? ORDER BY n {order}"
-                    yield from _series(name, db.execute(sql, (key, tag)))
+            db.execute("BEGIN")  # one snapshot for the cursor and all parts
+            row = db.execute("SELECT generation, last_point FROM run WHERE id=?", (key,)).fetchone()
+            now = MetricsCursor(*row) if row else NO_METRICS  # it may just have been deleted
+            begin = after.last_point if after.generation == now.generation else 0
+            yield now, self._read_series(db, key, tags, last_only, begin)
+
+    def _read_series(
+        self, db: sqlite3.Connection, key: int, tags: Sequence[str], last_only: bool, after: int
+    ) -> Iterator[PointSeries]:
+        columns = {RETURN_TAG: "episodic_return", LENGTH_TAG: "length"}
+        order = "DESC LIMIT 1" if last_only else "ASC"
+        has_episodes = db.execute("SELECT 1 FROM episode WHERE run=? LIMIT 1", (key,)).fetchone()
+        if has_episodes:
+            for name, column in columns.items():
+                if not tags or name in tags:
+                    sql = f"SELECT step, at, {column} FROM episode WHERE run=? AND n>? ORDER BY n {order}"
+                    yield from _series(name, db.execute(sql, (key, after)))
+        logged = db.execute(
+            "SELECT name, id FROM tag WHERE EXISTS (SELECT 1 FROM point WHERE run=? AND tag=tag.id AND n>?) "
+            "ORDER BY name",
+            (key, after),
+        ).fetchall()
+        for name, tag in logged:
+            if (not tags or name in tags) and not (has_episodes and name in columns):
+                sql = f"SELECT step, at, value FROM point WHERE run=? AND tag=? AND n>? ORDER BY n {order}"
+                yield from _series(name, db.execute(sql, (key, tag, after)))
 
     def episodes(self, run_id: str) -> Iterator[list[dict[str, Any]]]:
         names = ("number", "env", "step", "at", "return", "length")
@@ -334,6 +407,11 @@ class Index:
             )
             while chunk := rows.fetchmany(_CHUNK):
                 yield [dict(zip(names, row, strict=True)) for row in chunk]
+
+
+def encode_event(run_id: str, source: str, body: Mapping[str, Any]) -> str:
+    """The event as watchers get it."""
+    return json.dumps({"run_id": run_id, "source": source, **body}, ensure_ascii=False)
 
 
 def _progress_from_row(row: Sequence[Any]) -> RunProgress:

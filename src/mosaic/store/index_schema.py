@@ -1,4 +1,4 @@
-"""Tables of the index, and how a damaged or outdated file is put aside."""
+"""Tables of the index, and how a damaged or outdated file is moved aside."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-VERSION = 1
+VERSION = 2
 
 TABLES = """
 CREATE TABLE run (
@@ -18,7 +18,9 @@ CREATE TABLE run (
     global_step INTEGER, sps REAL, total_timesteps INTEGER,
     mean_return REAL, episodes INTEGER NOT NULL DEFAULT 0,
     heard_at REAL,                      -- last sign of progress
-    hardware TEXT, checkpoint_step INTEGER
+    hardware TEXT, checkpoint_step INTEGER,
+    last_point INTEGER NOT NULL DEFAULT 0,  -- number of the newest point or episode; never used twice
+    generation INTEGER NOT NULL         -- changes when points that may have been read no longer count
 );
 CREATE INDEX run_by_stage ON run (stage);
 CREATE TABLE source (                   -- how far each file of a run has been read
@@ -32,21 +34,21 @@ CREATE TABLE event (                    -- where each event's line stands; the d
     UNIQUE (run, source, seq)
 );
 CREATE TABLE tag (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE point (
+CREATE TABLE point (                    -- n counts the points and episodes of a run in order of arrival
     run INTEGER NOT NULL, tag INTEGER NOT NULL, n INTEGER NOT NULL, step INTEGER NOT NULL, at REAL NOT NULL, value REAL,
     PRIMARY KEY (run, tag, n)
 ) WITHOUT ROWID;
 CREATE TABLE episode (
-    run INTEGER NOT NULL, number INTEGER NOT NULL, env INTEGER NOT NULL, step INTEGER NOT NULL, at REAL NOT NULL,
-    episodic_return REAL, length INTEGER NOT NULL,  -- a return that is not finite is null
-    PRIMARY KEY (run, number)
+    run INTEGER NOT NULL, n INTEGER NOT NULL, number INTEGER NOT NULL, env INTEGER NOT NULL, step INTEGER NOT NULL,
+    at REAL NOT NULL, episodic_return REAL, length INTEGER NOT NULL,  -- a return that is not finite is null
+    PRIMARY KEY (run, n), UNIQUE (run, number)
 ) WITHOUT ROWID;
 """
 
 
 def open_index(path: Path) -> tuple[sqlite3.Connection, str | None]:
-    """The index, and a sentence where it had to be begun anew. A bad file is kept beside it, never overwritten."""
-    said = None
+    """Opens the index; also returns why it had to be created again. A bad file is renamed, never overwritten."""
+    problem = None
     connection: sqlite3.Connection | None = None
     try:
         connection = _connect(path)
@@ -56,9 +58,9 @@ def open_index(path: Path) -> tuple[sqlite3.Connection, str | None]:
         if version == 0 and not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             _create(connection)
             return connection, None
-        said = "damaged" if version == VERSION else f"of another version ({version}, expected {VERSION})"
+        problem = "damaged" if version == VERSION else f"of another version ({version}, expected {VERSION})"
     except sqlite3.DatabaseError as error:
-        said = f"damaged ({error})"
+        problem = f"damaged ({error})"
     if connection is not None:
         connection.close()
     aside = path.with_name(f"{path.name}.bad-{time.time_ns()}")
@@ -68,7 +70,7 @@ def open_index(path: Path) -> tuple[sqlite3.Connection, str | None]:
             file.rename(aside.with_name(aside.name + suffix))
     connection = _connect(path)
     _create(connection)
-    return connection, f"The index was {said}; it is kept as {aside.name}"
+    return connection, f"The index was {problem}; it is kept as {aside.name}"
 
 
 def _connect(path: Path) -> sqlite3.Connection:

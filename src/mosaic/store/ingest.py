@@ -35,7 +35,7 @@ def ingest(index: Index, folder: RunFolder, source: str, path: Path) -> list[tup
     taken = []
     with index.transaction():
         for body, end in lines:
-            if index.add_event(run_id, source, body["seq"], body.get("at", 0.0), body["kind"], begin, end - begin):
+            if index.add_event(run_id, source, body, begin, end - begin):
                 handler = _HANDLERS.get(body["kind"])
                 if handler is not None:
                     _handle_safely(handler, index, run_id, body)

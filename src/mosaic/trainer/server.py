@@ -7,7 +7,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from contextlib import ExitStack
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import grpc
 import structlog
@@ -16,11 +17,12 @@ from mosaic import __version__
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.auth_proof import PROOF_KEY, compute_proof, constant_time_equals
 from mosaic.contracts.errors import BadInput, MosaicError, UnknownName
+from mosaic.contracts.events import Hello
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
 from mosaic.fastlane import lanes_folder
 from mosaic.journal import Journal
 from mosaic.plugins import get_worker as worker_named
-from mosaic.store import IndexedEvent
+from mosaic.store import BULK_KINDS, IndexedEvent, MetricsCursor, encode_event
 from mosaic.store.ingest import event_sources
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.evaluation_results import evaluations
@@ -40,7 +42,7 @@ MAX_BACKLOG_EVENTS = 4000
 """A reader this far behind is spared the events that later ones replace."""
 REPLACEABLE_KINDS = ("progress", "sample")
 LOG_CHUNK_BYTES = 1 << 18
-TELEMETRY_KINDS = ("step", "episodes", "metrics")
+POINT_KINDS = ("metrics", "episodes")
 
 
 def _abort(context: Context, error: Exception) -> None:
@@ -201,21 +203,28 @@ class Servicer(TrainerServicer):
     @_streaming_method
     def WatchRuns(self, request: pb.WatchRequest, context: Context) -> Iterator[pb.EventBatch]:
         run_id = self._records.resolve(request.run) if request.run else ""
-        yield from self._stream_events(context, request.after, run_id, list(request.kinds))
+        for cursor, events, skipped in self._follow_events(context, request.after, run_id, list(request.kinds)):
+            # A further attempt drops points of an earlier one.
+            grown = {event.run_id for event in events if event.kind in POINT_KINDS or event.kind == Hello.KIND}
+            texts = self._events_json([event for event in events if event.kind not in POINT_KINDS])
+            yield pb.EventBatch(cursor=cursor, events_json=texts, skipped=skipped, runs_with_points=sorted(grown))
 
     @_streaming_method
     def StreamTelemetry(self, request: pb.TelemetryFilter, context: Context) -> Iterator[pb.EventBatch]:
         run_id = self._records.resolve(request.run)
-        yield from self._stream_events(context, request.after, run_id, list(request.kinds) or list(TELEMETRY_KINDS))
+        kinds = list(request.kinds) or list(BULK_KINDS)
+        for cursor, events, skipped in self._follow_events(context, request.after, run_id, kinds):
+            yield pb.EventBatch(cursor=cursor, events_json=self._events_json(events), skipped=skipped)
 
-    def _stream_events(
+    def _follow_events(
         self, context: Context, after: int, run_id: str, kinds: Sequence[str]
-    ) -> Iterator[pb.EventBatch]:
+    ) -> Iterator[tuple[int, Sequence[IndexedEvent], int]]:
+        """Yields the cursor, the events up to it and how many were skipped, until the watcher leaves."""
         index = self._records.index
         cursor = index.last_cursor() if after < 0 else after
-        # Who asks for nothing else wants them all, such as a chart of the hardware.
+        # A watcher that asks for nothing else needs them all, such as a chart of the hardware.
         is_thinned = not kinds or not set(kinds).issubset(REPLACEABLE_KINDS)
-        yield pb.EventBatch(cursor=cursor)
+        yield cursor, (), 0
         while context.is_active() and not self.is_closing:
             events = index.events_after(cursor, run_id, kinds, MAX_BACKLOG_EVENTS)
             if not events:
@@ -227,36 +236,45 @@ class Servicer(TrainerServicer):
                 kept = [event for event in events if event.kind not in REPLACEABLE_KINDS]
             for at in range(0, len(kept), EVENTS_PER_BATCH):
                 part = kept[at : at + EVENTS_PER_BATCH]
-                texts = [text for text in map(self._event_json, part) if text is not None]
-                skipped = len(events) - len(kept) if at == 0 else 0
-                yield pb.EventBatch(cursor=part[-1].cursor, events_json=texts, skipped=skipped)
+                yield part[-1].cursor, part, len(events) - len(kept) if at == 0 else 0
             cursor = events[-1].cursor
 
-    def _event_json(self, event: IndexedEvent) -> str | None:
-        """The event's own line out of its file; none where the run has been deleted meanwhile."""
-        if event.body is not None:
-            body = {"seq": event.seq, "at": event.at, "kind": event.kind, **json.loads(event.body)}
-            if event.kind == "record":
+    def _events_json(self, events: Sequence[IndexedEvent]) -> list[str]:
+        """The events as JSON; without those of runs that have been deleted meanwhile."""
+        texts = []
+        with ExitStack() as open_files:
+            files: dict[tuple[str, str], BinaryIO] = {}
+            for event in events:
                 try:
-                    body["view"] = self._records.view(event.run_id)
-                except UnknownName:
-                    return None
-        else:
-            path = event_sources(self._records.folder(event.run_id)).get(event.source)
-            try:
-                assert path is not None
-                with open(path, "rb") as file:
-                    file.seek(event.begin or 0)
-                    body = json.loads(file.read(event.length or 0).splitlines()[-1])
-            except (OSError, ValueError, AssertionError, IndexError):
-                return None
-        return to_json_text({"run_id": event.run_id, "source": event.source, **body})
+                    if event.json_text is not None:
+                        texts.append(event.json_text)
+                    elif event.body is not None:
+                        texts.append(self._daemon_event_json(event))
+                    else:
+                        place = event.run_id, event.source
+                        if place not in files:
+                            path = event_sources(self._records.folder(event.run_id))[event.source]
+                            files[place] = open_files.enter_context(open(path, "rb"))
+                        texts.append(_read_event(files[place], event))
+                except (UnknownName, OSError, LookupError, ValueError):
+                    continue
+        return texts
+
+    def _daemon_event_json(self, event: IndexedEvent) -> str:
+        body = {"seq": event.seq, "at": event.at, "kind": event.kind, **json.loads(event.body or "{}")}
+        if event.kind == "record":
+            body["view"] = self._records.view(event.run_id)
+        return encode_event(event.run_id, event.source, body)
 
     @_streaming_method
     def ReadMetrics(self, request: pb.MetricsRequest, context: Context) -> Iterator[pb.MetricsReply]:
         run_id = self._records.resolve(request.run)
-        for series in self._records.index.metrics(run_id, list(request.tags), request.last_only):
-            yield pb.MetricsReply(tag=series.tag, steps=series.steps, at=series.at, values=series.values)
+        after = MetricsCursor(request.generation, request.last_point)
+        read = self._records.index.read_metrics(run_id, list(request.tags), request.last_only, after)
+        with read as (now, parts):
+            yield pb.MetricsReply(generation=now.generation, last_point=now.last_point)
+            for series in parts:
+                yield pb.MetricsReply(tag=series.tag, steps=series.steps, at=series.at, values=series.values)
 
     @_streaming_method
     def ReadEpisodes(self, request: pb.RunRequest, context: Context) -> Iterator[pb.JsonReply]:
@@ -324,10 +342,8 @@ class Servicer(TrainerServicer):
             for message in request:
                 run_id = self._records.resolve(message.run)
                 facts = json.loads(message.facts_json)
-                if message.kind not in TELEMETRY_KINDS or not isinstance(facts, dict):
-                    raise BadInput(
-                        f"Telemetry of kind {message.kind!r} is not known. Known: {', '.join(TELEMETRY_KINDS)}."
-                    )
+                if message.kind not in BULK_KINDS or not isinstance(facts, dict):
+                    raise BadInput(f"Telemetry of kind {message.kind!r} is not known. Known: {', '.join(BULK_KINDS)}.")
                 if run_id not in journals:
                     path = self._records.folder(run_id).path / f"journal.{os.getpid()}.jsonl"
                     journals[run_id] = Journal(path)
@@ -387,6 +403,13 @@ class Servicer(TrainerServicer):
         status = self._controls.status()
         self._controls.shut_down(request.cancel_runs, request.drain)
         return pb.JsonReply(json=to_json_text(status))
+
+
+def _read_event(file: BinaryIO, event: IndexedEvent) -> str:
+    """An event that is no longer in memory, from its line in the run's file."""
+    file.seek(event.begin or 0)
+    body = json.loads(file.read(event.length or 0).splitlines()[-1])
+    return encode_event(event.run_id, event.source, body)
 
 
 def _run_reply(view: dict[str, Any]) -> pb.RunReply:

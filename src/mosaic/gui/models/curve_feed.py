@@ -8,8 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
-from mosaic.gui.models.curve_model import ChartCurve, Floats
-from mosaic.gui.models.series import LENGTH_TAG, RETURN_TAG, RunSeries
+from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
+from mosaic.gui.models.curve_model import ChartCurve
+from mosaic.gui.models.growing_array import Floats
+from mosaic.gui.models.series import RunSeries
 
 X_KINDS = {"step": "Step", "relative": "Relative time", "wall": "Wall time", "episode": "Episode"}
 

@@ -6,11 +6,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from mosaic.gui.models.growing_array import Floats, GrowingArray
 from mosaic.statistics import Smoother
-
-Floats = npt.NDArray[np.float64]
 
 
 class ReducedCurve(NamedTuple):
@@ -23,27 +21,6 @@ class ReducedCurve(NamedTuple):
     high: Floats
 
 
-class _GrowingArray:
-    """Numbers that grow without being copied each time."""
-
-    def __init__(self) -> None:
-        self._buffer: Floats = np.empty(256)
-        self._count = 0
-
-    def extend(self, more: Floats) -> None:
-        wanted = self._count + len(more)
-        if wanted > len(self._buffer):
-            grown = np.empty(max(wanted, 2 * len(self._buffer)))
-            grown[: self._count] = self._buffer[: self._count]
-            self._buffer = grown
-        self._buffer[self._count : wanted] = more
-        self._count = wanted
-
-    @property
-    def values(self) -> Floats:
-        return self._buffer[: self._count]
-
-
 class ChartCurve:
     """Points in ascending x. With `low` and `high` beside them the band shows those, else the extremes of the points.
 
@@ -54,14 +31,14 @@ class ChartCurve:
         self._reset(weight)
 
     def _reset(self, weight: float) -> None:
-        self._x, self._y, self._smooth, self._low, self._high = (_GrowingArray() for _ in range(5))
+        self._x, self._y, self._smooth, self._low, self._high = (GrowingArray() for _ in range(5))
         self._smoother = Smoother(weight)
         self._has_gaps = False
         self.has_band = False
         """Whether it came with one of its own."""
 
     def __len__(self) -> int:
-        return len(self._x.values)
+        return len(self._x)
 
     @property
     def weight(self) -> float:
@@ -78,7 +55,7 @@ class ChartCurve:
     @property
     def smooth(self) -> Floats:
         """Averaged when it is asked for: a chart that nobody sees costs nothing when the weight is changed."""
-        known = len(self._smooth.values)
+        known = len(self._smooth)
         if known < len(self):
             self._smooth.extend(self._smoother.extend(self.y[known:]))
         return self._smooth.values
@@ -106,7 +83,7 @@ class ChartCurve:
     def set_weight(self, weight: float) -> None:
         if weight != self.weight:
             self._smoother = Smoother(weight)
-            self._smooth = _GrowingArray()
+            self._smooth = GrowingArray()
 
     def value_at(self, x: float) -> tuple[float, float, float] | None:
         """Of the point nearest to `x`: its x, its value and its smoothed value. None outside of the curve."""

@@ -13,7 +13,7 @@ from mosaic.gui.bridge import Bridge
 
 Json = dict[str, Any]
 MAX_EVENT_LINES = 5000
-HIDDEN_KINDS = ("metrics", "episodes", "progress", "sample", "step")
+HIDDEN_KINDS = ("progress", "sample", "step")
 """Kinds that come all the time and are shown elsewhere."""
 
 

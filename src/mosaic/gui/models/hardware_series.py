@@ -35,31 +35,40 @@ class HardwareSeries(QObject):
         super().__init__(parent)
         self.run_id = run_id
         self.tags: dict[str, GrowingPoints] = {}
+        self._last_seq = 0
+        self._pending: list[Json] | None = None
+        """Samples that came while the earlier ones were being read."""
         bridge.events_received.connect(self._on_events)
         if newest is not None:
+            self._pending = []
             until = float(newest["at"])
             bridge.ask(
-                lambda trainer: load_earlier_samples(trainer, run_id, until), self._on_earlier_loaded, None, self
+                lambda trainer: load_earlier_samples(trainer, run_id, until),
+                self._on_earlier_loaded,
+                lambda _: self._on_earlier_loaded([]),
+                self,
             )
 
     def _on_events(self, events: list[Json]) -> None:
-        self._append_samples(
-            [event for event in events if event["kind"] == "sample" and event["run_id"] == self.run_id]
-        )
+        samples = [event for event in events if event["kind"] == "sample" and event["run_id"] == self.run_id]
+        if self._pending is not None:
+            self._pending += samples
+        else:
+            self._append_samples(samples)
 
     def _on_earlier_loaded(self, samples: list[Json]) -> None:
-        newer, self.tags = self.tags, {}
-        self._append_samples(samples)
-        for tag, rows in newer.items():
-            held = self.tags.setdefault(tag, GrowingPoints())
-            fresh = rows.at > (held.at[-1] if len(held) else 0.0)
-            held.extend(np.column_stack([rows.step, rows.at, rows.value])[fresh])
+        newer, self._pending = self._pending or [], None
+        self._append_samples(samples + newer)
 
     def _append_samples(self, samples: Iterable[Json]) -> None:
         grown = set()
         for sample in samples:
+            if sample["seq"] <= self._last_seq:
+                continue  # it was among the earlier ones
+            self._last_seq = sample["seq"]
             for tag, value in points_of_sample(sample).items():
-                self.tags.setdefault(tag, GrowingPoints()).extend(np.array([[0.0, sample["at"], value]]))
+                columns = np.zeros(1), np.array([sample["at"]]), np.array([value])
+                self.tags.setdefault(tag, GrowingPoints()).extend(*columns)
                 grown.add(tag)
         if grown:
             self.points_added.emit(grown)

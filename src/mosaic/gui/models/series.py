@@ -1,59 +1,78 @@
-"""The points of one run as numpy arrays, loaded once and grown by what the daemon tells."""
+"""The points of one run as numpy arrays, read from the daemon whenever it has new ones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from PySide6.QtCore import QObject, Signal
 
 from mosaic.client import TrainerClient
+from mosaic.client.trainer_client import MetricsCursor
 from mosaic.gui.bridge import Bridge
-
-Json = dict[str, Any]
-Floats = npt.NDArray[np.float64]
-RETURN_TAG = "charts/episodic_return"
-LENGTH_TAG = "charts/episodic_length"
+from mosaic.gui.models.growing_array import Floats, GrowingArray
 
 
 class GrowingPoints:
-    """Three columns (step, time, value) that grow without copying each time."""
+    """Three columns of the same length: step, time and value."""
 
     def __init__(self) -> None:
-        self._rows: Floats = np.empty((256, 3))
-        self._count = 0
+        self._columns = GrowingArray(), GrowingArray(), GrowingArray()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._columns[0])
 
-    def extend(self, rows: Floats) -> None:
-        wanted = self._count + len(rows)
-        if wanted > len(self._rows):
-            grown = np.empty((max(wanted, 2 * len(self._rows)), 3))
-            grown[: self._count] = self._rows[: self._count]
-            self._rows = grown
-        self._rows[self._count : wanted] = rows
-        self._count = wanted
+    def extend(self, step: Floats, at: Floats, value: Floats) -> None:
+        for column, more in zip(self._columns, (step, at, value), strict=True):
+            column.extend(more)
 
     @property
     def step(self) -> Floats:
-        return self._rows[: self._count, 0]
+        return self._columns[0].values
 
     @property
     def at(self) -> Floats:
-        return self._rows[: self._count, 1]
+        return self._columns[1].values
 
     @property
     def value(self) -> Floats:
-        return self._rows[: self._count, 2]
+        return self._columns[2].values
+
+
+class NewPoints(NamedTuple):
+    """What one reading of the points returned."""
+
+    cursor: MetricsCursor
+    is_reload: bool
+    parts: list[tuple[str, Floats, Floats, Floats]]
+    """Tag, steps, times and values; a tag may have several parts."""
+
+
+def read_points(run_id: str, cursor: MetricsCursor) -> Callable[[TrainerClient], NewPoints]:
+    """Returns the question for the points after `cursor`."""
+
+    def ask(trainer: TrainerClient) -> NewPoints:
+        update = trainer.metrics_after(run_id, cursor)
+        parts = [
+            (
+                series.tag,
+                np.array(series.steps, np.float64),
+                np.array(series.at, np.float64),
+                np.array(series.values, np.float64),
+            )
+            for series in update.series
+        ]
+        return NewPoints(update.cursor, update.is_reload, parts)
+
+    return ask
 
 
 class RunSeries(QObject):
     """All tags of one run."""
 
     loaded = Signal()
+    """All points were read, for the first time or again; `tags` holds new columns."""
     points_added = Signal(set)
     """The tags that have new points."""
 
@@ -63,62 +82,46 @@ class RunSeries(QObject):
         self.tags: dict[str, GrowingPoints] = {}
         self.is_loaded = False
         self._bridge = bridge
-        self._pending_events: list[Json] = []
-        bridge.events_received.connect(self._on_events)
-        self.load()
+        self._cursor = MetricsCursor()
+        self._is_reading = False
+        self._has_more = False
+        """The daemon reported points after the current reading had started."""
+        bridge.points_changed.connect(self._on_points_changed)
+        bridge.connected.connect(self._on_connected)
+        self._read()
 
-    def load(self) -> None:
-        self.is_loaded = False
-        self._bridge.ask(self._load_points, self._on_loaded, self._on_load_failed, self)
+    def _on_points_changed(self, run_ids: set[str]) -> None:
+        if self.run_id in run_ids:
+            self._read()
 
-    def _load_points(self, trainer: TrainerClient) -> dict[str, GrowingPoints]:
-        found: dict[str, GrowingPoints] = {}
-        for part in trainer.metrics(self.run_id):
-            rows = np.column_stack([np.asarray(column, np.float64) for column in (part.steps, part.at, part.values)])
-            found.setdefault(part.tag, GrowingPoints()).extend(rows)
-        return found
+    def _on_connected(self, _: object) -> None:
+        self._read()
 
-    def _on_loaded(self, points_by_tag: dict[str, GrowingPoints]) -> None:
-        self.tags = points_by_tag
-        self.is_loaded = True
-        waiting, self._pending_events = self._pending_events, []
-        self._append_events(waiting)
-        self.loaded.emit()
-
-    def _on_load_failed(self, _: Exception) -> None:
-        self.is_loaded = True
-        self.loaded.emit()
-
-    def _on_events(self, events: list[Json]) -> None:
-        mine = [event for event in events if event["run_id"] == self.run_id]
-        if not mine:
+    def _read(self) -> None:
+        if self._is_reading:
+            self._has_more = True
             return
-        if any(event["kind"] == "hello" for event in mine):
-            self.load()  # a further attempt may have replaced points
-            return
-        if self.is_loaded:
-            self._append_events(mine)
-        else:
-            self._pending_events += mine
+        self._is_reading, self._has_more = True, False
+        self._bridge.ask(read_points(self.run_id, self._cursor), self._on_read, self._on_read_failed, self)
 
-    def _append_events(self, events: Iterable[Json]) -> None:
-        new: dict[str, list[tuple[float, float, float]]] = {}
-        for event in events:
-            if event["kind"] == "metrics":
-                for tag, points in event["series"].items():
-                    new.setdefault(tag, []).extend(points)
-            elif event["kind"] == "episodes":
-                for _, _, step, at, episodic_return, length in event["rows"]:
-                    new.setdefault(RETURN_TAG, []).append((step, at, episodic_return))
-                    new.setdefault(LENGTH_TAG, []).append((step, at, length))
-        grown = set()
-        for tag, points in new.items():
-            rows = np.array(points, np.float64)
-            held = self.tags.setdefault(tag, GrowingPoints())
-            if len(held):
-                rows = rows[rows[:, 1] > held.at[-1]]  # what was loaded meanwhile is not taken twice
-            if len(rows):
-                held.extend(rows)
-                grown.add(tag)
-        if grown:
-            self.points_added.emit(grown)
+    def _on_read(self, new: NewPoints) -> None:
+        self._is_reading = False
+        self._cursor = new.cursor
+        if new.is_reload:
+            self.tags = {}
+        for tag, *columns in new.parts:
+            self.tags.setdefault(tag, GrowingPoints()).extend(*columns)
+        if new.is_reload:
+            self.is_loaded = True
+            self.loaded.emit()
+        elif new.parts:
+            self.points_added.emit({tag for tag, *_ in new.parts})
+        if self._has_more:
+            self._read()
+
+    def _on_read_failed(self, _: Exception) -> None:
+        """Gives up until the daemon reports points, or is there again."""
+        self._is_reading = False
+        if not self.is_loaded:
+            self.is_loaded = True
+            self.loaded.emit()

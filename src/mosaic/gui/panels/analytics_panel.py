@@ -127,7 +127,9 @@ class AnalyticsTab(QWidget):
             self._hardware.deleteLater()
 
     def _on_points_added(self, tags: set[str]) -> None:
-        if not tags.issubset(self.grid.tags()):
+        if tags.issubset(self.grid.tags()):
+            self.grid.update_charts()
+        else:
             self._refresh()
 
     def _on_runs_changed(self, run_ids: set[str]) -> None:

@@ -22,10 +22,11 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.gui import theme
 from mosaic.gui.models.curve_feed import X_KINDS, CurveFeed, SeriesSnapshot, take_snapshot
 from mosaic.gui.models.curve_model import ChartCurve
-from mosaic.gui.models.series import RETURN_TAG, RunSeries
+from mosaic.gui.models.series import RunSeries
 from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.comparison_tables import ProbabilityTable, ResultsTable, SettingsTable
 from mosaic.gui.views.empty_state import EmptyState

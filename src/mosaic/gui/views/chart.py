@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,12 +88,13 @@ class Chart(QWidget):
         self._weight = 0.0
         self._zoom: tuple[float, float] | None = None
         self._needs_redraw = False
+        self._redrawn_at = 0.0
         self._items: dict[str, _CurveItems] = {}
         self.crosshair = crosshair or Crosshair(self)
         self.plot = with_object_name(Plot(), f"{self.objectName()}.plot")
         self.legend = Legend() if has_legend else None
         self._build()
-        self._timer = QTimer(self, singleShot=True, interval=REDRAW_MS)
+        self._timer = QTimer(self, singleShot=True)
         self._timer.timeout.connect(self._redraw_if_visible)
         self.plot.zoom_requested.connect(self.zoom)
         self.plot.reset_requested.connect(self.reset_zoom)
@@ -215,10 +217,16 @@ class Chart(QWidget):
     # --- drawing
 
     def schedule_redraw(self) -> None:
-        """Something has changed: it is drawn soon, and only if it can be seen."""
+        """Draws what has changed as soon as it may, and only if it can be seen."""
         self._needs_redraw = True
-        if not self._timer.isActive() and self.isVisible():
-            self._timer.start()
+        if self.isVisible():
+            self._start_timer()
+
+    def _start_timer(self) -> None:
+        """At once after a pause, otherwise at most every REDRAW_MS."""
+        if not self._timer.isActive():
+            pause_ms = 1000 * (time.monotonic() - self._redrawn_at)
+            self._timer.start(max(0, round(REDRAW_MS - pause_ms)))
 
     def _redraw_if_visible(self) -> None:
         if self._needs_redraw and not self.plot.viewport().visibleRegion().isEmpty():
@@ -227,12 +235,12 @@ class Chart(QWidget):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         if self._needs_redraw:
-            self._timer.start()
+            self._start_timer()
 
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)
-        if self._needs_redraw and not self._timer.isActive():
-            self._timer.start()  # it has just come into sight
+        if self._needs_redraw:
+            self._start_timer()  # it has just come into sight
 
     def redraw(self) -> None:
         self._needs_redraw = False
@@ -255,6 +263,7 @@ class Chart(QWidget):
         self.plot.view.setXRange(*across, padding=0)
         self.plot.view.setYRange(*(round_range(*up) if up else (0.0, 1.0)), padding=Y_PADDING)
         self._show_values()
+        self._redrawn_at = time.monotonic()
 
     def _full_x_range(self, curves: list[ChartCurve]) -> tuple[float, float]:
         known = finite_range(*(curve.x[[0, -1]] for curve in curves))

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from PySide6.QtCore import QPoint, QRect, Qt, QTimer
-from PySide6.QtGui import QColor, QHideEvent, QResizeEvent, QShowEvent
+from PySide6.QtGui import QColor, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QScrollArea, QToolButton, QVBoxLayout, QWidget
 
+from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.gui import theme
 from mosaic.gui.models.curve_feed import CurveFeed, TaggedPoints
-from mosaic.gui.models.series import RETURN_TAG
-from mosaic.gui.views.chart import REDRAW_MS, Chart
+from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.crosshair import Crosshair
 from mosaic.gui.views.widgets import with_object_name
 
@@ -166,8 +166,6 @@ class ChartGrid(QScrollArea):
         self.setWidget(self._content)
         self._build_timer = QTimer(self, singleShot=True, interval=0)
         self._build_timer.timeout.connect(self._build_next_chart)
-        self._update_timer = QTimer(self, interval=REDRAW_MS)
-        self._update_timer.timeout.connect(self.update_charts)
         self.verticalScrollBar().valueChanged.connect(lambda _: self._schedule_build())
 
     # --- what is shown
@@ -252,12 +250,7 @@ class ChartGrid(QScrollArea):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._update_timer.start()
         self._schedule_build()
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        super().hideEvent(event)
-        self._update_timer.stop()
 
     # --- making and feeding what is seen
 
@@ -296,6 +289,7 @@ class ChartGrid(QScrollArea):
         QTimer.singleShot(0, self, lambda: self.ensureWidgetVisible(cell))
 
     def update_charts(self) -> None:
+        """Takes new points into the charts in sight; the others get theirs when they scroll into view."""
         if self.isVisible():
             for cell in self._visible_cells():
                 cell.update_curve(self._x_kind, self._colour, self._label)

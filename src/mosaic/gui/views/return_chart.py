@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QTimer
-from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from typing import Any
 
+from PySide6.QtGui import QShowEvent
+from PySide6.QtWidgets import QVBoxLayout, QWidget
+from shiboken6 import isValid
+
+from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.gui import theme
 from mosaic.gui.models.curve_feed import CurveFeed
-from mosaic.gui.models.series import RETURN_TAG
-from mosaic.gui.views.chart import REDRAW_MS, Chart
+from mosaic.gui.models.series import RunSeries
+from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.formatting import run_title
 from mosaic.gui.views.smoothing import DEFAULT_SMOOTHING
 from mosaic.gui.workbench import Workbench
@@ -20,6 +23,7 @@ class ReturnChart(QWidget):
         super().__init__()
         self._workbench = workbench
         self._run_id = ""
+        self._series: RunSeries | None = None
         self._feed: CurveFeed | None = None
         self.chart = Chart("Return", name)
         self.chart.set_smoothing(workbench.settings.get("chart_smoothing", DEFAULT_SMOOTHING))
@@ -27,8 +31,6 @@ class ReturnChart(QWidget):
         column = QVBoxLayout(self)
         column.setContentsMargins(0, 0, 0, 0)
         column.addWidget(self.chart)
-        self._timer = QTimer(self, interval=REDRAW_MS)
-        self._timer.timeout.connect(self._update_curve)
         workbench.theme_changed.connect(self.chart.repaint_theme)
 
     def show_run(self, run_id: str) -> None:
@@ -36,19 +38,25 @@ class ReturnChart(QWidget):
             self._run_id = run_id
             view = self._workbench.runs.get(run_id) or {"run_id": run_id}
             curve = self.chart.ensure_curve("run", run_title(view), theme.run_colour(run_id))
-            self._feed = CurveFeed(self._workbench.series(run_id), RETURN_TAG, curve)
+            series = self._workbench.series(run_id)
+            self._connect_series(series)
+            self._feed = CurveFeed(series, RETURN_TAG, curve)
             self.chart.reset_zoom()
         self._update_curve()
 
-    def _update_curve(self) -> None:
-        if self._feed is not None and self._feed.update("step"):
+    def _connect_series(self, series: RunSeries) -> None:
+        if self._series is not None and isValid(self._series):  # the oldest of many is deleted
+            self._series.loaded.disconnect(self._update_curve)
+            self._series.points_added.disconnect(self._update_curve)
+        self._series = series
+        series.loaded.connect(self._update_curve)
+        series.points_added.connect(self._update_curve)
+
+    def _update_curve(self, *_: Any) -> None:
+        if self.isVisible() and self._feed is not None and self._feed.update("step"):
             self.chart.schedule_redraw()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self.chart.set_smoothing(self._workbench.settings.get("chart_smoothing", DEFAULT_SMOOTHING))
-        self._timer.start()
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        super().hideEvent(event)
-        self._timer.stop()
+        self._update_curve()
