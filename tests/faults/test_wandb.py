@@ -1,4 +1,4 @@
-"""F20 and F21: W&B that is not there, hangs, is slow, refuses or breaks off costs a run nothing, and loses nothing."""
+"""F20 and F21: a W&B server that is missing, slow or faulty neither affects a run nor loses data."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from typing import Any
 import pytest
 from tests.helpers.daemons import ended, running_daemon, scripted, wait_for
 from tests.helpers.keeper_runs import SLEEPER, KeeperRun, until
-from tests.helpers.sidecar_runs import RUN_ID, environment, payload, recorded_run, said
+from tests.helpers.sidecar_runs import RUN_ID, environment, payload, read_events, recorded_run
 from tests.helpers.wandb_server import WandbServer, refusing_url
 
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.processes import is_alive
 from mosaic.journal import read_all
-from mosaic.sidecar import sync, sync_state
-from mosaic.sidecar.sync import sync_run
+from mosaic.sidecar import sync_state, wandb_sync
+from mosaic.sidecar.wandb_sync import sync_run
 
 FAULTS: dict[str | int, tuple[str, str]] = {
-    "refuse": ("offline", "W&B cannot be reached (refused)."),
+    "refuse": ("offline", "W&B cannot be reached (connection refused)."),
     "hang": ("offline", "W&B cannot be reached (no answer)."),
-    401: ("failed", "W&B does not know this API key (401). Give another one: mosaic wandb login."),
-    403: ("failed", "W&B does not allow this (403). Check the key, the entity and the project."),
-    429: ("failed", "W&B asks to wait (429: too many requests)."),
-    500: ("failed", "W&B has a fault of its own (500)."),
-    "drop": ("failed", "The upload to W&B broke off."),
+    401: ("failed", "W&B does not accept the API key (401). Store another one: mosaic wandb login."),
+    403: ("failed", "W&B denies access (403). Check the key, the entity and the project."),
+    429: ("failed", "W&B received too many requests (429)."),
+    500: ("failed", "W&B has an internal error (500)."),
+    "drop": ("failed", "The upload to W&B was interrupted."),
 }
 SIDECAR_S = 90.0
-"""It gives way to everything else on the machine."""
+"""It has the lowest priority of all processes."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def folder(recorded: RunFolder, tmp_path: Path) -> RunFolder:
 
 
 @pytest.mark.parametrize("mode", FAULTS)
-def test_a_sync_that_fails_says_why_and_keeps_everything_for_the_next_one(
+def test_a_failed_sync_reports_why_and_keeps_everything_for_the_next_one(
     folder: RunFolder, tmp_path: Path, mode: str | int
 ) -> None:
     state, error = FAULTS[mode]
@@ -62,24 +62,24 @@ def test_a_sync_that_fails_says_why_and_keeps_everything_for_the_next_one(
     with ExitStack() as stack:
         url = stack.enter_context(refusing_url()) if mode == "refuse" else ""
         server = None if url else stack.enter_context(WandbServer(mode))
-        found = sync_run(folder, environment(url or server.url, tmp_path / "home"))  # type: ignore[union-attr]
-        assert (found.state, found.error) == (state, error)
+        result = sync_run(folder, environment(url or server.url, tmp_path / "home"))  # type: ignore[union-attr]
+        assert (result.state, result.error) == (state, error)
         assert server is None or len(server.calls) < 80, "no endless retries"
     assert data.read_bytes() == before
-    assert sync_state.read(folder) == found
-    if mode == "drop":  # W&B's client itself calls this one synced
+    assert sync_state.read(folder) == result
+    if mode == "drop":  # W&B's client itself reports this one as synced
         with WandbServer() as server:
             assert sync_run(folder, environment(server.url, tmp_path / "home")).state == "synced"
-            assert len(server.history(RUN_ID)) == (found.entries[offline.name].records or 0) + 1
+            assert len(server.history(RUN_ID)) == (result.entries[offline.name].records or 0) + 1
 
 
-def test_a_slow_server_is_only_slow(folder: RunFolder, tmp_path: Path) -> None:
+def test_a_sync_with_a_slow_server_succeeds(folder: RunFolder, tmp_path: Path) -> None:
     with WandbServer("delay") as server:
-        found = sync_run(folder, environment(server.url, tmp_path / "home", WANDB_INIT_TIMEOUT="10"))
-        assert (found.state, found.error) == ("synced", None)
+        result = sync_run(folder, environment(server.url, tmp_path / "home", WANDB_INIT_TIMEOUT="10"))
+        assert (result.state, result.error) == ("synced", None)
 
 
-def test_an_upload_that_takes_too_long_is_ended_with_everything_it_started(
+def test_an_upload_that_takes_too_long_is_killed_with_its_children(
     folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with WandbServer() as server:
@@ -94,28 +94,27 @@ def test_an_upload_that_takes_too_long_is_ended_with_everything_it_started(
 
         def monotonic() -> float:
             """Let the time limit pass once the client waits for an answer, however long it took to start."""
-            return time.monotonic() + (sync.SYNC_TIMEOUT_S if server.mode == "hang" else 0.0)
+            return time.monotonic() + (wandb_sync.SYNC_TIMEOUT_S if server.mode == "hang" else 0.0)
 
         clock = SimpleNamespace(monotonic=monotonic, time=time.time, sleep=time.sleep)
-        monkeypatch.setattr(sync, "time", clock)
-        found = sync.sync_run(folder, environment(server.url, tmp_path / "home"))
+        monkeypatch.setattr(wandb_sync, "time", clock)
+        result = sync_run(folder, environment(server.url, tmp_path / "home"))
         assert server.mode == "hang"
-    assert (found.state, found.error) == ("failed", "W&B took too long.")
+    assert (result.state, result.error) == ("failed", "The upload to W&B took too long.")
 
 
-# --- beside a run
+# --- next to a run
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[KeeperRun]:
-    place = Workspace(tmp_path / "it's a workspace" / "var").runs / RUN_ID
-    kept = KeeperRun(place)
+    kept = KeeperRun(Workspace(tmp_path / "it's a workspace" / "var").runs / RUN_ID)
     write_json(kept.folder.config, payload({"algo": "x", "env_id": "y"}, "scripted", wandb={"enabled": True}))
     yield kept
     assert kept.close() == [], "processes were left running"
 
 
-def beside(run: KeeperRun, url: str, home: Path, *options: str) -> dict[str, Any]:
+def sidecar_spec(run: KeeperRun, url: str, home: Path, *options: str) -> dict[str, Any]:
     env = environment(url, home) | {key: run.launch([""])["env"][key] for key in ("RUN", "MOSAIC_TEST_MARK")}
     argv = [sys.executable, "-m", "mosaic.sidecar", "go", str(run.folder.path), "--after", "0", *options]
     return {"argv": argv, "cwd": str(run.folder.path), "env": env, "log_name": "sidecar"}
@@ -123,9 +122,9 @@ def beside(run: KeeperRun, url: str, home: Path, *options: str) -> dict[str, Any
 
 WRITES = """
 import json
-def line(seq, kind, **facts):
+def line(seq, kind, **fields):
     with open(os.path.join(RUN, 'journal.jsonl'), 'a') as file:
-        file.write(json.dumps({'seq': seq, 'at': time.time(), 'kind': kind, **facts}) + '\\n')
+        file.write(json.dumps({'seq': seq, 'at': time.time(), 'kind': kind, **fields}) + '\\n')
 line(1, 'hello', worker='w', version='1', pid=os.getpid())
 for seq in range(2, 2000):
     line(seq, 'metrics', series={'a': [[seq, time.time(), float(seq)]]})
@@ -137,12 +136,12 @@ for seq in range(2, 2000):
 """
 
 
-def test_a_run_is_uploaded_while_it_goes_on_and_to_its_last_point(run: KeeperRun, tmp_path: Path) -> None:
+def test_a_run_is_uploaded_while_it_is_active_and_up_to_its_last_point(run: KeeperRun, tmp_path: Path) -> None:
     with WandbServer() as server:
-        run.start(WRITES, sidecar=beside(run, server.url, tmp_path / "home"))
+        run.start(WRITES, sidecar=sidecar_spec(run, server.url, tmp_path / "home"))
         sidecar = run.wait_event("sidecar_started")["process"]
         wait_for(lambda: server.history(RUN_ID), "the first rows on the server", SIDECAR_S)
-        assert run.events("exited") == [], "the run still goes on"
+        assert run.events("exited") == [], "the run is still active"
         live = sync_state.read(run.folder)
         assert live is not None
         assert live.state == "syncing"
@@ -155,12 +154,12 @@ def test_a_run_is_uploaded_while_it_goes_on_and_to_its_last_point(run: KeeperRun
     state = sync_state.read(run.folder)
     assert state is not None
     assert (state.state, state.process, state.error) == ("synced", None, None)
-    assert said(run.folder)[-1]["kind"] == "wandb_synced"
+    assert read_events(run.folder)[-1]["kind"] == "wandb_synced"
 
 
-def test_a_sidecar_whose_keeper_and_worker_are_killed_finishes_by_itself(run: KeeperRun, tmp_path: Path) -> None:
+def test_a_sidecar_whose_keeper_and_worker_are_killed_finishes_and_exits(run: KeeperRun, tmp_path: Path) -> None:
     with refusing_url() as url:
-        keeper = run.start(WRITES, sidecar=beside(run, url, tmp_path / "home"))
+        keeper = run.start(WRITES, sidecar=sidecar_spec(run, url, tmp_path / "home"))
         sidecar, worker = (run.wait_event(f"{who}_started")["process"] for who in ("sidecar", "worker"))
         run.wait_file("step")
         keeper.kill()
@@ -171,15 +170,13 @@ def test_a_sidecar_whose_keeper_and_worker_are_killed_finishes_by_itself(run: Ke
     assert state is not None
     (entry,) = state.entries.values()
     assert (entry.state, entry.is_whole) == ("offline", True)
-    warnings = [line["text"] for line in said(run.folder) if line["kind"] == "warning"]
-    expected = (
-        f"W&B cannot be reached (refused). The run is kept offline; sync it later with: mosaic wandb sync {RUN_ID}"
-    )
-    assert warnings == [expected], "once"
+    warnings = [line["text"] for line in read_events(run.folder) if line["kind"] == "warning"]
+    hint = f"The run is kept offline; sync it later with: mosaic wandb sync {RUN_ID}"
+    assert warnings == [f"W&B cannot be reached (connection refused). {hint}"], "once"
 
 
-def test_a_sidecar_beside_a_script_that_never_touches_wandb_leaves_nothing(run: KeeperRun, tmp_path: Path) -> None:
-    run.start(SLEEPER, sidecar=beside(run, "http://127.0.0.1:1", tmp_path / "home", "--upload-only"))
+def test_a_sidecar_of_a_script_that_never_uses_wandb_writes_nothing(run: KeeperRun, tmp_path: Path) -> None:
+    run.start(SLEEPER, sidecar=sidecar_spec(run, "http://127.0.0.1:1", tmp_path / "home", "--upload-only"))
     sidecar = run.wait_event("sidecar_started")["process"]
     os.kill(int(run.wait_file("ready")), signal.SIGKILL)
     keeper = run.keepers[-1]
@@ -190,15 +187,15 @@ def test_a_sidecar_beside_a_script_that_never_touches_wandb_leaves_nothing(run: 
     assert (run.folder.logs / "sidecar.log").read_text() == ""
 
 
-def test_a_run_with_wandb_in_a_black_hole_ends_as_without_it_and_says_so_once(
+def test_a_run_with_an_unresponsive_wandb_succeeds_and_warns_once(
     workspace: Workspace, plugins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with WandbServer("hang") as server:
         for name, value in environment(server.url, tmp_path / "home").items():
             monkeypatch.setenv(name, value)
         with running_daemon(workspace, plugins, "--max-runs", "1") as (_, trainer):
-            told = {**scripted(steps=20, dt=0.02), "artifacts": {"wandb": {"enabled": True}}}
-            run_id = trainer.submit(told)["run_id"]
+            submission = {**scripted(steps=20, dt=0.02), "artifacts": {"wandb": {"enabled": True}}}
+            run_id = trainer.submit(submission)["run_id"]
             view = ended(trainer, run_id)
             assert view["outcome"] == "succeeded"
             folder = workspace.run(run_id)
@@ -207,22 +204,22 @@ def test_a_run_with_wandb_in_a_black_hole_ends_as_without_it_and_says_so_once(
             # Its slot is free: with room for one run, the next one starts.
             assert ended(trainer, trainer.submit(scripted(steps=1))["run_id"])["outcome"] == "succeeded"
             wait_for(lambda: not is_alive(process), "the sidecar's end", SIDECAR_S)
-            told_on = next(batch.events for batch in trainer.watch(run=run_id, kinds=("warning",)) if batch.events)
-            assert [event["code"] for event in told_on] == ["wandb_offline"], "whoever watches hears of it, once"
+            warnings = next(batch.events for batch in trainer.watch(run=run_id, kinds=("warning",)) if batch.events)
+            assert [event["code"] for event in warnings] == ["wandb_offline"], "watchers get it, once"
             assert trainer.get(run_id)["outcome"] == "succeeded"
 
 
 def test_a_resumed_attempt_takes_over_from_the_sidecar_of_the_earlier_one(run: KeeperRun, tmp_path: Path) -> None:
     with WandbServer("hang") as server:
-        first = beside(run, server.url, tmp_path / "home")
+        first = sidecar_spec(run, server.url, tmp_path / "home")
         first["env"]["WANDB_INIT_TIMEOUT"] = "4"
         run.start(WRITES, sidecar=first)
         earlier = run.wait_event("sidecar_started")["process"]
-        wait_for(lambda: server.calls, "the first sidecar to meet the server", SIDECAR_S)
+        wait_for(lambda: server.calls, "the first sidecar to reach the server", SIDECAR_S)
         (run.folder.path / "enough").touch()
         run.wait_end()
         assert is_alive(earlier)
-        begin = run.folder.journal.stat().st_size
+        start = run.folder.journal.stat().st_size
         again = f"""
             import json, time
             seq = {len(run.folder.journal.read_text().splitlines()) + 1}
@@ -233,8 +230,8 @@ def test_a_resumed_attempt_takes_over_from_the_sidecar_of_the_earlier_one(run: K
                     seq += 1
         """
         server.mode = "ok"
-        offsets = ("--journal-from", str(begin), "--keeper-from", str(run.folder.keeper.stat().st_size))
-        run.start(again, sidecar=beside(run, server.url, tmp_path / "home", *offsets))
+        offsets = ("--journal-from", str(start), "--keeper-from", str(run.folder.keeper.stat().st_size))
+        run.start(again, sidecar=sidecar_spec(run, server.url, tmp_path / "home", *offsets))
         run.wait_end()
         later = run.wait_event("sidecar_started", 2)["process"]
         wait_for(lambda: not is_alive(later) and not is_alive(earlier), "both sidecars' end", SIDECAR_S)

@@ -124,10 +124,10 @@ def test_an_offline_run_says_how_much_waits(make: Make) -> None:
 
 
 def test_a_failure_is_said_in_its_own_words(make: Make, trainer: Trainer) -> None:
-    trainer.states = [told("failed", error="W&B cannot be reached (refused).")]
+    trainer.states = [told("failed", error="W&B cannot be reached (connection refused).")]
     tab = make()
     wait_for_state(tab, "failed")
-    assert text(tab, "error") == "W&B cannot be reached (refused)."
+    assert text(tab, "error") == "W&B cannot be reached (connection refused)."
 
 
 def test_a_run_that_goes_on_uploads_by_itself(make: Make, workbench: Workbench, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_sync_uploads_in_a_process_and_shows_how_it_ends(make: Make, workbench: 
     workbench.message_posted.connect(lambda words, kind: said.append((words, kind)))
     done = told("synced", url="http://127.0.0.1:1/run")
     heard: list[Json] = []
-    tab = make(told("syncing"), {**done, "is_last": True, "said": ["An odd line in .env."]})
+    tab = make(told("syncing"), {**done, "is_last": True, "problems": ["An odd line in .env."]})
     tab.upload_process.message_received.connect(lambda line: heard.append(dict(line)))
     wait_for_state(tab, "offline")
     trainer.states = [done]

@@ -1,4 +1,4 @@
-"""Run folders that a sidecar finds, and the environment that it finds them in."""
+"""Run folders for a sidecar, and its environment."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def payload(config: dict[str, Any] | None = None, worker: str = "cleanrl", **art
     return {"metadata": {**metadata, "worker": choice}, "artifacts": artifacts}
 
 
-def a_run(root: Path, told: dict[str, Any] | None = None, run_id: str = RUN_ID) -> RunFolder:
-    """The folder that the daemon would make; nothing is in it but its config."""
+def create_run(root: Path, config: dict[str, Any] | None = None, run_id: str = RUN_ID) -> RunFolder:
+    """Creates the folder as the daemon does, with nothing but its config."""
     folder = Workspace(root / "it's a workspace" / "var").run(run_id)
     folder.path.mkdir(parents=True)
-    write_json(folder.config, payload() if told is None else told)
+    write_json(folder.config, payload() if config is None else config)
     return folder
 
 
-def trained(root: Path) -> RunFolder:
-    """A run that has trained, with a resumed attempt, a video and a sample of its hardware."""
-    folder = a_run(root)
+def train_run(root: Path) -> RunFolder:
+    """Trains a run with a resumed attempt, a video and a hardware sample."""
+    folder = create_run(root)
     train_here(folder, small(total_timesteps=128, extras={"checkpoint_every": 32}))
     train_here(folder, small(total_timesteps=256, extras={"checkpoint_every": 32}), is_resume=True)
     folder.videos.mkdir(exist_ok=True)
-    (folder.videos / "rl-video-episode-0.mp4").write_bytes(b"\0\0\0\x18ftypmp42 no real film")
+    (folder.videos / "rl-video-episode-0.mp4").write_bytes(b"\0\0\0\x18ftypmp42 not a real video")
     keeper = Journal(folder.keeper)
     keeper.append("keeper_started", process=own_identity())
     keeper.append("sample", cpu_percent=81.5, rss_mb=64.0, processes=1, gpus=[])
@@ -52,28 +52,29 @@ def trained(root: Path) -> RunFolder:
 
 
 def recorded_run(factory: pytest.TempPathFactory) -> RunFolder:
-    """One that is recorded for W&B, made once for all tests of a session: work on a copy."""
+    """Returns a run recorded for W&B, created once per session: work on a copy."""
     root = factory.getbasetemp() / "recorded"
     folder = RunFolder(root / "it's a workspace" / "var" / "trainer" / "runs" / RUN_ID)
     if not root.exists():
-        record(trained(root), environment("http://127.0.0.1:1", root / "home"))
+        record(train_run(root), environment("http://127.0.0.1:1", root / "home"))
     return folder
 
 
 def environment(url: str, home: Path, **more: str) -> dict[str, str]:
-    """Of a sidecar: ours, a key, and a home that holds none of the user's own."""
+    """Returns the environment of a sidecar: ours, a key, and an empty home folder."""
     home.mkdir(parents=True, exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     own = {"HOME": str(home), "XDG_CONFIG_HOME": str(home / "config")}
-    return {**kept, **own, "WANDB_BASE_URL": url, "WANDB_API_KEY": KEY, "WANDB_INIT_TIMEOUT": "1", **more}
+    return {**inherited, **own, "WANDB_BASE_URL": url, "WANDB_API_KEY": KEY, "WANDB_INIT_TIMEOUT": "1", **more}
 
 
 def record(folder: RunFolder, env: dict[str, str]) -> None:
     command = [sys.executable, "-m", "mosaic.sidecar", "record", str(folder.path)]
-    done = subprocess.run(command, env=env | {"WANDB_INIT_TIMEOUT": "60"}, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(
+        command, env=env | {"WANDB_INIT_TIMEOUT": "60"}, capture_output=True, text=True, timeout=100
+    )
+    assert process.returncode == 0, process.stderr
 
 
-def said(folder: RunFolder) -> list[dict[str, Any]]:
-    """What the sidecar has told."""
+def read_events(folder: RunFolder) -> list[dict[str, Any]]:
     return [json.loads(line) for line in folder.sidecar.read_text().splitlines()] if folder.sidecar.exists() else []

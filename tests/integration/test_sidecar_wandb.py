@@ -1,4 +1,4 @@
-"""What W&B gets of a run: the real client, an offline file that is read back, and a server on loopback."""
+"""What W&B receives of a run: the real client, an offline file that is read back, and a server on loopback."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 from tests.helpers.run_folders import tensorboard_points
-from tests.helpers.sidecar_runs import RUN_ID, a_run, environment, payload, recorded_run, said
+from tests.helpers.sidecar_runs import RUN_ID, create_run, environment, payload, read_events, recorded_run
 from tests.helpers.wandb_files import points, records
 from tests.helpers.wandb_server import KEY, WandbServer
 
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import RunFolder
 from mosaic.sidecar import sync_state
-from mosaic.sidecar.sync import sync_run
 from mosaic.sidecar.sync_state import SyncState
+from mosaic.sidecar.wandb_sync import sync_run
 
 Numbers = dict[str, list[tuple[int, float]]]
 
@@ -45,23 +45,23 @@ def server() -> Iterator[WandbServer]:
 
 
 def offline_folder(folder: RunFolder) -> Path:
-    (found,) = sync_state.wandb_folders(folder)
-    return found
+    (path,) = sync_state.wandb_folders(folder)
+    return path
 
 
-def state_of(folder: RunFolder) -> SyncState:
+def read_state(folder: RunFolder) -> SyncState:
     state = sync_state.read(folder)
     assert state is not None
     return state
 
 
-def numbers(told: dict[str, Any]) -> Numbers:
-    """Values by tag in the order of their steps: what is not finite has no order of its own."""
-    shown = {
+def numbers(series: dict[str, Any]) -> Numbers:
+    """Returns values by tag in the order of their steps; values that are not finite have no order of their own."""
+    values = {
         tag: sorted((step, value if math.isfinite(value) else math.inf) for step, _, value in rows)
-        for tag, rows in told.items()
+        for tag, rows in series.items()
     }
-    return dict(sorted(shown.items()))
+    return dict(sorted(values.items()))
 
 
 def test_wandbs_own_file_has_every_scalar_that_tensorboard_has(folder: RunFolder) -> None:
@@ -70,7 +70,7 @@ def test_wandbs_own_file_has_every_scalar_that_tensorboard_has(folder: RunFolder
     assert numbers(in_wandb) == numbers(in_tensorboard)
     assert len(in_tensorboard["charts/episodic_return"]) > 3
     times = {at for rows in in_tensorboard.values() for _, at, _ in rows}
-    assert {at for rows in in_wandb.values() for _, at, _ in rows} <= times, "they keep the time at which they happened"
+    assert {at for rows in in_wandb.values() for _, at, _ in rows} <= times, "they keep their original times"
 
 
 def test_a_recording_has_its_config_tags_notes_group_axis_and_hardware(folder: RunFolder) -> None:
@@ -82,12 +82,12 @@ def test_a_recording_has_its_config_tags_notes_group_axis_and_hardware(folder: R
     assert stats == {"cpu": 81.5, "proc.memory.rssMB": 64.0}
     assert found["metric"].metric.step_metric == "global_step" or found["metric"].metric.glob_name == "*"
     assert "exit" in found
-    entry = state_of(folder).entries[offline_folder(folder).name]
+    entry = read_state(folder).entries[offline_folder(folder).name]
     assert (entry.state, entry.is_whole) == ("offline", True)
     assert entry.records == len([1 for record in records(offline_folder(folder)) if record.HasField("history")]) - 1
 
 
-def test_everything_of_a_run_gets_to_the_server(folder: RunFolder, server: WandbServer, tmp_path: Path) -> None:
+def test_the_complete_run_is_uploaded(folder: RunFolder, server: WandbServer, tmp_path: Path) -> None:
     seen: list[str] = []
     state = sync_run(folder, environment(server.url, tmp_path / "home"), lambda state: seen.append(state.state))
     assert (state.state, state.error) == ("synced", None)
@@ -98,7 +98,7 @@ def test_everything_of_a_run_gets_to_the_server(folder: RunFolder, server: Wandb
     assert len(rows) == (state.entries[offline_folder(folder).name].records or 0) + 1, "and one for the video"
     assert RUN_ID in server.finished
     config = json.loads(server.runs[RUN_ID]["config"])
-    assert config["gamma"]["value"] == 0.99, "a default, which nobody gave"
+    assert config["gamma"]["value"] == 0.99, "a default"
     assert config["num_envs"]["value"] == 2
     assert not [name for name in config if "wandb_" in name]
     assert server.events[RUN_ID][0]["system.cpu"] == 81.5
@@ -108,7 +108,7 @@ def test_everything_of_a_run_gets_to_the_server(folder: RunFolder, server: Wandb
     assert [name for name in server.files if name.endswith(".mp4")]
 
 
-def test_a_run_that_is_synced_is_not_sent_again_and_no_key_is_left_in_it(
+def test_a_synced_run_is_not_uploaded_again_and_contains_no_key(
     folder: RunFolder, server: WandbServer, tmp_path: Path
 ) -> None:
     env = environment(server.url, tmp_path / "home")
@@ -121,25 +121,25 @@ def test_a_run_that_is_synced_is_not_sent_again_and_no_key_is_left_in_it(
     assert KEY not in json.dumps(server.runs)
 
 
-def test_a_recording_that_broke_off_is_made_again_before_it_is_uploaded(
+def test_an_incomplete_recording_is_recorded_again_before_it_is_uploaded(
     folder: RunFolder, server: WandbServer, tmp_path: Path
 ) -> None:
-    torn = offline_folder(folder)
-    state = state_of(folder)
-    state.entries[torn.name].is_whole = False
+    incomplete = offline_folder(folder)
+    state = read_state(folder)
+    state.entries[incomplete.name].is_whole = False
     sync_state.write(folder, state)
-    (data,) = torn.glob("*.wandb")
+    (data,) = incomplete.glob("*.wandb")
     data.write_bytes(data.read_bytes()[: data.stat().st_size // 2])
     state = sync_run(folder, environment(server.url, tmp_path / "home", WANDB_INIT_TIMEOUT="60"))
     assert state.state == "synced"
-    assert state.entries[torn.name].state == "superseded"
-    (made,) = (path for path in sync_state.wandb_folders(folder) if path != torn)
-    assert numbers(points(made)) == numbers(tensorboard_points(folder.tensorboard))
-    assert len(server.history(RUN_ID)) == (state.entries[made.name].records or 0) + 1
+    assert state.entries[incomplete.name].state == "superseded"
+    (complete,) = (path for path in sync_state.wandb_folders(folder) if path != incomplete)
+    assert numbers(points(complete)) == numbers(tensorboard_points(folder.tensorboard))
+    assert len(server.history(RUN_ID)) == (state.entries[complete.name].records or 0) + 1
 
 
-def test_what_cannot_be_uploaded_is_refused_in_a_sentence(folder: RunFolder, tmp_path: Path) -> None:
-    untracked = a_run(tmp_path / "other", payload({"algo": "ppo", "env_id": "CartPole-v1"}), run_id="R2")
+def test_a_run_that_cannot_be_uploaded_is_refused(folder: RunFolder, tmp_path: Path) -> None:
+    untracked = create_run(tmp_path / "other", payload({"algo": "ppo", "env_id": "CartPole-v1"}), run_id="R2")
     with pytest.raises(BadInput, match="was not tracked"):
         sync_run(untracked, {})
     with sync_state.acquire_lock(folder), pytest.raises(NotAllowed, match="being uploaded already"):
@@ -147,22 +147,24 @@ def test_what_cannot_be_uploaded_is_refused_in_a_sentence(folder: RunFolder, tmp
 
 
 def test_without_wandb_a_sync_names_the_extra(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mosaic.sidecar.sync.is_wandb_installed", lambda: False)
+    monkeypatch.setattr("mosaic.sidecar.wandb_sync.is_wandb_installed", lambda: False)
     state = sync_run(folder, {})
     assert "pip install 'mosaic-rl[wandb]'" in str(state.error)
     assert state.pending_folders
 
 
-def test_trackio_gets_the_same_points(recorded: RunFolder, tmp_path: Path) -> None:
-    folder = a_run(tmp_path, payload({"algo": "ppo", "env_id": "CartPole-v1", "seed": 1}, trackio={"enabled": True}))
+def test_trackio_receives_the_same_points(recorded: RunFolder, tmp_path: Path) -> None:
+    folder = create_run(
+        tmp_path, payload({"algo": "ppo", "env_id": "CartPole-v1", "seed": 1}, trackio={"enabled": True})
+    )
     for name in ("journal.jsonl", "keeper.jsonl"):
         shutil.copy(recorded.path / name, folder.path / name)
     resumed = folder.journal.read_bytes().index(b'"kind":"hello"', 500)
     command = [sys.executable, "-m", "mosaic.sidecar", "go", str(folder.path), "--journal-from", str(resumed - 100)]
     subprocess.run(command, env=environment("http://127.0.0.1:1", tmp_path / "home"), timeout=100, check=True)
-    assert [line["kind"] for line in said(folder)] == ["tracking_started", "tracking_ended"]
-    rows = said(folder)[-1]["rows"]
-    assert rows == state_of(recorded).entries[offline_folder(recorded).name].records
+    assert [line["kind"] for line in read_events(folder)] == ["tracking_started", "tracking_ended"]
+    rows = read_events(folder)[-1]["rows"]
+    assert rows == read_state(recorded).entries[offline_folder(recorded).name].records
     workspace = tmp_path / "it's a workspace" / "var"
     assert list((workspace / "trackio").glob("mosaic*.db"))
     assert not folder.wandb.exists()

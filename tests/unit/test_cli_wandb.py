@@ -14,7 +14,7 @@ from mosaic import secrets
 from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.folder import RunFolder
 from mosaic.secrets import keyring_client
-from mosaic.secrets.wandb_diagnostics import CHECK_NAMES, Finding
+from mosaic.sidecar.wandb_diagnostics import CHECK_NAMES, Finding
 
 KEY = "canary0123456789abcdef0123456789abcdef01"
 OFFLINE, SYNCED, NOTHING = "01OFFLINE0000000", "01SYNCED00000000", "01NOTHING0000000"
@@ -123,13 +123,13 @@ def uploading(monkeypatch: pytest.MonkeyPatch, *said: Json) -> list[list[Path]]:
         asked.append([folder.path for folder in folders])
         yield from said
 
-    monkeypatch.setattr("mosaic.sidecar.upload_request.upload_runs", uploads)
+    monkeypatch.setattr("mosaic.sidecar.upload_client.upload_runs", uploads)
     return asked
 
 
 def test_syncing_uploads_what_waits_and_says_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = state(OFFLINE, "synced", url="http://w/2")
-    asked = uploading(monkeypatch, state(OFFLINE, "syncing"), {**done, "is_last": True, "said": ["Odd .env."]})
+    asked = uploading(monkeypatch, state(OFFLINE, "syncing"), {**done, "is_last": True, "problems": ["Odd .env."]})
     said = call(Trainer(), "wandb", "sync", "--all", root=tmp_path)
     assert asked == [[tmp_path / "trainer" / "runs" / OFFLINE]]
     assert (said.code, said.out) == (0, f"Run {OFFLINE[:10]} is synced: http://w/2\n")
@@ -137,10 +137,14 @@ def test_syncing_uploads_what_waits_and_says_where_it_is(monkeypatch: pytest.Mon
 
 
 def test_an_upload_that_fails_or_breaks_off_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = state(OFFLINE, "failed", error="W&B cannot be reached (refused).")
+    error = "W&B cannot be reached (connection refused)."
+    failed = state(OFFLINE, "failed", error=error)
     uploading(monkeypatch, {**failed, "is_last": True})
     said = call(Trainer(), "wandb", "sync", OFFLINE)
-    assert (said.code, said.out) == (1, f"Run {OFFLINE[:10]} is not synced. W&B cannot be reached (refused).\n")
+    assert (said.code, said.out) == (
+        1,
+        f"Run {OFFLINE[:10]} is not synced. W&B cannot be reached (connection refused).\n",
+    )
     uploading(monkeypatch)
     said = call(Trainer(), "wandb", "sync", OFFLINE, "--json")
     assert said.code == 1
@@ -171,7 +175,7 @@ def probing(monkeypatch: pytest.MonkeyPatch, *found: Finding) -> list[Json]:
         asked.append(extras)
         yield from found
 
-    monkeypatch.setattr("mosaic.secrets.wandb_diagnostics.run_diagnostics", findings)
+    monkeypatch.setattr("mosaic.sidecar.wandb_diagnostics.run_diagnostics", findings)
     return asked
 
 

@@ -17,7 +17,7 @@ from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
 
 if TYPE_CHECKING:
-    from mosaic.secrets.wandb_diagnostics import Finding
+    from mosaic.sidecar.wandb_diagnostics import Finding
 
 Json = dict[str, Any]
 API_KEY_NAME = "wandb_api_key"
@@ -198,7 +198,7 @@ def _format_sync_result(state: Json) -> str:
 
 
 def _upload_runs(context: CliContext, states: Sequence[Json]) -> dict[str, Json]:
-    from mosaic.sidecar.upload_request import upload_runs
+    from mosaic.sidecar.upload_client import upload_runs
 
     folders = [RunFolder(context.workspace.run(state["run_id"]).path) for state in states]
     last: dict[str, Json] = {
@@ -207,7 +207,7 @@ def _upload_runs(context: CliContext, states: Sequence[Json]) -> dict[str, Json]
     if folders:
         with _upload_progress(len(folders)) as show:
             for said in upload_runs(folders):
-                problems = said.pop("said", [])
+                problems = said.pop("problems", [])
                 if said.pop("is_last", False):
                     last[said["run_id"]] = {**last[said["run_id"]], **said}
                     for problem in problems:
@@ -251,7 +251,7 @@ def _upload_progress(count: int) -> Iterator[Callable[[Json], None]]:
 def probe(context: CliContext, run: str | None, is_vpn: bool) -> int:
     """Tells which of package, proxy, DNS, TLS and key keeps W&B away. With RUN, as that run would reach it."""
     from mosaic.secrets.proxies import PROXY_SWITCH_FIELD
-    from mosaic.secrets.wandb_diagnostics import run_diagnostics
+    from mosaic.sidecar.wandb_diagnostics import run_diagnostics
 
     extras: Json = {}
     if run is not None:

@@ -1,5 +1,5 @@
-"""Goes along with a run and records it elsewhere: W&B, trackio. A process of its own, so that training pays nothing.
+"""Records a run for W&B and trackio, in a separate process that does not slow down training.
 
-It follows the run's files, feeds what they say to trackers, uploads while the network allows it, and ends by itself a
-while after the run. Nothing that it does, or fails to do, reaches the run.
+It follows the run's files, logs their content to trackers, uploads while W&B can be reached, and exits after the run.
+None of its failures affects the run.
 """

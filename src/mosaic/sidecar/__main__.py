@@ -1,4 +1,4 @@
-"""`python -m mosaic.sidecar go RUN_FOLDER`, started by the keeper; `record RUN_FOLDER` for a run that is over."""
+"""`python -m mosaic.sidecar go RUN_FOLDER`, started by the keeper; `record RUN_FOLDER` for a finished run; `sync`."""
 
 import argparse
 import os
@@ -10,46 +10,51 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.sidecar.run_monitor import RunMonitor
 
 START_DELAY_S = 30.0
-"""A run that is over sooner is recorded when it is over, so that it has the machine for itself."""
+"""A shorter run is recorded after it has finished, so that it has the machine for itself."""
 NICENESS = 19
-"""The run comes first, on every core."""
+"""The run has priority on every core."""
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="mosaic.sidecar", description=__doc__)
-    parser.add_argument("what", choices=("go", "record"))
-    parser.add_argument("folder")
+    parser.add_argument("command", choices=("go", "record", "sync"))
+    parser.add_argument("folder", nargs="?")
     parser.add_argument("--journal-from", type=int, default=0)
     parser.add_argument("--keeper-from", type=int, default=0)
     parser.add_argument("--upload-only", action="store_true")
-    parser.add_argument("--after", type=float, default=START_DELAY_S, help="seconds to leave the run alone")
-    parser.add_argument("--push", metavar="REPO", help="send the policy to the Hugging Face Hub at the end")
+    parser.add_argument("--after", type=float, default=START_DELAY_S, help="seconds to wait before recording")
+    parser.add_argument("--push", metavar="REPO", help="push the policy to the Hugging Face Hub at the end")
     parser.add_argument("--push-only", action="store_true")
-    told = parser.parse_args(argv)
-    folder = RunFolder(told.folder)
-    if told.what == "record":
+    options = parser.parse_args(argv)
+    if options.command == "sync":
+        from mosaic.sidecar.wandb_sync import sync_from_stdin
+
+        sync_from_stdin()
+        return 0
+    folder = RunFolder(options.folder)
+    if options.command == "record":
         from mosaic.sidecar.process import record_finished_run
 
         record_finished_run(folder)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    began = time.monotonic()
-    watch = RunMonitor(folder, told.keeper_from)
-    if not (told.upload_only or told.push_only):
-        watch.wait_for(lambda: time.monotonic() - began > told.after)
-    # Most scripts never touch W&B: until one does, nothing but the standard library is imported here.
-    if told.upload_only and not watch.wait_for(lambda: any(folder.wandb.glob("*run-*"))):
+    started_at = time.monotonic()
+    monitor = RunMonitor(folder, options.keeper_from)
+    if not (options.upload_only or options.push_only):
+        monitor.wait_for(lambda: time.monotonic() - started_at > options.after)
+    # Most scripts never use W&B: until one does, only the standard library is imported here.
+    if options.upload_only and not monitor.wait_for(lambda: any(folder.wandb.glob("*run-*"))):
         return 0
-    if told.push_only:
-        watch.wait_for(lambda: False)
+    if options.push_only:
+        monitor.wait_for(lambda: False)
     os.nice(NICENESS)
     from mosaic.sidecar.process import SidecarProcess
 
-    sidecar = SidecarProcess(folder, watch, told.journal_from, told.upload_only)
-    if told.push_only:
-        sidecar.push(told.push)
+    sidecar = SidecarProcess(folder, monitor, options.journal_from, options.upload_only)
+    if options.push_only:
+        sidecar.push(options.push)
     else:
-        sidecar.run(told.push)
+        sidecar.run(options.push)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The sidecar's own process: record, upload, end."""
+"""The process of a sidecar: record, upload, exit."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from mosaic.journal import Journal
 from mosaic.sidecar import sync_state
 from mosaic.sidecar.recorder import Recorder, WandbRecorder
 from mosaic.sidecar.run_monitor import RUN_POLL_S, RunMonitor
-from mosaic.sidecar.sync import LiveUpload, offline_warning, upload_all, upload_environment
 from mosaic.sidecar.sync_state import SyncState
 from mosaic.sidecar.tracker_feed import TrackerFeed
 from mosaic.sidecar.tracking_request import parse_tracking_request
 from mosaic.sidecar.trackio_tracker import TrackioTracker
 from mosaic.sidecar.wandb_connection import WandbProblem
+from mosaic.sidecar.wandb_sync import UploadQueue, offline_warning, upload_all, upload_environment
 
 SHUTDOWN_LIMIT_S = 600.0
-"""We end so long after the run, whatever is left to do."""
+"""The sidecar exits this long after the run, even with work left."""
 LIVE_UPLOAD_TIMEOUT_S = 60.0
-"""For an upload that follows a run to come to its end when the run has."""
+"""How long live uploads may take to finish after the run."""
 
 
 class SidecarProcess:
-    """Of one attempt, which begins at `journal_from` in the journal.
+    """Tracks one attempt, which starts at the offset `journal_from` of the journal.
 
-    `is_upload_only`: the run is a program of the user's, which tracks itself.
+    `is_upload_only`: the run is a user's program, which tracks itself.
     """
 
     def __init__(self, folder: RunFolder, monitor: RunMonitor, journal_from: int, is_upload_only: bool) -> None:
@@ -47,7 +47,7 @@ class SidecarProcess:
         self._has_warned_offline = False
 
     def run(self, repo: str | None = None) -> None:
-        """`repo`: where on the Hugging Face Hub the policy goes in the end."""
+        """Records and uploads; pushes the policy to `repo` on the Hugging Face Hub in the end."""
         deadline = time.monotonic() + SHUTDOWN_LIMIT_S
         while True:
             try:
@@ -60,7 +60,7 @@ class SidecarProcess:
                 time.sleep(RUN_POLL_S)
 
     def push(self, repo: str) -> None:
-        """Once the run is over, and only if it has succeeded."""
+        """Pushes the policy if the run has succeeded."""
         exit_after(SHUTDOWN_LIMIT_S)
         if not self._monitor.is_superseded:
             push_after_training(
@@ -71,22 +71,20 @@ class SidecarProcess:
         state = sync_state.claim(sync_state.read(self._folder) or SyncState(self._folder.run_id))
         payload = Payload.model_validate_json(self._folder.config.read_text())
         env = self._upload_environment(payload)
-        uploads = LiveUpload(self._folder, env, state)
+        uploads = UploadQueue(self._folder, env, state)
         recorders = self._build_recorders(payload, state)
         try:
             self._follow(recorders, uploads)
-            if not self._monitor.is_superseded:  # else the next attempt's sidecar records and uploads it all
-                # At the same time: either server may take all the time that there is.
+            if not self._monitor.is_superseded:  # else the next attempt's sidecar records and uploads everything
+                # In parallel: either server may use up all the time.
                 pushing = threading.Thread(target=self.push, args=(repo,)) if repo else None
                 if pushing:
                     pushing.start()
                 self._finish_recorders(recorders)
-                trouble = uploads.stop(LIVE_UPLOAD_TIMEOUT_S, self._is_current_attempt)
-                trouble = (
-                    upload_all(self._folder, env, state, lambda _: None, SHUTDOWN_LIMIT_S, self._is_current_attempt)
-                    or trouble
-                )
-                self._warn_offline_once(trouble if self._is_current_attempt() else None)
+                is_current = self._is_current_attempt
+                problem = uploads.wait(LIVE_UPLOAD_TIMEOUT_S, is_current)
+                problem = upload_all(self._folder, env, state, lambda _: None, SHUTDOWN_LIMIT_S, is_current) or problem
+                self._warn_offline_once(problem if is_current() else None)
                 if state.entries and not state.pending_folders:
                     self._emit_event("wandb_synced", url=state.url)
                 if pushing:
@@ -102,87 +100,86 @@ class SidecarProcess:
     def _build_recorders(self, payload: Payload, state: SyncState) -> list[Recorder]:
         if self._is_upload_only:
             return []
-        wanted = parse_tracking_request(
-            payload, self._folder.run_id, os.environ, _read_started_at(self._folder) or time.time()
-        )
-        made: list[Recorder] = []
-        if wanted.wandb is not None:
+        started_at = _read_started_at(self._folder) or time.time()
+        request = parse_tracking_request(payload, self._folder.run_id, os.environ, started_at)
+        recorders: list[Recorder] = []
+        if request.wandb is not None:
             feed = TrackerFeed(self._folder, self._journal_from)
-            made.append(WandbRecorder(self._folder, wanted.wandb, feed, self._emit_event, state))
-        if wanted.trackio is not None:
+            recorders.append(WandbRecorder(self._folder, request.wandb, feed, self._emit_event, state))
+        if request.trackio is not None:
             feed = TrackerFeed(self._folder, self._journal_from)
-            made.append(Recorder(self._folder, TrackioTracker(self._folder), wanted.trackio, feed, self._emit_event))
-        return made
+            tracker = TrackioTracker(self._folder)
+            recorders.append(Recorder(self._folder, tracker, request.trackio, feed, self._emit_event))
+        return recorders
 
-    def _follow(self, recorders: list[Recorder], uploads: LiveUpload) -> None:
-        """Until the run is over.
+    def _follow(self, recorders: list[Recorder], uploads: UploadQueue) -> None:
+        """Records and uploads until the end of the run.
 
-        For W&B nothing is recorded before it can be sent: everything is in the run's files, and what wandb does with
-        it costs more than all else here. A run whose W&B is not there pays for a look at the clock.
+        For W&B nothing is recorded before it can be uploaded: everything is in the run's files, and recording with
+        wandb costs more than everything else here.
         """
         while not self._monitor.is_over():
-            has_begun = self._has_output()
-            for recorder in recorders if has_begun else []:
+            has_started = self._has_output()
+            for recorder in recorders if has_started else []:
                 if not recorder.is_started and (uploads.is_reachable or not isinstance(recorder, WandbRecorder)):
                     recorder.start()
                 if recorder.is_started:
                     recorder.follow()
             needs_server = any(isinstance(one, WandbRecorder) and not one.is_started for one in recorders)
-            self._warn_offline_once(uploads.tick(is_needed=has_begun and needs_server))
+            self._warn_offline_once(uploads.tick(is_needed=has_started and needs_server))
             time.sleep(RUN_POLL_S)
         exit_after(SHUTDOWN_LIMIT_S)
 
     def _finish_recorders(self, recorders: list[Recorder]) -> None:
-        """Records what is left, or all of it."""
+        """Records the rest, or everything."""
         for recorder in recorders if self._has_output() else []:
             if recorder.is_started or recorder.start():
                 recorder.follow(is_over=True)
                 recorder.finish()
 
     def _is_current_attempt(self) -> bool:
-        self._monitor.is_over()  # takes in what its keeper says
+        self._monitor.is_over()  # reads the keeper's file
         return not self._monitor.is_superseded
 
     def _upload_environment(self, payload: Payload) -> dict[str, str]:
-        """With the key and the proxies, of this moment: before wandb, imported into this process, adds its own."""
+        """Must run before this process imports wandb, which adds variables of its own."""
         env, problems = upload_environment(self._folder, payload)
         for problem in problems:
             self._emit_event("warning", text=problem, code="wandb_settings")
         return env
 
     def _has_output(self) -> bool:
-        """A worker that never says a word leaves nothing to record."""
+        """Returns False for a worker that has written nothing to its journal."""
         try:
             return self._folder.journal.stat().st_size > self._journal_from
         except OSError:
             return False
 
     def _warn_offline_once(self, problem: WandbProblem | None) -> None:
-        """Once: whoever reads the run's events is not told every hour that the network is still not there."""
         if problem is not None and not self._has_warned_offline:
             self._has_warned_offline = True
             self._emit_event("warning", text=offline_warning(problem, self._folder.run_id), code="wandb_offline")
 
-    def _emit_event(self, kind: str, /, **facts: object) -> None:
+    def _emit_event(self, kind: str, /, **fields: object) -> None:
         with suppress(OSError):  # a full disk
-            self._journal.append(kind, **facts)
+            self._journal.append(kind, **fields)
 
 
 def record_finished_run(folder: RunFolder) -> None:
-    """Makes the W&B recording of a run that is over, from its beginning. Its caller holds the ledger's lock."""
+    """Creates the complete W&B recording of a finished run. The caller holds the lock of the sync state."""
     payload = Payload.model_validate_json(folder.config.read_text())
     journal = Journal(folder.sidecar)
     problems: list[str] = []
 
-    def say(kind: str, /, **facts: object) -> None:
-        journal.append(kind, **facts)
+    def emit_event(kind: str, /, **fields: object) -> None:
+        journal.append(kind, **fields)
         if kind == "warning":
-            problems.append(str(facts["text"]))
+            problems.append(str(fields["text"]))
 
-    facts = parse_tracking_request(payload, folder.run_id, os.environ, _read_started_at(folder)).wandb
-    if facts is not None:
+    run_info = parse_tracking_request(payload, folder.run_id, os.environ, _read_started_at(folder)).wandb
+    if run_info is not None:
         state = sync_state.read(folder) or SyncState(folder.run_id)
-        recorder = WandbRecorder(folder, facts, TrackerFeed(folder), say, state)
+        recorder = WandbRecorder(folder, run_info, TrackerFeed(folder), emit_event, state)
         if recorder.start():
             recorder.follow(is_over=True)
             recorder.finish()
@@ -200,7 +197,7 @@ def _read_started_at(folder: RunFolder) -> float | None:
 
 
 def add_wandb_to_analytics(folder: RunFolder, state: SyncState) -> None:
-    """Enters it into analytics.json, whose writer has ended with the run."""
+    """Adds the state to analytics.json, whose writer has ended with the run."""
     try:
         body: dict[str, Any] = json.loads(folder.analytics.read_text())
         body["wandb"] = sync_state.artifact_summary(state)
@@ -210,7 +207,7 @@ def add_wandb_to_analytics(folder: RunFolder, state: SyncState) -> None:
 
 
 def exit_after(seconds: float) -> None:
-    """From now on, whatever hangs: with everything that we have started, which is in our session or in a child's."""
+    """Exits after a delay even if something hangs, and kills all child processes."""
 
     def end() -> None:
         for pid in _child_pids():

@@ -1,4 +1,4 @@
-"""Feeds a tracker. One that fails is told of once and dropped; the run and other trackers go on."""
+"""Logs a run to a tracker. A tracker that fails is reported once and dropped; the run and other trackers continue."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mosaic.sidecar.wandb_tracker import WandbTracker
 
 
 class EventSink(Protocol):
-    def __call__(self, kind: str, /, **facts: object) -> None:
+    def __call__(self, kind: str, /, **fields: object) -> None:
         """Writes an event to the sidecar's journal."""
 
 
 class Recorder:
-    """Of one tracker: tells it the run from its first point on, whenever it is started."""
+    """Logs the run to one tracker from its first point on, whenever it is started."""
 
     def __init__(
         self, folder: RunFolder, tracker: Tracker, run_info: TrackedRunInfo, feed: TrackerFeed, emit_event: EventSink
@@ -35,20 +35,20 @@ class Recorder:
         self._has_failed = False
 
     def start(self) -> bool:
-        """Whether it could be."""
+        """Returns whether it succeeded."""
         self.is_started = True
         if self._call_guarded(partial(self._tracker.start, self._run_info)):
             self._emit_event("tracking_started", tracker=self._tracker.name)
         return not self._has_failed
 
     def follow(self, is_over: bool = False) -> None:
-        """Gives it what is new. What a dropped one is not told stays in the run's files."""
+        """Logs what is new."""
         for item in self._feed.read(is_over) if not self._has_failed else ():
             if not self._call_guarded(partial(item.send_to, self._tracker)):
                 return
 
     def finish(self) -> bool:
-        """Whether everything of the run was recorded."""
+        """Returns whether the complete run was recorded."""
         for path, names in find_checkpoints(self._folder).items():
             step = int(path.name) if path.name.isdigit() else 0
             self._call_guarded(partial(self._tracker.log_checkpoint, path, step, names))
@@ -70,7 +70,7 @@ class Recorder:
 
 
 class WandbRecorder(Recorder):
-    """Enters what it makes into the W&B ledger's `state`."""
+    """Adds the recorded folder to the sync state."""
 
     def __init__(
         self, folder: RunFolder, run_info: TrackedRunInfo, feed: TrackerFeed, emit_event: EventSink, state: SyncState
@@ -83,7 +83,7 @@ class WandbRecorder(Recorder):
     def start(self) -> bool:
         if not super().start():
             return False
-        # What was recorded before is in this one, too: it begins with the run's first point.
+        # Earlier recordings are contained in this one, which starts with the run's first point.
         for entry in self._state.entries.values():
             entry.state = sync_state.SUPERSEDED
         self._state.entries[self._wandb_tracker.path.name] = self._entry
@@ -108,5 +108,5 @@ def _failure_message(name: str, error: BaseException, run_id: str) -> str:
         later = f" Then: mosaic wandb sync {run_id}" if name == "wandb" else ""
         command = f"pip install 'mosaic-rl[{name}]'"
         return f"The run is not recorded for {name}, which is not installed. Install it: {command}.{later}"
-    said = " ".join(str(error).split())[:300] or type(error).__name__
-    return f"{name} failed, so the run is no longer recorded for it ({type(error).__name__}: {said}). The run goes on."
+    details = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return f"{name} failed and no longer records the run ({details}). The run continues."

@@ -1,6 +1,6 @@
-"""Whether the run that we go along with still goes on: told by its keeper, or by nobody being there any more.
+"""Detects the end of a run, from its keeper's file or from its processes.
 
-Standard library only: beside most scripts this is all of a sidecar that ever runs.
+Standard library only: for most scripts this is all of a sidecar that ever runs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from mosaic.journal import Follower
 
 RUN_POLL_S = 1.0
 KEEPER_TIMEOUT_S = 60.0
-"""A keeper whose disk is full tells late. One that has told nothing for so long is not there."""
+"""A keeper whose disk is full writes late. One that has written nothing for this long does not exist."""
 
 
 class RunMonitor:
-    """`keeper_from` is where this attempt begins in the keeper's file."""
+    """`keeper_from` is the offset of this attempt in the keeper's file."""
 
     def __init__(self, folder: RunFolder, keeper_from: int) -> None:
         self._folder = folder
@@ -28,7 +28,7 @@ class RunMonitor:
         self._worker: ProcessIdentity | None = None
         self._is_over = False
         self.is_superseded = False
-        """The run was started again and has another sidecar, or its folder is gone: nothing is ours to do any more."""
+        """The run was started again and has another sidecar, or its folder is gone: there is nothing left to do."""
 
     def is_over(self) -> bool:
         if not self._folder.path.is_dir():
@@ -38,7 +38,7 @@ class RunMonitor:
         return self._is_over or self._has_no_process()
 
     def wait_for(self, condition: Callable[[], bool]) -> bool:
-        """Whether it came to be so before the run was over."""
+        """Returns whether the condition became true before the end of the run."""
         while not condition():
             if self.is_over():
                 return condition()

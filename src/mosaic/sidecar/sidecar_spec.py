@@ -1,6 +1,6 @@
-"""For which runs a sidecar is started, and how. The daemon asks; the keeper starts it.
+"""Decides for which runs the keeper starts a sidecar, and with which arguments.
 
-No secret passes through them: the sidecar looks for the key by itself.
+No secret is passed: the sidecar reads the key itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from mosaic.hub.auto_push import requested_repo
 from mosaic.keeper.launch_spec import SidecarSpec
 from mosaic.secrets.secret_store import secrets_file_path
 from mosaic.sidecar.tracking_request import parse_tracking_request
-from mosaic.sidecar.wandb_connection import netrc_path
-from mosaic.sidecar.wandb_upload import is_wandb_installed
+from mosaic.sidecar.wandb_connection import is_wandb_installed, netrc_path
 
 LOG_NAME = "sidecar"
 _REMOVED_VARIABLES = ("MOSAIC_TOKEN",)
@@ -27,18 +26,18 @@ _REMOVED_VARIABLES = ("MOSAIC_TOKEN",)
 def build_sidecar_spec(
     folder: RunFolder, payload: Payload, caller_env: Mapping[str, str] | None, has_wandb_probe: bool = False
 ) -> SidecarSpec | None:
-    """None where there would be nothing for it to do.
+    """Returns None where a sidecar would have nothing to do.
 
-    `caller` is the environment that a program of the user's runs in. Such a program tracks itself if it wants to; where
-    the probe keeps it offline (`has_wandb_probe`) and it did not choose a WANDB_MODE, what it writes is uploaded.
+    `caller_env` is the environment of a user's program. Such a program tracks itself; where the probe keeps it offline
+    (`has_wandb_probe`) and it did not choose a WANDB_MODE, what it writes is uploaded.
     """
     env = {name: value for name, value in os.environ.items() if name not in _REMOVED_VARIABLES}
     repo = requested_repo(payload) if caller_env is None else None
     if caller_env is None:
-        wanted = parse_tracking_request(payload, folder.run_id, env)
-        is_wanted = bool(wanted)
-        if wanted.wandb is not None:
-            folder.wandb.mkdir(exist_ok=True)  # shows at a glance that there is, or will be, something of W&B's
+        request = parse_tracking_request(payload, folder.run_id, env)
+        is_wanted = bool(request)
+        if request.wandb is not None:
+            folder.wandb.mkdir(exist_ok=True)  # marks a run that is tracked with W&B
     else:
         env |= {
             name: value for name, value in caller_env.items() if name.startswith("WANDB_") or _is_proxy_variable(name)
@@ -47,12 +46,8 @@ def build_sidecar_spec(
     if not is_wanted and repo is None:
         return None
     argv = [sys.executable, "-m", "mosaic.sidecar", "go", str(folder.path)]
-    argv += [
-        "--journal-from",
-        str(_file_size_bytes(folder.journal)),
-        "--keeper-from",
-        str(_file_size_bytes(folder.keeper)),
-    ]
+    argv += ["--journal-from", str(_file_size_bytes(folder.journal))]
+    argv += ["--keeper-from", str(_file_size_bytes(folder.keeper))]
     argv += ["--upload-only"] if caller_env is not None else []
     if repo is not None:
         argv += ["--push", repo] if is_wanted else ["--push", repo, "--push-only"]
@@ -60,9 +55,9 @@ def build_sidecar_spec(
 
 
 def _may_have_key(env: Mapping[str, str]) -> bool:
-    """A quick look, so that scripts of people who do not use W&B are spared a process; the keyring is not asked."""
-    has_one = bool(env.get("WANDB_API_KEY", "").strip()) or netrc_path(env).exists()
-    return has_one or secrets_file_path().exists() or find_spec("keyring") is not None
+    """A quick check that spares users without W&B a process; the keyring is not asked."""
+    has_key = bool(env.get("WANDB_API_KEY", "").strip()) or netrc_path(env).exists()
+    return has_key or secrets_file_path().exists() or find_spec("keyring") is not None
 
 
 def _is_proxy_variable(name: str) -> bool:

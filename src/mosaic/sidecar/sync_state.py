@@ -1,7 +1,7 @@
 """`wandb/sync.json`: what of a run is on W&B's server, and what is not. Standard library only.
 
-Every folder that wandb made in the run (`offline-run-…`) has an entry. Folders that nobody wrote an entry for, such as
-those of a script that was run without a key, are found and counted as offline.
+Every folder that wandb created in the run (`offline-run-…`) has an entry. Folders without an entry, such as those of a
+script that was run without a key, are added as offline.
 """
 
 from __future__ import annotations
@@ -14,37 +14,44 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.processes import ProcessIdentity, is_alive, own_identity
 
+if TYPE_CHECKING:
+    from mosaic.sidecar.wandb_connection import WandbProblem
+
 OFFLINE, SYNCING, SYNCED, FAILED = "offline", "syncing", "synced", "failed"
 SUPERSEDED = "superseded"
-"""A later folder holds all of it and more."""
+"""A later folder contains all of it and more."""
 ONLINE = "online"
-"""A script of the user's talked to W&B by itself."""
+"""A user's script talked to W&B by itself."""
 INTERRUPTED_MESSAGE = "The upload was interrupted."
 _STATE_PRIORITY = (SYNCING, FAILED, OFFLINE, SYNCED, ONLINE)
-"""Of several entries the first of these speaks for the run."""
+"""The first of these that an entry has is the state of the run."""
 
 
 @dataclass
 class SyncEntry:
-    """One folder of wandb's."""
+    """One of wandb's folders."""
 
     state: str = OFFLINE
     size_bytes: int = 0
     sent_bytes: int = 0
     records: int | None = None
-    """Rows of scalars in it; unknown where somebody else wrote it."""
+    """Rows of scalars in it; unknown for a folder of a script."""
     is_whole: bool = True
-    """Whether everything of the run is in it. One that is not is made again before it is uploaded."""
+    """Whether the complete run is in it. If not, it is recorded again before it is uploaded."""
     error: str | None = None
-    """Why the last upload failed, in plain words."""
+    """Why the last upload failed."""
     url: str | None = None
     updated_at: float = 0.0
+
+    def mark_failed(self, problem: WandbProblem) -> None:
+        self.state = FAILED if problem.is_from_server else OFFLINE
+        self.error, self.updated_at = problem.sentence, time.time()
 
 
 @dataclass
@@ -55,13 +62,13 @@ class SyncState:
     project: str | None = None
     entity: str | None = None
     process: ProcessIdentity | None = None
-    """Who uploads, while somebody does."""
+    """The process that is uploading."""
 
     @property
     def state(self) -> str:
         """The run's: `syncing`, `failed`, `offline`, `synced` or `online`."""
-        found = {entry.state for entry in self.entries.values()}
-        return next((state for state in _STATE_PRIORITY if state in found), OFFLINE)
+        states = {entry.state for entry in self.entries.values()}
+        return next((state for state in _STATE_PRIORITY if state in states), OFFLINE)
 
     @property
     def url(self) -> str | None:
@@ -76,8 +83,12 @@ class SyncState:
         """The folders that are not on the server yet."""
         return [name for name, entry in self.entries.items() if entry.state in (OFFLINE, FAILED, SYNCING)]
 
+    @property
+    def has_complete_recording(self) -> bool:
+        return any(entry.is_whole and entry.state != SUPERSEDED for entry in self.entries.values())
+
     def to_json(self) -> dict[str, Any]:
-        """As it is shown: the entries and what they come to."""
+        """Returns the entries and what is derived from them."""
         return {
             "run_id": self.run_id,
             "state": self.state,
@@ -91,11 +102,10 @@ class SyncState:
 
 
 def read(run_folder: RunFolder | str | os.PathLike[str]) -> SyncState | None:
-    """How a run stands with W&B; none where there is nothing of W&B's in it."""
+    """Returns None for a run without any W&B data."""
     folder = run_folder if isinstance(run_folder, RunFolder) else RunFolder(run_folder)
-    state = _read_file(folder) or SyncState(folder.run_id)
-    known = dict(state.entries)
-    state.entries = {}
+    state = _read_file(folder)
+    known, state.entries = state.entries, {}
     for path in wandb_folders(folder):
         entry = known.get(path.name) or SyncEntry(state=detect_state(path))
         entry.size_bytes = data_size_bytes(path)
@@ -109,8 +119,8 @@ def read(run_folder: RunFolder | str | os.PathLike[str]) -> SyncState | None:
 
 
 def write(folder: RunFolder, state: SyncState) -> None:
-    """By whoever holds the lock."""
-    folder.wandb.mkdir(exist_ok=True)  # not its parents: a run that was deleted is not to come back
+    """Requires the lock."""
+    folder.wandb.mkdir(exist_ok=True)  # without parents: a deleted run must not reappear
     for entry in state.entries.values():
         entry.updated_at = entry.updated_at or time.time()
     write_json(folder.wandb_ledger, state.to_json() | {"updated_at": time.time()})
@@ -118,7 +128,7 @@ def write(folder: RunFolder, state: SyncState) -> None:
 
 @contextmanager
 def acquire_lock(folder: RunFolder) -> Iterator[None]:
-    """One recorder or uploader at a time; BlockingIOError where there is one. Held for as long as its process lives."""
+    """Admits one recorder or uploader at a time, as long as its process lives; raises BlockingIOError otherwise."""
     descriptor = os.open(folder.path / ".sidecar.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,27 +138,22 @@ def acquire_lock(folder: RunFolder) -> Iterator[None]:
 
 
 def wandb_folders(folder: RunFolder) -> list[Path]:
-    """wandb's own, oldest first: their names begin with the time."""
-    found = [path for path in folder.wandb.glob("*run-*") if path.is_dir() and not path.is_symlink()]
-    named = [path for path in found if path.name.startswith(("offline-run-", "run-"))]
+    """Lists wandb's own folders, oldest first: their names start with the time."""
+    folders = [path for path in folder.wandb.glob("*run-*") if path.is_dir() and not path.is_symlink()]
+    named = [path for path in folders if path.name.startswith(("offline-run-", "run-"))]
     return sorted(named, key=lambda path: path.name.removeprefix("offline-"))
 
 
-def data_file(path: Path) -> Path | None:
-    """The one file in a folder of wandb's that holds everything."""
-    return next(iter(sorted(path.glob("*.wandb"))), None)
-
-
 def data_size_bytes(path: Path) -> int:
-    file = data_file(path)
+    """Returns the size of the one file in wandb's folder that holds everything; 0 where there is none."""
     try:
-        return file.stat().st_size if file is not None else 0
-    except OSError:
+        return min(path.glob("*.wandb")).stat().st_size
+    except (OSError, ValueError):
         return 0
 
 
 def claim(state: SyncState) -> SyncState:
-    """The same, with us as who uploads."""
+    """Marks this process as the one that uploads."""
     state.process = own_identity()
     return state
 
@@ -159,16 +164,16 @@ def detect_state(path: Path) -> str:
     return SYNCED if any(path.glob("*.wandb.synced")) else OFFLINE
 
 
-def _read_file(folder: RunFolder) -> SyncState | None:
-    """None where it is missing or damaged: the folders themselves tell the rest."""
+def _read_file(folder: RunFolder) -> SyncState:
+    """Returns an empty state where the file is missing or damaged: it is rebuilt from the folders."""
     try:
-        told = json.loads(folder.wandb_ledger.read_text())
-        entries = {name: SyncEntry(**entry) for name, entry in told["runs"].items()}
-        return SyncState(folder.run_id, entries, told["project"], told["entity"], told["process"])
+        data = json.loads(folder.wandb_ledger.read_text())
+        entries = {name: SyncEntry(**entry) for name, entry in data["runs"].items()}
+        return SyncState(folder.run_id, entries, data["project"], data["entity"], data["process"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+        return SyncState(folder.run_id)
 
 
 def artifact_summary(state: SyncState) -> dict[str, Any]:
-    """What a list of a run's artifacts says of it."""
+    """Returns what the list of a run's artifacts contains."""
     return {"state": state.state, "url": state.url, "project": state.project, "ledger": "wandb/sync.json"}

@@ -1,4 +1,4 @@
-"""What a tracker is: something that is told what a run does. It may fail at any word; then it is dropped."""
+"""The interface of a tracker, and the items that are logged to it. A tracker that raises is dropped."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mosaic.sidecar.tracking_request import TrackedRunInfo
 class Tracker(Protocol):
     name: str
     row_count: int
-    """Of scalars, so far."""
+    """Rows of scalars logged so far."""
 
     def start(self, run_info: TrackedRunInfo) -> None: ...
 
     def log_settings(self, values: Mapping[str, Any]) -> None:
-        """Every hyper-parameter, defaults too."""
+        """Logs every hyperparameter, including defaults."""
 
     def log_scalars(self, step: int, at: float, values: Mapping[str, float]) -> None: ...
 
@@ -26,17 +26,17 @@ class Tracker(Protocol):
     def log_video(self, path: Path, step: int) -> None: ...
 
     def log_checkpoint(self, path: Path, step: int, aliases: tuple[str, ...]) -> None:
-        """`names` are `last`, `best` or both."""
+        """`aliases` are `last`, `best` or both."""
 
     def finish(self, outcome: str | None) -> None:
-        """How the worker said that it ended; none where it did not say."""
+        """`outcome` is the one that the worker reported; None where it reported none."""
 
 
 class SettingsItem(NamedTuple):
     values: dict[str, Any]
 
     def send_to(self, tracker: Tracker) -> None:
-        tracker.log_settings(self.values)
+        tracker.log_settings(*self)
 
 
 class ScalarsItem(NamedTuple):
@@ -45,7 +45,7 @@ class ScalarsItem(NamedTuple):
     values: dict[str, float]
 
     def send_to(self, tracker: Tracker) -> None:
-        tracker.log_scalars(self.step, self.at, self.values)
+        tracker.log_scalars(*self)
 
 
 class HardwareItem(NamedTuple):
@@ -53,7 +53,7 @@ class HardwareItem(NamedTuple):
     values: dict[str, float]
 
     def send_to(self, tracker: Tracker) -> None:
-        tracker.log_hardware(self.at, self.values)
+        tracker.log_hardware(*self)
 
 
 class VideoItem(NamedTuple):
@@ -61,7 +61,7 @@ class VideoItem(NamedTuple):
     step: int
 
     def send_to(self, tracker: Tracker) -> None:
-        tracker.log_video(self.path, self.step)
+        tracker.log_video(*self)
 
 
 TrackerItem = SettingsItem | ScalarsItem | HardwareItem | VideoItem

@@ -1,4 +1,4 @@
-"""From a run's files to what trackers are told: each point once, in order, over all attempts of the run."""
+"""Reads what trackers log from a run's files: each point once, in order, over all attempts of the run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MetricPoint = tuple[int, float, str, float]
 
 
 class TrackerFeed:
-    """`journal_from` is where this attempt begins in the journal; none: all attempts are over.
+    """`journal_from` is the offset of this attempt in the journal; None: all attempts have ended.
 
-    Before an attempt's handshake nobody knows what of the earlier ones still counts, so until then nothing is given.
+    An attempt's handshake determines which points of the earlier ones are still valid, so nothing is read before it.
     """
 
     def __init__(self, folder: RunFolder, journal_from: int | None = None) -> None:
@@ -37,10 +37,10 @@ class TrackerFeed:
         self._videos: set[Path] = set()
         self.step = 0
         self.outcome: str | None = None
-        """What the worker said last."""
+        """The last one that the worker reported."""
 
     def read(self, is_over: bool = False) -> Iterator[TrackerItem]:
-        """What is new. `is_over`: there will be no handshake any more, if there was none."""
+        """Yields what is new. `is_over`: a missing handshake will not come any more."""
         self._has_started = self._has_started or self._start(is_over)
         if not self._has_started:
             return
@@ -57,7 +57,7 @@ class TrackerFeed:
         hellos = list(_read_hellos(self._folder.journal))
         if self._journal_from is not None:
             earlier = sum(end <= self._journal_from for _, end in hellos)
-            self._last_hello_index = earlier + 1  # what comes behind it is for the next attempt's sidecar
+            self._last_hello_index = earlier + 1  # what follows is for the next attempt's sidecar
             if earlier and len(hellos) == earlier and not is_over:
                 return False
             hellos = hellos[: earlier + 1]
@@ -86,7 +86,7 @@ class TrackerFeed:
                     if not is_main or step <= self._last_valid_step
                 ]
         except (KeyError, TypeError, ValueError, AttributeError):
-            pass  # a line of somebody else's program that lacks its facts
+            pass  # an incomplete line of another program
         return []
 
     def _valid_points(self, points: Iterable[MetricPoint], is_main: bool) -> Iterator[MetricPoint]:
@@ -101,23 +101,21 @@ class TrackerFeed:
         )
 
     def _new_videos(self) -> list[TrackerItem]:
-        """They appear under their names when they are whole."""
-        if not self._folder.videos.is_dir():
-            return []
-        found = sorted(path for path in self._folder.videos.rglob("*.mp4") if not path.name.startswith("."))
-        fresh = [path for path in found if path not in self._videos]
-        self._videos.update(fresh)
-        return [VideoItem(path, self.step) for path in fresh]
+        """Videos get their final names when they are complete."""
+        paths = sorted(path for path in self._folder.videos.rglob("*.mp4") if not path.name.startswith("."))
+        new = [path for path in paths if path not in self._videos]
+        self._videos.update(new)
+        return [VideoItem(path, self.step) for path in new]
 
 
 def last_valid_steps(resumed_from_steps: list[int | None]) -> list[float]:
-    """By attempt: the last step that still counts. `resumed` says where each went on from; None: at the start."""
-    found: list[float] = []
+    """Returns the last valid step of each attempt, given the steps that they resumed from (None: from the start)."""
+    steps: list[float] = []
     bound = math.inf
-    for begin in reversed(resumed_from_steps):
-        found.append(bound)
-        bound = min(bound, -1 if begin is None else begin)
-    return found[::-1]
+    for resumed_from in reversed(resumed_from_steps):
+        steps.append(bound)
+        bound = min(bound, -1 if resumed_from is None else resumed_from)
+    return steps[::-1]
 
 
 def metric_points(body: EventBody) -> Iterator[MetricPoint]:
@@ -127,22 +125,22 @@ def metric_points(body: EventBody) -> Iterator[MetricPoint]:
 
 
 def group_by_step(points: Iterable[MetricPoint]) -> list[TrackerItem]:
-    """Points of one step are one row, and a tag that comes again begins the next."""
-    made: list[TrackerItem] = []
+    """Groups the points of one step into a row; a repeated tag starts the next row."""
+    rows: list[TrackerItem] = []
     step, at, values = 0, 0.0, dict[str, float]()
     for point in sorted(points, key=lambda point: point[:2]):
         if values and (point[0] != step or point[2] in values):
-            made.append(ScalarsItem(step, at, values))
+            rows.append(ScalarsItem(step, at, values))
             values = {}
         step, at = point[:2]
         values[point[2]] = point[3]
     if values:
-        made.append(ScalarsItem(step, at, values))
-    return made
+        rows.append(ScalarsItem(step, at, values))
+    return rows
 
 
 def _read_hellos(journal: Path) -> Iterator[tuple[int | None, int]]:
-    """Of each handshake: where it went on from, and the byte behind it."""
+    """Yields for each handshake the step that it resumed from, and the offset after it."""
     follower = Follower(journal)
     while lines := follower.read():
         yield from ((line.body.get("resumed_from"), line.end) for line in lines if line.body["kind"] == Hello.KIND)
@@ -161,18 +159,10 @@ def _float_or_nan(value: Any) -> float:
 
 
 def find_checkpoints(folder: RunFolder) -> dict[Path, tuple[str, ...]]:
-    """The last and the best one, with what each is called; they are one where the last is the best."""
-    found: dict[Path, tuple[str, ...]] = {}
+    """Returns the last and the best checkpoint with their names; one entry where the last is the best."""
+    names: dict[Path, tuple[str, ...]] = {}
     for name, link in (("last", folder.last_checkpoint), ("best", folder.best_checkpoint)):
-        target = _resolve_link(link)
-        if target is not None:
-            found[target] = (*found.get(target, ()), name)
-    return found
-
-
-def _resolve_link(link: Path) -> Path | None:
-    try:
-        target = link.resolve(strict=True)
-    except OSError:
-        return None
-    return target if target.is_dir() else None
+        if link.is_dir():
+            target = link.resolve()
+            names[target] = (*names.get(target, ()), name)
+    return names

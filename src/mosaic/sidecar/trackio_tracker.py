@@ -11,7 +11,7 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.sidecar.tracking_request import TrackedRunInfo
 
 _REMOTE_VARIABLES = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_BUCKET_ID", "TRACKIO_WEBHOOK_URL")
-"""It is asked for as a local dashboard: what would send a run elsewhere is not passed on."""
+"""Only the local dashboard is supported: these would send a run elsewhere."""
 
 
 class TrackioTracker:
@@ -29,11 +29,10 @@ class TrackioTracker:
         self._trackio_folder.mkdir(parents=True, exist_ok=True)
         import trackio
 
+        suffix = run_info.run_id[-6:]
         self._run = trackio.init(
             run_info.project,
-            name=f"{run_info.name}-{run_info.run_id[-6:]}"
-            if not run_info.name.endswith(run_info.run_id[-6:])
-            else run_info.name,
+            name=run_info.name if run_info.name.endswith(suffix) else f"{run_info.name}-{suffix}",
             group=run_info.group,
             config={**run_info.config, "run_id": run_info.run_id},
             embed=False,
@@ -42,7 +41,7 @@ class TrackioTracker:
         )
 
     def log_settings(self, values: Mapping[str, Any]) -> None:
-        """trackio takes a run's config at its start only."""
+        """trackio accepts a config at the start only."""
 
     def log_scalars(self, step: int, at: float, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
@@ -57,7 +56,7 @@ class TrackioTracker:
         self._run.log({"videos": trackio.Video(str(path), format="mp4")}, step=step)
 
     def log_checkpoint(self, path: Path, step: int, aliases: tuple[str, ...]) -> None:
-        """They lie in the run's folder already."""
+        """They are in the run's folder already."""
 
     def finish(self, outcome: str | None) -> None:
         self._run.finish()

@@ -14,7 +14,7 @@ from mosaic.probe.script_env import wandb_variables
 from mosaic.sidecar.tracking_request import MONITOR_VARIABLE, TrackedRunInfo
 
 STEP_METRIC = "global_step"
-"""The axis of every chart, as CleanRL's own runs have it."""
+"""The x axis of every chart, as in CleanRL's own runs."""
 INIT_TIMEOUT_S = 120.0
 FLUSH_S = 5.0
 
@@ -41,12 +41,12 @@ class WandbTracker:
         import wandb
 
         settings = wandb.Settings(
-            console="off",  # ours is nobody's output
+            console="off",  # the sidecar's output is not the run's
             disable_code=True,
             disable_git=True,
             init_timeout=timeout_s,
             silent=True,
-            x_disable_meta=True,  # they would tell of us, and the keeper measures the run
+            x_disable_meta=True,  # would describe the sidecar; the keeper measures the run
             x_disable_stats=True,
             x_save_requirements=False,
             x_start_time=run_info.started_at or time.time(),
@@ -77,7 +77,7 @@ class WandbTracker:
         self.row_count += 1
 
     def log_hardware(self, at: float, values: Mapping[str, float]) -> None:
-        """As wandb's own monitor would write it; there is no public way to hand it figures."""
+        """Writes what wandb's own monitor would write; there is no public API for it."""
         records: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
         interface = self._run._interface
         stats = records.StatsRecord(stats_type=records.StatsRecord.SYSTEM)

@@ -21,7 +21,7 @@ from mosaic.gui.views.app_proxy import AppProxy
 from mosaic.gui.views.details_view import Detail, DetailsGrid
 from mosaic.gui.views.widgets import accent_button, muted_label, status_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
-from mosaic.sidecar import upload_request
+from mosaic.sidecar import upload_client
 
 if TYPE_CHECKING:
     from PySide6.QtNetwork import QAuthenticator
@@ -37,7 +37,7 @@ class WandbTab(QWidget):
     def __init__(
         self,
         workbench: Workbench,
-        command: Callable[[], list[str]] = upload_request.uploader_command,
+        command: Callable[[], list[str]] = upload_client.uploader_command,
         has_web: Callable[[], bool] = web.is_installed,
     ) -> None:
         super().__init__()
@@ -253,11 +253,11 @@ class WandbTab(QWidget):
             return
         self._uploading_run_id = self._run_id
         self._problem = ""
-        self.upload_process.start(self._command(), upload_request.format_request([RunFolder(view["run_dir"])]))
+        self.upload_process.start(self._command(), upload_client.format_request([RunFolder(view["run_dir"])]))
         self._refresh()
 
     def _on_upload_message(self, message: Json) -> None:
-        for problem in message.pop("said", ()):
+        for problem in message.pop("problems", ()):
             self._workbench.show_message(problem, "warning")
         if message.pop("is_last", False):
             is_good = message["state"] == "synced"

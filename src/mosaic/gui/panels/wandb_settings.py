@@ -24,7 +24,7 @@ from mosaic.gui import theme
 from mosaic.gui.models.json_process import JsonProcess
 from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
-from mosaic.secrets import dotenv, wandb_diagnostics
+from mosaic.secrets import dotenv
 from mosaic.secrets.proxies import (
     PROXY_SECRET_NAMES,
     PROXY_SWITCH_FIELD,
@@ -33,6 +33,7 @@ from mosaic.secrets.proxies import (
     strip_credentials,
 )
 from mosaic.secrets.secret_store import secrets_file_path
+from mosaic.sidecar import wandb_diagnostics
 
 API_KEY_NAME = "wandb_api_key"
 KEY_SOURCE_TEXTS = {

@@ -1,4 +1,4 @@
-"""What of a run is on W&B's server, and what is not."""
+"""The state of a run's uploads to W&B."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from tests.helpers.run_folders import a_folder
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.sidecar import sync_state
-from mosaic.sidecar.sync import apply_result, offline_warning
 from mosaic.sidecar.sync_state import SyncEntry, SyncState
 from mosaic.sidecar.wandb_connection import WandbProblem
-from mosaic.sidecar.wandb_upload import UploadResult
+from mosaic.sidecar.wandb_sync import UploadResult, apply_result, offline_warning
 
 
 @pytest.fixture
@@ -31,12 +30,12 @@ def offline_run(folder: RunFolder, name: str = "offline-run-20260101_000000-a", 
     return name
 
 
-def test_a_run_without_anything_of_wandbs_has_no_state(folder: RunFolder) -> None:
+def test_a_run_without_wandb_data_has_no_state(folder: RunFolder) -> None:
     assert sync_state.read(folder) is None
     assert sync_state.read(str(folder.path)) is None
 
 
-def test_a_folder_that_nobody_entered_is_found(folder: RunFolder) -> None:
+def test_a_folder_without_an_entry_is_added(folder: RunFolder) -> None:
     offline = offline_run(folder)
     synced = offline_run(folder, "offline-run-20260102_000000-b")
     (folder.wandb / synced / "run-a.wandb.synced").touch()
@@ -55,16 +54,16 @@ def test_a_folder_that_nobody_entered_is_found(folder: RunFolder) -> None:
 def test_what_is_written_is_read_back(folder: RunFolder) -> None:
     name = offline_run(folder)
     state = SyncState(
-        folder.run_id, {name: SyncEntry("failed", 10, 0, 5, True, "W&B is asleep.", "http://w/r")}, "p", "e"
+        folder.run_id, {name: SyncEntry("failed", 10, 0, 5, True, "W&B is down.", "http://w/r")}, "p", "e"
     )
     sync_state.write(folder, state)
     assert sync_state.read(folder) == state
-    told = json.loads(folder.wandb_ledger.read_text())
-    assert (told["state"], told["url"], told["error"]) == ("failed", "http://w/r", "W&B is asleep.")
+    data = json.loads(folder.wandb_ledger.read_text())
+    assert (data["state"], data["url"], data["error"]) == ("failed", "http://w/r", "W&B is down.")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"runs": 3}', '{"runs": {"a": {"unknown": 1}}}'])
-def test_a_damaged_ledger_costs_nothing_but_what_it_said(folder: RunFolder, text: str) -> None:
+def test_a_damaged_file_is_rebuilt_from_the_folders(folder: RunFolder, text: str) -> None:
     name = offline_run(folder)
     folder.wandb_ledger.write_text(text)
     state = sync_state.read(folder)
@@ -76,16 +75,20 @@ def test_an_upload_whose_process_is_gone_was_interrupted(folder: RunFolder) -> N
     name = offline_run(folder)
     state = sync_state.claim(SyncState(folder.run_id, {name: SyncEntry("syncing", size_bytes=10)}))
     sync_state.write(folder, state)
-    assert sync_state.read(folder) == state, "it still lives"
+    assert sync_state.read(folder) == state, "it is still alive"
     assert state.process is not None
     state.process["start"] = "0"
     sync_state.write(folder, state)
-    found = sync_state.read(folder)
-    assert found is not None
-    assert (found.state, found.error, found.process) == ("failed", sync_state.INTERRUPTED_MESSAGE, None)
+    after = sync_state.read(folder)
+    assert after is not None
+    assert (after.state, after.error, after.process) == (
+        "failed",
+        sync_state.INTERRUPTED_MESSAGE,
+        None,
+    )
 
 
-def test_the_worst_entry_speaks_for_the_run_and_a_superseded_one_does_not_count() -> None:
+def test_the_worst_entry_is_the_state_of_the_run_and_a_superseded_one_is_ignored() -> None:
     def state(*states: str) -> str:
         return SyncState("r", {str(i): SyncEntry(state) for i, state in enumerate(states)}).state
 
@@ -95,29 +98,29 @@ def test_the_worst_entry_speaks_for_the_run_and_a_superseded_one_does_not_count(
     assert state("superseded") == "offline"
 
 
-def test_only_one_may_upload_a_run(folder: RunFolder) -> None:
+def test_one_process_at_a_time_may_upload_a_run(folder: RunFolder) -> None:
     with sync_state.acquire_lock(folder), pytest.raises(BlockingIOError), sync_state.acquire_lock(folder):
         pass
     with sync_state.acquire_lock(folder):
         pass
 
 
-def test_a_run_that_was_deleted_meanwhile_does_not_come_back(folder: RunFolder) -> None:
+def test_a_run_that_was_deleted_meanwhile_does_not_reappear(folder: RunFolder) -> None:
     shutil.rmtree(folder.path)
     with pytest.raises(FileNotFoundError):
         sync_state.write(folder, SyncState(folder.run_id))
     assert not folder.path.exists()
 
 
-def test_an_upload_that_failed_keeps_its_words_and_one_that_worked_forgets_them() -> None:
+def test_a_failed_upload_has_an_error_and_a_successful_one_clears_it() -> None:
     entry = SyncEntry()
-    apply_result(entry, UploadResult(WandbProblem("W&B cannot be reached (refused)"), None), 7)
-    assert (entry.state, entry.error, entry.sent_bytes) == ("failed", "W&B cannot be reached (refused).", 0)
+    apply_result(entry, UploadResult(WandbProblem("W&B cannot be reached (connection refused)"), None), 7)
+    assert (entry.state, entry.error, entry.sent_bytes) == ("failed", "W&B cannot be reached (connection refused).", 0)
     apply_result(entry, UploadResult(None, "http://w/r"), 9)
     assert (entry.state, entry.error, entry.sent_bytes, entry.url) == ("synced", None, 9, "http://w/r")
 
 
-def test_the_sentence_ends_in_the_command_that_helps() -> None:
-    assert offline_warning(WandbProblem("W&B cannot be reached (refused)"), "01K") == (
-        "W&B cannot be reached (refused). The run is kept offline; sync it later with: mosaic wandb sync 01K"
+def test_the_warning_ends_with_the_command_to_sync() -> None:
+    assert offline_warning(WandbProblem("W&B cannot be reached (connection refused)"), "01K") == (
+        "W&B cannot be reached (connection refused). The run is kept offline; sync it later with: mosaic wandb sync 01K"
     )

@@ -1,4 +1,4 @@
-"""Which stretch of the way to W&B fails is said by name. Everything is on loopback."""
+"""The connection checks name the part that fails. Everything is on loopback."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from pathlib import Path
 import pytest
 from tests.helpers.wandb_routes import Talk, answering, listening, refused_port, silent
 
-from mosaic.secrets import put_secret, wandb_diagnostics
+from mosaic.secrets import put_secret
+from mosaic.sidecar import wandb_connection, wandb_diagnostics
 
 KEY = "canary0123456789"
 VIEWER = json.dumps({"data": {"viewer": {"username": "ada", "entity": "ada"}}})
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wandb_diagnostics, "STEP_TIMEOUT_S", 0.3)
+def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wandb_connection, "STEP_TIMEOUT_S", 0.3)
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.31.0")
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
 
 
-def seen(
+def run_checks(
     monkeypatch: pytest.MonkeyPatch, server: str, key: str = KEY, **variables: str
 ) -> dict[str, wandb_diagnostics.Finding]:
-    """Looked at in this process, so that nothing takes long."""
+    """Runs the checks in this process, which is faster."""
     environment = {"WANDB_BASE_URL": server, "WANDB_API_KEY": key, **variables}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -40,15 +41,15 @@ def seen(
     return {finding.name: finding for finding in found}
 
 
-def failing(found: dict[str, wandb_diagnostics.Finding]) -> list[str]:
+def failures(found: dict[str, wandb_diagnostics.Finding]) -> list[str]:
     return [name for name, finding in found.items() if finding.state == "fail"]
 
 
-def test_a_way_that_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_checks_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     heads: list[str] = []
     with listening(answering("200 OK", VIEWER, heads)) as port:
-        found = seen(monkeypatch, f"http://127.0.0.1:{port}/")
-    assert failing(found) == []
+        found = run_checks(monkeypatch, f"http://127.0.0.1:{port}/")
+    assert failures(found) == []
     assert found["key"].found == "of ada"
     assert "from WANDB_BASE_URL" in found["server"].found
     assert heads[0].startswith("POST /graphql ")
@@ -56,111 +57,111 @@ def test_a_way_that_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("talk", "said"),
+    ("talk", "expected"),
     [
-        (answering("401 Unauthorized"), "does not accept it (401)"),
-        (answering("403 Forbidden"), "does not accept it (403)"),
-        (answering("429 Too Many"), "status 429"),
-        (answering("500 Broken"), "status 500"),
-        (answering("200 OK", '{"data": {"viewer": null}}'), "does not know it"),
-        (answering("200 OK", "<html>log in to the hotel</html>"), "something else than W&B"),
-        (silent, "no answer within"),
+        (answering("401 Unauthorized"), "does not accept the API key (401)"),
+        (answering("403 Forbidden"), "denies access (403)"),
+        (answering("429 Too Many"), "too many requests (429)"),
+        (answering("500 Broken"), "internal error (500)"),
+        (answering("200 OK", '{"data": {"viewer": null}}'), "does not accept the API key (401)"),
+        (answering("200 OK", "<html>log in to the hotel</html>"), "is not W&B"),
+        (silent, "no answer"),
     ],
 )
-def test_a_key_that_does_not_work_is_told_from_a_server_that_does_not(
-    monkeypatch: pytest.MonkeyPatch, talk: Talk, said: str
+def test_a_rejected_key_is_distinguished_from_a_faulty_server(
+    monkeypatch: pytest.MonkeyPatch, talk: Talk, expected: str
 ) -> None:
     with listening(talk) as port:
-        found = seen(monkeypatch, f"http://127.0.0.1:{port}")
-    assert failing(found) == ["key"]
-    assert said in found["key"].found
+        found = run_checks(monkeypatch, f"http://127.0.0.1:{port}")
+    assert failures(found) == ["key"]
+    assert expected in found["key"].found
 
 
-def test_a_package_that_is_missing_is_said_and_the_rest_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_and_the_rest_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr("importlib.metadata.version", missing)
     with listening(answering("200 OK", VIEWER)) as port:
-        found = seen(monkeypatch, f"http://127.0.0.1:{port}")
-    assert failing(found) == ["package"]
+        found = run_checks(monkeypatch, f"http://127.0.0.1:{port}")
+    assert failures(found) == ["package"]
     assert "mosaic-rl[wandb]" in found["package"].todo
 
 
-def test_without_a_key_the_way_to_one_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_key_the_command_to_store_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused_port() as port:
-        found = seen(monkeypatch, f"http://127.0.0.1:{port}", key="", NETRC="/nowhere")
-    assert failing(found) == ["TLS", "key"]
+        found = run_checks(monkeypatch, f"http://127.0.0.1:{port}", key="", NETRC="/nowhere")
+    assert failures(found) == ["TLS", "key"]
     assert "mosaic wandb login" in found["key"].todo
 
 
-def test_a_key_that_wandbs_own_login_left_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    place = tmp_path / "netrc"
-    place.write_text(f"machine 127.0.0.1 login user password {KEY}\n")
-    place.chmod(0o600)
+def test_the_key_of_wandb_login_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "netrc"
+    path.write_text(f"machine 127.0.0.1 login user password {KEY}\n")
+    path.chmod(0o600)
     with listening(answering("200 OK", VIEWER)) as port:
-        found = seen(monkeypatch, f"http://127.0.0.1:{port}", key="", NETRC=str(place))
+        found = run_checks(monkeypatch, f"http://127.0.0.1:{port}", key="", NETRC=str(path))
     assert found["key"].found == "of ada"
 
 
 def test_a_server_that_refuses_or_speaks_no_tls_fails_at_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused_port() as port:
-        found = seen(monkeypatch, f"https://127.0.0.1:{port}")
-    assert failing(found) == ["TLS"]
+        found = run_checks(monkeypatch, f"https://127.0.0.1:{port}")
+    assert failures(found) == ["TLS"]
     assert "refused" in found["TLS"].found
-    assert found["key"].found == "there is one; it was not tried"
+    assert found["key"].found == "a key is stored; it was not tried"
     for talk in (answering("400 Bad"), silent):
         with listening(talk) as port:
-            found = seen(monkeypatch, f"https://127.0.0.1:{port}")
-        assert failing(found) == ["TLS"]
+            found = run_checks(monkeypatch, f"https://127.0.0.1:{port}")
+        assert failures(found) == ["TLS"]
         assert "does not speak TLS" in found["TLS"].found
 
 
-def test_a_name_that_nobody_knows_fails_at_dns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_fails_at_dns(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise OSError(-2, "Name or service not known")
 
     monkeypatch.setattr("socket.getaddrinfo", unknown)
-    found = seen(monkeypatch, "https://nobody.invalid")
-    assert failing(found) == ["DNS"]
-    assert "nobody.invalid is unknown" in found["DNS"].found
+    found = run_checks(monkeypatch, "https://unknown.invalid")
+    assert failures(found) == ["DNS"]
+    assert "unknown.invalid cannot be resolved" in found["DNS"].found
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
-    [("407 Proxy Authentication Required", "wants a user and a password"), ("403 Forbidden", "it answers 403")],
+    ("status", "expected"),
+    [("407 Proxy Authentication Required", "requires a user and a password"), ("403 Forbidden", "(status 403)")],
 )
-def test_a_proxy_that_does_not_let_us_through_is_told_apart(
-    monkeypatch: pytest.MonkeyPatch, status: str, said: str
+def test_a_proxy_that_refuses_the_connection_is_reported(
+    monkeypatch: pytest.MonkeyPatch, status: str, expected: str
 ) -> None:
     heads: list[str] = []
     with listening(answering(status, seen=heads)) as port:
-        found = seen(monkeypatch, "https://api.invalid", https_proxy=f"http://me:s%40fe@127.0.0.1:{port}")
-    assert failing(found) == ["proxy"]
-    assert said in found["proxy"].found
+        found = run_checks(monkeypatch, "https://api.invalid", https_proxy=f"http://me:s%40fe@127.0.0.1:{port}")
+    assert failures(found) == ["proxy"]
+    assert expected in found["proxy"].found
     assert heads[0].startswith("CONNECT api.invalid:443 ")
     assert base64.b64encode(b"me:s@fe").decode() in heads[0]
     assert "fe@" not in repr(found)
 
 
-def test_a_proxy_that_is_not_there_fails_at_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_proxy_fails_at_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused_port() as port:
-        found = seen(monkeypatch, "https://api.invalid", https_proxy=f"http://127.0.0.1:{port}")
-    assert failing(found) == ["proxy"]
+        found = run_checks(monkeypatch, "https://api.invalid", https_proxy=f"http://127.0.0.1:{port}")
+    assert failures(found) == ["proxy"]
     assert "refused" in found["proxy"].found
 
 
-def test_loopback_stays_direct_behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    with refused_port() as nobody, listening(answering("200 OK", VIEWER)) as port:
-        found = seen(
-            monkeypatch, f"http://127.0.0.1:{port}", http_proxy=f"http://127.0.0.1:{nobody}", no_proxy="127.0.0.1"
+def test_loopback_is_reached_without_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused_port() as closed_port, listening(answering("200 OK", VIEWER)) as port:
+        found = run_checks(
+            monkeypatch, f"http://127.0.0.1:{port}", http_proxy=f"http://127.0.0.1:{closed_port}", no_proxy="127.0.0.1"
         )
-    assert failing(found) == []
+    assert failures(found) == []
     assert found["proxy"].found == "none; direct"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="the wandb extra is not installed")
-def test_its_own_process_finds_the_stored_key_and_the_vpns_proxy(
+def test_the_diagnostics_process_uses_the_stored_key_and_the_vpn_proxy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     put_secret("wandb_api_key", KEY)
@@ -175,7 +176,7 @@ def test_its_own_process_finds_the_stored_key_and_the_vpns_proxy(
     assert heads[0].startswith("POST http://wandb.invalid:80/graphql ")
 
 
-def test_a_probe_that_dies_or_hangs_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_diagnostics_process_that_hangs_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(
         wandb_diagnostics, "diagnostics_command", lambda: ["sh", "-c", "cat > /dev/null; exec sleep 60"]
     )

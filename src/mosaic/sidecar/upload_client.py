@@ -1,7 +1,4 @@
-"""Uploads runs to W&B because somebody asked for it: `mosaic wandb sync`, or the window's Sync button.
-
-`uploads()` starts the process that does it (upload_process.py) and reads along.
-"""
+"""Starts the process that uploads runs to W&B, for `mosaic wandb sync` and the window's Sync button."""
 
 from __future__ import annotations
 
@@ -16,27 +13,25 @@ from typing import Any
 from mosaic.contracts.folder import RunFolder
 from mosaic.plugins import python_module
 
-Json = dict[str, Any]
-
 
 def uploader_command() -> list[str]:
-    return list(python_module("mosaic.sidecar.upload_process"))
+    return [*python_module("mosaic.sidecar"), "sync"]
 
 
 def format_request(folders: Iterable[RunFolder]) -> str:
-    """For the standard input of `command`."""
+    """For the standard input of the command."""
     return json.dumps([str(folder.path) for folder in folders])
 
 
-def upload_runs(folders: Iterable[RunFolder]) -> Iterator[Json]:
-    """What it says: states as `SyncState.to_json` has them, each with `is_last` where nothing more comes of its run."""
+def upload_runs(folders: Iterable[RunFolder]) -> Iterator[dict[str, Any]]:
+    """Yields states in the form of `SyncState.to_json`; the last one of each run has `is_last`."""
     process = subprocess.Popen(
         uploader_command(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,  # Ctrl-C is ours to answer
+        start_new_session=True,  # Ctrl-C is handled by us
     )
     assert process.stdin is not None
     assert process.stdout is not None

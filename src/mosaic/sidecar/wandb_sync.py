@@ -1,0 +1,366 @@
+"""Uploads offline runs of W&B, while a run is active and afterwards, with W&B's own program as a child process."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
+from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.payload import Payload
+from mosaic.contracts.states import RunRecord, Stage
+from mosaic.probe.script_env import wandb_variables
+from mosaic.secrets import wandb_environment
+from mosaic.sidecar import sync_state
+from mosaic.sidecar.sync_state import SyncEntry, SyncState
+from mosaic.sidecar.tracking_request import is_user_program, parse_tracking_request, worker_extras
+from mosaic.sidecar.wandb_connection import (
+    NOT_INSTALLED_PROBLEM,
+    WandbProblem,
+    check_connection,
+    is_wandb_installed,
+    problem_from_output,
+    server_url,
+)
+
+POLL_S = 0.2
+RETRY_DELAYS_S = (60.0, 300.0, 1200.0, 3600.0)
+"""While a run is active: the delay after each failure. After the last one W&B is tried again when the run has ended."""
+MAX_PARALLEL_UPLOADS = 4
+"""A script may write several runs of W&B at the same time."""
+SYNC_TIMEOUT_S = 3600.0
+_CLIENT_SETTINGS = {
+    f"WANDB__{part}_{name}": value
+    for part in ("GRAPHQL", "FILE_STREAM", "FILE_TRANSFER")
+    for name, value in (("RETRY_MAX", "3"), ("RETRY_WAIT_MIN_SECONDS", "1"), ("RETRY_WAIT_MAX_SECONDS", "5"))
+} | {
+    "WANDB__GRAPHQL_TIMEOUT_SECONDS": "20",
+    "WANDB__FILE_STREAM_TIMEOUT_SECONDS": "30",
+    "WANDB_ERROR_REPORTING": "false",
+    "PYTHONUNBUFFERED": "1",
+}
+"""By default the client retries for minutes to days. A failed upload is tried again by us or by the user."""
+_REMOVED_VARIABLES = re.compile(
+    r"WANDB_(?:SERVICE|MODE|MONITOR_GYM|RUN_ID|RESUME|NAME|DISABLED|SILENT|QUIET|_.*)|MOSAIC_TOKEN"
+)
+"""Variables that would direct the client to another process, another run, or no server at all."""
+_ERROR = re.compile(r"^wandb: (?:ERROR|error)\s+(.*)$", re.MULTILINE)
+_URL = re.compile(r"^wandb: .*View run .* at (\S+)\s*$", re.MULTILINE)
+_ANSI_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_TAIL_BYTES = 1 << 16
+OnState = Callable[[SyncState], None]
+
+
+class UploadResult(NamedTuple):
+    problem: WandbProblem | None
+    url: str | None
+
+
+def client_environment(env: Mapping[str, str], folder: RunFolder) -> dict[str, str]:
+    """Returns the environment of W&B's client for this run."""
+    inherited = {name: value for name, value in env.items() if not _REMOVED_VARIABLES.fullmatch(name)}
+    # The server is resolved before the folders are set: the user's settings file is found with the original ones.
+    return {**inherited, **_CLIENT_SETTINGS, "WANDB_BASE_URL": server_url(env), **wandb_variables(folder)}
+
+
+class WandbUpload:
+    """The upload of one offline folder; `is_live` follows a folder that is still being written."""
+
+    def __init__(self, folder: RunFolder, path: Path, env: Mapping[str, str], is_live: bool = False) -> None:
+        self.path = path
+        self._remove_markers()
+        self._log: IO[bytes] = open(folder.wandb / f"{path.name}.sync.log", "wb")  # noqa: SIM115 - closed by `_close`
+        live = ["--live"] if is_live else []
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "wandb", "beta", "sync", *live, "--no-skip-synced", str(path)],
+                cwd=folder.path,
+                env=client_environment(env, folder),
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,
+            )
+        except OSError:
+            self._log.close()
+            raise
+
+    @property
+    def url(self) -> str | None:
+        """The run's page, once W&B has reported it."""
+        urls = _URL.findall(self._read_output())
+        return urls[-1] if urls else None
+
+    def poll(self) -> UploadResult | None:
+        """Returns None while it is in progress."""
+        if self._process.poll() is None:
+            return None
+        output, url = self._read_output(), self.url
+        self._log.close()
+        # Even after giving up, the exit code is 0 and the marker is set: only reported errors tell.
+        errors = _ERROR.findall(output)
+        if not errors and self._process.returncode == 0 and any(self.path.glob("*.wandb.synced")):
+            return UploadResult(None, url)
+        self._remove_markers()
+        return UploadResult(problem_from_output(" ".join(errors or output.strip().splitlines()[-1:])), url)
+
+    def kill(self) -> None:
+        """Kills it with its child processes."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._log.close()
+        self._remove_markers()
+
+    def _remove_markers(self) -> None:
+        """What an interrupted upload believes to have sent would be left out of the next one."""
+        for pattern in ("*.wandb.synced", "*.wandb.syncstate"):
+            for marker in self.path.glob(pattern):
+                with suppress(OSError):
+                    marker.unlink()
+
+    def _read_output(self) -> str:
+        try:
+            with open(self._log.name, "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                return _ANSI_ESCAPE.sub("", file.read().decode(errors="replace"))
+        except OSError:
+            return ""
+
+
+class UploadQueue:
+    """Uploads the folders of a run that are not on W&B yet; every method returns soon.
+
+    `is_live`: while the run is active, several at a time, with retries. Otherwise one after the other.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        env: Mapping[str, str],
+        state: SyncState,
+        on_state: OnState = lambda _: None,
+        is_live: bool = True,
+    ) -> None:
+        self._folder = folder
+        self._env = env
+        self._state = state
+        self._on_state = on_state
+        self._is_live = is_live
+        self._uploads: dict[str, WandbUpload] = {}
+        self._failure_count = 0
+        self._next_attempt_at = 0.0
+        self.is_reachable = False
+        """As of the last check."""
+
+    @property
+    def is_uploading(self) -> bool:
+        return bool(self._uploads)
+
+    def tick(self, is_needed: bool = False) -> WandbProblem | None:
+        """Returns a new problem. `is_needed`: check the connection even if there is nothing to upload yet."""
+        problem = self._poll_uploads()
+        if self._is_live:
+            self._add_script_folders()
+        names = [name for name in self._state.pending_folders if name not in self._uploads and self._size_bytes(name)]
+        free = (MAX_PARALLEL_UPLOADS if self._is_live else 1) - len(self._uploads)
+        if problem is None and (names or is_needed) and free > 0 and time.monotonic() >= self._next_attempt_at:
+            problem = check_connection(self._env) if is_wandb_installed() else NOT_INSTALLED_PROBLEM
+            self.is_reachable = problem is None
+            if problem is not None and names:
+                for name in names:
+                    self._state.entries[name].mark_failed(problem)
+                self.save()
+            for name in names[:free] if problem is None else []:
+                self._uploads[name] = WandbUpload(self._folder, self._folder.wandb / name, self._env, self._is_live)
+                entry = self._state.entries[name]
+                entry.state, entry.error = sync_state.SYNCING, None
+                self.save()
+        if problem is not None:
+            is_last = problem.is_permanent or self._failure_count >= len(RETRY_DELAYS_S)
+            self._next_attempt_at = math.inf if is_last else time.monotonic() + RETRY_DELAYS_S[self._failure_count]
+            self._failure_count += 1
+        return problem
+
+    def wait(self, timeout_s: float, should_continue: Callable[[], bool]) -> WandbProblem | None:
+        """Waits for live uploads, which end by themselves after the run, then stops what is left."""
+        deadline = time.monotonic() + timeout_s
+        problem = None
+        while self._uploads and time.monotonic() < deadline and should_continue():
+            problem = self._poll_uploads() or problem
+            time.sleep(POLL_S)
+        self.stop()
+        return problem
+
+    def stop(self, state: str = sync_state.OFFLINE, error: str | None = None) -> None:
+        for name, upload in self._uploads.items():
+            upload.kill()
+            entry = self._state.entries[name]
+            entry.state, entry.error = state, error or entry.error
+        self._uploads.clear()
+
+    def save(self) -> None:
+        if self._state.entries:
+            sync_state.write(self._folder, self._state)
+        self._on_state(self._state)
+
+    def _add_script_folders(self) -> None:
+        for path in sync_state.wandb_folders(self._folder):
+            if path.name not in self._state.entries and self._size_bytes(path.name):
+                self._state.entries[path.name] = SyncEntry(state=sync_state.detect_state(path))
+
+    def _poll_uploads(self) -> WandbProblem | None:
+        problem = None
+        for name, upload in list(self._uploads.items()):
+            entry, url = self._state.entries[name], upload.url
+            result = upload.poll()
+            if result is not None:
+                del self._uploads[name]
+                apply_result(entry, result, self._size_bytes(name))
+                problem = result.problem
+            if result is not None or url != entry.url:
+                entry.url = url or entry.url
+                self.save()
+        return problem
+
+    def _size_bytes(self, name: str) -> int:
+        """0 for a folder whose file is just being created: it is not uploaded yet."""
+        return sync_state.data_size_bytes(self._folder.wandb / name)
+
+
+def apply_result(entry: SyncEntry, result: UploadResult, size_bytes: int) -> None:
+    entry.url = result.url or entry.url
+    entry.size_bytes = size_bytes
+    entry.updated_at = time.time()
+    if result.problem is None:
+        entry.state, entry.error, entry.sent_bytes = sync_state.SYNCED, None, size_bytes
+    else:
+        entry.state, entry.error = sync_state.FAILED, result.problem.sentence
+
+
+def upload_all(
+    folder: RunFolder,
+    env: Mapping[str, str],
+    state: SyncState,
+    on_state: OnState,
+    timeout_s: float,
+    should_continue: Callable[[], bool] = lambda: True,
+) -> WandbProblem | None:
+    """Uploads one folder after the other until one fails. The caller holds the lock of the sync state."""
+    deadline = time.monotonic() + timeout_s
+    queue = UploadQueue(folder, env, state, on_state, is_live=False)
+    try:
+        while (problem := queue.tick()) is None and queue.is_uploading:
+            if time.monotonic() >= deadline or not should_continue():
+                problem = WandbProblem("The upload to W&B took too long")
+                queue.stop(sync_state.FAILED, problem.sentence)
+                break
+            time.sleep(POLL_S)
+    finally:
+        queue.stop(sync_state.FAILED, sync_state.INTERRUPTED_MESSAGE)
+        state.process = None
+        queue.save()
+    return problem
+
+
+def sync_run(
+    folder: RunFolder,
+    env: Mapping[str, str],
+    on_state: OnState = lambda _: None,
+    timeout_s: float = SYNC_TIMEOUT_S,
+) -> SyncState:
+    """Uploads what is not on W&B yet, after recording again what was not recorded completely. Blocks.
+
+    `env` is the environment of the upload, with WANDB_API_KEY and proxies. The returned state, which is in the run's
+    folder too, holds the result; raises where there is nothing to upload, or an upload is in progress.
+    """
+    payload = _read_payload(folder)
+    if _is_active(folder):
+        raise NotAllowed(
+            f"Run {folder.run_id} is active and uploads by itself. Check: mosaic wandb status {folder.run_id}"
+        )
+    is_tracked = parse_tracking_request(payload, folder.run_id).wandb is not None
+    if not is_tracked and not sync_state.wandb_folders(folder):
+        raise BadInput(f"Run {folder.run_id} was not tracked with W&B: there is nothing to upload.")
+    try:
+        with sync_state.acquire_lock(folder):
+            state = sync_state.claim(sync_state.read(folder) or SyncState(folder.run_id))
+            if is_tracked and not is_user_program(payload) and not state.has_complete_recording:
+                _record_in_subprocess(folder, env, timeout_s)
+                state = sync_state.claim(sync_state.read(folder) or state)
+            upload_all(folder, env, state, on_state, timeout_s)
+            return state
+    except BlockingIOError:
+        raise NotAllowed(
+            f"Run {folder.run_id} is being uploaded already. Check: mosaic wandb status {folder.run_id}"
+        ) from None
+
+
+def sync_from_stdin() -> None:
+    """Uploads the run folders listed on stdin; prints each change of a run's state as one JSON line."""
+
+    def print_state(state: SyncState, **fields: Any) -> None:
+        print(json.dumps({**state.to_json(), **fields}), flush=True)
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs `finally`, which ends the child processes
+    for path in json.load(sys.stdin):
+        folder = RunFolder(path)
+        try:
+            env, problems = upload_environment(folder)
+            print_state(sync_run(folder, env, print_state), is_last=True, problems=problems)
+        except (MosaicError, OSError, ValueError) as error:
+            message = {"run_id": folder.run_id, "state": "failed", "error": str(error), "is_last": True}
+            print(json.dumps(message), flush=True)
+
+
+def upload_environment(folder: RunFolder, payload: Payload | None = None) -> tuple[dict[str, str], list[str]]:
+    """Returns our environment with the key and the proxies of this run and its workspace; and problems with those."""
+    payload = payload or _read_payload(folder)
+    try:
+        variables, problems = wandb_environment(worker_extras(payload), Workspace.containing(folder).root)
+    except MosaicError as error:  # a secret store that cannot be read
+        variables, problems = {}, [str(error)]
+    return {**os.environ, **variables}, problems
+
+
+def offline_warning(problem: WandbProblem, run_id: str) -> str:
+    return f"{problem.sentence} The run is kept offline; sync it later with: mosaic wandb sync {run_id}"
+
+
+def _record_in_subprocess(folder: RunFolder, env: Mapping[str, str], timeout_s: float) -> None:
+    """In a child process, because it imports wandb."""
+    if not is_wandb_installed():
+        raise BadInput(NOT_INSTALLED_PROBLEM.sentence)
+    command = [sys.executable, "-m", "mosaic.sidecar", "record", str(folder.path)]
+    try:
+        subprocess.run(
+            command, env=dict(env), timeout=timeout_s, stdin=subprocess.DEVNULL, capture_output=True, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        lines = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
+        reason = (lines or [str(error)])[-1][:300]
+        raise MosaicError(f"Run {folder.run_id} could not be recorded for W&B: {reason}.") from None
+
+
+def _read_payload(folder: RunFolder) -> Payload:
+    try:
+        return Payload.model_validate_json(folder.config.read_text())
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{folder.config} cannot be read, so the run cannot be uploaded: {error}") from None
+
+
+def _is_active(folder: RunFolder) -> bool:
+    try:
+        return RunRecord.model_validate_json(folder.record.read_text()).stage is not Stage.FINISHED
+    except (OSError, ValueError):
+        return False
