@@ -11,13 +11,13 @@ import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QImage
 from PySide6.QtWidgets import QApplication, QComboBox, QFileDialog, QLabel, QToolButton
-from tests.helpers.gui import click, find, press, pump, pump_for, settle
+from tests.helpers.gui import click, find, press, pump, pump_ticks, settle
 from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, plain, still_workbench, view_of
 
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.panels.fastlane_panel import FastLaneTab
 from mosaic.gui.panels.overview import OverviewTab
-from mosaic.gui.views.frames_view import FramesView
+from mosaic.gui.views.frames_view import IDLE_POLL_MS, FramesView
 from mosaic.gui.workbench import Workbench
 
 COLOURS = [(40 * index, 255 - 40 * index, 100) for index in range(4)]
@@ -84,7 +84,7 @@ def test_a_hidden_tab_does_not_make_the_run_draw(shown: Shown) -> None:
     shown.tab.hide()
     assert shown.tab.frames.lanes.is_suspended
     shown.frame(step=9)
-    pump_for(0.2)
+    pump_ticks(IDLE_POLL_MS)
     assert shown.tab.frames.lanes.cells[0].hud["step"] == 1
     shown.tab.show()
     pump(lambda: shown.tab.frames.lanes.cells[0].hud["step"] == 9, "the newest frame")

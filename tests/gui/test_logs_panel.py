@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel, QLineEdit, QPushButton, QToolButton
-from tests.helpers.gui import click, find, press, pump, pump_for
+from tests.helpers.gui import click, find, press, pump
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.gui.app import Application
@@ -62,8 +62,9 @@ def test_a_long_log_begins_near_its_end_and_earlier_lines_come_on_demand(fake: F
     again = text(tab).splitlines()
     assert again == lines[-len(again) :]
     while earlier.isVisible():
+        shown = len(text(tab))
         click(earlier)
-        pump_for(0.02)
+        pump(lambda shown=shown: len(text(tab)) > shown or not earlier.isVisible(), "earlier lines")
     pump(lambda: text(tab).splitlines() == lines, "the whole log")
 
 
@@ -109,8 +110,7 @@ def test_a_run_that_wrote_nothing_says_so(program: Application, fake: FakeTraine
 
 def test_a_hidden_tab_reads_nothing(program: Application, fake: FakeTrainer, tab: LogsTab) -> None:
     program.workbench.tab_requested.emit("config")
-    pump_for(0.1)
-    assert not tab._poll_timer.isActive()
+    pump(lambda: not tab._poll_timer.isActive(), "the polling to stop")
 
 
 def test_the_daemons_log_is_read_from_its_end(tmp_path: Path) -> None:

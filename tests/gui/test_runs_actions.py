@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
     QToolButton,
 )
 from shiboken6 import isValid
-from tests.helpers.gui import click, find, press, pump, pump_for
+from tests.helpers.gui import click, find, finish_calls, press, pump
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.contracts.errors import NotAllowed
@@ -110,7 +110,7 @@ def test_the_space_bar_presses_the_button_in_focus_and_pauses_only_elsewhere(
     pump(box.hasFocus, "the focus")
     QTest.keyClick(program.window.windowHandle(), Qt.Key.Key_Space)
     assert box.isChecked()
-    pump_for(0.05)
+    finish_calls(program.bridge)
     assert fake.asked == []
     table = find(program.window, "runs.table")
     table.setFocus()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from PySide6.QtCore import QItemSelectionModel, QPoint, Qt
 from PySide6.QtWidgets import QLabel, QLineEdit, QMenu, QToolButton
-from tests.helpers.gui import click, find, press, pump, pump_for, type_text
+from tests.helpers.gui import click, find, press, pump, pump_ticks, settle, type_text
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.gui.app import Application
 from mosaic.gui.models.runs_table import COLUMN_IDS
-from mosaic.gui.panels.runs_panel import RunsPanel, RunsTableView
+from mosaic.gui.panels.runs_panel import KEY_SELECTION_DELAY_MS, RunsPanel, RunsTableView
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_a_search_hides_the_rest_and_keeps_what_is_looked_at(program: Applicatio
     type_text(find(panel, "runs.search", QLineEdit), "acrobot")
     pump(lambda: panel._model.rowCount() == 1, "one row")
     assert find(panel, "runs.count", QLabel).text() == "1 of 4 runs"
-    pump_for(0.15)
+    pump_ticks(KEY_SELECTION_DELAY_MS)
     assert program.workbench.selection == run_id(2)
     type_text(find(panel, "runs.search", QLineEdit), "no such run")
     pump(lambda: panel._stack.currentWidget() is panel._no_match, "the empty state")
@@ -102,7 +102,7 @@ def test_a_run_that_leaves_the_list_takes_nobody_along(program: Application, pan
     program.workbench.select(run_id(2))
     program.workbench.mark([run_id(2), run_id(1)])
     program.workbench.runs.remove({run_id(2)})
-    pump_for(0.15)
+    pump_ticks(KEY_SELECTION_DELAY_MS)
     assert program.workbench.selection is None
 
 
@@ -128,12 +128,12 @@ def test_a_workspace_without_runs_says_what_to_do(program: Application) -> None:
 def test_a_narrow_list_shows_the_first_columns_and_a_wide_one_all(panel: RunsPanel) -> None:
     table = panel.table
     table.setFixedWidth(260)
-    pump_for(0.02)
+    settle()
     narrow = [name for number, name in enumerate(COLUMN_IDS) if not table.isColumnHidden(number)]
     assert narrow == list(COLUMN_IDS[: len(narrow)])
     assert 1 <= len(narrow) < 5
     table.setFixedWidth(1400)
-    pump_for(0.02)
+    settle()
     assert not any(table.isColumnHidden(number) for number in range(len(COLUMN_IDS)))
 
 

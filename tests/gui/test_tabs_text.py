@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QCheckBox, QListWidget, QPlainTextEdit, QPushButton, QTableView, QTableWidget, QTabWidget
-from tests.helpers.gui import click, find, pump, pump_for
+from tests.helpers.gui import click, find, pump
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
 from mosaic.arena.video import EpisodeVideo
@@ -202,8 +202,7 @@ def test_a_video_plays_in_the_window_to_its_end(program: Application, filmed: Ru
     listed.setCurrentRow(names.index("broken"))
     pump(lambda: "cannot be played" in film.canvas._text, "the reason")
     program.workbench.tab_requested.emit("overview")
-    pump_for(0.05)
-    assert not film._frame_timer.isActive()
+    pump(lambda: not film._frame_timer.isActive(), "the playing to stop")
 
 
 def test_a_run_without_videos_says_how_to_get_some(program: Application, fake: FakeTrainer) -> None:

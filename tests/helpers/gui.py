@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from PySide6.QtCore import QCoreApplication, QEvent, QObject, QPoint, Qt
+from PySide6.QtCore import QCoreApplication, QEvent, QObject, QPoint, Qt, QTimer
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QWidget
 
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
+from mosaic.gui.bridge import CALL_THREADS, Bridge
 
 Found = TypeVar("Found", bound=QObject)
 PATIENCE_S = 20.0
@@ -32,11 +34,35 @@ def pump(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -
 
 
 def pump_for(seconds: float) -> None:
-    """Runs the event loop for a while: for what must not happen, and for pictures."""
+    """Run the event loop for a while, so that screenshots show a settled window."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         QApplication.processEvents()
         time.sleep(0.005)
+
+
+def pump_ticks(interval_ms: int, count: int = 3) -> None:
+    """Run the event loop until a new timer has fired `count` times.
+
+    For what must not happen: a running timer of the same interval, or a shorter one, has fired as well by then,
+    however slow the machine is.
+    """
+    ticks: list[None] = []
+    timer = QTimer(interval=interval_ms, timerType=Qt.TimerType.PreciseTimer)
+    timer.timeout.connect(lambda: ticks.append(None))
+    timer.start()
+    pump(lambda: len(ticks) >= count, f"{count} ticks of {interval_ms} ms")
+    timer.stop()
+
+
+def finish_calls(bridge: Bridge) -> None:
+    """Wait until every background call requested so far has ended and its result has been delivered."""
+    everyone = threading.Barrier(CALL_THREADS, timeout=PATIENCE_S)
+    arrived: list[int] = []
+    settle()
+    for _ in range(CALL_THREADS):
+        bridge.run_in_background(everyone.wait, arrived.append)
+    pump(lambda: len(arrived) == CALL_THREADS, "the calls to end")
 
 
 def settle() -> None:

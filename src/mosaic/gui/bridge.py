@@ -26,6 +26,7 @@ Callback = Callable[[Any], None]
 
 DISPATCH_INTERVAL_MS = 100
 POLL_INTERVAL_S = 1.0
+CALL_THREADS = 6
 RETRY_DELAYS_S = (0.3, 0.6, 1.0, 2.0, 5.0)
 ACTIVE_STAGES = ("queued", "starting", "running", "paused", "stopping")
 
@@ -58,7 +59,7 @@ class Bridge(QObject):
         """Set to try again at once."""
         self._is_suspended = False
         """A trainer that was drained shall not be started again just because we look for it."""
-        self._pool = ThreadPoolExecutor(6, thread_name_prefix="ask")
+        self._pool = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="ask")
         self._calls_before_start: list[Callable[[], None]] | None = []
         """What was asked while the window was being made; it waits for `start`."""
         self._trainer: TrainerClient | None = None
