@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PySide6.QtWidgets import QApplication, QCheckBox, QComboBox, QLabel, QLineEdit, QTableWidget, QToolButton, QWidget
 from tests.helpers.daemons import LiveDaemon, ended, scripted
@@ -172,6 +173,26 @@ def test_the_overview_draws_the_return(
     chart = find(panel, "overview.chart", Chart)
     pump(lambda: len(chart.curves()["run"]) == 7, "the curve")
     assert not find(panel, "overview.frames").isVisible()
+
+
+@pytest.mark.parametrize(("diverges_at", "mean"), [(3, "1.5"), (1, "–")])
+def test_returns_that_are_not_finite_leave_a_gap_in_the_curve(
+    trainer: TrainerClient,
+    workbench: Workbench,
+    shown: Callable[[QWidget], QWidget],
+    diverges_at: int,
+    mean: str,
+) -> None:
+    run_id = finished_run(trainer, workbench, steps=4, diverges_at=diverges_at)
+    panel = OverviewTab(workbench)
+    shown(panel)
+    panel.show_run(run_id)
+    chart = find(panel, "overview.chart", Chart)
+    pump(lambda: len(chart.curves()["run"]) == 4, "the curve")
+    expected = [step if step < diverges_at else np.nan for step in range(1, 5)]
+    np.testing.assert_array_equal(chart.curves()["run"].y, expected)
+    chart.redraw()
+    assert find(panel, "overview.return", QLabel).text() == mean
 
 
 def test_marked_runs_are_compared_grouped_and_kept(trainer: TrainerClient, program: Application) -> None:

@@ -62,9 +62,9 @@ def test_a_long_log_begins_near_its_end_and_earlier_lines_come_on_demand(fake: F
     again = text(tab).splitlines()
     assert again == lines[-len(again) :]
     while earlier.isVisible():
-        shown = len(text(tab))
+        count = len(text(tab))
         click(earlier)
-        pump(lambda shown=shown: len(text(tab)) > shown or not earlier.isVisible(), "earlier lines")
+        pump(lambda: len(text(tab)) > count or not earlier.isVisible(), "earlier lines")  # noqa: B023
     pump(lambda: text(tab).splitlines() == lines, "the whole log")
 
 

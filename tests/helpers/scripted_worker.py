@@ -1,7 +1,8 @@
 """A worker that does as its config says: the daemon's counterpart in tests. Found by entry point, as anyone's.
 
 Config: `steps`, `dt` (seconds a step), `exit` (code), `kill` (signal to itself), `deaf` (ignores stop and SIGTERM),
-`reject` (a sentence), `say` (to stderr), `child` (starts a daemonised child), `allocate_mb`.
+`reject` (a sentence), `say` (to stderr), `child` (starts a daemonised child), `allocate_mb`,
+`diverges_at` (the step from which returns are not finite: null in the journal).
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def main() -> int:
             continue
         step += 1
         journal.append("metrics", series={"scripted/step": [[step, time.time(), float(step)]]})
-        journal.append("episodes", rows=[[step, 0, step, time.time(), float(step), 1]])
+        episodic_return = None if step >= config.get("diverges_at", total + 1) else float(step)
+        journal.append("episodes", rows=[[step, 0, step, time.time(), episodic_return, 1]])
         journal.append("progress", global_step=step, total_timesteps=total, sps=1.0)
     if config.get("kill"):
         os.kill(os.getpid(), config["kill"])
