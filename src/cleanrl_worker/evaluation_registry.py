@@ -101,7 +101,7 @@ class EvaluationSpec:
     """The names of the state dicts where CleanRL saves a tuple of them. The first one acts."""
 
 
-_NEEDS_NORMALISER = EvaluationSpec(missing_state="the mean and variance by which observations were normalised")
+_NEEDS_NORMALISER = EvaluationSpec(missing_state="the mean and variance by which observations were normalized")
 _DISCRETE = EvaluationSpec(build_checkpoint=discrete_checkpoint)
 _ATARI = EvaluationSpec(make_env=_make_atari_env, build_checkpoint=atari_checkpoint)
 _ATARI_CHECKPOINT_ONLY = EvaluationSpec(make_env=_make_atari_env, missing_state="the rest of its checkpoint")

@@ -51,7 +51,7 @@ def _describe_algorithm(name: str) -> Json:
         "supports": {
             "action_spaces": list(entry.action_spaces),
             "observation_spaces": list(entry.observation_spaces),
-            "sees": "pictures" if entry.is_for_atari else "vectors",
+            "sees": "images" if entry.is_for_atari else "vectors",
             "resume": True,
             "evaluation": hasattr(module, "load_policy"),
             "backends": next(field["constraints"]["choices"] for field in settings if field["name"] == "backend"),

@@ -101,6 +101,6 @@ class PqnLearner(TorchLearner):
         return [*self.adam.state_tensors(), self._metrics, self._norm_sum]
 
     def losses(self) -> tuple[dict[str, float], bool]:
-        """Of the newest step; whether every gradient was finite. Waits for the device."""
+        """Return the losses of the latest step, and whether every gradient was finite. Waits for the device."""
         metrics = dict(zip(PQN_METRIC_NAMES, self._metrics.tolist(), strict=True))
         return metrics, float(self._norm_sum) < float("inf")

@@ -93,7 +93,7 @@ def test_a_policy_acts_on_pictures_and_the_model_is_the_checkpoints(name: str, p
     with pytest.raises(ValueError, match="expected"):
         policy.act(seen[:, :3], True, rng)
     checkpoint.facts["algorithm"] = "another"
-    with pytest.raises(BadInput, match="was made by 'another'"):
+    with pytest.raises(BadInput, match="was saved by 'another'"):
         load_algorithm(name).load_policy(checkpoint)
 
 

@@ -179,7 +179,7 @@ def test_everything_that_cleanrl_logs_is_logged_every_hundred_updates(name: str,
 def test_a_reward_that_is_no_number_stops_the_training_at_its_step(name: str, place: Path) -> None:
     with registered(limit=None, kind=NotANumber, actions="box") as env_id:
         config = config_of(name, env_id=env_id, checkpoint_every=8)
-        with pytest.raises(MosaicError, match="step 10: reward became infinite or not a number"):
+        with pytest.raises(MosaicError, match="step 10: reward became infinite or NaN"):
             trained(place / "run", name, config)
     assert [(event["tag"], event["step"]) for event in events(place / "run", "anomaly")] == [("reward", 10)]
     assert newest(place / "run").step == 8

@@ -70,7 +70,7 @@ def test_a_reward_that_is_no_number_ends_the_run_at_its_step(
 
         monkeypatch.setattr(AtariEnv, "step", step)
     with pytest.raises(
-        MosaicError, match=f"^{name} stopped at step {BAD_STEP}: reward became infinite or not a number"
+        MosaicError, match=f"^{name} stopped at step {BAD_STEP}: reward became infinite or NaN"
     ):
         train(tmp_path / "a user's run", name, env_id)
     assert [(event["tag"], event["step"]) for event in events(tmp_path / "a user's run", "anomaly")] == [
@@ -90,7 +90,7 @@ def test_weights_that_went_wrong_end_the_run_and_are_never_saved(
     good = newest(path)
     assert good.step == 8
     poisoned = replace(good, weights={key: np.full_like(part, poison) for key, part in good.weights.items()})
-    with pytest.raises(MosaicError, match=f"^{name} stopped at step .* became infinite or not a number"):
+    with pytest.raises(MosaicError, match=f"^{name} stopped at step .* became infinite or NaN"):
         train(path, name, env_id, poisoned)
     flagged = events(path, "anomaly")
     assert flagged

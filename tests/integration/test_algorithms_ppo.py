@@ -158,7 +158,7 @@ def test_a_reward_that_is_no_number_stops_the_training_at_its_step(name: str, pl
     actions = "discrete" if name == "ppo" else "box"
     with registered(limit=None, kind=NotANumber, actions=actions) as env_id:
         config = config_of(name, env_id=env_id, num_envs=1, num_steps=8, num_minibatches=2, checkpoint_every=8)
-        with pytest.raises(MosaicError, match="step 10: reward became infinite or not a number"):
+        with pytest.raises(MosaicError, match="step 10: reward became infinite or NaN"):
             trained(place / "run", name, config)
     assert [(event["tag"], event["step"]) for event in events(place / "run", "anomaly")] == [("reward", 10)]
     assert newest(place / "run").step == 8
@@ -327,7 +327,7 @@ def test_spaces_that_do_not_fit_are_refused_with_what_does() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"num_minibatches": 3}, "cannot be cut into"),
+        ({"num_minibatches": 3}, "cannot be split into"),
         ({"total_timesteps": 63}, "less than one rollout"),
         ({"num_minibatches": 64}, "at least 2 rows"),
         ({"learning_rate": 3}, "less than 1"),
@@ -343,15 +343,15 @@ def test_a_checkpoint_of_another_kind_is_refused_by_name(place: Path) -> None:
     trained(place / "run", "ppo", config_of("ppo"))
     checkpoint = newest(place / "run")
     cases: list[tuple[str, dict[str, Any], str]] = [
-        ("ppo", {"env_id": "Acrobot-v1"}, "its env_id is 'CartPole-v1', here it is 'Acrobot-v1'"),
-        ("ppo", {"num_envs": 4}, "its num_envs is 2, here it is 4"),
-        ("ppo_continuous_action", {}, "its algorithm is 'ppo', here it is 'ppo_continuous_action'"),
+        ("ppo", {"env_id": "Acrobot-v1"}, "its env_id is 'CartPole-v1', but the run's is 'Acrobot-v1'"),
+        ("ppo", {"num_envs": 4}, "its num_envs is 2, but the run's is 4"),
+        ("ppo_continuous_action", {}, "its algorithm is 'ppo', but the run's is 'ppo_continuous_action'"),
     ]
     for index, (name, settings, said) in enumerate(cases):
         config = config_of(name, **settings)
         with opened(place / str(index), config) as run, pytest.raises(BadInput, match=said):
             MODULES[name].train(config, run, checkpoint)
-    with pytest.raises(BadInput, match="was made by 'ppo'"):
+    with pytest.raises(BadInput, match="was saved by 'ppo'"):
         ppo_continuous_action.load_policy(checkpoint)
 
 

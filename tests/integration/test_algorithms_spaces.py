@@ -131,7 +131,7 @@ def test_environments_with_numbered_states_pairs_and_missions_are_learned_from(e
 def test_parts_that_are_left_out_are_named_by_the_dry_run() -> None:
     with showing(SHOWN["a dictionary with words"], CHOICES) as env_id:
         summary = check_request(parse_request(config_of("ppo", env_id)))
-    said = "The agent will not see 'mission' of Shown-v0's observations: it can learn from numbers only."
+    said = "The agent will not see 'mission' of Shown-v0's observations: only numbers are supported."
     assert summary["warnings"] == [said]
     assert said in format_summary(summary)
     assert summary["environment"]["observation_space"] == "Dict(image: Box(3, 3) uint8, mission: Text)"
@@ -159,7 +159,7 @@ def test_actions_that_nothing_fits_are_refused_with_that(name: str, actions: Any
     needed = "discrete action space" if actions_of(name) is CHOICES else "continuous (Box) action space"
     with showing(SHOWN["a pair"], actions) as env_id:
         said = refusal(name, env_id)
-    assert said == f"{name} needs a {needed}; Shown-v0 has {has}. No algorithm of this worker fits it."
+    assert said == f"{name} needs a {needed}; Shown-v0 has {has}. No algorithm of this worker supports it."
 
 
 @pytest.mark.parametrize("highest", [np.inf, float(np.finfo(np.float32).max)])
@@ -179,8 +179,8 @@ def test_actions_without_bounds_fit_only_what_needs_none(highest: float) -> None
 @pytest.mark.parametrize("name", VECTOR_ALGORITHMS)
 def test_observations_without_numbers_or_with_too_many_are_refused(name: str) -> None:
     for observations, said in (
-        (Sequence(Discrete(3)), f"{name} needs observations that can be made into one vector; Shown-v0 has Sequence. "),
-        (Discrete(10**9), f"{name} makes one vector of an observation; that of Shown-v0 would have 1,000,000,000 "),
+        (Sequence(Discrete(3)), f"{name} needs observations that can be flattened to a vector; Shown-v0 has Sequence. "),
+        (Discrete(10**9), f"{name} flattens observations to a vector; that of Shown-v0 would have 1,000,000,000 "),
     ):
         with showing(observations, actions_of(name)) as env_id:
             assert refusal(name, env_id).startswith(said)

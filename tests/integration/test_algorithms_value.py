@@ -173,7 +173,7 @@ def test_a_reward_that_is_no_number_stops_the_training_at_its_step(name: str, pl
     few = {"num_steps": 8, "num_minibatches": 2} if name == "pqn" else {}
     with registered(limit=None, kind=NotANumber) as env_id:
         config = config_of(name, env_id=env_id, num_envs=1, checkpoint_every=8, **few)
-        with pytest.raises(MosaicError, match="step 10: reward became infinite or not a number"):
+        with pytest.raises(MosaicError, match="step 10: reward became infinite or NaN"):
             trained(place / "run", name, config)
     assert [(event["tag"], event["step"]) for event in events(place / "run", "anomaly")] == [("reward", 10)]
     assert newest(place / "run").step == 8
@@ -397,11 +397,11 @@ def test_a_replay_buffer_that_does_not_fit_into_memory_is_refused(name: str) -> 
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("dqn", {"buffer_size": 3, "num_envs": 4}, "no room for one transition"),
+        ("dqn", {"buffer_size": 3, "num_envs": 4}, "is too small for num_envs"),
         ("dqn", {"tau": 0.0}, "greater than 0"),
         ("c51", {"v_min": 5.0, "v_max": 5.0}, "v_min = 5 must be below v_max = 5"),
         ("c51", {"n_atoms": 1}, "greater than or equal to 2"),
-        ("pqn", {"num_minibatches": 3}, "cannot be cut into"),
+        ("pqn", {"num_minibatches": 3}, "cannot be split into"),
         ("pqn", {"total_timesteps": 63}, "less than one rollout"),
     ],
 )
@@ -423,15 +423,15 @@ def test_a_checkpoint_of_another_kind_is_refused_by_name(place: Path) -> None:
     trained(place / "run", "c51", config_of("c51"))
     checkpoint = newest(place / "run")
     cases: list[tuple[str, dict[str, Any], str]] = [
-        ("c51", {"v_max": 50.0}, "its v_max is 100.0, here it is 50.0"),
-        ("c51", {"env_id": "Acrobot-v1"}, "its env_id is 'CartPole-v1', here it is 'Acrobot-v1'"),
-        ("dqn", {}, "its algorithm is 'c51', here it is 'dqn'"),
+        ("c51", {"v_max": 50.0}, "its v_max is 100.0, but the run's is 50.0"),
+        ("c51", {"env_id": "Acrobot-v1"}, "its env_id is 'CartPole-v1', but the run's is 'Acrobot-v1'"),
+        ("dqn", {}, "its algorithm is 'c51', but the run's is 'dqn'"),
     ]
     for index, (name, settings, said) in enumerate(cases):
         config = config_of(name, **settings)
         with opened(place / str(index), config) as run, pytest.raises(BadInput, match=said):
             MODULES[name].train(config, run, checkpoint)
-    with pytest.raises(BadInput, match="was made by 'c51'"):
+    with pytest.raises(BadInput, match="was saved by 'c51'"):
         dqn.load_policy(checkpoint)
 
 

@@ -64,7 +64,7 @@ def test_a_refusal_names_what_fits_or_says_that_nothing_does() -> None:
     )
     cartpole.action_space = MultiDiscrete([2, 2])
     refusal = str(base.unsupported_actions_error("ppo", "a discrete action space", cartpole))
-    assert refusal.endswith("No algorithm of this worker fits it.")
+    assert refusal.endswith("No algorithm of this worker supports it.")
 
 
 def test_the_command_line_lists_what_each_is_for() -> None:

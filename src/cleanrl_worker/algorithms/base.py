@@ -1,4 +1,4 @@
-"""What every algorithm's file offers, and the few things that all of them share."""
+"""The common settings and interfaces of the algorithms, and functions that all of them share."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ COMPUTE: Group = {"group": "compute"}
 ROLLOUT: Group = {"group": "rollout"}
 LEARNING: Group = {"group": "learning"}
 MAX_OBSERVATION_SIZE = 1_000_000
-"""In one observation. What is larger is no vector that a layer could be laid over."""
+"""The maximum size of a flat observation: a larger one is not a useful input of a fully connected layer."""
 
 
 class AlgorithmConfig(Contract):
-    """The settings that every algorithm has. Names and defaults are CleanRL's where CleanRL has them."""
+    """The settings that every algorithm has. Names and defaults are CleanRL's if it has the setting."""
 
     env_id: EnvId = Field(json_schema_extra=RUN)
     """The environment to train in, by its Gymnasium id."""
     total_timesteps: int = Field(gt=0, json_schema_extra=RUN)
-    """How many environment steps to train for, over all environments together."""
+    """Environment steps to train for, summed over all environments."""
     seed: int = Field(default=1, ge=0, lt=2**31, json_schema_extra=RUN)
-    """The seed of everything random: equal settings and seed give equal weights."""
+    """The seed of all random generators: equal settings and seed give equal weights."""
     exp_name: SafeName = Field(json_schema_extra=RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     checkpoint_every: int | None = Field(default=None, gt=0, json_schema_extra=RUN)
     """Environment steps between checkpoints; unset: a tenth of the run, between 20,000 and 250,000 steps."""
     backend: Backend = Field(default="auto", json_schema_extra=COMPUTE)
-    """What computes the update: numpy (fastest for small networks on a CPU), torch, or auto to choose."""
+    """The library that computes updates: numpy (fastest for small networks on a CPU), torch, or auto to choose."""
     cuda: bool = Field(default=True, json_schema_extra=COMPUTE)
-    """Whether the torch backend uses a GPU where there is one."""
+    """Whether the torch backend uses a GPU if there is one."""
     torch_deterministic: bool = Field(default=True, json_schema_extra=COMPUTE)
-    """Whether the torch backend keeps to deterministic algorithms on a GPU."""
+    """Whether the torch backend uses only deterministic algorithms on a GPU."""
 
     @property
     def checkpoint_interval(self) -> int:
@@ -61,21 +61,21 @@ class AlgorithmConfig(Contract):
 
 
 class TrainedPolicy(Protocol):
-    """A trained policy, ready to act: everything between observation and action is inside of it."""
+    """A trained policy, including all preprocessing of observations and scaling of actions."""
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """Actions for observations [n, …]: arrays and single numbers as the environment gave them, others flattened."""
+        """Return actions for observations [n, …]: arrays and scalars as given by the environment, others flattened."""
 
 
 class NamedParameters(Protocol):
-    """A network whose parameters, and vectors of the same shape, have names."""
+    """A network that can name the parts of its parameters and of vectors with the same shape."""
 
     def named_arrays(self, views: Any) -> Mapping[str, Array]: ...
     def assign(self, views: Any, arrays: Mapping[str, Array]) -> None: ...
 
 
 class AdamState(Protocol):
-    """A learner that goes by Adam's moments."""
+    """A learner with Adam's moments."""
 
     count: int
 
@@ -86,12 +86,12 @@ class AdamState(Protocol):
 
 
 class ObservationEncoder:
-    """How observations become the network's inputs. Its facts travel with the checkpoint."""
+    """Converts observations to the network's inputs. It is described in the checkpoint's facts."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.size: int = facts["size"]
         self._discrete_start: int | None = facts["first"]
-        """Where observations are single numbers: the lowest of them."""
+        """For discrete observations: the lowest of them."""
 
     @staticmethod
     def describe(space: gymnasium.Space[Any]) -> dict[str, Any]:
@@ -107,33 +107,33 @@ class ObservationEncoder:
 
 
 def replay_dtype(space: gymnasium.Space[Any]) -> npt.DTypeLike:
-    """What a replay buffer keeps of observations: bytes where they are bytes, else what the network takes."""
+    """Return the type of observations in a replay buffer: bytes if they are bytes, else the network's type."""
     is_bytes = isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8
     return np.uint8 if is_bytes else np.float32
 
 
-# --- does an environment fit?
+# --- compatibility of environments
 
 
 def compatible_algorithms(env: gymnasium.Env[Any, Any]) -> list[str]:
-    """The algorithms here that would not refuse such an environment."""
+    """Return the algorithms that accept this environment."""
     actions = env.action_space
-    is_game = family_of(env) == "atari"
-    if not is_game and not 0 < flat_size(env.observation_space) <= MAX_OBSERVATION_SIZE:
+    is_atari = family_of(env) == "atari"
+    if not is_atari and not 0 < flat_size(env.observation_space) <= MAX_OBSERVATION_SIZE:
         return []
     if isinstance(actions, gymnasium.spaces.Box) and not is_continuous(actions):
         return []
-    able = suitable_algorithms(type(actions).__name__, is_game)
-    return able if is_bounded(actions) else [name for name in able if not ALGORITHMS[name].needs_bounds]
+    algorithms = suitable_algorithms(type(actions).__name__, is_atari)
+    return algorithms if is_bounded(actions) else [name for name in algorithms if not ALGORITHMS[name].needs_bounds]
 
 
 def is_continuous(space: gymnasium.Space[Any]) -> bool:
-    """Whole numbers and empty boxes are no continuous actions."""
+    """Return whether this is a non-empty Box of floats."""
     return isinstance(space, gymnasium.spaces.Box) and space.dtype.kind == "f" and 0 not in space.shape
 
 
 def is_bounded(space: gymnasium.Space[Any]) -> bool:
-    """Whether actions can be squashed into their bounds. Some environments write the largest number for "none"."""
+    """Return whether actions can be squashed into finite bounds. Some environments use the largest float for "none"."""
     if not isinstance(space, gymnasium.spaces.Box):
         return True
     with np.errstate(over="ignore"):
@@ -141,7 +141,7 @@ def is_bounded(space: gymnasium.Space[Any]) -> bool:
 
 
 def format_space(space: gymnasium.Space[Any]) -> str:
-    """`Discrete(2)`, `Box(3,)`: a space as it is named in a refusal."""
+    """Format a space for an error message, such as `Discrete(2)` or `Box(3,)`."""
     if not isinstance(space, gymnasium.spaces.Box):
         return describe_space(space)
     return f"Box{space.shape}" if space.dtype.kind == "f" else describe_space(space)
@@ -154,13 +154,13 @@ def env_name(env: gymnasium.Env[Any, Any]) -> str:
 def suggest_algorithms(env: gymnasium.Env[Any, Any]) -> str:
     names = compatible_algorithms(env)
     if not names:
-        return "No algorithm of this worker fits it."
+        return "No algorithm of this worker supports it."
     return f"{'These fit' if len(names) > 1 else 'This fits'}: {', '.join(names)}."
 
 
 def unsupported_actions_error(algorithm: str, needed: str, env: gymnasium.Env[Any, Any]) -> BadInput:
-    without = "" if is_bounded(env.action_space) else " without bounds"
-    has = f"{format_space(env.action_space)}{without}"
+    suffix = "" if is_bounded(env.action_space) else " without bounds"
+    has = f"{format_space(env.action_space)}{suffix}"
     return BadInput(f"{algorithm} needs {needed}; {env_name(env)} has {has}. {suggest_algorithms(env)}")
 
 
@@ -169,49 +169,50 @@ def check_observations(algorithm: str, env: gymnasium.Env[Any, Any]) -> None:
     size = flat_size(space)
     if size == 0:
         raise BadInput(
-            f"{algorithm} needs observations that can be made into one vector; {env_name(env)} has "
-            f"{format_space(space)}. A wrapper that gives arrays of a fixed size would make it fit."
+            f"{algorithm} needs observations that can be flattened to a vector; {env_name(env)} has "
+            f"{format_space(space)}. Add a wrapper that gives arrays of a fixed size."
         )
     if size > MAX_OBSERVATION_SIZE:
         raise BadInput(
-            f"{algorithm} makes one vector of an observation; that of {env_name(env)} would have {size:,} numbers, "
-            f"more than {MAX_OBSERVATION_SIZE:,}. A wrapper that makes them smaller would make it fit."
+            f"{algorithm} flattens observations to a vector; that of {env_name(env)} would have {size:,} numbers, more "
+            f"than the maximum of {MAX_OBSERVATION_SIZE:,}. Add a wrapper that gives smaller observations."
         )
 
 
 def observation_warnings(env: gymnasium.Env[Any, Any]) -> list[str]:
-    """What whoever trains an agent that sees vectors should know first: a sentence each."""
-    said = []
+    """Return warnings about observations that an algorithm for vectors cannot use well."""
+    warnings = []
     parts = ", ".join(map(repr, unsupported_parts(env.observation_space)))
     if parts:
-        said.append(
-            f"The agent will not see {parts} of {env_name(env)}'s observations: it can learn from numbers only."
+        warnings.append(
+            f"The agent will not see {parts} of {env_name(env)}'s observations: only numbers are supported."
         )
     if family_of(env) == "atari":
-        said.append(
-            f"{env_name(env)} is seen as one long vector, of which little is learned. {suggest_algorithms(env)}"
+        warnings.append(
+            f"The images of {env_name(env)} are flattened to one long vector, which is hard to learn from. "
+            f"{suggest_algorithms(env)}"
         )
-    return said
+    return warnings
 
 
 def resolve_backend(backend: Backend) -> str:
-    """The networks of these algorithms are small: numpy is faster, even where there is a GPU."""
+    """Resolve `auto`: the networks of these algorithms are small, so numpy is faster even if there is a GPU."""
     return "numpy" if backend == "auto" else backend
 
 
 def sample_exponentials(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Draws whose logarithm is taken: none of them is 0, which one in ten million would be."""
-    drawn = rng.standard_exponential(shape, np.float32)
-    return np.maximum(drawn, np.finfo(np.float32).tiny, out=drawn)
+    """Sample exponentials whose logarithm is finite: without this, one in ten million would be 0."""
+    samples = rng.standard_exponential(shape, np.float32)
+    return np.maximum(samples, np.finfo(np.float32).tiny, out=samples)
 
 
-# --- what must not go on
+# --- values that are not finite
 
 
 def abort_if_not_finite(
     algorithm: str, run: Run, step: int, values: Mapping[str, float], is_gradient_finite: bool = True
 ) -> None:
-    """Reports every value that is not finite and ends the training: what follows would be worthless."""
+    """Report every value that is not finite and end the training, because it cannot recover."""
     bad = [tag for tag, value in values.items() if not math.isfinite(value)]
     if not bad and not is_gradient_finite:
         bad = ["gradient"]
@@ -219,34 +220,34 @@ def abort_if_not_finite(
         run.anomaly(tag, step)
     if bad:
         raise MosaicError(
-            f"{algorithm} stopped at step {step:,}: {', '.join(bad)} became infinite or not a number. The last "
-            f"checkpoint from before is kept in {run.folder.checkpoints}; a lower learning_rate may help."
+            f"{algorithm} stopped at step {step:,}: {', '.join(bad)} became infinite or NaN. The last good checkpoint "
+            f"is in {run.folder.checkpoints}; a lower learning_rate may help."
         )
 
 
 class NonFiniteDetector(Protocol):
-    """A learner that notices by itself what is not finite."""
+    """A learner that detects by itself which metrics are not finite."""
 
     def first_non_finite(self) -> tuple[int, list[str]] | None:
-        """How many updates ago it was first so, and in what."""
+        """Return how many updates ago a metric was first not finite, and which ones."""
 
 
 def check_async_losses(algorithm: str, run: Run, step: int, every: int, learner: NonFiniteDetector) -> None:
-    """The same for updates that nobody waited for, at the step of the first bad one.
+    """Do the same for asynchronous updates, at the step of the first bad one.
 
-    Updates are `every` steps apart; the newest was made at `step` or at the last such step before it.
+    Updates are `every` steps apart; the latest was at `step` or at the last such step before it.
     """
-    found = learner.first_non_finite()
-    if found is not None:
-        ago, names = found
+    report = learner.first_non_finite()
+    if report is not None:
+        updates_ago, names = report
         bad = {f"losses/{name}": math.nan for name in names}
-        abort_if_not_finite(algorithm, run, (step // every - ago) * every, bad)
+        abort_if_not_finite(algorithm, run, (step // every - updates_ago) * every, bad)
 
 
 def abort_if_actions_not_finite(
     algorithm: str, run: Run, actions: Array, step: int, every: int, learner: NonFiniteDetector
 ) -> None:
-    """The same before an environment meets actions that are no numbers: they come of an update that went wrong."""
+    """Do the same before an environment gets actions that are not finite, which come from a bad update."""
     if not np.isfinite(actions).all():
         check_async_losses(algorithm, run, step, every, learner)
         abort_if_not_finite(algorithm, run, step, {"actions": math.nan})
@@ -261,14 +262,14 @@ def save_checkpoint(
     arrays: Mapping[str, Array | CheckpointPart],
     facts: Any,
 ) -> None:
-    """Weights that are not finite are never saved: the run ends, and the checkpoint from before is its last."""
+    """Save a checkpoint; if a weight is not finite, end the run instead, so that the previous checkpoint stays last."""
     is_finite = all(bool(np.isfinite(part).all()) for part in weights.values())
     abort_if_not_finite(algorithm, run, step, {} if is_finite else {"weights": math.nan})
     run.save_checkpoint(step, weights=weights, arrays=arrays, facts=facts)
 
 
 def abort_if_rewards_not_finite(algorithm: str, run: Run, rewards: Array, step: int) -> None:
-    """The same for the rewards [steps, environments] of a rollout that began behind `step`, at the exact step."""
+    """Do the same for the rewards [steps, environments] of a rollout that started after `step`, at the exact step."""
     is_finite = np.isfinite(rewards)
     if not is_finite.all():
         row = int(np.flatnonzero(~is_finite.all(1))[0])
@@ -279,35 +280,35 @@ def abort_if_rewards_not_finite(algorithm: str, run: Run, rewards: Array, step: 
 
 
 def check_checkpoint_algorithm(algorithm: str, checkpoint: Checkpoint) -> None:
-    maker = checkpoint.facts.get("algorithm")
-    if maker != algorithm:
-        raise BadInput(f"The checkpoint {checkpoint.path} was made by {maker!r}; expected one of {algorithm!r}.")
+    saved_by = checkpoint.facts.get("algorithm")
+    if saved_by != algorithm:
+        raise BadInput(f"The checkpoint {checkpoint.path} was saved by {saved_by!r}; expected one of {algorithm!r}.")
 
 
 def check_resumable(algorithm: str, shape: Mapping[str, Any], resume: Checkpoint) -> None:
-    """A checkpoint goes on only in a run of the same shape; the first difference is named."""
-    found = {"algorithm": resume.facts.get("algorithm"), **resume.facts.get("shape", {})}
-    for what, value in {"algorithm": algorithm, **shape}.items():
-        if found.get(what) != value:
+    """Raise unless the checkpoint is from a run of the same shape; the message names the first difference."""
+    saved = {"algorithm": resume.facts.get("algorithm"), **resume.facts.get("shape", {})}
+    for key, value in {"algorithm": algorithm, **shape}.items():
+        if saved.get(key) != value:
             raise BadInput(
-                f"The checkpoint {resume.path} cannot be resumed by this run: its {what} is {found.get(what)!r}, "
-                f"here it is {value!r}. Resume with the settings that made it, or start a new run."
+                f"The checkpoint {resume.path} cannot be resumed by this run: its {key} is {saved.get(key)!r}, "
+                f"but the run's is {value!r}. Resume with the original settings, or start a new run."
             )
 
 
 def restore_environments(run: Run, environments: VectorEnvs, resume: Checkpoint) -> bool:
-    """Whether every environment is where it was; a warning says why not."""
+    """Restore the environments; warn and return False if one of them could not be restored exactly."""
     problems = environments.restore(resume.arrays, resume.facts["environments"])
     if problems:
         run.warn(
-            "The run goes on, but not exactly as it would have without the interruption: " + "; ".join(problems) + ".",
+            "The run resumes, but not exactly as if it had not been interrupted: " + "; ".join(problems) + ".",
             code="resumed_inexactly",
         )
     return not problems
 
 
 def optimizer_arrays(network: NamedParameters, learner: AdamState) -> dict[str, Array]:
-    """Adam's moments, named as the weights are, in torch's layout."""
+    """Return Adam's moments under the names of the weights, in torch's layout."""
     moments = {"adam.first": learner.first_moment, "adam.second": learner.second_moment}
     return {
         f"{kind}.{name}": part for kind, views in moments.items() for name, part in network.named_arrays(views).items()

@@ -1,8 +1,8 @@
 """Categorical deep Q-learning (C51) for discrete actions.
 
-As dqn, but instead of the mean the agent learns the whole distribution of the return of each action: the probabilities
-of a row of fixed values, the atoms. That is a richer thing to learn from and usually steadier. It needs to be told
-between which bounds returns lie; where they are not known, dqn asks less.
+Like dqn, but the agent learns the distribution of each action's return instead of its mean: the probabilities of fixed
+values, the atoms. This is a richer training signal and usually more stable. The range of returns must be given as
+`v_min` and `v_max`; if it is unknown, use dqn.
 
 Paper: Bellemare, Dabney, Munos, "A Distributional Perspective on Reinforcement Learning", arXiv:1707.06887 (2017).
 """
@@ -36,7 +36,7 @@ Array = npt.NDArray[Any]
 NAME = "c51"
 HIDDEN = (120, 84)
 REPORT_EVERY = 100
-"""Environment steps between two reports of the losses."""
+"""Environment steps between reports of the losses."""
 METRIC_NAMES = ("loss", "q_values")
 
 
@@ -46,63 +46,63 @@ class Config(base.AlgorithmConfig):
     env_id: EnvId = Field(default="CartPole-v1", json_schema_extra=base.RUN)
     """The environment to train in, by its Gymnasium id."""
     total_timesteps: int = Field(default=500_000, gt=0, json_schema_extra=base.RUN)
-    """How many environment steps to train for, over all environments together."""
+    """Environment steps to train for, summed over all environments."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether the torch backend compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether the torch backend compiles its updates; needs a C++ compiler and takes a minute at the start."""
     checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
-    """How large a replay buffer is still saved in checkpoints, in megabytes; without it a resume is not exact."""
+    """The maximum size of a replay buffer that is saved in checkpoints, in MB; without it resuming is not exact."""
     learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The step size of Adam; 1e-4 to 1e-3 are usual."""
+    """The learning rate of Adam; 1e-4 to 1e-3 are usual."""
     num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """How many environments are played at once."""
+    """The number of parallel environments."""
     n_atoms: int = Field(default=101, ge=2, le=10_000, json_schema_extra=base.LEARNING)
-    """How many atoms stand for a distribution; 51 and 101 are usual."""
+    """The number of atoms of a distribution; 51 and 101 are usual."""
     v_min: float = Field(default=-100.0, json_schema_extra=base.LEARNING)
-    """The lowest return that an atom stands for."""
+    """The return of the lowest atom."""
     v_max: float = Field(default=100.0, json_schema_extra=base.LEARNING)
-    """The highest return that an atom stands for."""
+    """The return of the highest atom."""
     buffer_size: int = Field(default=10_000, ge=1, json_schema_extra=base.ROLLOUT)
-    """How many of the newest transitions are kept to learn from."""
+    """The capacity of the replay buffer in transitions."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.LEARNING)
-    """The discount factor: how much a reward counts that comes one step later."""
+    """The discount factor of future rewards."""
     target_network_frequency: int = Field(default=500, ge=1, json_schema_extra=base.LEARNING)
-    """Environment steps after which the target network becomes a copy of the learned one again."""
+    """Environment steps between copies of the online network to the target network."""
     batch_size: int = Field(default=128, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """How many transitions one gradient step learns from."""
+    """Transitions per gradient step."""
     start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The share of random actions in the beginning."""
+    """The initial epsilon: the probability of a random action."""
     end_e: float = Field(default=0.05, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The share of random actions in the end."""
+    """The final epsilon."""
     exploration_fraction: float = Field(default=0.5, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The part of the run over which the share of random actions falls from `start_e` to `end_e`."""
+    """The fraction of the run over which epsilon falls from `start_e` to `end_e`."""
     learning_starts: int = Field(default=10_000, ge=0, json_schema_extra=base.LEARNING)
     """Environment steps before the first gradient step."""
     train_frequency: int = Field(default=10, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """How many steps each environment plays between two gradient steps."""
+    """Steps per environment between gradient steps."""
 
     @model_validator(mode="after")
     def _validate_combination(self) -> Config:
         if self.buffer_size < self.num_envs:
             raise ValueError(
-                f"buffer_size = {self.buffer_size} has no room for one transition of each of num_envs = {self.num_envs}"
+                f"buffer_size = {self.buffer_size} is too small for num_envs = {self.num_envs} environments"
             )
         if not self.v_min < self.v_max:
             raise ValueError(f"v_min = {self.v_min:g} must be below v_max = {self.v_max:g}")
         return self
 
     def epsilons(self, steps: Array) -> Array:
-        """The share of random actions at these environment steps."""
+        """Return epsilon at these environment steps."""
         duration = max(1.0, self.exploration_fraction * self.total_timesteps)
-        fallen = np.minimum(steps / duration, 1.0)
-        return np.asarray(self.start_e + (self.end_e - self.start_e) * fallen)
+        progress = np.minimum(steps / duration, 1.0)
+        return np.asarray(self.start_e + (self.end_e - self.start_e) * progress)
 
 
 class Agent:
-    """A network that gives the probability of each atom for each action, two hidden layers."""
+    """A network with two hidden layers that gives the logit of each atom for each action."""
 
     def __init__(
         self,
@@ -119,20 +119,20 @@ class Agent:
         self.parameters = self.network.flat
 
     def q_values(self, logits: Array) -> Array:
-        """The mean return of each action, [actions, rows], from the network's outputs [outputs, rows], which go."""
+        """Return the mean return of each action [actions, rows]; overwrites the network's outputs [outputs, rows]."""
         shaped = logits.reshape(self.action_count, len(self.atoms), -1)
         softmax(shaped)
         return np.asarray(np.matmul(self.atoms[None], shaped)[:, 0])
 
     def state_dict(self) -> dict[str, Array]:
-        """CleanRL's keys, torch's layout."""
+        """Return the weights under CleanRL's keys, in torch's layout."""
         return {"atoms": self.atoms, **self.network.named_arrays(self.network.parameters)}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.network.assign(self.network.parameters, state)
 
     def module(self) -> torch.nn.Module:
-        """The same network in torch, with these weights."""
+        """Return the same network as a torch module with these weights."""
         import torch
 
         sizes = (self.network.inputs, *self.network.hidden)
@@ -147,7 +147,7 @@ class Agent:
 
 
 def loss(module: Any, target: Any, batch: Any, config: Config) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The reference loss of one batch of tensors. The numpy kernel computes its gradient by hand."""
+    """Return the reference loss of a batch of tensors; the numpy kernel implements its gradient by hand."""
     import torch
 
     from cleanrl_worker.torch_atoms import cross_entropies, mean_returns, project_onto_atoms, select_actions
@@ -157,22 +157,22 @@ def loss(module: Any, target: Any, batch: Any, config: Config) -> tuple[torch.Te
         return torch.softmax(logits.view(len(logits), -1, config.n_atoms), 2)
 
     with torch.no_grad():
-        following = distributions(target, batch.next_observations)
-        following = select_actions(following, mean_returns(following, target.atoms).argmax(1))
-        moved = batch.rewards[:, None] + config.gamma * target.atoms * (1 - batch.terminals[:, None])
-        wanted = project_onto_atoms(following, moved, target.atoms)
-    found = select_actions(distributions(module, batch.observations), batch.actions[:, 0])
-    entropy = cross_entropies(wanted, found).mean()
-    return entropy, {"loss": entropy.detach(), "q_values": (found.detach() * module.atoms).sum(1).mean()}
+        next_pmfs = distributions(target, batch.next_observations)
+        next_pmfs = select_actions(next_pmfs, mean_returns(next_pmfs, target.atoms).argmax(1))
+        shifted_atoms = batch.rewards[:, None] + config.gamma * target.atoms * (1 - batch.terminals[:, None])
+        target_pmfs = project_onto_atoms(next_pmfs, shifted_atoms, target.atoms)
+    pmfs = select_actions(distributions(module, batch.observations), batch.actions[:, 0])
+    entropy = cross_entropies(target_pmfs, pmfs).mean()
+    return entropy, {"loss": entropy.detach(), "q_values": (pmfs.detach() * module.atoms).sum(1).mean()}
 
 
 def _replay_layout(config: Config, space: gymnasium.Space[Any]) -> tuple[tuple[int, Any], tuple[int, Any]]:
-    """Size and type of an observation and of an action in the replay buffer."""
+    """Return size and type of an observation and of an action in the replay buffer."""
     return (base.ObservationEncoder.describe(space)["size"], base.replay_dtype(space)), (1, np.int64)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     if not isinstance(env.action_space, gymnasium.spaces.Discrete):
         raise base.unsupported_actions_error(NAME, "a discrete action space", env)
     base.check_observations(NAME, env)
@@ -193,7 +193,7 @@ def _agent(config: Config, observation_size: int, action_count: int) -> Agent:
 
 
 def _adam_epsilon(config: Config) -> float:
-    """Adam's, from the paper: larger than usual."""
+    """Adam's epsilon from the paper, larger than usual."""
     return 0.01 / config.batch_size
 
 
@@ -210,9 +210,9 @@ def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    make = functools.partial(envs.make, config.env_id)
-    environments = VectorEnvs(make, config.num_envs, config.seed, run.frames)
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
+    make_env = functools.partial(envs.make, config.env_id)
+    environments = VectorEnvs(make_env, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:
@@ -222,20 +222,20 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
     action_space: Any = environments.action_space
     first_action, action_count = int(action_space.start), int(action_space.n)
-    size, count, frequency = environments.observation_size, config.num_envs, config.train_frequency
+    size, num_envs, frequency = environments.observation_size, config.num_envs, config.train_frequency
     shape = {
-        "env_id": config.env_id, "observation_size": size, "actions": action_count, "num_envs": count,
+        "env_id": config.env_id, "observation_size": size, "actions": action_count, "num_envs": num_envs,
         "n_atoms": config.n_atoms, "v_min": config.v_min, "v_max": config.v_max,
     }  # fmt: skip
     rng = np.random.default_rng(config.seed)
     agent, target = _agent(config, size, action_count), _agent(config, size, action_count)
     replay = Replay(
-        config.buffer_size, count, *_replay_layout(config, environments.observation_space), seed=config.seed
+        config.buffer_size, num_envs, *_replay_layout(config, environments.observation_space), seed=config.seed
     )
     replay.enable_block_files(run, config.checkpoint_replay_mb)
     batch = replay.allocate_batch(config.batch_size)
-    observations = np.zeros((count, size), base.replay_dtype(environments.observation_space))
-    rewards = np.zeros((frequency, count))
+    observations = np.zeros((num_envs, size), base.replay_dtype(environments.observation_space))
+    rewards = np.zeros((frequency, num_envs))
     learning_starts = config.learning_starts
 
     if resume is None:
@@ -249,7 +249,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
     else:
         base.check_resumable(NAME, shape, resume)
         global_step = resume.facts["global_step"]
-        if global_step + count > config.total_timesteps:
+        if global_step + num_envs > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
         target.load_state_dict(base.select_by_prefix("target.", resume.arrays))
@@ -263,10 +263,10 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
             learning_starts += global_step
         elif not is_exact:
             replay.mark_truncated(observations)
-    logits_of = learner.forward(count)
+    compute_logits = learner.forward(num_envs)
 
     def save() -> None:
-        base.check_async_losses(NAME, run, global_step, count * frequency, learner)
+        base.check_async_losses(NAME, run, global_step, num_envs * frequency, learner)
         learner.sync_networks()
         arrays, environment_facts = environments.checkpoint_state()
         replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
@@ -298,44 +298,49 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
     started_at, started_step = time.time(), global_step
     saved_step = -1 if resume is None else global_step
-    while global_step + count <= config.total_timesteps and not run.stop_requested:
-        # Play until the next gradient step. The network does not change meanwhile, so the dice are cast together.
-        began = global_step
-        turns = min(frequency - began // count % frequency, (config.total_timesteps - began) // count)
-        epsilons = config.epsilons(began + count * np.arange(turns))
-        is_greedy = rng.random((turns, count)) >= epsilons[:, None]
-        choices = rng.integers(action_count, size=(turns, count))
-        is_judged: Array = is_greedy.any(1)  # type: ignore[assignment]
-        for t in range(turns):
-            if is_judged[t]:
-                np.copyto(choices[t], agent.q_values(logits_of(observations)).argmax(0), where=is_greedy[t])
-            global_step += count
-            endings = environments.advance(choices[t] + first_action, observations, rewards[t])
-            replay.add(choices[t][:, None], rewards[t], endings, observations)
-            for ending in endings:
+    while global_step + num_envs <= config.total_timesteps and not run.stop_requested:
+        # Act until the next gradient step. The network does not change meanwhile, so random numbers are drawn together.
+        start_step = global_step
+        step_count = min(
+            frequency - start_step // num_envs % frequency, (config.total_timesteps - start_step) // num_envs
+        )
+        epsilons = config.epsilons(start_step + num_envs * np.arange(step_count))
+        is_greedy = rng.random((step_count, num_envs)) >= epsilons[:, None]
+        choices = rng.integers(action_count, size=(step_count, num_envs))
+        needs_values: Array = is_greedy.any(1)  # type: ignore[assignment]
+        for t in range(step_count):
+            if needs_values[t]:
+                np.copyto(choices[t], agent.q_values(compute_logits(observations)).argmax(0), where=is_greedy[t])
+            global_step += num_envs
+            episode_ends = environments.advance(choices[t] + first_action, observations, rewards[t])
+            replay.add(choices[t][:, None], rewards[t], episode_ends, observations)
+            for episode_end in episode_ends:
                 run.episode(
-                    env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                    env=episode_end.env,
+                    step=global_step,
+                    episodic_return=episode_end.episodic_return,
+                    length=episode_end.length,
                 )
             run.update(global_step)
-        base.abort_if_rewards_not_finite(NAME, run, rewards[:turns], began)
+        base.abort_if_rewards_not_finite(NAME, run, rewards[:step_count], start_step)
 
-        # Learn. Where the target network had to be renewed between two gradient steps, that comes first.
+        # Update. If a target update was due between two gradient steps, it is done first.
         if global_step > learning_starts:
-            every = config.target_network_frequency
-            is_move_due = global_step % every == 0
-            if global_step // every - max(began, learning_starts) // every > is_move_due:
+            target_interval = config.target_network_frequency
+            is_target_due = global_step % target_interval == 0
+            if global_step // target_interval - max(start_step, learning_starts) // target_interval > is_target_due:
                 learner.update_target(1)
-            if global_step // count % frequency == 0:
+            if global_step // num_envs % frequency == 0:
                 replay.sample(batch)
                 is_finite = learner.update(batch, config.learning_rate)
                 # Report.
-                if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    base.check_async_losses(NAME, run, global_step, count * frequency, learner)
+                if not is_finite or global_step // REPORT_EVERY > start_step // REPORT_EVERY:
+                    base.check_async_losses(NAME, run, global_step, num_envs * frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
                     base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
-                    rate = int((global_step - started_step) / (time.time() - started_at))
-                    run.scalars(global_step, {**losses, "charts/SPS": rate})
-            if is_move_due:
+                    sps = int((global_step - started_step) / (time.time() - started_at))
+                    run.scalars(global_step, {**losses, "charts/SPS": sps})
+            if is_target_due:
                 learner.update_target(1)
         if run.checkpoint_due(global_step):
             save()
@@ -345,7 +350,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
 
 class GreedyPolicy:
-    """Takes the action of the highest mean return by a checkpoint's weights; needs numpy only."""
+    """Selects the action with the highest mean return; needs only numpy."""
 
     def __init__(self, agent: Agent, inputs: base.ObservationEncoder, first_action: int, epsilon: float) -> None:
         self._agent = agent
@@ -354,13 +359,13 @@ class GreedyPolicy:
         self._epsilon = epsilon
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """The best actions; unless `deterministic`, with the share of random ones that training ended with."""
+        """Return the best actions; unless `deterministic`, with the final epsilon of the training."""
         logits = self._agent.network(self._inputs(observations)).T
-        chosen = self._agent.q_values(logits).argmax(0)
+        actions = self._agent.q_values(logits).argmax(0)
         if not deterministic:
-            is_random = rng.random(len(chosen)) < self._epsilon
-            chosen = np.where(is_random, rng.integers(self._agent.action_count, size=len(chosen)), chosen)
-        return np.asarray(chosen + self._first_action)
+            is_random = rng.random(len(actions)) < self._epsilon
+            actions = np.where(is_random, rng.integers(self._agent.action_count, size=len(actions)), actions)
+        return np.asarray(actions + self._first_action)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
@@ -372,7 +377,7 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     agent, facts = _load_agent(checkpoint), checkpoint.facts
     return GreedyPolicy(
         agent, base.ObservationEncoder(facts["inputs"]), facts["first_action"], facts["config"]["end_e"]
@@ -380,5 +385,5 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What CleanRL's own script would have saved as its model: the settings beside the weights."""
+    """Return the model that CleanRL's script would save: the settings and the weights."""
     return {"model_weights": _load_agent(checkpoint).state_dict(), "args": checkpoint.facts["config"]}

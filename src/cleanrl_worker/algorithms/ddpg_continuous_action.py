@@ -1,9 +1,8 @@
 """Deep deterministic policy gradient, for continuous actions.
 
-The agent learns what actions are worth from everything it has lived through, and one best action for each situation,
-to which it adds noise while it plays. It is the simplest of its kind and the cheapest to compute, but tends to believe
-too much in its own estimates: TD3 puts that right and is the better choice almost everywhere, SAC explores better. It
-is here to compare with, and to read first.
+The agent learns Q-values from a replay buffer and a deterministic policy, and explores by adding noise to its actions.
+It is the simplest and cheapest algorithm of its kind, but tends to overestimate Q-values: TD3 corrects that and is the
+better choice almost everywhere, SAC explores better. It is here for comparison and as the one to read first.
 
 Paper: Lillicrap et al., "Continuous control with deep reinforcement learning", arXiv:1509.02971 (2015).
 """
@@ -38,7 +37,7 @@ NAME = "ddpg_continuous_action"
 HIDDEN = (256, 256)
 HEADS = ("fc_mu",)
 REPORT_EVERY = 100
-"""Updates between two reports."""
+"""Updates between reports."""
 
 
 class Config(base.AlgorithmConfig):
@@ -47,37 +46,37 @@ class Config(base.AlgorithmConfig):
     env_id: EnvId = Field(default="Hopper-v5", json_schema_extra=base.RUN)
     """The environment to train in, by its Gymnasium id."""
     total_timesteps: int = Field(default=1_000_000, gt=0, json_schema_extra=base.RUN)
-    """How many environment steps to train for, over all environments together."""
+    """Environment steps to train for, summed over all environments."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
-    """How large a replay buffer is still saved in checkpoints, in megabytes; without it a resume is not exact."""
+    """The maximum size of a replay buffer that is saved in checkpoints, in MB; without it resuming is not exact."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether the torch backend compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether the torch backend compiles its updates; needs a C++ compiler and takes a minute at the start."""
     num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """How many environments are played at once; one update follows each step of them all."""
+    """The number of parallel environments; one update follows each step of all of them."""
     buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=base.ROLLOUT)
-    """How many of the newest transitions are kept to learn from; 100,000 to 1,000,000 are usual."""
+    """The capacity of the replay buffer in transitions; 100,000 to 1,000,000 are usual."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.LEARNING)
-    """The discount factor: how much a reward counts that comes one step later."""
+    """The discount factor of future rewards."""
     tau: float = Field(default=0.005, gt=0, le=1, json_schema_extra=base.LEARNING)
-    """How far the target networks move towards the learned ones each time; 0.001 to 0.02 are usual."""
+    """The fraction by which each target update moves the target networks; 0.001 to 0.02 are usual."""
     batch_size: int = Field(default=256, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """How many transitions each update learns from; 64 to 512 are usual."""
+    """Transitions per update; 64 to 512 are usual."""
     learning_starts: int = Field(default=25_000, ge=0, json_schema_extra=base.LEARNING)
     """Environment steps with random actions before the first update; 1,000 to 25,000 are usual."""
     learning_rate: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The step size of actor and critic; 1e-4 to 1e-3 are usual."""
+    """The learning rate of actor and critic; 1e-4 to 1e-3 are usual."""
     exploration_noise: float = Field(default=0.1, ge=0, le=10, json_schema_extra=base.ROLLOUT)
-    """How much noise is added to actions while playing, as a share of half an action's range; 0.1 to 0.3 are usual."""
+    """The standard deviation of the exploration noise, relative to half an action's range; 0.1 to 0.3 are usual."""
     policy_frequency: int = Field(default=2, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """Updates of the critic before one of the actor, with which the target networks move."""
+    """Updates of the critic per update of the actor and the target networks."""
 
 
 class Agent:
-    """An actor that gives one action for each situation, one critic, and slow followers of both."""
+    """A deterministic actor, one critic, and target networks of both."""
 
     def __init__(self, observation_size: int, low: Array, high: Array) -> None:
         self.networks = ActorCriticNetworks(observation_size, low.size, HIDDEN, HEADS, critics=1, has_target_actor=True)
@@ -85,7 +84,7 @@ class Agent:
         self.bias = ((high.astype(np.float64) + low) / 2).astype(np.float32)
 
     def state_dict(self) -> dict[str, Array]:
-        """CleanRL's keys behind the names of its networks, torch's layout."""
+        """Return the weights under CleanRL's keys with its network names as prefixes, in torch's layout."""
         bounds = {"actor.action_scale": self.scale, "actor.action_bias": self.bias}
         return {**bounds, **self.networks.state_dict()}
 
@@ -93,12 +92,12 @@ class Agent:
         self.networks.load_state_dict(state)
 
     def noisy_actions(self, outputs: Array, noise: Array | float) -> Array:
-        """Actions [rows, actions] from the actor's outputs, moved by so much of half their range."""
+        """Return actions [rows, actions] for the actor's outputs, with noise relative to half their range."""
         return np.asarray((np.tanh(outputs) + noise) * self.scale.ravel() + self.bias.ravel())
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     space: Any = env.action_space
     if not base.is_continuous(space):
         raise base.unsupported_actions_error(NAME, "a continuous (Box) action space", env)
@@ -106,9 +105,9 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         raise base.unsupported_actions_error(NAME, "a continuous (Box) action space with bounds", env)
     base.check_observations(NAME, env)
     inputs = base.ObservationEncoder.describe(env.observation_space)
-    kept = min(config.buffer_size, config.total_timesteps)
-    size_bytes = Replay.size_bytes(kept, *_replay_layout(env.observation_space, space))
-    check_memory(NAME, kept, size_bytes)
+    capacity = min(config.buffer_size, config.total_timesteps)
+    size_bytes = Replay.size_bytes(capacity, *_replay_layout(env.observation_space, space))
+    check_memory(NAME, capacity, size_bytes)
     return {
         "observations": list(env.observation_space.shape or (inputs["size"],)),
         "actions": list(space.shape),
@@ -119,7 +118,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 
 def _replay_layout(observations: gymnasium.Space[Any], actions: Any) -> tuple[tuple[int, Any], tuple[int, Any]]:
-    """Size and type of an observation and of an action in the replay buffer."""
+    """Return size and type of an observation and of an action in the replay buffer."""
     seen = base.ObservationEncoder.describe(observations)["size"], base.replay_dtype(observations)
     return seen, (math.prod(actions.shape), np.float32)
 
@@ -127,10 +126,10 @@ def _replay_layout(observations: gymnasium.Space[Any], actions: Any) -> tuple[tu
 def _learner(
     config: Config, agent: Agent, replay: Replay, rng: np.random.Generator, backend: str
 ) -> ActorCriticLearner:
-    rates = (config.learning_rate, config.learning_rate)
+    learning_rates = (config.learning_rate, config.learning_rate)
     if backend == "numpy":
         return DeterministicKernel(
-            agent.networks, replay, config, rates, agent.scale, agent.bias, rng,
+            agent.networks, replay, config, learning_rates, agent.scale, agent.bias, rng,
             policy_noise=0.0, noise_clip=0.0,
         )  # fmt: skip
     from cleanrl_worker.torch_backend import TorchContext
@@ -141,15 +140,15 @@ def _learner(
         cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
     )  # fmt: skip
     return DeterministicActorLearner(
-        agent.networks, replay, config, rates, agent.scale, agent.bias, compute,
+        agent.networks, replay, config, learning_rates, agent.scale, agent.bias, compute,
         policy_noise=0.0, noise_clip=0.0,
     )  # fmt: skip
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    make = functools.partial(envs.make, config.env_id)
-    environments = VectorEnvs(make, config.num_envs, config.seed, run.frames)
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
+    make_env = functools.partial(envs.make, config.env_id)
+    environments = VectorEnvs(make_env, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:
@@ -159,15 +158,15 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
     action_space: Any = environments.action_space
     low, high = action_space.low.ravel(), action_space.high.ravel()
-    size, count = environments.observation_size, config.num_envs
-    shape = {"env_id": config.env_id, "observation_size": size, "actions": low.size, "num_envs": count}
+    size, num_envs = environments.observation_size, config.num_envs
+    shape = {"env_id": config.env_id, "observation_size": size, "actions": low.size, "num_envs": num_envs}
     rng = np.random.default_rng(config.seed)
     agent = Agent(size, action_space.low, action_space.high)
-    kept = min(config.buffer_size, config.total_timesteps)
-    replay = Replay(kept, count, *_replay_layout(environments.observation_space, action_space), seed=config.seed)
+    capacity = min(config.buffer_size, config.total_timesteps)
+    replay = Replay(capacity, num_envs, *_replay_layout(environments.observation_space, action_space), seed=config.seed)
     replay.enable_block_files(run, config.checkpoint_replay_mb)
-    observations = np.zeros((count, size), base.replay_dtype(environments.observation_space))
-    rewards = np.zeros(count)
+    observations = np.zeros((num_envs, size), base.replay_dtype(environments.observation_space))
+    rewards = np.zeros(num_envs)
     learning_starts = config.learning_starts
 
     if resume is None:
@@ -181,7 +180,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
     else:
         base.check_resumable(NAME, shape, resume)
         global_step = resume.facts["global_step"]
-        if global_step + count > config.total_timesteps:
+        if global_step + num_envs > config.total_timesteps:
             return
         backend = devices.choose_backend(config.backend, config.cuda, resume.facts["backend"])
         agent.load_state_dict(resume.weights)
@@ -197,7 +196,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
             replay.mark_truncated(observations)
 
     def save() -> None:
-        base.check_async_losses(NAME, run, global_step, count, learner)
+        base.check_async_losses(NAME, run, global_step, num_envs, learner)
         learner.sync_networks()
         arrays, environment_facts = environments.checkpoint_state()
         replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
@@ -230,33 +229,40 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         )
 
     def losses(is_finite: bool = True) -> dict[str, float]:
-        """What is reported; ends the training where it is infinite."""
-        base.check_async_losses(NAME, run, global_step, count, learner)
-        figures = {f"losses/{name}": value for name, value in learner.losses().items()}
-        base.abort_if_not_finite(NAME, run, global_step, figures, is_finite)
-        return figures
+        """Return the metrics to report; end the training if one is not finite."""
+        base.check_async_losses(NAME, run, global_step, num_envs, learner)
+        metrics = {f"losses/{name}": value for name, value in learner.losses().items()}
+        base.abort_if_not_finite(NAME, run, global_step, metrics, is_finite)
+        return metrics
 
     started_at, started_step = time.time(), global_step
     saved_step = -1 if resume is None else global_step
-    while global_step + count <= config.total_timesteps and not run.stop_requested:
-        # Play.
+    while global_step + num_envs <= config.total_timesteps and not run.stop_requested:
+        # Act.
         if global_step < config.learning_starts:
-            actions = rng.uniform(low, high, (count, low.size))
+            actions = rng.uniform(low, high, (num_envs, low.size))
         else:
-            noise = config.exploration_noise * rng.standard_normal((count, low.size), np.float32)
+            noise = config.exploration_noise * rng.standard_normal((num_envs, low.size), np.float32)
             actions = agent.noisy_actions(learner.act(observations), noise)
-            base.abort_if_actions_not_finite(NAME, run, actions, global_step, count, learner)
-        sent = np.clip(actions, low, high).astype(action_space.dtype)
-        endings = environments.advance(sent.reshape(count, *action_space.shape), observations, rewards)
-        global_step += count
-        for ending in endings:
-            run.episode(env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length)
-        base.abort_if_rewards_not_finite(NAME, run, rewards[None], global_step - count)
-        replay.add(sent, rewards, endings, observations)
+            base.abort_if_actions_not_finite(NAME, run, actions, global_step, num_envs, learner)
+        clipped_actions = np.clip(actions, low, high).astype(action_space.dtype)
+        episode_ends = environments.advance(
+            clipped_actions.reshape(num_envs, *action_space.shape), observations, rewards
+        )
+        global_step += num_envs
+        for episode_end in episode_ends:
+            run.episode(
+                env=episode_end.env,
+                step=global_step,
+                episodic_return=episode_end.episodic_return,
+                length=episode_end.length,
+            )
+        base.abort_if_rewards_not_finite(NAME, run, rewards[None], global_step - num_envs)
+        replay.add(clipped_actions, rewards, episode_ends, observations)
         run.update(global_step)
 
-        # Learn.
-        updates = global_step // count
+        # Update.
+        updates = global_step // num_envs
         is_learning = global_step > learning_starts
         if is_learning:
             is_policy_due = updates % config.policy_frequency == 0
@@ -266,8 +272,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
             # Report.
             if updates % REPORT_EVERY == 0:
-                rate = int((global_step - started_step) / (time.time() - started_at))
-                run.scalars(global_step, {**losses(), "charts/SPS": rate})
+                sps = int((global_step - started_step) / (time.time() - started_at))
+                run.scalars(global_step, {**losses(), "charts/SPS": sps})
         if run.checkpoint_due(global_step):
             if is_learning:
                 losses()
@@ -278,7 +284,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
 
 class DeterministicPolicy:
-    """Acts by a checkpoint's weights; needs numpy only."""
+    """Acts with a checkpoint's weights; needs only numpy."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._agent = _load_agent(checkpoint)
@@ -287,7 +293,7 @@ class DeterministicPolicy:
         self._low, self._high = checkpoint.arrays["action.low"], checkpoint.arrays["action.high"]
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """The best actions; unless `deterministic`, with the noise that training had."""
+        """Return the best actions; unless `deterministic`, with the exploration noise of the training."""
         outputs = self._agent.networks.actor(self._inputs(observations))
         noise = 0.0 if deterministic else self._noise * rng.standard_normal(outputs.shape, np.float32)
         actions = self._agent.noisy_actions(outputs, noise).reshape(-1, *self._low.shape)
@@ -303,11 +309,11 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     return DeterministicPolicy(checkpoint)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:
-    """What CleanRL's own script would have saved as its model: actor and critic."""
+    """Return the model that CleanRL's script would save: actor and critic."""
     state = _load_agent(checkpoint).state_dict()
     return tuple(base.select_by_prefix(f"{name}.", state) for name in ("actor", "qf1"))

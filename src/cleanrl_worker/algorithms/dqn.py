@@ -1,10 +1,9 @@
 """Deep Q-learning for discrete actions.
 
-The agent learns what each action is worth in each situation, mostly takes the best and now and then a random one. What
-it lived through is kept in a replay buffer and learned from again and again, towards targets that come from an older
-copy of the network. It needs few environment steps and is at home where actions are a choice among a few and rewards
-come often. Where steps are cheap, ppo and pqn are steadier and faster by the clock; c51 learns the whole distribution
-of the return instead of its mean.
+The agent learns the Q-value of each action and acts epsilon-greedily. Transitions are stored in a replay buffer and
+learned from many times, with targets from an older copy of the network. It needs few environment steps and suits
+discrete actions with frequent rewards. If steps are cheap, ppo and pqn are more stable and faster in wall-clock time;
+c51 learns the distribution of returns instead of the mean.
 
 Paper: Mnih et al., "Human-level control through deep reinforcement learning", Nature 518 (2015).
 """
@@ -38,7 +37,7 @@ Array = npt.NDArray[Any]
 NAME = "dqn"
 HIDDEN = (120, 84)
 REPORT_EVERY = 100
-"""Environment steps between two reports of the losses."""
+"""Environment steps between reports of the losses."""
 METRIC_NAMES = ("td_loss", "q_values")
 
 
@@ -48,71 +47,71 @@ class Config(base.AlgorithmConfig):
     env_id: EnvId = Field(default="CartPole-v1", json_schema_extra=base.RUN)
     """The environment to train in, by its Gymnasium id."""
     total_timesteps: int = Field(default=500_000, gt=0, json_schema_extra=base.RUN)
-    """How many environment steps to train for, over all environments together."""
+    """Environment steps to train for, summed over all environments."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether the torch backend compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether the torch backend compiles its updates; needs a C++ compiler and takes a minute at the start."""
     checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
-    """How large a replay buffer is still saved in checkpoints, in megabytes; without it a resume is not exact."""
+    """The maximum size of a replay buffer that is saved in checkpoints, in MB; without it resuming is not exact."""
     learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The step size of Adam; 1e-4 to 1e-3 are usual."""
+    """The learning rate of Adam; 1e-4 to 1e-3 are usual."""
     num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """How many environments are played at once."""
+    """The number of parallel environments."""
     buffer_size: int = Field(default=10_000, ge=1, json_schema_extra=base.ROLLOUT)
-    """How many of the newest transitions are kept to learn from."""
+    """The capacity of the replay buffer in transitions."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.LEARNING)
-    """The discount factor: how much a reward counts that comes one step later."""
+    """The discount factor of future rewards."""
     tau: float = Field(default=1.0, gt=0, le=1, json_schema_extra=base.LEARNING)
-    """How far the target network moves towards the learned one each time; 1 copies it."""
+    """The fraction by which each target update moves the target network towards the online network; 1 copies it."""
     target_network_frequency: int = Field(default=500, ge=1, json_schema_extra=base.LEARNING)
-    """Environment steps between two moves of the target network."""
+    """Environment steps between updates of the target network."""
     batch_size: int = Field(default=128, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """How many transitions one gradient step learns from."""
+    """Transitions per gradient step."""
     start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The share of random actions in the beginning."""
+    """The initial epsilon: the probability of a random action."""
     end_e: float = Field(default=0.05, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The share of random actions in the end."""
+    """The final epsilon."""
     exploration_fraction: float = Field(default=0.5, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The part of the run over which the share of random actions falls from `start_e` to `end_e`."""
+    """The fraction of the run over which epsilon falls from `start_e` to `end_e`."""
     learning_starts: int = Field(default=10_000, ge=0, json_schema_extra=base.LEARNING)
     """Environment steps before the first gradient step."""
     train_frequency: int = Field(default=10, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """How many steps each environment plays between two gradient steps."""
+    """Steps per environment between gradient steps."""
 
     @model_validator(mode="after")
     def _validate_combination(self) -> Config:
         if self.buffer_size < self.num_envs:
             raise ValueError(
-                f"buffer_size = {self.buffer_size} has no room for one transition of each of num_envs = {self.num_envs}"
+                f"buffer_size = {self.buffer_size} is too small for num_envs = {self.num_envs} environments"
             )
         return self
 
     def epsilons(self, steps: Array) -> Array:
-        """The share of random actions at these environment steps."""
+        """Return epsilon at these environment steps."""
         duration = max(1.0, self.exploration_fraction * self.total_timesteps)
-        fallen = np.minimum(steps / duration, 1.0)
-        return np.asarray(self.start_e + (self.end_e - self.start_e) * fallen)
+        progress = np.minimum(steps / duration, 1.0)
+        return np.asarray(self.start_e + (self.end_e - self.start_e) * progress)
 
 
 class Agent:
-    """A network that gives a value for each action, two hidden layers."""
+    """A Q-network with two hidden layers."""
 
     def __init__(self, observation_size: int, action_count: int, hidden: tuple[int, ...] = HIDDEN) -> None:
         self.network = Perceptron(observation_size, action_count, hidden)
         self.parameters = self.network.flat
 
     def state_dict(self) -> dict[str, Array]:
-        """CleanRL's keys, torch's layout."""
+        """Return the weights under CleanRL's keys, in torch's layout."""
         return dict(self.network.named_arrays(self.network.parameters))
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.network.assign(self.network.parameters, state)
 
     def module(self) -> torch.nn.Module:
-        """The same network in torch, with these weights."""
+        """Return the same network as a torch module with these weights."""
         import torch
 
         sizes = (self.network.inputs, *self.network.hidden)
@@ -126,24 +125,24 @@ class Agent:
 
 
 def loss(module: Any, target: Any, batch: Any, config: Config) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The reference loss of one batch of tensors. The numpy kernel computes its gradient by hand."""
+    """Return the reference loss of a batch of tensors; the numpy kernel implements its gradient by hand."""
     import torch
 
     with torch.no_grad():
-        best = target.network(batch.next_observations).max(1).values
-        wanted = batch.rewards + config.gamma * best * (1 - batch.terminals)
+        next_values = target.network(batch.next_observations).max(1).values
+        td_targets = batch.rewards + config.gamma * next_values * (1 - batch.terminals)
     values = module.network(batch.observations).gather(1, batch.actions)[:, 0]
-    error = torch.nn.functional.mse_loss(values, wanted)
+    error = torch.nn.functional.mse_loss(values, td_targets)
     return error, {"td_loss": error.detach(), "q_values": values.detach().mean()}
 
 
 def _replay_layout(config: Config, space: gymnasium.Space[Any]) -> tuple[tuple[int, Any], tuple[int, Any]]:
-    """Size and type of an observation and of an action in the replay buffer."""
+    """Return size and type of an observation and of an action in the replay buffer."""
     return (base.ObservationEncoder.describe(space)["size"], base.replay_dtype(space)), (1, np.int64)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     if not isinstance(env.action_space, gymnasium.spaces.Discrete):
         raise base.unsupported_actions_error(NAME, "a discrete action space", env)
     base.check_observations(NAME, env)
@@ -171,9 +170,9 @@ def _learner(config: Config, agent: Agent, target: Agent) -> TargetValueLearner:
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    make = functools.partial(envs.make, config.env_id)
-    environments = VectorEnvs(make, config.num_envs, config.seed, run.frames)
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
+    make_env = functools.partial(envs.make, config.env_id)
+    environments = VectorEnvs(make_env, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:
@@ -183,17 +182,17 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
     action_space: Any = environments.action_space
     first_action, action_count = int(action_space.start), int(action_space.n)
-    size, count, frequency = environments.observation_size, config.num_envs, config.train_frequency
-    shape = {"env_id": config.env_id, "observation_size": size, "actions": action_count, "num_envs": count}
+    size, num_envs, frequency = environments.observation_size, config.num_envs, config.train_frequency
+    shape = {"env_id": config.env_id, "observation_size": size, "actions": action_count, "num_envs": num_envs}
     rng = np.random.default_rng(config.seed)
     agent, target = Agent(size, action_count), Agent(size, action_count)
     replay = Replay(
-        config.buffer_size, count, *_replay_layout(config, environments.observation_space), seed=config.seed
+        config.buffer_size, num_envs, *_replay_layout(config, environments.observation_space), seed=config.seed
     )
     replay.enable_block_files(run, config.checkpoint_replay_mb)
     batch = replay.allocate_batch(config.batch_size)
-    observations = np.zeros((count, size), base.replay_dtype(environments.observation_space))
-    rewards = np.zeros((frequency, count))
+    observations = np.zeros((num_envs, size), base.replay_dtype(environments.observation_space))
+    rewards = np.zeros((frequency, num_envs))
     learning_starts = config.learning_starts
 
     if resume is None:
@@ -207,7 +206,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
     else:
         base.check_resumable(NAME, shape, resume)
         global_step = resume.facts["global_step"]
-        if global_step + count > config.total_timesteps:
+        if global_step + num_envs > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
         target.load_state_dict(base.select_by_prefix("target.", resume.arrays))
@@ -221,10 +220,10 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
             learning_starts += global_step
         elif not is_exact:
             replay.mark_truncated(observations)
-    values_of = learner.forward(count)
+    compute_values = learner.forward(num_envs)
 
     def save() -> None:
-        base.check_async_losses(NAME, run, global_step, count * frequency, learner)
+        base.check_async_losses(NAME, run, global_step, num_envs * frequency, learner)
         learner.sync_networks()
         arrays, environment_facts = environments.checkpoint_state()
         replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
@@ -256,45 +255,52 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
     started_at, started_step = time.time(), global_step
     saved_step = -1 if resume is None else global_step
-    while global_step + count <= config.total_timesteps and not run.stop_requested:
-        # Play until the next gradient step. The network does not change meanwhile, so the dice are cast together.
-        began = global_step
-        turns = min(frequency - began // count % frequency, (config.total_timesteps - began) // count)
-        epsilons = config.epsilons(began + count * np.arange(turns))
-        is_greedy = rng.random((turns, count)) >= epsilons[:, None]
-        choices = rng.integers(action_count, size=(turns, count))
-        is_judged: Array = is_greedy.any(1)  # type: ignore[assignment]
-        for t in range(turns):
-            if is_judged[t]:
-                np.copyto(choices[t], values_of(observations).argmax(0), where=is_greedy[t])
-            global_step += count
-            endings = environments.advance(choices[t] + first_action, observations, rewards[t])
-            replay.add(choices[t][:, None], rewards[t], endings, observations)
-            for ending in endings:
+    while global_step + num_envs <= config.total_timesteps and not run.stop_requested:
+        # Act until the next gradient step. The network does not change meanwhile, so random numbers are drawn together.
+        start_step = global_step
+        step_count = min(
+            frequency - start_step // num_envs % frequency, (config.total_timesteps - start_step) // num_envs
+        )
+        epsilons = config.epsilons(start_step + num_envs * np.arange(step_count))
+        is_greedy = rng.random((step_count, num_envs)) >= epsilons[:, None]
+        choices = rng.integers(action_count, size=(step_count, num_envs))
+        needs_values: Array = is_greedy.any(1)  # type: ignore[assignment]
+        for t in range(step_count):
+            if needs_values[t]:
+                np.copyto(choices[t], compute_values(observations).argmax(0), where=is_greedy[t])
+            global_step += num_envs
+            episode_ends = environments.advance(choices[t] + first_action, observations, rewards[t])
+            replay.add(choices[t][:, None], rewards[t], episode_ends, observations)
+            for episode_end in episode_ends:
                 run.episode(
-                    env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                    env=episode_end.env,
+                    step=global_step,
+                    episodic_return=episode_end.episodic_return,
+                    length=episode_end.length,
                 )
             run.update(global_step)
-        base.abort_if_rewards_not_finite(NAME, run, rewards[:turns], began)
+        base.abort_if_rewards_not_finite(NAME, run, rewards[:step_count], start_step)
 
-        # Learn. Where the target network had to move between two gradient steps, the moves come first, as one.
+        # Update. If target updates were due between two gradient steps, they are done first, combined into one.
         if global_step > learning_starts:
-            every = config.target_network_frequency
-            is_move_due = global_step % every == 0
-            earlier = global_step // every - max(began, learning_starts) // every - is_move_due
-            if earlier > 0:
-                learner.update_target(1 - (1 - config.tau) ** earlier)
-            if global_step // count % frequency == 0:
+            target_interval = config.target_network_frequency
+            is_target_due = global_step % target_interval == 0
+            missed_updates = (
+                global_step // target_interval - max(start_step, learning_starts) // target_interval - is_target_due
+            )
+            if missed_updates > 0:
+                learner.update_target(1 - (1 - config.tau) ** missed_updates)
+            if global_step // num_envs % frequency == 0:
                 replay.sample(batch)
                 is_finite = learner.update(batch, config.learning_rate)
                 # Report.
-                if not is_finite or global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    base.check_async_losses(NAME, run, global_step, count * frequency, learner)
+                if not is_finite or global_step // REPORT_EVERY > start_step // REPORT_EVERY:
+                    base.check_async_losses(NAME, run, global_step, num_envs * frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
                     base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
-                    rate = int((global_step - started_step) / (time.time() - started_at))
-                    run.scalars(global_step, {**losses, "charts/SPS": rate})
-            if is_move_due:
+                    sps = int((global_step - started_step) / (time.time() - started_at))
+                    run.scalars(global_step, {**losses, "charts/SPS": sps})
+            if is_target_due:
                 learner.update_target(config.tau)
         if run.checkpoint_due(global_step):
             save()
@@ -304,7 +310,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
 
 class GreedyPolicy:
-    """Takes the action of the highest value by a checkpoint's weights; needs numpy only."""
+    """Selects the action with the highest Q-value; needs only numpy."""
 
     def __init__(self, agent: Agent, inputs: base.ObservationEncoder, first_action: int, epsilon: float) -> None:
         self._agent = agent
@@ -313,12 +319,12 @@ class GreedyPolicy:
         self._epsilon = epsilon
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """The best actions; unless `deterministic`, with the share of random ones that training ended with."""
-        chosen = self._agent.network(self._inputs(observations)).argmax(1)
+        """Return the best actions; unless `deterministic`, with the final epsilon of the training."""
+        actions = self._agent.network(self._inputs(observations)).argmax(1)
         if not deterministic:
-            is_random = rng.random(len(chosen)) < self._epsilon
-            chosen = np.where(is_random, rng.integers(self._agent.network.outputs, size=len(chosen)), chosen)
-        return np.asarray(chosen + self._first_action)
+            is_random = rng.random(len(actions)) < self._epsilon
+            actions = np.where(is_random, rng.integers(self._agent.network.outputs, size=len(actions)), actions)
+        return np.asarray(actions + self._first_action)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
@@ -330,7 +336,7 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     agent, facts = _load_agent(checkpoint), checkpoint.facts
     return GreedyPolicy(
         agent, base.ObservationEncoder(facts["inputs"]), facts["first_action"], facts["config"]["end_e"]
@@ -338,5 +344,5 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """What CleanRL's own script would have saved as its model."""
+    """Return the model that CleanRL's script would save."""
     return _load_agent(checkpoint).state_dict()

@@ -1,9 +1,9 @@
 """Deep Q-learning for Atari games.
 
-The agent looks at the newest four pictures through three convolutions and learns what each action is worth; mostly it
-takes the best, now and then a random one. What it lived through is kept in a large replay buffer and learned from again
-and again, towards targets that come from an older copy of the network. It learns more from each step than ppo_atari and
-computes longer for it; c51_atari and rainbow_atari build on it and usually get further.
+The agent sees the latest four frames through three convolutions, learns the Q-value of each action and acts
+epsilon-greedily. Transitions are stored in a large replay buffer and learned from many times, with targets from an
+older copy of the network. It needs fewer steps than ppo_atari and more computation per step; c51_atari and
+rainbow_atari build on it and usually reach higher returns.
 
 Paper: Mnih et al., "Human-level control through deep reinforcement learning", Nature 518 (2015).
 """
@@ -48,9 +48,9 @@ Array = npt.NDArray[Any]
 NAME = "dqn_atari"
 SIZES = ConvNetworkSizes()
 OUTPUT_LAYER = "network.9"
-"""The layer that gives the values, by its number in CleanRL's list."""
+"""CleanRL's name of the output layer."""
 REPORT_EVERY = 100
-"""Environment steps between two reports of the losses."""
+"""Environment steps between reports of the losses."""
 METRIC_NAMES = ("td_loss", "q_values")
 
 
@@ -60,64 +60,64 @@ class Config(base.AlgorithmConfig):
     env_id: EnvId = Field(default="BreakoutNoFrameskip-v4", json_schema_extra=base.RUN)
     """The game to train in, by its Gymnasium id."""
     total_timesteps: int = Field(default=10_000_000, gt=0, json_schema_extra=base.RUN)
-    """How many steps to train for, over all games together; a step is four frames."""
+    """Steps to train for, summed over all games; a step is four frames."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
-    """What computes: torch."""
+    """The library that computes: torch."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether torch compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether torch compiles its updates; needs a C++ compiler and takes a minute at the start."""
     checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
-    """How large a replay buffer is still saved in checkpoints, in megabytes; without it a resume is not exact."""
+    """The maximum size of a replay buffer that is saved in checkpoints, in MB; without it resuming is not exact."""
     learning_rate: float = Field(default=1e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The step size of Adam; 5e-5 to 5e-4 are usual."""
+    """The learning rate of Adam; 5e-5 to 5e-4 are usual."""
     num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """How many games are played at once."""
+    """The number of parallel games."""
     buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=base.ROLLOUT)
-    """How many of the newest transitions are kept to learn from; a million take 7 GB of memory."""
+    """The capacity of the replay buffer in transitions; a million take 7 GB of memory."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.LEARNING)
-    """The discount factor: how much a reward counts that comes one step later."""
+    """The discount factor of future rewards."""
     tau: float = Field(default=1.0, gt=0, le=1, json_schema_extra=base.LEARNING)
-    """How far the target network moves towards the learned one each time; 1 copies it."""
+    """The fraction by which each target update moves the target network towards the online network; 1 copies it."""
     target_network_frequency: int = Field(default=1000, ge=1, json_schema_extra=base.LEARNING)
-    """Environment steps between two moves of the target network."""
+    """Environment steps between updates of the target network."""
     batch_size: int = Field(default=32, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """How many transitions one gradient step learns from."""
+    """Transitions per gradient step."""
     start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The share of random actions in the beginning."""
+    """The initial epsilon: the probability of a random action."""
     end_e: float = Field(default=0.01, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The share of random actions in the end."""
+    """The final epsilon."""
     exploration_fraction: float = Field(default=0.1, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The part of the run over which the share of random actions falls from `start_e` to `end_e`."""
+    """The fraction of the run over which epsilon falls from `start_e` to `end_e`."""
     learning_starts: int = Field(default=80_000, ge=0, json_schema_extra=base.LEARNING)
     """Environment steps before the first gradient step."""
     train_frequency: int = Field(default=4, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """How many steps each game is played between two gradient steps."""
+    """Steps per game between gradient steps."""
 
     @model_validator(mode="after")
     def _validate_combination(self) -> Config:
         if self.buffer_size < self.num_envs:
             raise ValueError(
-                f"buffer_size = {self.buffer_size} has no room for one transition of each of num_envs = {self.num_envs}"
+                f"buffer_size = {self.buffer_size} is too small for num_envs = {self.num_envs} environments"
             )
         return self
 
     @property
     def buffer_capacity(self) -> int:
-        """A run shorter than the buffer needs no more of it."""
+        """The capacity that is allocated: no more than the run's number of steps."""
         return max(min(self.buffer_size, self.total_timesteps), self.num_envs)
 
     def epsilons(self, steps: Array) -> Array:
-        """The share of random actions at these environment steps."""
+        """Return epsilon at these environment steps."""
         duration = max(1.0, self.exploration_fraction * self.total_timesteps)
-        fallen = np.minimum(steps / duration, 1.0)
-        return np.asarray(self.start_e + (self.end_e - self.start_e) * fallen)
+        progress = np.minimum(steps / duration, 1.0)
+        return np.asarray(self.start_e + (self.end_e - self.start_e) * progress)
 
 
 class Agent:
-    """Three convolutions, a wide layer, and a value for each action."""
+    """A Q-network of three convolutions and a fully connected layer."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
         self.action_count = action_count
@@ -131,7 +131,7 @@ class Agent:
         self.parameters = uniform_weights(self.shapes, rng)
 
     def state_dict(self) -> dict[str, Array]:
-        """CleanRL's keys, torch's layout."""
+        """Return the weights under CleanRL's keys, in torch's layout."""
         return dict(self.parameters)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -141,32 +141,32 @@ class Agent:
 # --- in torch
 
 
-def q_values(weights: Mapping[str, torch.Tensor], pictures: torch.Tensor) -> torch.Tensor:
-    """The value of each action, [rows, actions], for pictures [rows, 84, 84, 4]."""
+def q_values(weights: Mapping[str, torch.Tensor], images: torch.Tensor) -> torch.Tensor:
+    """Return the Q-values [rows, actions] for images [rows, 84, 84, 4]."""
     import torch
 
     from cleanrl_worker.torch_conv import conv_features
 
-    hidden = conv_features(weights, pictures)
+    hidden = conv_features(weights, images)
     return torch.nn.functional.linear(hidden, weights[f"{OUTPUT_LAYER}.weight"], weights[f"{OUTPUT_LAYER}.bias"])
 
 
 def loss(weights: Any, target: Any, batch: Any, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """How far values are from the reward and what the target network expects behind it; and the figures to report."""
+    """Return the squared TD error with targets from the target network, and the reported metrics."""
     import torch
 
     with torch.no_grad():
-        best = q_values(target, batch.next_observations).amax(1)
-        wanted = batch.rewards + gamma * best * (1 - batch.terminals)
+        next_values = q_values(target, batch.next_observations).amax(1)
+        td_targets = batch.rewards + gamma * next_values * (1 - batch.terminals)
     values = q_values(weights, batch.observations).gather(1, batch.actions[:, None])[:, 0]
-    error = torch.nn.functional.mse_loss(values, wanted)
+    error = torch.nn.functional.mse_loss(values, td_targets)
     return error, torch.stack([error, values.mean()]).detach()
 
 
 def _learner(
     config: Config, agent: Agent, target: Mapping[str, Array], replay: FrameReplay
 ) -> tuple[TargetNetworkLearner, ImageInferenceStep]:
-    """What learns, and what gives the value of each action."""
+    """Return the learner, and the function from images to Q-values."""
     from cleanrl_worker.torch_backend import TorchContext
     from cleanrl_worker.torch_replay import ReplayFeed, TargetNetworkLearner, make_inference_step
 
@@ -179,15 +179,15 @@ def _learner(
         agent.parameters, target, functools.partial(loss, gamma=config.gamma), feed, config,
         epsilon=1e-8, metric_names=METRIC_NAMES, compute=compute,
     )  # fmt: skip
-    look = functools.partial(q_values, learner.weights)
-    return learner, make_inference_step(replay, agent.action_count, look, compute)
+    forward = functools.partial(q_values, learner.weights)
+    return learner, make_inference_step(replay, agent.action_count, forward, compute)
 
 
-# --- the run
+# --- training
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
     size_bytes = FrameReplay.size_bytes(config.buffer_capacity, (FRAME_SIZE_PX, FRAME_SIZE_PX))
     check_memory(NAME, config.buffer_capacity, size_bytes)
@@ -201,7 +201,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, games)
@@ -211,44 +211,44 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 
 def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs) -> None:
     action_space: Any = games.action_space
-    action_count, envs, frequency = int(action_space.n), config.num_envs, config.train_frequency
-    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": envs}
+    action_count, num_envs, frequency = int(action_space.n), config.num_envs, config.train_frequency
+    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": num_envs}
     rng = np.random.default_rng(config.seed)
     agent = Agent(action_count, SIZES)
-    replay = FrameReplay(config.buffer_capacity, envs, (FRAME_SIZE_PX, FRAME_SIZE_PX), FRAME_STACK, config.seed)
+    replay = FrameReplay(config.buffer_capacity, num_envs, (FRAME_SIZE_PX, FRAME_SIZE_PX), FRAME_STACK, config.seed)
     replay.enable_block_files(run, config.checkpoint_replay_mb)
-    observations = np.zeros((envs, *games.shape), np.uint8)
-    newest_pictures = observations[:, -1]
-    rewards = np.zeros((frequency, envs))
+    observations = np.zeros((num_envs, *games.shape), np.uint8)
+    latest_frames = observations[:, -1]
+    rewards = np.zeros((frequency, num_envs))
     learning_starts = config.learning_starts
 
     if resume is None:
         global_step = 0
         agent.initialise(rng)
-        learner, judge = _learner(config, agent, agent.parameters, replay)
+        learner, infer_q_values = _learner(config, agent, agent.parameters, replay)
         games.start()
         games.observe(observations)
-        replay.start(newest_pictures)
+        replay.start(latest_frames)
     else:
         base.check_resumable(NAME, shape, resume)
         global_step = resume.facts["global_step"]
-        if global_step + envs > config.total_timesteps:
+        if global_step + num_envs > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
         target = copy_checked(agent.shapes, base.select_by_prefix("target.", resume.arrays))
-        learner, judge = _learner(config, agent, target, replay)
+        learner, infer_q_values = _learner(config, agent, target, replay)
         learner.restore(resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]
         is_exact = base.restore_environments(run, games, resume)
         games.observe(observations)
         if not restore_replay(run, replay, resume):
-            replay.start(newest_pictures)
+            replay.start(latest_frames)
             learning_starts += global_step
         elif not is_exact:
-            replay.mark_truncated(newest_pictures)
+            replay.mark_truncated(latest_frames)
 
     def save() -> None:
-        base.check_async_losses(NAME, run, global_step, envs * frequency, learner)
+        base.check_async_losses(NAME, run, global_step, num_envs * frequency, learner)
         arrays, environment_facts = games.checkpoint_state()
         replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
         base.save_checkpoint(
@@ -274,44 +274,51 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
 
     started_at, started_step = time.time(), global_step
     saved_step = -1 if resume is None else global_step
-    while global_step + envs <= config.total_timesteps and not run.stop_requested:
-        # Play until the next gradient step. The network does not change meanwhile, so the dice are cast together.
-        began = global_step
-        turns = min(frequency - began // envs % frequency, (config.total_timesteps - began) // envs)
-        epsilons = config.epsilons(began + envs * np.arange(turns))
-        is_greedy = rng.random((turns, envs)) >= epsilons[:, None]
-        choices = rng.integers(action_count, size=(turns, envs))
-        is_judged: Array = is_greedy.any(1)  # type: ignore[assignment]
-        for t in range(turns):
-            if is_judged[t]:
-                np.copyto(choices[t], judge(observations).argmax(1), where=is_greedy[t])
-            global_step += envs
-            endings = games.advance(choices[t], observations, rewards[t])
-            replay.add(choices[t], rewards[t], endings, newest_pictures)
-            for ending in endings:
-                if ending.is_full_episode:
+    while global_step + num_envs <= config.total_timesteps and not run.stop_requested:
+        # Act until the next gradient step. The network does not change meanwhile, so random numbers are drawn together.
+        start_step = global_step
+        step_count = min(
+            frequency - start_step // num_envs % frequency, (config.total_timesteps - start_step) // num_envs
+        )
+        epsilons = config.epsilons(start_step + num_envs * np.arange(step_count))
+        is_greedy = rng.random((step_count, num_envs)) >= epsilons[:, None]
+        choices = rng.integers(action_count, size=(step_count, num_envs))
+        needs_values: Array = is_greedy.any(1)  # type: ignore[assignment]
+        for t in range(step_count):
+            if needs_values[t]:
+                np.copyto(choices[t], infer_q_values(observations).argmax(1), where=is_greedy[t])
+            global_step += num_envs
+            episode_ends = games.advance(choices[t], observations, rewards[t])
+            replay.add(choices[t], rewards[t], episode_ends, latest_frames)
+            for episode_end in episode_ends:
+                if episode_end.is_full_episode:
                     run.episode(
-                        env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                        env=episode_end.env,
+                        step=global_step,
+                        episodic_return=episode_end.episodic_return,
+                        length=episode_end.length,
                     )
             run.update(global_step)
-        base.abort_if_rewards_not_finite(NAME, run, rewards[:turns], began)
+        base.abort_if_rewards_not_finite(NAME, run, rewards[:step_count], start_step)
 
-        # Learn. Where the target network had to move between two gradient steps, the moves come first, as one.
+        # Update. If target updates were due between two gradient steps, they are done first, combined into one.
         if global_step > learning_starts:
-            every = config.target_network_frequency
-            is_move_due = global_step % every == 0
-            earlier = global_step // every - max(began, learning_starts) // every - is_move_due
-            if earlier > 0:
-                learner.update_target(1 - (1 - config.tau) ** earlier)
-            if global_step // envs % frequency == 0:
+            target_interval = config.target_network_frequency
+            is_target_due = global_step % target_interval == 0
+            missed_updates = (
+                global_step // target_interval - max(start_step, learning_starts) // target_interval - is_target_due
+            )
+            if missed_updates > 0:
+                learner.update_target(1 - (1 - config.tau) ** missed_updates)
+            if global_step // num_envs % frequency == 0:
                 learner.update(replay)
                 # Report.
-                if global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    base.check_async_losses(NAME, run, global_step, envs * frequency, learner)
+                if global_step // REPORT_EVERY > start_step // REPORT_EVERY:
+                    base.check_async_losses(NAME, run, global_step, num_envs * frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
-                    rate = int((global_step - started_step) / (time.time() - started_at))
-                    run.scalars(global_step, {**losses, "charts/SPS": rate})
-            if is_move_due:
+                    sps = int((global_step - started_step) / (time.time() - started_at))
+                    run.scalars(global_step, {**losses, "charts/SPS": sps})
+            if is_target_due:
                 learner.update_target(config.tau)
         if run.checkpoint_due(global_step):
             save()
@@ -321,7 +328,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
 
 
 class GreedyPolicy:
-    """Takes the action of the highest value for pictures [rows, 4, 84, 84]; needs torch."""
+    """Selects the action with the highest Q-value for images [rows, 4, 84, 84]; needs torch."""
 
     def __init__(self, agent: Agent, first_action: int, epsilon: float) -> None:
         import torch
@@ -335,7 +342,7 @@ class GreedyPolicy:
         self._epsilon = epsilon
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """The best actions; unless `deterministic`, with the share of random ones that training ended with."""
+        """Return the best actions; unless `deterministic`, with the final epsilon of the training."""
         import torch
 
         from cleanrl_worker.torch_conv import channels_last
@@ -346,11 +353,11 @@ class GreedyPolicy:
             )
         with torch.no_grad():
             values = q_values(self._weights, channels_last(torch.as_tensor(observations)))
-        chosen = values.argmax(1).numpy()
+        actions = values.argmax(1).numpy()
         if not deterministic:
-            is_random = rng.random(len(chosen)) < self._epsilon
-            chosen = np.where(is_random, rng.integers(self._action_count, size=len(chosen)), chosen)
-        return np.asarray(chosen + self._first_action)
+            is_random = rng.random(len(actions)) < self._epsilon
+            actions = np.where(is_random, rng.integers(self._action_count, size=len(actions)), actions)
+        return np.asarray(actions + self._first_action)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
@@ -361,11 +368,11 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     facts = checkpoint.facts
     return GreedyPolicy(_load_agent(checkpoint), facts["first_action"], facts["config"]["end_e"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """What CleanRL's own script would have saved as its model."""
+    """Return the model that CleanRL's script would save."""
     return _load_agent(checkpoint).state_dict()

@@ -1,9 +1,9 @@
 """Proximal policy optimization for discrete actions.
 
-The agent plays for a while in several environments at once, then improves its policy on what it saw over a few
-passes, with a loss that keeps the new policy near the old one. It is robust, needs little tuning and is the first
-thing to try where the actions are a choice among a few. Where every environment step is expensive, a method with a
-replay buffer (DQN, C51) needs fewer of them. For continuous actions there is ppo_continuous_action.
+The agent collects a rollout from several environments, then updates its policy on it for a few epochs, with a clipped
+loss that keeps the new policy close to the old one. It is robust, needs little tuning and is a good first choice for
+discrete actions. If environment steps are expensive, a method with a replay buffer (DQN, C51) needs fewer of them. For
+continuous actions use ppo_continuous_action.
 
 Paper: Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms", arXiv:1707.06347 (2017).
 Details: Huang et al., "The 37 Implementation Details of Proximal Policy Optimization", ICLR Blog Track (2022).
@@ -45,49 +45,49 @@ class Config(base.AlgorithmConfig):
     env_id: EnvId = Field(default="CartPole-v1", json_schema_extra=base.RUN)
     """The environment to train in, by its Gymnasium id."""
     total_timesteps: int = Field(default=500_000, gt=0, json_schema_extra=base.RUN)
-    """How many environment steps to train for, over all environments together."""
+    """Environment steps to train for, summed over all environments."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether the torch backend compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether the torch backend compiles its updates; needs a C++ compiler and takes a minute at the start."""
     learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The step size of Adam; 1e-4 to 1e-3 are usual."""
+    """The learning rate of Adam; 1e-4 to 1e-3 are usual."""
     num_envs: int = Field(default=4, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """How many environments are played at once."""
+    """The number of parallel environments."""
     num_steps: int = Field(default=128, ge=2, le=1_000_000, json_schema_extra=base.ROLLOUT)
-    """How many steps are played in each environment before an update."""
+    """Steps per environment in a rollout."""
     anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the learning rate falls to zero over the run."""
+    """Whether the learning rate falls linearly to zero over the run."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The discount factor: how much a reward counts that comes one step later."""
+    """The discount factor of future rewards."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """How far the advantage estimate looks ahead: 0 is one step (biased), 1 the whole episode (noisy)."""
+    """The lambda of generalized advantage estimation: 0 uses one step (biased), 1 the whole episode (noisy)."""
     num_minibatches: int = Field(default=4, ge=1, json_schema_extra=base.LEARNING)
-    """Into how many minibatches a rollout is cut; each is one gradient step."""
+    """Minibatches per rollout; each is one gradient step."""
     update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """How many passes over a rollout an update makes."""
+    """Epochs per update: passes over the rollout."""
     norm_adv: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the advantages of each minibatch are brought to mean 0 and deviation 1."""
+    """Whether the advantages of each minibatch are normalized to mean 0 and standard deviation 1."""
     clip_coef: float = Field(default=0.2, gt=0, le=10, json_schema_extra=base.LEARNING)
-    """How far the probability of an action may move in one update before its gradient is cut."""
+    """The clipping range of the probability ratio in the policy loss."""
     clip_vloss: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the value function's moves are clipped in the same way."""
+    """Whether the value loss is clipped in the same way."""
     ent_coef: float = Field(default=0.01, ge=0, le=10, json_schema_extra=base.LEARNING)
-    """How much a varied policy is rewarded; more explores more."""
+    """The weight of the entropy bonus; a higher value explores more."""
     vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
-    """The weight of the value loss beside the policy loss."""
+    """The weight of the value loss."""
     max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=base.LEARNING)
-    """The greatest norm of a gradient; a longer one is cut to it."""
+    """The maximum norm of a gradient; a larger one is clipped."""
     target_kl: float | None = Field(default=None, gt=0, json_schema_extra=base.LEARNING)
-    """The policy change after which an update stops early; unset: never."""
+    """The KL divergence at which an update stops early; unset: never."""
 
     @model_validator(mode="after")
     def _validate_combination(self) -> Config:
         if self.batch_size % self.num_minibatches:
             raise ValueError(
-                f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
+                f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
                 f"{self.num_minibatches} equal parts"
             )
         if self.norm_adv and self.minibatch_size < 2:
@@ -113,21 +113,21 @@ class Config(base.AlgorithmConfig):
 
 
 class Agent:
-    """An actor that gives a logit for each action and a critic that gives the value, two hidden layers each."""
+    """A categorical actor and a critic with two hidden layers each."""
 
     def __init__(self, observation_size: int, action_count: int, hidden: tuple[int, ...] = HIDDEN) -> None:
         self.network = PpoNetwork(observation_size, action_count, hidden, actor="actor")
         self.parameters = self.network.flat
 
     def state_dict(self) -> dict[str, Array]:
-        """CleanRL's keys, torch's layout."""
+        """Return the weights under CleanRL's keys, in torch's layout."""
         return dict(self.network.named_arrays(self.network.parameters))
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.network.assign(self.network.parameters, state)
 
     def module(self) -> torch.nn.Module:
-        """The same network in torch, with these weights."""
+        """Return the same network as a torch module with these weights."""
         import torch
 
         def layers(outputs: int) -> torch.nn.Sequential:
@@ -145,7 +145,7 @@ class Agent:
 
 
 def loss(module: Any, batch: Any, config: ppo_kernels.PpoSettings) -> tuple[torch.Tensor, PpoLosses]:
-    """The reference loss of one minibatch of tensors. The numpy kernel computes its gradient by hand."""
+    """Return the reference loss of a minibatch of tensors; the numpy kernel implements its gradient by hand."""
     import torch
 
     log_probs = torch.log_softmax(module.actor(batch.observations), dim=1)
@@ -162,18 +162,18 @@ def loss(module: Any, batch: Any, config: ppo_kernels.PpoSettings) -> tuple[torc
     values = module.critic(batch.observations)[:, 0]
     squares = (values - batch.returns) ** 2
     if config.clip_vloss:
-        near = batch.values + (values - batch.values).clamp(-config.clip_coef, config.clip_coef)
-        squares = torch.max(squares, (near - batch.returns) ** 2)
+        clipped_values = batch.values + (values - batch.values).clamp(-config.clip_coef, config.clip_coef)
+        squares = torch.max(squares, (clipped_values - batch.returns) ** 2)
     value_loss = 0.5 * squares.mean()
 
     kl = ((ratio - 1) - log_ratio).mean()
     clipfrac = ((ratio - 1).abs() > config.clip_coef).float().mean()
-    figures: Any = [part.detach() for part in (value_loss, policy_loss, entropy, -log_ratio.mean(), kl, clipfrac)]
-    return policy_loss - config.ent_coef * entropy + config.vf_coef * value_loss, PpoLosses(*figures)
+    metrics: Any = [part.detach() for part in (value_loss, policy_loss, entropy, -log_ratio.mean(), kl, clipfrac)]
+    return policy_loss - config.ent_coef * entropy + config.vf_coef * value_loss, PpoLosses(*metrics)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     if not isinstance(env.action_space, gymnasium.spaces.Discrete):
         raise base.unsupported_actions_error(NAME, "a discrete action space", env)
     base.check_observations(NAME, env)
@@ -192,7 +192,7 @@ def _learner(config: Config, agent: Agent) -> PpoLearner:
     from cleanrl_worker.ppo_autograd import PpoAutogradLearner
     from cleanrl_worker.torch_backend import TorchContext
 
-    # One thread: more make small networks slower, and the result depend on their number.
+    # One thread: more make small networks slower, and results would depend on their number.
     compute = TorchContext.set_up(
         cuda=config.cuda, deterministic=config.torch_deterministic, cuda_graphs=config.cuda_graphs,
         compiles=config.compile, seed=config.seed,
@@ -201,9 +201,9 @@ def _learner(config: Config, agent: Agent) -> PpoLearner:
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    make = functools.partial(envs.make, config.env_id)
-    environments = VectorEnvs(make, config.num_envs, config.seed, run.frames)
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
+    make_env = functools.partial(envs.make, config.env_id)
+    environments = VectorEnvs(make_env, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:
@@ -213,21 +213,21 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
     action_space: Any = environments.action_space
     first_action, action_count = int(action_space.start), int(action_space.n)
-    # Numpy's integers and not Python's: Gymnasium's test whether an action is in its space is faster with them.
-    menu = [action_space.dtype.type(first_action + index) for index in range(action_count)]
-    size, steps, count, total = environments.observation_size, config.num_steps, config.num_envs, config.batch_size
+    # Numpy integers instead of Python ints: Gymnasium checks faster whether they are in the action space.
+    env_actions = [action_space.dtype.type(first_action + index) for index in range(action_count)]
+    size, steps, num_envs, total = environments.observation_size, config.num_steps, config.num_envs, config.batch_size
     shape = {
-        "env_id": config.env_id, "observation_size": size, "actions": action_count, "num_envs": count,
+        "env_id": config.env_id, "observation_size": size, "actions": action_count, "num_envs": num_envs,
         "num_steps": steps,
     }  # fmt: skip
     rng = np.random.default_rng(config.seed)
     agent = Agent(size, action_count)
 
-    observations = np.zeros((steps + 1, count, size), np.float32)
-    logits = np.zeros((steps, count, action_count), np.float32)
-    scores = np.zeros((count, action_count), np.float32)
-    actions = np.zeros((steps, count), np.intp)
-    dones = np.zeros((steps, count), np.bool_)
+    observations = np.zeros((steps + 1, num_envs, size), np.float32)
+    logits = np.zeros((steps, num_envs, action_count), np.float32)
+    scores = np.zeros((num_envs, action_count), np.float32)
+    actions = np.zeros((steps, num_envs), np.intp)
+    dones = np.zeros((steps, num_envs), np.bool_)
 
     if resume is None:
         iteration = global_step = 0
@@ -245,7 +245,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         rng.bit_generator.state = resume.facts["rng"]
         base.restore_environments(run, environments, resume)
     environments.observe(observations[-1])
-    actor = learner.actor(count)
+    actor = learner.actor(num_envs)
     learning_rate = config.learning_rate
 
     def save() -> None:
@@ -279,51 +279,58 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         if config.anneal_lr:
             learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
 
-        # Play. Only the logits are computed at each step; values and log-probabilities follow in one batch.
+        # Collect a rollout. Only logits are computed at each step; values and log-probabilities follow in one batch.
         actor.refresh()
         observations[0] = observations[-1]
         dones[...] = False
-        cut: list[tuple[int, int, Array]] = []
-        # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
+        truncated: list[tuple[int, int, Array]] = []
+        # The argmax of logits plus Gumbel noise is a sample of their softmax distribution.
         noise = base.sample_exponentials(rng, logits.shape)
         np.log(noise, out=noise)
         for t in range(steps):
             actor(observations[t], logits[t])
             np.subtract(logits[t], noise[t], out=scores)
             scores.argmax(1, out=actions[t])
-            global_step += count
-            for ending in environments.step([menu[index] for index in actions[t].tolist()], observations[t + 1]):
-                dones[t, ending.env] = True
-                if not ending.is_terminal:
-                    cut.append((t, ending.env, ending.observation))
+            global_step += num_envs
+            for episode_end in environments.step(
+                [env_actions[index] for index in actions[t].tolist()], observations[t + 1]
+            ):
+                dones[t, episode_end.env] = True
+                if not episode_end.is_terminal:
+                    truncated.append((t, episode_end.env, episode_end.observation))
                 run.episode(
-                    env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                    env=episode_end.env,
+                    step=global_step,
+                    episodic_return=episode_end.episodic_return,
+                    length=episode_end.length,
                 )
             run.update(global_step)
-        rewards = environments.finish_rollout(np.array(menu)[actions])
+        rewards = environments.finish_rollout(np.array(env_actions)[actions])
         base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
 
-        # Judge. Behind an episode that was cut short there would have been more: the value of its last observation
-        # stands for that, or the agent would learn that reaching the time limit is as bad as failing.
-        values = agent.network.critic_values(observations.reshape(-1, size)).reshape(steps + 1, count)
-        if cut:
-            ends = agent.network.critic_values(np.array([observation for _, _, observation in cut], np.float32))
-            for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
+        # Estimate advantages. A truncated episode is bootstrapped with the value of its final observation; otherwise
+        # the agent would learn that reaching the time limit is as bad as failing.
+        values = agent.network.critic_values(observations.reshape(-1, size)).reshape(steps + 1, num_envs)
+        if truncated:
+            final_values = agent.network.critic_values(
+                np.array([observation for _, _, observation in truncated], np.float32)
+            )
+            for (t, env, _), value in zip(truncated, final_values.tolist(), strict=True):
                 rewards[t, env] += config.gamma * value
-        found = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
-        returns = (found + values[:-1]).reshape(total)
-        rows = logits.reshape(total, action_count)
-        rows -= rows.max(1, keepdims=True)
+        advantages = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        returns = (advantages + values[:-1]).reshape(total)
+        flat_logits = logits.reshape(total, action_count)
+        flat_logits -= flat_logits.max(1, keepdims=True)
         batch = RolloutBatch(
             observations=observations[:-1].reshape(total, size),
             actions=actions.reshape(total),
-            log_probs=rows[np.arange(total), actions.reshape(total)] - np.log(np.exp(rows).sum(1)),
-            advantages=found.reshape(total),
+            log_probs=flat_logits[np.arange(total), actions.reshape(total)] - np.log(np.exp(flat_logits).sum(1)),
+            advantages=advantages.reshape(total),
             returns=returns,
             values=values[:-1].reshape(total),
         )
 
-        # Learn.
+        # Update.
         learner.begin_update(learning_rate)
         for _ in range(config.update_epochs):
             learner.run_epoch(batch, rng.permutation(total))
@@ -334,11 +341,11 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         # Report.
         losses = {f"losses/{name}": value for name, value in learner.losses()._asdict().items()}
         base.abort_if_not_finite(NAME, run, global_step, losses)
-        spread = float(returns.var())
-        if spread > 0:
-            losses["losses/explained_variance"] = 1 - float((returns - batch.values).var()) / spread
-        rate = int((global_step - started_step) / (time.time() - started_at))
-        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
+        variance = float(returns.var())
+        if variance > 0:
+            losses["losses/explained_variance"] = 1 - float((returns - batch.values).var()) / variance
+        sps = int((global_step - started_step) / (time.time() - started_at))
+        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": sps})
         if run.checkpoint_due(global_step):
             save()
             saved_step = global_step
@@ -347,7 +354,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
 
 class CategoricalPolicy:
-    """Acts by a checkpoint's weights; needs numpy only."""
+    """Acts with a checkpoint's weights; needs only numpy."""
 
     def __init__(self, agent: Agent, inputs: base.ObservationEncoder, first_action: int) -> None:
         self._actor = FrozenPpoActor(agent.network)
@@ -362,7 +369,7 @@ class CategoricalPolicy:
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     base.check_checkpoint_algorithm(NAME, checkpoint)
     facts = checkpoint.facts
     agent = Agent(facts["shape"]["observation_size"], facts["shape"]["actions"])
@@ -371,6 +378,6 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """What CleanRL's own script would have saved as its model, in the same order: a checkpoint sorts its names."""
+    """Return the model that CleanRL's script would save, in its order: a checkpoint sorts the names."""
     shape = checkpoint.facts["shape"]
     return {name: checkpoint.weights[name] for name in Agent(shape["observation_size"], shape["actions"]).state_dict()}

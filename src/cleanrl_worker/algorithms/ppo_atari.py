@@ -1,9 +1,9 @@
 """Proximal policy optimization for Atari games.
 
-The agent looks at the newest four pictures through three convolutions, plays in several games at once, then improves
-its policy on what it saw over a few passes, with a loss that keeps the new policy near the old one. It is the first
-thing to try for Atari: steady, fast by the clock and forgiving about its settings. Where games are few and computing
-is cheap, dqn_atari learns more from each of them. Where four pictures do not tell enough, ppo_atari_lstm remembers.
+The agent sees the latest four frames through three convolutions, collects a rollout from several games, then updates
+its policy on it for a few epochs, with a clipped loss that keeps the new policy close to the old one. It is a good
+first choice for Atari: stable, fast in wall-clock time and robust to its settings. dqn_atari needs fewer game steps but
+more computation. If four frames do not contain enough information, ppo_atari_lstm adds memory.
 
 Paper: Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms", arXiv:1707.06347 (2017).
 Details: Huang et al., "The 37 Implementation Details of Proximal Policy Optimization", ICLR Blog Track (2022).
@@ -51,51 +51,51 @@ class Config(base.AlgorithmConfig):
     env_id: EnvId = Field(default="BreakoutNoFrameskip-v4", json_schema_extra=base.RUN)
     """The game to train in, by its Gymnasium id."""
     total_timesteps: int = Field(default=10_000_000, gt=0, json_schema_extra=base.RUN)
-    """How many steps to train for, over all games together; a step is four frames."""
+    """Steps to train for, summed over all games; a step is four frames."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
-    """What computes: torch."""
+    """The library that computes: torch."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether torch compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether torch compiles its updates; needs a C++ compiler and takes a minute at the start."""
     learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The step size of Adam; 1e-4 to 1e-3 are usual."""
+    """The learning rate of Adam; 1e-4 to 1e-3 are usual."""
     num_envs: int = Field(default=8, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """How many games are played at once."""
+    """The number of parallel games."""
     num_steps: int = Field(default=128, ge=2, le=1_000_000, json_schema_extra=base.ROLLOUT)
-    """How many steps are played in each game before an update."""
+    """Steps per game in a rollout."""
     anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the learning rate falls to zero over the run."""
+    """Whether the learning rate falls linearly to zero over the run."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The discount factor: how much a reward counts that comes one step later."""
+    """The discount factor of future rewards."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """How far the advantage estimate looks ahead: 0 is one step (biased), 1 the whole episode (noisy)."""
+    """The lambda of generalized advantage estimation: 0 uses one step (biased), 1 the whole episode (noisy)."""
     num_minibatches: int = Field(default=4, ge=1, json_schema_extra=base.LEARNING)
-    """Into how many minibatches a rollout is cut; each is one gradient step."""
+    """Minibatches per rollout; each is one gradient step."""
     update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """How many passes over a rollout an update makes."""
+    """Epochs per update: passes over the rollout."""
     norm_adv: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the advantages of each minibatch are brought to mean 0 and deviation 1."""
+    """Whether the advantages of each minibatch are normalized to mean 0 and standard deviation 1."""
     clip_coef: float = Field(default=0.1, gt=0, le=10, json_schema_extra=base.LEARNING)
-    """How far the probability of an action may move in one update before its gradient is cut."""
+    """The clipping range of the probability ratio in the policy loss."""
     clip_vloss: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the value function's moves are clipped in the same way."""
+    """Whether the value loss is clipped in the same way."""
     ent_coef: float = Field(default=0.01, ge=0, le=10, json_schema_extra=base.LEARNING)
-    """How much a varied policy is rewarded; more explores more."""
+    """The weight of the entropy bonus; a higher value explores more."""
     vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
-    """The weight of the value loss beside the policy loss."""
+    """The weight of the value loss."""
     max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=base.LEARNING)
-    """The greatest norm of a gradient; a longer one is cut to it."""
+    """The maximum norm of a gradient; a larger one is clipped."""
     target_kl: float | None = Field(default=None, gt=0, json_schema_extra=base.LEARNING)
-    """The policy change after which an update stops early; unset: never."""
+    """The KL divergence at which an update stops early; unset: never."""
 
     @model_validator(mode="after")
     def _validate_combination(self) -> Config:
         if self.batch_size % self.num_minibatches:
             raise ValueError(
-                f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
+                f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
                 f"{self.num_minibatches} equal parts"
             )
         if self.norm_adv and self.minibatch_size < 2:
@@ -121,7 +121,7 @@ class Config(base.AlgorithmConfig):
 
 
 class Agent:
-    """Three convolutions and a wide layer, which actor and critic share: a logit for each action, and the value."""
+    """Actor and critic on a shared trunk of three convolutions and a fully connected layer."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
         self.shapes = {
@@ -132,11 +132,11 @@ class Agent:
         self.parameters: dict[str, Array] = {}
 
     def initialise(self, rng: np.random.Generator) -> None:
-        """The small last actor layer makes the first policy nearly uniform."""
+        """Initialize orthogonally; a small last actor layer makes the first policy nearly uniform."""
         self.parameters = orthogonal_weights(self.shapes, rng, {"actor": 0.01, "critic": 1.0})
 
     def state_dict(self) -> dict[str, Array]:
-        """CleanRL's keys, torch's layout."""
+        """Return the weights under CleanRL's keys, in torch's layout."""
         return dict(self.parameters)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -144,7 +144,7 @@ class Agent:
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
     return {
         "observations": [FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX],
@@ -166,7 +166,7 @@ def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> PpoImageLe
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, games)
@@ -177,15 +177,15 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs) -> None:
     action_space: Any = games.action_space
     action_count = int(action_space.n)
-    steps, envs, total = config.num_steps, config.num_envs, config.batch_size
-    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": envs, "num_steps": steps}
+    steps, num_envs, total = config.num_steps, config.num_envs, config.batch_size
+    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": num_envs, "num_steps": steps}
     rng = np.random.default_rng(config.seed)
     agent = Agent(action_count, SIZES)
 
-    observations = np.zeros((steps + 1, envs, *games.shape), np.uint8)
-    outputs = np.zeros((steps + 1, envs, action_count + 1), np.float32)
-    actions = np.zeros((steps, envs), np.int64)
-    dones = np.zeros((steps, envs), np.bool_)
+    observations = np.zeros((steps + 1, num_envs, *games.shape), np.uint8)
+    outputs = np.zeros((steps + 1, num_envs, action_count + 1), np.float32)
+    actions = np.zeros((steps, num_envs), np.int64)
+    dones = np.zeros((steps, num_envs), np.bool_)
 
     if resume is None:
         iteration = global_step = 0
@@ -206,7 +206,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
     learning_rate = config.learning_rate
 
     def state() -> dict[str, Any]:
-        """Everything that a checkpoint holds, copied."""
+        """Return copies of everything that a checkpoint contains."""
         arrays, environment_facts = games.checkpoint_state()
         return {
             "step": global_step,
@@ -230,31 +230,34 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
 
     started_at, started_step = time.time(), global_step
     saved_step = -1 if resume is None else global_step
-    # A rollout and its update take seconds on a CPU. A run that is stopped meanwhile goes on later from before them.
-    newest = state()
+    # A rollout and its update take seconds on a CPU. A run that is stopped meanwhile resumes from before them.
+    latest_state = state()
     while global_step + total <= config.total_timesteps and not run.stop_requested:
         iteration += 1
         if config.anneal_lr:
             learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
 
-        # Play.
+        # Collect a rollout.
         observations[0] = observations[-1]
         dones[...] = False
-        cut: list[tuple[int, int, Array]] = []
-        # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
-        noise = base.sample_exponentials(rng, (steps, envs, action_count))
+        truncated: list[tuple[int, int, Array]] = []
+        # The argmax of logits plus Gumbel noise is a sample of their softmax distribution.
+        noise = base.sample_exponentials(rng, (steps, num_envs, action_count))
         np.log(noise, out=noise)
         for t in range(steps):
             outputs[t] = learner.act(observations[t])
             actions[t] = (outputs[t, :, :-1] - noise[t]).argmax(1)
-            global_step += envs
-            for ending in games.step(actions[t].tolist(), observations[t + 1]):
-                dones[t, ending.env] = True
-                if not ending.is_terminal:
-                    cut.append((t, ending.env, ending.observation))
-                if ending.is_full_episode:
+            global_step += num_envs
+            for episode_end in games.step(actions[t].tolist(), observations[t + 1]):
+                dones[t, episode_end.env] = True
+                if not episode_end.is_terminal:
+                    truncated.append((t, episode_end.env, episode_end.observation))
+                if episode_end.is_full_episode:
                     run.episode(
-                        env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                        env=episode_end.env,
+                        step=global_step,
+                        episodic_return=episode_end.episodic_return,
+                        length=episode_end.length,
                     )
             run.update(global_step)
             if run.stop_requested:
@@ -264,27 +267,27 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
         rewards = games.finish_rollout(actions)
         base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
 
-        # Judge. Behind a game that was cut short there would have been more: the value of its last observation stands
-        # for that, or the agent would learn that reaching the time limit is as bad as failing.
+        # Estimate advantages. A truncated game is bootstrapped with the value of its final observation; otherwise the
+        # agent would learn that reaching the time limit is as bad as failing.
         outputs[-1] = learner.act(observations[-1])
         values = outputs[:, :, -1]
-        if cut:
-            ends = learner.values(np.array([observation for _, _, observation in cut]))
-            for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
+        if truncated:
+            final_values = learner.values(np.array([observation for _, _, observation in truncated]))
+            for (t, env, _), value in zip(truncated, final_values.tolist(), strict=True):
                 rewards[t, env] += config.gamma * value
-        found = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
-        returns = found + values[:-1]
+        advantages = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        returns = advantages + values[:-1]
         logits = outputs[:-1, :, :-1].reshape(total, action_count)
         logits = logits - logits.max(1, keepdims=True)
-        chosen = logits[np.arange(total), actions.reshape(total)]
+        action_logits = logits[np.arange(total), actions.reshape(total)]
 
-        # Learn.
+        # Update.
         learner.load_rollout(
             learning_rate,
             observations[:-1].reshape(total, *games.shape),
             actions=actions.reshape(total),
-            log_probs=chosen - np.log(np.exp(logits).sum(1)),
-            advantages=found.reshape(total),
+            log_probs=action_logits - np.log(np.exp(logits).sum(1)),
+            advantages=advantages.reshape(total),
             returns=returns.reshape(total),
             values=values[:-1].reshape(total),
         )
@@ -292,26 +295,26 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
             break
 
         # Report.
-        figures, is_finite = learner.losses()
-        losses = {f"losses/{name}": value for name, value in figures.items()}
+        metrics, is_finite = learner.losses()
+        losses = {f"losses/{name}": value for name, value in metrics.items()}
         base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
-        spread = float(returns.var())
-        if spread > 0:
-            losses["losses/explained_variance"] = 1 - float((returns - values[:-1]).var()) / spread
-        rate = int((global_step - started_step) / (time.time() - started_at))
-        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
-        newest = state()
+        variance = float(returns.var())
+        if variance > 0:
+            losses["losses/explained_variance"] = 1 - float((returns - values[:-1]).var()) / variance
+        sps = int((global_step - started_step) / (time.time() - started_at))
+        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": sps})
+        latest_state = state()
         if run.checkpoint_due(global_step):
-            base.save_checkpoint(NAME, run, **newest)
+            base.save_checkpoint(NAME, run, **latest_state)
             saved_step = global_step
-    if saved_step != newest["step"]:
-        base.save_checkpoint(NAME, run, **newest)
+    if saved_step != latest_state["step"]:
+        base.save_checkpoint(NAME, run, **latest_state)
 
 
 def _run_update_epochs(
     config: Config, run: Run, learner: PpoImageLearner, rng: np.random.Generator, global_step: int
 ) -> bool:
-    """Whether all passes over the rollout were made: not where the run was asked to stop before its end."""
+    """Run the epochs of an update; return False if the run was asked to stop before their end."""
     is_end = global_step + config.batch_size > config.total_timesteps
     for _ in range(config.update_epochs):
         for rows in rng.permutation(config.batch_size).reshape(config.num_minibatches, -1):
@@ -325,7 +328,7 @@ def _run_update_epochs(
 
 
 class ImagePolicy:
-    """Acts on pictures [rows, 4, 84, 84] by a checkpoint's weights; needs torch."""
+    """Acts on images [rows, 4, 84, 84] with a checkpoint's weights; needs torch."""
 
     def __init__(self, state: Mapping[str, Array], first_action: int) -> None:
         import torch
@@ -339,7 +342,7 @@ class ImagePolicy:
         self._first_action = first_action
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """The likeliest actions where `deterministic`, else draws."""
+        """Return the most likely actions if `deterministic`, else samples."""
         import torch
 
         from cleanrl_worker.torch_conv import actor_critic_heads, channels_last, conv_features
@@ -349,20 +352,20 @@ class ImagePolicy:
                 f"observations are {observations.shape[1:]}; expected {(FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX)}"
             )
         with torch.no_grad():
-            pictures = channels_last(torch.as_tensor(observations))
-            logits = actor_critic_heads(self._weights, conv_features(self._weights, pictures))[:, :-1].numpy()
+            images = channels_last(torch.as_tensor(observations))
+            logits = actor_critic_heads(self._weights, conv_features(self._weights, images))[:, :-1].numpy()
         scores = logits if deterministic else logits + rng.gumbel(size=logits.shape)
         return np.asarray(scores.argmax(1) + self._first_action)
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     base.check_checkpoint_algorithm(NAME, checkpoint)
     return ImagePolicy(checkpoint.weights, checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """What CleanRL's own script would save as its model, in its order."""
+    """Return the model that CleanRL's script would save, in its order."""
     agent = Agent(len(checkpoint.weights["actor.bias"]), infer_sizes(checkpoint.weights))
     agent.load_state_dict(checkpoint.weights)
     return agent.state_dict()

@@ -1,11 +1,11 @@
-"""Proximal policy optimization with memory for Atari games.
+"""Proximal policy optimization with an LSTM for Atari games.
 
-As ppo_atari, but the agent looks at one picture at a time and remembers what it saw before: behind the convolutions
-lies a long short-term memory. It is for games, and variants of them, in which the newest four pictures do not tell what
-to do. Where they do, ppo_atari is simpler and usually learns faster.
+Like ppo_atari, but the agent sees one frame at a time and has memory: an LSTM after the convolutions. It is for games
+and variants in which the latest four frames do not contain enough information. Otherwise ppo_atari is simpler and
+usually learns faster.
 
 Paper: Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms", arXiv:1707.06347 (2017).
-Memory: Hochreiter, Schmidhuber, "Long Short-Term Memory", Neural Computation 9 (1997).
+LSTM: Hochreiter, Schmidhuber, "Long Short-Term Memory", Neural Computation 9 (1997).
 Details: Huang et al., "The 37 Implementation Details of Proximal Policy Optimization", ICLR Blog Track (2022).
 """
 
@@ -44,62 +44,62 @@ Array = npt.NDArray[Any]
 NAME = "ppo_atari_lstm"
 SIZES = ConvNetworkSizes()
 INPUT_FRAMES = 1
-"""Pictures that are seen at a time: what was before is remembered."""
+"""Frames per observation of the network; the LSTM remembers earlier ones."""
 LSTM_UNITS = 128
-"""Of the memory."""
+"""Units of the LSTM."""
 
 
 class Config(base.AlgorithmConfig):
-    """Settings of PPO with memory for Atari games."""
+    """Settings of PPO with an LSTM for Atari games."""
 
     env_id: EnvId = Field(default="BreakoutNoFrameskip-v4", json_schema_extra=base.RUN)
     """The game to train in, by its Gymnasium id."""
     total_timesteps: int = Field(default=10_000_000, gt=0, json_schema_extra=base.RUN)
-    """How many steps to train for, over all games together; a step is four frames."""
+    """Steps to train for, summed over all games; a step is four frames."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
-    """What computes: torch."""
+    """The library that computes: torch."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether torch compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether torch compiles its updates; needs a C++ compiler and takes a minute at the start."""
     learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The step size of Adam; 1e-4 to 1e-3 are usual."""
+    """The learning rate of Adam; 1e-4 to 1e-3 are usual."""
     num_envs: int = Field(default=8, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """How many games are played at once."""
+    """The number of parallel games."""
     num_steps: int = Field(default=128, ge=2, le=1_000_000, json_schema_extra=base.ROLLOUT)
-    """How many steps are played in each game before an update."""
+    """Steps per game in a rollout."""
     anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the learning rate falls to zero over the run."""
+    """Whether the learning rate falls linearly to zero over the run."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The discount factor: how much a reward counts that comes one step later."""
+    """The discount factor of future rewards."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """How far the advantage estimate looks ahead: 0 is one step (biased), 1 the whole episode (noisy)."""
+    """The lambda of generalized advantage estimation: 0 uses one step (biased), 1 the whole episode (noisy)."""
     num_minibatches: int = Field(default=4, ge=1, json_schema_extra=base.LEARNING)
-    """Into how many minibatches a rollout is cut, each of whole stretches of some games: one gradient step."""
+    """Minibatches per rollout, each with all steps of some games; each is one gradient step."""
     update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """How many passes over a rollout an update makes."""
+    """Epochs per update: passes over the rollout."""
     norm_adv: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the advantages of each minibatch are brought to mean 0 and deviation 1."""
+    """Whether the advantages of each minibatch are normalized to mean 0 and standard deviation 1."""
     clip_coef: float = Field(default=0.1, gt=0, le=10, json_schema_extra=base.LEARNING)
-    """How far the probability of an action may move in one update before its gradient is cut."""
+    """The clipping range of the probability ratio in the policy loss."""
     clip_vloss: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the value function's moves are clipped in the same way."""
+    """Whether the value loss is clipped in the same way."""
     ent_coef: float = Field(default=0.01, ge=0, le=10, json_schema_extra=base.LEARNING)
-    """How much a varied policy is rewarded; more explores more."""
+    """The weight of the entropy bonus; a higher value explores more."""
     vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
-    """The weight of the value loss beside the policy loss."""
+    """The weight of the value loss."""
     max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=base.LEARNING)
-    """The greatest norm of a gradient; a longer one is cut to it."""
+    """The maximum norm of a gradient; a larger one is clipped."""
     target_kl: float | None = Field(default=None, gt=0, json_schema_extra=base.LEARNING)
-    """The policy change after which an update stops early; unset: never."""
+    """The KL divergence at which an update stops early; unset: never."""
 
     @model_validator(mode="after")
     def _validate_combination(self) -> Config:
         if self.num_envs % self.num_minibatches:
             raise ValueError(
-                f"num_envs = {self.num_envs} games cannot be shared out to num_minibatches = {self.num_minibatches} "
+                f"num_envs = {self.num_envs} games cannot be split into num_minibatches = {self.num_minibatches} "
                 "equally"
             )
         if self.norm_adv and self.minibatch_size < 2:
@@ -125,7 +125,7 @@ class Config(base.AlgorithmConfig):
 
 
 class Agent:
-    """Three convolutions, a wide layer and a memory, which actor and critic share: logits of actions, and the value."""
+    """Actor and critic on a shared trunk of three convolutions, a fully connected layer and an LSTM."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES, units: int = LSTM_UNITS) -> None:
         self.shapes = {
@@ -140,11 +140,11 @@ class Agent:
         self.parameters: dict[str, Array] = {}
 
     def initialise(self, rng: np.random.Generator) -> None:
-        """The small last actor layer makes the first policy nearly uniform."""
+        """Initialize orthogonally; a small last actor layer makes the first policy nearly uniform."""
         self.parameters = orthogonal_weights(self.shapes, rng, {"lstm": 1.0, "actor": 0.01, "critic": 1.0})
 
     def state_dict(self) -> dict[str, Array]:
-        """CleanRL's keys, torch's layout."""
+        """Return the weights under CleanRL's keys, in torch's layout."""
         return dict(self.parameters)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -152,7 +152,7 @@ class Agent:
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
     return {
         "observations": [INPUT_FRAMES, FRAME_SIZE_PX, FRAME_SIZE_PX],
@@ -174,7 +174,7 @@ def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> RecurrentL
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames, INPUT_FRAMES)
     try:
         _train(config, run, resume, games)
@@ -185,17 +185,17 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs) -> None:
     action_space: Any = games.action_space
     action_count = int(action_space.n)
-    steps, envs, total = config.num_steps, config.num_envs, config.batch_size
-    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": envs, "num_steps": steps}
+    steps, num_envs, total = config.num_steps, config.num_envs, config.batch_size
+    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": num_envs, "num_steps": steps}
     rng = np.random.default_rng(config.seed)
     agent = Agent(action_count, SIZES, LSTM_UNITS)
 
-    observations = np.zeros((steps + 1, envs, *games.shape), np.uint8)
-    outputs = np.zeros((steps + 1, envs, action_count + 1), np.float32)
-    actions = np.zeros((steps, envs), np.int64)
-    dones = np.zeros((steps, envs), np.bool_)
-    continue_mask = np.zeros((steps + 1, envs), np.float32)
-    """0 where a game begins: nothing is remembered from before."""
+    observations = np.zeros((steps + 1, num_envs, *games.shape), np.uint8)
+    outputs = np.zeros((steps + 1, num_envs, action_count + 1), np.float32)
+    actions = np.zeros((steps, num_envs), np.int64)
+    dones = np.zeros((steps, num_envs), np.bool_)
+    continue_mask = np.zeros((steps + 1, num_envs), np.float32)
+    """0 where a new episode starts: the LSTM state is reset there."""
 
     if resume is None:
         iteration = global_step = 0
@@ -218,7 +218,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
     learning_rate = config.learning_rate
 
     def state() -> dict[str, Any]:
-        """Everything that a checkpoint holds, copied."""
+        """Return copies of everything that a checkpoint contains."""
         arrays, environment_facts = games.checkpoint_state()
         return {
             "step": global_step,
@@ -247,34 +247,37 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
 
     started_at, started_step = time.time(), global_step
     saved_step = -1 if resume is None else global_step
-    # A rollout and its update take seconds on a CPU. A run that is stopped meanwhile goes on later from before them.
-    newest = state()
+    # A rollout and its update take seconds on a CPU. A run that is stopped meanwhile resumes from before them.
+    latest_state = state()
     while global_step + total <= config.total_timesteps and not run.stop_requested:
         iteration += 1
         if config.anneal_lr:
             learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
 
-        # Play.
+        # Collect a rollout.
         observations[0], continue_mask[0] = observations[-1], continue_mask[-1]
         dones[...] = False
-        cut: list[tuple[int, int, float]] = []
+        truncated: list[tuple[int, int, float]] = []
         learner.begin_rollout()
-        # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
-        noise = base.sample_exponentials(rng, (steps, envs, action_count))
+        # The argmax of logits plus Gumbel noise is a sample of their softmax distribution.
+        noise = base.sample_exponentials(rng, (steps, num_envs, action_count))
         np.log(noise, out=noise)
         for t in range(steps):
             learner.set_continue_mask(continue_mask[t])
             outputs[t] = learner.act(observations[t])
             actions[t] = (outputs[t, :, :-1] - noise[t]).argmax(1)
-            global_step += envs
-            for ending in games.step(actions[t].tolist(), observations[t + 1]):
-                dones[t, ending.env] = True
-                if not ending.is_terminal:
-                    value = learner.next_values([ending.env], ending.observation[None], [1.0])
-                    cut.append((t, ending.env, float(value[0])))
-                if ending.is_full_episode:
+            global_step += num_envs
+            for episode_end in games.step(actions[t].tolist(), observations[t + 1]):
+                dones[t, episode_end.env] = True
+                if not episode_end.is_terminal:
+                    value = learner.next_values([episode_end.env], episode_end.observation[None], [1.0])
+                    truncated.append((t, episode_end.env, float(value[0])))
+                if episode_end.is_full_episode:
                     run.episode(
-                        env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                        env=episode_end.env,
+                        step=global_step,
+                        episodic_return=episode_end.episodic_return,
+                        length=episode_end.length,
                     )
             continue_mask[t + 1] = ~dones[t]
             run.update(global_step)
@@ -285,25 +288,25 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
         rewards = games.finish_rollout(actions)
         base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
 
-        # Judge. Behind a game that was cut short there would have been more: the value of its last observation stands
-        # for that, or the agent would learn that reaching the time limit is as bad as failing.
+        # Estimate advantages. A truncated game is bootstrapped with the value of its final observation; otherwise the
+        # agent would learn that reaching the time limit is as bad as failing.
         values = outputs[:, :, -1]
-        values[-1] = learner.next_values(np.arange(envs), observations[-1], continue_mask[-1])
-        for t, env, value in cut:
+        values[-1] = learner.next_values(np.arange(num_envs), observations[-1], continue_mask[-1])
+        for t, env, value in truncated:
             rewards[t, env] += config.gamma * value
-        found = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
-        returns = found + values[:-1]
+        advantages = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        returns = advantages + values[:-1]
         logits = outputs[:-1, :, :-1].reshape(total, action_count)
         logits = logits - logits.max(1, keepdims=True)
-        chosen = logits[np.arange(total), actions.reshape(total)]
+        action_logits = logits[np.arange(total), actions.reshape(total)]
 
-        # Learn.
+        # Update.
         learner.load_rollout(
             learning_rate,
             observations[:-1].reshape(total, *games.shape),
             actions=actions.reshape(total),
-            log_probs=chosen - np.log(np.exp(logits).sum(1)),
-            advantages=found.reshape(total),
+            log_probs=action_logits - np.log(np.exp(logits).sum(1)),
+            advantages=advantages.reshape(total),
             returns=returns.reshape(total),
             values=values[:-1].reshape(total),
             continue_mask=continue_mask[:-1].reshape(total),
@@ -312,26 +315,26 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
             break
 
         # Report.
-        figures, is_finite = learner.losses()
-        losses = {f"losses/{name}": value for name, value in figures.items()}
+        metrics, is_finite = learner.losses()
+        losses = {f"losses/{name}": value for name, value in metrics.items()}
         base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
-        spread = float(returns.var())
-        if spread > 0:
-            losses["losses/explained_variance"] = 1 - float((returns - values[:-1]).var()) / spread
-        rate = int((global_step - started_step) / (time.time() - started_at))
-        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
-        newest = state()
+        variance = float(returns.var())
+        if variance > 0:
+            losses["losses/explained_variance"] = 1 - float((returns - values[:-1]).var()) / variance
+        sps = int((global_step - started_step) / (time.time() - started_at))
+        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": sps})
+        latest_state = state()
         if run.checkpoint_due(global_step):
-            base.save_checkpoint(NAME, run, **newest)
+            base.save_checkpoint(NAME, run, **latest_state)
             saved_step = global_step
-    if saved_step != newest["step"]:
-        base.save_checkpoint(NAME, run, **newest)
+    if saved_step != latest_state["step"]:
+        base.save_checkpoint(NAME, run, **latest_state)
 
 
 def _run_update_epochs(
     config: Config, run: Run, learner: RecurrentLearner, rng: np.random.Generator, global_step: int
 ) -> bool:
-    """Whether all passes over the rollout were made: not where the run was asked to stop before its end."""
+    """Run the epochs of an update; return False if the run was asked to stop before their end."""
     is_end = global_step + config.batch_size > config.total_timesteps
     for _ in range(config.update_epochs):
         for games in rng.permutation(config.num_envs).reshape(config.num_minibatches, -1):
@@ -345,9 +348,9 @@ def _run_update_epochs(
 
 
 class LstmPolicy:
-    """Acts on pictures [rows, 4, 84, 84] by a checkpoint's weights: looks at the newest and remembers. Needs torch.
+    """Acts on images [rows, 4, 84, 84], of which it sees the latest frame; needs torch.
 
-    Each row is a game of its own, with its own memory.
+    Each row is a separate game with its own LSTM state.
     """
 
     def __init__(self, agent: Agent, first_action: int) -> None:
@@ -361,15 +364,15 @@ class LstmPolicy:
         self._state = torch.zeros(2, 0, self._weights["lstm.weight_hh_l0"].shape[1])
 
     def reset_state(self, row: int) -> None:
-        """A game begins in this row: what was remembered there is forgotten."""
+        """Reset the LSTM state of a row, in which a new game starts."""
         self._state[:, row : row + 1] = 0
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """The likeliest actions where `deterministic`, else draws."""
+        """Return the most likely actions if `deterministic`, else samples."""
         return self._select_actions(observations, () if deterministic else (rng,) * len(observations))
 
     def sample(self, observations: Array, rngs: Sequence[np.random.Generator]) -> Array:
-        """Drawn actions, each row's by its own generator."""
+        """Sample actions, with a random generator per row."""
         return self._select_actions(observations, rngs)
 
     def _select_actions(self, observations: Array, rngs: Sequence[np.random.Generator]) -> Array:
@@ -386,8 +389,8 @@ class LstmPolicy:
             self._state = self._state.new_zeros(2, len(observations), self._state.shape[2])
         continue_mask = torch.ones(len(observations))
         with torch.no_grad():
-            seen = conv_features(self._weights, channels_last(torch.as_tensor(observations[:, -INPUT_FRAMES:])))
-            hidden, self._state = lstm_forward(self._weights, seen[None], self._state, continue_mask[None])
+            features = conv_features(self._weights, channels_last(torch.as_tensor(observations[:, -INPUT_FRAMES:])))
+            hidden, self._state = lstm_forward(self._weights, features[None], self._state, continue_mask[None])
             scores = actor_critic_heads(self._weights, hidden[0])[:, :-1].numpy()
         if rngs:
             scores = scores + np.stack([rng.gumbel(size=scores.shape[1]) for rng in rngs])
@@ -403,10 +406,10 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     return LstmPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """What CleanRL's own script would save as its model, in its order."""
+    """Return the model that CleanRL's script would save, in its order."""
     return _load_agent(checkpoint).state_dict()

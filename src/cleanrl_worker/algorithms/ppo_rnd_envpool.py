@@ -1,10 +1,10 @@
-"""Proximal policy optimization with curiosity (random network distillation) for Atari games that envpool plays.
+"""Proximal policy optimization with random network distillation for Atari games run by envpool.
 
-Where rewards are so rare that hardly anyone meets one by chance, the agent is paid for seeing something new. A fixed
-random network describes each picture, another one learns to predict the description; where it is wrong, the picture is
-new. PPO then maximises both the game's rewards and these surprises, each with a value of its own: the game's end with
-a life, the surprises go on through all lives. Choose it for games such as Montezuma's Revenge, with many games at once
-and a GPU. Where rewards are met by chance, ppo_atari_envpool learns the same with less.
+For games with very sparse rewards, the agent gets an intrinsic reward for new observations. A fixed random network
+computes features of each frame and a second network learns to predict them; a large prediction error means a new frame.
+PPO maximizes the game's rewards and the intrinsic rewards with a value head each: extrinsic episodes end with a life,
+intrinsic ones never. Use it for games such as Montezuma's Revenge, with many parallel games and a GPU. If random play
+finds rewards, ppo_atari_envpool is cheaper.
 
 Paper: Burda, Edwards, Storkey, Klimov, "Exploration by Random Network Distillation", arXiv:1810.12894 (2018).
 Games: Weng et al., "EnvPool: A Highly Parallel Reinforcement Learning Environment Execution Engine", arXiv:2206.10558.
@@ -55,16 +55,16 @@ Array = npt.NDArray[Any]
 NAME = "ppo_rnd_envpool"
 SIZES = ConvNetworkSizes(hidden=256)
 HEAD_UNITS = 448
-"""Units of the layers behind the wide one."""
+"""Units of the hidden layers of the heads."""
 FEATURES = 512
-"""Numbers with which a picture is described."""
+"""The number of features of predictor and target."""
 STICKINESS = STICKY_ACTION_PROBABILITY
-"""How often a game holds on to the action before, where its id does not say."""
+"""The probability of repeating the previous action, unless the game's id determines it."""
 RECENT_EPISODES = 20
-"""Games over which the average return is reported."""
+"""The number of games over which the average return is reported."""
 REPORTED_LOSSES = ("value_loss", "policy_loss", "entropy", "old_approx_kl", "fwd_loss", "approx_kl")
 make_env = functools.partial(make_envpool_env, repeat_action_probability=STICKINESS)
-"""How the environment is made that `check` is given."""
+"""Makes the environment that `check` gets."""
 
 
 class Config(base.AlgorithmConfig):
@@ -73,61 +73,61 @@ class Config(base.AlgorithmConfig):
     env_id: EnvId = Field(default="MontezumaRevenge-v5", json_schema_extra=base.RUN)
     """The game to train in, by its id in envpool (`MontezumaRevenge-v5`) or in Gymnasium."""
     total_timesteps: int = Field(default=2_000_000_000, gt=0, json_schema_extra=base.RUN)
-    """How many steps to train for, over all games together; a step is four frames."""
+    """Steps to train for, summed over all games; a step is four frames."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
-    """What computes: torch."""
+    """The library that computes: torch."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether torch compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether torch compiles its updates; needs a C++ compiler and takes a minute at the start."""
     learning_rate: float = Field(default=1e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The step size of Adam; 5e-5 to 5e-4 are usual."""
+    """The learning rate of Adam; 5e-5 to 5e-4 are usual."""
     num_envs: int = Field(default=128, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """How many games are played at once."""
+    """The number of parallel games."""
     num_steps: int = Field(default=128, ge=2, le=1_000_000, json_schema_extra=base.ROLLOUT)
-    """How many steps are played in each game before an update."""
+    """Steps per game in a rollout."""
     anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the learning rate falls to zero over the run."""
+    """Whether the learning rate falls linearly to zero over the run."""
     gamma: float = Field(default=0.999, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The discount factor of the game's rewards: how much one counts that comes a step later."""
+    """The discount factor of the game's rewards."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """How far the advantage estimates look ahead: 0 is one step (biased), 1 the whole rollout (noisy)."""
+    """The lambda of generalized advantage estimation: 0 uses one step (biased), 1 the whole rollout (noisy)."""
     num_minibatches: int = Field(default=4, ge=1, json_schema_extra=base.LEARNING)
-    """Into how many minibatches a rollout is cut; each is one gradient step."""
+    """Minibatches per rollout; each is one gradient step."""
     update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """How many passes over a rollout an update makes."""
+    """Epochs per update: passes over the rollout."""
     norm_adv: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the advantages of each minibatch are brought to mean 0 and deviation 1."""
+    """Whether the advantages of each minibatch are normalized to mean 0 and standard deviation 1."""
     clip_coef: float = Field(default=0.1, gt=0, le=10, json_schema_extra=base.LEARNING)
-    """How far the probability of an action may move in one update before its gradient is cut."""
+    """The clipping range of the probability ratio in the policy loss."""
     clip_vloss: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the moves of the value of rewards are clipped in the same way."""
+    """Whether the loss of the extrinsic value is clipped in the same way."""
     ent_coef: float = Field(default=0.001, ge=0, le=10, json_schema_extra=base.LEARNING)
-    """How much a varied policy is rewarded; more explores more."""
+    """The weight of the entropy bonus; a higher value explores more."""
     vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
-    """The weight of the losses of both values beside the policy loss."""
+    """The weight of both value losses."""
     max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=base.LEARNING)
-    """The greatest norm of a gradient; a longer one is cut to it."""
+    """The maximum norm of a gradient; a larger one is clipped."""
     target_kl: float | None = Field(default=None, gt=0, json_schema_extra=base.LEARNING)
-    """The policy change after which an update stops early; unset: never."""
+    """The KL divergence at which an update stops early; unset: never."""
     update_proportion: float = Field(default=0.25, gt=0, le=1, json_schema_extra=base.LEARNING)
-    """The share of a minibatch from which the predictor learns: with many games less, or all is soon old."""
+    """The fraction of a minibatch that the predictor is trained on; with many games less, or it learns too fast."""
     int_coef: float = Field(default=1.0, ge=0, le=1000, json_schema_extra=base.ROLLOUT)
-    """The weight of the advantages of surprises."""
+    """The weight of the intrinsic advantages."""
     ext_coef: float = Field(default=2.0, ge=0, le=1000, json_schema_extra=base.ROLLOUT)
-    """The weight of the advantages of the game's rewards."""
+    """The weight of the extrinsic advantages."""
     int_gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The discount factor of surprises."""
+    """The discount factor of intrinsic rewards."""
     num_iterations_obs_norm_init: int = Field(default=50, ge=1, le=100_000, json_schema_extra=base.ROLLOUT)
-    """For how many rollouts random actions are taken first, to learn how pictures look on the whole."""
+    """Rollouts with random actions at the start, to initialize the normalization of frames."""
 
     @model_validator(mode="after")
     def _validate_combination(self) -> Config:
         if self.batch_size % self.num_minibatches:
             raise ValueError(
-                f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
+                f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
                 f"{self.num_minibatches} equal parts"
             )
         if self.norm_adv and self.minibatch_size < 2:
@@ -153,7 +153,7 @@ class Config(base.AlgorithmConfig):
 
 
 class Agent:
-    """Actor and both critics over shared convolutions; beside them the target, which is fixed, and its predictor."""
+    """An actor and two critics on shared convolutions, the fixed target network, and its predictor."""
 
     def __init__(
         self, action_count: int, sizes: ConvNetworkSizes = SIZES, wide: int = HEAD_UNITS, features: int = FEATURES
@@ -167,7 +167,7 @@ class Agent:
             **layer_shapes("critic_ext", 1, wide),
             **layer_shapes("critic_int", 1, wide),
         }
-        """What acts, under CleanRL's names."""
+        """The acting network's shapes under CleanRL's names."""
         sight = {
             name.removeprefix("network."): shape
             for name, shape in trunk_shapes(1, FRAME_SIZE_PX, ConvNetworkSizes(sizes.channels, features)).items()
@@ -182,22 +182,22 @@ class Agent:
         self.parameters: dict[str, Array] = {}
 
     def initialise(self, rng: np.random.Generator) -> None:
-        """Small heads make the first policy nearly uniform and the first values nearly nothing."""
+        """Initialize orthogonally; small heads make the first policy nearly uniform and the first values small."""
         gains = {"extra_layer": 0.1, "actor": 0.01, "critic_ext": 0.01, "critic_int": 0.01}
         self.parameters = orthogonal_weights(self.shapes, rng, gains)
 
     def state_dict(self) -> dict[str, Array]:
-        """Of what acts: CleanRL's keys, torch's layout."""
+        """Return the acting network's weights under CleanRL's keys, in torch's layout."""
         return {name: self.parameters[name] for name in self.policy_shapes}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """What acts, and the rest where it is there."""
+        """Load the acting network, and predictor and target if they are present."""
         is_whole = any(name in state for name in self.rnd_shapes)
         self.parameters = copy_checked(self.shapes if is_whole else self.policy_shapes, state)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_envpool_env(NAME, env)
     return {
         "observations": [FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX],
@@ -219,7 +219,7 @@ def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> RndLearner
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     task = find_task(config.env_id, STICKINESS)
     games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
     try:
@@ -231,20 +231,20 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEnvs) -> None:
     action_space: Any = games.action_space
     action_count = int(action_space.n)
-    steps, envs, total = config.num_steps, config.num_envs, config.batch_size
-    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": envs, "num_steps": steps}
+    steps, num_envs, total = config.num_steps, config.num_envs, config.batch_size
+    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": num_envs, "num_steps": steps}
     rng = np.random.default_rng(config.seed)
     agent = Agent(action_count, SIZES, HEAD_UNITS, FEATURES)
-    looks = FrameMoments(FRAME_SIZE_PX, FRAME_SIZE_PX)
-    scale = IntrinsicRewardScaler(envs, config.int_gamma)
+    frame_moments = FrameMoments(FRAME_SIZE_PX, FRAME_SIZE_PX)
+    reward_scaler = IntrinsicRewardScaler(num_envs, config.int_gamma)
 
-    observations = np.zeros((steps + 1, envs, *games.shape), np.uint8)
-    arrived = np.zeros((steps, envs, FRAME_SIZE_PX, FRAME_SIZE_PX), np.uint8)
-    outputs = np.zeros((steps + 1, envs, action_count + 2), np.float32)
-    surprises = np.zeros((steps, envs), np.float32)
-    actions = np.zeros((steps, envs), np.int64)
-    dones = np.zeros((steps, envs), np.bool_)
-    never = np.zeros((steps, envs), np.bool_)
+    observations = np.zeros((steps + 1, num_envs, *games.shape), np.uint8)
+    next_frames = np.zeros((steps, num_envs, FRAME_SIZE_PX, FRAME_SIZE_PX), np.uint8)
+    outputs = np.zeros((steps + 1, num_envs, action_count + 2), np.float32)
+    intrinsic_rewards = np.zeros((steps, num_envs), np.float32)
+    actions = np.zeros((steps, num_envs), np.int64)
+    dones = np.zeros((steps, num_envs), np.bool_)
+    no_dones = np.zeros((steps, num_envs), np.bool_)
     recent: deque[float] = deque(maxlen=RECENT_EPISODES)
 
     if resume is None:
@@ -261,20 +261,25 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEn
         learner = _learner(config, agent, games.shape)
         learner.restore(resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]
-        looks.restore("looks", resume.arrays, resume.facts["looks"])
-        scale.restore(resume.arrays, resume.facts["surprises"])
+        frame_moments.restore("looks", resume.arrays, resume.facts["looks"])
+        reward_scaler.restore(resume.arrays, resume.facts["surprises"])
         recent.extend(resume.facts["recent"])
         base.restore_environments(run, games, resume)
     games.observe(observations[-1])
     learning_rate = config.learning_rate
 
     def state() -> dict[str, Any]:
-        """Everything that a checkpoint holds, copied."""
+        """Return copies of everything that a checkpoint contains."""
         arrays, environment_facts = games.checkpoint_state()
         return {
             "step": global_step,
             "weights": learner.arrays(),
-            "arrays": {**arrays, **learner.optimizer_state(), **looks.arrays("looks"), **scale.arrays()},
+            "arrays": {
+                **arrays,
+                **learner.optimizer_state(),
+                **frame_moments.arrays("looks"),
+                **reward_scaler.arrays(),
+            },
             "facts": {
                 "algorithm": NAME,
                 "shape": shape,
@@ -287,50 +292,53 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEn
                 "learning_rate": learning_rate,
                 "adam_count": learner.adam.count,
                 "rng": random_state_to_json(rng.bit_generator.state),
-                "looks": looks.count,
-                "surprises": scale.moments.count,
+                "looks": frame_moments.count,
+                "surprises": reward_scaler.moments.count,
                 "recent": list(recent),
                 "environments": environment_facts,
             },
         }
 
     saved_step = -1 if resume is None else global_step
-    # A rollout and its update take long. A run that is stopped meanwhile goes on later from before them.
-    newest = state()
-    if global_step == 0 and _init_observation_normalizer(config, run, games, looks, rng, observations[-1]):
-        newest = state()
-    learner.set_normalisation(looks.mean, looks.variance)
+    # A rollout and its update take long. A run that is stopped meanwhile resumes from before them.
+    latest_state = state()
+    if global_step == 0 and _init_observation_normalizer(config, run, games, frame_moments, rng, observations[-1]):
+        latest_state = state()
+    learner.set_normalisation(frame_moments.mean, frame_moments.variance)
     started_at, started_step = time.time(), global_step
     while global_step + total <= config.total_timesteps and not run.stop_requested:
         iteration += 1
         if config.anneal_lr:
             learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
 
-        # Play.
+        # Collect a rollout.
         observations[0] = observations[-1]
         dones[...] = False
-        cut: list[tuple[int, int, Array]] = []
+        truncated: list[tuple[int, int, Array]] = []
         finished: list[tuple[int, int, int]] = []
-        # The largest of logits plus Gumbel noise is a draw from their softmax distribution.
-        noise = base.sample_exponentials(rng, (steps, envs, action_count))
+        # The argmax of logits plus Gumbel noise is a sample of their softmax distribution.
+        noise = base.sample_exponentials(rng, (steps, num_envs, action_count))
         np.log(noise, out=noise)
         for t in range(steps):
             outputs[t] = learner.act(observations[t])
             actions[t] = (outputs[t, :, :-2] - noise[t]).argmax(1)
-            global_step += envs
-            endings = games.step(actions[t], observations[t + 1])
-            arrived[t] = observations[t + 1, :, -1]
-            for ending in endings:
-                dones[t, ending.env] = True
-                arrived[t, ending.env] = ending.observation[-1]
-                if not ending.is_terminal:
-                    cut.append((t, ending.env, ending.observation))
-                if ending.is_full_episode:
+            global_step += num_envs
+            episode_ends = games.step(actions[t], observations[t + 1])
+            next_frames[t] = observations[t + 1, :, -1]
+            for episode_end in episode_ends:
+                dones[t, episode_end.env] = True
+                next_frames[t, episode_end.env] = episode_end.observation[-1]
+                if not episode_end.is_terminal:
+                    truncated.append((t, episode_end.env, episode_end.observation))
+                if episode_end.is_full_episode:
                     run.episode(
-                        env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                        env=episode_end.env,
+                        step=global_step,
+                        episodic_return=episode_end.episodic_return,
+                        length=episode_end.length,
                     )
-                    finished.append((t, ending.env, global_step))
-                    recent.append(ending.episodic_return)
+                    finished.append((t, episode_end.env, global_step))
+                    recent.append(episode_end.episodic_return)
                     run.scalar("charts/avg_episodic_return", fmean(recent), global_step)
             run.update(global_step)
             if run.stop_requested:
@@ -340,98 +348,100 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEn
         rewards = games.finish_rollout(actions)
         base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
 
-        # Be surprised.
+        # Compute the intrinsic rewards.
         for t in range(steps):
-            surprises[t] = learner.intrinsic_rewards(arrived[t])
+            intrinsic_rewards[t] = learner.intrinsic_rewards(next_frames[t])
             run.update(global_step)
             if run.stop_requested:
                 break
         if run.stop_requested:
             break
         for t, env, step in finished:
-            run.scalar("charts/episode_curiosity_reward", surprises[t, env], step)
-        paid = scale(surprises)
+            run.scalar("charts/episode_curiosity_reward", intrinsic_rewards[t, env], step)
+        scaled_intrinsic = reward_scaler(intrinsic_rewards)
 
-        # Judge. Behind a game that was cut short there would have been more: the value of its last observation stands
-        # for that, or the agent would learn that reaching the time limit is as bad as failing. Surprises have no end:
-        # what comes after a lost life counts for them, or the agent would be afraid of losing one.
+        # Estimate advantages. A truncated game is bootstrapped with the value of its final observation; otherwise the
+        # agent would learn that reaching the time limit is as bad as failing. Intrinsic returns never end: otherwise
+        # the agent would avoid losing a life instead of exploring.
         outputs[-1] = learner.act(observations[-1])
         values, int_values = outputs[:, :, -2], outputs[:, :, -1]
-        if cut:
-            ends = learner.values(np.array([observation for _, _, observation in cut]))
-            for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
+        if truncated:
+            final_values = learner.values(np.array([observation for _, _, observation in truncated]))
+            for (t, env, _), value in zip(truncated, final_values.tolist(), strict=True):
                 rewards[t, env] += config.gamma * value
-        found = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
-        int_found = ppo_kernels.gae_advantages(paid, int_values, never, config.int_gamma, config.gae_lambda)
+        advantages = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        int_advantages = ppo_kernels.gae_advantages(
+            scaled_intrinsic, int_values, no_dones, config.int_gamma, config.gae_lambda
+        )
         logits = outputs[:-1, :, :-2].reshape(total, action_count)
         logits = logits - logits.max(1, keepdims=True)
-        chosen = logits[np.arange(total), actions.reshape(total)]
+        action_logits = logits[np.arange(total), actions.reshape(total)]
 
-        # Learn.
-        looks.add_frames(arrived.reshape(total, FRAME_SIZE_PX, FRAME_SIZE_PX))
-        learner.set_normalisation(looks.mean, looks.variance)
+        # Update.
+        frame_moments.add_frames(next_frames.reshape(total, FRAME_SIZE_PX, FRAME_SIZE_PX))
+        learner.set_normalisation(frame_moments.mean, frame_moments.variance)
         learner.load_rollout(
             learning_rate,
             observations[:-1].reshape(total, *games.shape),
-            arrived.reshape(total, FRAME_SIZE_PX, FRAME_SIZE_PX),
+            next_frames.reshape(total, FRAME_SIZE_PX, FRAME_SIZE_PX),
             actions=actions.reshape(total),
-            log_probs=chosen - np.log(np.exp(logits).sum(1)),
-            advantages=(config.ext_coef * found + config.int_coef * int_found).reshape(total),
-            returns=(found + values[:-1]).reshape(total),
+            log_probs=action_logits - np.log(np.exp(logits).sum(1)),
+            advantages=(config.ext_coef * advantages + config.int_coef * int_advantages).reshape(total),
+            returns=(advantages + values[:-1]).reshape(total),
             values=values[:-1].reshape(total),
-            int_returns=(int_found + int_values[:-1]).reshape(total),
+            int_returns=(int_advantages + int_values[:-1]).reshape(total),
         )
         if not _run_update_epochs(config, run, learner, rng, global_step):
             break
 
         # Report.
-        figures, is_finite = learner.losses()
-        losses = {f"losses/{name}": figures[name] for name in REPORTED_LOSSES}
+        metrics, is_finite = learner.losses()
+        losses = {f"losses/{name}": metrics[name] for name in REPORTED_LOSSES}
         base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
-        rate = int((global_step - started_step) / (time.time() - started_at))
-        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
-        newest = state()
+        sps = int((global_step - started_step) / (time.time() - started_at))
+        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": sps})
+        latest_state = state()
         if run.checkpoint_due(global_step):
-            base.save_checkpoint(NAME, run, **newest)
+            base.save_checkpoint(NAME, run, **latest_state)
             saved_step = global_step
-    if saved_step != newest["step"]:
-        base.save_checkpoint(NAME, run, **newest)
+    if saved_step != latest_state["step"]:
+        base.save_checkpoint(NAME, run, **latest_state)
 
 
 def _init_observation_normalizer(
-    config: Config, run: Run, games: EnvpoolEnvs, looks: FrameMoments, rng: np.random.Generator, into: Array
+    config: Config, run: Run, games: EnvpoolEnvs, frame_moments: FrameMoments, rng: np.random.Generator, into: Array
 ) -> bool:
-    """Plays at random to learn how pictures look; whether the run was not asked to stop meanwhile."""
+    """Initialize the frame statistics with random actions; return False if the run was asked to stop meanwhile."""
     action_space: Any = games.action_space
-    seen = np.zeros((config.num_steps, config.num_envs, FRAME_SIZE_PX, FRAME_SIZE_PX), np.uint8)
+    frames = np.zeros((config.num_steps, config.num_envs, FRAME_SIZE_PX, FRAME_SIZE_PX), np.uint8)
     for _ in range(config.num_iterations_obs_norm_init):
         for t in range(config.num_steps):
             games.step(rng.integers(int(action_space.n), size=config.num_envs), into)
-            seen[t] = into[:, -1]
+            frames[t] = into[:, -1]
             run.update(0)
             if run.stop_requested:
                 return False
         games.finish_rollout(np.zeros((config.num_steps, config.num_envs), np.int64))
-        looks.add_frames(seen.reshape(config.batch_size, FRAME_SIZE_PX, FRAME_SIZE_PX))
+        frame_moments.add_frames(frames.reshape(config.batch_size, FRAME_SIZE_PX, FRAME_SIZE_PX))
     return True
 
 
 def _run_update_epochs(
     config: Config, run: Run, learner: RndLearner, rng: np.random.Generator, global_step: int
 ) -> bool:
-    """Whether all passes over the rollout were made: not where the run was asked to stop before its end."""
+    """Run the epochs of an update; return False if the run was asked to stop before their end."""
     from cleanrl_worker.torch_rnd import TARGET_CHUNK_ROWS
 
     is_end = global_step + config.batch_size > config.total_timesteps
-    for first in range(0, config.batch_size, TARGET_CHUNK_ROWS):
-        learner.compute_target_features(first)
+    for first_row in range(0, config.batch_size, TARGET_CHUNK_ROWS):
+        learner.compute_target_features(first_row)
         run.update(global_step)
         if run.stop_requested and not is_end:
             return False
     for _ in range(config.update_epochs):
         for rows in rng.permutation(config.batch_size).reshape(config.num_minibatches, -1):
-            is_taught = rng.random(config.minibatch_size, np.float32) < config.update_proportion
-            learner.update(rows, is_taught)
+            predictor_mask = rng.random(config.minibatch_size, np.float32) < config.update_proportion
+            learner.update(rows, predictor_mask)
             run.update(global_step)
             if run.stop_requested and not is_end:
                 return False
@@ -441,7 +451,7 @@ def _run_update_epochs(
 
 
 class RndPolicy:
-    """Acts on pictures [rows, 4, 84, 84] by a checkpoint's weights; needs torch."""
+    """Acts on images [rows, 4, 84, 84] with a checkpoint's weights; needs torch."""
 
     def __init__(self, agent: Agent, first_action: int) -> None:
         import torch
@@ -453,7 +463,7 @@ class RndPolicy:
         self._first_action = first_action
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """The likeliest actions where `deterministic`, else draws."""
+        """Return the most likely actions if `deterministic`, else samples."""
         import torch
 
         from cleanrl_worker.torch_conv import channels_last
@@ -481,10 +491,10 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     return RndPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """What CleanRL's own script would save as its model, in its order, if it saved one."""
+    """Return the model that CleanRL's script would save, in its order, if it saved one."""
     return _load_agent(checkpoint).state_dict()

@@ -1,9 +1,8 @@
-"""Parallelised Q-learning for discrete actions.
+"""Parallelized Q-learning (PQN) for discrete actions.
 
-Q-learning without a replay buffer and without a target network: several environments play for a while, then the agent
-learns from what they saw in a few passes, towards λ-returns. Normalised hidden layers keep it from running away. It is
-simple, light on memory and quick, and at home where many environments can be played at once and actions are a choice
-among a few. Where every environment step is expensive, dqn and c51 make more of each.
+Q-learning without replay buffer and target network: the agent collects a rollout from several environments and fits the
+Q-values to λ-returns for a few epochs. Layer norm keeps it stable. It is simple and fast and needs little memory; use
+it for discrete actions with many parallel environments. If environment steps are expensive, dqn and c51 need fewer.
 
 Paper: Gallici et al., "Simplifying Deep Temporal Difference Learning", arXiv:2407.04811 (2024).
 """
@@ -40,48 +39,48 @@ METRIC_NAMES = ("td_loss", "q_values")
 
 
 class Config(base.AlgorithmConfig):
-    """Settings of parallelised Q-learning."""
+    """Settings of parallelized Q-learning."""
 
     env_id: EnvId = Field(default="CartPole-v1", json_schema_extra=base.RUN)
     """The environment to train in, by its Gymnasium id."""
     total_timesteps: int = Field(default=500_000, gt=0, json_schema_extra=base.RUN)
-    """How many environment steps to train for, over all environments together."""
+    """Environment steps to train for, summed over all environments."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether the torch backend compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether the torch backend compiles its updates; needs a C++ compiler and takes a minute at the start."""
     learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The step size of RAdam; 1e-4 to 1e-3 are usual."""
+    """The learning rate of RAdam; 1e-4 to 1e-3 are usual."""
     num_envs: int = Field(default=4, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """How many environments are played at once."""
+    """The number of parallel environments."""
     num_steps: int = Field(default=128, ge=1, le=1_000_000, json_schema_extra=base.ROLLOUT)
-    """How many steps are played in each environment before an update."""
+    """Steps per environment in a rollout."""
     num_minibatches: int = Field(default=4, ge=1, json_schema_extra=base.LEARNING)
-    """Into how many minibatches a rollout is cut; each is one gradient step."""
+    """Minibatches per rollout; each is one gradient step."""
     update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """How many passes over a rollout an update makes."""
+    """Epochs per update: passes over the rollout."""
     anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the learning rate falls to zero over the run."""
+    """Whether the learning rate falls linearly to zero over the run."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The discount factor: how much a reward counts that comes one step later."""
+    """The discount factor of future rewards."""
     start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The share of random actions in the beginning."""
+    """The initial epsilon: the probability of a random action."""
     end_e: float = Field(default=0.05, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The share of random actions in the end."""
+    """The final epsilon."""
     exploration_fraction: float = Field(default=0.5, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The part of the run over which the share of random actions falls from `start_e` to `end_e`."""
+    """The fraction of the run over which epsilon falls from `start_e` to `end_e`."""
     max_grad_norm: float = Field(default=10.0, gt=0, json_schema_extra=base.LEARNING)
-    """The greatest norm of a gradient; a longer one is cut to it."""
+    """The maximum norm of a gradient; a larger one is clipped."""
     q_lambda: float = Field(default=0.65, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """How far the returns look ahead: 0 is one step (biased), 1 the whole rollout (noisy)."""
+    """The lambda of the returns: 0 uses one step (biased), 1 the whole rollout (noisy)."""
 
     @model_validator(mode="after")
     def _validate_combination(self) -> Config:
         if self.batch_size % self.num_minibatches:
             raise ValueError(
-                f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
+                f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
                 f"{self.num_minibatches} equal parts"
             )
         if self.total_timesteps < self.batch_size:
@@ -104,28 +103,28 @@ class Config(base.AlgorithmConfig):
         return self.total_timesteps // self.batch_size
 
     def epsilons(self, steps: Array) -> Array:
-        """The share of random actions at these environment steps."""
+        """Return epsilon at these environment steps."""
         duration = max(1.0, self.exploration_fraction * self.total_timesteps)
-        fallen = np.minimum(steps / duration, 1.0)
-        return np.asarray(self.start_e + (self.end_e - self.start_e) * fallen)
+        progress = np.minimum(steps / duration, 1.0)
+        return np.asarray(self.start_e + (self.end_e - self.start_e) * progress)
 
 
 class Agent:
-    """A network that gives a value for each action, two normalised hidden layers."""
+    """A Q-network with two hidden layers and layer norm."""
 
     def __init__(self, observation_size: int, action_count: int, hidden: tuple[int, ...] = HIDDEN) -> None:
         self.network = Perceptron(observation_size, action_count, hidden, has_layer_norm=True)
         self.parameters = self.network.flat
 
     def state_dict(self) -> dict[str, Array]:
-        """CleanRL's keys, torch's layout."""
+        """Return the weights under CleanRL's keys, in torch's layout."""
         return dict(self.network.named_arrays(self.network.parameters))
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.network.assign(self.network.parameters, state)
 
     def module(self) -> torch.nn.Module:
-        """The same network in torch, with these weights."""
+        """Return the same network as a torch module with these weights."""
         import torch
 
         sizes = (self.network.inputs, *self.network.hidden)
@@ -139,7 +138,7 @@ class Agent:
 
 
 def loss(module: Any, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The reference loss of one minibatch of tensors. The numpy kernel computes its gradient by hand."""
+    """Return the reference loss of a minibatch of tensors; the numpy kernel implements its gradient by hand."""
     import torch
 
     values = module.network(batch.observations).gather(1, batch.actions[:, None])[:, 0]
@@ -148,7 +147,7 @@ def loss(module: Any, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     if not isinstance(env.action_space, gymnasium.spaces.Discrete):
         raise base.unsupported_actions_error(NAME, "a discrete action space", env)
     base.check_observations(NAME, env)
@@ -172,9 +171,9 @@ def _learner(config: Config, agent: Agent) -> ValueLearner:
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    make = functools.partial(envs.make, config.env_id)
-    environments = VectorEnvs(make, config.num_envs, config.seed, run.frames)
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
+    make_env = functools.partial(envs.make, config.env_id)
+    environments = VectorEnvs(make_env, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:
@@ -184,19 +183,19 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
     action_space: Any = environments.action_space
     first_action, action_count = int(action_space.start), int(action_space.n)
-    # Numpy's integers and not Python's: Gymnasium's test whether an action is in its space is faster with them.
-    menu = [action_space.dtype.type(first_action + index) for index in range(action_count)]
-    size, steps, count, total = environments.observation_size, config.num_steps, config.num_envs, config.batch_size
+    # Numpy integers instead of Python ints: Gymnasium checks faster whether they are in the action space.
+    env_actions = [action_space.dtype.type(first_action + index) for index in range(action_count)]
+    size, steps, num_envs, total = environments.observation_size, config.num_steps, config.num_envs, config.batch_size
     shape = {
-        "env_id": config.env_id, "observation_size": size, "actions": action_count, "num_envs": count,
+        "env_id": config.env_id, "observation_size": size, "actions": action_count, "num_envs": num_envs,
         "num_steps": steps,
     }  # fmt: skip
     rng = np.random.default_rng(config.seed)
     agent = Agent(size, action_count)
 
-    observations = np.zeros((steps + 1, count, size), np.float32)
-    values = np.zeros((steps + 1, action_count, count), np.float32)
-    dones = np.zeros((steps, count), np.bool_)
+    observations = np.zeros((steps + 1, num_envs, size), np.float32)
+    values = np.zeros((steps + 1, action_count, num_envs), np.float32)
+    dones = np.zeros((steps, num_envs), np.bool_)
 
     if resume is None:
         iteration = global_step = 0
@@ -214,7 +213,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         rng.bit_generator.state = resume.facts["rng"]
         base.restore_environments(run, environments, resume)
     environments.observe(observations[-1])
-    values_of = learner.forward(count)
+    compute_values = learner.forward(num_envs)
     learning_rate = config.learning_rate
 
     def save() -> None:
@@ -248,39 +247,44 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         if config.anneal_lr:
             learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
 
-        # Play. The values that choose the actions are kept: they say later what a situation was worth.
+        # Collect a rollout. The Q-values that select the actions are stored, because the returns need them.
         observations[0] = observations[-1]
         dones[...] = False
-        cut: list[tuple[int, int, Array]] = []
-        epsilons = config.epsilons(global_step + count * np.arange(1, steps + 1))
-        is_greedy = rng.random((steps, count)) >= epsilons[:, None]
-        actions = rng.integers(action_count, size=(steps, count))
+        truncated: list[tuple[int, int, Array]] = []
+        epsilons = config.epsilons(global_step + num_envs * np.arange(1, steps + 1))
+        is_greedy = rng.random((steps, num_envs)) >= epsilons[:, None]
+        actions = rng.integers(action_count, size=(steps, num_envs))
         for t in range(steps):
-            values[t] = values_of(observations[t])
+            values[t] = compute_values(observations[t])
             np.copyto(actions[t], values[t].argmax(0), where=is_greedy[t])
-            global_step += count
-            for ending in environments.step([menu[index] for index in actions[t].tolist()], observations[t + 1]):
-                dones[t, ending.env] = True
-                if not ending.is_terminal:
-                    cut.append((t, ending.env, ending.observation))
+            global_step += num_envs
+            for episode_end in environments.step(
+                [env_actions[index] for index in actions[t].tolist()], observations[t + 1]
+            ):
+                dones[t, episode_end.env] = True
+                if not episode_end.is_terminal:
+                    truncated.append((t, episode_end.env, episode_end.observation))
                 run.episode(
-                    env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                    env=episode_end.env,
+                    step=global_step,
+                    episodic_return=episode_end.episodic_return,
+                    length=episode_end.length,
                 )
             run.update(global_step)
-        rewards = environments.finish_rollout(np.array(menu)[actions])
+        rewards = environments.finish_rollout(np.array(env_actions)[actions])
         base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
 
-        # Judge. Behind an episode that was cut short there would have been more: the value of its last observation
-        # stands for that, or the agent would learn that reaching the time limit is as bad as failing.
-        values[-1] = values_of(observations[-1])
-        if cut:
-            ends = agent.network(np.array([observation for _, _, observation in cut], np.float32)).max(1)
-            for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
+        # Compute returns. A truncated episode is bootstrapped with the value of its final observation; otherwise
+        # the agent would learn that reaching the time limit is as bad as failing.
+        values[-1] = compute_values(observations[-1])
+        if truncated:
+            final_values = agent.network(np.array([observation for _, _, observation in truncated], np.float32)).max(1)
+            for (t, env, _), value in zip(truncated, final_values.tolist(), strict=True):
                 rewards[t, env] += config.gamma * value
-        found = value_kernels.q_lambda_returns(rewards, values[1:].max(1), dones, config.gamma, config.q_lambda)
-        batch = ReturnBatch(observations[:-1].reshape(total, size), actions.reshape(total), found.reshape(total))
+        returns = value_kernels.q_lambda_returns(rewards, values[1:].max(1), dones, config.gamma, config.q_lambda)
+        batch = ReturnBatch(observations[:-1].reshape(total, size), actions.reshape(total), returns.reshape(total))
 
-        # Learn.
+        # Update.
         orders = [rng.permutation(total) for _ in range(config.update_epochs)]
         minibatches = np.concatenate(orders).reshape(-1, config.minibatch_size)
         is_finite = all(
@@ -291,8 +295,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         # Report.
         losses = {f"losses/{name}": value for name, value in learner.losses().items()}
         base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
-        rate = int((global_step - started_step) / (time.time() - started_at))
-        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
+        sps = int((global_step - started_step) / (time.time() - started_at))
+        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": sps})
         if run.checkpoint_due(global_step):
             save()
             saved_step = global_step
@@ -301,7 +305,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
 
 class GreedyPolicy:
-    """Takes the action of the highest value by a checkpoint's weights; needs numpy only."""
+    """Selects the action with the highest Q-value; needs only numpy."""
 
     def __init__(self, agent: Agent, inputs: base.ObservationEncoder, first_action: int, epsilon: float) -> None:
         self._agent = agent
@@ -310,12 +314,12 @@ class GreedyPolicy:
         self._epsilon = epsilon
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """The best actions; unless `deterministic`, with the share of random ones that training ended with."""
-        chosen = self._agent.network(self._inputs(observations)).argmax(1)
+        """Return the best actions; unless `deterministic`, with the final epsilon of the training."""
+        actions = self._agent.network(self._inputs(observations)).argmax(1)
         if not deterministic:
-            is_random = rng.random(len(chosen)) < self._epsilon
-            chosen = np.where(is_random, rng.integers(self._agent.network.outputs, size=len(chosen)), chosen)
-        return np.asarray(chosen + self._first_action)
+            is_random = rng.random(len(actions)) < self._epsilon
+            actions = np.where(is_random, rng.integers(self._agent.network.outputs, size=len(actions)), actions)
+        return np.asarray(actions + self._first_action)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
@@ -327,7 +331,7 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     agent, facts = _load_agent(checkpoint), checkpoint.facts
     return GreedyPolicy(
         agent, base.ObservationEncoder(facts["inputs"]), facts["first_action"], facts["config"]["end_e"]
@@ -335,5 +339,5 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """What CleanRL's own script would save, if it saved a model."""
+    """Return the model that CleanRL's script would save, if it saved one."""
     return _load_agent(checkpoint).state_dict()

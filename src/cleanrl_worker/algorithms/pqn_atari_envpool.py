@@ -1,9 +1,8 @@
-"""Parallelised Q-learning for Atari games that envpool plays.
+"""Parallelized Q-learning (PQN) for Atari games run by envpool.
 
-Q-learning without a replay buffer and without a target network: several games are played for a while, then the agent
-learns from what it saw in a few passes, towards λ-returns. Normalised layers keep it from running away. It needs a
-fraction of the memory of dqn_atari and is at home where many games can be played at once. The games are stepped by one
-call into envpool, which plays them in threads of its own.
+Q-learning without replay buffer and target network: the agent collects a rollout from several games and fits the
+Q-values to λ-returns for a few epochs. Layer norm keeps it stable. It needs a fraction of the memory of dqn_atari and
+benefits from many parallel games. One call into envpool steps all games in its own threads.
 
 Paper: Gallici et al., "Simplifying Deep Temporal Difference Learning", arXiv:2407.04811 (2024).
 Games: Weng et al., "EnvPool: A Highly Parallel Reinforcement Learning Environment Execution Engine", arXiv:2206.10558.
@@ -47,58 +46,58 @@ Array = npt.NDArray[Any]
 NAME = "pqn_atari_envpool"
 SIZES = ConvNetworkSizes()
 STICKINESS = 0.0
-"""How often a game holds on to the action before, where its id does not say."""
+"""The probability of repeating the previous action, unless the game's id determines it."""
 RECENT_EPISODES = 20
-"""Games over which the average return is reported."""
+"""The number of games over which the average return is reported."""
 make_env = functools.partial(make_envpool_env, repeat_action_probability=STICKINESS)
-"""How the environment is made that `check` is given."""
+"""Makes the environment that `check` gets."""
 
 
 class Config(base.AlgorithmConfig):
-    """Settings of parallelised Q-learning for Atari games in envpool."""
+    """Settings of parallelized Q-learning for Atari games in envpool."""
 
     env_id: EnvId = Field(default="Breakout-v5", json_schema_extra=base.RUN)
     """The game to train in, by its id in envpool (`Breakout-v5`) or in Gymnasium."""
     total_timesteps: int = Field(default=10_000_000, gt=0, json_schema_extra=base.RUN)
-    """How many steps to train for, over all games together; a step is four frames."""
+    """Steps to train for, summed over all games; a step is four frames."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
-    """What computes: torch."""
+    """The library that computes: torch."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether torch compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether torch compiles its updates; needs a C++ compiler and takes a minute at the start."""
     learning_rate: float = Field(default=2.5e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The step size of RAdam; 1e-4 to 1e-3 are usual."""
+    """The learning rate of RAdam; 1e-4 to 1e-3 are usual."""
     num_envs: int = Field(default=8, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """How many games are played at once."""
+    """The number of parallel games."""
     num_steps: int = Field(default=128, ge=1, le=1_000_000, json_schema_extra=base.ROLLOUT)
-    """How many steps are played in each game before an update."""
+    """Steps per game in a rollout."""
     anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the learning rate falls to zero over the run."""
+    """Whether the learning rate falls linearly to zero over the run."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The discount factor: how much a reward counts that comes one step later."""
+    """The discount factor of future rewards."""
     num_minibatches: int = Field(default=4, ge=1, json_schema_extra=base.LEARNING)
-    """Into how many minibatches a rollout is cut; each is one gradient step."""
+    """Minibatches per rollout; each is one gradient step."""
     update_epochs: int = Field(default=4, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """How many passes over a rollout an update makes."""
+    """Epochs per update: passes over the rollout."""
     max_grad_norm: float = Field(default=10.0, gt=0, json_schema_extra=base.LEARNING)
-    """The greatest norm of a gradient; a longer one is cut to it."""
+    """The maximum norm of a gradient; a larger one is clipped."""
     start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The share of random actions in the beginning."""
+    """The initial epsilon: the probability of a random action."""
     end_e: float = Field(default=0.01, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The share of random actions in the end."""
+    """The final epsilon."""
     exploration_fraction: float = Field(default=0.1, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The part of the run over which the share of random actions falls from `start_e` to `end_e`."""
+    """The fraction of the run over which epsilon falls from `start_e` to `end_e`."""
     q_lambda: float = Field(default=0.65, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """How far the returns look ahead: 0 is one step (biased), 1 the whole rollout (noisy)."""
+    """The lambda of the returns: 0 uses one step (biased), 1 the whole rollout (noisy)."""
 
     @model_validator(mode="after")
     def _validate_combination(self) -> Config:
         if self.batch_size % self.num_minibatches:
             raise ValueError(
-                f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
+                f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
                 f"{self.num_minibatches} equal parts"
             )
         if self.total_timesteps < self.batch_size:
@@ -121,14 +120,14 @@ class Config(base.AlgorithmConfig):
         return self.total_timesteps // self.batch_size
 
     def epsilons(self, steps: Array) -> Array:
-        """The share of random actions at these environment steps."""
+        """Return epsilon at these environment steps."""
         duration = max(1.0, self.exploration_fraction * self.total_timesteps)
-        fallen = np.minimum(steps / duration, 1.0)
-        return np.asarray(self.start_e + (self.end_e - self.start_e) * fallen)
+        progress = np.minimum(steps / duration, 1.0)
+        return np.asarray(self.start_e + (self.end_e - self.start_e) * progress)
 
 
 class Agent:
-    """A value for each action: three convolutions and a wide layer, each normalised before it is rectified."""
+    """A Q-network of three convolutions and a fully connected layer, each with layer norm before its ReLU."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
         self.shapes: Shapes = {}
@@ -152,7 +151,7 @@ class Agent:
         self.shapes |= norm
 
     def initialise(self, rng: np.random.Generator) -> None:
-        """Orthogonal layers; normalisations that change nothing yet."""
+        """Initialize with orthogonal weights; layer norms start with gain 1 and offset 0."""
         layers = {name: shape for name, shape in self.shapes.items() if name not in self._norms}
         found = orthogonal_weights(layers, rng, {})
         found |= {
@@ -161,7 +160,7 @@ class Agent:
         self.parameters = {name: found[name] for name in self.shapes}
 
     def state_dict(self) -> dict[str, Array]:
-        """CleanRL's keys, torch's layout."""
+        """Return the weights under CleanRL's keys, in torch's layout."""
         return dict(self.parameters)
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -169,7 +168,7 @@ class Agent:
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_envpool_env(NAME, env)
     return {
         "observations": [FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX],
@@ -191,7 +190,7 @@ def _learner(config: Config, agent: Agent, shape: tuple[int, ...]) -> PqnLearner
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     task = find_task(config.env_id, STICKINESS)
     games = EnvpoolEnvs(task, config.num_envs, config.seed, devices.thread_count(), run.frames)
     try:
@@ -203,14 +202,14 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEnvs) -> None:
     action_space: Any = games.action_space
     action_count = int(action_space.n)
-    steps, envs, total = config.num_steps, config.num_envs, config.batch_size
-    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": envs, "num_steps": steps}
+    steps, num_envs, total = config.num_steps, config.num_envs, config.batch_size
+    shape = {"env_id": config.env_id, "actions": action_count, "num_envs": num_envs, "num_steps": steps}
     rng = np.random.default_rng(config.seed)
     agent = Agent(action_count, SIZES)
 
-    observations = np.zeros((steps + 1, envs, *games.shape), np.uint8)
-    values = np.zeros((steps + 1, envs, action_count), np.float32)
-    dones = np.zeros((steps, envs), np.bool_)
+    observations = np.zeros((steps + 1, num_envs, *games.shape), np.uint8)
+    values = np.zeros((steps + 1, num_envs, action_count), np.float32)
+    dones = np.zeros((steps, num_envs), np.bool_)
     recent: deque[float] = deque(maxlen=RECENT_EPISODES)
 
     if resume is None:
@@ -233,7 +232,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEn
     learning_rate = config.learning_rate
 
     def state() -> dict[str, Any]:
-        """Everything that a checkpoint holds, copied."""
+        """Return copies of everything that a checkpoint contains."""
         arrays, environment_facts = games.checkpoint_state()
         return {
             "step": global_step,
@@ -258,33 +257,36 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEn
 
     started_at, started_step = time.time(), global_step
     saved_step = -1 if resume is None else global_step
-    # A rollout and its update take seconds on a CPU. A run that is stopped meanwhile goes on later from before them.
-    newest = state()
+    # A rollout and its update take seconds on a CPU. A run that is stopped meanwhile resumes from before them.
+    latest_state = state()
     while global_step + total <= config.total_timesteps and not run.stop_requested:
         iteration += 1
         if config.anneal_lr:
             learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
 
-        # Play. The values that choose the actions are kept: they say later what a situation was worth.
+        # Collect a rollout. The Q-values that select the actions are stored, because the returns need them.
         observations[0] = observations[-1]
         dones[...] = False
-        cut: list[tuple[int, int, Array]] = []
-        epsilons = config.epsilons(global_step + envs * np.arange(1, steps + 1))
-        is_greedy = rng.random((steps, envs)) >= epsilons[:, None]
-        actions = rng.integers(action_count, size=(steps, envs))
+        truncated: list[tuple[int, int, Array]] = []
+        epsilons = config.epsilons(global_step + num_envs * np.arange(1, steps + 1))
+        is_greedy = rng.random((steps, num_envs)) >= epsilons[:, None]
+        actions = rng.integers(action_count, size=(steps, num_envs))
         for t in range(steps):
             values[t] = learner.act(observations[t])
             np.copyto(actions[t], values[t].argmax(1), where=is_greedy[t])
-            global_step += envs
-            for ending in games.step(actions[t], observations[t + 1]):
-                dones[t, ending.env] = True
-                if not ending.is_terminal:
-                    cut.append((t, ending.env, ending.observation))
-                if ending.is_full_episode:
+            global_step += num_envs
+            for episode_end in games.step(actions[t], observations[t + 1]):
+                dones[t, episode_end.env] = True
+                if not episode_end.is_terminal:
+                    truncated.append((t, episode_end.env, episode_end.observation))
+                if episode_end.is_full_episode:
                     run.episode(
-                        env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                        env=episode_end.env,
+                        step=global_step,
+                        episodic_return=episode_end.episodic_return,
+                        length=episode_end.length,
                     )
-                    recent.append(ending.episodic_return)
+                    recent.append(episode_end.episodic_return)
                     run.scalar("charts/avg_episodic_return", fmean(recent), global_step)
             run.update(global_step)
             if run.stop_requested:
@@ -294,43 +296,43 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEn
         rewards = games.finish_rollout(actions)
         base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
 
-        # Judge. Behind a game that was cut short there would have been more: the value of its last observation stands
-        # for that, or the agent would learn that reaching the time limit is as bad as failing.
+        # Compute returns. A truncated game is bootstrapped with the value of its final observation; otherwise the
+        # agent would learn that reaching the time limit is as bad as failing.
         values[-1] = learner.act(observations[-1])
-        if cut:
-            ends = learner.values(np.array([observation for _, _, observation in cut]))
-            for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
+        if truncated:
+            final_values = learner.values(np.array([observation for _, _, observation in truncated]))
+            for (t, env, _), value in zip(truncated, final_values.tolist(), strict=True):
                 rewards[t, env] += config.gamma * value
-        found = value_kernels.q_lambda_returns(rewards, values[1:].max(2), dones, config.gamma, config.q_lambda)
+        returns = value_kernels.q_lambda_returns(rewards, values[1:].max(2), dones, config.gamma, config.q_lambda)
 
-        # Learn.
+        # Update.
         learner.load_rollout(
             learning_rate,
             observations[:-1].reshape(total, *games.shape),
             actions.reshape(total),
-            found.reshape(total),
+            returns.reshape(total),
         )
         if not _run_update_epochs(config, run, learner, rng, global_step):
             break
 
         # Report.
-        figures, is_finite = learner.losses()
-        losses = {f"losses/{name}": value for name, value in figures.items()}
+        metrics, is_finite = learner.losses()
+        losses = {f"losses/{name}": value for name, value in metrics.items()}
         base.abort_if_not_finite(NAME, run, global_step, losses, is_finite)
-        rate = int((global_step - started_step) / (time.time() - started_at))
-        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
-        newest = state()
+        sps = int((global_step - started_step) / (time.time() - started_at))
+        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": sps})
+        latest_state = state()
         if run.checkpoint_due(global_step):
-            base.save_checkpoint(NAME, run, **newest)
+            base.save_checkpoint(NAME, run, **latest_state)
             saved_step = global_step
-    if saved_step != newest["step"]:
-        base.save_checkpoint(NAME, run, **newest)
+    if saved_step != latest_state["step"]:
+        base.save_checkpoint(NAME, run, **latest_state)
 
 
 def _run_update_epochs(
     config: Config, run: Run, learner: PqnLearner, rng: np.random.Generator, global_step: int
 ) -> bool:
-    """Whether all passes over the rollout were made: not where the run was asked to stop before its end."""
+    """Run the epochs of an update; return False if the run was asked to stop before their end."""
     is_end = global_step + config.batch_size > config.total_timesteps
     for _ in range(config.update_epochs):
         for rows in rng.permutation(config.batch_size).reshape(config.num_minibatches, -1):
@@ -342,7 +344,7 @@ def _run_update_epochs(
 
 
 class GreedyPolicy:
-    """Takes the action of the highest value for pictures [rows, 4, 84, 84] by a checkpoint's weights; needs torch."""
+    """Selects the action with the highest Q-value for images [rows, 4, 84, 84]; needs torch."""
 
     def __init__(self, agent: Agent, first_action: int, epsilon: float) -> None:
         import torch
@@ -355,7 +357,7 @@ class GreedyPolicy:
         self._epsilon = epsilon
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """The best actions; unless `deterministic`, with the share of random ones that training ended with."""
+        """Return the best actions; unless `deterministic`, with the final epsilon of the training."""
         import torch
 
         from cleanrl_worker.torch_conv import channels_last
@@ -367,11 +369,11 @@ class GreedyPolicy:
             )
         with torch.no_grad():
             values = action_values(self._weights, channels_last(torch.as_tensor(observations))).numpy()
-        chosen = values.argmax(1)
+        actions = values.argmax(1)
         if not deterministic:
-            is_random = rng.random(len(chosen)) < self._epsilon
-            chosen = np.where(is_random, rng.integers(values.shape[1], size=len(chosen)), chosen)
-        return np.asarray(chosen + self._first_action)
+            is_random = rng.random(len(actions)) < self._epsilon
+            actions = np.where(is_random, rng.integers(values.shape[1], size=len(actions)), actions)
+        return np.asarray(actions + self._first_action)
 
 
 def _load_agent(checkpoint: Checkpoint) -> Agent:
@@ -386,10 +388,10 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     return GreedyPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"], checkpoint.facts["config"]["end_e"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """What CleanRL's own script would save, if it saved a model."""
+    """Return the model that CleanRL's script would save, if it saved one."""
     return _load_agent(checkpoint).state_dict()

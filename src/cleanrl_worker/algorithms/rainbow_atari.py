@@ -1,9 +1,8 @@
-"""Rainbow for Atari games: deep Q-learning with what was found since, together.
+"""Rainbow for Atari games: deep Q-learning with its main improvements combined.
 
-As c51_atari it learns the distribution of the return of each action. Layers with learned noise explore, instead of
-random actions; a value for the situation and an advantage for each action share what they see; one network chooses the
-best action and another judges it; rewards are summed over a few steps; and what surprised most is learned from most. It
-needs the fewest games of all here, and the most computing for each: where playing is cheap, ppo_atari is ahead.
+Like c51_atari it learns the return distribution of each action, and adds noisy layers for exploration, dueling value
+and advantage heads, double Q-learning, n-step returns and prioritized replay. It needs the fewest game steps of all
+algorithms here and the most computation per step; if steps are cheap, ppo_atari is faster in wall-clock time.
 
 Paper: Hessel et al., "Rainbow: Combining Improvements in Deep Reinforcement Learning", arXiv:1710.02298 (2017).
 """
@@ -52,12 +51,12 @@ Array = npt.NDArray[Any]
 NAME = "rainbow_atari"
 SIZES = ConvNetworkSizes()
 HEADS = ("value_head", "advantage_head")
-"""Each is two noisy layers, number 0 and 2 in CleanRL's lists."""
+"""Each head is two noisy layers, number 0 and 2 in CleanRL's lists."""
 INITIAL_SIGMA = 0.5
-"""How much noise there is in the beginning."""
+"""The initial sigma of the noisy layers."""
 ADAM_EPSILON = 1.5e-4
 REPORT_EVERY = 100
-"""Environment steps between two reports of the losses."""
+"""Environment steps between reports of the losses."""
 METRIC_NAMES = ("td_loss", "q_values")
 
 
@@ -67,61 +66,61 @@ class Config(base.AlgorithmConfig):
     env_id: EnvId = Field(default="BreakoutNoFrameskip-v4", json_schema_extra=base.RUN)
     """The game to train in, by its Gymnasium id."""
     total_timesteps: int = Field(default=10_000_000, gt=0, json_schema_extra=base.RUN)
-    """How many steps to train for, over all games together; a step is four frames."""
+    """Steps to train for, summed over all games; a step is four frames."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
-    """What computes: torch."""
+    """The library that computes: torch."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether torch compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether torch compiles its updates; needs a C++ compiler and takes a minute at the start."""
     checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
-    """How large a replay buffer is still saved in checkpoints, in megabytes; without it a resume is not exact."""
+    """The maximum size of a replay buffer that is saved in checkpoints, in MB; without it resuming is not exact."""
     learning_rate: float = Field(default=6.25e-5, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The step size of Adam; 5e-5 to 2.5e-4 are usual."""
+    """The learning rate of Adam; 5e-5 to 2.5e-4 are usual."""
     num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """How many games are played at once."""
+    """The number of parallel games."""
     buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=base.ROLLOUT)
-    """How many of the newest transitions are kept to learn from; a million take 7 GB of memory."""
+    """The capacity of the replay buffer in transitions; a million take 7 GB of memory."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.LEARNING)
-    """The discount factor: how much a reward counts that comes one step later."""
+    """The discount factor of future rewards."""
     tau: float = Field(default=1.0, gt=0, le=1, json_schema_extra=base.LEARNING)
-    """How far the target network moves towards the learned one each time; 1 copies it."""
+    """The fraction by which each target update moves the target network towards the online network; 1 copies it."""
     target_network_frequency: int = Field(default=8_000, ge=1, json_schema_extra=base.LEARNING)
-    """Environment steps between two moves of the target network."""
+    """Environment steps between updates of the target network."""
     batch_size: int = Field(default=32, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """How many transitions one gradient step learns from."""
+    """Transitions per gradient step."""
     start_e: float = Field(default=1.0, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """Without effect: noisy layers explore. CleanRL's script has it, so that its commands run here as they are."""
+    """Ignored, because noisy layers explore; accepted so that commands for CleanRL's script work unchanged."""
     end_e: float = Field(default=0.01, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """Without effect, like `start_e`."""
+    """Ignored, like `start_e`."""
     exploration_fraction: float = Field(default=0.1, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """Without effect, like `start_e`."""
+    """Ignored, like `start_e`."""
     learning_starts: int = Field(default=80_000, ge=0, json_schema_extra=base.LEARNING)
     """Environment steps before the first gradient step."""
     train_frequency: int = Field(default=4, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """How many steps each game is played between two gradient steps."""
+    """Steps per game between gradient steps."""
     n_step: int = Field(default=3, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """Over how many steps rewards are summed before the rest is estimated; 3 to 5 are usual."""
+    """The number of steps of n-step returns; 3 to 5 are usual."""
     prioritized_replay_alpha: float = Field(default=0.5, ge=0, le=1, json_schema_extra=base.LEARNING)
-    """How much more often what surprised is drawn: 0 not at all, 1 in proportion."""
+    """The exponent of priorities: 0 samples uniformly, 1 proportionally to the TD error."""
     prioritized_replay_beta: float = Field(default=0.4, ge=0, le=1, json_schema_extra=base.LEARNING)
-    """How fully the weights of drawn rows make up for that in the beginning; it grows to 1 over the run."""
+    """The initial exponent of the importance-sampling weights; it grows to 1 over the run."""
     prioritized_replay_eps: float = Field(default=1e-6, gt=0, le=1, json_schema_extra=base.LEARNING)
-    """What is added to each surprise, so that nothing is forgotten altogether."""
+    """A small constant that is added to each priority, so that every transition can be sampled."""
     n_atoms: int = Field(default=51, ge=2, le=10_000, json_schema_extra=base.LEARNING)
-    """How many atoms stand for a distribution; 51 is usual."""
+    """The number of atoms of a distribution; 51 is usual."""
     v_min: float = Field(default=-10.0, json_schema_extra=base.LEARNING)
-    """The lowest return that an atom stands for."""
+    """The return of the lowest atom."""
     v_max: float = Field(default=10.0, json_schema_extra=base.LEARNING)
-    """The highest return that an atom stands for."""
+    """The return of the highest atom."""
 
     @model_validator(mode="after")
     def _validate_combination(self) -> Config:
         if self.buffer_size < self.num_envs:
             raise ValueError(
-                f"buffer_size = {self.buffer_size} has no room for one transition of each of num_envs = {self.num_envs}"
+                f"buffer_size = {self.buffer_size} is too small for num_envs = {self.num_envs} environments"
             )
         if not self.v_min < self.v_max:
             raise ValueError(f"v_min = {self.v_min:g} must be below v_max = {self.v_max:g}")
@@ -129,17 +128,17 @@ class Config(base.AlgorithmConfig):
 
     @property
     def buffer_capacity(self) -> int:
-        """A run shorter than the buffer needs no more of it."""
+        """The capacity that is allocated: no more than the run's number of steps."""
         return max(min(self.buffer_size, self.total_timesteps), self.num_envs)
 
     def beta(self, step: int) -> float:
-        """How fully weights make up for the drawing at this environment step."""
-        first = self.prioritized_replay_beta
-        return min(1.0, first + step * (1 - first) / self.total_timesteps)
+        """Return the exponent of the importance-sampling weights at this environment step."""
+        initial = self.prioritized_replay_beta
+        return min(1.0, initial + step * (1 - initial) / self.total_timesteps)
 
 
 class Agent:
-    """Three convolutions, and two heads of two noisy layers: the value's logit of each atom, and the advantages'."""
+    """Three convolutions and two heads of two noisy layers: value and advantages, as logits of each atom."""
 
     def __init__(
         self,
@@ -151,44 +150,47 @@ class Agent:
     ) -> None:
         self.atoms = np.linspace(v_min, v_max, n_atoms, dtype=np.float32)
         self.action_count = action_count
-        seeing = trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes)
-        inputs = seeing.pop(f"{HIDDEN_LAYER}.weight")[1]
-        del seeing[f"{HIDDEN_LAYER}.bias"]
+        conv_shapes = trunk_shapes(FRAME_STACK, FRAME_SIZE_PX, sizes)
+        inputs = conv_shapes.pop(f"{HIDDEN_LAYER}.weight")[1]
+        del conv_shapes[f"{HIDDEN_LAYER}.bias"]
         self.noisy: dict[str, tuple[int, int]] = {}
         """Outputs and inputs of each noisy layer."""
         for head, outputs in zip(HEADS, (n_atoms, action_count * n_atoms), strict=True):
             self.noisy |= {f"{head}.0": (sizes.hidden, inputs), f"{head}.2": (outputs, sizes.hidden)}
-        self._conv_shapes = seeing
-        self.shapes = dict(seeing)
+        self._conv_shapes = conv_shapes
+        self.shapes = dict(conv_shapes)
         for name, weight in self.noisy.items():
             for part, shape in (("weight", weight), ("bias", weight[:1])):
                 self.shapes |= {f"{name}.{part}_mu": shape, f"{name}.{part}_sigma": shape}
         self.parameters: dict[str, Array] = {}
         self.noise = np.zeros(sum(map(sum, self.noisy.values())), np.float32)
-        """Of each noisy layer's outputs and inputs, one behind the other."""
+        """The noise of each noisy layer's outputs and inputs, concatenated."""
 
     def initialise(self, rng: np.random.Generator) -> None:
-        """Means as torch begins its layers; spreads are equal within a layer."""
+        """Initialize means as torch does; sigmas are equal within a layer."""
         self.parameters = uniform_weights(self._conv_shapes, rng)
         for name, (outputs, inputs) in self.noisy.items():
-            widest, shape = 1 / math.sqrt(inputs), (outputs, inputs)
+            limit, shape = 1 / math.sqrt(inputs), (outputs, inputs)
             self.parameters |= {
-                f"{name}.weight_mu": rng.uniform(-widest, widest, shape).astype(np.float32),
+                f"{name}.weight_mu": rng.uniform(-limit, limit, shape).astype(np.float32),
                 f"{name}.weight_sigma": np.full(shape, INITIAL_SIGMA / math.sqrt(inputs), np.float32),
-                f"{name}.bias_mu": rng.uniform(-widest, widest, outputs).astype(np.float32),
+                f"{name}.bias_mu": rng.uniform(-limit, limit, outputs).astype(np.float32),
                 f"{name}.bias_sigma": np.full(outputs, INITIAL_SIGMA / math.sqrt(outputs), np.float32),
             }
 
     def state_dict(self) -> dict[str, Array]:
-        """CleanRL's keys, torch's layout: the noise of each weight is written out."""
+        """Return the weights under CleanRL's keys, in torch's layout, with the noise of each weight."""
         state = {"support": self.atoms, **{name: self.parameters[name] for name in self._conv_shapes}}
-        begin = 0
+        start = 0
         for name, (outputs, inputs) in self.noisy.items():
-            upper, lower = np.split(self.noise[begin : begin + outputs + inputs], [outputs])
-            begin += outputs + inputs
+            output_noise, input_noise = np.split(self.noise[start : start + outputs + inputs], [outputs])
+            start += outputs + inputs
             for part in ("weight_mu", "weight_sigma", "bias_mu", "bias_sigma"):
                 state[f"{name}.{part}"] = self.parameters[f"{name}.{part}"]
-            state |= {f"{name}.weight_epsilon": np.outer(upper, lower), f"{name}.bias_epsilon": upper.copy()}
+            state |= {
+                f"{name}.weight_epsilon": np.outer(output_noise, input_noise),
+                f"{name}.bias_epsilon": output_noise.copy(),
+            }
         return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -199,23 +201,23 @@ class Agent:
 
 
 def distributions(
-    weights: Mapping[str, torch.Tensor], noise: FactorisedNoise | None, pictures: torch.Tensor, n_atoms: int
+    weights: Mapping[str, torch.Tensor], noise: FactorisedNoise | None, images: torch.Tensor, n_atoms: int
 ) -> torch.Tensor:
-    """The probability of each atom, [rows, actions, atoms], for pictures [rows, 84, 84, 4]."""
+    """Return the probability of each atom [rows, actions, atoms] for images [rows, 84, 84, 4]."""
     import torch
     from torch.nn.functional import conv2d, relu
 
     from cleanrl_worker.torch_noise import noisy_linear
 
-    seen = pictures.permute(0, 3, 1, 2).float()
+    features = images.permute(0, 3, 1, 2).float()
     for number, (name, (_, stride)) in enumerate(zip(CONV_LAYERS, KERNEL_SIZES_AND_STRIDES, strict=True)):
-        # That bytes count from 0 to 1 is put into the first layer's weights, which are fewer.
+        # The scaling of bytes to 0..1 is folded into the first layer's weights, which are fewer.
         weight = weights[f"{name}.weight"] if number else weights[f"{name}.weight"] / 255
-        seen = relu(conv2d(seen, weight, weights[f"{name}.bias"], stride=stride))
-    seen = seen.flatten(1)
+        features = relu(conv2d(features, weight, weights[f"{name}.bias"], stride=stride))
+    features = features.flatten(1)
     value, advantages = (
-        noisy_linear(weights, noise, f"{head}.2", relu(noisy_linear(weights, noise, f"{head}.0", seen))).view(
-            len(seen), -1, n_atoms
+        noisy_linear(weights, noise, f"{head}.2", relu(noisy_linear(weights, noise, f"{head}.0", features))).view(
+            len(features), -1, n_atoms
         )
         for head in HEADS
     )
@@ -225,8 +227,11 @@ def distributions(
 def loss(
     weights: Any, target: Any, batch: Any, noise: FactorisedNoise, target_noise: FactorisedNoise, atoms: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cross-entropy to what the target network expects behind the summed steps, for the action that the learned one
-    would take there; and the figures that are reported. How far off each row was goes to `batch.surprises`."""
+    """Return the weighted cross-entropy to the n-step target distribution, and the reported metrics.
+
+    The online network selects the next action and the target network evaluates it (double Q-learning). The loss of each
+    row is written to `batch.td_errors`, for its priority.
+    """
     import torch
 
     from cleanrl_worker.torch_atoms import cross_entropies, mean_returns, project_onto_atoms, select_actions
@@ -234,20 +239,22 @@ def loss(
     noise.resample()
     target_noise.resample()
     with torch.no_grad():
-        chosen = mean_returns(distributions(weights, noise, batch.next_observations, len(atoms)), atoms).argmax(1)
-        following = select_actions(distributions(target, target_noise, batch.next_observations, len(atoms)), chosen)
-        wanted = project_onto_atoms(following, batch.rewards[:, None] + batch.discounts[:, None] * atoms, atoms)
-    found = select_actions(distributions(weights, noise, batch.observations, len(atoms)), batch.actions)
-    entropies = cross_entropies(wanted, found)
+        next_actions = mean_returns(distributions(weights, noise, batch.next_observations, len(atoms)), atoms).argmax(1)
+        next_pmfs = select_actions(
+            distributions(target, target_noise, batch.next_observations, len(atoms)), next_actions
+        )
+        target_pmfs = project_onto_atoms(next_pmfs, batch.rewards[:, None] + batch.discounts[:, None] * atoms, atoms)
+    pmfs = select_actions(distributions(weights, noise, batch.observations, len(atoms)), batch.actions)
+    entropies = cross_entropies(target_pmfs, pmfs)
     batch.td_errors.copy_(entropies.detach())
-    weighed = (entropies * batch.weights).mean()
-    return weighed, torch.stack([weighed, (found * atoms).sum(1).mean()]).detach()
+    weighted_loss = (entropies * batch.weights).mean()
+    return weighted_loss, torch.stack([weighted_loss, (pmfs * atoms).sum(1).mean()]).detach()
 
 
 def _learner(
     config: Config, agent: Agent, target: Mapping[str, Array], replay: PrioritisedReplay
 ) -> tuple[PrioritisedLearner, ImageInferenceStep, FactorisedNoise]:
-    """What learns, what gives the mean return of each action, and the noise in it."""
+    """Return the learner, the function from images to the mean return of each action, and its noise."""
     import torch
 
     from cleanrl_worker.torch_atoms import mean_returns
@@ -268,17 +275,17 @@ def _learner(
         config, ADAM_EPSILON, METRIC_NAMES, compute, state_tensors=[noise.flat, target_noise.flat],
     )  # fmt: skip
 
-    def values(pictures: torch.Tensor) -> torch.Tensor:
-        return mean_returns(distributions(learner.weights, noise, pictures, len(atoms)), atoms)
+    def values(images: torch.Tensor) -> torch.Tensor:
+        return mean_returns(distributions(learner.weights, noise, images, len(atoms)), atoms)
 
     return learner, make_inference_step(replay, agent.action_count, values, compute), noise
 
 
-# --- the run
+# --- training
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
     size_bytes = PrioritisedReplay.size_bytes(config.buffer_capacity, (FRAME_SIZE_PX, FRAME_SIZE_PX))
     check_memory(NAME, config.buffer_capacity, size_bytes)
@@ -296,7 +303,7 @@ def _agent(config: Config, action_count: int) -> Agent:
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     games = AtariEnvs(config.env_id, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, games)
@@ -306,53 +313,53 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 
 def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs) -> None:
     action_space: Any = games.action_space
-    action_count, envs, frequency = int(action_space.n), config.num_envs, config.train_frequency
+    action_count, num_envs, frequency = int(action_space.n), config.num_envs, config.train_frequency
     shape = {
-        "env_id": config.env_id, "actions": action_count, "num_envs": envs,
+        "env_id": config.env_id, "actions": action_count, "num_envs": num_envs,
         "n_atoms": config.n_atoms, "v_min": config.v_min, "v_max": config.v_max,
     }  # fmt: skip
     rng = np.random.default_rng(config.seed)
     agent = _agent(config, action_count)
     replay = PrioritisedReplay(
-        config.buffer_capacity, envs, (FRAME_SIZE_PX, FRAME_SIZE_PX), FRAME_STACK, config.seed,
+        config.buffer_capacity, num_envs, (FRAME_SIZE_PX, FRAME_SIZE_PX), FRAME_STACK, config.seed,
         n_step=config.n_step, gamma=config.gamma, alpha=config.prioritized_replay_alpha, beta=config.beta(0),
         epsilon=config.prioritized_replay_eps,
     )  # fmt: skip
     replay.enable_block_files(run, config.checkpoint_replay_mb)
-    observations = np.zeros((envs, *games.shape), np.uint8)
-    newest_pictures = observations[:, -1]
-    actions = np.zeros((frequency, envs), np.int64)
-    rewards = np.zeros((frequency, envs))
+    observations = np.zeros((num_envs, *games.shape), np.uint8)
+    latest_frames = observations[:, -1]
+    actions = np.zeros((frequency, num_envs), np.int64)
+    rewards = np.zeros((frequency, num_envs))
     learning_starts = config.learning_starts
 
     if resume is None:
         global_step = 0
         agent.initialise(rng)
-        learner, values_of, noise = _learner(config, agent, agent.parameters, replay)
+        learner, compute_values, noise = _learner(config, agent, agent.parameters, replay)
         games.start()
         games.observe(observations)
-        replay.start(newest_pictures)
+        replay.start(latest_frames)
     else:
         base.check_resumable(NAME, shape, resume)
         global_step = resume.facts["global_step"]
-        if global_step + envs > config.total_timesteps:
+        if global_step + num_envs > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
         target = copy_checked(agent.shapes, base.select_by_prefix("target.", resume.arrays))
-        learner, values_of, noise = _learner(config, agent, target, replay)
+        learner, compute_values, noise = _learner(config, agent, target, replay)
         learner.restore(resume.arrays, resume.facts["adam_count"])
         noise.copy_from(resume.arrays["noise"])
         rng.bit_generator.state = resume.facts["rng"]
         is_exact = base.restore_environments(run, games, resume)
         games.observe(observations)
         if not restore_replay(run, replay, resume):
-            replay.start(newest_pictures)
+            replay.start(latest_frames)
             learning_starts += global_step
         elif not is_exact:
-            replay.mark_truncated(newest_pictures)
+            replay.mark_truncated(latest_frames)
 
     def save() -> None:
-        base.check_async_losses(NAME, run, global_step, envs * frequency, learner)
+        base.check_async_losses(NAME, run, global_step, num_envs * frequency, learner)
         learner.synchronize(replay)
         weights = learner.arrays()
         arrays, environment_facts = games.checkpoint_state()
@@ -380,40 +387,47 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
 
     started_at, started_step = time.time(), global_step
     saved_step = -1 if resume is None else global_step
-    while global_step + envs <= config.total_timesteps and not run.stop_requested:
-        # Play until the next gradient step, which also renews the noise.
-        began = global_step
-        turns = min(frequency - began // envs % frequency, (config.total_timesteps - began) // envs)
-        for t in range(turns):
-            actions[t] = values_of(observations).argmax(1)
-            global_step += envs
-            endings = games.advance(actions[t], observations, rewards[t])
-            replay.add(actions[t], rewards[t], endings, newest_pictures)
-            for ending in endings:
-                if ending.is_full_episode:
+    while global_step + num_envs <= config.total_timesteps and not run.stop_requested:
+        # Act until the next gradient step, which also resamples the noise.
+        start_step = global_step
+        step_count = min(
+            frequency - start_step // num_envs % frequency, (config.total_timesteps - start_step) // num_envs
+        )
+        for t in range(step_count):
+            actions[t] = compute_values(observations).argmax(1)
+            global_step += num_envs
+            episode_ends = games.advance(actions[t], observations, rewards[t])
+            replay.add(actions[t], rewards[t], episode_ends, latest_frames)
+            for episode_end in episode_ends:
+                if episode_end.is_full_episode:
                     run.episode(
-                        env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                        env=episode_end.env,
+                        step=global_step,
+                        episodic_return=episode_end.episodic_return,
+                        length=episode_end.length,
                     )
             run.update(global_step)
-        base.abort_if_rewards_not_finite(NAME, run, rewards[:turns], began)
+        base.abort_if_rewards_not_finite(NAME, run, rewards[:step_count], start_step)
 
-        # Learn. Where the target network had to move between two gradient steps, the moves come first, as one.
+        # Update. If target updates were due between two gradient steps, they are done first, combined into one.
         if global_step > learning_starts:
-            every = config.target_network_frequency
-            is_move_due = global_step % every == 0
-            earlier = global_step // every - max(began, learning_starts) // every - is_move_due
-            if earlier > 0:
-                learner.update_target(1 - (1 - config.tau) ** earlier)
-            if global_step // envs % frequency == 0:
+            target_interval = config.target_network_frequency
+            is_target_due = global_step % target_interval == 0
+            missed_updates = (
+                global_step // target_interval - max(start_step, learning_starts) // target_interval - is_target_due
+            )
+            if missed_updates > 0:
+                learner.update_target(1 - (1 - config.tau) ** missed_updates)
+            if global_step // num_envs % frequency == 0:
                 replay.beta = config.beta(global_step)
                 learner.update(replay)
                 # Report.
-                if global_step // REPORT_EVERY > began // REPORT_EVERY:
-                    base.check_async_losses(NAME, run, global_step, envs * frequency, learner)
+                if global_step // REPORT_EVERY > start_step // REPORT_EVERY:
+                    base.check_async_losses(NAME, run, global_step, num_envs * frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
-                    rate = int((global_step - started_step) / (time.time() - started_at))
-                    run.scalars(global_step, {**losses, "charts/SPS": rate, "charts/beta": replay.beta})
-            if is_move_due:
+                    sps = int((global_step - started_step) / (time.time() - started_at))
+                    run.scalars(global_step, {**losses, "charts/SPS": sps, "charts/beta": replay.beta})
+            if is_target_due:
                 learner.update_target(config.tau)
         else:
             noise.resample()
@@ -425,7 +439,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
 
 
 class GreedyPolicy:
-    """Takes the action of the highest mean return for pictures [rows, 4, 84, 84]; needs torch."""
+    """Selects the action with the highest mean return for images [rows, 4, 84, 84]; needs torch."""
 
     def __init__(self, agent: Agent, first_action: int) -> None:
         import torch
@@ -453,8 +467,8 @@ class GreedyPolicy:
             )
         noise = None if deterministic else self._noise
         with torch.no_grad():
-            pictures = channels_last(torch.as_tensor(observations))
-            values = mean_returns(distributions(self._weights, noise, pictures, len(self._atoms)), self._atoms)
+            images = channels_last(torch.as_tensor(observations))
+            values = mean_returns(distributions(self._weights, noise, images, len(self._atoms)), self._atoms)
         return np.asarray(values.argmax(1).numpy() + self._first_action)
 
 
@@ -470,10 +484,10 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     return GreedyPolicy(_load_agent(checkpoint), checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """The state of CleanRL's network, in its order. Its own script saves none."""
+    """Return the state of CleanRL's network in its order; CleanRL's script saves no model."""
     return _load_agent(checkpoint).state_dict()

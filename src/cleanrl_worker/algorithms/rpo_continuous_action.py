@@ -1,12 +1,12 @@
 """Robust policy optimization for continuous actions.
 
-As ppo_continuous_action, with one change: whenever the policy is updated, a random number is added to every mean, drawn
-anew and evenly from ±`rpo_alpha`. The policy therefore cannot narrow down early, keeps exploring, and on many tasks
-ends better; on a few that want precise actions it needs a small `rpo_alpha` (0.01). Try it where
-ppo_continuous_action gets stuck.
+Like ppo_continuous_action with one change: in each epoch of an update, uniform noise within ±`rpo_alpha` is added to
+every action mean. This keeps the policy from becoming deterministic too early and improves exploration and the final
+return on many tasks; a few tasks with precise actions need a small `rpo_alpha` (0.01). Try it if ppo_continuous_action
+gets stuck.
 
 Paper: Rahman, Xue, "Robust Policy Optimization in Deep Reinforcement Learning", arXiv:2212.07536 (2022).
-Before it: Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms", arXiv:1707.06347.
+Based on: Schulman, Wolski, Dhariwal, Radford, Klimov, "Proximal Policy Optimization Algorithms", arXiv:1707.06347.
 """
 
 from __future__ import annotations
@@ -48,51 +48,51 @@ class Config(base.AlgorithmConfig):
     env_id: EnvId = Field(default="HalfCheetah-v5", json_schema_extra=base.RUN)
     """The environment to train in, by its Gymnasium id."""
     total_timesteps: int = Field(default=8_000_000, gt=0, json_schema_extra=base.RUN)
-    """How many environment steps to train for, over all environments together."""
+    """Environment steps to train for, summed over all environments."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether the torch backend compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether the torch backend compiles its updates; needs a C++ compiler and takes a minute at the start."""
     learning_rate: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The step size of Adam; 1e-4 to 1e-3 are usual."""
+    """The learning rate of Adam; 1e-4 to 1e-3 are usual."""
     num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """How many environments are played at once."""
+    """The number of parallel environments."""
     num_steps: int = Field(default=2048, ge=2, le=1_000_000, json_schema_extra=base.ROLLOUT)
-    """How many steps are played in each environment before an update."""
+    """Steps per environment in a rollout."""
     anneal_lr: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the learning rate falls to zero over the run."""
+    """Whether the learning rate falls linearly to zero over the run."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """The discount factor: how much a reward counts that comes one step later."""
+    """The discount factor of future rewards."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1, json_schema_extra=base.ROLLOUT)
-    """How far the advantage estimate looks ahead: 0 is one step (biased), 1 the whole episode (noisy)."""
+    """The lambda of generalized advantage estimation: 0 uses one step (biased), 1 the whole episode (noisy)."""
     num_minibatches: int = Field(default=32, ge=1, json_schema_extra=base.LEARNING)
-    """Into how many minibatches a rollout is cut; each is one gradient step."""
+    """Minibatches per rollout; each is one gradient step."""
     update_epochs: int = Field(default=10, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """How many passes over a rollout an update makes."""
+    """Epochs per update: passes over the rollout."""
     norm_adv: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the advantages of each minibatch are brought to mean 0 and deviation 1."""
+    """Whether the advantages of each minibatch are normalized to mean 0 and standard deviation 1."""
     clip_coef: float = Field(default=0.2, gt=0, le=10, json_schema_extra=base.LEARNING)
-    """How far the probability of an action may move in one update before its gradient is cut."""
+    """The clipping range of the probability ratio in the policy loss."""
     clip_vloss: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether the value function's moves are clipped in the same way."""
+    """Whether the value loss is clipped in the same way."""
     ent_coef: float = Field(default=0.0, ge=0, le=10, json_schema_extra=base.LEARNING)
-    """How much a varied policy is rewarded; more explores more."""
+    """The weight of the entropy bonus; a higher value explores more."""
     vf_coef: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
-    """The weight of the value loss beside the policy loss."""
+    """The weight of the value loss."""
     max_grad_norm: float = Field(default=0.5, gt=0, json_schema_extra=base.LEARNING)
-    """The greatest norm of a gradient; a longer one is cut to it."""
+    """The maximum norm of a gradient; a larger one is clipped."""
     target_kl: float | None = Field(default=None, gt=0, json_schema_extra=base.LEARNING)
-    """The policy change after which an update stops early; unset: never."""
+    """The KL divergence at which an update stops early; unset: never."""
     rpo_alpha: float = Field(default=0.5, ge=0, le=100, json_schema_extra=base.LEARNING)
-    """How far the means are moved at random in an update; 0.5 is usual, 0.01 where precise actions are wanted."""
+    """The range of the uniform noise on action means in updates; 0.5 is usual, 0.01 for tasks with precise actions."""
 
     @model_validator(mode="after")
     def _validate_combination(self) -> Config:
         if self.batch_size % self.num_minibatches:
             raise ValueError(
-                f"num_envs × num_steps = {self.batch_size} rows cannot be cut into num_minibatches = "
+                f"num_envs × num_steps = {self.batch_size} rows cannot be split into num_minibatches = "
                 f"{self.num_minibatches} equal parts"
             )
         if self.norm_adv and self.minibatch_size < 2:
@@ -118,21 +118,21 @@ class Config(base.AlgorithmConfig):
 
 
 class Agent:
-    """An actor that gives each action's mean, a spread an action dimension, and a critic; two hidden layers each."""
+    """A Gaussian actor with a log standard deviation per action dimension, and a critic; two hidden layers each."""
 
     def __init__(self, observation_size: int, action_size: int, hidden: tuple[int, ...] = HIDDEN) -> None:
         self.network = PpoNetwork(observation_size, action_size, hidden, actor="actor_mean", has_log_std=True)
         self.parameters = self.network.flat
 
     def state_dict(self) -> dict[str, Array]:
-        """CleanRL's keys, torch's layout."""
+        """Return the weights under CleanRL's keys, in torch's layout."""
         return dict(self.network.named_arrays(self.network.parameters))
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self.network.assign(self.network.parameters, state)
 
     def module(self) -> torch.nn.Module:
-        """The same network in torch, with these weights."""
+        """Return the same network as a torch module with these weights."""
         import torch
 
         def layers(outputs: int) -> torch.nn.Sequential:
@@ -151,11 +151,11 @@ class Agent:
 
 
 def loss(module: Any, batch: Any, config: ppo_kernels.PpoSettings) -> tuple[torch.Tensor, PpoLosses]:
-    """The reference loss of one minibatch of tensors. The numpy kernel computes its gradient by hand."""
+    """Return the reference loss of a minibatch of tensors; the numpy kernel implements its gradient by hand."""
     import torch
 
     mean, std = module.actor_mean(batch.observations), module.actor_logstd.exp()
-    # Unchecked: to check would be to wait for the device.
+    # Without argument validation, which would wait for the device.
     normal = torch.distributions.Normal(mean, std, validate_args=False)
     entropy = normal.entropy().sum(1).mean()  # type: ignore[no-untyped-call]
     log_ratio = normal.log_prob(batch.actions).sum(1) - batch.log_probs  # type: ignore[no-untyped-call]
@@ -170,18 +170,18 @@ def loss(module: Any, batch: Any, config: ppo_kernels.PpoSettings) -> tuple[torc
     values = module.critic(batch.observations)[:, 0]
     squares = (values - batch.returns) ** 2
     if config.clip_vloss:
-        near = batch.values + (values - batch.values).clamp(-config.clip_coef, config.clip_coef)
-        squares = torch.max(squares, (near - batch.returns) ** 2)
+        clipped_values = batch.values + (values - batch.values).clamp(-config.clip_coef, config.clip_coef)
+        squares = torch.max(squares, (clipped_values - batch.returns) ** 2)
     value_loss = 0.5 * squares.mean()
 
     kl = ((ratio - 1) - log_ratio).mean()
     clipfrac = ((ratio - 1).abs() > config.clip_coef).float().mean()
-    figures: Any = [part.detach() for part in (value_loss, policy_loss, entropy, -log_ratio.mean(), kl, clipfrac)]
-    return policy_loss - config.ent_coef * entropy + config.vf_coef * value_loss, PpoLosses(*figures)
+    metrics: Any = [part.detach() for part in (value_loss, policy_loss, entropy, -log_ratio.mean(), kl, clipfrac)]
+    return policy_loss - config.ent_coef * entropy + config.vf_coef * value_loss, PpoLosses(*metrics)
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     space: Any = env.action_space
     if not base.is_continuous(space):
         raise base.unsupported_actions_error(NAME, "a continuous (Box) action space", env)
@@ -201,7 +201,7 @@ def _learner(config: Config, agent: Agent) -> PpoLearner:
     from cleanrl_worker.ppo_autograd import PpoAutogradLearner
     from cleanrl_worker.torch_backend import TorchContext
 
-    # One thread: more make small networks slower, and the result depend on their number.
+    # One thread: more make small networks slower, and results would depend on their number.
     compute = TorchContext.set_up(
         cuda=config.cuda, deterministic=config.torch_deterministic, cuda_graphs=config.cuda_graphs,
         compiles=config.compile, seed=config.seed,
@@ -210,9 +210,9 @@ def _learner(config: Config, agent: Agent) -> PpoLearner:
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    make = functools.partial(envs.make, config.env_id)
-    environments = VectorEnvs(make, config.num_envs, config.seed, run.frames)
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
+    make_env = functools.partial(envs.make, config.env_id)
+    environments = VectorEnvs(make_env, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:
@@ -223,9 +223,9 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
     action_space: Any = environments.action_space
     action_shape, action_size = action_space.shape, math.prod(action_space.shape)
     low, high = action_space.low.ravel(), action_space.high.ravel()
-    size, steps, count, total = environments.observation_size, config.num_steps, config.num_envs, config.batch_size
+    size, steps, num_envs, total = environments.observation_size, config.num_steps, config.num_envs, config.batch_size
     shape = {
-        "env_id": config.env_id, "observation_size": size, "actions": action_size, "num_envs": count,
+        "env_id": config.env_id, "observation_size": size, "actions": action_size, "num_envs": num_envs,
         "num_steps": steps,
     }  # fmt: skip
     rng = np.random.default_rng(config.seed)
@@ -233,22 +233,22 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
     log_std = agent.network.parameters.log_std
     assert log_std is not None
     normalise = ObservationNormaliser(size)
-    scale = RewardNormaliser(count, config.gamma)
+    scale = RewardNormaliser(num_envs, config.gamma)
 
-    seen = np.zeros((count, size))
-    observations = np.zeros((steps + 1, count, size), np.float32)
-    actions = np.zeros((steps, count, action_size), np.float32)
-    sent = np.zeros((steps, count, action_size), action_space.dtype)
-    dones = np.zeros((steps, count), np.bool_)
-    terminals = np.zeros((steps, count), np.bool_)
+    raw_observations = np.zeros((num_envs, size))
+    observations = np.zeros((steps + 1, num_envs, size), np.float32)
+    actions = np.zeros((steps, num_envs, action_size), np.float32)
+    clipped_actions = np.zeros((steps, num_envs, action_size), action_space.dtype)
+    dones = np.zeros((steps, num_envs), np.bool_)
+    terminals = np.zeros((steps, num_envs), np.bool_)
 
     if resume is None:
         iteration = global_step = 0
         agent.network.initialise(rng)
         learner = _learner(config, agent)
         environments.start()
-        environments.observe(seen)
-        normalise(seen, observations[-1])
+        environments.observe(raw_observations)
+        normalise(raw_observations, observations[-1])
     else:
         base.check_resumable(NAME, shape, resume)
         iteration, global_step = resume.facts["iteration"], resume.facts["global_step"]
@@ -261,9 +261,9 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         normalise.restore(resume.arrays, resume.facts["observation_count"])
         scale.restore(resume.facts["rewards"])
         is_exact = base.restore_environments(run, environments, resume)
-        environments.observe(seen)
-        observations[-1] = resume.arrays["inputs"] if is_exact else normalise.normalise_frozen(seen)
-    actor = learner.actor(count)
+        environments.observe(raw_observations)
+        observations[-1] = resume.arrays["inputs"] if is_exact else normalise.normalise_frozen(raw_observations)
+    actor = learner.actor(num_envs)
     learning_rate = config.learning_rate
 
     def save() -> None:
@@ -305,59 +305,64 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         if config.anneal_lr:
             learning_rate = config.learning_rate * (1 - (iteration - 1) / config.num_iterations)
 
-        # Play. Only the means are computed at each step; values and log-probabilities follow in one batch.
+        # Collect a rollout. Only means are computed at each step; values and log-probabilities follow in one batch.
         actor.refresh()
         observations[0] = observations[-1]
         dones[...] = terminals[...] = False
-        cut: list[tuple[int, int, Array]] = []
+        truncated: list[tuple[int, int, Array]] = []
         noise: Any = rng.standard_normal(actions.shape, np.float32)
-        moves = noise * np.exp(log_std.T)
+        scaled_noise = noise * np.exp(log_std.T)
         for t in range(steps):
             actor(observations[t], actions[t])
-            np.add(actions[t], moves[t], out=actions[t])
-            np.maximum(actions[t], low, out=sent[t])
-            np.minimum(sent[t], high, out=sent[t])
-            global_step += count
-            endings = environments.step(sent[t].reshape(count, *action_shape), seen)
-            for ending in endings:
-                dones[t, ending.env] = True
-                terminals[t, ending.env] = ending.is_terminal
-                last = np.empty((1, size), np.float32)
-                normalise(ending.observation[None], last)
-                if not ending.is_terminal:
-                    cut.append((t, ending.env, last[0]))
+            np.add(actions[t], scaled_noise[t], out=actions[t])
+            np.maximum(actions[t], low, out=clipped_actions[t])
+            np.minimum(clipped_actions[t], high, out=clipped_actions[t])
+            global_step += num_envs
+            episode_ends = environments.step(clipped_actions[t].reshape(num_envs, *action_shape), raw_observations)
+            for episode_end in episode_ends:
+                dones[t, episode_end.env] = True
+                terminals[t, episode_end.env] = episode_end.is_terminal
+                final_observation = np.empty((1, size), np.float32)
+                normalise(episode_end.observation[None], final_observation)
+                if not episode_end.is_terminal:
+                    truncated.append((t, episode_end.env, final_observation[0]))
                 run.episode(
-                    env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                    env=episode_end.env,
+                    step=global_step,
+                    episodic_return=episode_end.episodic_return,
+                    length=episode_end.length,
                 )
-            normalise(seen, observations[t + 1])
+            normalise(raw_observations, observations[t + 1])
             run.update(global_step)
-        rewards = environments.finish_rollout(sent.reshape(steps, count, *action_shape))
+        rewards = environments.finish_rollout(clipped_actions.reshape(steps, num_envs, *action_shape))
         base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
         rewards = scale(rewards, terminals)
 
-        # Judge. Behind an episode that was cut short there would have been more: the value of its last observation
-        # stands for that, or the agent would learn that reaching the time limit is as bad as failing.
-        values = agent.network.critic_values(observations.reshape(-1, size)).reshape(steps + 1, count)
-        if cut:
-            ends = agent.network.critic_values(np.array([observation for _, _, observation in cut], np.float32))
-            for (t, env, _), value in zip(cut, ends.tolist(), strict=True):
+        # Estimate advantages. A truncated episode is bootstrapped with the value of its final observation; otherwise
+        # the agent would learn that reaching the time limit is as bad as failing.
+        values = agent.network.critic_values(observations.reshape(-1, size)).reshape(steps + 1, num_envs)
+        if truncated:
+            final_values = agent.network.critic_values(
+                np.array([observation for _, _, observation in truncated], np.float32)
+            )
+            for (t, env, _), value in zip(truncated, final_values.tolist(), strict=True):
                 rewards[t, env] += config.gamma * value
-        found = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
-        returns = (found + values[:-1]).reshape(total)
+        advantages = ppo_kernels.gae_advantages(rewards, values, dones, config.gamma, config.gae_lambda)
+        returns = (advantages + values[:-1]).reshape(total)
         batch = RolloutBatch(
             observations=observations[:-1].reshape(total, size),
             actions=actions.reshape(total, action_size),
             log_probs=ppo_kernels.gaussian_log_probs(noise.reshape(total, action_size), log_std),
-            advantages=found.reshape(total),
+            advantages=advantages.reshape(total),
             returns=returns,
             values=values[:-1].reshape(total),
         )
 
-        # Learn. A mean that is moved one way sees the same as actions that are moved the other way.
+        # Update. Adding noise to the means is equivalent to subtracting it from the actions.
         learner.begin_update(learning_rate)
         for _ in range(config.update_epochs):
-            moved = rng.uniform(-config.rpo_alpha, config.rpo_alpha, batch.actions.shape)
-            perturbed = dataclasses.replace(batch, actions=(batch.actions - moved).astype(np.float32))
+            mean_noise = rng.uniform(-config.rpo_alpha, config.rpo_alpha, batch.actions.shape)
+            perturbed = dataclasses.replace(batch, actions=(batch.actions - mean_noise).astype(np.float32))
             learner.run_epoch(perturbed, rng.permutation(total))
             if config.target_kl is not None and learner.losses().approx_kl > config.target_kl:
                 break
@@ -366,11 +371,11 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         # Report.
         losses = {f"losses/{name}": value for name, value in learner.losses()._asdict().items()}
         base.abort_if_not_finite(NAME, run, global_step, losses)
-        spread = float(returns.var())
-        if spread > 0:
-            losses["losses/explained_variance"] = 1 - float((returns - batch.values).var()) / spread
-        rate = int((global_step - started_step) / (time.time() - started_at))
-        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": rate})
+        variance = float(returns.var())
+        if variance > 0:
+            losses["losses/explained_variance"] = 1 - float((returns - batch.values).var()) / variance
+        sps = int((global_step - started_step) / (time.time() - started_at))
+        run.scalars(global_step, {"charts/learning_rate": learning_rate, **losses, "charts/SPS": sps})
         if run.checkpoint_due(global_step):
             save()
             saved_step = global_step
@@ -379,7 +384,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
 
 class GaussianPolicy:
-    """Acts by a checkpoint's weights and its normaliser as it then was; needs numpy only."""
+    """Acts with a checkpoint's weights and observation normalizer; needs only numpy."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         base.check_checkpoint_algorithm(NAME, checkpoint)
@@ -393,7 +398,7 @@ class GaussianPolicy:
         self._low, self._high = arrays["action.low"], arrays["action.high"]
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """Means where `deterministic`, else draws; cut to the action space either way."""
+        """Return mean actions if `deterministic`, else samples; clipped to the action space in both cases."""
         actions = self._actor(self._normalise.normalise_frozen(self._inputs(observations)))
         log_std = self._agent.network.parameters.log_std
         if not deterministic and log_std is not None:
@@ -403,11 +408,11 @@ class GaussianPolicy:
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     return GaussianPolicy(checkpoint)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> dict[str, Array]:
-    """What CleanRL's own script would have saved as its model, in the same order: a checkpoint sorts its names."""
+    """Return the model that CleanRL's script would save, in its order: a checkpoint sorts the names."""
     shape = checkpoint.facts["shape"]
     return {name: checkpoint.weights[name] for name in Agent(shape["observation_size"], shape["actions"]).state_dict()}

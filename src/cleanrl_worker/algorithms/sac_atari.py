@@ -1,10 +1,9 @@
 """Soft actor-critic for Atari games.
 
-The agent learns what actions are worth from everything it has lived through, and a policy that seeks worth while
-staying as varied as it can; how much variety counts is tuned by itself. Actor and critics look at the newest four
-pictures each through its own convolutions, so that an update takes several times that of dqn_atari. It explores by its
-policy's variety and not by random actions. On most games rainbow_atari and ppo_atari get further; this one is for those
-who want an actor that learns off-policy.
+The agent learns Q-values from a replay buffer, and a stochastic policy that maximizes the return plus the entropy of
+its actions; the weight of the entropy is tuned automatically. Actor and critics have separate convolutions over the
+latest four frames, so an update takes several times as long as in dqn_atari. It explores by sampling from its policy.
+On most games rainbow_atari and ppo_atari reach higher returns; use this one if you need an off-policy actor.
 
 Papers: Christodoulou, "Soft Actor-Critic for Discrete Action Settings", arXiv:1910.07207 (2019).
 Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", arXiv:1812.05905 (2018).
@@ -48,9 +47,9 @@ Array = npt.NDArray[Any]
 NAME = "sac_atari"
 SIZES = ConvNetworkSizes()
 HEADS = {"actor": "fc_logits", "qf1": "fc_q", "qf2": "fc_q"}
-"""The networks, and what CleanRL calls the last layer of each."""
+"""The networks and CleanRL's name of the last layer of each."""
 REPORT_EVERY = 100
-"""Environment steps between two reports of the losses."""
+"""Environment steps between reports of the losses."""
 
 
 class Config(base.AlgorithmConfig):
@@ -59,50 +58,50 @@ class Config(base.AlgorithmConfig):
     env_id: EnvId = Field(default="BeamRiderNoFrameskip-v4", json_schema_extra=base.RUN)
     """The game to train in, by its Gymnasium id."""
     total_timesteps: int = Field(default=5_000_000, gt=0, json_schema_extra=base.RUN)
-    """How many steps to train for; a step is four frames."""
+    """Steps to train for; a step is four frames."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     backend: Literal["auto", "torch"] = Field(default="auto", json_schema_extra=base.COMPUTE)
-    """What computes: torch."""
+    """The library that computes: torch."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether torch compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether torch compiles its updates; needs a C++ compiler and takes a minute at the start."""
     checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
-    """How large a replay buffer is still saved in checkpoints, in megabytes; without it a resume is not exact."""
+    """The maximum size of a replay buffer that is saved in checkpoints, in MB; without it resuming is not exact."""
     buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=base.ROLLOUT)
-    """How many of the newest transitions are kept to learn from; a million take 7 GB of memory."""
+    """The capacity of the replay buffer in transitions; a million take 7 GB of memory."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.LEARNING)
-    """The discount factor: how much a reward counts that comes one step later."""
+    """The discount factor of future rewards."""
     tau: float = Field(default=1.0, gt=0, le=1, json_schema_extra=base.LEARNING)
-    """How far the target networks move towards the critics each time; 1 copies them."""
+    """The fraction by which each target update moves the target networks towards the critics; 1 copies them."""
     batch_size: int = Field(default=64, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """How many transitions each update learns from."""
+    """Transitions per update."""
     learning_starts: int = Field(default=20_000, ge=0, json_schema_extra=base.LEARNING)
     """Environment steps with random actions before the first update."""
     policy_lr: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The actor's step size; 1e-4 to 5e-4 are usual."""
+    """The learning rate of the actor; 1e-4 to 5e-4 are usual."""
     q_lr: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The critics' step size, and that of the variety's weight; 1e-4 to 5e-4 are usual."""
+    """The learning rate of the critics and of the entropy coefficient; 1e-4 to 5e-4 are usual."""
     update_frequency: int = Field(default=4, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """How many steps are played between two updates."""
+    """Steps between updates."""
     target_network_frequency: int = Field(default=8_000, ge=1, json_schema_extra=base.LEARNING)
-    """Environment steps between two moves of the target networks."""
+    """Environment steps between updates of the target networks."""
     alpha: float = Field(default=0.2, ge=0, le=100, json_schema_extra=base.LEARNING)
-    """The weight of variety beside reward, where it is not tuned."""
+    """The entropy coefficient, if it is not tuned."""
     autotune: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether that weight is tuned so that the policy keeps its target entropy."""
+    """Whether the entropy coefficient is tuned to reach the target entropy."""
     target_entropy_scale: float = Field(default=0.89, ge=0, le=1, json_schema_extra=base.LEARNING)
-    """The target entropy, as a share of that of a uniform policy; lower lets the policy decide more firmly."""
+    """The target entropy as a fraction of a uniform policy's entropy; lower makes the policy more deterministic."""
 
     @property
     def buffer_capacity(self) -> int:
-        """A run shorter than the buffer needs no more of it."""
+        """The capacity that is allocated: no more than the run's number of steps."""
         return min(self.buffer_size, self.total_timesteps)
 
 
 class Agent:
-    """An actor and two critics, each with three convolutions, a wide layer and a number for each action."""
+    """An actor and two critics, each with three convolutions, a fully connected layer and one output per action."""
 
     def __init__(self, action_count: int, sizes: ConvNetworkSizes = SIZES) -> None:
         self.action_count = action_count
@@ -112,7 +111,7 @@ class Agent:
         self.parameters: dict[str, Array] = {}
 
     def initialise(self, rng: np.random.Generator) -> None:
-        """Normal weights, as large as rectified units want them; no biases."""
+        """Initialize with He-normal weights and zero biases."""
         for name, shape in self.shapes.items():
             self.parameters[name] = np.zeros(shape, np.float32)
             if name.endswith(".weight"):
@@ -123,7 +122,7 @@ class Agent:
         return {name: part for name, part in parameters.items() if name.startswith("qf")}
 
     def state_dict(self) -> dict[str, Array]:
-        """CleanRL's keys behind the names of its networks, torch's layout."""
+        """Return the weights under CleanRL's keys with its network names as prefixes, in torch's layout."""
         return {_cleanrl_key(name): part for name, part in self.parameters.items()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -131,7 +130,7 @@ class Agent:
 
 
 def _cleanrl_key(name: str) -> str:
-    """What CleanRL calls a parameter."""
+    """Return CleanRL's name of a parameter."""
     network, _, rest = name.partition(".")
     rest = rest.replace(HIDDEN_LAYER, "fc1").replace("network.", "conv.").replace("head.", f"{HEADS.get(network)}.")
     return f"{network}.{rest}" if rest else network
@@ -140,7 +139,7 @@ def _cleanrl_key(name: str) -> str:
 def _learner(
     config: Config, agent: Agent, targets: Mapping[str, Array], replay: FrameReplay
 ) -> tuple[DiscreteSacLearner, ImageInferenceStep]:
-    """What learns, and what gives the logits of actions."""
+    """Return the learner, and the function from images to action logits."""
     from cleanrl_worker.torch_backend import TorchContext
     from cleanrl_worker.torch_discrete_sac import DiscreteSacLearner
     from cleanrl_worker.torch_replay import ReplayFeed, make_inference_step
@@ -154,11 +153,11 @@ def _learner(
     return learner, make_inference_step(replay, agent.action_count, learner.actor, compute)
 
 
-# --- the run
+# --- training
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
     size_bytes = FrameReplay.size_bytes(config.buffer_capacity, (FRAME_SIZE_PX, FRAME_SIZE_PX))
     check_memory(NAME, config.buffer_capacity, size_bytes)
@@ -172,7 +171,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
     games = AtariEnvs(config.env_id, 1, config.seed, run.frames)
     try:
         _train(config, run, resume, games)
@@ -189,7 +188,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
     replay = FrameReplay(config.buffer_capacity, 1, (FRAME_SIZE_PX, FRAME_SIZE_PX), FRAME_STACK, config.seed)
     replay.enable_block_files(run, config.checkpoint_replay_mb)
     observations = np.zeros((1, *games.shape), np.uint8)
-    newest_pictures = observations[:, -1]
+    latest_frames = observations[:, -1]
     actions = np.zeros((frequency, 1), np.int64)
     rewards = np.zeros((frequency, 1))
     learning_starts = config.learning_starts
@@ -197,10 +196,10 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
     if resume is None:
         global_step = 0
         agent.initialise(rng)
-        learner, logits_of = _learner(config, agent, agent.critics(agent.parameters), replay)
+        learner, compute_logits = _learner(config, agent, agent.critics(agent.parameters), replay)
         games.start()
         games.observe(observations)
-        replay.start(newest_pictures)
+        replay.start(latest_frames)
     else:
         base.check_resumable(NAME, shape, resume)
         global_step = resume.facts["global_step"]
@@ -208,16 +207,16 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
             return
         agent.load_state_dict(resume.weights)
         targets = base.select_by_prefix("target.", resume.arrays)
-        learner, logits_of = _learner(config, agent, targets, replay)
+        learner, compute_logits = _learner(config, agent, targets, replay)
         learner.restore(resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]
         is_exact = base.restore_environments(run, games, resume)
         games.observe(observations)
         if not restore_replay(run, replay, resume):
-            replay.start(newest_pictures)
+            replay.start(latest_frames)
             learning_starts += global_step
         elif not is_exact:
-            replay.mark_truncated(newest_pictures)
+            replay.mark_truncated(latest_frames)
 
     def save() -> None:
         base.check_async_losses(NAME, run, global_step, frequency, learner)
@@ -248,40 +247,45 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
     started_at, started_step = time.time(), global_step
     saved_step = -1 if resume is None else global_step
     while global_step < config.total_timesteps and not run.stop_requested:
-        # Play until the next update. The largest of logits plus Gumbel noise is a draw from their softmax distribution.
-        began = global_step
-        turns = min(frequency - began % frequency, config.total_timesteps - began)
-        noise = -np.log(base.sample_exponentials(rng, (turns, action_count)))
-        for t in range(turns):
+        # Act until the next update. The argmax of logits plus Gumbel noise is a sample of their softmax distribution.
+        start_step = global_step
+        step_count = min(frequency - start_step % frequency, config.total_timesteps - start_step)
+        noise = -np.log(base.sample_exponentials(rng, (step_count, action_count)))
+        for t in range(step_count):
             is_random = global_step < config.learning_starts
-            actions[t] = (noise[t] if is_random else logits_of(observations)[0] + noise[t]).argmax()
+            actions[t] = (noise[t] if is_random else compute_logits(observations)[0] + noise[t]).argmax()
             global_step += 1
-            endings = games.advance(actions[t], observations, rewards[t])
-            replay.add(actions[t], rewards[t], endings, newest_pictures)
-            for ending in endings:
-                if ending.is_full_episode:
+            episode_ends = games.advance(actions[t], observations, rewards[t])
+            replay.add(actions[t], rewards[t], episode_ends, latest_frames)
+            for episode_end in episode_ends:
+                if episode_end.is_full_episode:
                     run.episode(
-                        env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length
+                        env=episode_end.env,
+                        step=global_step,
+                        episodic_return=episode_end.episodic_return,
+                        length=episode_end.length,
                     )
             run.update(global_step)
-        base.abort_if_rewards_not_finite(NAME, run, rewards[:turns], began)
+        base.abort_if_rewards_not_finite(NAME, run, rewards[:step_count], start_step)
 
-        # Learn. Where the targets had to move between two updates, the moves come first, as one.
+        # Update. If target updates were due between two updates, they are done first, combined into one.
         if global_step > learning_starts:
-            every = config.target_network_frequency
-            is_move_due = global_step % every == 0
-            earlier = global_step // every - max(began, learning_starts) // every - is_move_due
-            if earlier > 0:
-                learner.update_target(1 - (1 - config.tau) ** earlier)
+            target_interval = config.target_network_frequency
+            is_target_due = global_step % target_interval == 0
+            missed_updates = (
+                global_step // target_interval - max(start_step, learning_starts) // target_interval - is_target_due
+            )
+            if missed_updates > 0:
+                learner.update_target(1 - (1 - config.tau) ** missed_updates)
             if global_step % frequency == 0:
                 learner.update(replay)
                 # Report.
-                if global_step // REPORT_EVERY > began // REPORT_EVERY:
+                if global_step // REPORT_EVERY > start_step // REPORT_EVERY:
                     base.check_async_losses(NAME, run, global_step, frequency, learner)
                     losses = {f"losses/{name}": value for name, value in learner.losses().items()}
-                    rate = int((global_step - started_step) / (time.time() - started_at))
-                    run.scalars(global_step, {**losses, "charts/SPS": rate})
-            if is_move_due:
+                    sps = int((global_step - started_step) / (time.time() - started_at))
+                    run.scalars(global_step, {**losses, "charts/SPS": sps})
+            if is_target_due:
                 learner.update_target(config.tau)
         if run.checkpoint_due(global_step):
             save()
@@ -291,7 +295,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
 
 
 class ImagePolicy:
-    """Acts on pictures [rows, 4, 84, 84] by a checkpoint's weights; needs torch."""
+    """Acts on images [rows, 4, 84, 84] with a checkpoint's weights; needs torch."""
 
     def __init__(self, agent: Agent, first_action: int) -> None:
         import torch
@@ -304,7 +308,7 @@ class ImagePolicy:
         self._first_action = first_action
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """The likeliest actions where `deterministic`, else draws."""
+        """Return the most likely actions if `deterministic`, else samples."""
         import torch
 
         from cleanrl_worker.torch_conv import channels_last
@@ -331,11 +335,11 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     return ImagePolicy(_load_agent(checkpoint), checkpoint.facts["first_action"])
 
 
 def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:
-    """Actor and critics, as CleanRL's TD3 script saves them; its SAC scripts save no model."""
+    """Return actor and critics as CleanRL's TD3 script saves them; its SAC scripts save no model."""
     state = _load_agent(checkpoint).state_dict()
     return tuple(base.select_by_prefix(f"{name}.", state) for name in HEADS)

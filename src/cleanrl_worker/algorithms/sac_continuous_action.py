@@ -1,10 +1,9 @@
 """Soft actor-critic for continuous actions.
 
-The agent learns what actions are worth from everything it has lived through, and a policy that seeks worth while
-staying as varied as it can; how much variety counts is tuned by itself. It learns far more from each environment step
-than PPO, at many times the computation for each: the first thing to try where steps are scarce or slow, as on robots
-and in simulated physics. Where steps are cheap, ppo_continuous_action is faster by the clock. TD3 is its deterministic
-sibling, with noise in place of variety.
+The agent learns Q-values from a replay buffer, and a stochastic policy that maximizes the return plus the entropy of
+its actions; the weight of the entropy is tuned automatically. It needs far fewer environment steps than PPO, at many
+times the computation per step: a good first choice if steps are expensive, as with robots and simulated physics. If
+steps are cheap, ppo_continuous_action is faster in wall-clock time. TD3 is a deterministic alternative.
 
 Paper: Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", arXiv:1812.05905 (2018).
 """
@@ -39,7 +38,7 @@ NAME = "sac_continuous_action"
 HIDDEN = (256, 256)
 HEADS = ("fc_mean", "fc_logstd")
 REPORT_EVERY = 100
-"""Updates between two reports."""
+"""Updates between reports."""
 
 
 class Config(base.AlgorithmConfig):
@@ -48,43 +47,43 @@ class Config(base.AlgorithmConfig):
     env_id: EnvId = Field(default="Hopper-v5", json_schema_extra=base.RUN)
     """The environment to train in, by its Gymnasium id."""
     total_timesteps: int = Field(default=1_000_000, gt=0, json_schema_extra=base.RUN)
-    """How many environment steps to train for, over all environments together."""
+    """Environment steps to train for, summed over all environments."""
     exp_name: SafeName = Field(default=NAME, json_schema_extra=base.RUN)
-    """The name of the experiment, part of the run's name."""
+    """The name of the experiment; part of the run's name."""
     checkpoint_replay_mb: float = Field(default=1024, ge=0, json_schema_extra=base.RUN)
-    """How large a replay buffer is still saved in checkpoints, in megabytes; without it a resume is not exact."""
+    """The maximum size of a replay buffer that is saved in checkpoints, in MB; without it resuming is not exact."""
     cuda_graphs: bool = Field(default=True, json_schema_extra=base.COMPUTE)
-    """Whether a GPU runs each update as one captured graph; many times faster, and the same numbers."""
+    """Whether a GPU runs each update as one CUDA graph; many times faster, with the same results."""
     compile: bool = Field(default=False, json_schema_extra=base.COMPUTE)
-    """Whether the torch backend compiles its updates first; needs a compiler and a minute at the start."""
+    """Whether the torch backend compiles its updates; needs a C++ compiler and takes a minute at the start."""
     num_envs: int = Field(default=1, ge=1, le=4096, json_schema_extra=base.ROLLOUT)
-    """How many environments are played at once; one update follows each step of them all."""
+    """The number of parallel environments; one update follows each step of all of them."""
     buffer_size: int = Field(default=1_000_000, ge=1, json_schema_extra=base.ROLLOUT)
-    """How many of the newest transitions are kept to learn from; 100,000 to 1,000,000 are usual."""
+    """The capacity of the replay buffer in transitions; 100,000 to 1,000,000 are usual."""
     gamma: float = Field(default=0.99, ge=0, le=1, json_schema_extra=base.LEARNING)
-    """The discount factor: how much a reward counts that comes one step later."""
+    """The discount factor of future rewards."""
     tau: float = Field(default=0.005, gt=0, le=1, json_schema_extra=base.LEARNING)
-    """How far the target networks move towards the learned ones each time; 0.001 to 0.02 are usual."""
+    """The fraction by which each target update moves the target networks; 0.001 to 0.02 are usual."""
     batch_size: int = Field(default=256, ge=1, le=1_000_000, json_schema_extra=base.LEARNING)
-    """How many transitions each update learns from; 64 to 512 are usual."""
+    """Transitions per update; 64 to 512 are usual."""
     learning_starts: int = Field(default=5_000, ge=0, json_schema_extra=base.LEARNING)
     """Environment steps with random actions before the first update; 1,000 to 25,000 are usual."""
     policy_lr: float = Field(default=3e-4, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The actor's step size; 1e-4 to 1e-3 are usual."""
+    """The learning rate of the actor; 1e-4 to 1e-3 are usual."""
     q_lr: float = Field(default=1e-3, gt=0, lt=1, json_schema_extra=base.LEARNING)
-    """The critics' step size, and that of the variety's weight; 3e-4 to 1e-3 are usual."""
+    """The learning rate of the critics and of the entropy coefficient; 3e-4 to 1e-3 are usual."""
     policy_frequency: int = Field(default=2, ge=1, le=1000, json_schema_extra=base.LEARNING)
-    """After how many updates of the critics the actor makes up for as many of its own."""
+    """Updates of the critics between updates of the actor, which then does as many steps at once."""
     target_network_frequency: int = Field(default=1, ge=1, json_schema_extra=base.LEARNING)
-    """Updates between two moves of the target networks."""
+    """Updates of the critics between updates of the target networks."""
     alpha: float = Field(default=0.2, gt=0, le=100, json_schema_extra=base.LEARNING)
-    """The weight of variety beside reward, where it is not tuned."""
+    """The entropy coefficient, if it is not tuned."""
     autotune: bool = Field(default=True, json_schema_extra=base.LEARNING)
-    """Whether that weight is tuned so that the policy stays as varied as one unit for each action dimension."""
+    """Whether the entropy coefficient is tuned to reach an entropy of -1 per action dimension."""
 
 
 class Agent:
-    """An actor that gives mean and spread of each action before squashing, two critics, and their slow followers."""
+    """A squashed Gaussian actor, two critics, and target networks of the critics."""
 
     def __init__(self, observation_size: int, low: Array, high: Array) -> None:
         self.networks = ActorCriticNetworks(
@@ -95,7 +94,7 @@ class Agent:
         self.log_alpha = np.zeros(1, np.float32)
 
     def state_dict(self) -> dict[str, Array]:
-        """CleanRL's keys behind the names of its networks, torch's layout."""
+        """Return the weights under CleanRL's keys with its network names as prefixes, in torch's layout."""
         bounds = {"actor.action_scale": self.scale, "actor.action_bias": self.bias}
         return {**bounds, **self.networks.state_dict(), "log_alpha": self.log_alpha}
 
@@ -104,14 +103,14 @@ class Agent:
         self.log_alpha[...] = state["log_alpha"]
 
     def squashed_actions(self, outputs: Array, noise: Array | float) -> Array:
-        """Actions [rows, actions] from the actor's outputs: the mean and so much of the spread, squashed."""
+        """Return actions [rows, actions] for the actor's outputs: tanh(mean + noise * std), scaled to the bounds."""
         mean, log_std = np.split(outputs, 2, 1)
         log_std = LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (np.tanh(log_std) + 1)
         return np.asarray(np.tanh(mean + np.exp(log_std) * noise) * self.scale.ravel() + self.bias.ravel())
 
 
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Refuses an environment that does not fit; otherwise says what the run will be made of."""
+    """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     space: Any = env.action_space
     if not base.is_continuous(space):
         raise base.unsupported_actions_error(NAME, "a continuous (Box) action space", env)
@@ -119,9 +118,9 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
         raise base.unsupported_actions_error(NAME, "a continuous (Box) action space with bounds", env)
     base.check_observations(NAME, env)
     inputs = base.ObservationEncoder.describe(env.observation_space)
-    kept = min(config.buffer_size, config.total_timesteps)
-    size_bytes = Replay.size_bytes(kept, *_replay_layout(env.observation_space, space))
-    check_memory(NAME, kept, size_bytes)
+    capacity = min(config.buffer_size, config.total_timesteps)
+    size_bytes = Replay.size_bytes(capacity, *_replay_layout(env.observation_space, space))
+    check_memory(NAME, capacity, size_bytes)
     return {
         "observations": list(env.observation_space.shape or (inputs["size"],)),
         "actions": list(space.shape),
@@ -132,7 +131,7 @@ def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 
 def _replay_layout(observations: gymnasium.Space[Any], actions: Any) -> tuple[tuple[int, Any], tuple[int, Any]]:
-    """Size and type of an observation and of an action in the replay buffer."""
+    """Return size and type of an observation and of an action in the replay buffer."""
     seen = base.ObservationEncoder.describe(observations)["size"], base.replay_dtype(observations)
     return seen, (math.prod(actions.shape), np.float32)
 
@@ -140,12 +139,12 @@ def _replay_layout(observations: gymnasium.Space[Any], actions: Any) -> tuple[tu
 def _learner(
     config: Config, agent: Agent, replay: Replay, rng: np.random.Generator, backend: str
 ) -> ActorCriticLearner:
-    rates = (config.policy_lr, config.q_lr)
-    tuned = agent.log_alpha if config.autotune else None
+    learning_rates = (config.policy_lr, config.q_lr)
+    log_alpha = agent.log_alpha if config.autotune else None
     if backend == "numpy":
         return SacKernel(
-            agent.networks, replay, config, rates, agent.scale, agent.bias, rng,
-            policy_steps=config.policy_frequency, alpha=config.alpha, log_alpha=tuned,
+            agent.networks, replay, config, learning_rates, agent.scale, agent.bias, rng,
+            policy_steps=config.policy_frequency, alpha=config.alpha, log_alpha=log_alpha,
         )  # fmt: skip
     from cleanrl_worker.torch_backend import TorchContext
     from cleanrl_worker.torch_control import ContinuousSacLearner
@@ -155,15 +154,15 @@ def _learner(
         cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
     )  # fmt: skip
     return ContinuousSacLearner(
-        agent.networks, replay, config, rates, agent.scale, agent.bias, compute,
-        policy_steps=config.policy_frequency, alpha=config.alpha, log_alpha=tuned,
+        agent.networks, replay, config, learning_rates, agent.scale, agent.bias, compute,
+        policy_steps=config.policy_frequency, alpha=config.alpha, log_alpha=log_alpha,
     )  # fmt: skip
 
 
 def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
-    """Trains until `total_timesteps` or until the run is asked to stop; a checkpoint stands at the end of both."""
-    make = functools.partial(envs.make, config.env_id)
-    environments = VectorEnvs(make, config.num_envs, config.seed, run.frames)
+    """Train until `total_timesteps` or until the run is asked to stop; both end with a checkpoint."""
+    make_env = functools.partial(envs.make, config.env_id)
+    environments = VectorEnvs(make_env, config.num_envs, config.seed, run.frames)
     try:
         _train(config, run, resume, environments)
     finally:
@@ -173,15 +172,15 @@ def train(config: Config, run: Run, resume: Checkpoint | None = None) -> None:
 def _train(config: Config, run: Run, resume: Checkpoint | None, environments: VectorEnvs) -> None:
     action_space: Any = environments.action_space
     low, high = action_space.low.ravel(), action_space.high.ravel()
-    size, count = environments.observation_size, config.num_envs
-    shape = {"env_id": config.env_id, "observation_size": size, "actions": low.size, "num_envs": count}
+    size, num_envs = environments.observation_size, config.num_envs
+    shape = {"env_id": config.env_id, "observation_size": size, "actions": low.size, "num_envs": num_envs}
     rng = np.random.default_rng(config.seed)
     agent = Agent(size, action_space.low, action_space.high)
-    kept = min(config.buffer_size, config.total_timesteps)
-    replay = Replay(kept, count, *_replay_layout(environments.observation_space, action_space), seed=config.seed)
+    capacity = min(config.buffer_size, config.total_timesteps)
+    replay = Replay(capacity, num_envs, *_replay_layout(environments.observation_space, action_space), seed=config.seed)
     replay.enable_block_files(run, config.checkpoint_replay_mb)
-    observations = np.zeros((count, size), base.replay_dtype(environments.observation_space))
-    rewards = np.zeros(count)
+    observations = np.zeros((num_envs, size), base.replay_dtype(environments.observation_space))
+    rewards = np.zeros(num_envs)
     learning_starts = config.learning_starts
 
     if resume is None:
@@ -195,7 +194,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
     else:
         base.check_resumable(NAME, shape, resume)
         global_step = resume.facts["global_step"]
-        if global_step + count > config.total_timesteps:
+        if global_step + num_envs > config.total_timesteps:
             return
         backend = devices.choose_backend(config.backend, config.cuda, resume.facts["backend"])
         agent.load_state_dict(resume.weights)
@@ -211,7 +210,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
             replay.mark_truncated(observations)
 
     def save() -> None:
-        base.check_async_losses(NAME, run, global_step, count, learner)
+        base.check_async_losses(NAME, run, global_step, num_envs, learner)
         learner.sync_networks()
         arrays, environment_facts = environments.checkpoint_state()
         replay_arrays, replay_facts = replay.checkpoint_state(config.checkpoint_replay_mb)
@@ -244,34 +243,41 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         )
 
     def losses(is_finite: bool = True) -> dict[str, float]:
-        """What is reported; ends the training where it is infinite."""
-        base.check_async_losses(NAME, run, global_step, count, learner)
-        figures = {f"losses/{name}": value for name, value in learner.losses().items()}
-        base.abort_if_not_finite(NAME, run, global_step, figures, is_finite)
-        return figures
+        """Return the metrics to report; end the training if one is not finite."""
+        base.check_async_losses(NAME, run, global_step, num_envs, learner)
+        metrics = {f"losses/{name}": value for name, value in learner.losses().items()}
+        base.abort_if_not_finite(NAME, run, global_step, metrics, is_finite)
+        return metrics
 
     started_at, started_step = time.time(), global_step
     saved_step = -1 if resume is None else global_step
-    while global_step + count <= config.total_timesteps and not run.stop_requested:
-        # Play.
+    while global_step + num_envs <= config.total_timesteps and not run.stop_requested:
+        # Act.
         if global_step < config.learning_starts:
-            actions = rng.uniform(low, high, (count, low.size))
+            actions = rng.uniform(low, high, (num_envs, low.size))
         else:
             actions = agent.squashed_actions(
-                learner.act(observations), rng.standard_normal((count, low.size), np.float32)
+                learner.act(observations), rng.standard_normal((num_envs, low.size), np.float32)
             )
-            base.abort_if_actions_not_finite(NAME, run, actions, global_step, count, learner)
-        sent = np.clip(actions, low, high).astype(action_space.dtype)
-        endings = environments.advance(sent.reshape(count, *action_space.shape), observations, rewards)
-        global_step += count
-        for ending in endings:
-            run.episode(env=ending.env, step=global_step, episodic_return=ending.episodic_return, length=ending.length)
-        base.abort_if_rewards_not_finite(NAME, run, rewards[None], global_step - count)
-        replay.add(sent, rewards, endings, observations)
+            base.abort_if_actions_not_finite(NAME, run, actions, global_step, num_envs, learner)
+        clipped_actions = np.clip(actions, low, high).astype(action_space.dtype)
+        episode_ends = environments.advance(
+            clipped_actions.reshape(num_envs, *action_space.shape), observations, rewards
+        )
+        global_step += num_envs
+        for episode_end in episode_ends:
+            run.episode(
+                env=episode_end.env,
+                step=global_step,
+                episodic_return=episode_end.episodic_return,
+                length=episode_end.length,
+            )
+        base.abort_if_rewards_not_finite(NAME, run, rewards[None], global_step - num_envs)
+        replay.add(clipped_actions, rewards, episode_ends, observations)
         run.update(global_step)
 
-        # Learn.
-        updates = global_step // count
+        # Update.
+        updates = global_step // num_envs
         is_learning = global_step > learning_starts
         if is_learning:
             is_finite = learner.update(
@@ -282,8 +288,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
             # Report.
             if updates % REPORT_EVERY == 0:
-                rate = int((global_step - started_step) / (time.time() - started_at))
-                run.scalars(global_step, {**losses(), "charts/SPS": rate})
+                sps = int((global_step - started_step) / (time.time() - started_at))
+                run.scalars(global_step, {**losses(), "charts/SPS": sps})
         if run.checkpoint_due(global_step):
             if is_learning:
                 losses()
@@ -294,7 +300,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
 
 class SquashedGaussianPolicy:
-    """Acts by a checkpoint's weights; needs numpy only."""
+    """Acts with a checkpoint's weights; needs only numpy."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._agent = _load_agent(checkpoint)
@@ -302,7 +308,7 @@ class SquashedGaussianPolicy:
         self._low, self._high = checkpoint.arrays["action.low"], checkpoint.arrays["action.high"]
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
-        """Means where `deterministic`, else draws."""
+        """Return mean actions if `deterministic`, else samples."""
         outputs = self._agent.networks.actor(self._inputs(observations))
         noise = 0.0 if deterministic else rng.standard_normal((len(outputs), self._low.size), np.float32)
         actions = self._agent.squashed_actions(outputs, noise).reshape(-1, *self._low.shape)
@@ -318,11 +324,11 @@ def _load_agent(checkpoint: Checkpoint) -> Agent:
 
 
 def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
-    """The policy of a checkpoint of this algorithm."""
+    """Load the policy of a checkpoint of this algorithm."""
     return SquashedGaussianPolicy(checkpoint)
 
 
 def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:
-    """Actor and critics, as CleanRL's TD3 script saves them; its SAC script saves no model."""
+    """Return actor and critics as CleanRL's TD3 script saves them; its SAC script saves no model."""
     state = _load_agent(checkpoint).state_dict()
     return tuple(base.select_by_prefix(f"{name}.", state) for name in ("actor", "qf1", "qf2"))
