@@ -352,7 +352,9 @@ def test_what_does_not_fit_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPa
             f"{module.NAME} needs a continuous (Box) action space; CartPole-v1 has Discrete(2). These fit: ppo, dqn"
         )
         monkeypatch.setattr(replay, "available_memory_bytes", lambda: 1000)
-        with pytest.raises(BadInput, match=r"replay buffer of 400 transitions; 0\.0 GB .* Lower buffer_size to"):
+        with pytest.raises(
+            BadInput, match=r"replay buffer of 400 transitions, but only 0\.0 GB .* Lower buffer_size to"
+        ):
             module.check(config_of(name), pendulum)
         monkeypatch.undo()
         pendulum.action_space = gymnasium.spaces.Box(-np.inf, 1.0, (1,), np.float32)

@@ -69,9 +69,7 @@ def test_a_reward_that_is_no_number_ends_the_run_at_its_step(
             return pictures, float("nan") if len(steps) == BAD_STEP else reward, *rest
 
         monkeypatch.setattr(AtariEnv, "step", step)
-    with pytest.raises(
-        MosaicError, match=f"^{name} stopped at step {BAD_STEP}: reward became infinite or NaN"
-    ):
+    with pytest.raises(MosaicError, match=f"^{name} stopped at step {BAD_STEP}: reward became infinite or NaN"):
         train(tmp_path / "a user's run", name, env_id)
     assert [(event["tag"], event["step"]) for event in events(tmp_path / "a user's run", "anomaly")] == [
         ("reward", BAD_STEP)

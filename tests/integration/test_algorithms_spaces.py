@@ -179,7 +179,10 @@ def test_actions_without_bounds_fit_only_what_needs_none(highest: float) -> None
 @pytest.mark.parametrize("name", VECTOR_ALGORITHMS)
 def test_observations_without_numbers_or_with_too_many_are_refused(name: str) -> None:
     for observations, said in (
-        (Sequence(Discrete(3)), f"{name} needs observations that can be flattened to a vector; Shown-v0 has Sequence. "),
+        (
+            Sequence(Discrete(3)),
+            f"{name} needs observations that can be flattened to a vector; Shown-v0 has Sequence. ",
+        ),
         (Discrete(10**9), f"{name} flattens observations to a vector; that of Shown-v0 would have 1,000,000,000 "),
     ):
         with showing(observations, actions_of(name)) as env_id:
