@@ -44,9 +44,8 @@ benchgui: setup  ## How long the window stands still, how soon it is there, whet
 screenshots: setup  ## Pictures of every page, tab and dialog of the workbench, with real runs, into build/screenshots
 	$(if $(shell command -v xvfb-run),xvfb-run -a -s "-screen 0 1920x1080x24") $(BIN)/python scripts/screenshots.py $(ARGS)
 
-stubs: setup  ## Generate the protobuf stubs again
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I src --python_out=src --grpc_python_out=src \
-		--mypy_out=src --mypy_grpc_out=src mosaic/contracts/trainer.proto
+stubs: setup  ## Generate the protobuf stubs again, after trainer.proto has changed
+	$(BIN)/python scripts/stubs.py
 
 constraints: setup  ## Resolve all extras to their newest versions into constraints.txt
 	scripts/constraints.sh

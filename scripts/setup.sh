@@ -51,8 +51,9 @@ fi
 
 venv=.venv
 stamp=$venv/.ready-$what
-key="$(pwd) $(cat pyproject.toml constraints.txt scripts/setup.sh src/mosaic/__init__.py | cksum)"
-if [ -x $venv/bin/mosaic ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
+contracts=src/mosaic/contracts
+key="$(pwd) $(cat pyproject.toml constraints.txt scripts/setup.sh scripts/stubs.py src/mosaic/__init__.py $contracts/trainer.proto | cksum)"
+if [ -x $venv/bin/mosaic ] && [ -e $contracts/trainer_pb2.py ] && [ "$(cat "$stamp" 2>/dev/null)" = "$key" ]; then
     exit 0
 fi
 
@@ -172,7 +173,9 @@ torch_backend() {  # which build of torch; empty: what the index and the folders
 
 install_packages() {  # further arguments for uv
     # Compiled now, or every start of every process would pay for it where Python is told to write no bytecode.
-    $venv/bin/uv pip install --quiet --compile-bytecode --python $venv/bin/python -c constraints.txt "$@" -e ".[$extras]"
+    # MOSAIC itself is always built again: that generates the protobuf stubs, which may be missing or out of date.
+    $venv/bin/uv pip install --quiet --compile-bytecode --python $venv/bin/python -c constraints.txt \
+        --build-constraints constraints.txt --reinstall-package mosaic-rl "$@" -e ".[$extras]"
 }
 
 # A copied or moved checkout has a .venv whose scripts point elsewhere; one that broke off half-way may lack pip.

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import re
-import sysconfig
+import runpy
 import tomllib
-from importlib.metadata import version
+import zipfile
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 import pytest
-from grpc_tools import protoc
+from hatchling.builders.wheel import WheelBuilder
 
 import mosaic
 from mosaic.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -30,6 +32,12 @@ def pins() -> dict[str, str]:
     return dict(line.split("==") for line in lines if not line.startswith("#"))
 
 
+def named_by_pyproject() -> set[str]:
+    requirements = [*PROJECT["dependencies"], *PYPROJECT["build-system"]["requires"]]
+    requirements += [need for extra in PROJECT["optional-dependencies"].values() for need in extra]
+    return {normal(re.split(r"[\[<>=!~ ;]", requirement)[0]) for requirement in requirements}
+
+
 def code_lines(document: Path) -> list[str]:
     return [
         line.split("#")[0].strip()
@@ -38,13 +46,51 @@ def code_lines(document: Path) -> list[str]:
     ]
 
 
-def test_the_protobuf_stubs_are_what_protoc_makes_of_the_proto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", sysconfig.get_path("scripts") + os.pathsep + os.environ["PATH"])
-    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "grpc_python", "mypy", "mypy_grpc")]
-    assert protoc.main(["protoc", f"-I{SOURCE}", *outputs, "mosaic/contracts/trainer.proto"]) == 0
-    made = {path.name: path.read_text() for path in (tmp_path / "mosaic" / "contracts").iterdir()}
-    committed = {path.name: path.read_text() for path in (SOURCE / "mosaic" / "contracts").glob("trainer_pb2*")}
-    assert made == committed, "The stubs are stale: make stubs"
+def as_numbers(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
+
+
+@pytest.fixture
+def in_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # the stubs' generator extends it
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.usefixtures("in_repository")
+def test_the_protobuf_stubs_are_what_protoc_makes_of_the_proto(tmp_path: Path) -> None:
+    runpy.run_path("scripts/stubs.py")["generate_stubs"](tmp_path)
+    current = {path.name: path.read_text() for path in (tmp_path / "mosaic" / "contracts").iterdir()}
+    stubs = {path.name: path.read_text() for path in (SOURCE / "mosaic" / "contracts").glob("trainer_pb2*")}
+    assert stubs == current, "The stubs are out of date: make stubs"
+
+
+def test_the_stubs_run_with_the_oldest_packages_that_pyproject_allows() -> None:
+    oldest = dict(requirement.split(">=") for requirement in PROJECT["dependencies"])
+    contracts = SOURCE / "mosaic" / "contracts"
+    protobuf = re.search(r"Protobuf Python Version: ([0-9.]+)", (contracts / "trainer_pb2.py").read_text())
+    grpc = re.search(r"GRPC_GENERATED_VERSION = '([0-9.]+)'", (contracts / "trainer_pb2_grpc.py").read_text())
+    assert protobuf is not None
+    assert grpc is not None
+    assert as_numbers(oldest["protobuf"]) >= as_numbers(protobuf[1])
+    assert as_numbers(oldest["grpcio"]) >= as_numbers(grpc[1])
+
+
+def test_wheels_get_the_stubs_of_the_generator_that_is_pinned() -> None:
+    assert f"grpcio-tools=={pins()['grpcio-tools']}" in PYPROJECT["build-system"]["requires"]
+
+
+@pytest.mark.usefixtures("in_repository")
+def test_the_wheel_has_types_stubs_schema_and_help_pages(tmp_path: Path) -> None:
+    [wheel] = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    packages = {name.split("/")[0] for name in names if ".dist-info" not in name}
+    assert packages == {"mosaic", "cleanrl_worker"}
+    files = {path for package in packages for path in (SOURCE / package).rglob("*") if path.is_file()}
+    assert names >= {path.relative_to(SOURCE).as_posix() for path in files if "__pycache__" not in path.parts}
+    contracts = {f"mosaic/contracts/trainer_pb2{end}" for end in (".py", ".pyi", "_grpc.py", "_grpc.pyi")}
+    assert {"mosaic/py.typed", "cleanrl_worker/py.typed", "mosaic/contracts/trainer.proto", *contracts} <= names
+    assert not {name for name in names if "__pycache__" in name}
 
 
 def test_the_installed_version_is_that_of_the_source() -> None:
@@ -57,12 +103,7 @@ def test_the_changelog_knows_the_version_or_is_about_to() -> None:
 
 
 def test_everything_that_pyproject_names_is_pinned() -> None:
-    wanted = [
-        *PROJECT["dependencies"],
-        *(need for extra in PROJECT["optional-dependencies"].values() for need in extra),
-    ]
-    names = {normal(re.split(r"[\[<>=!~ ;]", need)[0]) for need in wanted}
-    assert names - {normal(name) for name in pins()} == set()
+    assert named_by_pyproject() - {normal(name) for name in pins()} == set()
 
 
 def test_a_pin_is_a_version_that_any_machine_can_get() -> None:
@@ -70,8 +111,11 @@ def test_a_pin_is_a_version_that_any_machine_can_get() -> None:
     assert {name: pin for name, pin in pins().items() if not re.fullmatch(r"[0-9][0-9a-z.]*", pin)} == {}
 
 
-def test_torch_is_the_release_that_was_proven() -> None:
-    assert pins()["torch"] == "2.13.0"
+def test_the_tests_run_with_the_pinned_versions() -> None:
+    pinned = {normal(name): pin for name, pin in pins().items() if normal(name) in named_by_pyproject()}
+    installed = {normal(found.name): found.version.split("+")[0] for found in distributions()}
+    differing = {name: installed[name] for name in pinned.keys() & installed.keys() if installed[name] != pinned[name]}
+    assert differing == {}, "installed versions that constraints.txt does not have: scripts/setup.sh test"
 
 
 def test_the_commands_to_make_that_documents_name_exist() -> None:
