@@ -22,12 +22,13 @@ from cleanrl_worker.worker_config import WORKER_NAME, ReservedExtras, WorkerConf
 
 Json = dict[str, Any]
 _CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length")
-_DOCS = Path(__file__).parent / "docs"
+_PACKAGE = Path(__file__).parent
 
 
 def build_schema() -> Json:
     description = describe()
     return {
+        "generated_by": "python -m cleanrl_worker.schema_generator --write",
         "worker": WORKER_NAME,
         "version": description.version,
         "algorithms": {name: _describe_algorithm(name) for name in sorted(ALGORITHMS)},
@@ -41,12 +42,12 @@ def _describe_algorithm(name: str) -> Json:
     settings = describe_fields(module.Config)
     title, _, rest = inspect.cleandoc(module.__doc__ or name).partition("\n")
     paragraph = (rest.strip() or title).partition("\n\n")[0]
-    page = _DOCS / f"{name}.md"
+    page = f"docs/{name}.md"
     return {
         "module": module.__name__,
         "title": title.rstrip("."),
         "summary": " ".join(paragraph.split()),
-        "help": page.read_text() if page.exists() else "",
+        "help": page if (_PACKAGE / page).exists() else "",
         "fields": settings,
         "supports": {
             "action_spaces": list(entry.action_spaces),
@@ -107,7 +108,24 @@ def _to_json_value(value: Any) -> Any:
 
 
 def render_schema() -> str:
-    return json.dumps(build_schema(), indent=1, ensure_ascii=False) + "\n"
+    return _render(build_schema()) + "\n"
+
+
+def _render(value: Any, newline: str = "\n") -> str:
+    """JSON in which each setting is one line."""
+    if not _has_rows(value):
+        return json.dumps(value, ensure_ascii=False)
+    inner = newline + " "
+    if isinstance(value, list):
+        return "[" + inner + f",{inner}".join(_render(row, inner) for row in value) + newline + "]"
+    items = (f"{json.dumps(key)}: {_render(item, inner)}" for key, item in value.items())
+    return "{" + inner + f",{inner}".join(items) + newline + "}"
+
+
+def _has_rows(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_rows, value.values()))
+    return isinstance(value, list) and any(isinstance(item, dict) for item in value)
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from tests.helpers.cli_trainer import call
 from cleanrl_worker import registry
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.registry import ALGORITHMS, AlgorithmSpec
-from cleanrl_worker.schema_generator import build_schema
+from mosaic.plugins.algorithm_schema import get_algorithm
 
 VECTOR = Box(-1, 1, (4,), np.float32)
 PICTURE = Box(0, 255, (84, 84, 3), np.uint8)
@@ -31,7 +31,7 @@ def test_every_algorithm_offers_the_same_names_and_explains_itself(name: str) ->
         assert hasattr(module, offered), offered
     config = module.Config()
     assert config.exp_name == name
-    page = build_schema()["algorithms"][name]["help"]
+    page = get_algorithm(name).help_page()
     for needed in ("# ", "Recommended timesteps", "https://"):
         assert needed in page, needed
 

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import json
 
+from tests.helpers.cli_trainer import call
+
 from cleanrl_worker import describe
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.schema_generator import build_schema, render_schema
+from mosaic.plugins.algorithm_schema import load_algorithms
 
 
 def test_the_committed_schema_is_the_one_that_the_code_gives() -> None:
     committed = describe().schemas
     assert committed is not None
-    assert committed.read_text() == render_schema(), "stale: python -m cleanrl_worker.schema_generator --write"
+    assert committed.read_text() == render_schema(), "out of date: python -m cleanrl_worker.schema_generator --write"
+
+
+def test_the_schema_file_has_one_line_for_each_setting() -> None:
+    schema = build_schema()
+    assert json.loads(render_schema()) == schema
+    lines = [line.strip().rstrip(",") for line in render_schema().splitlines()]
+    for algorithm in schema["algorithms"].values():
+        assert {json.dumps(field, ensure_ascii=False) for field in algorithm["fields"]} <= set(lines)
 
 
 def test_every_setting_has_a_simple_type_and_a_sentence() -> None:
     for name, described in build_schema()["algorithms"].items():
         assert described["summary"]
-        assert described["help"].startswith("# "), f"docs/{name}.md is missing"
+        assert described["help"] == f"docs/{name}.md"
+        assert load_algorithms()[name].help_page().startswith("# "), f"docs/{name}.md is missing"
         for field in described["fields"]:
             assert field["type"] in ("int", "float", "bool", "str", "choice"), field
             assert field["help"].endswith("."), field
@@ -59,3 +71,10 @@ def test_no_setting_of_an_algorithm_hides_behind_a_reserved_extra() -> None:
 
 def test_the_description_reads_the_same_file() -> None:
     assert json.loads(render_schema())["algorithms"].keys() == describe().algorithms().keys()
+
+
+def test_the_json_of_the_algorithms_contains_the_help_pages() -> None:
+    entries = json.loads(call(None, "algorithms", "--json").out)
+    assert {entry["name"] for entry in entries} == ALGORITHMS.keys()
+    assert all(entry["help"].startswith("# ") for entry in entries)
+    assert json.loads(call(None, "algorithms", "ppo", "--json").out) in entries

@@ -31,23 +31,24 @@ def algorithms(context: CliContext, name: str | None) -> None:
     if name is not None:
         found = get_algorithm(name)
         if context.is_json:
-            output.print_json(
-                {"name": found.name, "worker": found.worker.id, **found.schema_entry, "help": found.help_page()}
-            )
+            output.print_json(_to_json(found.name, found))
         else:
             _print_algorithm(found, output.console())
         return
     known = known_algorithms()
     if context.is_json:
-        output.print_json(
-            [{"name": key, "worker": one.worker.id, **one.schema_entry} for key, one in sorted(known.items())]
-        )
+        output.print_json([_to_json(key, one) for key, one in sorted(known.items())])
         return
     table = output.create_table("NAME", "ACTIONS", "SEES", "COMPUTES WITH", "WHAT IT IS", wrap=("WHAT IT IS",))
     for key, one in sorted(known.items()):
         table.add_row(key, *_support_cells(one), one.title)
     output.console().print(table)
     output.print_message("One of them in detail: mosaic algorithms ppo    Its flags: mosaic train ppo --help")
+
+
+def _to_json(name: str, algorithm: Algorithm) -> dict[str, Any]:
+    """Its entry in the schema file, with the help page instead of the page's path."""
+    return {"name": name, "worker": algorithm.worker.id, **algorithm.schema_entry, "help": algorithm.help_page()}
 
 
 def _support_cells(algorithm: Algorithm) -> tuple[str, str, str]:
