@@ -1,4 +1,4 @@
-"""The settings of W&B: the key is never seen, the proxies without their passwords, the probe line by line."""
+"""The W&B settings: the key is never shown, proxies are shown without passwords, the test fills one line per check."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from mosaic.secrets import keyring_client
 KEY = "canary0123456789abcdef0123456789abcdef01"
 PROBE = """
 import json, sys
-asked = json.load(sys.stdin)
+request = json.load(sys.stdin)
 for name in ("package", "server", "proxy"):
-    print(json.dumps({"name": name, "state": "ok", "found": str(asked["extras"]), "todo": ""}), flush=True)
+    print(json.dumps({"name": name, "state": "ok", "found": str(request["extras"]), "todo": ""}), flush=True)
 print(json.dumps({"name": "DNS", "state": "fail", "found": "it is unknown", "todo": "Check the network."}), flush=True)
 """
 
@@ -38,7 +38,7 @@ def page(workbench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wand
     monkeypatch.setattr(keyring_client.KeyringClient, "request", lambda *_: None)
     made = WandbSettingsForm(workbench, lambda: [sys.executable, "-c", PROBE])
     made.show()
-    pump(lambda: text(made, "key_state"), "what is set")
+    pump(lambda: text(made, "key_state"), "the stored credentials")
     yield made
     made.close()
     made.check_process.close()
@@ -50,12 +50,12 @@ def text(page: QWidget, name: str) -> str:
     return find(page, f"settings.wandb.{name}", QLabel).text()
 
 
-def everything(page: QWidget) -> str:
-    """All that can be read in it."""
-    words = [label.text() + label.toolTip() for label in page.findChildren(QLabel)]
+def visible_text(page: QWidget) -> str:
+    """Returns all text shown on the page."""
+    texts = [label.text() + label.toolTip() for label in page.findChildren(QLabel)]
     for field in page.findChildren(QLineEdit):
-        words += [field.displayText(), field.placeholderText(), field.toolTip()]
-    return " ".join(words)
+        texts += [field.displayText(), field.placeholderText(), field.toolTip()]
+    return " ".join(texts)
 
 
 def test_a_key_is_masked_stored_and_removed(page: WandbSettingsForm) -> None:
@@ -63,32 +63,32 @@ def test_a_key_is_masked_stored_and_removed(page: WandbSettingsForm) -> None:
     assert not find(page, "settings.wandb.forget", QPushButton).isEnabled()
     field = find(page, "settings.wandb.key", QLineEdit)
     type_text(field, KEY)
-    assert KEY not in everything(page)
+    assert KEY not in visible_text(page)
     click(find(page, "settings.wandb.store"))
     assert field.text() == ""
     pump(lambda: "Stored in" in text(page, "key_state"), "the key to be stored")
     assert "secrets.json, which only you can read" in text(page, "key_state")
     assert secrets.find_secret("wandb_api_key") == KEY
-    assert KEY not in everything(page)
+    assert KEY not in visible_text(page)
     click(find(page, "settings.wandb.forget"))
     pump(lambda: text(page, "key_state") == "None is stored.", "the key to be removed")
     assert secrets.find_secret("wandb_api_key") is None
 
 
-def test_what_is_no_key_is_said_and_not_kept(page: WandbSettingsForm, workbench: Workbench) -> None:
-    said: list[str] = []
-    workbench.message_posted.connect(lambda words, _: said.append(words))
+def test_an_invalid_key_is_reported_and_not_stored(page: WandbSettingsForm, workbench: Workbench) -> None:
+    messages: list[str] = []
+    workbench.message_posted.connect(lambda text, _: messages.append(text))
     type_text(find(page, "settings.wandb.key"), "two words")
     click(find(page, "settings.wandb.store"))
-    pump(lambda: said, "the refusal")
-    assert "one word without spaces" in said[0]
-    assert "two words" not in said[0]
+    pump(lambda: messages, "the refusal")
+    assert "one word without spaces" in messages[0]
+    assert "two words" not in messages[0]
 
 
-def test_a_key_of_the_environment_is_named_as_such(page: WandbSettingsForm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_in_the_environment_is_shown_as_such(page: WandbSettingsForm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     page.refresh()
-    pump(lambda: "environment" in text(page, "key_state"), "it to be seen")
+    pump(lambda: "environment" in text(page, "key_state"), "the key to be shown")
     assert not find(page, "settings.wandb.forget", QPushButton).isEnabled()
 
 
@@ -100,26 +100,26 @@ def test_proxies_are_shown_without_their_passwords(page: WandbSettingsForm, work
     click(find(page, "settings.wandb.store_https_proxy"))
     pump(lambda: "stored" in https.placeholderText(), "the proxy to be stored")
     assert (http.placeholderText(), https.placeholderText()) == ("one:1 (from .env)", "two:2 (stored)")
-    assert "hunter" not in everything(page)
+    assert "hunter" not in visible_text(page)
     assert secrets.find_secret("wandb_vpn_https_proxy") == "http://me:hunter3@two:2"
     click(find(page, "settings.wandb.forget_https_proxy"))
     pump(lambda: "such as" in https.placeholderText(), "the proxy to be removed")
 
 
-def test_what_is_no_proxy_stays_in_its_field(page: WandbSettingsForm) -> None:
+def test_an_invalid_proxy_stays_in_its_field(page: WandbSettingsForm) -> None:
     field = find(page, "settings.wandb.http_proxy", QLineEdit)
     type_text(field, "ftp://x")
     click(find(page, "settings.wandb.store_http_proxy"))
     assert field.text() == "ftp://x"
 
 
-def test_the_probe_says_a_line_for_each_stretch_of_the_way(page: WandbSettingsForm) -> None:
+def test_the_connection_test_shows_a_line_per_check(page: WandbSettingsForm) -> None:
     click(find(page, "settings.wandb.probe_vpn"))
     assert not find(page, "settings.wandb.probe", QPushButton).isEnabled()
-    pump(lambda: find(page, "settings.wandb.probe", QPushButton).isEnabled(), "the probe to end")
+    pump(lambda: find(page, "settings.wandb.probe", QPushButton).isEnabled(), "the test to end")
     assert text(page, "finding.package") == "{'wandb_use_vpn_proxy': True}"
     assert text(page, "finding.DNS") == "it is unknown. Check the network."
-    assert text(page, "finding.key") == "not looked at"
+    assert text(page, "finding.key") == "not checked"
     click(find(page, "settings.wandb.probe"))
-    pump(lambda: text(page, "finding.package") == "{}", "the other way")
-    pump(lambda: not page.check_process.is_running, "its end")
+    pump(lambda: text(page, "finding.package") == "{}", "the second test")
+    pump(lambda: not page.check_process.is_running, "the process to end")

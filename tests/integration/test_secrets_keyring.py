@@ -1,4 +1,4 @@
-"""The real keyring library with a backend of our own: one that works, one that hangs, one that fails."""
+"""The real keyring library with test backends: one that works, one that hangs, one that fails."""
 
 from __future__ import annotations
 
@@ -47,37 +47,39 @@ class Fails(Works):
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the system's keyring holds."""
+def keyring_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Holds what the system keyring stores."""
     (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "backend_of_tests.py").write_text(BACKEND)
+    (tmp_path / "lib" / "test_backend.py").write_text(BACKEND)
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path / "lib"), os.environ.get("PYTHONPATH"))))
     )
-    monkeypatch.setenv("KEYRING_FILE", str(tmp_path / "ring.json"))
-    return tmp_path / "ring.json"
+    monkeypatch.setenv("KEYRING_FILE", str(tmp_path / "keyring.json"))
+    return tmp_path / "keyring.json"
 
 
-def use(monkeypatch: pytest.MonkeyPatch, backend: str, patience_s: float = 30.0) -> None:
-    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", f"backend_of_tests.{backend}")
-    monkeypatch.setattr(keyring_client, "_keyring", keyring_client.KeyringClient(patience_s))
+def use_backend(monkeypatch: pytest.MonkeyPatch, backend: str, timeout_s: float = 30.0) -> None:
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", f"test_backend.{backend}")
+    monkeypatch.setattr(keyring_client, "_keyring", keyring_client.KeyringClient(timeout_s))
 
 
-def test_a_key_goes_to_the_systems_keyring_and_no_file_is_made(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, "Works")
+def test_a_key_is_stored_in_the_system_keyring_and_no_file_is_created(
+    keyring_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_backend(monkeypatch, "Works")
     assert secrets.put_secret("hf_token", "abc") == "keyring"
-    assert json.loads(kept.read_text()) == {"mosaic/hf_token": "abc"}
+    assert json.loads(keyring_file.read_text()) == {"mosaic/hf_token": "abc"}
     assert secrets.find_secret("hf_token") == "abc"
     assert secrets.delete_secret("hf_token")
-    assert json.loads(kept.read_text()) == {}
+    assert json.loads(keyring_file.read_text()) == {}
     assert not secrets_file.secrets_path().exists()
 
 
-@pytest.mark.parametrize(("backend", "patience_s"), [("Hangs", 0.5), ("Fails", 30.0)])
+@pytest.mark.parametrize(("backend", "timeout_s"), [("Hangs", 0.5), ("Fails", 30.0)])
 def test_a_keyring_that_hangs_or_fails_is_replaced_by_the_file(
-    kept: Path, monkeypatch: pytest.MonkeyPatch, backend: str, patience_s: float
+    keyring_file: Path, monkeypatch: pytest.MonkeyPatch, backend: str, timeout_s: float
 ) -> None:
-    use(monkeypatch, backend, patience_s)
+    use_backend(monkeypatch, backend, timeout_s)
     assert secrets.put_secret("hf_token", "abc") == "file"
     assert secrets.find_secret("hf_token") == "abc"
     assert secrets_file.read_secrets() == {"hf_token": "abc"}

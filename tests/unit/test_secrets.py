@@ -22,70 +22,70 @@ def no_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SystemKeyring:
-    """Answers for the process that would ask the real one."""
+    """Replaces the process that accesses the real one."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, str] = {}
+        self.stored: dict[str, str] = {}
         self.arguments: list[str] = []
-        self.asked = 0
+        self.request_count = 0
         self.failure: Exception | None = None
 
     def __call__(self, command: list[str], *, input: str, **_: Any) -> CompletedProcess[str]:
-        self.asked += 1
+        self.request_count += 1
         self.arguments += command
         if self.failure is not None:
             raise self.failure
         verb, name, value = json.loads(input)
-        said: Any = self.kept.get(name)
+        reply: Any = self.stored.get(name)
         if verb == "put":
-            self.kept[name] = value
-            said = True
+            self.stored[name] = value
+            reply = True
         elif verb == "forget":
-            said = self.kept.pop(name, None) is not None
-        return CompletedProcess(command, 0, json.dumps(said), "")
+            reply = self.stored.pop(name, None) is not None
+        return CompletedProcess(command, 0, json.dumps(reply), "")
 
 
 @pytest.fixture
 def system(monkeypatch: pytest.MonkeyPatch) -> SystemKeyring:
-    stand_in = SystemKeyring()
+    keyring = SystemKeyring()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    monkeypatch.setattr("subprocess.run", stand_in)
-    return stand_in
+    monkeypatch.setattr("subprocess.run", keyring)
+    return keyring
 
 
-def test_without_a_keyring_a_key_is_kept_in_a_file_that_only_its_owner_reads() -> None:
+def test_without_a_keyring_a_key_is_stored_in_a_file_that_only_its_owner_can_read() -> None:
     assert secrets.find_secret("wandb_api_key") is None
     assert secrets.put_secret("wandb_api_key", " abc123\n") == "file"
     assert secrets.find_secret("wandb_api_key") == "abc123"
-    place = secrets_file.secrets_path()
-    assert stat.S_IMODE(place.stat().st_mode) == 0o600
-    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
-    assert os.listdir(place.parent) == ["secrets.json"]
+    path = secrets_file.secrets_path()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert os.listdir(path.parent) == ["secrets.json"]
     assert secrets.delete_secret("wandb_api_key")
     assert not secrets.delete_secret("wandb_api_key")
     assert secrets.secret_location("wandb_api_key") is None
 
 
-def test_a_file_that_others_may_read_is_closed_when_it_is_next_written() -> None:
+def test_a_file_that_others_can_read_is_protected_when_it_is_next_written() -> None:
     secrets.put_secret("hf_token", "abc")
     secrets_file.secrets_path().chmod(0o644)
     secrets.put_secret("hf_token", "abc")
     assert stat.S_IMODE(secrets_file.secrets_path().stat().st_mode) == 0o600
 
 
-def test_the_environment_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_precedes_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets.put_secret("hf_token", "stored")
-    monkeypatch.setenv("HF_TOKEN", "told")
-    assert secrets.find_secret("hf_token") == "told"
+    monkeypatch.setenv("HF_TOKEN", "from-env")
+    assert secrets.find_secret("hf_token") == "from-env"
     assert secrets.secret_location("hf_token") == "environment"
     assert secrets.resolve_reference(secrets.reference("hf_token")) == "stored"
 
 
 def test_a_reference_falls_back_to_the_environment_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert secrets.resolve_reference("secret:wandb_api_key") is None
-    monkeypatch.setenv("WANDB_API_KEY", "told")
-    assert secrets.resolve_reference("secret:wandb_api_key") == "told"
-    assert secrets.resolve_reference("no reference") is None
+    monkeypatch.setenv("WANDB_API_KEY", "from-env")
+    assert secrets.resolve_reference("secret:wandb_api_key") == "from-env"
+    assert secrets.resolve_reference("not a reference") is None
 
 
 def test_a_relative_configuration_folder_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_relative_configuration_folder_is_ignored(monkeypatch: pytest.MonkeyPa
     assert secrets_file.secrets_path() == tmp_path / ".config" / "mosaic" / "secrets.json"
 
 
-def test_a_damaged_file_is_said_and_kept() -> None:
+def test_a_damaged_file_is_reported_and_left_unchanged() -> None:
     secrets.put_secret("hf_token", "abc")
     for text in ("{", "[]", '{"hf_token": 3}'):
         secrets_file.secrets_path().write_text(text)
@@ -104,13 +104,13 @@ def test_a_damaged_file_is_said_and_kept() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "  ", "two words", "line\nbreak", "\x7f"])
-def test_what_is_no_key_is_refused_without_being_repeated(value: str) -> None:
+def test_an_invalid_key_is_refused_without_being_repeated(value: str) -> None:
     with pytest.raises(BadInput, match="one word without spaces") as refused:
         secrets.put_secret("hf_token", value)
     assert not value.strip() or value not in str(refused.value)
 
 
-def test_the_keyring_is_used_where_there_is_one_and_no_file_is_made(system: SystemKeyring) -> None:
+def test_a_keyring_is_preferred_and_no_file_is_created(system: SystemKeyring) -> None:
     assert secrets.put_secret("hf_token", "abc") == "keyring"
     assert secrets.find_secret("hf_token") == "abc"
     assert secrets.secret_location("hf_token") == "keyring"
@@ -121,14 +121,14 @@ def test_the_keyring_is_used_where_there_is_one_and_no_file_is_made(system: Syst
 
 
 @pytest.mark.parametrize("failure", [TimeoutExpired("python", 5.0), OSError("no bus")])
-def test_a_keyring_that_hangs_or_fails_is_left_alone_for_a_while(system: SystemKeyring, failure: Exception) -> None:
+def test_a_keyring_that_hangs_or_fails_is_not_used_for_a_while(system: SystemKeyring, failure: Exception) -> None:
     system.failure = failure
     assert secrets.put_secret("hf_token", "abc") == "file"
     assert secrets.find_secret("hf_token") == "abc"
-    assert system.asked == 1
+    assert system.request_count == 1
 
 
-def test_a_key_that_a_config_brings_does_not_replace_the_users_own() -> None:
+def test_the_key_of_a_config_does_not_replace_the_users() -> None:
     secrets.put_secret("wandb_api_key", "mine")
     assert secrets.add_secret("wandb_api_key", "mine") == "secret:wandb_api_key"
     assert secrets.add_secret("wandb_api_key", "other") == "secret:wandb_api_key-2"
@@ -138,7 +138,7 @@ def test_a_key_that_a_config_brings_does_not_replace_the_users_own() -> None:
     assert secrets.resolve_reference("secret:wandb_api_key-2") == "other"
 
 
-def test_secrets_of_a_payload_become_references_wherever_they_stand() -> None:
+def test_secrets_anywhere_in_a_payload_become_references() -> None:
     extras = {"wandb_api_key": "K1", "wandb_http_proxy": "http://me:pw@proxy:3128", "wandb_https_proxy": "proxy:3128"}
     data = {"metadata": {"worker": {"config": {"extras": extras, "env_id": "X"}}, "ui": {"HF-Token": ["K2"]}}}
     before = json.dumps(data)
@@ -170,5 +170,5 @@ def test_secrets_of_a_payload_become_references_wherever_they_stand() -> None:
         ("key_map", "abc", False),
     ],
 )
-def test_what_counts_as_a_secret(key: str, value: str, expected: bool) -> None:
+def test_secrets_are_recognized_by_their_keys(key: str, value: str, expected: bool) -> None:
     assert is_secret(key, value) is expected

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from mosaic.secrets import put_secret, wandb_environment
-from mosaic.secrets.dotenv import load_workspace_dotenv, parse_dotenv
+from mosaic.secrets.dotenv import load_workspace_dotenv
 from mosaic.secrets.proxies import normalize_address, resolve_proxies, strip_credentials
 
 
-def test_a_dotenv_file_is_read_with_quotes_comments_and_export() -> None:
+def test_a_dotenv_file_is_read_with_quotes_comments_and_export(tmp_path: Path) -> None:
     text = "\n".join(
         [
             "\ufeff# proxies",
@@ -23,9 +23,10 @@ def test_a_dotenv_file_is_read_with_quotes_comments_and_export() -> None:
             "WINDOWS=yes\r",
         ]
     )
-    found = parse_dotenv(text)
-    assert found.problems == []
-    assert found.values == {
+    (tmp_path / ".env").write_text(text, encoding="utf-8")
+    dotenv = load_workspace_dotenv(tmp_path)
+    assert dotenv.problems == []
+    assert dotenv.values == {
         "PLAIN": "http://a:1",
         "EXPORTED": "spaced",
         "DOUBLE": 'a # b\n"c"',
@@ -36,26 +37,25 @@ def test_a_dotenv_file_is_read_with_quotes_comments_and_export() -> None:
     }
 
 
-def test_bad_lines_of_a_dotenv_file_are_said_by_number_and_never_repeated() -> None:
-    found = parse_dotenv("GOOD=1\nhunter2\nKEY='hunter2\n2X=hunter2", "my .env")
-    assert found.values == {"GOOD": "1"}
-    assert len(found.problems) == 3
-    assert found.problems[0] == "my .env, line 2: passed over; expected NAME=value."
-    assert "KEY was passed over; its quotes do not match" in found.problems[1]
-    assert "hunter2" not in " ".join(found.problems)
+def test_invalid_lines_of_a_dotenv_file_are_reported_by_number_and_never_repeated(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text("GOOD=1\n\nhunter2\nKEY='hunter2\n=hunter2")
+    dotenv = load_workspace_dotenv(tmp_path)
+    assert dotenv.values == {"GOOD": "1"}
+    assert dotenv.problems == [f"{path}, line {line}: skipped; expected NAME=value." for line in (3, 4, 5)]
 
 
-def test_the_dotenv_file_of_a_workspace_comes_before_the_one_beside_it(tmp_path: Path) -> None:
+def test_the_dotenv_file_in_a_workspace_precedes_the_one_next_to_it(tmp_path: Path) -> None:
     root = tmp_path / "var"
     root.mkdir()
     assert load_workspace_dotenv(root).values == {}
-    (tmp_path / ".env").write_text("A=beside")
-    assert load_workspace_dotenv(root).values == {"A": "beside"}
+    (tmp_path / ".env").write_text("A=outside")
+    assert load_workspace_dotenv(root).values == {"A": "outside"}
     assert load_workspace_dotenv(tmp_path / "other").values == {}
     (root / ".env").write_text("A=inside")
     assert load_workspace_dotenv(root).values == {"A": "inside"}
     (root / ".env").write_bytes(b"\xff\xfe")
-    assert "no text" in load_workspace_dotenv(root).problems[0]
+    assert "not valid UTF-8" in load_workspace_dotenv(root).problems[0]
 
 
 def test_proxies_are_used_only_where_the_box_is_ticked(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ UPLOADABLE_STATES = ("offline", "failed")
 
 @click.group(params=common_options())
 def wandb() -> None:
-    """Weights & Biases: the key, what is offline and what is synced, and whether the server can be reached."""
+    """Weights & Biases: the API key, the sync state of runs, and the connection to the server."""
 
 
 # --- the key
@@ -45,27 +45,27 @@ def wandb() -> None:
 def login(context: CliContext, ctx: click.Context) -> None:
     """Stores your W&B API key.
 
-    It goes to the system keyring, else to a file that only you can read. You are asked for it at a prompt that shows
-    nothing, or give it by stdin: mosaic wandb login < key.txt
+    It is stored in the system keyring, else in a file that only you can read. It is read from a hidden prompt or from
+    stdin: mosaic wandb login < key.txt
     """
     from mosaic.secrets import put_secret, secret_location
 
     if ctx.args:
-        # Not repeated: what was typed may well be the key.
+        # The argument is not repeated: it may be the key.
         raise BadInput(
-            "A key is never an argument: everybody on this machine can read those. "
-            "Give it at the prompt, or by stdin: mosaic wandb login < key.txt"
+            "The key must not be an argument: all users of this machine can read those. "
+            "Enter it at the prompt or pass it by stdin: mosaic wandb login < key.txt"
         )
     key = _read_key()
     if len(key) < MIN_KEY_LENGTH:
-        raise BadInput(f"That is no W&B key: it has {len(key)} characters, and they have 40 or more. Copy it again.")
-    place = put_secret(API_KEY_NAME, key)
+        raise BadInput(f"Not a valid W&B key: it has {len(key)} characters, expected 40 or more. Copy it again.")
+    location = put_secret(API_KEY_NAME, key)
     if context.is_json:
-        output.print_json({"stored_in": place})
+        output.print_json({"stored_in": location})
         return
-    click.echo(f"The key is {describe_key_location(place)}. Try it: mosaic wandb probe")
+    click.echo(f"The key is {describe_key_location(location)}. Test it: mosaic wandb probe")
     if secret_location(API_KEY_NAME) == "environment":
-        output.print_message("WANDB_API_KEY is set in this environment and comes before the stored one.")
+        output.print_message("WANDB_API_KEY is set in this environment and precedes the stored key.")
 
 
 def _read_key() -> str:
@@ -75,20 +75,18 @@ def _read_key() -> str:
 
 
 @command()
-@click.option("--all", "is_all", is_flag=True, help="Also the keys that configs brought along.")
+@click.option("--all", "is_all", is_flag=True, help="Also the keys that were submitted in configs.")
 @pass_context
 def logout(context: CliContext, is_all: bool) -> None:
-    """Forgets the stored W&B API key."""
+    """Deletes the stored W&B API key."""
     from mosaic.secrets import additional_secret_names, delete_secret, secret_location
 
     names = [API_KEY_NAME, *(additional_secret_names(API_KEY_NAME) if is_all else ())]
-    number = sum(delete_secret(name) for name in names)
+    count = sum(delete_secret(name) for name in names)
     if context.is_json:
-        output.print_json({"forgotten": number})
+        output.print_json({"forgotten": count})
         return
-    click.echo(
-        "The key is forgotten." if number == 1 else f"{number} keys are forgotten." if number else "No key was stored."
-    )
+    click.echo("Deleted the key." if count == 1 else f"Deleted {count} keys." if count else "No key was stored.")
     if secret_location(API_KEY_NAME) == "environment":
         output.print_message("WANDB_API_KEY is still set in this environment.")
 
@@ -96,49 +94,47 @@ def logout(context: CliContext, is_all: bool) -> None:
 def describe_key_location(location: str | None) -> str:
     from mosaic.secrets.secret_store import secrets_file_path
 
-    return (
-        "none is stored: mosaic wandb login"
-        if location is None
-        else KEY_LOCATIONS[location].format(path=secrets_file_path())
-    )
+    if location is None:
+        return "none is stored: mosaic wandb login"
+    return KEY_LOCATIONS[location].format(path=secrets_file_path())
 
 
-# --- what is where
+# --- the sync state
 
 
 @command()
 @runs_argument(required=False)
 @pass_context
 def status(context: CliContext, runs: tuple[str, ...]) -> None:
-    """Shows which runs are offline, synced or failed. Without RUN: all that have anything of W&B's."""
+    """Shows which runs are offline, synced or failed. Without RUN: all runs with W&B data."""
     from mosaic.secrets import secret_location
 
-    found = _load_states(context, runs)
-    place = secret_location(API_KEY_NAME)
+    states = _load_states(context, runs)
+    location = secret_location(API_KEY_NAME)
     if context.is_json:
-        output.print_json({"key": place, "runs": found})
+        output.print_json({"key": location, "runs": states})
         return
-    output.print_fields([("key", describe_key_location(place))])
-    if not found:
-        output.print_message("No run has anything of W&B's. Track one: mosaic train ppo --env-id CartPole-v1 --track")
+    output.print_fields([("key", describe_key_location(location))])
+    if not states:
+        output.print_message("No run has W&B data. Track one: mosaic train ppo --env-id CartPole-v1 --track")
         return
-    _print_states(found)
-    waiting = [state for state in found if state["state"] in UPLOADABLE_STATES]
-    if waiting:
-        output.print_message(f"{len(waiting)} {'waits' if len(waiting) == 1 else 'wait'}: mosaic wandb sync --all")
+    _print_states(states)
+    count = sum(state["state"] in UPLOADABLE_STATES for state in states)
+    if count:
+        output.print_message(f"{count} not uploaded: mosaic wandb sync --all")
 
 
 def _load_states(context: CliContext, runs: Iterable[str]) -> list[Json]:
     trainer = context.trainer()
     if not runs:
         return list(trainer.wandb())
-    found: list[Json] = []
+    states: list[Json] = []
     for run in dict.fromkeys(runs):
-        told = list(trainer.wandb(run))
-        if not told:
-            raise BadInput(f"Run {output.short_id(trainer.get(run)['run_id'])} has nothing of W&B's.")
-        found += told
-    return found
+        state = next(iter(trainer.wandb(run)), None)
+        if state is None:
+            raise BadInput(f"Run {output.short_id(trainer.get(run)['run_id'])} has no W&B data.")
+        states.append(state)
+    return states
 
 
 def _print_states(states: Sequence[Json]) -> None:
@@ -170,31 +166,31 @@ def _print_states(states: Sequence[Json]) -> None:
 @click.option("--all", "is_all", is_flag=True, help="All runs that are offline or failed.")
 @pass_context
 def sync(context: CliContext, runs: tuple[str, ...], is_all: bool) -> int:
-    """Uploads runs that are offline. Nothing is lost where it fails: it can be tried again. Exit code 1: one failed."""
+    """Uploads offline runs. A failed upload can be repeated without loss. Exit code 1: an upload failed."""
     if bool(runs) == is_all:
-        raise BadInput("Say which runs to upload, or --all. See what waits: mosaic wandb status")
+        raise BadInput("Name the runs to upload, or use --all. List them: mosaic wandb status")
     context.print_workspace()
     states = _load_states(context, runs)
-    waiting = [state for state in states if state["state"] in UPLOADABLE_STATES]
+    offline = [state for state in states if state["state"] in UPLOADABLE_STATES]
     for state in states:
-        if runs and state not in waiting:
+        if runs and state not in offline:
             output.print_message(f"Run {output.short_id(state['run_id'])} is {state['state']} already.")
-    ended = _upload_runs(context, waiting)
+    results = _upload_runs(context, offline)
     if context.is_json:
-        output.print_json([ended.get(state["run_id"], state) for state in states if runs or state in waiting])
-    elif not waiting:
-        click.echo("Nothing waits.")
+        output.print_json([results.get(state["run_id"], state) for state in states if runs or state in offline])
+    elif not offline:
+        click.echo("Nothing to upload.")
     else:
-        for state in ended.values():
+        for state in results.values():
             click.echo(_format_sync_result(state))
-    return 0 if all(state["state"] == "synced" for state in ended.values()) else 1
+    return 0 if all(state["state"] == "synced" for state in results.values()) else 1
 
 
 def _format_sync_result(state: Json) -> str:
     run = output.short_id(state["run_id"])
     if state["state"] == "synced":
         return f"Run {run} is synced" + (f": {state['url']}" if state.get("url") else ".")
-    return f"Run {run} is not synced. {state.get('error') or 'Nobody said why.'}"
+    return f"Run {run} is not synced. {state.get('error') or 'The reason is unknown.'}"
 
 
 def _upload_runs(context: CliContext, states: Sequence[Json]) -> dict[str, Json]:
@@ -206,19 +202,19 @@ def _upload_runs(context: CliContext, states: Sequence[Json]) -> dict[str, Json]
     }
     if folders:
         with _upload_progress(len(folders)) as show:
-            for said in upload_runs(folders):
-                problems = said.pop("problems", [])
-                if said.pop("is_last", False):
-                    last[said["run_id"]] = {**last[said["run_id"]], **said}
+            for state in upload_runs(folders):
+                problems = state.pop("problems", [])
+                if state.pop("is_last", False):
+                    last[state["run_id"]] |= state
                     for problem in problems:
                         output.print_message(problem)
-                show(said)
+                show(state)
     return last
 
 
 @contextmanager
 def _upload_progress(count: int) -> Iterator[Callable[[Json], None]]:
-    """Bytes of the run that is at it; nothing where nobody sees it."""
+    """Shows a bar of the bytes uploaded, on a terminal only."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
     console = output.console(is_stderr=True)
@@ -241,15 +237,15 @@ def _upload_progress(count: int) -> Iterator[Callable[[Json], None]]:
         yield show
 
 
-# --- whether it can be reached
+# --- the connection
 
 
 @command()
 @run_argument(required=False)
-@click.option("--vpn", "is_vpn", is_flag=True, help="Through the VPN's proxy, as .env or the settings name it.")
+@click.option("--vpn", "is_vpn", is_flag=True, help="Use the VPN's proxy of .env or of the settings.")
 @pass_context
 def probe(context: CliContext, run: str | None, is_vpn: bool) -> int:
-    """Tells which of package, proxy, DNS, TLS and key keeps W&B away. With RUN, as that run would reach it."""
+    """Checks package, server, proxy, DNS, TLS and key of the connection to W&B. With RUN: with its proxy and key."""
     from mosaic.secrets.proxies import PROXY_SWITCH_FIELD
     from mosaic.sidecar.wandb_diagnostics import run_diagnostics
 
@@ -272,12 +268,12 @@ def probe(context: CliContext, run: str | None, is_vpn: bool) -> int:
 def _print_finding(finding: Finding) -> None:
     from rich.text import Text
 
-    words = Text.assemble(
+    text = Text.assemble(
         f"{finding.name:<8} ", (f"{finding.state:<8} ", _STYLES.get(finding.state, "dim")), finding.found
     )
     if finding.todo:
-        words.append(f". {finding.todo}", style=_STYLES["fail"])
-    output.console().print(words, soft_wrap=True)
+        text.append(f". {finding.todo}", style=_STYLES["fail"])
+    output.console().print(text, soft_wrap=True)
 
 
 for each in (login, logout, status, sync, probe):

@@ -1,4 +1,4 @@
-"""The system keyring, asked in a process of its own: a keyring may wait for ever for somebody to unlock it."""
+"""Accesses the system keyring in a child process: a keyring may wait forever to be unlocked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import threading
 import time
 
 KEYRING_TIMEOUT_S = 5.0
-"""How long the keyring may take. Behind it stands the file."""
+"""After this the file is used instead."""
 RETRY_AFTER_S = 60.0
-"""How long a keyring that failed is not asked again."""
+"""How long a keyring that failed is not used."""
 
 _KEYRING_SCRIPT = """
 import json, sys
@@ -20,20 +20,19 @@ import keyring
 verb, name, value = json.load(sys.stdin)
 if verb == "put":
     keyring.set_password("mosaic", name, value)
-    found = keyring.get_password("mosaic", name)
-    said = found == value
+    reply = keyring.get_password("mosaic", name) == value
 elif verb == "get":
-    said = keyring.get_password("mosaic", name)
+    reply = keyring.get_password("mosaic", name)
 else:
-    said = keyring.get_password("mosaic", name) is not None
-    if said:
+    reply = keyring.get_password("mosaic", name) is not None
+    if reply:
         keyring.delete_password("mosaic", name)
-json.dump(said, sys.stdout)
+json.dump(reply, sys.stdout)
 """
 
 
 class KeyringClient:
-    """Answers None where there is no keyring, or none that works."""
+    """Returns None where there is no working keyring."""
 
     def __init__(self, timeout_s: float = KEYRING_TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -43,12 +42,12 @@ class KeyringClient:
     def request(self, verb: str, name: str, value: str = "") -> str | bool | None:
         if importlib.util.find_spec("keyring") is None:
             return None
-        with self._lock:  # the daemon's threads do not each wait for the same dead keyring
+        with self._lock:  # so that the daemon's threads do not each wait for the same broken keyring
             if time.monotonic() < self._retry_at:
                 return None
             try:
-                # The value goes by pipe: arguments are for everybody to see.
-                done = subprocess.run(
+                # The value goes through a pipe: arguments are visible to all users.
+                process = subprocess.run(
                     [sys.executable, "-P", "-c", _KEYRING_SCRIPT],
                     input=json.dumps([verb, name, value]),
                     capture_output=True,
@@ -56,8 +55,8 @@ class KeyringClient:
                     timeout=self._timeout_s,
                     check=True,
                 )
-                said: str | bool | None = json.loads(done.stdout)
-                return said
+                reply: str | bool | None = json.loads(process.stdout)
+                return reply
             except (OSError, ValueError, subprocess.SubprocessError):
                 self._retry_at = time.monotonic() + RETRY_AFTER_S
                 return None
@@ -67,8 +66,8 @@ _keyring = KeyringClient()
 
 
 def get(name: str) -> str | None:
-    said = _keyring.request("get", name)
-    return said if isinstance(said, str) and said else None
+    value = _keyring.request("get", name)
+    return value if isinstance(value, str) and value else None
 
 
 def put(name: str, value: str) -> bool:

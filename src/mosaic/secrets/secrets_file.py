@@ -1,4 +1,4 @@
-"""The file of last resort: `~/.config/mosaic/secrets.json`, readable by its owner only. Standard library only."""
+"""`~/.config/mosaic/secrets.json`, readable by its owner only, for systems without a keyring. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,56 +14,51 @@ from mosaic.contracts.files import write_json
 
 
 def secrets_path() -> Path:
-    """The XDG specification ignores a relative folder, and so do we: it could lie inside of a workspace."""
-    told = os.environ.get("XDG_CONFIG_HOME", "")
-    home = Path(told) if os.path.isabs(told) else Path.home() / ".config"
-    return home / "mosaic" / "secrets.json"
+    """Ignores a relative XDG_CONFIG_HOME, as its specification demands: it could be inside a workspace."""
+    config_home = os.environ.get("XDG_CONFIG_HOME", "")
+    base = Path(config_home) if os.path.isabs(config_home) else Path.home() / ".config"
+    return base / "mosaic" / "secrets.json"
 
 
 def read_secrets() -> dict[str, str]:
-    place = secrets_path()
+    path = secrets_path()
     try:
-        text = place.read_text(encoding="utf-8")
-        data = json.loads(text)
+        data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise BadInput(f"The secrets in {place} cannot be read: {error.strerror or error}.") from None
+        raise BadInput(f"The secrets in {path} cannot be read: {error.strerror or error}.") from None
     except ValueError:
         data = None
     if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
-        raise BadInput(f"{place} is damaged; expected a JSON object of names and keys. Mend it, or remove it.")
+        raise BadInput(f"{path} is damaged; expected a JSON object of names and keys. Fix or remove it.")
     return data
 
 
 def set_or_remove(name: str, value: str | None) -> bool:
-    """Sets or, with None, removes one; whether anything changed."""
-    place = secrets_path()
-    if value is None and not place.exists():
+    """Sets a secret, or removes it with None; returns whether anything changed."""
+    path = secrets_path()
+    if value is None and not path.exists():
         return False
     try:
-        with _lock_folder(place.parent):
+        with _lock_folder(path.parent):
             data = read_secrets()
-            before = data.get(name)
-            if value is None:
-                data.pop(name, None)
-            else:
-                data[name] = value
-            if before != value:
-                write_json(place, data, mode=0o600)
-            else:
-                place.chmod(0o600)
-            return before != value
+            is_changed = data.get(name) != value
+            if is_changed:
+                others = {key: secret for key, secret in data.items() if key != name}
+                write_json(path, others if value is None else {**others, name: value}, mode=0o600)
+            path.chmod(0o600)
+            return is_changed
     except OSError as error:
         raise BadInput(
-            f"The key cannot be kept in {place}: {error.strerror or error}. "
-            "Make that folder writable, or set it in the environment."
+            f"The key cannot be stored in {path}: {error.strerror or error}. "
+            "Make that folder writable, or set the key in the environment."
         ) from None
 
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Two programs that store at the same time both find theirs afterwards."""
+    """Serializes writers, so that none of two concurrent changes is lost."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     folder.chmod(0o700)

@@ -1,4 +1,4 @@
-"""How a run stands with W&B, in words. No widget here."""
+"""Formats the W&B state of a run. No widgets here."""
 
 from __future__ import annotations
 
@@ -18,26 +18,24 @@ WANDB_STATE_ICONS = {
     "failed": ("mdi6.cloud-alert-outline", "bad"),
 }
 STATE_DESCRIPTIONS = {
-    "offline": "Everything is kept on this machine. Nothing is lost while W&B cannot be reached; Sync uploads it.",
-    "syncing": "It is being uploaded.",
-    "synced": "All of it is on W&B's server.",
-    "online": "The script talks to W&B by itself.",
-    "failed": "The upload failed. Everything is kept on this machine, and can be synced again.",
+    "offline": "Everything is stored on this machine. Nothing is lost while W&B cannot be reached; Sync uploads it.",
+    "syncing": "The run is being uploaded.",
+    "synced": "The complete run is on W&B's server.",
+    "online": "The script uploads to W&B by itself.",
+    "failed": "The upload failed. Everything is stored on this machine and can be synced again.",
 }
 NO_DATA_TEXT = "W&B has not written anything yet."
 
 
 class WandbRunStatus(NamedTuple):
-    """Of one run."""
-
     state: Json | None
-    """As `Trainer.wandb` tells it."""
+    """As returned by `TrainerClient.wandb`."""
     proxies: Proxies
-    """How its page is reached."""
+    """Used for its web page."""
 
 
 def fetch_status(trainer: TrainerClient, run_id: str, root: Path) -> WandbRunStatus:
-    """Asks the daemon, the run's config and the user's settings; takes its time."""
+    """Queries the daemon, the run's config and the user's settings; slow."""
     config = trainer.config(run_id).get("metadata", {}).get("worker", {}).get("config", {})
     extras = config.get("extras") if isinstance(config, dict) else None
     return WandbRunStatus(
@@ -62,13 +60,13 @@ def format_headline(state: Json | None) -> str:
 
 
 def upload_progress(state: Json) -> tuple[int, int]:
-    """Bytes that are through, and all of them. Nothing through: nobody can tell how far it is."""
+    """Returns bytes uploaded and total bytes. 0 uploaded: the progress is unknown."""
     entries = state.get("runs", {}).values()
     return sum(entry["sent_bytes"] for entry in entries), sum(entry["size_bytes"] for entry in entries)
 
 
 def detail_rows(state: Json) -> list[tuple[str, str, str]]:
-    """Name, value and tip of what there is to know, without what is not known."""
+    """Returns name, value and tooltip of everything that is known."""
     records = _total_records(state)
     entries = state["runs"]
     newest = max((entry.get("updated_at") or 0.0 for entry in entries.values()), default=0.0)

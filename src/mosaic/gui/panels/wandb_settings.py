@@ -1,4 +1,4 @@
-"""The part of the settings that is about W&B: the key, the proxies, and whether W&B can be reached."""
+"""The W&B section of the settings: the key, the proxies, and a test of the connection."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ FIELD_WIDTH = 320
 
 
 class CredentialStatus(NamedTuple):
-    """What is set, without any of the secrets themselves."""
+    """Which credentials are set, without the secrets themselves."""
 
     key_source: str | None
-    """Of the key: environment, keyring, file, or none."""
+    """environment, keyring, file or None."""
     proxies: dict[str, str]
-    """By kind, as they may be shown."""
+    """By kind, without credentials."""
     dotenv_proxies: dict[str, str]
 
 
@@ -64,7 +64,7 @@ class WandbSettingsForm(QWidget):
         self._command = command
         self._check_rows: dict[str, tuple[QLabel, QLabel]] = {}
         self._check_states: dict[str, str] = {}
-        """The state of each stretch of the way, by its name."""
+        """The state of each check, by its name."""
         self.check_process = JsonProcess(self)
         self.check_process.message_received.connect(self._on_check_message)
         self.check_process.finished.connect(self._on_check_ended)
@@ -106,7 +106,7 @@ class WandbSettingsForm(QWidget):
         self._key.returnPressed.connect(self._store_key)
         self._store.clicked.connect(self._store_key)
         self._forget.clicked.connect(
-            lambda: self._run_change(lambda: secrets.delete_secret(API_KEY_NAME), "The key is removed.")
+            lambda: self._run_change(lambda: secrets.delete_secret(API_KEY_NAME), "Removed the key.")
         )
         for widget in (self._key, self._store, self._forget):
             row.addWidget(widget)
@@ -125,7 +125,7 @@ class WandbSettingsForm(QWidget):
         field.returnPressed.connect(lambda: self._store_proxy(kind))
         store.clicked.connect(lambda: self._store_proxy(kind))
         remove.clicked.connect(
-            lambda: self._run_change(lambda: secrets.delete_secret(PROXY_SECRET_NAMES[kind]), "It is removed.")
+            lambda: self._run_change(lambda: secrets.delete_secret(PROXY_SECRET_NAMES[kind]), "Removed the proxy.")
         )
         for widget in (field, store, remove):
             row.addWidget(widget)
@@ -153,65 +153,65 @@ class WandbSettingsForm(QWidget):
         grid.setVerticalSpacing(4)
         grid.setColumnStretch(2, 1)
         for row, name in enumerate(wandb_diagnostics.CHECK_NAMES):
-            icon, words = QLabel(), with_object_name(QLabel(), f"settings.wandb.finding.{name}")
-            words.setWordWrap(True)
-            words.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-            for place, widget in enumerate((icon, QLabel(name.capitalize() if name.islower() else name), words)):
-                grid.addWidget(widget, row, place, Qt.AlignmentFlag.AlignTop)
-            self._check_rows[name] = icon, words
+            icon, text = QLabel(), with_object_name(QLabel(), f"settings.wandb.finding.{name}")
+            text.setWordWrap(True)
+            text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+            for column, widget in enumerate((icon, QLabel(name.capitalize() if name.islower() else name), text)):
+                grid.addWidget(widget, row, column, Qt.AlignmentFlag.AlignTop)
+            self._check_rows[name] = icon, text
         self._lines.hide()
         part.addWidget(self._lines)
         return part
 
-    # --- what is set
+    # --- the stored credentials
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self.refresh()
 
     def refresh(self) -> None:
-        """Asked elsewhere: a keyring takes its time."""
+        """Runs in the background: a keyring may be slow."""
         root = self._workbench.workspace.root
 
-        def look() -> CredentialStatus:
-            told = {kind: secrets.find_secret(name) for kind, name in PROXY_SECRET_NAMES.items()}
+        def read_status() -> CredentialStatus:
+            stored = {kind: secrets.find_secret(name) for kind, name in PROXY_SECRET_NAMES.items()}
             values = dotenv.load_workspace_dotenv(root).values
             return CredentialStatus(
                 secrets.secret_location(API_KEY_NAME),
-                {kind: strip_credentials(address) for kind, address in told.items() if address},
+                {kind: strip_credentials(address) for kind, address in stored.items() if address},
                 {kind: strip_credentials(values[name]) for kind, name in PROXY_VARIABLES.items() if values.get(name)},
             )
 
-        self._workbench.bridge.run_in_background(look, self._show_status, self._workbench.show_error, self)
+        self._workbench.bridge.run_in_background(read_status, self._show_status, self._workbench.show_error, self)
 
     def _show_status(self, status: CredentialStatus) -> None:
-        words = (
+        text = (
             KEY_SOURCE_TEXTS[status.key_source].format(path=secrets_file_path())
             if status.key_source
             else "none is stored"
         )
-        self._key_state.setText(words[:1].upper() + words[1:] + ".")
+        self._key_state.setText(text[:1].upper() + text[1:] + ".")
         self._forget.setEnabled(status.key_source in ("keyring", "file"))
         for kind, (field, remove) in self._fields.items():
-            told = status.dotenv_proxies.get(kind)
-            hint = f"{told} (from .env)" if told else "such as http://10.0.0.1:3128"
+            proxy = status.dotenv_proxies.get(kind)
+            hint = f"{proxy} (from .env)" if proxy else "such as http://10.0.0.1:3128"
             field.setPlaceholderText(f"{status.proxies[kind]} (stored)" if kind in status.proxies else hint)
             remove.setEnabled(kind in status.proxies)
 
     def _store_key(self) -> None:
         value = self._key.text()
         if value.strip():
-            self._key.clear()  # it is seen by nobody any more, whatever becomes of it
-            self._run_change(lambda: secrets.put_secret(API_KEY_NAME, value), "The key is stored.")
+            self._key.clear()  # hidden even if storing fails
+            self._run_change(lambda: secrets.put_secret(API_KEY_NAME, value), "Stored the key.")
 
     def _store_proxy(self, kind: str) -> None:
         field, _ = self._fields[kind]
         address = normalize_address(field.text())
         if address is None:
-            self._workbench.show_error(BadInput("That is no proxy; expected an address such as http://10.0.0.1:3128."))
+            self._workbench.show_error(BadInput("Not a valid proxy; expected an address such as http://10.0.0.1:3128."))
             return
         field.clear()
-        self._run_change(lambda: secrets.put_secret(PROXY_SECRET_NAMES[kind], address), "The proxy is stored.")
+        self._run_change(lambda: secrets.put_secret(PROXY_SECRET_NAMES[kind], address), "Stored the proxy.")
 
     def _run_change(self, call: Callable[[], object], success_message: str) -> None:
         def then(_: object) -> None:
@@ -220,7 +220,7 @@ class WandbSettingsForm(QWidget):
 
         self._workbench.bridge.run_in_background(call, then, self._workbench.show_error, self)
 
-    # --- whether it can be reached
+    # --- the connection test
 
     def _start_check(self, extras: Json) -> None:
         for name in wandb_diagnostics.CHECK_NAMES:
@@ -246,7 +246,7 @@ class WandbSettingsForm(QWidget):
         self._set_busy(False)
         for name in wandb_diagnostics.CHECK_NAMES:
             if name not in self._check_states:
-                self._check_rows[name][1].setText(problem or "not looked at")
+                self._check_rows[name][1].setText(problem or "not checked")
         self._apply_theme()
 
     def _set_busy(self, is_busy: bool) -> None:
@@ -255,5 +255,5 @@ class WandbSettingsForm(QWidget):
 
     def _apply_theme(self) -> None:
         for name, (icon, _) in self._check_rows.items():
-            picture = CHECK_STATE_ICONS.get(self._check_states.get(name, ""), ("mdi6.circle-outline", "muted"))
-            icon.setPixmap(theme.icon(*picture).pixmap(16, 16))
+            icon_style = CHECK_STATE_ICONS.get(self._check_states.get(name, ""), ("mdi6.circle-outline", "muted"))
+            icon.setPixmap(theme.icon(*icon_style).pixmap(16, 16))
