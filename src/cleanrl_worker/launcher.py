@@ -87,7 +87,7 @@ def record_training_videos(request: WorkerRequest, run: Run) -> Iterator[None]:
     if not request.extras.capture_video:
         yield
         return
-    from mosaic.arena.video import VideoRecorder, is_cubic
+    from mosaic.arena.video_recorder import VideoRecorder, is_cubic
 
     folder = run.folder
 

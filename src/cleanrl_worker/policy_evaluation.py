@@ -17,7 +17,7 @@ from cleanrl_worker.evaluation_policy import LoadedPolicy, check_evaluation, fir
 from cleanrl_worker.worker_config import WorkerRequest
 from mosaic.arena import Episode, pool_summaries, summarise
 from mosaic.arena.evaluate import BATCH_SIZE, MAX_EPISODE_STEPS
-from mosaic.arena.video import VideoRecorder
+from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder

@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QCheckBox, QListWidget, QPlainTextEdit, QPushButto
 from tests.helpers.gui import click, find, pump
 from tests.helpers.gui_runs import FakeTrainer, run_id, running, start_with, view
 
-from mosaic.arena.video import EpisodeVideo
+from mosaic.arena.video_recorder import EpisodeVideo
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
 from mosaic.gui.app import Application

@@ -1,4 +1,4 @@
-"""Producers of runs that tests start, signal and kill: `python run_child.py HOW RUN_FOLDER`."""
+"""Producers of runs that tests start, signal and kill: `python run_child.py BEHAVIOR RUN_FOLDER`."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.run import Run, last_good_checkpoint
 
 
-def say(text: object) -> None:
+def print_line(text: object) -> None:
     print(text, flush=True)
 
 
-def saving(folder: RunFolder) -> None:
-    """Saves without end, now and then the same step again, and says each step that is safe."""
+def save_forever(folder: RunFolder) -> None:
+    """Save without end, some steps twice, and print each step that is saved."""
     with Run.open(folder, worker="saver", version="1", tensorboard=folder.tensorboard) as run:
-        found = last_good_checkpoint(folder)
-        run.hello(found)
+        checkpoint = last_good_checkpoint(folder)
+        run.hello(checkpoint)
         step = run.global_step
         while True:
             step += 1
-            for again in range(2 if step % 3 == 0 else 1):
+            for repetition in range(2 if step % 3 == 0 else 1):
                 run.episode(env=0, step=step, episodic_return=float(step % 5), length=1)
                 weights = {"w": np.full(2000, step, np.float32)}
-                run.save_checkpoint(step, weights=weights, arrays={"a": np.full(5000, step)}, facts={"again": again})
-                say(step)
+                run.save_checkpoint(
+                    step, weights=weights, arrays={"a": np.full(5000, step)}, facts={"repetition": repetition}
+                )
+                print_line(step)
 
 
-def stepping(folder: RunFolder) -> None:
-    """Steps until it is asked to stop."""
+def step_until_stopped(folder: RunFolder) -> None:
+    """Step until a stop is requested."""
     with Run.open(folder, worker="stepper", version="1") as run:
         run.hello()
         step = 0
@@ -43,24 +45,24 @@ def stepping(folder: RunFolder) -> None:
             step += 1
             run.update(step)
             if step == 1:
-                say("ready")
+                print_line("ready")
             time.sleep(0.001)
         run.finish("stopped")
 
 
-def stubborn(folder: RunFolder) -> None:
-    """Hears the first Ctrl-C and does not act on it."""
-    with Run.open(folder, worker="stubborn", version="1") as run:
+def ignore_interrupt(folder: RunFolder) -> None:
+    """Notice the first Ctrl-C and ignore it."""
+    with Run.open(folder, worker="ignorer", version="1") as run:
         run.hello()
-        say("ready")
+        print_line("ready")
         while not run.stop_requested:
             time.sleep(0.001)
-        say("heard")
+        print_line("requested")
         time.sleep(60)
 
 
-def forking(folder: RunFolder) -> None:
-    """Has a forked child, which must die of SIGTERM although its parent handles it."""
+def fork_child(folder: RunFolder) -> None:
+    """Fork a child that must die of SIGTERM although its parent handles it."""
     with Run.open(folder, worker="forker", version="1") as run:
         run.hello()
         child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
@@ -70,12 +72,12 @@ def forking(folder: RunFolder) -> None:
         os.kill(child.pid, signal.SIGINT)
         child.terminate()
         child.join(20)
-        say(child.exitcode)
+        print_line(child.exitcode)
         run.finish()
 
 
-def full_disk(folder: RunFolder) -> None:
-    """No file may grow beyond some size for a while; the training goes on, and afterwards nothing is missing."""
+def fill_disk(folder: RunFolder) -> None:
+    """Train while no file may grow beyond a limit for some time; nothing may be missing afterwards."""
     with Run.open(folder, worker="full", version="1", tensorboard=folder.tensorboard) as run:
         run.hello()
         for step in range(1, 4001):
@@ -96,7 +98,7 @@ def full_disk(folder: RunFolder) -> None:
 
 def save(run: Run, step: int) -> None:
     saved = run.save_checkpoint(step, weights={"w": np.zeros(4, np.float32)}, arrays={"a": np.zeros(9000)}, facts={})
-    say(saved.name if saved else None)
+    print_line(saved.name if saved else None)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Making and reading run folders in tests of `mosaic.run`."""
+"""Creates and reads run folders in tests of `mosaic.run`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ ARRAYS: dict[str, Array] = {
 FACTS: dict[str, Any] = {"rng": 2**100, "name": "Zürich", "schedule": [0.1, None]}
 
 
-def a_folder(tmp_path: Path) -> RunFolder:
+def make_run_folder(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path / "it's a workspace" / "run-1")
 
 
-def opened(folder: RunFolder, **settings: Any) -> Run:
+def open_run(folder: RunFolder, **settings: Any) -> Run:
     return Run.open(folder, worker="scripted", version="1", **{"tensorboard": folder.tensorboard, **settings})
 
 
@@ -40,10 +40,10 @@ def save(run: Run, step: int) -> Path | None:
     return run.save_checkpoint(step, weights=WEIGHTS, arrays=ARRAYS, facts=FACTS)
 
 
-def tell(folder: RunFolder, kind: str, **facts: Any) -> None:
-    """As the daemon does."""
+def send_command(folder: RunFolder, kind: str, **fields: Any) -> None:
+    """Write a command to the inbox, as the daemon does."""
     inbox = Journal(folder.inbox)
-    inbox.append(kind, **facts)
+    inbox.append(kind, **fields)
     inbox.close()
 
 
@@ -52,27 +52,27 @@ def events(folder: RunFolder, kind: str) -> list[dict[str, Any]]:
 
 
 def journal_points(folder: RunFolder) -> Points:
-    """What counts: points of an earlier attempt above the step that a later one began at do not."""
-    found: Points = {}
+    """Return the valid points: those of an earlier attempt count up to the step at which a later one resumed."""
+    points: Points = {}
     for event in read_all(folder.journal):
         if event["kind"] == "hello" and event["attempt"] > 1:
             begin = -1 if event["resumed_from"] is None else event["resumed_from"]
-            found = {tag: [row for row in rows if row[0] <= begin] for tag, rows in found.items()}
+            points = {tag: [row for row in rows if row[0] <= begin] for tag, rows in points.items()}
         for tag, rows in event.get("series", {}).items():
-            found.setdefault(tag, []).extend(tuple(row) for row in rows)
+            points.setdefault(tag, []).extend(tuple(row) for row in rows)
         for _, _, step, at, episodic_return, length in event.get("rows", []):
-            found.setdefault(RETURN_TAG, []).append((step, at, episodic_return))
-            found.setdefault(LENGTH_TAG, []).append((step, at, float(length)))
-    return found
+            points.setdefault(RETURN_TAG, []).append((step, at, episodic_return))
+            points.setdefault(LENGTH_TAG, []).append((step, at, float(length)))
+    return points
 
 
-def accumulated(path: Path) -> EventAccumulator:
-    """TensorBoard's own reader, which keeps every point."""
+def load_event_file(path: Path) -> EventAccumulator:
+    """Load a folder with TensorBoard's own reader, keeping every point."""
     reader = EventAccumulator(str(path), size_guidance={"scalars": 0, "tensors": 0})
     reader.Reload()
     return reader
 
 
 def tensorboard_points(path: Path) -> Points:
-    reader = accumulated(path)
+    reader = load_event_file(path)
     return {tag: [(e.step, e.wall_time, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}

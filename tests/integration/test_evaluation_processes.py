@@ -1,4 +1,4 @@
-"""Several processes play one evaluation: it is the same evaluation, faster, whatever becomes of them."""
+"""An evaluation played by several processes has the same result, whatever happens to them."""
 
 from __future__ import annotations
 
@@ -26,42 +26,40 @@ from mosaic.envs import make
 from mosaic.journal import Journal
 from mosaic.run import last_good_checkpoint
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="helpers are forked, which only Linux does without harm"
-)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="helpers are forked, which is only safe on Linux")
 SEEDS = range(100, 160)
 
 
 @pytest.fixture(autouse=True)
-def _helpers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little there is to do, it is shared from the first step on."""
+def _start_helpers_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use helpers from the first step on, however little work there is."""
     module = sys.modules["mosaic.arena.evaluate"]
     monkeypatch.setattr(module, "PROBE_S", 0.0)
     monkeypatch.setattr(module, "MIN_PARALLEL_WORK_S", 0.0)
 
 
-class Pushes:
-    """Pushes where the pole leans, by a product of matrices as networks do it; notes in which processes it is asked."""
+class PolePolicy:
+    """Pushes to the side to which the pole leans, with matrix products like a network; logs the calling helpers."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
         self._owner = os.getpid()
         self._weights = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
-        self._asked = 0
+        self._calls = 0
 
     def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
         if os.getpid() != self._owner:
-            if self._asked == 0:
+            if self._calls == 0:
                 with open(self._log, "a") as file:
                     file.write(f"{os.getpid()}\n")
-            self._asked += 1
-            self.help(self._asked)
+            self._calls += 1
+            self.on_helper_call(self._calls)
         leans = np.tanh(observations @ self._weights) @ self._weights.T
         chance = 0.0 if deterministic else rng.standard_normal(len(observations))
         return (leans[:, 2] + chance > 0).astype(int)
 
-    def help(self, asked: int) -> None:
-        """What a helper does besides."""
+    def on_helper_call(self, count: int) -> None:
+        """Called in helper processes; overridden by policies that fail."""
 
     @property
     def helpers(self) -> list[int]:
@@ -72,63 +70,65 @@ def cartpole() -> Any:
     return make("CartPole-v1")
 
 
-def alone(tmp_path: Path, deterministic: bool = True) -> list[Episode]:
-    return evaluate(Pushes(tmp_path / "nobody"), cartpole, SEEDS, deterministic)
+def evaluate_in_one_process(tmp_path: Path, deterministic: bool = True) -> list[Episode]:
+    return evaluate(PolePolicy(tmp_path / "unused"), cartpole, SEEDS, deterministic)
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("count", [2, 4])
-def test_the_number_of_processes_changes_no_return(tmp_path: Path, count: int, deterministic: bool) -> None:
-    policy = Pushes(tmp_path / "pids")
-    heard: list[Episode] = []
+def test_the_number_of_processes_does_not_change_the_returns(tmp_path: Path, count: int, deterministic: bool) -> None:
+    policy = PolePolicy(tmp_path / "pids")
+    reported: list[Episode] = []
     steps: list[int] = []
-    gate = waits_for_helpers(policy)
+    gate = make_helper_gate(policy)
 
-    def on_step(taken: int) -> bool:
-        steps.append(taken)
-        return gate(taken)
+    def on_step(count: int) -> bool:
+        steps.append(count)
+        return gate(count)
 
-    episodes = evaluate(policy, cartpole, SEEDS, deterministic, heard.append, on_step=on_step, processes=count)
-    assert episodes == alone(tmp_path, deterministic)
-    assert sorted(heard, key=lambda episode: episode.index) == episodes
+    episodes = evaluate(policy, cartpole, SEEDS, deterministic, reported.append, on_step=on_step, processes=count)
+    assert episodes == evaluate_in_one_process(tmp_path, deterministic)
+    assert sorted(reported, key=lambda episode: episode.index) == episodes
     assert steps[-1] <= sum(episode.length for episode in episodes)
     assert 1 <= len(set(policy.helpers)) <= count - 1
     assert_gone(policy)
 
 
-def assert_gone(policy: Pushes) -> None:
+def assert_gone(policy: PolePolicy) -> None:
     for pid in policy.helpers:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
 
-class Dies(Pushes):
-    def help(self, asked: int) -> None:
-        if asked == 3:
+class Dies(PolePolicy):
+    def on_helper_call(self, count: int) -> None:
+        if count == 3:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Raises(Pushes):
-    def help(self, asked: int) -> None:
+class Raises(PolePolicy):
+    def on_helper_call(self, count: int) -> None:
         raise RuntimeError("a bug that shows in helpers only")
 
 
-class Hangs(Pushes):
-    def help(self, asked: int) -> None:
+class Hangs(PolePolicy):
+    def on_helper_call(self, count: int) -> None:
         time.sleep(1000)
 
 
 @pytest.mark.parametrize("kind", [Dies, Raises])
-def test_what_a_helper_does_not_bring_is_played_by_the_first_process(tmp_path: Path, kind: type[Pushes]) -> None:
+def test_episodes_that_a_helper_does_not_return_are_played_by_the_main_process(
+    tmp_path: Path, kind: type[PolePolicy]
+) -> None:
     policy = kind(tmp_path / "pids")
-    gate = waits_for_helpers(policy)
-    assert evaluate(policy, cartpole, SEEDS, on_step=gate, processes=3) == alone(tmp_path)
+    gate = make_helper_gate(policy)
+    assert evaluate(policy, cartpole, SEEDS, on_step=gate, processes=3) == evaluate_in_one_process(tmp_path)
     assert policy.helpers
     assert_gone(policy)
 
 
-def waits_for_helpers(policy: Pushes) -> Callable[[int], bool]:
-    """The first process gives the others time to take something up."""
+def make_helper_gate(policy: PolePolicy) -> Callable[[int], bool]:
+    """Return an `on_step` in which the main process waits until a helper has started."""
 
     def gate(steps: int) -> bool:
         if steps > 20 and not policy.helpers:
@@ -138,9 +138,9 @@ def waits_for_helpers(policy: Pushes) -> Callable[[int], bool]:
     return gate
 
 
-def test_a_stop_ends_helpers_too_even_one_that_hangs(tmp_path: Path) -> None:
+def test_a_stop_ends_helpers_even_one_that_hangs(tmp_path: Path) -> None:
     policy = Hangs(tmp_path / "pids")
-    gate = waits_for_helpers(policy)
+    gate = make_helper_gate(policy)
     episodes = evaluate(
         policy, cartpole, range(5000), on_step=lambda steps: gate(steps) and not policy.helpers, processes=3
     )
@@ -149,12 +149,12 @@ def test_a_stop_ends_helpers_too_even_one_that_hangs(tmp_path: Path) -> None:
     assert_gone(policy)
 
 
-def test_a_run_may_be_held_to_fewer_processes_than_there_are_cores() -> None:
+def test_the_number_of_processes_can_be_limited_below_the_number_of_cores() -> None:
     assert process_count(1) == 1
     assert process_count(None) == process_count(10_000) == len(os.sched_getaffinity(0))
 
 
-def test_a_cancelled_evaluation_ends_with_all_that_was_played_in_its_summary(tmp_path: Path) -> None:
+def test_the_summary_of_a_cancelled_evaluation_has_every_finished_episode(tmp_path: Path) -> None:
     trained = train_here(RunFolder(tmp_path / "trained"), small())
     folder = RunFolder(tmp_path / "it's cancelled")
     config = tmp_path / "config.json"
@@ -168,18 +168,18 @@ def test_a_cancelled_evaluation_ends_with_all_that_was_played_in_its_summary(tmp
         inbox = Journal(folder.inbox)
         inbox.append("stop")
         inbox.close()
-        _, said = worker.communicate(timeout=60)
-    assert (worker.returncode, said) == (0, b"")
+        _, stderr = worker.communicate(timeout=60)
+    assert (worker.returncode, stderr) == (0, b"")
     summary = json.loads(folder.eval_summary.read_text())
-    told = [row[4] for event in events(folder, "episodes") for row in event["rows"]]
-    assert summary["episodes"] == len(summary["returns"]) == len(told) > 0
-    assert sorted(summary["returns"]) == sorted(told)
+    returns = [row[4] for event in events(folder, "episodes") for row in event["rows"]]
+    assert summary["episodes"] == len(summary["returns"]) == len(returns) > 0
+    assert sorted(summary["returns"]) == sorted(returns)
     assert [event["outcome"] for event in events(folder, "finished")] == ["stopped"]
     assert len(events(folder, "policy_eval_completed")) == 1
 
 
-def test_a_trained_policy_is_as_good_in_evaluation_as_it_was_in_training(tmp_path: Path) -> None:
-    """Without the statistics of its normaliser it would be no better than chance."""
+def test_a_trained_policy_scores_in_evaluation_as_in_training(tmp_path: Path) -> None:
+    """Without the statistics of its normalizer it would be no better than chance."""
     settings = {"gamma": 0.9, "learning_rate": 1e-3, "num_envs": 4, "num_steps": 512, "num_minibatches": 16}
     config = {"algo": "ppo_continuous_action", "env_id": "Pendulum-v1", "total_timesteps": 150_000, "seed": 2}
     folder = train_here(RunFolder(tmp_path / "trained"), {**config, "extras": settings})
@@ -187,12 +187,12 @@ def test_a_trained_policy_is_as_good_in_evaluation_as_it_was_in_training(tmp_pat
     assert checkpoint is not None
     score = checkpoint.manifest["score"]
     extras = {"mode": "policy_eval", "policy_path": str(folder.path), "eval_episodes": 100}
-    played = train_here(RunFolder(tmp_path / "played"), {"extras": extras})
-    summary = json.loads(played.eval_summary.read_text())
+    evaluated = train_here(RunFolder(tmp_path / "played"), {"extras": extras})
+    summary = json.loads(evaluated.eval_summary.read_text())
     low, high = summary["ci95"]
     assert abs(summary["avg_return"] - score) < max(0.1 * abs(score), (high - low) / 2)
 
     match = load_for_evaluation(parse_request({"extras": extras}))
     match.policy._normalise = ObservationNormaliser(3)  # type: ignore[attr-defined]
-    without = evaluate(match.policy, lambda: make("Pendulum-v1"), summary["seeds"][:30])
-    assert np.mean([episode.episodic_return for episode in without]) < 2 * score
+    unnormalized = evaluate(match.policy, lambda: make("Pendulum-v1"), summary["seeds"][:30])
+    assert np.mean([episode.episodic_return for episode in unnormalized]) < 2 * score

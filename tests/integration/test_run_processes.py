@@ -1,4 +1,4 @@
-"""Producers of runs in processes of their own: killed, signalled, out of disk."""
+"""Producers of runs in their own processes: killed, signaled, out of disk space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.helpers.run_folders import a_folder, events, journal_points, tensorboard_points
+from tests.helpers.run_folders import events, journal_points, make_run_folder, tensorboard_points
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import read_all
@@ -22,8 +22,8 @@ CHILD = Path(__file__).parents[1] / "helpers" / "run_child.py"
 
 
 @contextmanager
-def child(how: str, folder: RunFolder) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, str(CHILD), how, str(folder.path)]
+def child(behavior: str, folder: RunFolder) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, str(CHILD), behavior, str(folder.path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -36,30 +36,30 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_a_kill_at_any_moment_of_saving_leaves_only_whole_checkpoints(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path)
-    chance = random.Random(7)
+def test_a_kill_at_any_moment_of_saving_leaves_only_intact_checkpoints(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path)
+    rng = random.Random(7)
     for _ in range(30):
-        with child("saving", folder) as process:
-            said = [first_line(process)]
-            time.sleep(chance.uniform(0, 0.03))
+        with child("save_forever", folder) as process:
+            saved_steps = [first_line(process)]
+            time.sleep(rng.uniform(0, 0.03))
             process.kill()
             assert process.stdout is not None
-            said += process.stdout.read().split()
+            saved_steps += process.stdout.read().split()
         for step in list_steps(folder):
             assert is_intact(folder.checkpoint(step))
         recover_interrupted_writes(folder)
-        found = last_good_checkpoint(folder)
-        assert found is not None
-        assert found.step >= int(said[-1])
-        assert found.weights["w"][0] == found.arrays["a"][0] == found.step
-        assert found.skipped == ()
+        checkpoint = last_good_checkpoint(folder)
+        assert checkpoint is not None
+        assert checkpoint.step >= int(saved_steps[-1])
+        assert checkpoint.weights["w"][0] == checkpoint.arrays["a"][0] == checkpoint.step
+        assert checkpoint.skipped == ()
     assert [event["seq"] for event in read_all(folder.journal)] == list(range(1, 1 + len(read_all(folder.journal))))
 
 
-def test_sigterm_asks_for_a_stop(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path)
-    with child("stepping", folder) as process:
+def test_sigterm_requests_a_stop(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path)
+    with child("step_until_stopped", folder) as process:
         assert first_line(process) == "ready"
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
@@ -67,11 +67,11 @@ def test_sigterm_asks_for_a_stop(tmp_path: Path) -> None:
 
 
 def test_a_second_ctrl_c_interrupts(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path)
-    with child("stubborn", folder) as process:
+    folder = make_run_folder(tmp_path)
+    with child("ignore_interrupt", folder) as process:
         assert first_line(process) == "ready"
         process.send_signal(signal.SIGINT)
-        assert first_line(process) == "heard"
+        assert first_line(process) == "requested"
         process.send_signal(signal.SIGINT)
         process.wait(30)
         assert process.stderr is not None
@@ -79,14 +79,14 @@ def test_a_second_ctrl_c_interrupts(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_dies_of_sigterm_and_leaves_ctrl_c_to_its_parent(tmp_path: Path) -> None:
-    with child("forking", a_folder(tmp_path)) as process:
+    with child("fork_child", make_run_folder(tmp_path)) as process:
         assert int(first_line(process)) == -signal.SIGTERM
         assert process.wait(30) == 0
 
 
-def test_a_full_disk_stops_nothing_and_loses_no_point(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path)
-    with child("full_disk", folder) as process:
+def test_a_full_disk_does_not_stop_the_run_or_lose_points(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path)
+    with child("fill_disk", folder) as process:
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert out.split() == ["1000", "None", "3000"]
@@ -99,8 +99,8 @@ def test_a_full_disk_stops_nothing_and_loses_no_point(tmp_path: Path) -> None:
     assert tensorboard_points(folder.tensorboard) == points
 
 
-def test_importing_the_room_imports_nothing_heavy() -> None:
+def test_importing_the_package_imports_nothing_heavy() -> None:
     heavy = ("pydantic", "torch", "gymnasium", "grpc", "tensorboard", "safetensors", "google_crc32c")
     program = f"import sys, mosaic.run; print([name for name in {heavy} if name in sys.modules])"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""Atari games as the papers play them. Needs the Atari extra."""
+"""Atari games with the preprocessing of the literature. Needs the Atari extra."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from mosaic.envs.atari import AtariEnv
 BREAKOUT = "BreakoutNoFrameskip-v4"
 
 
-def played(game: AtariEnv, steps: int, seed: int = 0) -> list[tuple[float, bool, bool, float, int]]:
+def play(game: AtariEnv, steps: int, seed: int = 0) -> list[tuple[float, bool, bool, float, int]]:
     rng = np.random.default_rng(seed)
-    told = []
+    results = []
     for _ in range(steps):
         _, reward, is_terminal, is_truncated, _ = game.step(int(rng.integers(4)))
-        told.append((reward, is_terminal, is_truncated, game.score, game.frame_count))
+        results.append((reward, is_terminal, is_truncated, game.score, game.frame_count))
         if is_terminal or is_truncated:
             game.reset()
-    return told
+    return results
 
 
-def test_a_game_is_seen_as_four_small_grey_pictures() -> None:
+def test_an_observation_is_a_stack_of_four_grayscale_frames() -> None:
     game = AtariEnv(BREAKOUT, terminal_on_life_loss=True, clip_rewards=True)
     first, _ = game.reset(seed=1)
     assert game.observation_space.contains(first)
@@ -41,19 +41,19 @@ def test_a_lost_life_ends_the_episode_but_not_the_game() -> None:
     game = AtariEnv(BREAKOUT, terminal_on_life_loss=True, clip_rewards=True)
     game.reset(seed=1)
     ends = []
-    for reward, is_terminal, _, score, frames in played(game, 1200):
+    for reward, is_terminal, _, score, frames in play(game, 1200):
         assert reward in (-1.0, 0.0, 1.0)
         if is_terminal:
             ends.append((score, frames))
     game.close()
     assert len(ends) > 5
-    # Five lives: the score grows over each of them and begins anew with the next game.
+    # Five lives: the score grows over each of them and starts again with the next game.
     lengths = [frames for _, frames in ends]
     assert any(later < earlier for earlier, later in itertools.pairwise(lengths))
     assert any(later > earlier for earlier, later in itertools.pairwise(lengths))
 
 
-def test_without_that_an_episode_is_a_whole_game() -> None:
+def test_without_terminal_on_life_loss_an_episode_is_a_whole_game() -> None:
     game = AtariEnv(BREAKOUT, terminal_on_life_loss=False, clip_rewards=False)
     game.reset(seed=1)
     total = 0.0
@@ -68,30 +68,30 @@ def test_without_that_an_episode_is_a_whole_game() -> None:
     game.close()
 
 
-def test_equal_seeds_play_equal_games() -> None:
+def test_the_same_seed_plays_the_same_game() -> None:
     games = [AtariEnv(BREAKOUT, terminal_on_life_loss=True, clip_rewards=True) for _ in range(2)]
     for game in games:
         game.reset(seed=7)
-    assert played(games[0], 300) == played(games[1], 300)
+    assert play(games[0], 300) == play(games[1], 300)
     for game in games:
         game.close()
 
 
-def test_a_game_comes_back_from_its_snapshot_exactly() -> None:
+def test_a_game_is_restored_from_its_snapshot_exactly() -> None:
     game, other = (AtariEnv(BREAKOUT, terminal_on_life_loss=True, clip_rewards=True) for _ in range(2))
     game.reset(seed=3)
-    played(game, 150)
+    play(game, 150)
     arrays, facts = game.snapshot()
     generator = game.np_random.bit_generator.state
-    expected = played(game, 300, seed=9)
+    expected = play(game, 300, seed=9)
     other.reset(seed=99)
     other.restore(arrays, facts)
     other.np_random.bit_generator.state = generator
-    assert played(other, 300, seed=9) == expected
+    assert play(other, 300, seed=9) == expected
     for each in (game, other):
         each.close()
 
 
-def test_what_is_no_atari_game_is_refused() -> None:
-    with pytest.raises(BadInput, match="no Atari game"):
+def test_an_id_that_is_not_an_atari_game_is_rejected() -> None:
+    with pytest.raises(BadInput, match="not an Atari game"):
         AtariEnv("CartPole-v1", terminal_on_life_loss=True, clip_rewards=True)

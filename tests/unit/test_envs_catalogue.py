@@ -1,4 +1,4 @@
-"""Which environments there are, and what is said of those that cannot be made."""
+"""The catalog of environments, and the errors for those that cannot be created."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ needs_mujoco = pytest.mark.skipif(find_spec("mujoco") is None, reason="the mujoc
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """As if a package were not installed."""
+    """Return a function that makes a package look not installed."""
 
     def hide(package: str) -> None:
         monkeypatch.setattr(catalogue, "find_spec", lambda name: None if name == package else find_spec(name))
@@ -27,7 +27,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return hide
 
 
-def test_an_environment_is_made_without_the_checking_wrapper() -> None:
+def test_an_environment_is_created_without_the_checking_wrapper() -> None:
     env = make("CartPole-v1")
     assert "PassiveEnvChecker" not in str(env)
     assert family_of(env) == "classic_control"
@@ -35,7 +35,7 @@ def test_an_environment_is_made_without_the_checking_wrapper() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "meant"),
+    ("env_id", "suggestion"),
     [
         ("CartPol-v1", "CartPole-v1"),
         ("cartpole-v1", "CartPole-v1"),
@@ -45,16 +45,16 @@ def test_an_environment_is_made_without_the_checking_wrapper() -> None:
         ("HalfCheetah-v2", "HalfCheetah-v5"),
     ],
 )
-def test_an_unknown_id_is_answered_with_the_nearest_that_exists(env_id: str, meant: str) -> None:
-    with pytest.raises(UnknownName, match=rf"No environment '{env_id}'.* Did you mean '{meant}'\?"):
+def test_an_unknown_id_raises_with_the_closest_known_id(env_id: str, suggestion: str) -> None:
+    with pytest.raises(UnknownName, match=rf"No environment '{env_id}'.* Did you mean '{suggestion}'\?"):
         make(env_id)
 
 
-def test_an_id_that_resembles_nothing_gets_no_suggestion() -> None:
-    with pytest.raises(UnknownName) as refusal:
+def test_an_id_unlike_any_other_gets_no_suggestion() -> None:
+    with pytest.raises(UnknownName) as raised:
         make("NoSuch-v9")
-    assert "Did you mean" not in str(refusal.value)
-    assert "Known: " in str(refusal.value)
+    assert "Did you mean" not in str(raised.value)
+    assert "Known: " in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -80,22 +80,22 @@ def test_a_family_that_is_not_installed_is_named_with_its_extra(
     without(package)
     if FAMILIES["atari"].owns_name(env_id) or FAMILIES["minigrid"].owns_name(env_id):
         monkeypatch.delitem(gymnasium.registry, env_id, raising=False)
-    with pytest.raises(MissingExtra) as refusal:
+    with pytest.raises(MissingExtra) as raised:
         make(env_id)
-    assert str(refusal.value) == sentence
+    assert str(raised.value) == sentence
 
 
-def test_a_family_of_a_later_version_says_so() -> None:
-    with pytest.raises(MissingExtra, match="belongs to Procgen, which this version of MOSAIC cannot make yet"):
+def test_an_unsupported_family_raises() -> None:
+    with pytest.raises(MissingExtra, match="belongs to Procgen, which this version of MOSAIC does not support yet"):
         make("procgen-coinrun-v0")
 
 
-def test_an_id_imports_no_module_that_was_not_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_cannot_import_a_module_that_is_not_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_envs.py").write_text(
         "import gymnasium\ngymnasium.register('MyCart-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv')\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(BadInput, match=f"which is not allowed. If it is yours, set {MODULES_VARIABLE}=my_envs"):
+    with pytest.raises(BadInput, match=f"which is not allowed. If you trust it, set {MODULES_VARIABLE}=my_envs"):
         make("my_envs:MyCart-v0")
     monkeypatch.setenv(MODULES_VARIABLE, "other, my_envs")
     env = make("my_envs:MyCart-v0")
@@ -105,7 +105,7 @@ def test_an_id_imports_no_module_that_was_not_allowed(tmp_path: Path, monkeypatc
     del gymnasium.registry["MyCart-v0"]
 
 
-def test_the_list_has_every_family_installed_or_not(without: Callable[[str], None]) -> None:
+def test_the_list_includes_families_that_are_not_installed(without: Callable[[str], None]) -> None:
     without("ale_py")
     rows = {row["id"]: row for row in list_environments()}
     assert rows["CartPole-v1"] == {
@@ -117,7 +117,7 @@ def test_the_list_has_every_family_installed_or_not(without: Callable[[str], Non
     }
     assert rows["ALE/Breakout-v5"]["is_installed"] is False
     assert rows["ALE/Breakout-v5"]["extra"] == "atari"
-    assert "HalfCheetah-v2" not in rows, "a retired id cannot be made"
+    assert "HalfCheetah-v2" not in rows, "a retired id cannot be created"
     assert {row["family"] for row in list_environments("box2d")} == {"box2d"}
     with pytest.raises(UnknownName, match="Did you mean 'mujoco'"):
         list_environments("mujco")
@@ -132,7 +132,7 @@ def test_known_harmless_warnings_are_not_shown_and_others_are() -> None:
 
 
 @needs_mujoco
-def test_mujoco_leaves_neither_a_line_on_the_console_nor_a_log_file(
+def test_mujoco_writes_neither_to_the_console_nor_to_a_log_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -142,18 +142,18 @@ def test_mujoco_leaves_neither_a_line_on_the_console_nor_a_log_file(
 
 
 @needs_mujoco
-def test_the_camera_follows_the_cheetah_only_when_pictures_are_wanted() -> None:
+def test_the_camera_follows_the_cheetah_when_rendering() -> None:
     env = make("HalfCheetah-v5", render_mode="rgb_array")
     assert env.unwrapped.mujoco_renderer.camera_id == env.unwrapped.model.camera("track").id  # type: ignore[attr-defined]
     env.close()
 
 
-def test_settings_that_an_environment_does_not_take_are_refused() -> None:
-    with pytest.raises(BadInput, match="'CartPole-v1' does not take these settings"):
+def test_settings_that_an_environment_does_not_accept_raise() -> None:
+    with pytest.raises(BadInput, match="'CartPole-v1' does not accept these settings"):
         make("CartPole-v1", gravity_on_mars=True)
 
 
-def test_a_probe_of_what_is_not_installed_says_how_to_install_it(without: Callable[[str], None]) -> None:
+def test_a_render_check_of_a_missing_family_returns_the_install_command(without: Callable[[str], None]) -> None:
     without("ale_py")
     assert check_rendering("atari") == {
         "ok": False,

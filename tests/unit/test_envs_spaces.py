@@ -1,4 +1,4 @@
-"""Observations of every kind as vectors."""
+"""Flattening observations of every kind of space."""
 
 from __future__ import annotations
 
@@ -42,25 +42,25 @@ PLAIN: list[gymnasium.Space[Any]] = [
 
 
 @pytest.mark.parametrize("space", PLAIN, ids=str)
-def test_a_vector_is_the_one_that_gymnasium_would_make(space: gymnasium.Space[Any]) -> None:
+def test_a_flattened_observation_equals_gymnasiums(space: gymnasium.Space[Any]) -> None:
     space.seed(3)
-    made = make_flattener(space) or np.asarray
+    flattener = make_flattener(space) or np.asarray
     for _ in range(20):
-        seen = space.sample()
-        vector = made(seen)
+        observation = space.sample()
+        vector = flattener(observation)
         assert vector.shape == (flat_size(space),)
-        np.testing.assert_array_equal(vector, flatten(space, seen))
+        np.testing.assert_array_equal(vector, flatten(space, observation))
     assert unsupported_parts(space) == []
 
 
-def test_many_choices_are_vectors_that_are_made_when_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_discrete_spaces_have_no_precomputed_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spaces, "MAX_ONE_HOT_ROWS", 3)
-    made = make_flattener(Discrete(5, start=2))
-    assert made is not None
-    assert made(np.int64(4)).tolist() == [0, 0, 1, 0, 0]
+    flattener = make_flattener(Discrete(5, start=2))
+    assert flattener is not None
+    assert flattener(np.int64(4)).tolist() == [0, 0, 1, 0, 0]
 
 
-def test_what_is_no_number_is_left_out_and_named() -> None:
+def test_parts_that_are_not_numeric_are_left_out_and_named() -> None:
     space = Dict(
         {
             "image": Box(0, 255, (2, 2), np.uint8),
@@ -68,10 +68,10 @@ def test_what_is_no_number_is_left_out_and_named() -> None:
             "others": Tuple((Discrete(2), Sequence(Discrete(3)))),
         }
     )
-    made = make_flattener(space)
-    assert made is not None
-    shown = {"image": np.full((2, 2), 7, np.uint8), "mission": "go to the door", "others": (1, (2, 2))}
-    assert made(shown).tolist() == [7, 7, 7, 7, 0, 1]
+    flattener = make_flattener(space)
+    assert flattener is not None
+    observation = {"image": np.full((2, 2), 7, np.uint8), "mission": "go to the door", "others": (1, (2, 2))}
+    assert flattener(observation).tolist() == [7, 7, 7, 7, 0, 1]
     assert flat_size(space) == 6
     assert unsupported_parts(space) == ["mission", "others.1"]
     assert describe_space(space) == "Dict(image: Box(2, 2) uint8, mission: Text, others: Tuple(Discrete(2), Sequence))"
@@ -88,7 +88,7 @@ def test_what_is_no_number_is_left_out_and_named() -> None:
     ],
     ids=lambda space: type(space).__name__,
 )
-def test_what_holds_no_numbers_is_refused_in_a_sentence(space: gymnasium.Space[Any]) -> None:
+def test_a_space_without_numbers_is_rejected(space: gymnasium.Space[Any]) -> None:
     assert flat_size(space) == 0
-    with pytest.raises(BadInput, match=f"of the kind {type(space).__name__} cannot be made into one vector"):
+    with pytest.raises(BadInput, match=f"of type {type(space).__name__} cannot be flattened to a vector"):
         make_flattener(space)

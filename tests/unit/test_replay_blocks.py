@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.helpers.run_folders import a_folder
+from tests.helpers.run_folders import make_run_folder
 
 from cleanrl_worker import replay_blocks, replay_ring
 from cleanrl_worker.prioritised import PrioritisedReplay
@@ -30,7 +30,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    found = a_folder(tmp_path)
+    found = make_run_folder(tmp_path)
     found.checkpoints.mkdir(parents=True, exist_ok=True)
     return found
 

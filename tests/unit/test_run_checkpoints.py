@@ -1,4 +1,4 @@
-"""Checkpoints are whole or refused."""
+"""Checkpoints are intact or rejected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.helpers.run_folders import ARRAYS, FACTS, a_folder
+from tests.helpers.run_folders import ARRAYS, FACTS, make_run_folder
 from tests.helpers.run_folders import WEIGHTS as SAVED_WEIGHTS
 
 from mosaic.contracts.errors import CheckpointDamaged
@@ -36,32 +36,32 @@ from mosaic.run.checkpoints import (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    return a_folder(tmp_path)
+    return make_run_folder(tmp_path)
 
 
-def written(folder: RunFolder, step: int, **facts: Any) -> Path:
+def write_checkpoint(folder: RunFolder, step: int, **facts: Any) -> Path:
     return write(folder, step, SAVED_WEIGHTS, ARRAYS, {**FACTS, **facts}, {"score": None})
 
 
-def test_what_is_saved_comes_back(folder: RunFolder) -> None:
-    found = load_checkpoint(written(folder, 1000))
-    assert (found.step, found.facts, found.skipped) == (1000, FACTS, ())
-    for saved, loaded in ((SAVED_WEIGHTS, found.weights), (ARRAYS, found.arrays)):
+def test_a_saved_checkpoint_is_loaded_unchanged(folder: RunFolder) -> None:
+    checkpoint = load_checkpoint(write_checkpoint(folder, 1000))
+    assert (checkpoint.step, checkpoint.facts, checkpoint.skipped) == (1000, FACTS, ())
+    for saved, loaded in ((SAVED_WEIGHTS, checkpoint.weights), (ARRAYS, checkpoint.arrays)):
         assert saved.keys() == loaded.keys()
         for name in saved:
             np.testing.assert_array_equal(saved[name], loaded[name], strict=True)
-    assert {"python", "numpy", "mosaic"} <= found.manifest["versions"].keys()
+    assert {"python", "numpy", "mosaic"} <= checkpoint.manifest["versions"].keys()
 
 
-def test_a_transposed_array_comes_back_as_it_looks(folder: RunFolder) -> None:
+def test_a_transposed_array_keeps_its_shape(folder: RunFolder) -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3).T
-    found = load_checkpoint(write(folder, 1, {"w": array}, {"a": array}, {}, {"score": None}))
-    np.testing.assert_array_equal(found.weights["w"], array)
-    np.testing.assert_array_equal(found.arrays["a"], array)
+    checkpoint = load_checkpoint(write(folder, 1, {"w": array}, {"a": array}, {}, {"score": None}))
+    np.testing.assert_array_equal(checkpoint.weights["w"], array)
+    np.testing.assert_array_equal(checkpoint.arrays["a"], array)
 
 
-def test_a_link_leads_to_its_checkpoint(folder: RunFolder) -> None:
-    written(folder, 1000)
+def test_a_link_resolves_to_its_checkpoint(folder: RunFolder) -> None:
+    write_checkpoint(folder, 1000)
     update_link(folder.last_checkpoint, 1000)
     assert load_checkpoint(folder.last_checkpoint).step == 1000
     assert os.readlink(folder.last_checkpoint) == "1000"
@@ -69,9 +69,11 @@ def test_a_link_leads_to_its_checkpoint(folder: RunFolder) -> None:
 
 @pytest.mark.parametrize("name", [WEIGHTS, STATE, MANIFEST])
 @pytest.mark.parametrize("cut", ["nothing left", "one byte left", "half left", "one byte missing", "gone"])
-def test_a_cut_file_is_damage_and_the_one_before_is_named(folder: RunFolder, name: str, cut: str) -> None:
-    good = written(folder, 1000)
-    file = written(folder, 2000) / name
+def test_a_truncated_file_is_damage_and_the_error_names_the_previous_checkpoint(
+    folder: RunFolder, name: str, cut: str
+) -> None:
+    good = write_checkpoint(folder, 1000)
+    file = write_checkpoint(folder, 2000) / name
     size = file.stat().st_size
     if cut == "gone":
         file.unlink()
@@ -81,38 +83,38 @@ def test_a_cut_file_is_damage_and_the_one_before_is_named(folder: RunFolder, nam
         load_checkpoint(file.parent)
     assert str(file.parent) in str(caught.value)
     assert str(good) in str(caught.value)
-    found = last_good_checkpoint(folder)
-    assert found is not None
-    assert (found.step, found.skipped) == (1000, (file.parent,))
+    checkpoint = last_good_checkpoint(folder)
+    assert checkpoint is not None
+    assert (checkpoint.step, checkpoint.skipped) == (1000, (file.parent,))
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, STATE, MANIFEST])
-def test_a_flipped_bit_is_damage_wherever_it_is(folder: RunFolder, name: str) -> None:
-    file = written(folder, 2000) / name
-    whole = file.read_bytes()
-    for place in range(0, len(whole), 7):
-        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        with pytest.raises(CheckpointDamaged, match="There is no other good one"):
+def test_a_flipped_bit_anywhere_is_damage(folder: RunFolder, name: str) -> None:
+    file = write_checkpoint(folder, 2000) / name
+    content = file.read_bytes()
+    for position in range(0, len(content), 7):
+        file.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+        with pytest.raises(CheckpointDamaged, match="There is no other intact checkpoint"):
             load_checkpoint(file.parent)
-    file.write_bytes(whole)
+    file.write_bytes(content)
     assert load_checkpoint(file.parent).step == 2000
 
 
-def test_a_changed_blank_in_the_manifest_is_damage(folder: RunFolder) -> None:
-    file = written(folder, 2000) / MANIFEST
+def test_changed_whitespace_in_the_manifest_is_damage(folder: RunFolder) -> None:
+    file = write_checkpoint(folder, 2000) / MANIFEST
     file.write_text(file.read_text().replace(" ", "\t", 1))
     with pytest.raises(CheckpointDamaged):
         load_checkpoint(file.parent)
 
 
-def test_where_nothing_was_saved_there_is_no_last_good_one(folder: RunFolder) -> None:
+def test_without_checkpoints_there_is_no_last_good_one(folder: RunFolder) -> None:
     assert last_good_checkpoint(folder) is None
     with pytest.raises(CheckpointDamaged, match="No such file"):
         load_checkpoint(folder.checkpoint(5))
 
 
-def forged(path: Path, state: bytes) -> None:
-    """Puts other arrays under a manifest that vouches for them."""
+def forge_state(path: Path, state: bytes) -> None:
+    """Replace the arrays and update the manifest's hashes to match."""
     (path / STATE).write_bytes(state)
     body = json.loads((path / MANIFEST).read_text())
     body["files"][STATE] = {"size_bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}
@@ -121,26 +123,26 @@ def forged(path: Path, state: bytes) -> None:
 
 
 class Canary:
-    sung: list[str] = []
+    calls: list[str] = []
 
     def __reduce__(self) -> Any:
-        return (Canary.sung.append, ("a pickle was opened",))
+        return (Canary.calls.append, ("a pickle was loaded",))
 
 
 @pytest.mark.parametrize("form", ["an array of objects", "a bare pickle"])
-def test_a_pickle_is_refused_and_not_opened(folder: RunFolder, form: str) -> None:
-    path = written(folder, 1000)
+def test_a_pickle_is_rejected_and_not_loaded(folder: RunFolder, form: str) -> None:
+    path = write_checkpoint(folder, 1000)
     if form == "a bare pickle":
-        forged(path, pickle.dumps(Canary()))
+        forge_state(path, pickle.dumps(Canary()))
     else:
         member, archive = io.BytesIO(), io.BytesIO()
         np.save(member, np.array([Canary()], dtype=object), allow_pickle=True)
         with zipfile.ZipFile(archive, "w") as file:
             file.writestr("a.npy", member.getvalue())
-        forged(path, archive.getvalue())
+        forge_state(path, archive.getvalue())
     with pytest.raises(CheckpointDamaged):
         load_checkpoint(path)
-    assert Canary.sung == []
+    assert Canary.calls == []
 
 
 def test_an_array_of_objects_is_not_saved(folder: RunFolder) -> None:
@@ -150,20 +152,20 @@ def test_an_array_of_objects_is_not_saved(folder: RunFolder) -> None:
 
 
 def test_saving_a_step_again_replaces_it(folder: RunFolder) -> None:
-    written(folder, 1000, turn=1)
-    assert load_checkpoint(written(folder, 1000, turn=2)).facts["turn"] == 2
+    write_checkpoint(folder, 1000, turn=1)
+    assert load_checkpoint(write_checkpoint(folder, 1000, turn=2)).facts["turn"] == 2
     assert [path.name for path in folder.checkpoints.iterdir()] == ["1000"]
 
 
-def test_the_newest_and_the_best_are_kept(folder: RunFolder) -> None:
+def test_pruning_keeps_the_newest_and_the_best(folder: RunFolder) -> None:
     for step in (900, 1000, 2000, 10000):
-        written(folder, step)
+        write_checkpoint(folder, step)
     prune(folder, keep=2, best=900)
     assert list_steps(folder) == [900, 2000, 10000]
 
 
-def test_leftovers_of_a_killed_process_go_and_what_it_was_replacing_comes_back(folder: RunFolder) -> None:
-    written(folder, 1000)
+def test_leftovers_of_a_killed_process_are_removed_and_a_replaced_checkpoint_is_restored(folder: RunFolder) -> None:
+    write_checkpoint(folder, 1000)
     os.rename(folder.checkpoint(1000), folder.checkpoints / ".1000.old.tmp")
     for name in (".1000.tmp", ".500.gone.tmp"):
         (folder.checkpoints / name).mkdir()
@@ -175,20 +177,20 @@ def test_leftovers_of_a_killed_process_go_and_what_it_was_replacing_comes_back(f
 
 
 def test_a_link_that_a_copy_turned_into_a_folder_becomes_a_link_again(folder: RunFolder) -> None:
-    written(folder, 1000)
+    write_checkpoint(folder, 1000)
     folder.last_checkpoint.mkdir()
     (folder.last_checkpoint / STATE).touch()
     update_link(folder.last_checkpoint, 1000)
     assert load_checkpoint(folder.last_checkpoint).step == 1000
 
 
-def test_what_is_set_aside_is_kept_under_a_name_of_its_own(folder: RunFolder) -> None:
+def test_checkpoints_moved_aside_get_unique_names(folder: RunFolder) -> None:
     for _ in range(2):
         for step in (1000, 2000, 3000):
-            written(folder, step)
+            write_checkpoint(folder, step)
         (folder.checkpoint(3000) / STATE).write_bytes(b"")
         moved = list(move_aside(folder, above=1000))
-        assert [bool(one.damage) for one in moved] == [False, True]
+        assert [bool(checkpoint.damage) for checkpoint in moved] == [False, True]
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
         "1000", "2000.superseded", "2000.superseded-2", "3000.damaged", "3000.damaged-2",
     ]  # fmt: skip

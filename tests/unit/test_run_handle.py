@@ -1,4 +1,4 @@
-"""The run handle: what is logged is the same everywhere, and what is asked is done."""
+"""The run handle: logged values are the same everywhere, and commands are obeyed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.helpers.run_folders import (
-    a_folder,
-    accumulated,
     events,
     journal_points,
-    opened,
+    load_event_file,
+    make_run_folder,
+    open_run,
     save,
-    tell,
+    send_command,
     tensorboard_points,
 )
 
@@ -31,12 +31,12 @@ from mosaic.run.outbox import Outbox
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    return a_folder(tmp_path)
+    return make_run_folder(tmp_path)
 
 
 def analytics(folder: RunFolder) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(folder.analytics.read_text())
-    return found
+    entries: dict[str, Any] = json.loads(folder.analytics.read_text())
+    return entries
 
 
 def train(run: Run, begin: int, end: int) -> None:
@@ -49,14 +49,14 @@ def train(run: Run, begin: int, end: int) -> None:
         run.update(step)
 
 
-def now(run: Run) -> None:
-    """Everything that waits for the clock is due."""
+def tick(run: Run) -> None:
+    """Do everything that waits for the clock."""
     run._due_at = 0.0
     run.update(run.global_step)
 
 
-def test_every_line_fits_its_contract(folder: RunFolder) -> None:
-    with opened(folder, total_timesteps=100) as run:
+def test_every_line_matches_its_contract(folder: RunFolder) -> None:
+    with open_run(folder, total_timesteps=100) as run:
         run.hello()
         train(run, 0, 50)
         save(run, 49)
@@ -72,7 +72,7 @@ def test_every_line_fits_its_contract(folder: RunFolder) -> None:
 
 
 def test_journal_tensorboard_and_analytics_have_the_same_points(folder: RunFolder) -> None:
-    with opened(folder) as run:
+    with open_run(folder) as run:
         run.hello()
         train(run, 0, 1000)
         run.finish()
@@ -89,7 +89,7 @@ def test_journal_tensorboard_and_analytics_have_the_same_points(folder: RunFolde
 
 
 def test_without_tensorboard_there_is_no_event_file(folder: RunFolder) -> None:
-    with opened(folder, tensorboard=None) as run:
+    with open_run(folder, tensorboard=None) as run:
         run.hello()
         run.hyperparameters({"seed": 1})
         train(run, 0, 5)
@@ -99,15 +99,15 @@ def test_without_tensorboard_there_is_no_event_file(folder: RunFolder) -> None:
 
 
 def test_hyperparameters_are_a_table(folder: RunFolder) -> None:
-    with opened(folder) as run:
+    with open_run(folder) as run:
         run.hello()
         run.hyperparameters({"learning_rate": 0.1, "anneal": True})
-    [event] = accumulated(folder.tensorboard).Tensors("hyperparameters/text_summary")
+    [event] = load_event_file(folder.tensorboard).Tensors("hyperparameters/text_summary")
     assert event.tensor_proto.string_val == [b"|param|value|\n|-|-|\n|learning_rate|0.1|\n|anneal|True|"]
 
 
-def test_values_that_are_not_finite_are_null_and_told_once_a_tag(folder: RunFolder) -> None:
-    with opened(folder) as run:
+def test_values_that_are_not_finite_are_null_and_reported_once_per_tag(folder: RunFolder) -> None:
+    with open_run(folder) as run:
         run.hello()
         for step, value in enumerate((1.0, math.nan, math.inf, 1e300, 2.0)):
             run.scalar("losses/a", value, step)
@@ -116,16 +116,16 @@ def test_values_that_are_not_finite_are_null_and_told_once_a_tag(folder: RunFold
         run.finish()
     assert [row[2] for row in journal_points(folder)["losses/a"]] == [1.0, None, None, None, 2.0]
     assert events(folder, "episodes")[0]["rows"][0][4] is None
-    told = [(event["tag"], event["step"]) for event in events(folder, "anomaly")]
-    assert told == [("losses/a", 1), ("charts/episodic_return", 9)]
+    anomalies = [(event["tag"], event["step"]) for event in events(folder, "anomaly")]
+    assert anomalies == [("losses/a", 1), ("charts/episodic_return", 9)]
     assert "NaN" not in folder.journal.read_text()
     shown = [value for _, _, value in tensorboard_points(folder.tensorboard)["losses/a"]]
     assert [math.isfinite(value) for value in shown] == [True, False, False, False, True]
     assert run.mean_return is None
 
 
-def test_the_mean_return_is_that_of_the_last_hundred_episodes(folder: RunFolder) -> None:
-    with opened(folder) as run:
+def test_the_mean_return_is_over_the_last_hundred_episodes(folder: RunFolder) -> None:
+    with open_run(folder) as run:
         assert run.mean_return is None
         for number in range(150):
             run.episode(env=0, step=number, episodic_return=number, length=1)
@@ -133,10 +133,10 @@ def test_the_mean_return_is_that_of_the_last_hundred_episodes(folder: RunFolder)
         assert run.episode_count == 150
 
 
-def test_a_steady_loop_writes_about_ten_lines_a_second(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_steady_loop_writes_about_ten_lines_per_second(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
     monkeypatch.setattr(handle, "_monotonic", lambda: clock[0])
-    with opened(folder) as run:
+    with open_run(folder) as run:
         run.hello()
         before = len(read_all(folder.journal))
         for step in range(10_000):
@@ -149,8 +149,8 @@ def test_a_steady_loop_writes_about_ten_lines_a_second(folder: RunFolder, monkey
         assert 9 <= len(events(folder, "progress")) <= 12
 
 
-def test_a_long_wait_is_written_in_lines_of_bounded_length(folder: RunFolder) -> None:
-    with opened(folder, tensorboard=None) as run:
+def test_many_buffered_points_are_written_in_lines_of_bounded_length(folder: RunFolder) -> None:
+    with open_run(folder, tensorboard=None) as run:
         run.hello()
         for step in range(12_000):
             run.scalar("a", 1.0, step)
@@ -163,48 +163,48 @@ def test_a_long_wait_is_written_in_lines_of_bounded_length(folder: RunFolder) ->
 # --- commands
 
 
-def test_a_stop_in_the_inbox_is_heard_at_the_next_update(folder: RunFolder) -> None:
-    with opened(folder) as run:
+def test_a_stop_in_the_inbox_is_read_at_the_next_update(folder: RunFolder) -> None:
+    with open_run(folder) as run:
         run.hello()
         run.update(1)
-        tell(folder, "stop")
+        send_command(folder, "stop")
         assert not run.stop_requested
-        now(run)
+        tick(run)
         assert run.stop_requested
 
 
-def test_a_checkpoint_that_was_asked_for_is_due_once(folder: RunFolder) -> None:
-    with opened(folder) as run:
+def test_a_requested_checkpoint_is_due_once(folder: RunFolder) -> None:
+    with open_run(folder) as run:
         run.hello()
-        tell(folder, "checkpoint")
-        now(run)
+        send_command(folder, "checkpoint")
+        tick(run)
         assert run.checkpoint_due(7)
         save(run, 7)
         assert not run.checkpoint_due(8)
 
 
 @pytest.mark.parametrize("end", ["resume", "stop", "signal"])
-def test_a_paused_run_waits_until_it_is_told(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    with opened(folder) as run:
+def test_a_paused_run_waits_for_a_command(folder: RunFolder, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    with open_run(folder) as run:
         run.hello()
         run.scalar("a", 1.0, 5)
         run.update(5)
-        naps = []
+        sleeps = []
 
-        def nap(seconds: float) -> None:
-            naps.append(seconds)
-            if len(naps) == 3:
+        def sleep(seconds: float) -> None:
+            sleeps.append(seconds)
+            if len(sleeps) == 3:
                 assert not events(folder, "resumed")
                 assert journal_points(folder)["a"]
                 if end == "signal":
                     signal.raise_signal(signal.SIGTERM)
                 else:
-                    tell(folder, end)
+                    send_command(folder, end)
 
-        monkeypatch.setattr("mosaic.run.handle.time.sleep", nap)
-        tell(folder, "pause", by_signal=False)
-        now(run)
-        assert len(naps) == 3
+        monkeypatch.setattr("mosaic.run.handle.time.sleep", sleep)
+        send_command(folder, "pause", by_signal=False)
+        tick(run)
+        assert len(sleeps) == 3
         assert run.stop_requested == (end != "resume")
     kinds = [event["kind"] for event in read_all(folder.journal)]
     assert kinds.index("paused") < kinds.index("resumed")
@@ -212,44 +212,42 @@ def test_a_paused_run_waits_until_it_is_told(folder: RunFolder, monkeypatch: pyt
     assert events(folder, "paused")[0]["global_step"] == 5
 
 
-def test_a_pause_by_signal_is_the_keepers(folder: RunFolder) -> None:
-    with opened(folder) as run:
+def test_a_pause_by_signal_is_left_to_the_keeper(folder: RunFolder) -> None:
+    with open_run(folder) as run:
         run.hello()
-        tell(folder, "pause", by_signal=True)
-        now(run)
+        send_command(folder, "pause", by_signal=True)
+        tick(run)
     assert not events(folder, "paused")
 
 
-def test_what_an_earlier_attempt_was_told_is_not_obeyed_again(folder: RunFolder) -> None:
-    with opened(folder) as run:
+def test_commands_for_an_earlier_attempt_are_not_obeyed_again(folder: RunFolder) -> None:
+    with open_run(folder) as run:
         run.hello()
-        tell(folder, "stop")
-        now(run)
+        send_command(folder, "stop")
+        tick(run)
         run.finish("stopped")
-    with opened(folder) as run:
+    with open_run(folder) as run:
         run.hello()
-        now(run)
+        tick(run)
         assert not run.stop_requested
 
 
-def test_the_attempts_place_in_the_inbox_is_taken_from_whoever_started_it(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_inbox_offset_is_read_from_the_environment(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.path.mkdir(parents=True)
-    tell(folder, "stop")
+    send_command(folder, "stop")
     monkeypatch.setenv(RUN_DIR_VARIABLE, str(folder.path))
     monkeypatch.setenv(INBOX_OFFSET_VARIABLE, str(folder.inbox.stat().st_size))
-    tell(folder, "checkpoint", at=0.0)
-    with opened(folder) as run:
+    send_command(folder, "checkpoint", at=0.0)
+    with open_run(folder) as run:
         run.hello()
-        now(run)
+        tick(run)
         assert not run.stop_requested
         assert run.checkpoint_due(1)
 
 
-def test_signals_are_handed_back_at_the_end(folder: RunFolder) -> None:
+def test_signal_handlers_are_restored_at_the_end(folder: RunFolder) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    with opened(folder) as run:
+    with open_run(folder) as run:
         signal.raise_signal(signal.SIGTERM)
         assert run.stop_requested
         assert signal.getsignal(signal.SIGTERM) != before[0]
@@ -260,7 +258,7 @@ def test_signals_are_handed_back_at_the_end(folder: RunFolder) -> None:
 
 
 def test_checkpoints_are_due_at_multiples(folder: RunFolder) -> None:
-    with opened(folder, checkpoint_every=100) as run:
+    with open_run(folder, checkpoint_every=100) as run:
         run.hello()
         assert [step for step in range(0, 500, 64) if run.checkpoint_due(step) and save(run, step)] == [
             128,
@@ -268,12 +266,12 @@ def test_checkpoints_are_due_at_multiples(folder: RunFolder) -> None:
             320,
             448,
         ]
-    with opened(folder) as run:
+    with open_run(folder) as run:
         assert not run.checkpoint_due(10**9)
 
 
-def test_the_best_is_kept_beside_the_newest(folder: RunFolder) -> None:
-    with opened(folder, keep_checkpoints=2) as run:
+def test_the_best_checkpoint_is_kept_with_the_newest(folder: RunFolder) -> None:
+    with open_run(folder, keep_checkpoints=2) as run:
         run.hello()
         for step, score in enumerate((1.0, 9.0, 2.0, 3.0, 4.0)):
             run._recent_returns.clear()
@@ -282,12 +280,12 @@ def test_the_best_is_kept_beside_the_newest(folder: RunFolder) -> None:
         run.finish()
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["1", "3", "4", "best", "last"]
     assert (folder.best_checkpoint.resolve().name, folder.last_checkpoint.resolve().name) == ("1", "4")
-    told = [(event["step"], event["is_best"], event["score"]) for event in events(folder, "checkpoint")]
-    assert told == [(0, True, 1.0), (1, True, 9.0), (2, False, 2.0), (3, False, 3.0), (4, False, 4.0)]
+    reported = [(event["step"], event["is_best"], event["score"]) for event in events(folder, "checkpoint")]
+    assert reported == [(0, True, 1.0), (1, True, 9.0), (2, False, 2.0), (3, False, 3.0), (4, False, 4.0)]
     shown = analytics(folder)
     assert [entry["step"] for entry in shown["checkpoints"]] == [1, 3, 4]
     assert (shown["best"]["path"], shown["last"]["path"]) == ("checkpoints/1", "checkpoints/4")
-    with opened(folder, keep_checkpoints=2) as run:
+    with open_run(folder, keep_checkpoints=2) as run:
         run.hello(last_good_checkpoint(folder))
         run._recent_returns.clear()
         run.episode(env=0, step=5, episodic_return=8.0, length=1)
@@ -296,7 +294,7 @@ def test_the_best_is_kept_beside_the_newest(folder: RunFolder) -> None:
 
 
 def test_a_resumed_run_has_one_curve(folder: RunFolder) -> None:
-    with opened(folder) as run:
+    with open_run(folder) as run:
         run.hello()
         run.hyperparameters({"seed": 1})
         train(run, 0, 101)
@@ -304,9 +302,9 @@ def test_a_resumed_run_has_one_curve(folder: RunFolder) -> None:
         save(run, 100)
         train(run, 101, 150)
         run.artifact("model", "runs/x/ppo.cleanrl_model")
-    found = last_good_checkpoint(folder)
-    with opened(folder) as run:
-        run.hello(found)
+    checkpoint = last_good_checkpoint(folder)
+    with open_run(folder) as run:
+        run.hello(checkpoint)
         assert (run.attempt, run.global_step, run.episode_count, run.mean_return) == (2, 100, 34, mean)
         train(run, 101, 130)
         run.finish()
@@ -317,16 +315,16 @@ def test_a_resumed_run_has_one_curve(folder: RunFolder) -> None:
     assert {tag: entry["count"] for tag, entry in shown["scalars"].items()} == {t: len(p) for t, p in points.items()}
     assert shown["model"] == "runs/x/ppo.cleanrl_model"
     assert [row[0] for event in events(folder, "episodes") for row in event["rows"]][-1] == 44
-    assert accumulated(folder.tensorboard).Tensors("hyperparameters/text_summary")
+    assert load_event_file(folder.tensorboard).Tensors("hyperparameters/text_summary")
     assert [event["resumed_from"] for event in events(folder, "hello")] == [None, 100]
 
 
-def test_a_run_that_starts_anew_shows_nothing_of_the_attempt_before(folder: RunFolder) -> None:
-    with opened(folder) as run:
+def test_a_run_started_again_shows_nothing_of_the_earlier_attempt(folder: RunFolder) -> None:
+    with open_run(folder) as run:
         run.hello()
         train(run, 0, 50)
         save(run, 40)
-    with opened(folder) as run:
+    with open_run(folder) as run:
         run.hello()
         run.hyperparameters({"seed": 1})
         train(run, 0, 20)
@@ -335,19 +333,19 @@ def test_a_run_that_starts_anew_shows_nothing_of_the_attempt_before(folder: RunF
     points = journal_points(folder)
     assert [row[0] for row in points["losses/value_loss"]] == list(range(20))
     assert tensorboard_points(folder.tensorboard) == points
-    assert accumulated(folder.tensorboard).Tensors("hyperparameters/text_summary")
+    assert load_event_file(folder.tensorboard).Tensors("hyperparameters/text_summary")
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["10", "40.superseded", "best", "last"]
 
 
-def test_an_attempt_that_is_refused_leaves_the_earlier_one_as_it_was(folder: RunFolder) -> None:
-    with opened(folder) as run:
+def test_a_rejected_attempt_leaves_the_earlier_one_unchanged(folder: RunFolder) -> None:
+    with open_run(folder) as run:
         run.hello()
         train(run, 0, 50)
         save(run, 40)
         run.finish()
     shown = analytics(folder)
     points = tensorboard_points(folder.tensorboard)
-    with opened(folder) as run:
+    with open_run(folder) as run:
         run.hello()
         run.finish("rejected", "No.")
     assert analytics(folder) == shown
@@ -355,19 +353,19 @@ def test_an_attempt_that_is_refused_leaves_the_earlier_one_as_it_was(folder: Run
     assert folder.last_checkpoint.resolve().name == "40"
 
 
-def test_damaged_checkpoints_are_told_of_and_kept(folder: RunFolder) -> None:
-    with opened(folder) as run:
+def test_damaged_checkpoints_are_reported_and_kept(folder: RunFolder) -> None:
+    with open_run(folder) as run:
         run.hello()
         for step in (10, 20, 30):
             save(run, step)
     for step in (20, 30):
         (folder.checkpoint(step) / STATE).write_bytes(b"")
-    with opened(folder) as run:
+    with open_run(folder) as run:
         run.hello(last_good_checkpoint(folder))
         save(run, 20)
-    told = events(folder, "warning")
-    assert [event["code"] for event in told] == ["checkpoint_damaged"] * 2
-    assert "20.damaged" in told[0]["text"]
+    warnings = events(folder, "warning")
+    assert [event["code"] for event in warnings] == ["checkpoint_damaged"] * 2
+    assert "20.damaged" in warnings[0]["text"]
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
         "10",
         "20",
@@ -377,18 +375,33 @@ def test_damaged_checkpoints_are_told_of_and_kept(folder: RunFolder) -> None:
     ]
 
 
-def test_an_artifact_does_not_hide_an_entry_of_the_runs_own(folder: RunFolder) -> None:
-    with opened(folder) as run, pytest.raises(ValueError, match="scalars"):
+def test_the_state_of_the_wandb_upload_is_in_analytics(folder: RunFolder) -> None:
+    with open_run(folder) as run:
+        run.hello()
+        run.finish()
+    assert analytics(folder)["wandb"] is None
+    folder.wandb.mkdir()
+    folder.wandb_ledger.write_text(json.dumps({"state": "synced", "url": "https://w", "project": "p", "runs": {}}))
+    with open_run(folder) as run:
+        run.hello()
+        run.hyperparameters({})
+        run.finish()
+    expected = {"state": "synced", "url": "https://w", "project": "p", "ledger": "wandb/sync.json"}
+    assert analytics(folder)["wandb"] == expected
+
+
+def test_an_artifact_cannot_replace_a_reserved_entry(folder: RunFolder) -> None:
+    with open_run(folder) as run, pytest.raises(ValueError, match="scalars"):
         run.artifact("scalars", {})
 
 
-# --- a disk that is full
+# --- a full disk
 
 
-def test_a_checkpoint_that_cannot_be_saved_is_told_of_and_the_one_before_holds(
+def test_a_checkpoint_that_cannot_be_saved_is_reported_and_the_previous_one_stays_valid(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(folder) as run:
+    with open_run(folder) as run:
         run.hello()
         save(run, 10)
 
@@ -401,12 +414,12 @@ def test_a_checkpoint_that_cannot_be_saved_is_told_of_and_the_one_before_holds(
         assert not run.checkpoint_due(21)
     assert [event["code"] for event in events(folder, "warning")] == ["checkpoint_failed"]
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["10", "last"]
-    found = last_good_checkpoint(folder)
-    assert found is not None
-    assert found.step == 10
+    checkpoint = last_good_checkpoint(folder)
+    assert checkpoint is not None
+    assert checkpoint.step == 10
 
 
-def test_lines_that_cannot_be_written_wait_in_their_order_and_the_oldest_points_go(
+def test_lines_that_cannot_be_written_wait_in_order_and_the_oldest_points_are_dropped(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mosaic.run.outbox.MAX_BUFFERED_POINTS", 5)
@@ -422,6 +435,6 @@ def test_lines_that_cannot_be_written_wait_in_their_order_and_the_oldest_points_
     outbox.flush()
     outbox.close()
     lines = read_all(folder.journal)
-    said = [line.get("n", line.get("text")) for line in lines]
-    assert said[:-1] == ["0", "1", 2, "2", 3, "3"]
+    written = [line.get("n", line.get("text")) for line in lines]
+    assert written[:-1] == ["0", "1", 2, "2", 3, "3"]
     assert (lines[-1]["code"], lines[2]["at"]) == ("points_lost", 5.0)

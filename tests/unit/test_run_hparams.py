@@ -13,26 +13,27 @@ from tensorboard.backend.event_processing.plugin_event_multiplexer import EventM
 from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import api_pb2, list_session_groups
 from tensorboard.plugins.hparams.backend_context import Context
-from tests.helpers.run_folders import a_folder, accumulated, opened, save, tensorboard_points
+from tests.helpers.run_folders import load_event_file, make_run_folder, open_run, save, tensorboard_points
 from tests.helpers.worker_runs import small, train_here
 
-from mosaic.arena.video import EpisodeVideo
+from mosaic.arena.video_recorder import EpisodeVideo
 from mosaic.contracts.folder import RunFolder
+from mosaic.media.gif import MAX_FRAMES, MAX_WIDTH_PX, encode_gif
 from mosaic.run.tensorboard_writer import EventWriter
-from mosaic.run.video_preview import MAX_FRAMES, MAX_WIDTH_PX, encode_gif, log_video_preview
+from mosaic.run.video_preview import log_video_preview
 
 
 def session_groups(logdir: Path) -> list[Any]:
-    """The rows of the hparams tab, as the plugin makes them."""
+    """Return the rows of the hparams tab, as the plugin builds them."""
     files = EventMultiplexer()
     files.AddRunsFromDirectory(str(logdir))
     files.Reload()
     backend = Context(TBContext(data_provider=MultiplexerDataProvider(files, str(logdir))))
-    asked = api_pb2.ListSessionGroupsRequest(start_index=0, slice_size=10, allowed_statuses=[0, 1, 2, 3])
-    return list(list_session_groups.Handler(context.RequestContext(), backend, "", asked).run().session_groups)
+    request = api_pb2.ListSessionGroupsRequest(start_index=0, slice_size=10, allowed_statuses=[0, 1, 2, 3])
+    return list(list_session_groups.Handler(context.RequestContext(), backend, "", request).run().session_groups)
 
 
-def plain(group: Any) -> dict[str, Any]:
+def hparam_values(group: Any) -> dict[str, Any]:
     return {name: getattr(value, value.WhichOneof("kind")) for name, value in group.hparams.items()}
 
 
@@ -46,7 +47,7 @@ def test_a_run_is_a_row_with_its_settings_and_its_last_scalars(tmp_path: Path) -
     writer.end_hparams_session()
     writer.close()
     [group] = session_groups(tmp_path)
-    assert plain(group) == {
+    assert hparam_values(group) == {
         "lr": 0.5, "envs": 3.0, "anneal": True, "name": "Zürich", "target_kl": "None", "layers": "[64, 64]",
     }  # fmt: skip
     [metric] = group.metric_values
@@ -56,11 +57,11 @@ def test_a_run_is_a_row_with_its_settings_and_its_last_scalars(tmp_path: Path) -
     assert session.end_time_secs >= session.start_time_secs > 0
 
 
-def test_a_training_run_fills_the_hparams_tab_and_one_that_goes_on_stays_one_row(tmp_path: Path) -> None:
+def test_a_training_run_fills_the_hparams_tab_and_stays_one_row_when_resumed(tmp_path: Path) -> None:
     folder = train_here(RunFolder(tmp_path / "01RUN"), small())
     train_here(folder, small(total_timesteps=128), is_resume=True)
     [group] = session_groups(folder.path)
-    settings = plain(group)
+    settings = hparam_values(group)
     assert settings["learning_rate"] == pytest.approx(2.5e-4)
     assert settings["env_id"] == "CartPole-v1"
     assert group.sessions[0].status == api_pb2.STATUS_SUCCESS
@@ -69,65 +70,65 @@ def test_a_training_run_fills_the_hparams_tab_and_one_that_goes_on_stays_one_row
     assert steps[-1] == 128
 
 
-def test_a_run_that_did_not_succeed_leaves_its_end_open_for_the_attempt_that_does(tmp_path: Path) -> None:
-    folder = a_folder(tmp_path)
-    with opened(folder) as run:
+def test_a_run_that_did_not_succeed_has_no_end_until_an_attempt_succeeds(tmp_path: Path) -> None:
+    folder = make_run_folder(tmp_path)
+    with open_run(folder) as run:
         run.hello()
         run.hyperparameters({"lr": 1})
         run.scalar("a", 1.0, 5)
         save(run, 5)
         run.finish("stopped")
     assert session_groups(folder.path)[0].sessions[0].status == api_pb2.STATUS_UNKNOWN
-    with opened(folder) as run:
+    with open_run(folder) as run:
         run.hello()
         run.finish()
     assert session_groups(folder.path)[0].sessions[0].status == api_pb2.STATUS_SUCCESS
 
 
-def a_film(path: Path, frames: int, fps: int = 30) -> Path:
+def write_video(path: Path, frames: int, fps: int = 30) -> Path:
     import numpy as np
 
-    film = EpisodeVideo(path, fps)
+    video = EpisodeVideo(path, fps)
     for number in range(frames):
-        film.add_frame(np.full((120, 320, 3), number * 2 % 250, np.uint8))
-    film.finish("x", 1.0, frames)
+        video.add_frame(np.full((120, 320, 3), number * 2 % 250, np.uint8))
+    video.finish("x", 1.0, frames)
     return path
 
 
-def test_a_film_becomes_a_small_picture_that_moves(tmp_path: Path) -> None:
+def test_a_video_becomes_a_small_animated_image(tmp_path: Path) -> None:
     from PIL import Image, ImageSequence
 
-    folder = a_folder(tmp_path)
-    film = a_film(folder.videos / "rl-video-episode-8.mp4", 60)
-    with opened(folder) as run:
+    folder = make_run_folder(tmp_path)
+    video = write_video(folder.videos / "rl-video-episode-8.mp4", 60)
+    with open_run(folder) as run:
         run.hello()
-        log_video_preview(run, film)
+        log_video_preview(run, video)
         run.finish()
-    [event] = accumulated(folder.tensorboard).Images("videos/episode")
+    [event] = load_event_file(folder.tensorboard).Images("videos/episode")
     assert (event.step, event.width, event.height) == (8, MAX_WIDTH_PX, 60)
-    with Image.open(io.BytesIO(event.encoded_image_string)) as picture:
-        assert picture.size == (MAX_WIDTH_PX, 60)
-        assert len(ImageSequence.all_frames(picture)) == 16  # two seconds
+    with Image.open(io.BytesIO(event.encoded_image_string)) as image:
+        assert image.size == (MAX_WIDTH_PX, 60)
+        assert len(ImageSequence.all_frames(image)) == 16  # two seconds
 
 
-def test_the_films_of_a_training_and_of_an_evaluation_are_in_the_image_tab(tmp_path: Path) -> None:
+def test_the_videos_of_training_and_evaluation_are_in_the_image_tab(tmp_path: Path) -> None:
     trained = train_here(RunFolder(tmp_path / "01RUN"), small(extras={"capture_video": True}))
-    assert [event.step for event in accumulated(trained.tensorboard).Images("videos/episode")] == [0]
+    assert [event.step for event in load_event_file(trained.tensorboard).Images("videos/episode")] == [0]
     extras = {"mode": "policy_eval", "policy_path": str(trained.path), "eval_episodes": 2, "eval_capture_video": True}
-    played = train_here(RunFolder(tmp_path / "01EVAL"), {"extras": extras})
-    assert len(accumulated(played.tensorboard_eval).Images("videos/episode")) == 2
+    evaluated = train_here(RunFolder(tmp_path / "01EVAL"), {"extras": extras})
+    assert len(load_event_file(evaluated.tensorboard_eval).Images("videos/episode")) == 2
 
 
-def test_a_long_film_is_cut_and_one_that_is_none_is_passed_over(tmp_path: Path) -> None:
+def test_a_long_video_is_truncated_and_an_invalid_one_is_skipped(tmp_path: Path) -> None:
     from PIL import Image, ImageSequence
 
-    picture = encode_gif(a_film(tmp_path / "long.mp4", 120, fps=8))
-    assert picture is not None
-    with Image.open(io.BytesIO(picture.encoded)) as opened_picture:
-        assert len(ImageSequence.all_frames(opened_picture)) == MAX_FRAMES
-    (tmp_path / "none-0.mp4").write_bytes(b"no film")
-    with opened(a_folder(tmp_path)) as run:
+    gif = encode_gif(write_video(tmp_path / "long.mp4", 120, fps=8))
+    assert gif is not None
+    with Image.open(io.BytesIO(gif.encoded)) as image:
+        assert len(ImageSequence.all_frames(image)) == MAX_FRAMES
+    (tmp_path / "none-0.mp4").write_bytes(b"not a video")
+    with open_run(make_run_folder(tmp_path)) as run:
         run.hello()
         log_video_preview(run, tmp_path / "none-0.mp4")
         run.finish()
-    assert accumulated(run.folder.tensorboard).Tags()["images"] == []
+    assert load_event_file(run.folder.tensorboard).Tags()["images"] == []

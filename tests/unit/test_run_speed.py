@@ -5,18 +5,18 @@ import pytest
 from mosaic.run.speed import SpeedMeter
 
 
-def test_speed_is_that_of_the_last_seconds() -> None:
+def test_speed_is_measured_over_the_last_seconds() -> None:
     speed = SpeedMeter(window_s=5)
     speed.start(0, now_s=100)
     for second in range(1, 11):
-        found = speed.update(10 * second, now_s=100 + second)
-    assert found == pytest.approx(10)
+        sps = speed.update(10 * second, now_s=100 + second)
+    assert sps == pytest.approx(10)
     for second in range(1, 11):
-        found = speed.update(100 + 1000 * second, now_s=110 + second)
-    assert found == pytest.approx(1000)
+        sps = speed.update(100 + 1000 * second, now_s=110 + second)
+    assert sps == pytest.approx(1000)
 
 
-def test_a_pause_does_not_slow_it() -> None:
+def test_a_pause_does_not_lower_the_speed() -> None:
     speed = SpeedMeter()
     speed.start(1000, now_s=100)
     speed.update(1100, now_s=101)

@@ -1,4 +1,4 @@
-"""TensorBoard's own reader reads what our writer wrote."""
+"""TensorBoard's own reader reads what our writer writes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-from tests.helpers.run_folders import accumulated, tensorboard_points
+from tests.helpers.run_folders import load_event_file, tensorboard_points
 
 from mosaic.run.tensorboard_writer import EventWriter
 
 
 def records(path: Path) -> list[Event]:
-    """Each was checked against its crc by TensorBoard's reader."""
+    """Return the records, whose crc TensorBoard's reader checks."""
     [file] = path.iterdir()
     return [Event.FromString(record) for record in RawEventFileLoader(str(file)).Load()]
 
 
-def test_scalars_come_back_to_the_last_bit_with_the_time_they_were_logged(tmp_path: Path) -> None:
+def test_scalars_are_read_back_exactly_with_their_time(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path)
     logged = [(step, 1.7e9 + step / 3, math.sin(step) * 10.0 ** (step % 30)) for step in range(500)]
     for step, at, value in logged:
@@ -40,7 +40,7 @@ def test_scalars_come_back_to_the_last_bit_with_the_time_they_were_logged(tmp_pa
     at=st.floats(0, 1e11),
     value=st.floats(width=32),
 )
-def test_any_point_is_the_protobuf_that_tensorboard_means(tag: str, step: int, at: float, value: float) -> None:
+def test_any_point_is_encoded_as_tensorboards_protobuf(tag: str, step: int, at: float, value: float) -> None:
     try:
         tag.encode()
     except UnicodeEncodeError:
@@ -51,11 +51,11 @@ def test_any_point_is_the_protobuf_that_tensorboard_means(tag: str, step: int, a
     assert length == len(encoded) - 16
     assert (event.step, event.wall_time) == (step, at)
     assert event.summary.value[0].tag == tag
-    found = event.summary.value[0].simple_value
-    assert found == value or (math.isnan(found) and math.isnan(value))
+    decoded = event.summary.value[0].simple_value
+    assert decoded == value or (math.isnan(decoded) and math.isnan(value))
 
 
-def test_the_file_is_named_and_begun_as_tensorboard_expects(tmp_path: Path) -> None:
+def test_the_file_name_and_header_are_as_tensorboard_expects(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path)
     writer.add_scalar("a", 1.0, 0)
     writer.close()
@@ -69,19 +69,19 @@ def test_a_table_is_shown_by_the_text_plugin(tmp_path: Path) -> None:
     table = "|param|value|\n|-|-|\n|name|Zürich|" + "\n|x|y|" * 100
     writer.add_text("hyperparameters", table, 0)
     writer.close()
-    reader = accumulated(tmp_path)
+    reader = load_event_file(tmp_path)
     [event] = reader.Tensors("hyperparameters/text_summary")
     assert event.tensor_proto.string_val[0].decode() == table
     assert [dim.size for dim in event.tensor_proto.tensor_shape.dim] == [1]
     assert reader.PluginTagToContent("text").keys() == {"hyperparameters/text_summary"}
 
 
-def test_a_restart_drops_what_an_earlier_file_says_from_there_on(tmp_path: Path) -> None:
+def test_a_purge_drops_points_of_an_earlier_file_from_its_step_on(tmp_path: Path) -> None:
     first = EventWriter(tmp_path)
     for step in range(10):
         first.add_scalar("a", step, step, 1.0)
     first.close()
-    # The process was killed while it wrote: the last record is torn.
+    # The process was killed while writing: the last record is truncated.
     [file] = tmp_path.iterdir()
     os.truncate(file, file.stat().st_size - 3)
     second = EventWriter(tmp_path)
@@ -93,7 +93,7 @@ def test_a_restart_drops_what_an_earlier_file_says_from_there_on(tmp_path: Path)
     assert tensorboard_points(tmp_path) == {"a": expected}
 
 
-def test_a_restart_is_a_session_start(tmp_path: Path) -> None:
+def test_a_purge_is_a_session_start(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path)
     writer.purge_from_step(6)
     writer.close()
@@ -101,7 +101,7 @@ def test_a_restart_is_a_session_start(tmp_path: Path) -> None:
     assert (event.step, event.session_log.status) == (6, SessionLog.START)
 
 
-def test_a_later_file_sorts_behind_even_when_the_clock_was_set_back(tmp_path: Path) -> None:
+def test_a_later_file_sorts_last_even_when_the_clock_was_set_back(tmp_path: Path) -> None:
     (tmp_path / "events.out.tfevents.9999999998.host.1.0").touch()
     for _ in range(2):
         writer = EventWriter(tmp_path)
@@ -112,7 +112,7 @@ def test_a_later_file_sorts_behind_even_when_the_clock_was_set_back(tmp_path: Pa
 
 
 @pytest.mark.parametrize("written", [0, 20])
-def test_what_cannot_be_written_whole_is_written_later_and_once(
+def test_events_that_cannot_be_written_completely_are_written_later_and_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
     write = os.write
@@ -127,7 +127,7 @@ def test_what_cannot_be_written_whole_is_written_later_and_once(
         return write(file, data[:written])
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match=r"space|whole"):
+    with pytest.raises(OSError, match=r"space|completely"):
         writer.flush()
     monkeypatch.undo()
     assert tensorboard_points(tmp_path) == {"a": [(1, 5.0, 1.0)]}

@@ -1,4 +1,4 @@
-"""Weights in torch's files are read without torch, and nothing else in them is."""
+"""Weights in torch's files are read without torch, and nothing else is."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from mosaic.run.torchfile import save_state_dict
 from mosaic.run.torchreader import read_weights
 
 
-def module() -> torch.nn.Module:
+def make_module() -> torch.nn.Module:
     torch.manual_seed(2)
-    made = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8))
-    made.spread = torch.nn.Parameter(torch.ones(1, 3))
-    return made
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8))
+    module.spread = torch.nn.Parameter(torch.ones(1, 3))
+    return module
 
 
 def as_numpy(value: Any) -> Any:
@@ -53,13 +53,11 @@ SETTINGS = {"seed": 1, "gamma": 0.99, "notes": None, "cuda": True, "env_id": "x"
 
 
 @pytest.mark.parametrize("container", ["state dict", "tuple", "dict", "views"])
-def test_every_container_of_cleanrl_comes_back_from_torch_and_from_our_own_writer(
-    tmp_path: Path, container: str
-) -> None:
-    state = module().state_dict()
+def test_every_container_of_cleanrl_is_read_from_torch_and_from_our_own_writer(tmp_path: Path, container: str) -> None:
+    state = make_module().state_dict()
     saved: Any = {
         "state dict": state,
-        "tuple": (state, module().state_dict()),
+        "tuple": (state, make_module().state_dict()),
         "dict": {"model_weights": state, "args": SETTINGS},
         "views": {
             "part": torch.arange(12.0).reshape(3, 4).T[1:],
@@ -77,7 +75,7 @@ def test_every_container_of_cleanrl_comes_back_from_torch_and_from_our_own_write
     assert_same(as_numpy(torch.load(path, weights_only=True)), expected)
 
 
-class Touches:
+class CreatesFolder:
     def __init__(self, canary: Path) -> None:
         self._canary = canary
 
@@ -85,46 +83,46 @@ class Touches:
         return os.mkdir, (str(self._canary),)
 
 
-def test_a_file_that_would_run_code_is_refused_and_runs_none(tmp_path: Path) -> None:
+def test_a_file_that_would_run_code_is_rejected_and_runs_none(tmp_path: Path) -> None:
     path = tmp_path / "x.cleanrl_model"
-    for saved in ({"a": Touches(tmp_path / "canary")}, module()):
+    for saved in ({"a": CreatesFolder(tmp_path / "canary")}, make_module()):
         torch.save(saved, path)
-        with pytest.raises(BadInput, match="holds more than weights"):
+        with pytest.raises(BadInput, match="contains more than weights"):
             read_weights(path)
     assert not (tmp_path / "canary").exists()
 
 
-def test_what_is_damaged_or_no_such_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_file_raises_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "x.cleanrl_model"
-    torch.save(module().state_dict(), path)
-    whole = path.read_bytes()
+    torch.save(make_module().state_dict(), path)
+    content = path.read_bytes()
     for data in (
         b"",
-        b"no zip",
-        whole[:-1],
-        whole[: len(whole) // 2],
-        whole.replace(struct.pack("<f", 1.0), b"\1\2\3\4"),
+        b"not a zip",
+        content[:-1],
+        content[: len(content) // 2],
+        content.replace(struct.pack("<f", 1.0), b"\1\2\3\4"),
     ):
         path.write_bytes(data)
         with pytest.raises(CheckpointDamaged, match="Use a checkpoint of its run"):
             read_weights(path)
-    torch.save(module().state_dict(), path, _use_new_zipfile_serialization=False)
-    with pytest.raises(CheckpointDamaged, match="no file that torch"):
+    torch.save(make_module().state_dict(), path, _use_new_zipfile_serialization=False)
+    with pytest.raises(CheckpointDamaged, match="not a file written by torch"):
         read_weights(path)
 
 
-def test_a_tensor_larger_than_its_storage_is_refused(tmp_path: Path) -> None:
+def test_a_tensor_larger_than_its_storage_raises(tmp_path: Path) -> None:
     path = tmp_path / "x.pt"
-    _rewritten(path, (2,), (2,))
+    _write_forged_tensor(path, (2,), (2,))
     assert read_weights(path).tolist() == [0, 0]
     for shape, stride in (((5,), (1,)), ((1 << 40,), (0,)), ((2,), (4,))):
-        _rewritten(path, shape, stride)
+        _write_forged_tensor(path, shape, stride)
         with pytest.raises(CheckpointDamaged):
             read_weights(path)
 
 
-def _rewritten(path: Path, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
-    """Four numbers, of which the index claims something else."""
+def _write_forged_tensor(path: Path, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    """Write four numbers with an index that claims another shape and stride."""
 
     def pair(length: int, step: int) -> bytes:
         return b"".join(torchfile._tuple([torchfile._number(value)]) for value in (length, step))

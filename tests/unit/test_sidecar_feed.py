@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.run_folders import a_folder
+from tests.helpers.run_folders import make_run_folder
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal
@@ -26,7 +26,7 @@ Told = list[tuple[str, dict[str, Any]]]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    made = a_folder(tmp_path)
+    made = make_run_folder(tmp_path)
     made.path.mkdir(parents=True)
     return made
 

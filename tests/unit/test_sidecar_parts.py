@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers.run_folders import a_folder
+from tests.helpers.run_folders import make_run_folder
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
@@ -220,7 +220,7 @@ class FakeTracker:
 
 @pytest.mark.parametrize("fails_at", ["", "start", "log_scalars", "log_checkpoint", "finish"])
 def test_a_tracker_that_fails_is_reported_once_and_dropped(tmp_path: Path, fails_at: str) -> None:
-    folder = a_folder(tmp_path)
+    folder = make_run_folder(tmp_path)
     folder.checkpoint(3).mkdir(parents=True)
     folder.last_checkpoint.symlink_to("3")
     journal = Journal(folder.journal)

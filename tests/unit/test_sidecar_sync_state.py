@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.helpers.run_folders import a_folder
+from tests.helpers.run_folders import make_run_folder
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.sidecar import sync_state
@@ -18,7 +18,7 @@ from mosaic.sidecar.wandb_sync import UploadResult, apply_result, offline_warnin
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    made = a_folder(tmp_path)
+    made = make_run_folder(tmp_path)
     made.path.mkdir(parents=True)
     return made
 

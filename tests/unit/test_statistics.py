@@ -1,4 +1,4 @@
-"""The numbers by which runs are compared, against loops and against values that can be worked out by hand."""
+"""Statistics for comparing runs, checked against loops and against values computed by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mosaic.statistics.curves import Floats, t_975
 RANDOM = np.random.default_rng(7)
 
 
-def averaged_in_a_loop(values: Floats, weight: float) -> Floats:
+def smooth_in_a_loop(values: Floats, weight: float) -> Floats:
     level, age, result = 0.0, 0, []
     for value in values:
         if np.isfinite(value):
@@ -36,12 +36,12 @@ def averaged_in_a_loop(values: Floats, weight: float) -> Floats:
 
 
 @pytest.mark.parametrize("weight", [0.01, 0.6, 0.9, 0.99])
-def test_smoothing_is_the_moving_average_that_a_loop_gives(weight: float) -> None:
+def test_smoothing_equals_the_moving_average_of_a_loop(weight: float) -> None:
     values = RANDOM.normal(size=5000).cumsum() + 300
-    np.testing.assert_allclose(smooth(values, weight), averaged_in_a_loop(values, weight), rtol=1e-9)
+    np.testing.assert_allclose(smooth(values, weight), smooth_in_a_loop(values, weight), rtol=1e-9)
 
 
-def test_smoothing_nothing_or_by_nothing_changes_nothing() -> None:
+def test_smoothing_an_empty_curve_or_with_weight_zero_changes_nothing() -> None:
     values = RANDOM.normal(size=50)
     np.testing.assert_array_equal(smooth(values, 0.0), values)
     assert len(smooth(np.empty(0), 0.9)) == 0
@@ -49,79 +49,79 @@ def test_smoothing_nothing_or_by_nothing_changes_nothing() -> None:
 
 def test_a_gap_stays_a_gap_and_is_not_averaged() -> None:
     values = np.array([np.nan, 1.0, np.nan, 3.0, np.inf, 5.0])
-    np.testing.assert_allclose(smooth(values, 0.5), averaged_in_a_loop(values, 0.5))
+    np.testing.assert_allclose(smooth(values, 0.5), smooth_in_a_loop(values, 0.5))
 
 
 @given(st.lists(st.integers(0, 90), min_size=1, max_size=8), st.sampled_from([0.3, 0.9, 0.99]))
-def test_a_curve_that_grows_is_smoothed_as_if_it_had_been_whole(parts: list[int], weight: float) -> None:
+def test_a_growing_curve_is_smoothed_like_a_complete_one(parts: list[int], weight: float) -> None:
     values = np.random.default_rng(sum(parts)).normal(size=sum(parts)) + 5
-    smoother, taken = Smoother(weight), []
+    smoother, smoothed = Smoother(weight), []
     for begin, size in zip(np.cumsum([0, *parts]), parts, strict=False):
-        taken.append(smoother.extend(values[begin : begin + size]))
-    np.testing.assert_allclose(np.concatenate(taken), smooth(values, weight), rtol=1e-9)
+        smoothed.append(smoother.extend(values[begin : begin + size]))
+    np.testing.assert_allclose(np.concatenate(smoothed), smooth(values, weight), rtol=1e-9)
 
 
-def test_a_curve_on_a_grid_is_the_mean_of_the_points_about_each_place() -> None:
+def test_a_resampled_curve_is_the_mean_of_the_points_around_each_grid_point() -> None:
     x, y = np.array([0.0, 1, 9, 11, 30]), np.array([1.0, 3, 4, 6, 9])
-    found = resample(x, y, np.array([-10.0, 0, 10, 20, 30, 40]))
-    np.testing.assert_allclose(found, [np.nan, 2, 5, 7, 9, np.nan])
+    resampled = resample(x, y, np.array([-10.0, 0, 10, 20, 30, 40]))
+    np.testing.assert_allclose(resampled, [np.nan, 2, 5, 7, 9, np.nan])
 
 
-def test_a_curve_without_points_is_nowhere() -> None:
+def test_a_curve_without_points_is_nan_everywhere() -> None:
     assert np.isnan(resample(np.array([1.0]), np.array([np.nan]), np.array([0.0, 1.0]))).all()
 
 
-def test_the_interval_of_a_mean_is_students() -> None:
-    spread = mean_with_band(np.array([[1.0, 5.0], [2.0, np.nan], [3.0, np.nan]]))
-    np.testing.assert_allclose(spread.mean, [2.0, 5.0])
-    np.testing.assert_allclose(spread.high[0] - 2.0, 4.3027 / np.sqrt(3), rtol=1e-4)
-    assert np.isnan(spread.low[1])
-    assert list(spread.runs) == [3, 1]
+def test_the_interval_of_a_mean_is_students_interval() -> None:
+    band = mean_with_band(np.array([[1.0, 5.0], [2.0, np.nan], [3.0, np.nan]]))
+    np.testing.assert_allclose(band.mean, [2.0, 5.0])
+    np.testing.assert_allclose(band.high[0] - 2.0, 4.3027 / np.sqrt(3), rtol=1e-4)
+    assert np.isnan(band.low[1])
+    assert list(band.runs) == [3, 1]
 
 
-def test_students_table_and_its_expansion_meet() -> None:
+def test_the_table_of_students_t_and_its_expansion_agree() -> None:
     np.testing.assert_allclose(
         t_975(np.array([1, 4, 10, 11, 20, 1000])), [12.706, 2.776, 2.228, 2.201, 2.086, 1.962], atol=6e-4
     )
 
 
-def test_final_performance_looks_at_the_last_hundred_episodes() -> None:
+def test_final_performance_is_the_mean_of_the_last_hundred_episodes() -> None:
     assert final_performance(np.concatenate([np.zeros(500), np.full(100, 7.0)])) == 7.0
     assert final_performance(np.array([1.0, np.nan, 3.0])) == 2.0
     assert np.isnan(final_performance(np.empty(0)))
 
 
-def test_the_interquartile_mean_cuts_a_quarter_at_either_end() -> None:
+def test_the_interquartile_mean_drops_a_quarter_at_either_end() -> None:
     assert iqm(np.array([1.0, 2, 3, 4, 100, -100, 3, 3])) == pytest.approx((2 + 3 + 3 + 3) / 4)
     assert iqm(np.array([1.0, 2, 6])) == 3.0
 
 
-def test_a_bootstrap_interval_holds_its_point_and_is_always_the_same() -> None:
+def test_a_bootstrap_interval_contains_its_point_and_is_deterministic() -> None:
     strata = [RANDOM.normal(size=8), RANDOM.normal(loc=3, size=4)]
-    found = iqm_interval(strata, repetitions=4000)
-    assert found.low < found.point < found.high
-    assert found == iqm_interval(strata, repetitions=4000)
+    interval = iqm_interval(strata, repetitions=4000)
+    assert interval.low < interval.point < interval.high
+    assert interval == iqm_interval(strata, repetitions=4000)
 
 
-def test_a_bootstrap_draws_within_each_task() -> None:
-    # One run a task leaves nothing to draw: a bootstrap over all runs together would vary.
-    found = iqm_interval([np.array([1.0]), np.array([9.0])], repetitions=500)
-    assert found == (5.0, 5.0, 5.0)
+def test_a_bootstrap_samples_within_each_task() -> None:
+    # One run per task leaves nothing to sample: a bootstrap over all runs together would vary.
+    interval = iqm_interval([np.array([1.0]), np.array([9.0])], repetitions=500)
+    assert interval == (5.0, 5.0, 5.0)
 
 
-def test_the_probability_of_improvement_counts_pairs_and_halves_draws() -> None:
+def test_the_probability_of_improvement_counts_pairs_and_ties_as_half() -> None:
     assert probability_of_improvement([np.array([2.0, 3.0])], [np.array([1.0, 2.0])]) == pytest.approx(3.5 / 4)
     assert probability_of_improvement([np.array([5.0])], [np.array([5.0])]) == 0.5
     two_tasks = probability_of_improvement([np.array([1.0]), np.array([0.0])], [np.array([0.0]), np.array([1.0])])
     assert two_tasks == 0.5
 
 
-def test_one_side_that_always_wins_is_certain() -> None:
-    found = probability_of_improvement_interval([np.arange(5.0) + 10], [np.arange(4.0)])
-    assert found == (1.0, 1.0, 1.0)
+def test_a_side_that_always_wins_has_probability_one() -> None:
+    interval = probability_of_improvement_interval([np.arange(5.0) + 10], [np.arange(4.0)])
+    assert interval == (1.0, 1.0, 1.0)
 
 
-def test_the_mean_of_some_numbers_is_as_sure_as_students_interval_says() -> None:
+def test_the_mean_of_values_has_students_interval() -> None:
     mean = mean_with_interval(np.array([1.0, 2.0, 3.0]))
     assert mean.point == 2
     assert mean.high - 2 == pytest.approx(4.3027 / 3**0.5)
@@ -131,5 +131,5 @@ def test_the_mean_of_some_numbers_is_as_sure_as_students_interval_says() -> None
     assert np.isnan(mean_with_interval(np.empty(0))).all()
 
 
-def test_the_final_performance_takes_as_many_last_episodes_as_asked() -> None:
+def test_final_performance_averages_the_requested_number_of_episodes() -> None:
     assert final_performance(np.arange(10.0), 2) == 8.5

@@ -173,7 +173,7 @@ def test_a_model_file_that_would_run_code_is_refused_and_runs_none(tmp_path: Pat
     canary, model = tmp_path / "canary", tmp_path / "ppo.cleanrl_model"
     with zipfile.ZipFile(model, "w") as archive:
         archive.writestr("archive/data.pkl", pickle.dumps({"a.weight": Canary(canary)}, protocol))
-    with pytest.raises(BadInput, match="holds more than weights"):
+    with pytest.raises(BadInput, match="contains more than weights"):
         inspect_policy(str(model))
     assert not canary.exists()
 

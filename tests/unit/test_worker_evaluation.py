@@ -255,7 +255,7 @@ def test_a_model_file_has_the_keys_of_cleanrl_in_their_order(tmp_path: Path) -> 
 def test_a_damaged_model_file_is_refused_although_its_run_has_checkpoints(trained: RunFolder) -> None:
     model = next(trained.models.glob("*/ppo.cleanrl_model"))
     model.write_bytes(model.read_bytes()[:-50])
-    with pytest.raises(CheckpointDamaged, match="is damaged or no file that torch"):
+    with pytest.raises(CheckpointDamaged, match="is damaged or not a file written by torch"):
         load_for_evaluation(parse_request(evaluation(model)))
 
 

@@ -1,4 +1,4 @@
-"""Where actors meet environments. So far: a policy is evaluated."""
+"""Runs policies in environments: evaluation and video."""
 
 from mosaic.arena.episode_summary import pool_summaries, summarise
 from mosaic.arena.evaluate import Episode, EvaluablePolicy, evaluate

@@ -1,4 +1,4 @@
-"""What a number of episodes says together."""
+"""Summarizes the episodes of an evaluation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Json = dict[str, Any]
 
 
 def summarise(episodes: Sequence[Episode]) -> Json:
-    """Plain JSON. `iqm` is the mean of the middle half, `ci95` Student's 95 % interval of the mean.
+    """Return a summary as JSON. `iqm` is the interquartile mean, `ci95` Student's 95 % interval of the mean.
 
-    One episode alone has no interval; what is not finite is null.
+    A single episode has no interval; values that are not finite are null.
     """
     return summarise_values(
         [episode.seed for episode in episodes],
@@ -27,9 +27,9 @@ def summarise(episodes: Sequence[Episode]) -> Json:
 
 
 def pool_summaries(batches: Sequence[Json]) -> Json:
-    """The same over the episodes of several summaries."""
+    """Return the summary over the episodes of several summaries."""
     seeds, returns, lengths = (
-        [one for batch in batches for one in batch[key]] for key in ("seeds", "returns", "lengths")
+        [value for batch in batches for value in batch[key]] for key in ("seeds", "returns", "lengths")
     )
     return summarise_values(seeds, [math.nan if value is None else value for value in returns], lengths)
 
@@ -42,8 +42,8 @@ def summarise_values(seeds: Sequence[int], returns: Sequence[float], lengths: Se
     return {
         "episodes": len(values),
         **{
-            name: _finite_or_none(figure)
-            for name, figure in {
+            name: _finite_or_none(value)
+            for name, value in {
                 "avg_return": values.mean(),
                 "median_return": np.median(values),
                 "min_return": values.min(),

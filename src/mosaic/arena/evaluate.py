@@ -1,8 +1,8 @@
-"""Plays a policy, one episode a seed: several environments at a time, in further processes where that pays.
+"""Evaluates a policy, one episode per seed: several environments at once, in more processes where that is faster.
 
-A seed's row in the policy's batch follows from the seed alone, the batch always has the same number of rows, and a
-policy that draws does so from a generator of its episode. So an episode comes out the same, bit for bit, whatever is
-played beside it and in whichever process.
+A seed's row in the policy's batch depends on the seed alone, the batch always has the same number of rows, and a policy
+that samples uses a generator of the episode. So an episode is the same, bit for bit, whatever is played with it and in
+whichever process.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
     import gymnasium
 
 BATCH_SIZE = 8
-"""Rows of the batch with which the policy is asked, and thereby environments of one process."""
+"""Rows of the policy's batch, and so the number of environments of one process."""
 PROBE_S = 0.1
-"""How long to play before it is decided whether helpers pay."""
+"""Time to play before deciding whether helper processes are worthwhile."""
 MIN_PARALLEL_WORK_S = 0.3
-"""Helpers cost a few hundredths of a second, and make their own environments: less work than this is not shared."""
+"""Starting helpers takes some 0.05 s, and they create their own environments: less work than this is not shared."""
 MAX_EPISODE_STEPS = 100_000
-"""Steps after which an episode is cut: where its environment sets no limit, a policy that is stuck plays forever."""
+"""Steps after which an episode is truncated, for environments without a limit of their own."""
 
 
 class EvaluablePolicy(Protocol):
     def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
-        """One action for each row of observations: as the environment gave them, flattened where they are no arrays."""
+        """Return one action per row of observations, which are flattened if the environment's are not arrays."""
         ...
 
 
 @runtime_checkable
 class RecurrentPolicy(EvaluablePolicy, Protocol):
-    """One that keeps in mind what each row has seen: it is always asked for all rows."""
+    """A policy with a state per row: it is always called with all rows."""
 
     def reset_state(self, row: int) -> None:
-        """An episode begins in that row: nothing of an earlier one is to be remembered."""
+        """Reset the state of a row in which an episode starts."""
         ...
 
     def sample(self, observations: np.ndarray, rngs: Sequence[np.random.Generator]) -> np.ndarray:
-        """Drawn actions, each row's by its own generator."""
+        """Sample actions, each row's with its own generator."""
         ...
 
 
 @dataclass(frozen=True)
 class Episode:
     index: int
-    """Place of its seed in the list that was given."""
+    """Index of its seed in the given list."""
     seed: int
     episodic_return: float
     length: int
@@ -74,16 +74,18 @@ def evaluate(
     processes: int = 1,
     make_helper_env: EnvFactory | None = None,
 ) -> list[Episode]:
-    """The episodes in the order of their seeds; the same for the same seeds every time.
+    """Play the episodes and return them in the order of their seeds; the same seeds give the same episodes.
 
-    `record(index, env)` is called after each reset and step of the first AT_ONCE episodes, and may draw.
-    `on_step(steps)` is called with the steps taken so far, and ends the evaluation by giving False; episodes that have
-    not ended then are left out. Beyond one process, `make_plain` makes the helpers' environments.
+    `record(index, env)` is called after each reset and step of the episodes played in this process, and may render.
+    `on_step(steps)` is called with the steps taken so far, and ends the evaluation by returning False; unfinished
+    episodes are then left out. With more than one process, `make_helper_env` creates the helpers' environments.
     """
     if not seeds:
         return []
-    made = _Evaluation(policy, make_env, [int(seed) for seed in seeds], deterministic, on_episode, record, on_step)
-    return made.run(processes, make_helper_env or make_env)
+    evaluation = _Evaluation(
+        policy, make_env, [int(seed) for seed in seeds], deterministic, on_episode, record, on_step
+    )
+    return evaluation.run(processes, make_helper_env or make_env)
 
 
 class _Evaluation:
@@ -104,29 +106,29 @@ class _Evaluation:
         self._should_continue = True
 
     def run(self, processes: int, make_helper_env: EnvFactory) -> list[Episode]:
-        claims = SharedWorkQueue(assign_rows(self._seeds), is_shared=processes > 1)
-        helpers = EvaluationProcesses(claims)
+        work_queue = SharedWorkQueue(assign_rows(self._seeds), is_shared=processes > 1)
+        helpers = EvaluationProcesses(work_queue)
         started = time.monotonic()
         is_decided = processes < 2
-        player = EpisodeRunner(self._policy, self._make_env, self._seeds, self._deterministic, claims, self._record)
+        runner = EpisodeRunner(self._policy, self._make_env, self._seeds, self._deterministic, work_queue, self._record)
 
-        def help_out(bring: Callable[[Episode], None], goes_on: Callable[[], bool]) -> None:
-            other = EpisodeRunner(self._policy, make_helper_env, self._seeds, self._deterministic, claims)
-            other.start_episodes(BATCH_SIZE)
-            other.play(bring, goes_on)
+        def run_helper(send: Callable[[Episode], None], should_continue: Callable[[], bool]) -> None:
+            helper = EpisodeRunner(self._policy, make_helper_env, self._seeds, self._deterministic, work_queue)
+            helper.start_episodes(BATCH_SIZE)
+            helper.play(send, should_continue)
 
         def on_step() -> bool:
             nonlocal is_decided
             now = time.monotonic()
-            claims.heartbeat(now)
+            work_queue.heartbeat(now)
             if not is_decided and now - started >= PROBE_S:
                 is_decided = True
-                waiting = claims.count_waiting()
-                # Those in play are counted as done: the estimate errs on the side of no helpers.
+                waiting = work_queue.count_waiting()
+                # Episodes in play count as done: the estimate errs on the side of no helpers.
                 if (now - started) * waiting / (len(self._seeds) - waiting) >= MIN_PARALLEL_WORK_S:
-                    helpers.start(help_out, min(processes - 1, waiting))
+                    helpers.start(run_helper, min(processes - 1, waiting))
                 else:
-                    player.start_episodes(BATCH_SIZE)
+                    runner.start_episodes(BATCH_SIZE)
             if helpers:
                 for index, episodic_return, length in helpers.read_episodes():
                     self._steps += length
@@ -138,21 +140,21 @@ class _Evaluation:
             return on_step()
 
         try:
-            # While it is open whether others will help, no more is begun than would be one's share.
+            # Until helpers are decided on, start no more than this process's share.
             share = BATCH_SIZE if is_decided or self._record else math.ceil(len(self._seeds) / processes)
-            player.start_episodes(share)
-            player.play(self._finish_episode, on_own_step)
+            runner.start_episodes(share)
+            runner.play(self._finish_episode, on_own_step)
             while helpers and self._should_continue and helpers.wait():
                 on_step()
         finally:
             helpers.stop()
-            claims.close()
-            player.close()
+            work_queue.close()
+            runner.close()
         self._play_missing()
         return [self._finished[index] for index in sorted(self._finished)]
 
     def _play_missing(self) -> None:
-        """Whatever a helper did not bring, because it died, is played here."""
+        """Play the episodes that a helper did not return because it died."""
         missing = [index for index in range(len(self._seeds)) if index not in self._finished]
         if not missing or not self._should_continue:
             return
@@ -162,13 +164,13 @@ class _Evaluation:
             return self._report_step()
 
         rows = assign_rows(self._seeds)
-        claims = SharedWorkQueue([[index for index in row if index in missing] for row in rows])
-        player = EpisodeRunner(self._policy, self._make_env, self._seeds, self._deterministic, claims)
+        work_queue = SharedWorkQueue([[index for index in row if index in missing] for row in rows])
+        runner = EpisodeRunner(self._policy, self._make_env, self._seeds, self._deterministic, work_queue)
         try:
-            player.start_episodes(BATCH_SIZE)
-            player.play(self._finish_episode, on_own_step)
+            runner.start_episodes(BATCH_SIZE)
+            runner.play(self._finish_episode, on_own_step)
         finally:
-            player.close()
+            runner.close()
 
     def _finish_episode(self, episode: Episode) -> None:
         self._finished[episode.index] = episode
@@ -182,7 +184,7 @@ class _Evaluation:
 
 
 def assign_rows(seeds: Sequence[int]) -> list[list[int]]:
-    """For each row of the batch the places of the seeds that are played in it."""
+    """Return for each row of the batch the indices of the seeds played in it."""
     rows: list[list[int]] = [[] for _ in range(BATCH_SIZE)]
     for index, seed in enumerate(seeds):
         rows[seed % BATCH_SIZE].append(index)
@@ -190,7 +192,7 @@ def assign_rows(seeds: Sequence[int]) -> list[list[int]]:
 
 
 class EpisodeRunner:
-    """What one process plays: up to AT_ONCE environments, each in its row of the batch."""
+    """Plays the episodes of one process: up to BATCH_SIZE environments, each in its row of the batch."""
 
     def __init__(
         self,
@@ -206,7 +208,7 @@ class EpisodeRunner:
         self._record = record
         self._envs: dict[int, gymnasium.Env[Any, Any]] = {}
         self._active_episodes: dict[int, int] = {}
-        """By row: which episode it plays."""
+        """By row: the index of its episode."""
         self._returns = [0.0] * BATCH_SIZE
         self._lengths = [0] * BATCH_SIZE
         self._unused_rng = np.random.default_rng(0)
@@ -214,7 +216,7 @@ class EpisodeRunner:
         self._observations: np.ndarray = np.empty(0)
 
     def start_episodes(self, max_active: int) -> None:
-        """Takes up episodes until so many are in play, each in a row that is free."""
+        """Start episodes in free rows until `max_active` are in play."""
         while len(self._active_episodes) < max_active and self._start_in(self._work_queue.row_order()):
             pass
 
@@ -237,11 +239,11 @@ class EpisodeRunner:
         self._returns[row], self._lengths[row] = 0.0, 0
         if not self._deterministic:
             self._rngs[row] = np.random.default_rng(seed)
-        shown = self._as_array(observation)
+        array = self._as_array(observation)
         if not self._observations.size:
-            # Rows in which nothing is played hold something that the policy can digest.
-            self._observations = np.stack([shown] * BATCH_SIZE)
-        self._observations[row] = shown
+            # Idle rows hold a valid observation too.
+            self._observations = np.stack([array] * BATCH_SIZE)
+        self._observations[row] = array
         self._active_episodes[row] = index
         if self._record is not None:
             self._record(index, self._envs[row])
@@ -253,7 +255,7 @@ class EpisodeRunner:
             self._clip = _make_action_clipper(env.action_space)
 
     def play(self, on_episode: Callable[[Episode], None], on_step: Callable[[], bool]) -> None:
-        """Until nothing is left to take up, or until `on_step` gives False."""
+        """Play until no episode is left, or until `on_step` returns False."""
         while self._active_episodes:
             actions = self._select_actions()
             for row, index in list(self._active_episodes.items()):
@@ -275,9 +277,9 @@ class EpisodeRunner:
         if self._deterministic:
             return self._clip(self._policy.act(self._observations, True, self._unused_rng))
         if isinstance(self._policy, RecurrentPolicy):
-            draws = [self._rngs.get(row, self._unused_rng) for row in range(BATCH_SIZE)]
-            return self._clip(self._policy.sample(self._observations, draws))
-        # One by one: what an episode draws must not depend on how many others are in play.
+            rngs = [self._rngs.get(row, self._unused_rng) for row in range(BATCH_SIZE)]
+            return self._clip(self._policy.sample(self._observations, rngs))
+        # One by one: what an episode samples must not depend on how many others are in play.
         return {
             row: self._clip(self._policy.act(self._observations[row : row + 1], False, self._rngs[row]))[0]
             for row in self._active_episodes
@@ -289,7 +291,7 @@ class EpisodeRunner:
 
 
 def make_array_converter(space: Any) -> Callable[[Any], np.ndarray]:
-    """What makes an array of one observation: what is no array, nor a single number, is flattened."""
+    """Return a function that converts an observation to an array, flattening spaces that are not arrays or numbers."""
     from gymnasium.spaces import Box, Discrete, MultiBinary
 
     from mosaic.envs.spaces import make_flattener
@@ -298,7 +300,7 @@ def make_array_converter(space: Any) -> Callable[[Any], np.ndarray]:
 
 
 def _make_action_clipper(space: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """What lies outside a box is no action of it; a Gaussian policy gives such numbers all the time."""
+    """Return a function that clips actions to a Box: a Gaussian policy often exceeds it."""
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     if low is None or high is None:
         return lambda actions: actions

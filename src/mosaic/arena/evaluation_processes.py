@@ -1,4 +1,4 @@
-"""Further processes that play episodes. They are forked: the policy and all imports are there at once."""
+"""Helper processes that play episodes. They are forked, so they have the policy and all imports at once."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ if TYPE_CHECKING:
     from mosaic.arena.evaluate import Episode
 
 _EPISODE_STRUCT = struct.Struct("=qdq")
-"""Index, return and length of an episode; short enough to be written to a pipe in one piece."""
+"""Index, return and length of an episode; small enough for an atomic write to a pipe."""
 NICENESS = 5
-"""Beside a run that trains, an evaluation takes what is left."""
+"""An evaluation yields to a training run."""
 HEARTBEAT_TIMEOUT_S = 1.0
-"""A first process that was not heard for so long is paused."""
+"""A main process without a heartbeat for this long is paused."""
 POLL_S = 0.02
 EXIT_TIMEOUT_S = 0.3
-"""How long a helper may take to end before it is killed."""
+"""Time for a helper to exit before it is killed."""
 
 
 PlayEpisodes = Callable[[Callable[["Episode"], None], Callable[[], bool]], None]
-"""Plays: hands over each episode, and asks after each step whether to go on."""
+"""Plays episodes: calls the first function with each, and the second after each step to ask whether to continue."""
 
 
 class EvaluationProcesses:
-    """Those that were started. What one of them did not bring before it died is simply not there."""
+    """The started helpers. Episodes of one that dies are missing."""
 
     def __init__(self, work_queue: SharedWorkQueue) -> None:
         self._work_queue = work_queue
         self._pids: list[int] = []
         self._pipes: dict[int, bytes] = {}
-        """What was read of each and is no whole record yet."""
+        """By file descriptor: the bytes of an incomplete record."""
         self._next_poll_at = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._pipes)
 
     def start(self, work: PlayEpisodes, count: int) -> None:
-        """`work` is called in each of the processes."""
+        """Fork `count` processes that call `work`."""
         self._work_queue.heartbeat(time.monotonic())
         for _ in range(count):
-            ours, theirs = os.pipe()
+            reader, writer = os.pipe()
             parent = os.getpid()
             pid = os.fork()
             if pid == 0:
-                _run_child(work, self._work_queue, theirs, parent)
-            os.close(theirs)
-            os.set_blocking(ours, False)
+                _run_child(work, self._work_queue, writer, parent)
+            os.close(writer)
+            os.set_blocking(reader, False)
             self._pids.append(pid)
-            self._pipes[ours] = b""
+            self._pipes[reader] = b""
 
     def read_episodes(self) -> Iterator[tuple[int, float, int]]:
-        """Episodes that were brought since. Looks now and then only: it may be asked at every step."""
+        """Yield new episodes. Polls the pipes only at intervals, so it can be called at every step."""
         now = time.monotonic()
         if now >= self._next_poll_at:
             self._next_poll_at = now + POLL_S
@@ -67,7 +67,7 @@ class EvaluationProcesses:
                 yield from self._read(pipe)
 
     def wait(self) -> bool:
-        """Waits a little for something to take; False when all have ended."""
+        """Wait briefly for episodes; return False when all helpers have exited."""
         if self._pipes:
             select.select(list(self._pipes), [], [], POLL_S)
             self._next_poll_at = 0.0
@@ -82,13 +82,13 @@ class EvaluationProcesses:
             os.close(pipe)
             del self._pipes[pipe]
             return
-        held = self._pipes[pipe] + data
-        whole = len(held) // _EPISODE_STRUCT.size * _EPISODE_STRUCT.size
-        self._pipes[pipe] = held[whole:]
-        yield from _EPISODE_STRUCT.iter_unpack(held[:whole])
+        buffered = self._pipes[pipe] + data
+        complete_bytes = len(buffered) // _EPISODE_STRUCT.size * _EPISODE_STRUCT.size
+        self._pipes[pipe] = buffered[complete_bytes:]
+        yield from _EPISODE_STRUCT.iter_unpack(buffered[:complete_bytes])
 
     def stop(self) -> None:
-        """Asks, then kills: an environment may be deep in a step of its own."""
+        """Ask the helpers to stop, then kill them: an environment may be in a long step."""
         self._work_queue.stop()
         deadline = time.monotonic() + EXIT_TIMEOUT_S
         while self._pids:
@@ -108,17 +108,17 @@ class EvaluationProcesses:
 
 
 def _run_child(work: PlayEpisodes, work_queue: SharedWorkQueue, pipe: int, parent: int) -> None:
-    """Never returns: what stands behind the fork is the first process's to do."""
-    look_at = 0.0
+    """Run `work` in the child and exit; never returns."""
+    next_check_at = 0.0
 
-    def bring(episode: Episode) -> None:
+    def send(episode: Episode) -> None:
         os.write(pipe, _EPISODE_STRUCT.pack(episode.index, episode.episodic_return, episode.length))
 
-    def goes_on() -> bool:
-        nonlocal look_at
+    def should_continue() -> bool:
+        nonlocal next_check_at
         if work_queue.is_stopped:
             return False
-        if time.monotonic() < look_at:
+        if time.monotonic() < next_check_at:
             return True
         while (
             time.monotonic() - work_queue.last_heartbeat > HEARTBEAT_TIMEOUT_S
@@ -126,14 +126,14 @@ def _run_child(work: PlayEpisodes, work_queue: SharedWorkQueue, pipe: int, paren
             and not work_queue.is_stopped
         ):
             time.sleep(POLL_S)
-        look_at = time.monotonic() + POLL_S
+        next_check_at = time.monotonic() + POLL_S
         return os.getppid() == parent and not work_queue.is_stopped
 
     try:
         with contextlib.suppress(OSError):
             os.nice(NICENESS)
-        work(bring, goes_on)
+        work(send, should_continue)
         os._exit(0)
     finally:
-        # Not a word of what went wrong: the first process plays the same episode and will meet it too.
+        # Errors are not reported: the main process plays the same episode and raises the same error.
         os._exit(1)

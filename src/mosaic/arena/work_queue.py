@@ -1,4 +1,4 @@
-"""Who plays which episode, where several processes play: counters in memory that they share."""
+"""Distributes episodes over processes, with counters in shared memory."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections.abc import Sequence
 
 
 class SharedWorkQueue:
-    """For each row a queue of episodes, from which every process takes the next. Made before the processes are."""
+    """A queue of episodes per row, from which every process takes the next. Create it before forking."""
 
     def __init__(self, rows: Sequence[Sequence[int]], is_shared: bool = False) -> None:
         self._rows = rows
         self._order = sorted((row for row in range(len(rows)) if rows[row]), key=lambda row: rows[row][0])
         memory = mmap.mmap(-1, mmap.PAGESIZE)
         self._taken_counts = memoryview(memory)[: 8 * len(rows)].cast("q")
-        """How many of each row are taken."""
+        """Number of episodes taken, by row."""
         self._words = memoryview(memory)[8 * len(rows) :].cast("d")
-        # A lock of the kernel's: one that a killed process held is free again.
+        # A kernel lock: the kernel releases it when the process that holds it is killed.
         self._lock = os.memfd_create("claims") if is_shared else None
 
     def row_order(self) -> list[int]:
-        """Those that have episodes, in the order of their first one."""
+        """Return the rows that have episodes, in the order of their first one."""
         return self._order
 
     def take(self, row: int) -> int | None:
-        """The next episode of that row, now the caller's; none where all are taken."""
+        """Take and return the next episode of a row; None if all are taken."""
         if self._lock is None:
             return self._take_next(row)
         fcntl.lockf(self._lock, fcntl.LOCK_EX)
@@ -43,13 +43,13 @@ class SharedWorkQueue:
         return self._rows[row][taken]
 
     def count_waiting(self) -> int:
-        """How many nobody has taken yet."""
+        """Return the number of episodes not taken yet."""
         return sum(map(len, self._rows)) - sum(self._taken_counts)
 
-    # --- what the first process tells the others
+    # --- from the main process to its helpers
 
     def heartbeat(self, now: float) -> None:
-        """It goes on. Where it is paused, the others wait."""
+        """Record that the main process is running; the helpers wait while it is paused."""
         self._words[0] = now
 
     @property

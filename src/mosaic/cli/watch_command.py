@@ -16,7 +16,7 @@ from mosaic.cli.run_arguments import run_argument
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 
 if TYPE_CHECKING:
-    from mosaic.client.video_writer import VideoWriter
+    from mosaic.media.video_writer import VideoWriter
 
 Json = dict[str, Any]
 DEFAULT_VIDEO_S = 10.0
@@ -210,7 +210,7 @@ def status_lines(view: Json, source: Any, displayed_hz: float, is_single: bool, 
 
 
 def _save_video(context: CliContext, view: Json, source: Any, path: Path, seconds: float, rate_hz: float) -> None:
-    from mosaic.client.video_writer import VideoWriter
+    from mosaic.media.video_writer import VideoWriter
 
     film = VideoWriter(path, rate_hz)
     try:

@@ -1,4 +1,4 @@
-"""Which environments there are and how to make one. Importing this package imports no environment library."""
+"""The catalog of environments and how to create one. Importing this package imports no environment library."""
 
 from mosaic.envs.catalogue import FAMILIES, EnvFamily
 from mosaic.envs.factory import list_environments, make

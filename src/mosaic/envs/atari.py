@@ -1,9 +1,9 @@
-"""Atari games as the papers play them.
+"""Atari games with the preprocessing of the literature.
 
-An action is held for four frames; what is seen are the newest two of them blended (sprites flicker), in grey, 84 by 84,
-and the last four such pictures together. An episode begins with up to thirty idle frames and, where the game waits for
-it, with the fire button. For training a lost life ends the episode and rewards count by their sign alone; the game's
-own score and length are told at its end. One class does all of it: seven wrappers around each other take longer.
+An action is repeated for four frames; an observation is the maximum of the last two (sprites flicker), in grayscale, 84
+by 84, and the last four of these are stacked. An episode starts with up to thirty no-op frames and, if the game waits
+for it, with the fire button. For training, a lost life ends the episode and rewards are clipped to their sign; the
+game's own score and length are available at its end. One class does all of it: seven nested wrappers take longer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FrameArray = npt.NDArray[np.uint8]
 
 
 class AtariEnv(gymnasium.Env[FrameArray, Any]):
-    """Observations are the newest pictures, oldest first: bytes [4, 84, 84]."""
+    """Observations are the last four frames, oldest first: bytes [4, 84, 84]."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
 
@@ -36,7 +36,7 @@ class AtariEnv(gymnasium.Env[FrameArray, Any]):
     ) -> None:
         family = ensure_registered(env_id)
         if family is None or family.name != "atari":
-            raise BadInput(f"{env_id!r} is no Atari game. Choose one such as 'BreakoutNoFrameskip-v4'.")
+            raise BadInput(f"{env_id!r} is not an Atari game. Choose one such as 'BreakoutNoFrameskip-v4'.")
         self._env = make(env_id, frameskip=1)
         core: Any = self._env.unwrapped
         self._resize = _make_resizer()
@@ -57,13 +57,13 @@ class AtariEnv(gymnasium.Env[FrameArray, Any]):
         self._lives = 0
         self._is_game_over = True
         self.score = 0.0
-        """Of the present game, or of the one that ended with the newest step: not clipped, over all lives."""
+        """Score of the current game, or of the one that ended with the last step: not clipped, over all lives."""
         self.frame_count = 0
-        """Its length in frames."""
+        """Length of that game in frames."""
 
     @property
     def is_game_over(self) -> bool:
-        """Whether the game itself has ended, and not only a life."""
+        """Whether the game itself has ended, not only a life."""
         return self._is_game_over
 
     def reset(
@@ -75,7 +75,7 @@ class AtariEnv(gymnasium.Env[FrameArray, Any]):
         else:
             self._repeat_action(0)  # the next life of the same game
         if self._needs_fire_on_reset:
-            # Some games wait for the button, and some of these for a move behind it.
+            # Some games wait for the button, and some of these for a move after it.
             for action in (1, 2):
                 self._repeat_action(action)
                 if self._is_game_over:
@@ -97,32 +97,32 @@ class AtariEnv(gymnasium.Env[FrameArray, Any]):
         self._screens[1] = self._screens[0]
 
     def _repeat_action(self, action: int) -> float:
-        """Holds an action for some frames, and looks at the newest two."""
-        ale, held = self._ale, self._actions[action]
-        earned = 0.0
+        """Repeat an action for FRAME_SKIP frames, keep the last two screens and return the reward."""
+        ale, ale_action = self._ale, self._actions[action]
+        reward = 0.0
         for frame in range(FRAME_SKIP):
-            earned += ale.act(held, 1.0)
+            reward += ale.act(ale_action, 1.0)
             self.frame_count += 1
             if frame >= FRAME_SKIP - 2:
                 ale.getScreenGrayscale(self._screens[frame - FRAME_SKIP + 2])
             if ale.game_over():
                 self._is_game_over = True
                 break
-        self.score += earned
-        return earned
+        self.score += reward
+        return reward
 
     def _preprocess_screens(self) -> FrameArray:
         return np.asarray(self._resize(np.maximum(self._screens[0], self._screens[1])))
 
     def step(self, action: Any) -> tuple[FrameArray, float, bool, bool, dict[str, Any]]:
-        earned = self._repeat_action(int(action))
+        raw_reward = self._repeat_action(int(action))
         self._frame_stack = np.concatenate((self._frame_stack[1:], self._preprocess_screens()[None]))
         lives = self._ale.lives()
         has_lost_life = 0 < lives < self._lives
         self._lives = lives
         is_truncated = self._is_game_over and bool(self._ale.game_truncated())
         is_terminal = (self._is_game_over and not is_truncated) or (self._terminal_on_life_loss and has_lost_life)
-        reward = float(np.sign(earned)) if self._clip_rewards else earned
+        reward = float(np.sign(raw_reward)) if self._clip_rewards else raw_reward
         return self._frame_stack, reward, is_terminal, is_truncated, {}
 
     def render(self) -> Any:
@@ -131,10 +131,10 @@ class AtariEnv(gymnasium.Env[FrameArray, Any]):
     def close(self) -> None:
         self._env.close()
 
-    # --- coming back
+    # --- snapshots
 
     def snapshot(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
-        """Arrays and facts from which `restore` brings the game back, exactly."""
+        """Return arrays and JSON values from which `restore` continues the game exactly."""
         state = np.frombuffer(self._ale.cloneState(include_rng=True).serialize(), np.uint8)
         arrays = {"emulator": state, "pictures": self._frame_stack, "screens": self._screens}
         facts = {"lives": self._lives, "is_over": self._is_game_over, "score": self.score, "frames": self.frame_count}
@@ -157,7 +157,7 @@ def _make_resizer() -> Any:
     except ImportError:
         family = FAMILIES["atari"]
         raise MissingExtra(
-            f"Atari pictures need OpenCV, a part of the {family.title} extra: {family.install_command}."
+            f"Atari frames need OpenCV, a part of the {family.title} extra: {family.install_command}."
         ) from None
-    cv2.setNumThreads(1)  # a picture is too small to be shared out
-    return lambda picture: cv2.resize(picture, (FRAME_SIZE_PX, FRAME_SIZE_PX), interpolation=cv2.INTER_AREA)
+    cv2.setNumThreads(1)  # a frame is too small for several threads
+    return lambda frame: cv2.resize(frame, (FRAME_SIZE_PX, FRAME_SIZE_PX), interpolation=cv2.INTER_AREA)

@@ -1,4 +1,4 @@
-"""The environment families, one row each. Standard library only: nothing heavy is imported to read it."""
+"""The environment families, one row each. Standard library only, so that reading it is cheap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MarioBros MiniatureGolf MontezumaRevenge MrDo MsPacman NameThisGame Othello Pacm
 PrivateEye Qbert Riverraid RoadRunner Robotank Seaquest SirLancelot Skiing Solaris SpaceInvaders SpaceWar StarGunner
 Superman Surround Tennis Tetris TicTacToe3D TimePilot Trondead Turmoil Tutankham UpNDown Venture VideoCheckers
 VideoChess VideoCube VideoPinball WizardOfWor WordZapper YarsRevenge Zaxxon
-""".split()  # noqa: SIM905 - a hundred quoted lines say no more
+""".split()  # noqa: SIM905 - a hundred quoted lines would not be clearer
 
 
 @dataclass(frozen=True)
@@ -32,35 +32,35 @@ class EnvFamily:
     name: str
     title: str
     about: str
-    """One sentence for people who choose."""
+    """One sentence for users who choose an environment."""
     sample_env_id: str
-    """The environment that shows whether the family works here."""
+    """The environment used to check whether the family works on this machine."""
     extra: str | None = None
-    """The extra of our distribution that brings it."""
+    """The extra of our distribution that installs it."""
     packages: tuple[str, ...] = ()
-    """What must be importable before one can be made."""
+    """Packages that must be importable to create one."""
     registering_module: str | None = None
-    """The module whose import makes its ids known."""
+    """The module whose import registers its ids."""
     entry_points: tuple[str, ...] = ()
-    """How the entry points of its environments begin."""
+    """Prefixes of the entry points of its environments."""
     pattern: str | None = None
-    """Recognises its ids where the package that would register them is missing."""
+    """Recognizes its ids when the package that registers them is not installed."""
     known_ids: tuple[str, ...] = ()
-    """What to list while it is not installed and its ids are not registered."""
+    """Ids to list while it is not installed."""
     environment_variables: Mapping[str, str] = field(default_factory=dict)
-    """Set before the import, unless the user has set them."""
+    """Set before the import, unless already set by the user."""
     render_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By name without version: further arguments when pictures are wanted."""
+    """By name without version: extra arguments for rendering."""
     render_help: str = _PYGAME_HELP
-    """What to do where no picture comes."""
+    """Advice for the user when rendering fails."""
     after_import: Callable[[], None] | None = None
-    """Called once its packages may be imported."""
+    """Called after its packages are imported."""
     before_rendering: Callable[[Any], None] | None = None
-    """Given an environment that will be drawn."""
+    """Called with an environment that will be rendered."""
     no_rendering_variables: Mapping[str, str] = field(default_factory=dict)
-    """Set where its graphics cannot be loaded and nobody asked for pictures: it can still be trained."""
+    """Set when its graphics cannot be loaded and rendering is not requested: it can still be trained."""
     is_unsupported: bool = False
-    """Recognised and explained, but not made by this version."""
+    """Recognized, but not supported by this version."""
 
     @property
     def is_installed(self) -> bool:
@@ -68,7 +68,7 @@ class EnvFamily:
 
     @property
     def install_command(self) -> str:
-        """The command that brings it."""
+        """The command that installs it."""
         return f"pip install '{DISTRIBUTION}[{self.extra}]'" if self.extra else f"pip install {' '.join(self.packages)}"
 
     def owns_entry_point(self, entry_point: object) -> bool:
@@ -79,7 +79,7 @@ class EnvFamily:
 
 
 def _reduce_mujoco_quality(env: Any) -> None:
-    """Shadows and smooth edges take seven eighths of a picture drawn without a graphics card."""
+    """Disable shadows and antialiasing, which take seven eighths of the time of software rendering."""
     model = getattr(env.unwrapped, "model", None)
     if model is not None:
         model.vis.quality.shadowsize = 0
@@ -125,10 +125,10 @@ _FAMILY_ROWS = (
         extra="mujoco",
         packages=("gymnasium", "mujoco"),
         entry_points=("gymnasium.envs.mujoco",),
-        # Without a screen MuJoCo aborts unless it is told before its import to draw off screen.
+        # Without a display MuJoCo aborts unless off-screen rendering is selected before its import.
         environment_variables={"MUJOCO_GL": "egl"},
         no_rendering_variables={"MUJOCO_GL": "disable"},
-        render_settings={"HalfCheetah": {"camera_name": "track"}},  # else it runs out of the picture
+        render_settings={"HalfCheetah": {"camera_name": "track"}},  # else it leaves the frame
         render_help=(
             "Set MUJOCO_GL=egl (or osmesa), and on Debian or Ubuntu: "
             "apt-get install libegl1 libgl1 libegl-mesa0 libgl1-mesa-dri"
@@ -165,7 +165,7 @@ _FAMILY_ROWS = (
     EnvFamily(
         name="procgen",
         title="Procgen",
-        about="Sixteen games whose levels are made anew for each episode.",
+        about="Sixteen games with a new level in each episode.",
         sample_env_id="procgen-coinrun-v0",
         packages=("procgen",),
         pattern=r"procgen[-:/]",

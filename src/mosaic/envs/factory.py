@@ -1,4 +1,4 @@
-"""Makes environments, and refuses in one sentence what cannot be made."""
+"""Creates environments, with a clear error for those that cannot be created."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import gymnasium
 
 MODULES_VARIABLE = "MOSAIC_ENV_MODULES"
-"""Modules, separated by commas, that an id such as `my_envs:Maze-v0` may import. An id alone never runs code."""
+"""Modules, separated by commas, that an id such as `my_envs:Maze-v0` may import. No id runs code without it."""
 _COMPATIBILITY_LOADERS = ("GymV21Environment", "GymV26Environment")
 
 
@@ -30,9 +30,9 @@ class EnvListing(TypedDict):
 
 
 def make(env_id: str, *, render_mode: str | None = None, **settings: Any) -> gymnasium.Env[Any, Any]:
-    """One environment, without Gymnasium's checking wrapper. `settings` go to the environment itself."""
+    """Create an environment without Gymnasium's checking wrapper. `settings` are passed to the environment."""
     library = _gymnasium()
-    family = ensure_registered(env_id, has_screen=render_mode == "human", needs_rendering=render_mode is not None)
+    family = ensure_registered(env_id, has_display=render_mode == "human", needs_rendering=render_mode is not None)
     if render_mode is not None:
         settings["render_mode"] = render_mode
         name = env_id.rpartition("-v")[0]
@@ -45,31 +45,31 @@ def make(env_id: str, *, render_mode: str | None = None, **settings: Any) -> gym
     except ImportError as error:
         raise _missing_extra_error(env_id, family, str(error)) from error
     except TypeError as error:
-        raise BadInput(f"{env_id!r} does not take these settings ({_format_keys(settings)}): {error}.") from error
+        raise BadInput(f"{env_id!r} does not accept these settings ({_format_keys(settings)}): {error}.") from error
     if render_mode is not None and family is not None and family.before_rendering is not None:
         family.before_rendering(env)
     return env
 
 
-def ensure_registered(env_id: str, *, has_screen: bool = False, needs_rendering: bool = False) -> EnvFamily | None:
-    """Makes the id known to Gymnasium, or says why it cannot be; the family it belongs to, if one of ours."""
+def ensure_registered(env_id: str, *, has_display: bool = False, needs_rendering: bool = False) -> EnvFamily | None:
+    """Register the id with Gymnasium, or raise why that fails; return its family if it is in the catalog."""
     gymnasium = _gymnasium()
     silence_warnings()
     _check_module_allowed(env_id)
     plain_id = env_id.rpartition(":")[2]
     for family in FAMILIES.values():
         if family.owns_name(plain_id) and plain_id not in gymnasium.registry:
-            _load_family(family, env_id, has_screen, needs_rendering)
+            _load_family(family, env_id, has_display, needs_rendering)
     spec = _find_spec(env_id, plain_id)
     for family in FAMILIES.values():
         if spec is not None and family.owns_entry_point(spec.entry_point):
-            _load_family(family, env_id, has_screen, needs_rendering)
+            _load_family(family, env_id, has_display, needs_rendering)
             return family
     return None
 
 
 def list_environments(family: str | None = None) -> list[EnvListing]:
-    """Every id that is known, of one family or of all; those of families that are not installed too."""
+    """Return every known id of one family or of all, including families that are not installed."""
     gymnasium = _gymnasium()
     silence_warnings()
     if family is not None and family not in FAMILIES and family != "other":
@@ -77,12 +77,12 @@ def list_environments(family: str | None = None) -> list[EnvListing]:
     for row in FAMILIES.values():
         if row.registering_module and row.is_installed and family in (None, row.name):
             _load_family(row, row.sample_env_id)
-    found = [listing for listing in _iter_registered(gymnasium.registry) if family in (None, listing["family"])]
+    listings = [listing for listing in _iter_registered(gymnasium.registry) if family in (None, listing["family"])]
     for row in FAMILIES.values():
         if family in (None, row.name) and not row.is_installed:
-            found += [EnvListing(id=i, family=row.name, is_installed=False, extra=row.extra, max_episode_steps=None)
+            listings += [EnvListing(id=i, family=row.name, is_installed=False, extra=row.extra, max_episode_steps=None)
                       for i in row.known_ids]  # fmt: skip
-    return found
+    return listings
 
 
 def _iter_registered(registry: dict[str, Any]) -> Iterator[EnvListing]:
@@ -102,7 +102,7 @@ def _iter_registered(registry: dict[str, Any]) -> Iterator[EnvListing]:
 
 
 def describe_env(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """What a person wants to know of an environment before using it."""
+    """Return the description of an environment shown to users."""
     from mosaic.envs.spaces import describe_space
 
     return {
@@ -115,16 +115,16 @@ def describe_env(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 
 def family_of(env: gymnasium.Env[Any, Any]) -> str:
-    """The name of its family; `other` where it is none of ours."""
+    """Return the name of its family; `other` if it is not in the catalog."""
     entry_point = env.spec.entry_point if env.spec else None
     return next((row.name for row in FAMILIES.values() if row.owns_entry_point(entry_point)), "other")
 
 
 def render_help(env_id: str) -> str:
-    """What to do where no picture comes of an environment; empty where nothing is known."""
+    """Return advice for when an environment cannot be rendered; empty if there is none."""
     try:
         family = ensure_registered(env_id)
-    except BadInput:  # not one of Gymnasium's: an algorithm may have its own
+    except BadInput:  # not registered: an algorithm may create its own
         return ""
     return family.render_help if family else ""
 
@@ -145,26 +145,26 @@ def _check_module_allowed(env_id: str) -> None:
     if module not in allowed:
         raise BadInput(
             f"env_id: {env_id!r} would import the module {module!r}, which is not allowed. "
-            f"If it is yours, set {MODULES_VARIABLE}={module}."
+            f"If you trust it, set {MODULES_VARIABLE}={module}."
         )
 
 
-def _load_family(family: EnvFamily, env_id: str, has_screen: bool = False, needs_rendering: bool = False) -> None:
+def _load_family(family: EnvFamily, env_id: str, has_display: bool = False, needs_rendering: bool = False) -> None:
     if family.is_unsupported:
-        raise MissingExtra(f"{env_id!r} belongs to {family.title}, which this version of MOSAIC cannot make yet.")
+        raise MissingExtra(f"{env_id!r} belongs to {family.title}, which this version of MOSAIC does not support yet.")
     if not family.is_installed:
         raise _missing_extra_error(env_id, family)
     for variable, value in family.environment_variables.items():
-        if not (has_screen and variable == "SDL_VIDEODRIVER"):
+        if not (has_display and variable == "SDL_VIDEODRIVER"):
             os.environ.setdefault(variable, value)
     try:
         _import_family(family)
     except (ImportError, RuntimeError, AttributeError) as error:
         if needs_rendering or not family.no_rendering_variables:
-            raise BadInput(f"{env_id!r} cannot be made: {error}. {family.render_help}") from error
+            raise BadInput(f"{env_id!r} cannot be created: {error}. {family.render_help}") from error
         os.environ.update(family.no_rendering_variables)
         for name in [name for name in sys.modules if name.partition(".")[0] in family.packages[1:]]:
-            del sys.modules[name]  # half of it may have been imported
+            del sys.modules[name]  # it may be partly imported
         _import_family(family)
 
 
@@ -178,33 +178,33 @@ def _import_family(family: EnvFamily) -> None:
 def _missing_extra_error(env_id: str, family: EnvFamily | None, reason: str = "") -> MissingExtra:
     if family is None:
         return MissingExtra(f"{env_id!r} needs a package that is not installed: {reason}")
-    what = f"the {family.title} extra" if family.extra else f"the package {family.packages[-1]!r}"
-    # A package that is there but broken has more to say than its name.
-    why = f" ({reason})" if reason and family.is_installed else ""
-    return MissingExtra(f"{env_id!r} needs {what}{why}: {family.install_command}.")
+    requirement = f"the {family.title} extra" if family.extra else f"the package {family.packages[-1]!r}"
+    # For a package that is installed but broken, the reason matters more than its name.
+    detail = f" ({reason})" if reason and family.is_installed else ""
+    return MissingExtra(f"{env_id!r} needs {requirement}{detail}: {family.install_command}.")
 
 
 def _find_spec(env_id: str, plain_id: str) -> Any:
-    """Gymnasium's record of an id; None where a module that is still to be imported will bring it."""
+    """Return Gymnasium's spec of an id; None if a module that is not imported yet will register it."""
     registry = _gymnasium().registry
     spec = registry.get(plain_id)
     if spec is not None and not _is_stub(spec):
         return spec
     if env_id != plain_id:
         return None
-    form = re.fullmatch(r"(?P<name>.+?)(-v(?P<version>\d+))?", plain_id)
-    assert form is not None
+    match = re.fullmatch(r"(?P<name>.+?)(-v(?P<version>\d+))?", plain_id)
+    assert match is not None
     versions = sorted(
-        (known.version for known in registry.values() if _base_name(known) == form["name"] and not _is_stub(known)),
+        (known.version for known in registry.values() if _base_name(known) == match["name"] and not _is_stub(known)),
         key=lambda version: -1 if version is None else version,
     )
     if not versions:
         names = [known for known, record in registry.items() if not _is_stub(record)]
         raise unknown_name_error("environment", plain_id, names)
-    newest = form["name"] if versions[-1] is None else f"{form['name']}-v{versions[-1]}"
-    if form["version"] is None:
+    newest = match["name"] if versions[-1] is None else f"{match['name']}-v{versions[-1]}"
+    if match["version"] is None:
         return registry[newest]
-    kind = "too old" if versions[-1] is not None and int(form["version"]) < versions[-1] else "not there yet"
+    kind = "too old" if versions[-1] is not None and int(match["version"]) < versions[-1] else "not available yet"
     raise UnknownName(f"No environment {plain_id!r}: that version is {kind}. Did you mean {newest!r}?")
 
 
@@ -213,7 +213,7 @@ def _base_name(spec: Any) -> str:
 
 
 def _is_stub(spec: Any) -> bool:
-    """Gymnasium keeps some retired ids whose entry point is a function that only raises."""
+    """Return whether an id is retired: Gymnasium keeps some with an entry point that only raises."""
     return callable(spec.entry_point) and getattr(spec.entry_point, "__module__", "") == "gymnasium.envs"
 
 

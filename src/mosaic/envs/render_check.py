@@ -1,6 +1,6 @@
-"""Whether a family really gives pictures here: `python -m mosaic.envs.render_check mujoco` prints one JSON line.
+"""Checks whether a family can be rendered: `python -m mosaic.envs.render_check mujoco` prints one JSON line.
 
-A program of its own, because a graphics driver that fails may take the process with it.
+It runs in its own process, because a failing graphics driver may crash it.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ RENDER_TIMEOUT_S = 60.0
 
 
 def check_rendering(family_name: str) -> dict[str, Any]:
-    """`{ok, family, env_id, shape, seconds}`, or `{ok: false, family, env_id, message}` saying what to do."""
+    """Return `{ok, family, env_id, shape, seconds}`, or `{ok: false, family, env_id, message}` with advice."""
     if family_name not in FAMILIES:
         raise unknown_name_error("environment family", family_name, FAMILIES)
     family = FAMILIES[family_name]
-    about = {"family": family.name, "env_id": family.sample_env_id}
+    target = {"family": family.name, "env_id": family.sample_env_id}
     if family.is_unsupported:
-        return {"ok": False, **about, "message": f"{family.title} comes with a later version."}
+        return {"ok": False, **target, "message": f"{family.title} is not supported yet."}
     if not family.is_installed:
-        return {"ok": False, **about, "message": f"Not installed: {family.install_command}"}
+        return {"ok": False, **target, "message": f"Not installed: {family.install_command}"}
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "mosaic.envs.render_check", family.name],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RENDER_TIMEOUT_S,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return {"ok": False, **about, "message": f"No picture within {RENDER_TIMEOUT_S:.0f} s. {family.render_help}"}
-    if done.returncode == 0:
-        return {**about, **json.loads(done.stdout.splitlines()[-1])}
-    return {"ok": False, **about, "message": _failure_message(family, done)}
+        return {"ok": False, **target, "message": f"No frame within {RENDER_TIMEOUT_S:.0f} s. {family.render_help}"}
+    if result.returncode == 0:
+        return {**target, **json.loads(result.stdout.splitlines()[-1])}
+    return {"ok": False, **target, "message": _failure_message(family, result)}
 
 
-def _failure_message(family: EnvFamily, done: subprocess.CompletedProcess[str]) -> str:
-    words = [line for line in done.stderr.splitlines() if line.strip()]
-    last = words[-1].strip() if words else "it said nothing"
-    ending = signal.Signals(-done.returncode).name if done.returncode < 0 else f"exit code {done.returncode}"
-    return f"No picture from {family.sample_env_id} ({ending}: {last}). {family.render_help}"
+def _failure_message(family: EnvFamily, result: subprocess.CompletedProcess[str]) -> str:
+    lines = [line for line in result.stderr.splitlines() if line.strip()]
+    last_line = lines[-1].strip() if lines else "no output"
+    ending = signal.Signals(-result.returncode).name if result.returncode < 0 else f"exit code {result.returncode}"
+    return f"No frame from {family.sample_env_id} ({ending}: {last_line}). {family.render_help}"
 
 
 def _render_sample(family: EnvFamily) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _render_sample(family: EnvFamily) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Draws one frame; the reply is on stdout, the libraries' own words are on stderr."""
+    """Render one frame; print the result to stdout, and what libraries print to stderr."""
     with os.fdopen(os.dup(1), "w") as reply:
         os.dup2(2, 1)
         try:
@@ -68,7 +68,7 @@ def main() -> int:
         except MosaicError as error:
             print(error, file=sys.stderr)
             return error.exit_code
-    # Some drivers crash while they are taken down; the frame is what was asked for.
+    # Some drivers crash at exit; the frame has been rendered.
     os._exit(0)
 
 

@@ -1,7 +1,7 @@
-"""Observations as vectors of numbers, for whoever learns from them or acts by them.
+"""Flattens observations to vectors, for training and for acting.
 
-Choices become ones and zeros, one number for each possibility; arrays are laid out flat; of pairs and dictionaries the
-parts follow each other. What is no number of numbers (texts, graphs, sequences) is left out, and `left_out` names it.
+Discrete values become one-hot vectors; arrays are flattened; the parts of tuples and dictionaries are concatenated.
+What is not numeric (text, graphs, sequences) is left out, and `unsupported_parts` names it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from mosaic.contracts.errors import BadInput
 Array = npt.NDArray[Any]
 Space = gymnasium.Space[Any]
 MAX_ONE_HOT_ROWS = 1024
-"""Choices whose vectors are made beforehand."""
+"""Discrete spaces up to this size have a precomputed table of one-hot vectors."""
 
 
 def flat_size(space: Space) -> int:
-    """Of the vector that an observation becomes; 0 where nothing of it is a number."""
+    """Return the size of the flattened observation; 0 if no part of it is numeric."""
     if isinstance(space, (Box, MultiBinary)):
         return math.prod(space.shape)
     if isinstance(space, Discrete):
@@ -35,16 +35,16 @@ def flat_size(space: Space) -> int:
 
 
 def unsupported_parts(space: Space, name: str = "") -> list[str]:
-    """The parts that are in no vector, by their place: `mission`, `1.words`; one nameless entry for a whole space."""
+    """Return the paths of the parts that are left out: `mission`, `1.words`; an empty path for a whole space."""
     if isinstance(space, (Dict, Tuple)):
         return [
-            found for key, part in _subspaces(space) for found in unsupported_parts(part, f"{name}.{key}".lstrip("."))
+            path for key, part in _subspaces(space) for path in unsupported_parts(part, f"{name}.{key}".lstrip("."))
         ]
     return [] if isinstance(space, (Box, MultiBinary, Discrete, MultiDiscrete)) else [name]
 
 
 def describe_space(space: Space) -> str:
-    """As Gymnasium writes it, without bounds, which may be thousands of numbers, and without what only it knows."""
+    """Format a space like Gymnasium, without bounds, which may be thousands of numbers."""
     if isinstance(space, Box):
         return f"Box{space.shape} {space.dtype}"
     if isinstance(space, Dict):
@@ -56,7 +56,7 @@ def describe_space(space: Space) -> str:
 
 
 def make_flattener(space: Space) -> Callable[[Any], Array] | None:
-    """What makes a vector of an observation; None where it is one already."""
+    """Return a function that flattens an observation; None if it is a vector already."""
     if isinstance(space, Box) and len(space.shape) == 1:
         return None
     if isinstance(space, (Box, MultiBinary)):
@@ -66,7 +66,7 @@ def make_flattener(space: Space) -> Callable[[Any], Array] | None:
     if isinstance(space, MultiDiscrete):
         return _multi_one_hot(space)
     if flat_size(space) == 0:
-        raise BadInput(f"Observations of the kind {type(space).__name__} cannot be made into one vector.")
+        raise BadInput(f"Observations of type {type(space).__name__} cannot be flattened to a vector.")
     return _concatenating_flattener(space)
 
 
@@ -78,15 +78,15 @@ def _subspaces(space: Space) -> list[tuple[Any, Space]]:
 
 def _one_hot(count: int, first: int) -> Callable[[Any], Array]:
     if count <= MAX_ONE_HOT_ROWS:
-        choices = np.eye(count, dtype=np.float32)
-        return lambda observation: choices[observation - first]
+        rows = np.eye(count, dtype=np.float32)
+        return lambda observation: rows[observation - first]
 
-    def made(observation: Any) -> Array:
+    def flatten(observation: Any) -> Array:
         vector = np.zeros(count, np.float32)
         vector[observation - first] = 1
         return vector
 
-    return made
+    return flatten
 
 
 def _multi_one_hot(space: MultiDiscrete) -> Callable[[Any], Array]:
@@ -94,33 +94,33 @@ def _multi_one_hot(space: MultiDiscrete) -> Callable[[Any], Array]:
     size = int(counts.sum())
     shift = np.cumsum(counts) - counts - np.ravel(space.start)
 
-    def made(observation: Any) -> Array:
+    def flatten(observation: Any) -> Array:
         vector = np.zeros(size, np.float32)
         vector[np.ravel(observation) + shift] = 1
         return vector
 
-    return made
+    return flatten
 
 
 def _concatenating_flattener(space: Space) -> Callable[[Any], Array]:
-    size, begins = flat_size(space), 0
-    fillers: list[tuple[Any, slice, Callable[[Any], Any]]] = []
+    size, start = flat_size(space), 0
+    parts: list[tuple[Any, slice, Callable[[Any], Any]]] = []
     for key, part in _subspaces(space):
         width = flat_size(part)
         if width:
-            fillers.append((key, slice(begins, begins + width), make_flattener(part) or np.asarray))
-            begins += width
-    kind = np.float64 if _has_float64(space) else np.float32
+            parts.append((key, slice(start, start + width), make_flattener(part) or np.asarray))
+            start += width
+    dtype = np.float64 if _has_float64(space) else np.float32
 
-    def made(observation: Any) -> Array:
-        vector = np.empty(size, kind)
-        for key, place, fill in fillers:
-            vector[place] = fill(observation[key])
+    def flatten(observation: Any) -> Array:
+        vector = np.empty(size, dtype)
+        for key, span, flatten_part in parts:
+            vector[span] = flatten_part(observation[key])
         return vector
 
-    return made
+    return flatten
 
 
 def _has_float64(space: Space) -> bool:
-    """Whether a part has more digits than a network takes: a normaliser may want them."""
+    """Return whether a part is float64: a normalizer may need the precision."""
     return space.dtype == np.float64 or any(_has_float64(part) for _, part in _subspaces(space))

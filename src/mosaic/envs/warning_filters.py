@@ -1,4 +1,4 @@
-"""Known, harmless words of other people's libraries that would read like errors in a log. The rest is shown."""
+"""Suppresses known, harmless warnings of libraries that would look like errors in a log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable
 
 _HARMLESS_WARNINGS = (
-    r".*The environment \S+ is out of date",  # an older version was asked for by name
+    r".*The environment \S+ is out of date",  # an older version was requested by name
     r".*Using the latest versioned environment",
     r".*Overriding environment \S+ already in registry",
     r".*Box (low|high)'s precision lowered",
@@ -26,7 +26,7 @@ def silence_warnings() -> None:
 
 
 def silence_mujoco() -> None:
-    """Its own printing would also leave a MUJOCO_LOG.TXT in the current folder."""
+    """Replace MuJoCo's warning handler, which would also write MUJOCO_LOG.TXT to the current folder."""
     mujoco = importlib.import_module("mujoco")
     set_handler: Callable[[Callable[[str], None]], None] | None = getattr(mujoco, "set_mju_user_warning", None)
     if set_handler is not None:

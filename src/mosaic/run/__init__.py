@@ -1,4 +1,4 @@
-"""The handle of whoever produces a run: points, episodes, checkpoints, and what the daemon tells it."""
+"""The producer's side of a run: metrics, episodes, checkpoints, and commands from the daemon."""
 
 from mosaic.run.checkpoints import Checkpoint, last_good_checkpoint, load_checkpoint
 from mosaic.run.handle import Run

@@ -1,4 +1,4 @@
-"""analytics.json: what the run has made so far, for people and programs that look into the folder."""
+"""Writes analytics.json: what the run has produced so far, for people and programs that read the folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.run.metric_buffer import SeriesByTag
-from mosaic.sidecar import sync_state
 
 _RESERVED_KEYS = (
     "run_id", "updated_at", "global_step", "episodes", "mean_return", "scalars", "tensorboard",
@@ -24,7 +23,7 @@ class AnalyticsFile:
     def __init__(self, folder: RunFolder, tensorboard: Path | None) -> None:
         self._folder = folder
         self.scalars: dict[str, dict[str, Any]] = {}
-        """By tag: step, at, value of the newest point, and how many there are."""
+        """By tag: step, time and value of the newest point, and the number of points."""
         is_enabled = tensorboard is not None
         self._tensorboard = {"dir": self._relative_path(tensorboard) if tensorboard else None, "enabled": is_enabled}
         self._artifacts: dict[str, Any] = {"wandb": None, "videos": [], "model": None, "evaluation": None}
@@ -33,31 +32,41 @@ class AnalyticsFile:
     def update(self, series: SeriesByTag) -> None:
         for tag, rows in series.items():
             step, at, value = rows[-1]
-            seen = self.scalars[tag]["count"] if tag in self.scalars else 0
-            shown = value if math.isfinite(value) else None
-            self.scalars[tag] = {"step": step, "at": at, "value": shown, "count": seen + len(rows)}
+            count = self.scalars[tag]["count"] if tag in self.scalars else 0
+            finite_value = value if math.isfinite(value) else None
+            self.scalars[tag] = {"step": step, "at": at, "value": finite_value, "count": count + len(rows)}
 
     def set_artifact(self, name: str, value: Any) -> None:
         if name in _RESERVED_KEYS:
-            raise ValueError(f"analytics.json: {name!r} is kept by the run itself; choose another name.")
+            raise ValueError(f"analytics.json: the entry {name!r} is reserved; choose another name.")
         self._artifacts[name] = value
 
-    def write(self, facts: Mapping[str, Any]) -> None:
-        """`facts` are the run's own entries: where it stands, and its checkpoints."""
-        first = {"run_id": self._folder.run_id, "updated_at": time.time()}
-        if self._folder.wandb.is_dir() and (state := sync_state.read(self._folder)) is not None:
-            self._artifacts["wandb"] = sync_state.artifact_summary(state)
-        body = {**first, **facts, "scalars": self.scalars, "tensorboard": self._tensorboard, **self._artifacts}
+    def write(self, entries: Mapping[str, Any]) -> None:
+        """Write the file with the run's own entries (progress and checkpoints) and the artifacts."""
+        header = {"run_id": self._folder.run_id, "updated_at": time.time()}
+        if (wandb := _read_wandb_status(self._folder)) is not None:
+            self._artifacts["wandb"] = wandb
+        body = {**header, **entries, "scalars": self.scalars, "tensorboard": self._tensorboard, **self._artifacts}
         write_json(self._folder.analytics, body)
 
     def _relative_path(self, path: Path) -> str:
-        """Relative where it lies in the run folder, so that a copied folder stays true."""
+        """Make a path inside the run folder relative, so that it stays valid in a copy of the folder."""
         path = path.absolute()
         return str(path.relative_to(self._folder.path) if path.is_relative_to(self._folder.path) else path)
 
 
+def _read_wandb_status(folder: RunFolder) -> dict[str, Any] | None:
+    """Return how the run is synchronized with W&B, from the ledger that the sidecar writes."""
+    try:
+        ledger = json.loads(folder.wandb_ledger.read_text())
+        status = {key: ledger[key] for key in ("state", "url", "project")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return {**status, "ledger": str(folder.wandb_ledger.relative_to(folder.path))}
+
+
 def _read_artifacts(path: Path) -> dict[str, Any]:
-    """What an earlier attempt had listed beyond the run's own entries."""
+    """Return the entries that an earlier attempt added to the run's own."""
     try:
         body = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The checkpoints of one run as its producer keeps them: which are there, which is the best, which must go."""
+"""Manages the checkpoints of one run: which exist, which is the best, which are deleted."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class CheckpointManager:
         self._entries: dict[int, dict[str, Any]] = {}
 
     def adopt_existing(self, above_step: int) -> list[MovedCheckpoint]:
-        """Goes on from what an earlier attempt left, up to a step; what lies above is set aside."""
+        """Take over the checkpoints of an earlier attempt up to a step, and move those above it aside."""
         moved = list(checkpoints.move_aside(self._folder, above_step))
         self._rescan()
         scores = {step: entry["score"] for step, entry in self._entries.items() if entry["score"] is not None}
         best = max(scores, key=lambda step: (scores[step], -step), default=None)
         self._best = None if best is None else (best, scores[best])
         last = max(self._entries, default=None)
-        # Nobody depends on the links: a disk that has no room for them is no reason to stop.
+        # Nothing depends on the links: a full disk here is not a reason to stop.
         with contextlib.suppress(OSError):
             for link, step in ((self._folder.last_checkpoint, last), (self._folder.best_checkpoint, best)):
                 if step is not None:
@@ -50,7 +50,7 @@ class CheckpointManager:
         extra_manifest: Mapping[str, Any],
         score: float | None,
     ) -> SavedCheckpoint:
-        """It is the best when its score is greater than any before."""
+        """Write a checkpoint; it is the best if its score is higher than any before."""
         best = self._best
         is_best = score is not None and (best is None or score > best[1] or step == best[0])
         if score is not None and is_best:
@@ -65,7 +65,7 @@ class CheckpointManager:
         return SavedCheckpoint(path, is_best)
 
     def summary(self) -> dict[str, Any]:
-        """As analytics.json has it."""
+        """Return the checkpoints' entries of analytics.json."""
         return {
             "checkpoints": list(self._entries.values()),
             "best": self._entries.get(self._best[0]) if self._best else None,

@@ -1,9 +1,9 @@
-"""Checkpoints: written elsewhere and renamed, hashed, and read without unpickling anything.
+"""Checkpoints: written under a temporary name and renamed, hashed, and read without unpickling anything.
 
 `checkpoints/<step>/` holds `weights.safetensors`, `state.npz` and `manifest.json`; `last` and `best` are relative
-links. What is too large to be written anew each time lies beside them in parts, files that never change and that
-checkpoints share by hard links; only going on needs them. A name that begins with a dot and ends in `.tmp` is
-unfinished; `<step>.damaged` and `<step>.superseded` were set aside by a later attempt and are nobody's to load.
+links. Data too large to be rewritten each time is in parts: files that never change and that checkpoints share by hard
+links; only resuming needs them. A name that starts with a dot and ends in `.tmp` is incomplete; `<step>.damaged` and
+`<step>.superseded` were moved aside by a later attempt and are never loaded.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ WEIGHTS = "weights.safetensors"
 STATE = "state.npz"
 MANIFEST = "manifest.json"
 PENDING_PARTS_DIR = ".parts.tmp"
-"""Where parts lie that no checkpoint may have yet."""
+"""Holds parts that may not belong to a checkpoint yet."""
 
 Array = npt.NDArray[Any]
 
 
 class CheckpointPart(NamedTuple):
-    """A file that checkpoints share: once it is written, nobody changes it."""
+    """A file that checkpoints share; it never changes once written."""
 
     path: Path
     size_bytes: int
@@ -54,45 +54,45 @@ class Checkpoint:
     weights: dict[str, Array]
     arrays: dict[str, Array]
     facts: dict[str, Any]
-    """What the algorithm wrote down beside its arrays."""
+    """JSON values that the algorithm saved with its arrays."""
     manifest: dict[str, Any]
     parts: dict[str, CheckpointPart] = field(default_factory=dict)
     skipped: tuple[Path, ...] = ()
-    """Newer ones that are damaged."""
+    """Newer checkpoints that are damaged."""
 
 
 class _DamagedError(Exception):
-    """What is wrong with one checkpoint, as part of a sentence."""
+    """One checkpoint is damaged; the message is part of a sentence."""
 
 
 # --- reading
 
 
 def load_checkpoint(path: str | os.PathLike[str], *, with_parts: bool = True) -> Checkpoint:
-    """The checkpoint in that folder (or behind that link), or CheckpointDamaged. Only going on needs its parts."""
+    """Load the checkpoint in a folder or link, or raise CheckpointDamaged. Only resuming needs its parts."""
     given = Path(path)
-    where = given.resolve() if given.is_symlink() else given.absolute()
+    target = given.resolve() if given.is_symlink() else given.absolute()
     try:
-        return _load(where, with_parts)
+        return _load(target, with_parts)
     except _DamagedError as damage:
-        others = (other for other in _paths_newest_first(where.parent) if other != where and is_intact(other))
+        others = (other for other in _paths_newest_first(target.parent) if other != target and is_intact(other))
         other = next(others, None)
-        advice = f"Use {other} instead." if other else "There is no other good one beside it: start the run anew."
-        raise CheckpointDamaged(f"Checkpoint {where} is damaged ({damage}). {advice}") from None
+        advice = f"Use {other} instead." if other else "There is no other intact checkpoint: start the run again."
+        raise CheckpointDamaged(f"Checkpoint {target} is damaged ({damage}). {advice}") from None
 
 
 def last_good_checkpoint(folder: RunFolder, *, with_parts: bool = True) -> Checkpoint | None:
-    """The newest that is whole; none where there is none. Only going on needs its parts.
+    """Load the newest intact checkpoint; return None if there is none. Only resuming needs its parts.
 
-    Where no checkpoint has all of its parts (they do not travel to the Hub, say), the newest comes without any.
+    If no checkpoint has all of its parts (they are not pushed to the Hub, for example), load the newest without them.
     """
     for has_parts in (True, False) if with_parts else (False,):
-        passed_over: list[Path] = []
+        skipped: list[Path] = []
         for path in _paths_newest_first(folder.checkpoints):
             try:
-                return replace(_load(path, has_parts), skipped=tuple(passed_over))
+                return replace(_load(path, has_parts), skipped=tuple(skipped))
             except _DamagedError:
-                passed_over.append(path)
+                skipped.append(path)
     return None
 
 
@@ -105,7 +105,7 @@ def is_intact(path: Path) -> bool:
 
 
 def read_manifest(path: Path) -> dict[str, Any] | None:
-    """Without a look at the other files; none where it cannot be read."""
+    """Return the manifest without checking the other files; None if it cannot be read."""
     try:
         return _load_manifest(path)
     except _DamagedError:
@@ -113,7 +113,7 @@ def read_manifest(path: Path) -> dict[str, Any] | None:
 
 
 def list_steps(folder: RunFolder) -> list[int]:
-    """Those that are there, oldest first, whole or not."""
+    """Return the steps of all checkpoints, oldest first, intact or not."""
     return [int(path.name) for path in reversed(_paths_newest_first(folder.checkpoints))]
 
 
@@ -136,8 +136,8 @@ def _load(path: Path, with_parts: bool) -> Checkpoint:
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, SafetensorError) as error:
         raise _DamagedError(str(error)) from None
     parts = {
-        name: CheckpointPart(path / name, said["size_bytes"], said["sha256"])
-        for name, said in manifest["files"].items()
+        name: CheckpointPart(path / name, entry["size_bytes"], entry["sha256"])
+        for name, entry in manifest["files"].items()
         if with_parts and name not in (WEIGHTS, STATE)
     }
     return Checkpoint(path, manifest["step"], weights, arrays, manifest["facts"], manifest, parts)
@@ -145,7 +145,7 @@ def _load(path: Path, with_parts: bool) -> Checkpoint:
 
 def _verify_files(path: Path, with_parts: bool = True) -> dict[str, Any]:
     manifest = _load_manifest(path)
-    for name, said in manifest["files"].items():
+    for name, entry in manifest["files"].items():
         if os.path.basename(name) != name:
             raise _DamagedError(f"{MANIFEST} names a file outside of it")
         if name not in (WEIGHTS, STATE) and not with_parts:
@@ -154,9 +154,9 @@ def _verify_files(path: Path, with_parts: bool = True) -> dict[str, Any]:
             size, digest = _fingerprint(path / name)
         except OSError as error:
             raise _DamagedError(f"{name}: {error.strerror}") from None
-        if size != said["size_bytes"]:
-            raise _DamagedError(f"{name} has {size} bytes, its manifest says {said['size_bytes']}")
-        if digest != said["sha256"]:
+        if size != entry["size_bytes"]:
+            raise _DamagedError(f"{name} has {size} bytes, its manifest lists {entry['size_bytes']}")
+        if digest != entry["sha256"]:
             raise _DamagedError(f"{name}: hash mismatch")
     return manifest
 
@@ -165,7 +165,7 @@ def _load_manifest(path: Path) -> dict[str, Any]:
     try:
         text = (path / MANIFEST).read_text()
         body = json.loads(text)
-        # Byte for byte what we would write: a flipped blank is damage too, and tells of more.
+        # Compare byte for byte with what we would write: even changed whitespace is damage and a sign of more.
         if text != _manifest_text(body) or body["sha256"] != _manifest_digest(body):
             raise _DamagedError(f"{MANIFEST}: hash mismatch")
         if body["format"] != FORMAT:
@@ -176,8 +176,8 @@ def _load_manifest(path: Path) -> dict[str, Any]:
         raise _DamagedError(f"{MANIFEST}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _DamagedError(f"{MANIFEST} cannot be read") from None
-    found: dict[str, Any] = body
-    return found
+    manifest: dict[str, Any] = body
+    return manifest
 
 
 def _read_arrays(path: Path) -> dict[str, Array]:
@@ -206,7 +206,7 @@ def write(
     facts: Mapping[str, Any],
     extra_manifest: Mapping[str, Any],
 ) -> Path:
-    """`further` are entries of the manifest beside its own. An existing checkpoint of that step is replaced."""
+    """Write a checkpoint, replacing one of the same step; `extra_manifest` is added to the manifest."""
     parts = {name: array for name, array in arrays.items() if isinstance(array, CheckpointPart)}
     from safetensors.numpy import save
 
@@ -234,13 +234,13 @@ def write(
             "versions": versions(),
             "facts": dict(facts),
         }
-        body = json.loads(json.dumps(body))  # so that the digest is of what a reader will see
+        body = json.loads(json.dumps(body))  # so that the digest covers what a reader will parse
         body["sha256"] = _manifest_digest(body)
         (draft / MANIFEST).write_text(_manifest_text(body))
         for path in (*(draft / name for name in files), draft / MANIFEST, draft):
             fsync_path(path)
     except BaseException:
-        _remove(draft)  # what a full disk needs most is room
+        _remove(draft)  # free the space on a disk that may be full
         raise
     target = folder.checkpoint(step)
     replaced = folder.checkpoints / f".{step}.old.tmp"
@@ -261,7 +261,7 @@ def _write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def hard_link(path: Path, target: Path) -> None:
-    """The same file under another name; a copy where the file system knows no such thing."""
+    """Link a file under another name; copy it where the file system has no hard links."""
     try:
         os.link(path, target)
     except OSError as error:
@@ -271,7 +271,7 @@ def hard_link(path: Path, target: Path) -> None:
 
 
 def update_link(link: Path, step: int) -> None:
-    """Makes `last` or `best` mean that step; a reader sees the old meaning or the new one."""
+    """Point `last` or `best` at a step atomically."""
     draft = link.with_name(f".{link.name}.tmp")
     _remove(draft)
     os.symlink(str(step), draft)
@@ -281,14 +281,14 @@ def update_link(link: Path, step: int) -> None:
 
 
 def prune(folder: RunFolder, keep: int, best: int | None) -> None:
-    """Leaves the newest `keep` and the best."""
+    """Delete all but the newest `keep` and the best."""
     for step in list_steps(folder)[: -max(1, keep)]:
         if step != best:
             _discard(folder, step)
 
 
 def recover_interrupted_writes(folder: RunFolder) -> None:
-    """Removes what a killed process left half done, and puts back what it was about to replace."""
+    """Remove what a killed process left incomplete, and restore what it was about to replace."""
     for path in folder.checkpoints.glob(".*.tmp"):
         step = path.name.removeprefix(".").removesuffix(".old.tmp")
         if step.isdecimal() and path.name.endswith(".old.tmp") and not folder.checkpoint(int(step)).exists():
@@ -298,27 +298,27 @@ def recover_interrupted_writes(folder: RunFolder) -> None:
 
 
 def remove_pending_parts(folder: RunFolder) -> None:
-    """Removes parts that no checkpoint has; those that one has are there under its own names."""
+    """Remove parts that belong to no checkpoint; a checkpoint's parts are linked into its own folder."""
     shutil.rmtree(folder.checkpoints / PENDING_PARTS_DIR, ignore_errors=True)
 
 
 class MovedCheckpoint(NamedTuple):
     step: int
     path: Path
-    """Where it is now."""
+    """Its new path."""
     damage: str | None
 
 
 def move_aside(folder: RunFolder, above: int) -> Iterator[MovedCheckpoint]:
-    """Moves those above a step out of the way, whole or not, and keeps them: a new attempt will write there."""
+    """Rename the checkpoints above a step, intact or not: a new attempt will write there."""
     for step in list_steps(folder):
         if step <= above:
             continue
         damage = None
         try:
             _verify_files(folder.checkpoint(step))
-        except _DamagedError as found:
-            damage = str(found)
+        except _DamagedError as error:
+            damage = str(error)
         name = f"{step}.{'damaged' if damage else 'superseded'}"
         target = folder.checkpoints / name
         number = 1
@@ -330,15 +330,15 @@ def move_aside(folder: RunFolder, above: int) -> Iterator[MovedCheckpoint]:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "numpy": np.__version__, "mosaic": __version__}
+    installed = {"python": platform.python_version(), "numpy": np.__version__, "mosaic": __version__}
     for name in ("gymnasium", "torch"):
         if name in sys.modules:
-            found[name] = str(sys.modules[name].__version__)
-    return found
+            installed[name] = str(sys.modules[name].__version__)
+    return installed
 
 
 def fsync_path(path: Path) -> None:
-    """What was written to this file or folder survives a loss of power."""
+    """Flush a file or folder to the disk, so that it survives a power loss."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

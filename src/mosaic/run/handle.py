@@ -1,4 +1,4 @@
-"""The handle of whoever produces a run."""
+"""The handle with which a program produces a run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from mosaic.run.speed import SpeedMeter
 
 INBOX_S = 0.05
 JOURNAL_S = 0.25
-"""Metrics and episodes are a line each: together with the progress some nine lines a second."""
+"""Metrics and episodes are one line each: with the progress, about nine lines a second."""
 EVENT_FILE_S = 1.0
 PROGRESS_S = 1.0
 ANALYTICS_S = 5.0
 PAUSED_HEARTBEAT_S = 3.0
 
-# Bound once: scalar() and update() are called some thousand times a second.
+# Bound once: scalar() and update() are called thousands of times a second.
 _now = time.time
 _monotonic = time.monotonic
 
@@ -51,14 +51,14 @@ class _Interval:
 
 
 class Run:
-    """One producer of one run folder. Use it as a context manager: closing writes what still waits.
+    """The producer of one run folder. Use it as a context manager: closing writes everything that is buffered.
 
-    Call `hello` first, `update` once per training update and `finish` at the end. Log what belongs to a step before
-    saving its checkpoint: a checkpoint stands behind all that was logged. A full disk never stops the training.
+    Call `hello` first, `update` once per training update and `finish` at the end. Log the values of a step before
+    saving its checkpoint: a checkpoint includes everything logged before it. A full disk never stops the training.
     """
 
     frames: LiveFrames | None = None
-    """Where its environments can be watched; none where pictures are switched off."""
+    """Live frames of its environments; None where they are switched off."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Run:
         keep_checkpoints: int = 3,
         checkpoint_every: int | None = None,
     ) -> Self:
-        """Makes what is missing in the folder. `tensorboard` is where the event file goes; none: no event file."""
+        """Create the run's folder as needed. `tensorboard` is the folder of the event file; None for no event file."""
         for path in (folder.path, folder.logs, folder.checkpoints):
             path.mkdir(parents=True, exist_ok=True)
         checkpoints.recover_interrupted_writes(folder)
@@ -141,7 +141,7 @@ class Run:
         self.close()
 
     def hello(self, resumed: Checkpoint | None = None) -> None:
-        """The first event of the attempt. With a checkpoint, the run goes on from what it says."""
+        """Write the first event of the attempt. With a checkpoint, resume from it."""
         if resumed is not None:
             self._restore(resumed)
         self.event(
@@ -157,7 +157,7 @@ class Run:
             self._start_attempt()
         self._speed.start(self.global_step)
 
-    # --- while it trains
+    # --- while training
 
     def scalar(self, tag: str, value: SupportsFloat, step: int) -> None:
         self._add_scalar((tag, step, _now(), float(value)))
@@ -175,30 +175,30 @@ class Run:
 
     @property
     def mean_return(self) -> float | None:
-        """Of the last 100 episodes."""
+        """Mean return of the last 100 episodes."""
         if not self._recent_returns:
             return None
         mean = fmean(as_float32(self._recent_returns))
         return mean if math.isfinite(mean) else None
 
     def hyperparameters(self, values: Mapping[str, object]) -> None:
-        """For TensorBoard's text tab and its hparams tab, and for whoever tracks the run."""
+        """Log hyperparameters to the journal and to TensorBoard's text and hparams tabs."""
         self._start_attempt()
         self.event("hyperparameters", values={name: _json_safe(value) for name, value in values.items()})
         self._log.write_hyperparameters(values, int(self.global_step))
 
     def image(self, tag: str, encoded: bytes, width: int, height: int, step: int) -> None:
-        """A PNG, JPEG or GIF for TensorBoard's image tab."""
+        """Log a PNG, JPEG or GIF to TensorBoard's image tab."""
         self._log.write_image(tag, encoded, width, height, step)
 
     def update(self, global_step: int) -> None:
-        """Writes what is due by the clock, reads the inbox, and blocks while the run is paused."""
+        """Write what is due by the clock, read the inbox, and block while the run is paused."""
         self.global_step = global_step
         if _monotonic() >= self._due_at:
             self._tick()
 
     def checkpoint_due(self, step: int) -> bool:
-        """A multiple of `checkpoint_every` was passed since the last checkpoint, or one was asked for."""
+        """Return whether a multiple of `checkpoint_every` was passed since the last one, or one was requested."""
         if self._is_checkpoint_requested:
             return True
         return (
@@ -214,14 +214,14 @@ class Run:
         arrays: Mapping[str, Array | CheckpointPart],
         facts: Mapping[str, Any],
     ) -> Path | None:
-        """Where it lies; none where it could not be written: then a warning tells, and the one before still holds."""
+        """Save a checkpoint and return its path; if that fails, log a warning and return None."""
         self._start_attempt()
         step = int(step)
         self._checkpoint_mark = step
         self._is_checkpoint_requested = False
         self._flush()
         score = self.mean_return
-        further = {
+        extra_manifest = {
             "worker": self._worker,
             "worker_version": self._version,
             "attempt": self.attempt,
@@ -233,37 +233,37 @@ class Run:
         }
         try:
             self._log.sync()
-            path, is_best = self._checkpoint_manager.save(step, weights, arrays, facts, further, score)
+            path, is_best = self._checkpoint_manager.save(step, weights, arrays, facts, extra_manifest, score)
         except OSError as error:
             self.warn(
-                f"The checkpoint at step {step} could not be saved ({error}). The one before it still holds. "
+                f"The checkpoint at step {step} could not be saved ({error}). The previous one is still valid. "
                 f"Make room on the disk of {self.folder.checkpoints}.",
                 "checkpoint_failed",
             )
             return None
-        shown = str(path.relative_to(self.folder.path))
-        self.event("checkpoint", step=step, path=shown, is_best=is_best, score=score)
+        relative_path = str(path.relative_to(self.folder.path))
+        self.event("checkpoint", step=step, path=relative_path, is_best=is_best, score=score)
         self._write_analytics()
         return path
 
     def warn(self, text: str, code: str | None = None) -> None:
-        # Not to stderr: its last line is shown as the last words of a run that died.
+        # Not to stderr: its last line is shown as the last words of a failed run.
         self.event("warning", text=text, code=code)
 
     def anomaly(self, tag: str, step: int) -> None:
-        """A loss, reward or weight that is not finite. Scalars and returns are watched already."""
+        """Report a loss, reward or weight that is not finite. Scalars and returns are checked automatically."""
         self.event("anomaly", tag=tag, step=int(step))
 
-    def event(self, kind: str, **facts: Any) -> None:
-        """One line of the journal, at once."""
-        self._log.event(kind, **facts)
+    def event(self, kind: str, **fields: Any) -> None:
+        """Write one line of the journal immediately."""
+        self._log.event(kind, **fields)
 
     def artifact(self, name: str, value: Any) -> None:
-        """A further entry of analytics.json, such as `model`, `videos` or `evaluation`."""
+        """Set an entry of analytics.json, such as `model`, `videos` or `evaluation`."""
         self._log.analytics.set_artifact(name, value)
 
     def finish(self, outcome: str = "succeeded", reason: str | None = None) -> None:
-        """The last word: `succeeded`, `stopped`, `rejected` or `failed`."""
+        """End the attempt with the outcome `succeeded`, `stopped`, `rejected` or `failed`."""
         if outcome == "succeeded":
             self._log.mark_succeeded()
         self._flush()
@@ -311,8 +311,8 @@ class Run:
     def _progress(self) -> None:
         step = int(self.global_step)
         sps = self._speed.update(step)
-        shown = None if sps is None else round(sps, 1)
-        self.event("progress", global_step=step, total_timesteps=self.total_timesteps, sps=shown)
+        rounded_sps = None if sps is None else round(sps, 1)
+        self.event("progress", global_step=step, total_timesteps=self.total_timesteps, sps=rounded_sps)
 
     def _write_analytics(self) -> None:
         if self._has_started or self.attempt == 1:
@@ -323,7 +323,7 @@ class Run:
                 **self._checkpoint_manager.summary(),
             )
 
-    # --- being told
+    # --- commands and signals
 
     def _handle_commands(self) -> None:
         for command in self._inbox.read():
@@ -336,7 +336,7 @@ class Run:
                 self._is_pause_requested = kind == commands.PAUSE
 
     def _wait_while_paused(self) -> None:
-        began = _monotonic()
+        paused_at = _monotonic()
         step = int(self.global_step)
         self._flush()
         self.event("paused", global_step=step)
@@ -347,7 +347,7 @@ class Run:
                 self.event("progress", global_step=step, total_timesteps=self.total_timesteps, sps=0.0)
             time.sleep(INBOX_S)
             self._handle_commands()
-        self._speed.exclude_pause(_monotonic() - began)
+        self._speed.exclude_pause(_monotonic() - paused_at)
         self.event("resumed", global_step=step)
 
     def _install_signal_handlers(self) -> None:
@@ -358,16 +358,16 @@ class Run:
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if os.getpid() != self._pid:
             # A forked child, such as an environment's process, inherits this handler. It must die when its parent
-            # ends it; Ctrl-C is the parent's to answer.
+            # terminates it; Ctrl-C is handled by the parent.
             if number == signal.SIGTERM:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             return
         self.stop_requested = True
-        if number == signal.SIGINT:  # whoever presses again means it
+        if number == signal.SIGINT:  # a second Ctrl-C interrupts
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    # --- going on from an earlier attempt
+    # --- resuming
 
     def _restore(self, resumed: Checkpoint) -> None:
         log = resumed.manifest["log"]
@@ -377,7 +377,7 @@ class Run:
         self._log.analytics.scalars = dict(log["scalars"])
 
     def _start_attempt(self) -> None:
-        """Before the first thing that this attempt adds. One that is refused leaves the earlier one as it was."""
+        """Prepare the folder before this attempt's first data. A rejected attempt leaves the earlier one unchanged."""
         if self._has_started:
             return
         self._has_started = True
@@ -385,18 +385,18 @@ class Run:
             self._log.restart_event_file(0 if self._resumed_from is None else self._resumed_from + 1)
         for moved in self._checkpoint_manager.adopt_existing(-1 if self._resumed_from is None else self._resumed_from):
             if moved.damage:
-                text = f"Checkpoint {moved.step} is damaged ({moved.damage}): passed over and kept as {moved.path}."
+                text = f"Checkpoint {moved.step} is damaged ({moved.damage}): skipped and moved to {moved.path}."
                 self.warn(text, "checkpoint_damaged")
 
 
 def _json_safe(value: object) -> object:
-    """As JSON can hold it."""
+    """Return a value that JSON can represent."""
     is_number = isinstance(value, float) and math.isfinite(value)
     return value if is_number or value is None or isinstance(value, (str, int)) else str(value)
 
 
 def _count_hellos(journal: Path) -> int:
-    """How many attempts there were. Lines are only searched: a long journal takes seconds to parse."""
+    """Count the attempts so far. Lines are searched, not parsed: parsing a long journal takes seconds."""
     try:
         with open(journal, "rb") as file:
             return sum(b'"kind":"hello"' in line[:200] for line in file)
@@ -405,9 +405,9 @@ def _count_hellos(journal: Path) -> int:
 
 
 def _open_inbox(folder: RunFolder) -> Inbox:
-    """Whoever started us may have said where it begins; else what is older than this process was not meant for it.
+    """Open the inbox where this attempt starts: at the offset given by the keeper, else at this process's start time.
 
-    An earlier attempt in the same process counts as older too.
+    Commands for an earlier attempt in the same process are skipped too.
     """
     if os.environ.get(RUN_DIR_VARIABLE) == str(folder.path) and os.environ.get(INBOX_OFFSET_VARIABLE, "").isdecimal():
         return Inbox(folder.inbox, offset=int(os.environ[INBOX_OFFSET_VARIABLE]))

@@ -1,4 +1,4 @@
-"""What the daemon tells this run while it goes on."""
+"""Reads commands from the daemon to a running run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mosaic.journal import Follower
 
 
 def process_started_at() -> float:
-    """Seconds since the epoch; now, where the kernel does not tell."""
+    """Return this process's start time in seconds since the epoch; the current time if it is unknown."""
     try:
         with open("/proc/uptime", "rb") as file:
             uptime_s = float(file.read().split()[0])
@@ -21,12 +21,12 @@ def process_started_at() -> float:
 
 
 class Inbox:
-    """New commands, oldest first. Those before `offset` (bytes) or `since` (a time) are passed over."""
+    """Returns new commands, oldest first. Those before `offset` (bytes) or `since` (a time) are skipped."""
 
     def __init__(self, path: str | os.PathLike[str], *, offset: int = 0, since: float = 0.0) -> None:
         self._follower = Follower(path, offset)
         self._since = since
 
     def read(self) -> list[dict[str, Any]]:
-        """One os.stat when nothing is new."""
+        """Return new commands; costs one os.stat if there are none."""
         return [line.body for line in self._follower.read() if line.body.get("at", self._since) >= self._since]

@@ -1,4 +1,4 @@
-"""Live pictures of a run's environments."""
+"""Live frames of a run's environments."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mosaic.fastlane import FrameTap, LaneWriter, lanes_folder
 
 
 class EpisodeRecorder(Protocol):
-    """Films episodes of one environment."""
+    """Records videos of episodes of one environment."""
 
     def start_episode(self, number: int, env: Any) -> bool:
-        """Whether the episode that has just begun is filmed."""
+        """Return whether the episode that has just started is recorded."""
 
     def capture_frame(self, number: int) -> None: ...
 
@@ -21,10 +21,10 @@ class EpisodeRecorder(Protocol):
 
 
 class LiveFrames:
-    """Gives the first `limit` environments a lane each. Whatever goes wrong is told once, and the run goes on."""
+    """Gives the first `limit` environments a lane each. The first failure is a warning, and the run continues."""
 
     camera: EpisodeRecorder | None = None
-    """Films the first environment, where that was asked for."""
+    """Records the first environment, if requested."""
 
     def __init__(self, folder: RunFolder, limit: int, warn: Callable[[str, str], None], advice: str = "") -> None:
         self._folder = lanes_folder(folder.path)
@@ -34,12 +34,12 @@ class LiveFrames:
         self._has_warned = False
 
     def tap_all(self, envs: Sequence[Any]) -> list[FrameTap]:
-        """Of environments that are all there: their taps, as many as are shown."""
+        """Return the taps of the environments that have a lane."""
         taps = (self.tap(env, index, len(envs)) for index, env in enumerate(envs))
         return [tap for tap in taps if tap is not None]
 
     def tap(self, env: Any, index: int, count: int) -> FrameTap | None:
-        """Of one environment among `count`; none where it is not shown."""
+        """Return the tap of one environment of `count`; None if it has no lane."""
         if index >= self._limit:
             return None
         try:

@@ -1,4 +1,4 @@
-"""What is logged, on its way to the journal, to TensorBoard and to analytics.json: everywhere the same numbers."""
+"""Buffers logged values for the journal, TensorBoard and analytics.json, which all get the same numbers."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SeriesByTag = dict[str, list[tuple[int, float, float]]]
 """By tag: step, time, value."""
 
 MAX_BUFFERED_POINTS = 500_000
-"""So many points (some 100 MB) wait for a disk that is full; beyond that the oldest go."""
+"""Points (about 100 MB) kept while the disk is full; beyond that the oldest are dropped."""
 
 
 def as_float32(values: Sequence[float]) -> list[float]:
-    """Rounded once, to what TensorBoard stores, so that nobody who shows a value disagrees."""
+    """Round to the precision that TensorBoard stores, so that all views show the same value."""
     with np.errstate(over="ignore"):
         rounded: list[float] = np.array(values, dtype=np.float32).tolist()
     return rounded
 
 
 class MetricBuffer:
-    """Takes scalars and episodes at the cost of a list append, and gives them in batches."""
+    """Collects scalars and episodes at the cost of a list append, and returns them in batches."""
 
     def __init__(self) -> None:
         self.scalars: list[Point] = []
@@ -44,7 +44,7 @@ class MetricBuffer:
         raw = self.scalars[:]
         if not raw:
             return []
-        del self.scalars[: len(raw)]  # not clear(): another thread may have added one meanwhile
+        del self.scalars[: len(raw)]  # not clear(): another thread may have added one
         tags, steps, times, values = zip(*raw, strict=True)
         return list(zip(tags, map(int, steps), times, as_float32(values), strict=True))
 
@@ -70,7 +70,7 @@ def group_by_tag(points: Sequence[Point]) -> SeriesByTag:
 
 
 def episode_points(rows: Sequence[EpisodeRow]) -> list[Point]:
-    """Each episode is two points."""
+    """Return two points per episode: its return and its length."""
     points: list[Point] = []
     for _, _, step, at, episodic_return, length in rows:
         points.append((RETURN_TAG, step, at, episodic_return))
@@ -79,17 +79,17 @@ def episode_points(rows: Sequence[EpisodeRow]) -> list[Point]:
 
 
 def replace_non_finite(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """JSON has no infinity and no NaN."""
+    """Replace infinity and NaN, which JSON does not have, by None."""
     return [
         tuple(None if isinstance(item, float) and not math.isfinite(item) else item for item in row) for row in rows
     ]
 
 
 def first_non_finite(series: SeriesByTag) -> dict[str, int]:
-    """By tag: the step of its first value that is not finite."""
-    found = {}
+    """Return by tag the step of its first value that is not finite."""
+    steps = {}
     for tag, rows in series.items():
         # Float32 values cannot overflow a sum in double: it is finite exactly when all of them are.
         if not math.isfinite(sum(row[2] for row in rows)):
-            found[tag] = next(row[0] for row in rows if not math.isfinite(row[2]))
-    return found
+            steps[tag] = next(row[0] for row in rows if not math.isfinite(row[2]))
+    return steps

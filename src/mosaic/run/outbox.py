@@ -1,4 +1,4 @@
-"""Lines on their way to the journal, and the patience that a full disk asks for."""
+"""Queues lines for the journal and retries writes while the disk is full."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mosaic.run.metric_buffer import MAX_BUFFERED_POINTS
 
 class _PendingLine(NamedTuple):
     kind: str
-    facts: dict[str, Any]
+    fields: dict[str, Any]
     points: int
 
 
 class Outbox:
-    """Sends lines in order. What cannot be written stays for the next `send`, with the time it was put here."""
+    """Writes lines in order. Those that cannot be written stay for the next `flush`, with their original time."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._journal = Journal(path)
@@ -29,8 +29,8 @@ class Outbox:
         self._buffered_points = 0
         self._lost_points = 0
 
-    def put(self, kind: str, facts: dict[str, Any], points: int = 0) -> None:
-        self._lines.append(_PendingLine(kind, {"at": time.time(), **facts}, points))
+    def put(self, kind: str, fields: dict[str, Any], points: int = 0) -> None:
+        self._lines.append(_PendingLine(kind, {"at": time.time(), **fields}, points))
         self._buffered_points += points
         while self._buffered_points > MAX_BUFFERED_POINTS:
             oldest = next(line for line in self._lines if line.points)
@@ -40,8 +40,8 @@ class Outbox:
 
     def flush(self) -> None:
         while self._lines:
-            kind, facts, points = self._lines[0]
-            self._journal.append(kind, **facts)
+            kind, fields, points = self._lines[0]
+            self._journal.append(kind, **fields)
             self._lines.popleft()
             self._buffered_points -= points
         if self._lost_points:
@@ -56,7 +56,7 @@ class Outbox:
 
 
 class RetryingWriter:
-    """Runs a write that must not end the training, and tells once on stderr that it fails."""
+    """Runs a write that must not stop the training, and reports once on stderr that it fails."""
 
     def __init__(self) -> None:
         self._failing: set[str] = set()
@@ -67,9 +67,9 @@ class RetryingWriter:
         except OSError as error:
             if what not in self._failing:
                 self._failing.add(what)
-                # stderr may lie on the same full disk
+                # stderr may be on the same full disk
                 with contextlib.suppress(OSError):
-                    print(f"{what} cannot be written ({error}). The run goes on and tries again.", file=sys.stderr)
+                    print(f"{what} cannot be written ({error}). The run continues and retries.", file=sys.stderr)
             return False
         self._failing.discard(what)
         return True

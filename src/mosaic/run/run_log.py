@@ -1,4 +1,4 @@
-"""Everything that a run writes while it goes on, except its checkpoints: journal, event file, analytics.json."""
+"""Writes a run's journal, TensorBoard event file and analytics.json."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mosaic.run.outbox import Outbox, RetryingWriter
 from mosaic.run.tensorboard_writer import EventWriter
 
 MAX_POINTS_PER_LINE = 5_000
-"""Keeps a line well below what one gRPC message takes."""
+"""Keeps a line well below the size limit of a gRPC message."""
 
 _EVENT_FILE = "The TensorBoard event file"
 
 
 class RunLog:
-    """Points go to all three as the very same numbers. A disk that is full makes them wait and stops nobody."""
+    """Writes the same numbers to all three. On a full disk they are buffered, and the run continues."""
 
     def __init__(self, folder: RunFolder, tensorboard: Path | None) -> None:
         self.points = MetricBuffer()
@@ -38,13 +38,13 @@ class RunLog:
         self._events = None if tensorboard is None else EventWriter(tensorboard)
         self._retrying_writer = RetryingWriter()
 
-    def event(self, kind: str, **facts: Any) -> None:
-        """One line, at once."""
-        self._outbox.put(kind, facts)
+    def event(self, kind: str, **fields: Any) -> None:
+        """Write one line immediately."""
+        self._outbox.put(kind, fields)
         self._retrying_writer("The journal", self._outbox.flush)
 
     def write_hyperparameters(self, values: Mapping[str, object], step: int) -> None:
-        """A table for TensorBoard's text tab, and the run's row in its hparams tab."""
+        """Write a table for TensorBoard's text tab and the run's row in its hparams tab."""
         if self._events is not None:
             rows = "".join(f"\n|{name}|{value}|" for name, value in values.items())
             self._events.add_text("hyperparameters", f"|param|value|\n|-|-|{rows}", step)
@@ -59,31 +59,33 @@ class RunLog:
             self._events.end_hparams_session()
 
     def restart_event_file(self, step: int) -> None:
-        """TensorBoard drops what an earlier attempt wrote from that step on."""
+        """Make TensorBoard drop what an earlier attempt wrote from a step on."""
         if self._events is not None:
             self._events.purge_from_step(step)
 
     def write_points(self) -> None:
-        """To the journal; the event file gets them at its next flush."""
-        strange: dict[str, int] = {}
+        """Write buffered points to the journal; the event file gets them at its next flush."""
+        anomalies: dict[str, int] = {}
         scalars = self.points.take_scalars()
         for start in range(0, len(scalars), MAX_POINTS_PER_LINE):
             part = scalars[start : start + MAX_POINTS_PER_LINE]
             series = group_by_tag(part)
-            found = self._update_analytics(series, strange)
-            shown = {tag: replace_non_finite(rows) if tag in found else rows for tag, rows in series.items()}
-            self._outbox.put("metrics", {"series": shown}, len(part))
+            non_finite = self._update_analytics(series, anomalies)
+            json_series = {tag: replace_non_finite(rows) if tag in non_finite else rows for tag, rows in series.items()}
+            self._outbox.put("metrics", {"series": json_series}, len(part))
         if self._events is not None:
             self._events.add_points(scalars)
         episodes = self.points.take_episodes()
         for start in range(0, len(episodes), MAX_POINTS_PER_LINE):
             rows = episodes[start : start + MAX_POINTS_PER_LINE]
             points = episode_points(rows)
-            found = self._update_analytics(group_by_tag(points), strange)
-            self._outbox.put("episodes", {"rows": replace_non_finite(rows) if RETURN_TAG in found else rows}, len(rows))
+            non_finite = self._update_analytics(group_by_tag(points), anomalies)
+            self._outbox.put(
+                "episodes", {"rows": replace_non_finite(rows) if RETURN_TAG in non_finite else rows}, len(rows)
+            )
             if self._events is not None:
                 self._events.add_points(points)
-        for tag, step in strange.items():
+        for tag, step in anomalies.items():
             self._outbox.put("anomaly", {"tag": tag, "step": step})
         self._retrying_writer("The journal", self._outbox.flush)
 
@@ -91,11 +93,11 @@ class RunLog:
         if self._events is not None:
             self._retrying_writer(_EVENT_FILE, self._events.flush)
 
-    def write_analytics(self, **facts: Any) -> None:
-        self._retrying_writer("analytics.json", lambda: self.analytics.write(facts))
+    def write_analytics(self, **entries: Any) -> None:
+        self._retrying_writer("analytics.json", lambda: self.analytics.write(entries))
 
     def sync(self) -> None:
-        """What was written survives a loss of power."""
+        """Flush the files to the disk, so that they survive a power loss."""
         fsync_path(self._journal_path)
         if self._events is not None:
             self._events.sync()
@@ -105,10 +107,10 @@ class RunLog:
             self._retrying_writer(_EVENT_FILE, self._events.close)
         self._outbox.close()
 
-    def _update_analytics(self, series: SeriesByTag, strange: dict[str, int]) -> dict[str, int]:
-        """Notes them for analytics.json and adds to `strange` what is not finite; returns what is in these."""
+    def _update_analytics(self, series: SeriesByTag, anomalies: dict[str, int]) -> dict[str, int]:
+        """Update analytics.json; return the non-finite tags of `series` and add new ones to `anomalies`."""
         self.analytics.update(series)
-        found = first_non_finite(series)
-        for tag, step in found.items():
-            strange.setdefault(tag, step)
-        return found
+        non_finite = first_non_finite(series)
+        for tag, step in non_finite.items():
+            anomalies.setdefault(tag, step)
+        return non_finite

@@ -1,4 +1,4 @@
-"""Steps a second, now: over the last few seconds of running, pauses left out."""
+"""Measures steps per second over the last few seconds of running, without pauses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class SpeedMeter:
         self._samples.append((self._running_time_s(now_s), step))
 
     def exclude_pause(self, pause_s: float) -> None:
-        """So long nothing was meant to run."""
+        """Do not count a pause as running time."""
         self._paused_s += pause_s
 
     def update(self, step: int, now_s: float | None = None) -> float | None:
-        """The speed up to this step; none while there is nothing to go by."""
+        """Return the speed up to this step; None before any time has passed."""
         now = self._running_time_s(now_s)
         self._samples.append((now, step))
         while len(self._samples) > 2 and self._samples[1][0] <= now - self._window_s:

@@ -1,6 +1,6 @@
-"""Our own writer of TensorBoard event files: points wait in a list and are encoded in batches.
+"""Writes TensorBoard event files: points are buffered in a list and encoded in batches.
 
-An event file is a row of records: length, masked crc of the length, an `Event` protobuf, masked crc of the event.
+An event file is a sequence of records: length, masked crc of the length, an `Event` protobuf, masked crc of the event.
 The few messages that we need are encoded by hand: `Event {1: wall_time, 2: step, 3: file_version, 5: summary,
 7: session_log}`, `Summary {1: value}`, `Value {1: tag, 2: simple_value, 4: image, 8: tensor, 9: metadata}`.
 """
@@ -59,7 +59,7 @@ def _event(at: float, step: int, content: bytes) -> bytes:
 
 
 def _text_summary(tag: str, text: str) -> bytes:
-    """As the text plugin wants it: a string tensor of one element."""
+    """Encode for the text plugin: a string tensor with one element."""
     metadata = _field(1, _field(1, b"text") + _field(2, b""))
     shape = _field(2, b"\x08\x01")
     tensor = b"\x08" + _varint(_DT_STRING) + _field(2, shape) + _field(8, text.encode())
@@ -73,8 +73,8 @@ def _image_summary(tag: str, encoded: bytes, width: int, height: int) -> bytes:
 
 
 def _hparams_summary(name: str, number: int, message: bytes) -> bytes:
-    """As the hparams plugin wants it: `HParamsPluginData {3: session_start_info, 4: session_end_info}` as metadata of a
-    tensor that says nothing."""
+    """Encode for the hparams plugin: `HParamsPluginData {3: session_start_info, 4: session_end_info}` as metadata of a
+    dummy tensor."""
     metadata = _field(1, _field(1, b"hparams") + _field(2, _field(number, message)))
     tensor = b"\x08" + _varint(_DT_FLOAT) + _field(2, _field(2, b"\x08\x01")) + _field(5, _pack_float(0.0))
     value = _field(1, f"_hparams_/{name}".encode()) + _field(8, tensor) + _field(9, metadata)
@@ -88,7 +88,7 @@ def _session_start(values: Mapping[str, object], at: float) -> bytes:
 
 
 def _json_value(value: object) -> bytes:
-    """`google.protobuf.Value`. The plugin knows numbers, texts and truths; all else is shown as text."""
+    """Encode a `google.protobuf.Value`. The plugin supports numbers, strings and booleans; others become strings."""
     if isinstance(value, bool):
         return b"\x20" + _varint(value)
     if isinstance(value, (int, float)):
@@ -97,7 +97,7 @@ def _json_value(value: object) -> bytes:
 
 
 class EventWriter:
-    """One event file. Nothing touches the disk before `flush`; what a full disk refuses waits for the next one."""
+    """Writes one event file. Nothing is written before `flush`; what does not fit on the disk is kept for the next."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
@@ -111,35 +111,35 @@ class EventWriter:
         self._pending.append((tag, step, time.time() if at is None else at, as_float32((value,))[0]))
 
     def add_points(self, points: Iterable[Point]) -> None:
-        """Scalars that are rounded to float32 already."""
+        """Add scalars that are already rounded to float32."""
         self._pending.extend(points)
 
     def add_text(self, tag: str, text: str, step: int, at: float | None = None) -> None:
-        moment = time.time() if at is None else at
-        self._pending.append(_record(_event(moment, step, _text_summary(tag, text))))
+        wall_time = time.time() if at is None else at
+        self._pending.append(_record(_event(wall_time, step, _text_summary(tag, text))))
 
     def add_image(self, tag: str, encoded: bytes, width: int, height: int, step: int) -> None:
-        """A picture as a browser takes it; a GIF moves in TensorBoard, too."""
+        """Add an encoded image; TensorBoard animates a GIF."""
         self._pending.append(_record(_event(time.time(), step, _image_summary(tag, encoded, width, height))))
 
     def start_hparams_session(self, values: Mapping[str, object]) -> None:
-        """The run's row in the hparams tab. Its metrics are the scalars."""
+        """Add the run's row to the hparams tab, whose metrics are the scalars."""
         at = time.time()
         summary = _hparams_summary("session_start_info", 3, _session_start(values, at))
         self._pending.append(_record(_event(at, 0, summary)))
 
     def end_hparams_session(self) -> None:
-        """TensorBoard believes the first end that it reads, so only the one that nothing can follow is told."""
+        """Mark the run as succeeded. TensorBoard uses the first end that it reads, so no other outcome is written."""
         at = time.time()
         summary = _hparams_summary("session_end_info", 4, b"\x08" + _varint(_SUCCESS) + b"\x11" + _pack_double(at))
         self._pending.append(_record(_event(at, 0, summary)))
 
     def purge_from_step(self, step: int) -> None:
-        """TensorBoard drops every earlier point from `step` on."""
+        """Make TensorBoard drop every earlier point from `step` on."""
         self._pending.append(_record(_event(time.time(), step, _field(7, b"\x08" + _varint(_SESSION_START)))))
 
     def flush(self) -> None:
-        """Whole or not at all: on OSError everything still waits, up to a bound."""
+        """Write everything or nothing: on OSError all points stay buffered, up to a limit."""
         if self._file is None:
             self._file = self._new_file()
         if not self._pending:
@@ -151,7 +151,7 @@ class EventWriter:
             data = _record(b"\x09" + _pack_double(self._opened_at) + _field(3, b"brain.Event:2")) + data
         try:
             if os.write(self._file, data) != len(data):
-                raise OSError(f"{self.folder}: the events could not be written whole. Is the disk full?")
+                raise OSError(f"{self.folder}: the events could not be written completely. Is the disk full?")
         except OSError:
             os.ftruncate(self._file, end)
             del self._pending[: max(0, len(self._pending) - MAX_BUFFERED_POINTS)]
@@ -159,7 +159,7 @@ class EventWriter:
         del self._pending[: len(batch)]
 
     def sync(self) -> None:
-        """What was flushed survives a loss of power."""
+        """Flush the file to the disk, so that it survives a power loss."""
         if self._file is not None:
             os.fsync(self._file)
 
@@ -172,7 +172,7 @@ class EventWriter:
                 self._file = None
 
     def _new_file(self) -> int:
-        """A name that sorts behind those that are there: TensorBoard reads the files in that order."""
+        """Create a file whose name sorts after the existing ones: TensorBoard reads files in that order."""
         self.folder.mkdir(parents=True, exist_ok=True)
         second = int(self._opened_at)
         for path in self.folder.glob(_PREFIX + "*"):
@@ -183,7 +183,7 @@ class EventWriter:
         return os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def _encode(self, batch: list[Point | bytes]) -> bytes:
-        # Some million scalars a run go through this loop: what repeats (tag, length, step) is encoded once.
+        # A run writes millions of scalars through this loop: what repeats (tag, length, step) is encoded once.
         from google_crc32c import value as crc32c
 
         out: list[bytes] = []
@@ -217,7 +217,7 @@ class EventWriter:
 
 
 def _scalar_head(tag: str) -> bytes:
-    """Everything of a scalar's summary that stands before its four bytes of value."""
+    """Encode everything in a scalar's summary before the four bytes of its value."""
     name = _field(1, tag.encode()) + b"\x15"
     value = b"\x0a" + _varint(len(name) + 4) + name
     return b"\x2a" + _varint(len(value) + 4) + value

@@ -1,8 +1,8 @@
-"""Files that `torch.load(path, weights_only=True)` reads, written without torch.
+"""Writes files that `torch.load(path, weights_only=True)` reads, without torch.
 
 torch's format is a zip of stored members: `data.pkl` (a pickle that names each tensor's storage, shape and strides),
-`data/<n>` (the storages' raw bytes), `byteorder` and `version`, all below a folder named as the file. The pickle is
-put together from opcodes by hand, so that it holds what the weights-only reader allows and nothing else.
+`data/<n>` (the storages' raw bytes), `byteorder` and `version`, all in a folder named like the file. The pickle is
+assembled from opcodes by hand, so that it contains only what the weights-only reader allows.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _ALIGNMENT = 64
 
 
 def save_state_dict(path: str | os.PathLike[str], state: Content) -> None:
-    """An ordered dictionary of tensors, as `torch.save(module.state_dict(), path)` writes it; by rename.
+    """Write a state dict as `torch.save(module.state_dict(), path)` does, atomically.
 
-    Several of them are written as the tuple or the dictionary that they come in, with plain values beside them.
+    Several state dicts are written as the tuple or dictionary that contains them, together with plain values.
     """
     target = Path(path)
     draft = target.with_name(f".{target.name}.tmp")
@@ -64,7 +64,7 @@ def save_state_dict(path: str | os.PathLike[str], state: Content) -> None:
 
 
 def _write_member(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    """Padded by an extra field so that the content begins at a multiple of 64, as torch's own mapping wants it."""
+    """Write a member, padded so that its content starts at a multiple of 64, as torch's mmap requires."""
     info = zipfile.ZipInfo(name)
     assert archive.fp is not None
     begin = archive.fp.tell() + 30 + len(name.encode()) + 4
@@ -74,7 +74,7 @@ def _write_member(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 
 def _pickle(content: Any, arrays: list[npt.NDArray[Any]]) -> bytes:
-    """Anything that may be in such a file; its arrays go behind those that are there."""
+    """Pickle any content that such a file may have, and append its arrays to `arrays`."""
     if isinstance(content, tuple):
         return _tuple([_pickle(part, arrays) for part in content])
     if isinstance(content, Mapping):
@@ -98,18 +98,18 @@ def _pickle_scalar(value: Any) -> bytes:
         return b"G" + struct.pack(">d", value)
     if isinstance(value, str):
         return _text(value)
-    raise TypeError(f"A torch file of weights holds no {type(value).__name__}.")
+    raise TypeError(f"A file of weights cannot contain a {type(value).__name__}.")
 
 
 def _tensor(key: str, array: npt.NDArray[Any]) -> bytes:
     try:
         storage = _STORAGES[array.dtype.name]
     except KeyError:
-        raise TypeError(f"A torch file holds no {array.dtype}; expected one of {', '.join(_STORAGES)}.") from None
+        raise TypeError(f"A torch file cannot contain {array.dtype}; expected one of {', '.join(_STORAGES)}.") from None
     strides = [stride // array.itemsize for stride in array.strides]
-    where = [_text("storage"), f"ctorch\n{storage}\n".encode(), _text(key), _text("cpu"), _number(array.size)]
+    storage_id = [_text("storage"), f"ctorch\n{storage}\n".encode(), _text(key), _text("cpu"), _number(array.size)]
     parts = [
-        _tuple(where) + _BINPERSID,
+        _tuple(storage_id) + _BINPERSID,
         _number(0),
         _tuple([_number(length) for length in array.shape]),
         _tuple([_number(stride) for stride in strides]),

@@ -1,7 +1,7 @@
 """Reads the weights in a file that `torch.save` wrote, without torch and without unpickling anything.
 
-The pickle inside is not loaded but followed, opcode by opcode, by a machine that knows how to make containers, numbers,
-texts and tensors, and nothing else. A file that wants more would run code when it is loaded: it is refused.
+The pickle inside is not loaded but interpreted, opcode by opcode, by a machine that can build containers, numbers,
+strings and tensors, and nothing else. A file with anything else could run code when loaded, so it is rejected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ORDER: dict[bytes, Literal["<", ">"]] = {b"little": "<", b"big": ">"}
 
 
 def read_weights(path: Path) -> Any:
-    """What was saved: arrays, in the containers they were saved in; refused where it is damaged or more than that."""
+    """Return the saved arrays in their containers; raise if the file is damaged or contains anything else."""
     try:
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()
@@ -39,8 +39,8 @@ def read_weights(path: Path) -> Any:
                 raise CheckpointDamaged(f"{path} is damaged ({broken}: wrong checksum). Use a checkpoint of its run.")
             return _Archive(path, archive).read()
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError, RuntimeError) as error:
-        what = "no file that torch.save wrote" if isinstance(error, zipfile.BadZipFile) else "not readable"
-        raise CheckpointDamaged(f"{path} is damaged or {what} ({error}). Use a checkpoint of its run.") from None
+        problem = "not a file written by torch.save" if isinstance(error, zipfile.BadZipFile) else "not readable"
+        raise CheckpointDamaged(f"{path} is damaged or {problem} ({error}). Use a checkpoint of its run.") from None
 
 
 class _Storage(NamedTuple):
@@ -58,7 +58,7 @@ class _Mark:
 
 
 class _Malformed(Exception):
-    """The pickle does not make sense, said as part of a sentence."""
+    """The pickle is invalid; the message is part of a sentence."""
 
 
 class _Archive:
@@ -71,27 +71,27 @@ class _Archive:
         index = self._member("data.pkl")
         if index.file_size > MAX_PICKLE_BYTES:
             raise CheckpointDamaged(
-                f"{self._path} is no file that torch.save wrote: its index has {index.file_size:,} bytes."
+                f"{self._path} is not a file written by torch.save: its index has {index.file_size:,} bytes."
             )
-        said = self._archive.read(self._members["byteorder"]) if "byteorder" in self._members else b"little"
-        self._order = _ORDER.get(said, "<")
+        byteorder = self._archive.read(self._members["byteorder"]) if "byteorder" in self._members else b"little"
+        self._order = _ORDER.get(byteorder, "<")
         try:
             return self._interpret(self._archive.read(index))
         except (_Malformed, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointDamaged(
-                f"{self._path} is damaged or no file of weights ({error}). Use a checkpoint of its run."
+                f"{self._path} is damaged or not a file of weights ({error}). Use a checkpoint of its run."
             ) from None
 
     def _member(self, name: str) -> zipfile.ZipInfo:
         info = self._members.get(name)
-        # torch stores without compression: whatever else claims to be such a file might unfold to any size.
+        # torch stores without compression: a compressed member could expand to any size.
         if info is None or info.compress_type != zipfile.ZIP_STORED:
             raise CheckpointDamaged(
-                f"{self._path} is no file that torch.save wrote (no {name}). Use a checkpoint of its run."
+                f"{self._path} is not a file written by torch.save (no {name}). Use a checkpoint of its run."
             )
         return info
 
-    # --- following the pickle
+    # --- interpreting the pickle
 
     def _interpret(self, pickled: bytes) -> Any:
         stack: list[Any] = []
@@ -136,19 +136,19 @@ class _Archive:
             elif name == "BINPERSID":
                 stack.append(_storage(stack.pop()))
             elif name == "BUILD":
-                stack.pop()  # what a module notes about its state dict: no weights
+                stack.pop()  # metadata of a state dict, not weights
                 _expect_type(dict, stack[-1])
             elif name == "STOP":
                 return stack.pop()
             elif name not in ("PROTO", "FRAME"):
                 raise _Malformed(f"its index has the opcode {name}")
-        raise _Malformed("its index is cut short")
+        raise _Malformed("its index is truncated")
 
     def _resolve_global(self, name: str) -> _Function:
         module, _, attribute = name.partition(" ")
         if name not in (_DICT, _TENSOR, _PARAMETER) and not (module == "torch" and attribute in _STORAGES):
             raise BadInput(
-                f"{self._path} holds more than weights ({name!r}): loading it could run code. It is refused."
+                f"{self._path} contains more than weights ({name!r}): loading it could run code, so it is rejected."
             )
         return _Function(name)
 
@@ -168,7 +168,7 @@ class _Archive:
         if info.file_size != storage.length * kind.itemsize:
             raise _Malformed(f"{info.filename} has {info.file_size} bytes; expected {storage.length * kind.itemsize}")
         if len(shape) != len(strides) or min((*shape, *strides, offset)) < 0 or math.prod(shape) > storage.length:
-            raise _Malformed("a tensor's shape makes no sense")
+            raise _Malformed("a tensor's shape is invalid")
         flat = np.frombuffer(self._archive.read(info), kind)
         last = offset + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
         if 0 not in shape and last >= len(flat):
@@ -180,16 +180,16 @@ class _Archive:
 
 
 def _pop_to_mark(stack: list[Any]) -> list[Any]:
-    at = max(place for place, item in enumerate(stack) if isinstance(item, _Mark))
-    items = stack[at + 1 :]
-    del stack[at:]
+    start = max(index for index, item in enumerate(stack) if isinstance(item, _Mark))
+    items = stack[start + 1 :]
+    del stack[start:]
     return items
 
 
 def _storage(persistent_id: Any) -> _Storage:
-    what, function, key, _, length = _expect_type(tuple, persistent_id)
-    if what != "storage":
-        raise _Malformed("it refers to something that is no storage")
+    kind, function, key, _, length = _expect_type(tuple, persistent_id)
+    if kind != "storage":
+        raise _Malformed("it refers to something that is not a storage")
     return _Storage(
         _expect_type(_Function, function).name.partition(" ")[2], _expect_type(str, key), _expect_type(int, length)
     )

@@ -1,4 +1,4 @@
-"""How sure a comparison of runs is: pure functions over numpy arrays, the same for the window and the command line."""
+"""Statistics for comparing runs: pure functions over numpy arrays, shared by the window and the command line."""
 
 from mosaic.statistics.curves import (
     ConfidenceBand,

@@ -1,4 +1,4 @@
-"""Runs side by side: grouped by a setting, with the mean of each group and how sure it is."""
+"""Compares runs grouped by a setting: the mean of each group with confidence intervals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 Floats = npt.NDArray[np.float64]
 GRID_POINTS = 400
 NO_GROUPING = ""
-"""The key that groups nothing: every run stands for itself."""
+"""The key for no grouping: every run is its own group."""
 DEFAULT_KEYS = ("algo", "env_id", "group", "seed")
 NOT_SET_LABEL = "not set"
 
@@ -38,7 +38,7 @@ class ComparedRun:
     x: Floats
     y: Floats
     returns: Floats
-    """What its final score is the mean of, as far as it is new enough: returns, or another figure."""
+    """Values whose last ones are averaged to the final score: returns, or another metric."""
 
     @property
     def task(self) -> str:
@@ -53,7 +53,7 @@ class RunGroup:
     final_return: ConfidenceInterval
     """Mean over the runs of the mean return of their last 100 episodes, with Student's 95 % interval."""
     iqm: ConfidenceInterval
-    """The interquartile mean of the same, with a bootstrap interval; scaled where `Comparison.is_scaled`."""
+    """The interquartile mean of the same, with a bootstrap interval; scaled if `Comparison.is_normalized`."""
 
 
 @dataclass(frozen=True)
@@ -61,66 +61,66 @@ class Comparison:
     grid: Floats
     groups: list[RunGroup]
     improvement_probability: dict[tuple[str, str], ConfidenceInterval] = field(default_factory=dict)
-    """By the names of two groups: how likely a run of the first returns more than one of the second."""
+    """By the names of two groups: the probability that a run of the first scores higher than one of the second."""
     is_normalized: bool = False
-    """Whether scores were scaled to 0…1 within each environment, as returns of different ones cannot be averaged."""
+    """Whether scores were scaled to 0…1 per environment, because returns of different ones cannot be averaged."""
 
 
 def strip_common_parts(titles: Sequence[str]) -> dict[str, str]:
-    """Each title without the parts that all of them have: what is left tells them apart."""
+    """Return each title without the parts that all of them share."""
     parts = {title: title.split(" · ") for title in titles}
     common = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
-    return {title: " · ".join(part for part in these if part not in common) or title for title, these in parts.items()}
+    return {title: " · ".join(part for part in own if part not in common) or title for title, own in parts.items()}
 
 
 def format_value(value: Any) -> str:
-    """A setting's value as people read it."""
+    """Format a setting's value for display."""
     if value is None:
         return NOT_SET_LABEL
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def differing_settings(settings: Sequence[Json]) -> dict[str, list[Any]]:
-    """The settings that are not the same in all runs: by name, one value a run."""
+    """Return the settings that differ between runs: by name, one value per run."""
     names = sorted({name for one in settings for name in one})
     table = {name: [one.get(name) for one in settings] for name in names}
     return {name: row for name, row in table.items() if any(value != row[0] for value in row)}
 
 
 def grouping_keys(settings: Sequence[Json]) -> list[str]:
-    """What runs can be grouped by: the usual ones, then whatever differs between them."""
-    usual = [key for key in DEFAULT_KEYS if any(one.get(key) is not None for one in settings)]
-    return usual + [name for name in differing_settings(settings) if name not in usual]
+    """Return the keys for grouping: the default ones, then the settings that differ."""
+    defaults = [key for key in DEFAULT_KEYS if any(one.get(key) is not None for one in settings)]
+    return defaults + [name for name in differing_settings(settings) if name not in defaults]
 
 
 def suggest_grouping_key(settings: Sequence[Json]) -> str:
-    """The usual key that tells some of these runs apart and puts some together; else none."""
+    """Return the default key that splits these runs into groups of several, or NO_GROUPING."""
     for key in ("group", "algo", "env_id"):
         values = {format_value(one.get(key)) for one in settings}
         if 1 < len(values) < len(settings):
             return key
-    varied = [key for key in differing_settings(settings) if key != "seed"]
-    if not varied and len(settings) > 1:
+    differing = [key for key in differing_settings(settings) if key != "seed"]
+    if not differing and len(settings) > 1:
         return "algo"
     return NO_GROUPING
 
 
-def _mask_partial(spread: ConfidenceBand) -> ConfidenceBand:
-    """Only where all of the group's runs have values: past the first one's end the mean would jump to other runs."""
-    is_whole = spread.runs == spread.runs.max(initial=0)
-    mean, low, high = (np.where(is_whole, part, np.nan) for part in (spread.mean, spread.low, spread.high))
-    return ConfidenceBand(mean, low, high, spread.runs)
+def _mask_partial(band: ConfidenceBand) -> ConfidenceBand:
+    """Keep the points where all runs of the group have values: past a run's end the mean would jump."""
+    is_complete = band.runs == band.runs.max(initial=0)
+    mean, low, high = (np.where(is_complete, part, np.nan) for part in (band.mean, band.low, band.high))
+    return ConfidenceBand(mean, low, high, band.runs)
 
 
 def compare(entries: Sequence[ComparedRun], key: str, weight: float, last_episodes: int = LAST_EPISODES) -> Comparison:
-    """`key` groups the runs; `weight` smooths their curves; a final score is the mean of the `last` values."""
+    """Compare runs grouped by `key`. `weight` smooths the curves; a final score averages the last `last_episodes`."""
     grid = _grid(entries)
     members: dict[str, list[ComparedRun]] = {}
     for entry in entries:
         name = entry.title if key == NO_GROUPING else format_value(entry.settings.get(key))
         members.setdefault(name, []).append(entry)
     finals = {entry.run_id: final_performance(entry.returns, last_episodes) for entry in entries}
-    scores, is_scaled = _normalize_scores(entries, finals)
+    scores, is_normalized = _normalize_scores(entries, finals)
     strata = {name: _scores_by_task(group, scores) for name, group in members.items()}
     groups = [
         RunGroup(
@@ -133,21 +133,21 @@ def compare(entries: Sequence[ComparedRun], key: str, weight: float, last_episod
         for name, group in members.items()
     ]
     groups.sort(key=lambda group: -group.iqm.point if np.isfinite(group.iqm.point) else np.inf)
-    better = {}
+    improvement = {}
     for one, other in permutations([group.name for group in groups], 2) if key != NO_GROUPING else ():
         shared = [task for task in strata[one] if task in strata[other]]
         if shared:
-            better[one, other] = probability_of_improvement_interval(
+            improvement[one, other] = probability_of_improvement_interval(
                 [strata[one][task] for task in shared], [strata[other][task] for task in shared]
             )
-    return Comparison(grid, groups, better, is_scaled)
+    return Comparison(grid, groups, improvement, is_normalized)
 
 
 def _grid(entries: Sequence[ComparedRun]) -> Floats:
-    known = [entry.x for entry in entries if len(entry.x)]
-    if not known:
+    axes = [entry.x for entry in entries if len(entry.x)]
+    if not axes:
         return np.array([0.0, 1.0])
-    begin, end = min(float(x[0]) for x in known), max(float(x[-1]) for x in known)
+    begin, end = min(float(x[0]) for x in axes), max(float(x[-1]) for x in axes)
     return np.linspace(begin, max(end, begin + 1), GRID_POINTS)
 
 
@@ -165,16 +165,16 @@ def _normalize_scores(entries: Sequence[ComparedRun], finals: Mapping[str, float
 
 
 def _scores_by_task(group: Sequence[ComparedRun], scores: Mapping[str, float]) -> dict[str, Floats]:
-    found: dict[str, list[float]] = {}
+    by_task: dict[str, list[float]] = {}
     for entry in group:
         if np.isfinite(scores[entry.run_id]):
-            found.setdefault(entry.task, []).append(scores[entry.run_id])
-    return {task: np.array(values) for task, values in found.items()}
+            by_task.setdefault(entry.task, []).append(scores[entry.run_id])
+    return {task: np.array(values) for task, values in by_task.items()}
 
 
 def _mean_confidence_interval(values: Sequence[float]) -> ConfidenceInterval:
-    spread = mean_with_band(np.array(values, np.float64).reshape(-1, 1))
-    return ConfidenceInterval(float(spread.mean[0]), float(spread.low[0]), float(spread.high[0]))
+    band = mean_with_band(np.array(values, np.float64).reshape(-1, 1))
+    return ConfidenceInterval(float(band.mean[0]), float(band.low[0]), float(band.high[0]))
 
 
 def _nan_interval() -> ConfidenceInterval:

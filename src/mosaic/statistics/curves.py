@@ -1,4 +1,4 @@
-"""Curves of several runs made one: smoothing, a common grid, and the mean with its 95 % interval."""
+"""Aggregates the curves of several runs: smoothing, resampling to a common grid, and the mean with a 95 % interval."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 _BLOCK_POINTS = 32
-"""Points that one row of the matrix product in `_decayed` covers: larger costs arithmetic, smaller costs passes."""
+"""Points per row of the matrix product in `_decaying_sum`: more cost arithmetic, fewer cost passes."""
 _CHUNK_POINTS = 1 << 18
-"""Points that are averaged at once: what is made on the way then stays in the processor's cache, twice as fast."""
+"""Points that are averaged at once: intermediate arrays then fit the processor's cache, which is twice as fast."""
 _T_975 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 """Student's t for 95 %, by degrees of freedom from 1; beyond the table its expansion is exact to four digits."""
 _Z_975 = 1.959964
 
 
 class ConfidenceBand(NamedTuple):
-    """A value for each point of a grid, and how sure it is. NaN where nothing, or nothing about that, is known."""
+    """The mean and its 95 % interval at each point of a grid. NaN where unknown."""
 
     mean: Floats
     low: Floats
     high: Floats
     runs: npt.NDArray[np.int64]
-    """How many have a value there."""
+    """Number of runs with a value at each point."""
 
 
 class ConfidenceInterval(NamedTuple):
@@ -35,10 +35,12 @@ class ConfidenceInterval(NamedTuple):
 
 
 class Smoother:
-    """The exponential moving average that TensorBoard draws: `weight` of the past, corrected for its short beginning.
+    """TensorBoard's exponential moving average with bias correction.
 
-    It goes on where it stopped, so that a curve that grows is not averaged again. What is not finite is passed over
-    and stays a gap.
+        level[t] = weight * level[t-1] + (1 - weight) * value[t],  average[t] = level[t] / (1 - weight**t)
+
+    `extend` continues where it stopped, so that a growing curve is not averaged again. Values that are not finite are
+    skipped and stay gaps.
     """
 
     def __init__(self, weight: float) -> None:
@@ -65,13 +67,13 @@ class Smoother:
         weight = self.weight
         average = _decaying_sum(known, weight)
         average *= 1 - weight
-        reach = int(-40 / np.log(weight)) + 1  # beyond it the past is below what a float can tell
+        reach = int(-40 / np.log(weight)) + 1  # beyond it the past is below a float's precision
         near = min(len(known), reach)
-        fading = np.power(weight, np.arange(1, near + 1))
-        average[:near] += self._level * fading
+        decay = np.power(weight, np.arange(1, near + 1))
+        average[:near] += self._level * decay
         self._level = float(average[-1])
         if self._age < reach:
-            average[:near] /= 1 - weight**self._age * fading
+            average[:near] /= 1 - weight**self._age * decay
         self._age += len(known)
         return average
 
@@ -81,11 +83,11 @@ def smooth(values: Floats, weight: float) -> Floats:
 
 
 def _decaying_sum(values: Floats, weight: float) -> Floats:
-    """`y[t] = weight * y[t-1] + values[t]` without a loop over the points: in blocks, then over the blocks' ends."""
+    """Compute `y[t] = weight * y[t-1] + values[t]` without a loop over points: in blocks, then over their ends."""
     count = len(values)
     if count <= _BLOCK_POINTS:
-        few: Floats = _decay_matrix(weight, count) @ values
-        return few
+        single: Floats = _decay_matrix(weight, count) @ values
+        return single
     blocks = -(-count // _BLOCK_POINTS)
     padded = np.zeros(blocks * _BLOCK_POINTS)
     padded[:count] = values
@@ -102,9 +104,9 @@ def _decay_matrix(weight: float, size: int) -> Floats:
 
 
 def resample(x: Floats, y: Floats, grid: Floats) -> Floats:
-    """The mean of the points about each grid point; between points a straight line, outside of them NaN.
+    """Return the mean of the points around each grid point, interpolated where there are none and NaN outside.
 
-    `x` and `grid` ascend. Points that are not finite are passed over.
+    `x` and `grid` ascend. Points that are not finite are skipped.
     """
     finite = np.isfinite(y)
     x, y = x[finite], y[finite]
@@ -123,32 +125,34 @@ def resample(x: Floats, y: Floats, grid: Floats) -> Floats:
 
 
 def mean_with_band(samples: Floats) -> ConfidenceBand:
-    """Over the rows (one a run), column by column: the mean and Student's 95 % interval. NaN: that run has no value.
+    """Return the mean over the rows (one per run) and Student's 95 % interval. NaN means that a run has no value.
 
-    One run alone has a mean and no interval.
+        mean ± t(0.975, n - 1) * sqrt(sum((x - mean)**2) / (n - 1) / n)
+
+    A single run has a mean and no interval.
     """
     present = np.isfinite(samples)
     count = present.sum(axis=0)
-    some = np.maximum(count, 1)
-    held = np.where(present, samples, 0.0)
-    mean = np.where(count > 0, held.sum(axis=0) / some, np.nan)
+    divisor = np.maximum(count, 1)
+    values = np.where(present, samples, 0.0)
+    mean = np.where(count > 0, values.sum(axis=0) / divisor, np.nan)
     squares = (np.where(present, samples - mean, 0.0) ** 2).sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        error = np.sqrt(squares / (count - 1) / some)
+        error = np.sqrt(squares / (count - 1) / divisor)
     half = np.where(count > 1, error * t_975(np.maximum(count - 1, 1)), np.nan)
     return ConfidenceBand(mean, mean - half, mean + half, count)
 
 
 def mean_with_interval(values: Floats) -> ConfidenceInterval:
-    """The mean of some numbers with Student's 95 % interval: unknown where one of them is, and for one alone."""
+    """Return the mean with Student's 95 % interval; NaN if a value is not finite. A single value has no interval."""
     if not len(values) or not np.isfinite(values).all():
         return ConfidenceInterval(float("nan"), float("nan"), float("nan"))
-    spread = mean_with_band(values[:, None])
-    return ConfidenceInterval(float(spread.mean[0]), float(spread.low[0]), float(spread.high[0]))
+    band = mean_with_band(values[:, None])
+    return ConfidenceInterval(float(band.mean[0]), float(band.low[0]), float(band.high[0]))
 
 
 def t_975(degrees_of_freedom: npt.NDArray[np.int64]) -> Floats:
-    """How many standard errors a 95 % interval of a mean reaches to either side."""
+    """Return Student's t(0.975): the half width of a 95 % interval of a mean in standard errors."""
     n, z = degrees_of_freedom.astype(np.float64), _Z_975
     tail = (
         z

@@ -12,11 +12,11 @@ import numpy as np
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtGui import QImage
 
-from mosaic.client.video_writer import VideoWriter
 from mosaic.contracts.errors import MosaicError
 from mosaic.fastlane import compose_grid, fit_size, grid_shape, scale_image_smoothly
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.lanes import FrameCell
+from mosaic.media.video_writer import VideoWriter
 
 RATE_HZ = 30
 MAX_SIDE_PX = 1280

@@ -1,4 +1,4 @@
-"""Pictures into an MP4 file that every browser plays; for whoever watches a run."""
+"""Writes frames to an MP4 file that every browser plays."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 
 from mosaic.contracts.errors import MissingExtra, MosaicError
 
+_PIXEL_FORMATS = {3: "rgb24", 4: "bgra"}
+
 
 class VideoWriter:
-    """The file appears under its name when it is complete."""
+    """Encodes H.264. The file appears under its name when it is complete."""
 
     def __init__(self, path: Path, rate_hz: float) -> None:
         try:
             import av
         except ImportError:
-            raise MissingExtra("Saving a film needs PyAV: pip install 'mosaic-rl[train]'.") from None
+            raise MissingExtra("Saving a video needs PyAV: pip install 'mosaic-rl[train]'.") from None
         self._av = av
         self.path = path
         self._temp_path = path.with_name(f".{path.name}.tmp")
@@ -24,21 +26,17 @@ class VideoWriter:
         self._container: Any = None
         self._stream: Any = None
         self.size: tuple[int, int] | None = None
-        """Width and height, from the first picture on. They are even: the encoder halves the colour planes."""
+        """Width and height, set by the first frame. They are even, because the encoder halves the color planes."""
         self.frame_count = 0
 
-    def add(self, frame: Any) -> None:
-        """RGB; later pictures are cut or filled up to the size of the first."""
-        import numpy as np
-
-        height, width = frame.shape[:2]
+    def add(self, image: Any) -> None:
+        """Append a frame (bytes [height, width, 3: RGB or 4: BGRX]), cropped or padded to the size of the first."""
         if self.size is None:
+            height, width = image.shape[:2]
             self.size = max(2, width // 2 * 2), max(2, height // 2 * 2)
             self._open(*self.size)
-        wide, high = self.size
-        whole = np.zeros((high, wide, 3), np.uint8)
-        whole[: min(high, height), : min(wide, width)] = frame[:high, :wide, :3]
-        for packet in self._stream.encode(self._av.VideoFrame.from_ndarray(whole, format="rgb24")):
+        frame = self._av.VideoFrame.from_ndarray(_fit(image, *self.size), format=_PIXEL_FORMATS[image.shape[2]])
+        for packet in self._stream.encode(frame):
             self._container.mux(packet)
         self.frame_count += 1
 
@@ -61,8 +59,19 @@ class VideoWriter:
             os.replace(self._temp_path, self.path)
 
     def discard(self) -> None:
-        """Nothing is left of it."""
+        """Remove the incomplete file."""
         if self._container is not None:
             self._container.close()
             self._container = None
         self._temp_path.unlink(missing_ok=True)
+
+
+def _fit(image: Any, width: int, height: int) -> Any:
+    import numpy as np
+
+    if image.shape[:2] == (height, width):
+        return np.ascontiguousarray(image)
+    part = image[:height, :width]
+    fitted = np.zeros((height, width, image.shape[2]), np.uint8)
+    fitted[: part.shape[0], : part.shape[1]] = part
+    return fitted

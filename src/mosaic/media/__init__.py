@@ -1,0 +1,1 @@
+"""Video files: writes MP4 and makes GIF previews of it."""
