@@ -13,6 +13,7 @@ def describe() -> WorkerDescription:
     """Return what the daemon and the command line need to know about this worker."""
     return WorkerDescription(
         id="cleanrl",
+        aliases=("cleanrl_worker",),
         title="CleanRL",
         version=__version__,
         command=python_module("cleanrl_worker.cli"),
@@ -20,7 +21,7 @@ def describe() -> WorkerDescription:
         schemas=Path(__file__).parent / "metadata" / "cleanrl" / __version__ / "schemas.json",
         log_name="cleanrl",
         can_load_policies=True,
-        programs=("extras.cleanrl", "extras.cleanrl_python"),
+        programs=("cleanrl", "cleanrl_python"),
         algorithms_in=_algorithms_in,
     )
 

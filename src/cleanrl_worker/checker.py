@@ -41,7 +41,7 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Json
     folder = run_folder(request.config.run_id)
     tensorboard = launcher.tensorboard_folder(request, folder)
     summary: Json = {
-        "mode": request.extras.mode or "train",
+        "mode": str(request.payload.kind),
         "worker": "cleanrl",
         "command": [*describe().command, "--config", config_path],
         "directories": {
@@ -53,7 +53,6 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Json
         },
         "tensorboard_dir": None if tensorboard is None else str(tensorboard),
         "threads": devices.thread_count(),
-        "extras": request.extras.model_dump(mode="json", exclude_unset=True, exclude={"wandb_api_key"}),
         "warnings": request_warnings(request),
     }
     if request.is_user_script:
@@ -84,11 +83,11 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Json
 
 def request_warnings(request: WorkerRequest) -> list[str]:
     """What was asked for and would be left out: no reason to refuse the run."""
-    wandb = request.wandb_enabled or request.extras.track_wandb is True
-    upload = request.extras.upload_model is True and not request.is_evaluation
+    artifacts = request.artifacts
+    upload = artifacts.model.upload and not request.is_evaluation
     asked = {
-        ("wandb", "wandb", "being tracked"): wandb and not request.is_user_script,
-        ("trackio", "trackio", "being tracked"): request.trackio_enabled,
+        ("wandb", "wandb", "being tracked"): artifacts.wandb.enabled and not request.is_user_script,
+        ("trackio", "trackio", "being tracked"): artifacts.trackio.enabled,
         ("huggingface_hub", "hub", "its policy being uploaded"): upload and not request.is_user_script,
     }
     return [

@@ -46,8 +46,8 @@ def first_evaluation_seed(training_seed: int) -> int:
 def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
     """Loads the policy and refuses, naming both sides, what does not go together."""
     _check_settings(request)
-    assert request.extras.policy_path is not None
-    saved = find_policy(request.extras.policy_path)
+    assert request.evaluation.policy_path is not None
+    saved = find_policy(request.evaluation.policy_path)
     asked = request.config
     if saved.checkpoint is not None and asked.algo not in (None, saved.algo):
         raise BadInput(f"The checkpoint {saved.path} is of {saved.algo!r}, not of {asked.algo!r}.")
@@ -58,7 +58,7 @@ def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
             raise BadInput(f"{saved.path} does not say its {what}. Name it: {flag}")
     assert algo is not None
     assert env_id is not None
-    override = request.extras.seed_override
+    override = request.evaluation.seed
     seed = DEFAULT_SEED if saved.seed is None else int(saved.seed)
     chosen = evaluation_spec(algo)
     env = chosen.make_env(env_id)
@@ -81,14 +81,9 @@ def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
 
 
 def _check_settings(request: WorkerRequest) -> None:
-    if request.extras.policy_path is None:
-        raise ConfigRefused("LOG705 extras.policy_path: missing. An evaluation needs the folder of a checkpoint.")
     if request.settings:
         path = next(iter(request.setting_paths.values()))
         raise ConfigRefused(f"LOG705 {path}: an evaluation takes its settings from the checkpoint. Leave it out.")
-    sizes = {request.extras.eval_batch_size, request.extras.eval_episodes} - {None}
-    if len(sizes) > 1:
-        raise ConfigRefused("LOG705 extras.eval_batch_size and extras.eval_episodes differ. Give one of them.")
 
 
 def _build_policy(saved: SavedPolicy, algo: str, env_id: str, env: Any, spec: EvaluationSpec) -> EvaluablePolicy:
@@ -178,6 +173,6 @@ def check_evaluation(request: WorkerRequest) -> dict[str, Any]:
         "environment": match.environment_summary,
         "backend": None if checkpoint is None else checkpoint.facts.get("backend"),
         "eval_batch_size": request.eval_batch_size,
-        "eval_repeat": bool(request.extras.eval_repeat),
-        "eval_stochastic": bool(request.extras.eval_stochastic),
+        "eval_repeat": request.evaluation.repeat,
+        "eval_stochastic": request.evaluation.stochastic,
     }

@@ -21,6 +21,7 @@ from mosaic.run.torchreader import read_weights
 
 Json = dict[str, Any]
 MODEL_SUFFIX = ".cleanrl_model"
+_CORE_KEYS = ("algo", "env_id", "seed", "total_timesteps")
 _CLEANRL_RUN_NAME = re.compile(r"(?P<env_id>.+)__(?P<algo>.+)__(?P<seed>\d+)__\d+")
 """The pattern of CleanRL's run folder names."""
 
@@ -137,13 +138,11 @@ def _model_metadata(path: Path, weights: Any) -> Json:
 def _read_worker_config(path: Path) -> Json:
     """Read the settings of a payload or a bare worker config; empty if there is no readable one."""
     try:
-        config = json.loads(path.read_bytes())
-        config = config["metadata"]["worker"]["config"] if "metadata" in config else config
-        extras = config.get("extras") or {}
-        known = {
-            key: config[key] for key in ("algo", "env_id", "seed", "total_timesteps") if config.get(key) is not None
-        }
-        return {**(extras.get("algo_params") or {}), **known}
+        data = json.loads(path.read_bytes())
+        config = data["metadata"]["worker"]["config"] if "metadata" in data else data
+        settings = config.get("algo_params") or (config.get("extras") or {}).get("algo_params")
+        known = {key: config[key] for key in _CORE_KEYS if config.get(key) is not None}
+        return {**(settings or {}), **known}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
 

@@ -24,8 +24,6 @@ TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 CONSOLE_INTERVAL_S = 1.0
 CAPABILITIES = ("inbox", "pause", "checkpoint", "resume")
 DEFAULT_KEEP_CHECKPOINTS = 3
-DEFAULT_GRID_LIMIT = 8
-"""Environments that can be watched, unless `grid_limit` says otherwise."""
 
 
 class ConsoleRun(Run):
@@ -52,14 +50,15 @@ class ConsoleRun(Run):
 
 def tensorboard_folder(request: WorkerRequest, folder: RunFolder) -> Path | None:
     """Where event files go; none where they are switched off."""
-    if not request.tensorboard_enabled:
+    tensorboard = request.artifacts.tensorboard
+    if not tensorboard.enabled:
         return None
-    if request.extras.tensorboard_dir is not None:
-        return folder.path / request.extras.tensorboard_dir
+    if tensorboard.directory is not None:
+        return folder.path / tensorboard.directory
     if request.is_evaluation:
         return folder.tensorboard_eval
-    told = os.environ.get(TENSORBOARD_VARIABLE)
-    return Path(told).absolute() if told else folder.tensorboard
+    directory = os.environ.get(TENSORBOARD_VARIABLE)
+    return Path(directory).absolute() if directory else folder.tensorboard
 
 
 def open_run(request: WorkerRequest, folder: RunFolder, **options: Any) -> ConsoleRun:
@@ -68,23 +67,24 @@ def open_run(request: WorkerRequest, folder: RunFolder, **options: Any) -> Conso
         worker=WORKER_NAME,
         version=__version__,
         tensorboard=tensorboard_folder(request, folder),
+        names=request.names,
         **options,
     )
 
 
 def make_live_frames(request: WorkerRequest, run: Run, env_id: str) -> LiveFrames | None:
-    """Pictures while somebody watches, as `video_mode` says; without a watcher nothing is drawn."""
-    extras = request.extras
-    if extras.video_mode == "off":
+    """Pictures while somebody watches, as `artifacts.video.mode` says; without a watcher nothing is drawn."""
+    video = request.artifacts.video
+    if video.mode == "off":
         return None
-    limit = 1 if extras.video_mode == "single" else extras.grid_limit or DEFAULT_GRID_LIMIT
+    limit = 1 if video.mode == "single" else video.grid_limit
     return LiveFrames(run.folder, limit, run.warn, render_help(env_id))
 
 
 @contextlib.contextmanager
 def record_training_videos(request: WorkerRequest, run: Run) -> Iterator[None]:
     """Where videos of the training are asked for: of the first environment, on CleanRL's schedule."""
-    if not request.extras.capture_video:
+    if not request.artifacts.video.capture:
         yield
         return
     from mosaic.arena.video_recorder import VideoRecorder, is_cubic
@@ -145,7 +145,7 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
         folder,
         capabilities=CAPABILITIES,
         total_timesteps=config.total_timesteps,
-        keep_checkpoints=request.keep_checkpoints or DEFAULT_KEEP_CHECKPOINTS,
+        keep_checkpoints=request.artifacts.keep_checkpoints or DEFAULT_KEEP_CHECKPOINTS,
         checkpoint_every=config.checkpoint_interval,
     ) as run:
         try:

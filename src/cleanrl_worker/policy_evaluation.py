@@ -21,6 +21,7 @@ from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.run_kind import RunKind
 from mosaic.run import Run
 from mosaic.run.video_preview import log_video_preview
 
@@ -50,7 +51,7 @@ def run_evaluation(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFold
             run.event("policy_eval_started", **loaded.report_fields, **asked)
             run.frames = launcher.make_live_frames(request, run, loaded.env_id)
             batches = EvaluationBatches(request, loaded, run, asked)
-            while batches.play_batch() and request.extras.eval_repeat:
+            while batches.play_batch() and request.evaluation.repeat:
                 pass
             run.event(
                 "policy_eval_completed", **asked, batches=len(batches.completed_batches), episodes=batches.episode_count
@@ -63,14 +64,16 @@ def run_evaluation(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFold
 
 def evaluate_after_training(request: WorkerRequest, run: Run) -> None:
     """What CleanRL does after it has saved a model: some episodes, whose returns go to the run's own event file."""
-    extras = request.extras
-    wanted = extras.eval_batch_size or extras.eval_episodes or EPISODES_AFTER_TRAINING
-    path = {"mode": "policy_eval", "policy_path": str(run.folder.path), "seed_override": extras.seed_override}
+    evaluation = request.evaluation.model_copy(
+        update={
+            "policy_path": str(run.folder.path),
+            "episodes": request.evaluation.episodes or EPISODES_AFTER_TRAINING,
+        }
+    )
     asked = replace(
         request,
-        config=request.config.model_copy(update={"algo": None, "env_id": None}),
-        extras=extras.model_copy(update={**path, "eval_batch_size": wanted, "eval_episodes": None}),
-        settings={},
+        config=request.config.model_copy(update={"algo": None, "env_id": None, "algo_params": {}}),
+        payload=request.payload.model_copy(update={"kind": RunKind.POLICY_EVAL, "evaluation": evaluation}),
     )
     try:
         EvaluationBatches(
@@ -87,7 +90,7 @@ def _request_fields(request: WorkerRequest, folder: RunFolder) -> Json:
         place = place.relative_to(folder.path)
     return {
         "eval_batch_size": request.eval_batch_size,
-        "eval_repeat": bool(request.extras.eval_repeat),
+        "eval_repeat": request.evaluation.repeat,
         "tensorboard_dir": None if place is None else str(place),
     }
 
@@ -104,9 +107,9 @@ class EvaluationBatches:
         is_evaluation_run: bool = True,
     ) -> None:
         self._batch_size = request.eval_batch_size
-        self._captures_video = bool(request.extras.eval_capture_video)
-        self._is_stochastic = bool(request.extras.eval_stochastic)
-        self._process_count = process_count(request.cpus)
+        self._captures_video = request.artifacts.video.capture_evaluation
+        self._is_stochastic = request.evaluation.stochastic
+        self._process_count = process_count(request.payload.resources.cpus)
         self._loaded = loaded
         self._run = run
         self._request_fields = request_fields

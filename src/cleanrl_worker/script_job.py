@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanrl_worker.user_cleanrl import (
-    EXTRA_TO_FLAG,
+    SECTION_FLAGS,
     USER_CLEANRL_PREFIX,
     CleanrlCheckout,
     build_command,
@@ -87,21 +87,21 @@ class ScriptJob:
 
 def build_script_job(request: WorkerRequest) -> ScriptJob:
     """Check a request and return the job; raise if it is refused."""
-    extras = request.extras
-    if extras.cleanrl is None:
+    config = request.config
+    if config.cleanrl is None:
         raise ConfigRefused(
-            f"LOG705 extras.cleanrl: missing; {request.algo!r} is a script of a CleanRL checkout. Give its path: "
+            f"LOG705 cleanrl: missing; {request.algo!r} is a script of a CleanRL checkout. Give its path: "
             "--cleanrl PATH"
         )
     if request.is_evaluation:
-        raise ConfigRefused("LOG705 extras.mode: policies of scripts of a CleanRL checkout cannot be evaluated here.")
-    checkout = find_checkout(extras.cleanrl, extras.cleanrl_python)
+        raise ConfigRefused("LOG705 kind: policies of scripts of a CleanRL checkout cannot be evaluated here.")
+    checkout = find_checkout(config.cleanrl, config.cleanrl_python)
     script = checkout.script(request.algo.removeprefix(USER_CLEANRL_PREFIX))
     fields = script_fields(script)
-    given = {name: getattr(extras, name) for name in EXTRA_TO_FLAG if getattr(extras, name) is not None}
-    settings = {EXTRA_TO_FLAG[name]: value for name, value in given.items()} | request.settings
-    paths = {EXTRA_TO_FLAG[name]: f"extras.{name}" for name in given} | request.setting_paths
-    core = {name: getattr(request.config, name) for name in _CORE_SETTINGS if getattr(request.config, name) is not None}
+    sections = _section_flags(request)
+    settings = {flag: value for flag, (_, value) in sections.items()} | request.settings
+    paths = {flag: path for flag, (path, _) in sections.items()} | request.setting_paths
+    core = {name: getattr(config, name) for name in _CORE_SETTINGS if getattr(config, name) is not None}
     for name, value in core.items():
         if settings.setdefault(name, value) != value:
             raise ConfigRefused(
@@ -112,3 +112,16 @@ def build_script_job(request: WorkerRequest) -> ScriptJob:
     if problem is not None:
         raise MissingExtra(problem)
     return ScriptJob(checkout, script, fields, checked)
+
+
+def _section_flags(request: WorkerRequest) -> dict[str, tuple[str, Any]]:
+    """By flag of the script: the path that the user set it under, and its value, where one was given."""
+    given = {}
+    payload = request.payload.to_json()
+    for path, flag in SECTION_FLAGS.items():
+        value: Any = payload
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None:
+            given[flag] = (request.written_paths.get(path, path), value)
+    return given

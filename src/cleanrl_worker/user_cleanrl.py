@@ -21,16 +21,16 @@ from mosaic.contracts.errors import BadInput, ConfigRefused, unknown_name_error
 Json = dict[str, Any]
 USER_CLEANRL_PREFIX = "cleanrl:"
 """`cleanrl:ppo` is the script ppo.py of the user's CleanRL; `ppo` is MOSAIC's algorithm."""
-EXTRA_TO_FLAG = {
-    "track_wandb": "track",
-    "wandb_project_name": "wandb_project_name",
-    "wandb_entity": "wandb_entity",
-    "capture_video": "capture_video",
-    "save_model": "save_model",
-    "upload_model": "upload_model",
-    "hf_entity": "hf_entity",
+SECTION_FLAGS = {
+    "artifacts.wandb.enabled": "track",
+    "artifacts.wandb.project": "wandb_project_name",
+    "artifacts.wandb.entity": "wandb_entity",
+    "artifacts.video.capture": "capture_video",
+    "artifacts.model.save": "save_model",
+    "artifacts.model.upload": "upload_model",
+    "artifacts.model.hub_entity": "hf_entity",
 }
-"""Reserved extras that are flags of the script itself."""
+"""By path in the payload: the flag of CleanRL's scripts that means the same."""
 _COMPUTED_AT_RUNTIME = "computed in runtime"
 _SIMPLE_TYPES = ("int", "float", "bool", "str")
 _BINARY_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {

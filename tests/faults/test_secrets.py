@@ -61,9 +61,9 @@ def all_events(trainer: TrainerClient) -> list[dict[str, Any]]:
     return events
 
 
-def extras_of(trainer: TrainerClient, run_id: str) -> dict[str, str]:
-    found: dict[str, str] = trainer.config(run_id)["metadata"]["worker"]["config"]["extras"]
-    return found
+def wandb_section(trainer: TrainerClient, run_id: str) -> dict[str, str]:
+    section: dict[str, str] = trainer.config(run_id)["artifacts"]["wandb"]
+    return section
 
 
 def test_nothing_shows_a_key_after_a_run_a_failure_and_a_kill(
@@ -76,7 +76,7 @@ def test_nothing_shows_a_key_after_a_run_a_failure_and_a_kill(
     rejected = trainer.submit(with_key(reject="not today"))["run_id"]
     long = trainer.submit(with_key(steps=1_000_000, dt=0.01))["run_id"]
     wait_for(lambda: (trainer.get(long)["global_step"] or 0) > 2, "some steps")
-    assert extras_of(trainer, long)["wandb_api_key"] == "secret:wandb_api_key"
+    assert wandb_section(trainer, long)["api_key"] == "secret:wandb_api_key"
     daemon.kill()
     trainer = daemon.start()
     os.kill(trainer.get(long)["pid"], signal.SIGKILL)
@@ -84,10 +84,10 @@ def test_nothing_shows_a_key_after_a_run_a_failure_and_a_kill(
     assert outcomes == ["succeeded", "failed", "rejected", "failed"]
     again = trainer.submit(trainer.config(done))["run_id"]
     ended(trainer, again)
-    assert extras_of(trainer, again) == extras_of(trainer, done)
+    assert wandb_section(trainer, again) == wandb_section(trainer, done)
     assert leaks(workspace, trainer) == []
-    assert secrets.resolve_reference(extras_of(trainer, again)["wandb_api_key"]) == CANARY
-    assert secrets.resolve_reference(extras_of(trainer, again)["wandb_http_proxy"]) == EXTRAS["wandb_http_proxy"]
+    assert secrets.resolve_reference(wandb_section(trainer, again)["api_key"]) == CANARY
+    assert secrets.resolve_reference(wandb_section(trainer, again)["http_proxy"]) == EXTRAS["wandb_http_proxy"]
     trainer.close()
 
 
@@ -131,7 +131,7 @@ def test_an_imported_run_leaves_its_key_at_the_door(
     trainer.import_run(str(source))
     assert folder.is_dir()
     assert leaks(workspace, trainer) == []
-    assert secrets.resolve_reference(extras_of(trainer, run_id)["wandb_api_key"]) == CANARY
+    assert secrets.resolve_reference(wandb_section(trainer, run_id)["api_key"]) == CANARY
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="the wandb extra is not installed")

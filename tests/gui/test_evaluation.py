@@ -182,7 +182,7 @@ def submitted(trainer: Evaluating) -> dict[str, Any]:
 
 
 def test_a_file_with_a_run_is_watched_as_the_run_was(shown: Application, trainer: Evaluating) -> None:
-    trainer.payload["metadata"]["worker"]["config"]["extras"] = {"video_mode": "single", "grid_limit": 3}
+    trainer.payload["artifacts"] = {"video": {"mode": "single", "grid_limit": 3}}
     choice = open_form(
         shown, trainer, "ppo.cleanrl_model", run_id=run_id(TRAINED), algo="ppo", env_id="Acrobot-v1", seed=4
     )
@@ -198,10 +198,9 @@ def test_a_file_with_a_run_is_watched_as_the_run_was(shown: Application, trainer
     pump(lambda: any(asked[0] == "submit" for asked in trainer.asked), "the payload")
     payload = submitted(trainer)
     config = payload["metadata"]["worker"]["config"]
-    extras = config.pop("extras")
     assert config == {"algo": "ppo", "env_id": "Acrobot-v1", "seed": 4}
-    assert (extras["video_mode"], extras["grid_limit"]) == ("single", 3)
-    assert extras["eval_stochastic"] is extras["eval_repeat"] is True
+    assert payload["artifacts"]["video"] == {"mode": "single", "grid_limit": 3, "capture_evaluation": False}
+    assert payload["evaluation"]["stochastic"] is payload["evaluation"]["repeat"] is True
     assert payload["metadata"]["ui"] == {"eval_batch_size": 50, "eval_repeat": True}
 
 
@@ -221,4 +220,4 @@ def test_a_file_that_says_nothing_must_be_told_of(shown: Application, trainer: E
     pump(lambda: any(asked[0] == "submit" for asked in trainer.asked), "the payload")
     config = submitted(trainer)["metadata"]["worker"]["config"]
     assert (config["algo"], config["env_id"]) == ("ppo", "CartPole-v1")
-    assert config["extras"]["policy_path"] == "bare.cleanrl_model"
+    assert submitted(trainer)["evaluation"]["policy_path"] == "bare.cleanrl_model"

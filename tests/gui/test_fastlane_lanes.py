@@ -169,7 +169,7 @@ def test_a_run_that_has_ended_is_said_to_have_and_keeps_its_last_picture(viewed:
 
 
 def test_frames_that_are_switched_off_are_said_to_be(viewed: Viewed) -> None:
-    viewed.trainer.payload = {"metadata": {"worker": {"config": {"extras": {"video_mode": "off"}}}}}
+    viewed.trainer.payload = {"artifacts": {"video": {"mode": "off"}}}
     viewed.lanes.show_run("none")
     viewed.lanes.show_run(RUN)
     viewed.look_until(lambda: "video_mode" in viewed.lanes.status.text, "the reason")

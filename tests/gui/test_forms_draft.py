@@ -107,10 +107,10 @@ def test_every_field_finds_its_place_and_comes_back(layout: FormLayout) -> None:
     (payload,) = build_payloads(layout, draft, 0.0)
     parsed = Payload.parse(payload)
     assert config_of(payload)["total_timesteps"] == 100_000
-    assert config_of(payload)["extras"]["algo_params"] == {
+    assert config_of(payload)["algo_params"] == {
         "learning_rate": 0.1, "anneal_lr": False, "target_kl": 0.01, "checkpoint_every": 1000, "backend": "torch",
     }  # fmt: skip
-    assert config_of(payload)["extras"]["video_mode"] == "single"
+    assert payload["artifacts"]["video"] == {"mode": "single", "grid_limit": 4}
     assert (parsed.resources.gpus.requested, parsed.resources.gpus.mandatory) == (1, True)
     assert (parsed.metadata.tags, parsed.metadata.notes) == (("a", "b"), "two\nlines")
     assert not parsed.artifacts.tensorboard.enabled
@@ -139,9 +139,9 @@ def test_what_the_form_does_not_show_is_submitted_as_it_came(layout: FormLayout)
     assert draft.texts == {"learning_rate": "0.1"}
     (again,) = build_payloads(layout, filled(layout, draft, gamma="0.5"), 0.0)
     assert again["artifacts"]["persist_logs"] is False
-    assert config_of(again)["extras"] == {
-        "tensorboard_dir": "tb", "algo_params": {"novel": 3, "learning_rate": 0.1, "gamma": 0.5},
-    }  # fmt: skip
+    assert config_of(again)["algo_params"] == {"novel": 3, "learning_rate": 0.1, "gamma": 0.5}
+    assert again["artifacts"]["tensorboard"]["directory"] == "tb"
+    assert "extras" not in config_of(again)
     assert to_command_line(layout, draft).endswith("| mosaic submit -")
 
 

@@ -43,15 +43,12 @@ def test_a_checkpoint_says_what_is_evaluated_and_the_form_how() -> None:
         "algo": "ppo",
         "env_id": "CartPole-v1",
         "seed": 3,
-        "extras": {
-            "mode": "policy_eval",
-            "policy_path": "/runs/x/checkpoints/512",
-            "eval_episodes": 7,
-            "eval_capture_video": False,
-            "seed_override": 9,
-            "eval_repeat": True,
-        },
     }
+    assert payload["kind"] == "policy_eval"
+    assert payload["evaluation"] == {
+        "policy_path": "/runs/x/checkpoints/512", "episodes": 7, "seed": 9, "repeat": True,
+    }  # fmt: skip
+    assert payload["artifacts"]["video"] == {"capture_evaluation": False}
     assert payload["metadata"]["ui"] == {"eval_batch_size": 7, "eval_repeat": True}
     assert payload["metadata"]["tags"] == ["a", "b"]
     Payload.parse(payload)
@@ -59,7 +56,7 @@ def test_a_checkpoint_says_what_is_evaluated_and_the_form_how() -> None:
 
 def test_fifty_episodes_are_played_unless_said_otherwise() -> None:
     payload = policy_payload(DRAFT)
-    assert config_of(payload)["extras"]["eval_episodes"] == 50
+    assert payload["evaluation"]["episodes"] == 50
     assert payload["metadata"]["ui"] == {"eval_batch_size": 50, "eval_repeat": False}
 
 

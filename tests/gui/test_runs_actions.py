@@ -153,7 +153,7 @@ def test_the_difference_of_two_runs_counts_defaults(program: Application, fake: 
     payloads = {ENDED: 0.00025, OTHER: 0.5}
 
     def config(run: str) -> Any:
-        settings = {"algo": "ppo", "env_id": "CartPole-v1", "extras": {"algo_params": {"learning_rate": payloads[run]}}}
+        settings = {"algo": "ppo", "env_id": "CartPole-v1", "algo_params": {"learning_rate": payloads[run]}}
         return {"metadata": {"worker": {"id": "cleanrl", "config": settings}}, "artifacts": {}}
 
     fake.config = config  # type: ignore[method-assign]

@@ -41,7 +41,7 @@ def test_only_what_differs_from_the_defaults_is_listed_with_both_values() -> Non
         "env_id": "CartPole-v1",
         "seed": 7,
         "total_timesteps": 500_000,
-        "extras": {"algo_params": {"learning_rate": 0.001, "gamma": 0.99}, "track_wandb": False},
+        "algo_params": {"learning_rate": 0.001, "gamma": 0.99},
     }
     payload = {
         "metadata": {"worker": {"id": "cleanrl", "config": config}, "tags": ["x"]},
@@ -51,7 +51,7 @@ def test_only_what_differs_from_the_defaults_is_listed_with_both_values() -> Non
     assert found["seed"] == (7, 1)
     assert found["learning_rate"] == (0.001, 0.00025)
     assert found["tags"] == (["x"], None)
-    assert not {"gamma", "total_timesteps", "env_id", "artifacts.tensorboard.enabled"} & set(found)
+    assert not {"gamma", "total_timesteps", "env_id", "artifacts.tensorboard.enabled", "track"} & set(found)
 
 
 def test_the_config_is_shown_copied_and_opened_in_the_form(program: Application, fake: FakeTrainer) -> None:

@@ -87,7 +87,7 @@ def test_each_kind_of_run_has_its_folder(tmp_path: Path) -> None:
     view = view_of(tmp_path)
     assert find_logdir(view, {}) == tmp_path / "tensorboard"
     assert find_logdir({**view, "kind": "policy_eval"}, {}) == tmp_path / "tensorboard_eval"
-    told = {"metadata": {"worker": {"config": {"extras": {"tensorboard_dir": "curves"}}}}}
+    told = {"artifacts": {"tensorboard": {"directory": "curves"}}}
     assert find_logdir(view, told) == tmp_path / "curves"
 
 

@@ -203,7 +203,7 @@ def test_f1_opens_the_help_at_the_setting_in_focus(program: Application) -> None
 
 def test_a_payload_fills_the_form(program: Application) -> None:
     window = opened(program)
-    config = {"algo": "ppo", "env_id": "Acrobot-v1", "seed": 4, "extras": {"algo_params": {"gamma": 0.5}}}
+    config = {"algo": "ppo", "env_id": "Acrobot-v1", "seed": 4, "algo_params": {"gamma": 0.5}}
     program.workbench.form_requested.emit(
         {"metadata": {"worker": {"id": "cleanrl", "config": config}, "ui": {"x": 1}}, "artifacts": {}}
     )

@@ -22,7 +22,7 @@ PROBE = """
 import json, sys
 request = json.load(sys.stdin)
 for name in ("package", "server", "proxy"):
-    print(json.dumps({"name": name, "state": "ok", "found": str(request["extras"]), "todo": ""}), flush=True)
+    print(json.dumps({"name": name, "state": "ok", "found": str(request["wandb"]), "todo": ""}), flush=True)
 print(json.dumps({"name": "DNS", "state": "fail", "found": "it is unknown", "todo": "Check the network."}), flush=True)
 """
 
@@ -117,7 +117,7 @@ def test_the_connection_test_shows_a_line_per_check(page: WandbSettingsForm) -> 
     click(find(page, "settings.wandb.probe_vpn"))
     assert not find(page, "settings.wandb.probe", QPushButton).isEnabled()
     pump(lambda: find(page, "settings.wandb.probe", QPushButton).isEnabled(), "the test to end")
-    assert text(page, "finding.package") == "{'wandb_use_vpn_proxy': True}"
+    assert text(page, "finding.package") == "{'use_vpn_proxy': True}"
     assert text(page, "finding.DNS") == "it is unknown. Check the network."
     assert text(page, "finding.key") == "not checked"
     click(find(page, "settings.wandb.probe"))

@@ -197,8 +197,7 @@ def test_a_remote_run_is_synced_where_it_is(make: Make, workbench: Workbench) ->
 
 
 def test_a_proxy_that_cannot_be_used_is_said(make: Make, trainer: Trainer) -> None:
-    extras = {"wandb_use_vpn_proxy": True, "wandb_http_proxy": "ftp://me:hunter2@x"}
-    trainer.payload = {"metadata": {"worker": {"config": {"extras": extras}}}}
+    trainer.payload = {"artifacts": {"wandb": {"use_vpn_proxy": True, "http_proxy": "ftp://me:hunter2@x"}}}
     tab = make()
     pump(lambda: "is no address" in text(tab, "error"), "the problem")
     assert "hunter2" not in text(tab, "error")

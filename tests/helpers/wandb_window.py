@@ -39,8 +39,7 @@ def main(workspace: str, settings: str, page_url: str, proxy: str, loopback_url:
     app = QApplication(["wandb-window"])
     trainer = Trainer(view_of(workspace, stage="finished", has_wandb=True))
     trainer.url = page_url
-    extras = {"wandb_use_vpn_proxy": True, "wandb_http_proxy": proxy}
-    trainer.payload = {"metadata": {"worker": {"config": {"extras": extras}}}}
+    trainer.payload = {"artifacts": {"wandb": {"use_vpn_proxy": True, "http_proxy": proxy}}}
     said: dict[str, Any] = {}
     deadline = time.monotonic() + PATIENCE_S
 

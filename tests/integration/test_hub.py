@@ -148,7 +148,7 @@ def test_a_model_is_uploaded_after_training_where_cleanrl_would_put_it(hub: Hub,
     assert repo == "CartPole-v1-ppo-seed3"
     assert requested_repo(create_payload(upload_model=True, hf_entity="me")) == f"me/{repo}"
     assert requested_repo(create_payload()) is None
-    assert requested_repo(create_payload(upload_model=True, mode="policy_eval")) is None
+    assert requested_repo(create_payload(upload_model=True, mode="policy_eval", policy_path="/x")) is None
     push_after_training(trained, repo, "stopped", emit_event)
     assert events == []
     push_after_training(trained, repo, "succeeded", emit_event)

@@ -103,7 +103,7 @@ def test_a_config_that_came_from_elsewhere_may_not_choose_the_program(trainer: T
         "metadata": {"worker": {"id": "cleanrl", "config": {"algo": "cleanrl:ppo", "extras": {"cleanrl": "/"}}}},
         "artifacts": {},
     }
-    with pytest.raises(ConfigRefused, match=r"config\.extras\.cleanrl"):
+    with pytest.raises(ConfigRefused, match=r"config\.cleanrl"):
         trainer.submit(foreign)
     assert trainer.runs() == []
 

@@ -169,7 +169,7 @@ def test_the_diagnostics_process_uses_the_stored_key_and_the_vpn_proxy(
     with listening(answering("200 OK", VIEWER, heads)) as proxy:
         (tmp_path / ".env").write_text(f"WANDB_VPN_HTTP_PROXY='127.0.0.1:{proxy}'")
         monkeypatch.setenv("WANDB_BASE_URL", "http://wandb.invalid")
-        found = list(wandb_diagnostics.run_diagnostics(tmp_path, {"wandb_use_vpn_proxy": True}))
+        found = list(wandb_diagnostics.run_diagnostics(tmp_path, {"use_vpn_proxy": True}))
     assert [(finding.name, finding.state) for finding in found] == [
         (name, "ok") for name in wandb_diagnostics.CHECK_NAMES
     ]

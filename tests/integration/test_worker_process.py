@@ -118,7 +118,7 @@ def test_a_run_folder_in_use_is_told_of_the_refusal(place: Path) -> None:
     assert [(event["outcome"], event["reason"]) for event in finished] == [("rejected", done.stderr.strip())]
 
 
-@pytest.mark.parametrize(("text", "sentence"), [("{", "is no JSON"), ("[]", "expected a JSON object")])
+@pytest.mark.parametrize(("text", "sentence"), [("{", "is not valid JSON"), ("[]", "expected a JSON object")])
 def test_a_config_that_is_none_is_refused(place: Path, text: str, sentence: str) -> None:
     place.mkdir(parents=True)
     (place / "c.json").write_text(text)

@@ -150,8 +150,9 @@ def test_a_run_is_resubmitted_with_changes() -> None:
     assert trainer.submitted[0]["metadata"]["worker"]["config"] == {
         "algo": "ppo",
         "seed": 2,
-        "extras": {"eval_repeat": True, "algo_params": {"gamma": 0.9}},
+        "algo_params": {"gamma": 0.9},
     }
+    assert trainer.submitted[0]["evaluation"] == {"repeat": True}
 
 
 def test_an_evaluation_needs_a_checkpoint_that_is_there(tmp_path: Path) -> None:

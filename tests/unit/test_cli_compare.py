@@ -31,10 +31,10 @@ class Finished(FakeTrainer):
                 self.scores[run_id] = score
                 rate = {"fast": 0.01, "slow": 0.001}[group]
                 config = {"algo": "ppo", "env_id": "CartPole-v1", "seed": seed}
-                extras = {"extras": {"algo_params": {"learning_rate": rate}}}
+                settings = {"algo_params": {"learning_rate": rate}}
                 self.payloads[run_id] = {
                     "metadata": {
-                        "worker": {"id": "cleanrl", "config": config | extras}, "group": group, "ui": {"x": run_id}
+                        "worker": {"id": "cleanrl", "config": config | settings}, "group": group, "ui": {"x": run_id}
                     }
                 }  # fmt: skip
 

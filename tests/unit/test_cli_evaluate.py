@@ -50,6 +50,11 @@ class Evaluates(FakeTrainer):
         return {"checkpoint": {**FOUND, "path": question["path"]}}
 
     @property
+    def evaluation_sent(self) -> Json:
+        sent: Json = self.submitted[-1]["evaluation"]
+        return sent
+
+    @property
     def config_sent(self) -> Json:
         found: Json = self.submitted[-1]["metadata"]["worker"]["config"]
         return found
@@ -66,13 +71,10 @@ def test_a_run_is_evaluated_by_its_last_checkpoint_over_fifty_episodes(place: Pa
     trainer = Evaluates(place, [1.0, 2.0])
     said = call(trainer, "eval", "last", "--json")
     assert said.code == 0, said.err
-    assert trainer.config_sent == {
-        "algo": "ppo", "env_id": "CartPole-v1", "seed": 1,
-        "extras": {
-            "mode": "policy_eval", "policy_path": str(place / "trained/checkpoints/512"), "eval_episodes": 50,
-            "eval_capture_video": False,
-        },
-    }  # fmt: skip
+    assert trainer.config_sent == {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1}
+    assert trainer.submitted[-1]["kind"] == "policy_eval"
+    assert trainer.evaluation_sent == {"policy_path": str(place / "trained/checkpoints/512"), "episodes": 50}
+    assert trainer.submitted[-1]["artifacts"]["video"] == {"capture_evaluation": False}
     assert set(json.loads(said.out)) == {
         "episodes", "avg_return", "median_return", "min_return", "max_return", "std_return", "iqm", "ci95", "returns",
         "run_id",
@@ -84,11 +86,10 @@ def test_every_wish_goes_along(place: Path) -> None:
     words = "--episodes 7 --video --stochastic --seed-override 9 --env-id CartPole-v0 --algo ppo --grid 4 --repeat"
     assert call(trainer, "eval", "last", *words.split()).code == 0
     assert trainer.config_sent["env_id"] == "CartPole-v0"
-    extras = trainer.config_sent["extras"]
-    extras.pop("policy_path")
-    assert extras == {
-        "mode": "policy_eval", "eval_episodes": 7, "eval_capture_video": True, "seed_override": 9, "eval_repeat": True,
-        "eval_stochastic": True, "video_mode": "grid", "grid_limit": 4,
+    trainer.evaluation_sent.pop("policy_path")
+    assert trainer.evaluation_sent == {"episodes": 7, "seed": 9, "repeat": True, "stochastic": True}
+    assert trainer.submitted[-1]["artifacts"]["video"] == {
+        "capture_evaluation": True, "mode": "grid", "grid_limit": 4,
     }  # fmt: skip
     assert trainer.submitted[-1]["metadata"]["ui"] == {"eval_batch_size": 7, "eval_repeat": True}
 
@@ -100,7 +101,7 @@ def test_a_path_is_asked_for_what_it_is_of(place: Path) -> None:
     assert call(trainer, "eval", str(model)).code == 0
     assert trainer.asked == [{"ask": "checkpoint", "path": str(model)}]
     assert trainer.config_sent["seed"] == 3
-    assert trainer.config_sent["extras"]["policy_path"] == str(model)
+    assert trainer.evaluation_sent["policy_path"] == str(model)
 
 
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_submitted(place: Path) -> None:
@@ -124,17 +125,17 @@ def test_a_run_that_saved_a_model_and_no_checkpoint_is_evaluated_by_it(place: Pa
     model.touch()
     trainer = Evaluates(place, [1.0])
     assert call(trainer, "eval", "last").code == 0
-    assert trainer.config_sent["extras"]["policy_path"] == str(model)
+    assert trainer.evaluation_sent["policy_path"] == str(model)
 
 
 def test_an_evaluation_means_the_policy_that_it_evaluated(place: Path) -> None:
     trainer = Evaluates(place, [1.0])
     earlier = finished(view("01EARLIER", kind="policy_eval"))
     trainer.views[earlier["run_id"]] = earlier
-    trainer.payload["metadata"]["worker"]["config"]["extras"] = {"policy_path": "/some/where", "eval_episodes": 2}
+    trainer.payload["evaluation"] = {"policy_path": "/some/where", "episodes": 2}
     assert call(trainer, "eval", "01EARLIER").code == 0
-    assert trainer.config_sent["extras"]["policy_path"] == "/some/where"
-    assert trainer.config_sent["extras"]["eval_episodes"] == 50
+    assert trainer.evaluation_sent["policy_path"] == "/some/where"
+    assert trainer.evaluation_sent["episodes"] == 50
 
 
 def test_a_repeated_evaluation_that_was_ended_by_hand_has_done_what_it_should(place: Path) -> None:

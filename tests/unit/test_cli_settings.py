@@ -48,12 +48,12 @@ def test_both_spellings_of_a_setting_are_one() -> None:
 
 def test_only_what_was_given_is_sent() -> None:
     config = config_after("--no-anneal-lr", "--total-timesteps", "1e4", "--target-kl", "none")
-    assert config["extras"] == {"algo_params": {"anneal_lr": False, "target_kl": None}}
+    assert config["algo_params"] == {"anneal_lr": False, "target_kl": None}
     assert (config["total_timesteps"], config["seed"], config["env_id"]) == (10_000, 1, "CartPole-v1")
 
 
 def test_a_setting_given_at_its_default_is_still_given() -> None:
-    assert config_after("--learning-rate", "0.00025")["extras"] == {"algo_params": {"learning_rate": 0.00025}}
+    assert config_after("--learning-rate", "0.00025")["algo_params"] == {"learning_rate": 0.00025}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ class Trainer(FakeTrainer):
     def __init__(self) -> None:
         super().__init__(view(OFFLINE), view(SYNCED), view(NOTHING))
         self.states = [state(OFFLINE, "offline"), state(SYNCED, "synced", url="http://w/1")]
-        self.payload = {"metadata": {"worker": {"config": {"extras": {"wandb_https_proxy": "p:1"}}}}}
+        self.payload = {"artifacts": {"wandb": {"https_proxy": "p:1"}}}
 
     def wandb(self, run: str = "") -> Iterator[Json]:
         if run and run not in self.views:
@@ -171,8 +171,8 @@ def test_sync_requires_runs_or_all(arguments: tuple[str, ...]) -> None:
 def fake_probe(monkeypatch: pytest.MonkeyPatch, *found: Finding) -> list[Json]:
     requests: list[Json] = []
 
-    def findings(root: Path, extras: Json) -> Iterator[Finding]:
-        requests.append(extras)
+    def findings(root: Path, wandb: Json) -> Iterator[Finding]:
+        requests.append(wandb)
         yield from found
 
     monkeypatch.setattr("mosaic.sidecar.wandb_diagnostics.run_diagnostics", findings)
@@ -190,7 +190,7 @@ def test_a_probe_prints_one_line_per_check(monkeypatch: pytest.MonkeyPatch) -> N
     assert result.out.splitlines()[-1].endswith("no key. Store yours.")
     data = json.loads(call(Trainer(), "wandb", "probe", OFFLINE, "--vpn", "--json").out)
     assert (data["ok"], data["findings"][-1]["todo"]) == (False, "Store yours.")
-    assert requests == [{}, {"wandb_https_proxy": "p:1", "wandb_use_vpn_proxy": True}]
+    assert requests == [{}, {"https_proxy": "p:1", "use_vpn_proxy": True}]
 
 
 def test_a_probe_without_failures_exits_with_zero(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,13 @@ def test_a_pulled_policy_becomes_a_run_that_names_no_path_and_no_program(trained
     assert (record.run_id, record.algo, record.env_id, record.tags) == ("01PULLED", "ppo", "CartPole-v1", ("hub",))
     payload = json.loads(made.config.read_text())
     Payload.parse(payload)
-    assert payload["metadata"]["worker"]["config"]["extras"].keys() == {"algo_params"}
+    assert payload["metadata"]["worker"]["config"].keys() == {
+        "algo",
+        "env_id",
+        "seed",
+        "total_timesteps",
+        "algo_params",
+    }
     assert [event["kind"] for event in read_all(made.journal)] == ["progress", "checkpoint"]
 
 

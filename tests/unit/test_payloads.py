@@ -39,17 +39,20 @@ def test_a_setting_that_was_not_given_stays_out() -> None:
 
 def test_given_settings_become_algo_params_and_false_and_null_stay_what_they_are() -> None:
     payload = build_train_payload("cleanrl", "ppo", {"anneal_lr": False, "target_kl": None, "seed": 0}, DEFAULTS)
-    assert config_of(payload)["extras"] == {"algo_params": {"anneal_lr": False, "target_kl": None}}
+    assert config_of(payload)["algo_params"] == {"anneal_lr": False, "target_kl": None}
     assert config_of(payload)["seed"] == 0
 
 
-def test_the_flags_of_cleanrl_become_extras_and_artifacts() -> None:
+def test_the_flags_of_cleanrl_become_artifacts() -> None:
     given = {"track": True, "wandb_project_name": "p", "wandb_entity": "e", "capture_video": True, "save_model": False}
     payload = build_train_payload("cleanrl", "ppo", given, DEFAULTS)
-    assert config_of(payload)["extras"] == {
-        "track_wandb": True, "wandb_project_name": "p", "wandb_entity": "e", "capture_video": True, "save_model": False,
-    }  # fmt: skip
-    assert payload["artifacts"]["wandb"] == {"enabled": True, "project": "p", "entity": "e"}
+    assert payload["artifacts"] == {
+        "tensorboard": {"enabled": True},
+        "wandb": {"enabled": True, "project": "p", "entity": "e"},
+        "video": {"capture": True},
+        "model": {"save": False},
+    }
+    assert set(config_of(payload)) == {"algo", "env_id", "total_timesteps", "seed"}
     Payload.parse(payload)
 
 
@@ -96,18 +99,10 @@ def test_the_name_of_a_group_is_one_that_the_contract_takes() -> None:
 def test_an_evaluation_takes_environment_and_seed_from_what_was_trained_but_no_settings() -> None:
     trained = build_train_payload("cleanrl", "ppo", {"learning_rate": 0.1}, DEFAULTS, RunOptions(tags=("t",)))
     payload = build_eval_payload(trained, "/runs/x/checkpoints/512", 20, has_video=True, seed_override=9)
-    assert config_of(payload) == {
-        "algo": "ppo",
-        "env_id": "CartPole-v1",
-        "seed": 1,
-        "extras": {
-            "mode": "policy_eval",
-            "policy_path": "/runs/x/checkpoints/512",
-            "eval_episodes": 20,
-            "eval_capture_video": True,
-            "seed_override": 9,
-        },
-    }
+    assert config_of(payload) == {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1}
+    assert payload["kind"] == "policy_eval"
+    assert payload["evaluation"] == {"policy_path": "/runs/x/checkpoints/512", "episodes": 20, "seed": 9}
+    assert payload["artifacts"]["video"] == {"capture_evaluation": True}
     Payload.parse(payload)
 
 
@@ -138,15 +133,13 @@ def test_changes_go_where_the_setting_stands() -> None:
         ("seed", 5), ("learning-rate", 0.1), ("save_model", False), ("mode", "policy_eval"), ("tags", ["a"]),
         ("schedule.priority", 3), ("run_name", "mine"),
     ]  # fmt: skip
-    made = apply_assignments(payload, wanted, ("mode",))
+    made = apply_assignments(payload, wanted)
     assert config_of(made)["seed"] == 5
-    assert config_of(made)["extras"] == {
-        "algo_params": {"learning_rate": 0.1},
-        "save_model": False,
-        "mode": "policy_eval",
-    }
+    assert config_of(made)["algo_params"] == {"learning_rate": 0.1}
+    assert (made["artifacts"]["model"], made["kind"]) == ({"save": False}, "policy_eval")
     assert (made["metadata"]["tags"], made["schedule"], made["run_name"]) == (["a"], {"priority": 3}, "mine")
-    assert "extras" not in config_of(payload)
+    assert "algo_params" not in config_of(payload)
+    assert "kind" not in payload
 
 
 def test_a_path_through_something_that_is_no_object_is_refused() -> None:

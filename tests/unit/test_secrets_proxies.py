@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from mosaic.contracts.payload import WandbArtifacts
 from mosaic.secrets import put_secret, wandb_environment
 from mosaic.secrets.dotenv import load_workspace_dotenv
 from mosaic.secrets.proxies import normalize_address, resolve_proxies, strip_credentials
@@ -60,21 +61,21 @@ def test_the_dotenv_file_in_a_workspace_precedes_the_one_next_to_it(tmp_path: Pa
 
 def test_proxies_are_used_only_where_the_box_is_ticked(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("WANDB_VPN_HTTP_PROXY=http://env:1\nWANDB_VPN_HTTPS_PROXY=http://env:2")
-    assert resolve_proxies({}, tmp_path) == (None, None, [])
-    unticked = resolve_proxies({"wandb_http_proxy": "http://told:1"}, tmp_path)
+    assert resolve_proxies(WandbArtifacts(), tmp_path) == (None, None, [])
+    unticked = resolve_proxies(WandbArtifacts(http_proxy="http://told:1"), tmp_path)
     assert unticked[:2] == (None, None)
     assert "wandb_use_vpn_proxy is not" in unticked.problems[0]
-    assert resolve_proxies({"wandb_use_vpn_proxy": True}, tmp_path) == ("http://env:1", "http://env:2", [])
-    told = {"wandb_use_vpn_proxy": True, "wandb_https_proxy": "told:3"}
+    assert resolve_proxies(WandbArtifacts(use_vpn_proxy=True), tmp_path) == ("http://env:1", "http://env:2", [])
+    told = WandbArtifacts(use_vpn_proxy=True, https_proxy="told:3")
     assert resolve_proxies(told, tmp_path) == ("http://told:3", "http://told:3", [])
 
 
 def test_a_proxy_that_is_missing_or_no_address_is_said_without_its_password(tmp_path: Path) -> None:
-    missing = resolve_proxies({"wandb_use_vpn_proxy": True}, tmp_path)
+    missing = resolve_proxies(WandbArtifacts(use_vpn_proxy=True), tmp_path)
     assert "no proxy is named" in missing.problems[0]
     put_secret("wandb_vpn_https_proxy", "http://mine:1")
-    assert resolve_proxies({"wandb_use_vpn_proxy": True}, tmp_path) == ("http://mine:1", "http://mine:1", [])
-    wrong = resolve_proxies({"wandb_use_vpn_proxy": True, "wandb_http_proxy": "ftp://me:hunter2@x"}, tmp_path)
+    assert resolve_proxies(WandbArtifacts(use_vpn_proxy=True), tmp_path) == ("http://mine:1", "http://mine:1", [])
+    wrong = resolve_proxies(WandbArtifacts(use_vpn_proxy=True, http_proxy="ftp://me:hunter2@x"), tmp_path)
     assert (wrong.http, wrong.https) == (None, None)
     assert wrong.problems == ["The http proxy for W&B is no address; expected one such as http://10.0.0.1:3128."]
 
@@ -82,20 +83,20 @@ def test_a_proxy_that_is_missing_or_no_address_is_said_without_its_password(tmp_
 def test_the_environment_for_wandb_has_key_and_proxies_and_leaves_loopback_direct(tmp_path: Path) -> None:
     put_secret("wandb_api_key", "mine")
     put_secret("wandb_https_proxy", "http://me:pw@proxy:8")
-    extras = {"wandb_use_vpn_proxy": True, "wandb_https_proxy": "secret:wandb_https_proxy"}
-    found, problems = wandb_environment(extras, tmp_path, {"no_proxy": "intra.net, localhost"})
+    wandb = WandbArtifacts(use_vpn_proxy=True, https_proxy="secret:wandb_https_proxy")
+    found, problems = wandb_environment(wandb, tmp_path, {"no_proxy": "intra.net, localhost"})
     assert problems == []
     assert found["WANDB_API_KEY"] == "mine"
     assert found["HTTPS_PROXY"] == found["https_proxy"] == "http://me:pw@proxy:8"
     assert found["NO_PROXY"] == found["no_proxy"] == "intra.net,localhost,127.0.0.1,::1"
-    assert wandb_environment({}, tmp_path, {}).variables == {"WANDB_API_KEY": "mine"}
+    assert wandb_environment(WandbArtifacts(), tmp_path, {}).variables == {"WANDB_API_KEY": "mine"}
 
 
 def test_the_key_that_a_config_refers_to_is_taken_before_the_users(tmp_path: Path) -> None:
     put_secret("wandb_api_key", "mine")
     put_secret("wandb_api_key-2", "theirs")
-    extras = {"wandb_api_key": "secret:wandb_api_key-2"}
-    assert wandb_environment(extras, tmp_path, {}).variables["WANDB_API_KEY"] == "theirs"
+    wandb = WandbArtifacts(api_key="secret:wandb_api_key-2")
+    assert wandb_environment(wandb, tmp_path, {}).variables["WANDB_API_KEY"] == "theirs"
 
 
 @pytest.mark.parametrize(

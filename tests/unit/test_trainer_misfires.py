@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mosaic.contracts.run_kind import RunKind
 from mosaic.contracts.states import Attempt, Outcome, RunRecord, Stage
 from mosaic.trainer.failure_breaker import MAX_FAST_FAILURES, FastFailureBreaker
 
@@ -12,7 +13,7 @@ def ended(outcome: Outcome, seconds: float, at: float = 100.0) -> RunRecord:
     attempt = Attempt(number=1, slot=1, started_at=at - seconds)
     return RunRecord(
         run_id=f"01K9{at:020.3f}".replace(".", "A"),
-        kind="train",
+        kind=RunKind.TRAIN,
         stage=Stage.FINISHED,
         outcome=outcome,
         worker="cleanrl",
@@ -24,7 +25,9 @@ def ended(outcome: Outcome, seconds: float, at: float = 100.0) -> RunRecord:
 
 
 def waiting(queued_at: float) -> RunRecord:
-    return RunRecord(run_id="01K9Q", kind="train", stage=Stage.QUEUED, worker="c", submitted_at=1, queued_at=queued_at)
+    return RunRecord(
+        run_id="01K9Q", kind=RunKind.TRAIN, stage=Stage.QUEUED, worker="c", submitted_at=1, queued_at=queued_at
+    )
 
 
 def paused() -> FastFailureBreaker:

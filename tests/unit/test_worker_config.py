@@ -31,9 +31,10 @@ def test_a_bare_config_and_a_payload_mean_the_same() -> None:
 
 
 def test_a_payload_says_how_artifacts_are_kept() -> None:
-    told = parse_request(payload(BARE, tensorboard={"enabled": False}, keep_checkpoints=7))
-    assert (told.tensorboard_enabled, told.keep_checkpoints) == (False, 7)
-    assert (parse_request(BARE).tensorboard_enabled, parse_request(BARE).keep_checkpoints) == (True, None)
+    given = parse_request(payload(BARE, tensorboard={"enabled": False}, keep_checkpoints=7)).artifacts
+    assert (given.tensorboard.enabled, given.keep_checkpoints) == (False, 7)
+    default = parse_request(BARE).artifacts
+    assert (default.tensorboard.enabled, default.keep_checkpoints) == (True, None)
 
 
 def test_extras_that_are_not_reserved_become_settings_beside_algo_params() -> None:
@@ -49,7 +50,7 @@ def test_false_stays_false_and_unset_stays_unset() -> None:
     assert config.cuda is False
     assert config.target_kl is None
     given = parse_request(BARE)
-    assert given.extras.model_dump(exclude_unset=True) == {}
+    assert given.artifacts.model_dump(exclude_unset=True) == {}
     assert given.config.seed is None
     assert algorithm_config(given).seed == 1
 
@@ -123,7 +124,7 @@ def test_an_unknown_algorithm_is_answered_with_the_nearest() -> None:
 
 def test_episodes_for_a_batch_have_one_default_and_two_names() -> None:
     def size(**extras: Any) -> int:
-        given: WorkerRequest = parse_request({"extras": {"mode": "policy_eval", **extras}})
+        given: WorkerRequest = parse_request({"extras": {"mode": "policy_eval", "policy_path": "/x", **extras}})
         return given.eval_batch_size
 
     assert (size(), size(eval_batch_size=7), size(eval_episodes=9)) == (50, 7, 9)

@@ -305,7 +305,9 @@ def test_what_does_not_go_together_is_refused_by_name(trained: RunFolder, tmp_pa
     ) in refusal(env_id="Acrobot-v1")
     assert "is neither a checkpoint nor a run folder" in refusal(path=tmp_path)
     assert "There is no file" in refusal(path=tmp_path / "x.cleanrl_model")
-    assert "differ" in refusal(ConfigRefused, extras={"eval_batch_size": 4})
+    assert "extras.eval_episodes is 3, but extras.eval_batch_size is 4." in refusal(
+        ConfigRefused, extras={"eval_batch_size": 4}
+    )
     assert "extras.gamma: an evaluation takes its settings" in refusal(ConfigRefused, extras={"gamma": 1})
     with pytest.raises(ConfigRefused, match=r"extras\.policy_path: missing"):
         load_for_evaluation(parse_request({"extras": {"mode": "policy_eval"}}))

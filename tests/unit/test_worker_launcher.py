@@ -52,7 +52,7 @@ def test_event_files_go_where_they_are_told(folder: RunFolder, tmp_path: Path, m
     monkeypatch.setenv(launcher.TENSORBOARD_VARIABLE, str(tmp_path / "told"))
     assert place(small()) == tmp_path / "told"
     assert place(small(extras={"tensorboard_dir": "tb/here"})) == folder.path / "tb" / "here"
-    assert place({"extras": {"mode": "policy_eval"}}) == folder.tensorboard_eval
+    assert place({"extras": {"mode": "policy_eval", "policy_path": "/x"}}) == folder.tensorboard_eval
     train_here(folder, payload(small(), tensorboard={"enabled": False}))
     assert not folder.tensorboard.exists()
     assert not (tmp_path / "told").exists()

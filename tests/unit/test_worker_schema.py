@@ -59,7 +59,8 @@ def test_reserved_extras_are_all_there() -> None:
     assert names == set(reserved.split())
     worker_fields = {field["name"] for field in build_schema()["worker_fields"]}
     assert worker_fields == {
-        "run_id", "algo", "env_id", "total_timesteps", "seed", "worker_id", "agent_id", "extras"
+        "run_id", "algo", "env_id", "total_timesteps", "seed", "worker_id", "agent_id", "algo_params", "cleanrl",
+        "cleanrl_python",
     }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from mosaic.plugins.algorithm_schema import (
     load_algorithms_from,
     parse_bool,
 )
-from mosaic.plugins.run_payloads import CORE_FIELD_NAMES, EXTRAS_BY_FLAG, RunOptions, build_train_payload
+from mosaic.plugins.run_payloads import CORE_FIELD_NAMES, SECTION_PATHS, RunOptions, build_train_payload
 
 Json = dict[str, Any]
 CommandHandler = Callable[[CliContext, Algorithm, Json, str | None, bool], Any]
@@ -108,7 +108,7 @@ def build_run_options(is_check: bool) -> list[click.Option]:
 class AlgorithmCommand(Command):
     """`train ppo` or `check ppo`: every setting of the algorithm, then those of the run.
 
-    `own` says where an algorithm of the user's own comes from: extras, by name. It has only the flags that it states.
+    `own_cleanrl` locates an algorithm of the user's own, as keys of the config. It has only the flags that it states.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class AlgorithmCommand(Command):
         rest = [
             field
             for field in algorithm.fields
-            if field.name not in CORE_FIELD_NAMES and field.name not in EXTRAS_BY_FLAG
+            if field.name not in CORE_FIELD_NAMES and field.name not in SECTION_PATHS
         ]
         self.settings = [*core, *rest, *extra]
         options = [
@@ -192,17 +192,17 @@ class AlgorithmCommand(Command):
         defaults = {field.name: field.default for field in self.settings}
         payload = build_train_payload(self.algorithm.worker.id, self.algorithm.name, given, defaults, wishes)
         if self._own_cleanrl:
-            payload["metadata"]["worker"]["config"].setdefault("extras", {}).update(self._own_cleanrl)
+            payload["metadata"]["worker"]["config"].update(self._own_cleanrl)
         door = ctx.ensure_object(CliContext)
         return self._handler(door, self.algorithm, payload, values["seeds"], bool(values.get("detach")))
 
 
-OWN_CLEANRL_EXTRAS = ("cleanrl", "cleanrl_python")
+OWN_CLEANRL_KEYS = ("cleanrl", "cleanrl_python")
 
 
 def parse_own_cleanrl(args: Sequence[str]) -> dict[str, str]:
     """Where the user's own CleanRL is, if these arguments say so; paths are made absolute."""
-    found = {name: flag_value(args, [name]) for name in OWN_CLEANRL_EXTRAS}
+    found = {name: flag_value(args, [name]) for name in OWN_CLEANRL_KEYS}
     # Not resolved: the interpreter of a virtual environment is a link, and means another one behind it.
     own = {name: os.path.abspath(os.path.expanduser(path)) for name, path in found.items() if path}
     return own if "cleanrl" in own else {}
@@ -215,7 +215,7 @@ def _own_cleanrl_options() -> list[click.Option]:
     }
     return [
         click.Option([f"--{name.replace('_', '-')}"], metavar="PATH", expose_value=False, help=sentences[name])
-        for name in OWN_CLEANRL_EXTRAS
+        for name in OWN_CLEANRL_KEYS
     ]
 
 

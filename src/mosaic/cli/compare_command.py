@@ -12,6 +12,7 @@ from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import runs_argument
 from mosaic.contracts.errors import BadInput, UnknownName, unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.contracts.run_kind import RunKind
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
@@ -85,7 +86,7 @@ def run_titles(views: list[Json]) -> list[str]:
     made = []
     for view in views:
         seed = None if view.get("seed") is None else f"seed {view['seed']}"
-        kind = "eval" if view.get("kind") == "policy_eval" else None
+        kind = "eval" if view.get("kind") == RunKind.POLICY_EVAL else None
         parts = (short[view["run_id"]], view.get("algo") or view.get("worker"), view.get("env_id"), seed, kind)
         made.append(" · ".join(str(part) for part in parts if part))
     return made

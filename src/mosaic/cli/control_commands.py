@@ -97,9 +97,7 @@ def resubmit(context: CliContext, run: str, assignments: tuple[str, ...], follow
     KEY is a setting (learning_rate, env_id, seed, …) or a dotted path in the config (schedule.priority).
     """
     from mosaic.cli.train_commands import submit_run
-    from mosaic.plugins.algorithm_schema import reserved_extras
 
     wanted = [parse_assignment(text) for text in assignments]
     payload = context.trainer().config(run)
-    worker = payload["metadata"]["worker"]["id"]
-    return submit_run(context, apply_assignments(payload, wanted, reserved_extras(worker)), is_detached=not follow)
+    return submit_run(context, apply_assignments(payload, wanted), is_detached=not follow)

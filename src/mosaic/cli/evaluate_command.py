@@ -17,6 +17,7 @@ from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
 from mosaic.cli.text_histogram import histogram_rows
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed, RunEnded
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.run_kind import RunKind
 from mosaic.plugins import discover_workers
 from mosaic.plugins.run_payloads import build_eval_payload
 
@@ -137,14 +138,15 @@ def _resolve_policy(trainer: TrainerClient, policy: str, options: EvalOptions) -
         config, worker, path = _inspect_policy_file(trainer, Path(policy).expanduser().absolute())
     else:
         view = resolve_trained_run(trainer, policy)
-        found = None if view["kind"] == "policy_eval" else checkpoint_path(view, options.checkpoint)
+        found = None if view["kind"] == RunKind.POLICY_EVAL else checkpoint_path(view, options.checkpoint)
         if found is not None and found.is_file():
             config, worker, path = _inspect_policy_file(trainer, found)
         else:
-            chosen = trainer.config(view["run_id"])["metadata"]["worker"]
+            payload = trainer.config(view["run_id"])
+            chosen = payload["metadata"]["worker"]
             config, worker = dict(chosen["config"]), chosen["id"]
             # An evaluation means its own policy, once more.
-            path = config["extras"]["policy_path"] if found is None else str(found)
+            path = payload["evaluation"]["policy_path"] if found is None else str(found)
     config |= {key: value for key, value in (("algo", options.algo), ("env_id", options.env_id)) if value is not None}
     return {"metadata": {"worker": {"id": worker, "config": config}}}, path
 
@@ -176,8 +178,8 @@ def _inspect_policy_file(trainer: TrainerClient, path: Path) -> tuple[Json, str,
 def resolve_trained_run(trainer: TrainerClient, run: str) -> Json:
     """Evaluations are runs, too: `last` means the last one that trained."""
     view = trainer.get(run)
-    if run == "last" and view["kind"] != "train":
-        return next((other for other in trainer.runs() if other["kind"] == "train"), view)
+    if run == "last" and view["kind"] != RunKind.TRAIN:
+        return next((other for other in trainer.runs() if other["kind"] == RunKind.TRAIN), view)
     return view
 
 

@@ -17,6 +17,7 @@ from mosaic.cli.evaluate_command import checkpoint_path, resolve_trained_run
 from mosaic.cli.run_arguments import run_argument
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.run_kind import RunKind
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
@@ -104,7 +105,7 @@ def _find_evaluation(trainer: TrainerClient, folder: RunFolder, step: int) -> Ru
     from mosaic.hub.description import read_eval_summary
 
     for view in trainer.runs():
-        if view["kind"] != "policy_eval":
+        if view["kind"] != RunKind.POLICY_EVAL:
             continue
         evaluation = RunFolder(view["run_dir"])
         summary = read_eval_summary(evaluation) or {}

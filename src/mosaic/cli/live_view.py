@@ -9,6 +9,7 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mosaic.cli import output
+from mosaic.contracts.run_kind import RunKind
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -104,7 +105,7 @@ class LiveRunState:
 
     @property
     def is_evaluation(self) -> bool:
-        return bool(self.view.get("kind") == "policy_eval")
+        return bool(self.view.get("kind") == RunKind.POLICY_EVAL)
 
     @property
     def total_steps(self) -> int | None:
@@ -153,7 +154,7 @@ class LiveRunState:
 
 def run_title(view: Json) -> str:
     """`ppo on CartPole-v1, seed 1`."""
-    if view.get("kind") == "policy_eval":
+    if view.get("kind") == RunKind.POLICY_EVAL:
         return f"evaluation of {view.get('algo')} on {view.get('env_id')}"
     if not view.get("algo"):
         return str(view.get("run_name") or view.get("worker"))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mosaic.contracts.run_kind import RunKind
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -190,7 +192,7 @@ def format_size(size_bytes: float) -> str:
 
 def format_progress(view: Json) -> str:
     step, total = view.get("global_step"), view.get("total_timesteps")
-    if view.get("kind") == "policy_eval":
+    if view.get("kind") == RunKind.POLICY_EVAL:
         return f"{view.get('episodes') or 0} ep."
     if view.get("outcome") == "succeeded":
         return "100%"  # also where the last update would not have fitted into the steps asked for

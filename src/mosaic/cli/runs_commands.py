@@ -12,6 +12,7 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.live_view import LiveDisplay, LiveRunState, PlainDisplay, format_progress_line
 from mosaic.cli.run_arguments import run_argument
+from mosaic.contracts.run_kind import RunKind
 from mosaic.plugins.run_payloads import diff_settings
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _row_cells(view: Json, short: str) -> dict[str, str]:
     return {
         "RUN": short,
         "STATUS": output.run_status(view),
-        "ALGO": f"{algo} (eval)" if view.get("kind") == "policy_eval" else algo,
+        "ALGO": f"{algo} (eval)" if view.get("kind") == RunKind.POLICY_EVAL else algo,
         "ENV": view.get("env_id") or output.PLACEHOLDER,
         "SEED": output.PLACEHOLDER if view.get("seed") is None else str(view["seed"]),
         "DONE": output.format_progress(view),

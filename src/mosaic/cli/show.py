@@ -14,6 +14,7 @@ from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.live_view import format_hardware, run_title
 from mosaic.cli.run_arguments import run_argument
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.run_kind import RunKind
 from mosaic.hub import push_state as pushes
 from mosaic.sidecar import sync_state
 
@@ -114,7 +115,7 @@ def _print_section_title(title: str) -> None:
 
 
 def _run_fields(view: Json) -> list[tuple[str, Any]]:
-    step, total = view.get("global_step"), view.get("total_timesteps") if view["kind"] == "train" else None
+    step, total = view.get("global_step"), view.get("total_timesteps") if view["kind"] == RunKind.TRAIN else None
     episodes = view.get("episodes") or 0
     share = f" ({output.format_progress(view)})" if view["stage"] != "finished" else ""
     done = f"{step:,}" + (f" of {total:,}{share}" if total else "") if step is not None else None
@@ -126,6 +127,8 @@ def _run_fields(view: Json) -> list[tuple[str, Any]]:
     return [
         ("run", view["run_id"]),
         ("name", view.get("run_name")),
+        ("worker id", view.get("worker_id")),
+        ("agent", view.get("agent_id")),
         ("why", view.get("reason") if view.get("outcome") != "succeeded" else None),
         ("steps", done),
         ("pace", f"{view['sps']:,.0f} steps/s" if view.get("sps") else None),

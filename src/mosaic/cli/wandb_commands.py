@@ -246,16 +246,15 @@ def _upload_progress(count: int) -> Iterator[Callable[[Json], None]]:
 @pass_context
 def probe(context: CliContext, run: str | None, is_vpn: bool) -> int:
     """Checks package, server, proxy, DNS, TLS and key of the connection to W&B. With RUN: with its proxy and key."""
-    from mosaic.secrets.proxies import PROXY_SWITCH_FIELD
     from mosaic.sidecar.wandb_diagnostics import run_diagnostics
 
-    extras: Json = {}
+    wandb: Json = {}
     if run is not None:
-        extras = context.trainer().config(run)["metadata"]["worker"]["config"].get("extras") or {}
+        wandb = context.trainer().config(run)["artifacts"].get("wandb") or {}
     if is_vpn:
-        extras = {**extras, PROXY_SWITCH_FIELD: True}
+        wandb = {**wandb, "use_vpn_proxy": True}
     found: list[Finding] = []
-    for finding in run_diagnostics(context.workspace.root, extras):
+    for finding in run_diagnostics(context.workspace.root, wandb):
         found.append(finding)
         if not context.is_json:
             _print_finding(finding)

@@ -14,6 +14,7 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import run_argument
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
+from mosaic.contracts.run_kind import RunKind
 
 if TYPE_CHECKING:
     from mosaic.media.video_writer import VideoWriter
@@ -26,7 +27,6 @@ FIRST_FRAME_TIMEOUT_S = 20.0
 MAX_VIDEO_SIDE_PX = 1280
 STATUS_INTERVAL_S = 1.0
 TEXT_LINES = 2
-EVAL_KIND = "policy_eval"
 NEXT_KEYS = ("\x1b[C", "n", "l")
 PREVIOUS_KEYS = ("\x1b[D", "p", "h")
 
@@ -104,7 +104,7 @@ class _RunPoller:
         self._context = context
         self.view = view
         self.eval_line = ""
-        self._next_poll_at = 0.0 if view.get("kind") == EVAL_KIND else time.monotonic() + STATUS_INTERVAL_S
+        self._next_poll_at = 0.0 if view.get("kind") == RunKind.POLICY_EVAL else time.monotonic() + STATUS_INTERVAL_S
 
     @property
     def has_ended(self) -> bool:
@@ -112,7 +112,7 @@ class _RunPoller:
             self._next_poll_at = time.monotonic() + STATUS_INTERVAL_S
             run_id = self.view["run_id"]
             self.view = self._context.call_with_reconnect(lambda trainer: trainer.get(run_id))
-            if self.view.get("kind") == EVAL_KIND:
+            if self.view.get("kind") == RunKind.POLICY_EVAL:
                 from mosaic.client.eval_status import latest_eval_line
 
                 self.eval_line = self._context.call_with_reconnect(lambda trainer: latest_eval_line(trainer, run_id))
@@ -189,7 +189,7 @@ class FrameRateMeter:
 def status_lines(view: Json, source: Any, displayed_hz: float, is_single: bool, eval_line: str = "") -> list[str]:
     """Two lines below the picture: how the environments stand, and how often they are drawn and why."""
     title = f"{view.get('env_id') or 'run'} {output.short_id(view['run_id'])}"
-    if view.get("kind") == EVAL_KIND:
+    if view.get("kind") == RunKind.POLICY_EVAL:
         title += f" (Eval)  {eval_line}".rstrip()
     keys = "q quits, g grid, arrows" if is_single else "q quits, g one"
     if source.state != "connected" or not source.huds:

@@ -32,6 +32,10 @@ class Hello(Event):
     pid: int
     capabilities: tuple[str, ...] = ()
     """`inbox` (reads commands), `pause`, `checkpoint`, `resume`."""
+    worker_id: str | None = None
+    """The name that the config gives to this worker process."""
+    agent_id: str | None = None
+    """The name that the config gives to the agent."""
     attempt: int = 1
     resumed_from: int | None = None
     """Step of the checkpoint it goes on from. What an earlier attempt logged above it no longer counts."""

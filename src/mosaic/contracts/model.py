@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetPydanticSchema, ValidationError
@@ -20,13 +21,16 @@ class Contract(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-def format_validation_error(error: ValidationError, prefix: str = "") -> str:
-    """One sentence a problem, each beginning with the path of the key it is about."""
-    return "; ".join(_sentence(dict(problem), prefix) for problem in error.errors()) + "."
+def format_validation_error(
+    error: ValidationError, prefix: str = "", written_paths: Mapping[str, str] | None = None
+) -> str:
+    """One sentence a problem, each beginning with the path of the key it is about, as the user wrote it."""
+    return "; ".join(_sentence(dict(problem), prefix, written_paths or {}) for problem in error.errors()) + "."
 
 
-def _sentence(problem: dict[str, Any], prefix: str) -> str:
+def _sentence(problem: dict[str, Any], prefix: str, written_paths: Mapping[str, str]) -> str:
     path = ".".join(str(part) for part in (prefix, *problem["loc"]) if part != "")
+    path = written_paths.get(path, path)
     if problem["type"] == "extra_forbidden":
         return f"{path}: unknown key"
     if problem["type"] == "missing":
@@ -38,9 +42,12 @@ def _sentence(problem: dict[str, Any], prefix: str) -> str:
     return f"{path}: {said[:1].lower()}{said[1:]}{given}"
 
 
-def parse_contract(kind: type[AnyContract], data: Any, what: str) -> AnyContract:
+def parse_contract(
+    kind: type[AnyContract], data: Any, what: str, written_paths: Mapping[str, str] | None = None
+) -> AnyContract:
     """`data` as a contract, or ConfigRefused saying which keys do not fit."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise ConfigRefused(f"LOG705 {what} refused: {format_validation_error(error)}") from None
+        sentences = format_validation_error(error, written_paths=written_paths)
+        raise ConfigRefused(f"LOG705 {what} refused: {sentences}") from None

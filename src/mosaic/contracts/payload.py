@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
+from mosaic.contracts.errors import ConfigRefused
+from mosaic.contracts.extras import OnConflict, TranslatedPayload, translate_extras
 from mosaic.contracts.model import Contract, parse_contract
+from mosaic.contracts.run_kind import RunKind
 
 
 def validate_safe_name(value: str) -> str:
@@ -29,9 +34,26 @@ def _validate_printable(value: str) -> str:
     return value
 
 
+def _validate_relative_path(value: str) -> str:
+    path = Path(value)
+    if path.is_absolute() or ".." in path.parts or "\0" in value or not path.parts:
+        raise ValueError("expected a path inside the run's folder, without '..'")
+    return value
+
+
+def _validate_path(value: str) -> str:
+    if not value or any(ord(char) < 32 for char in value):
+        raise ValueError("expected a path without control characters")
+    return value
+
+
 SafeName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(validate_safe_name)]
 EnvId = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_validate_env_id)]
 Text = Annotated[str, Field(max_length=20_000), AfterValidator(_validate_printable)]
+RelativePath = Annotated[str, Field(max_length=500), AfterValidator(_validate_relative_path)]
+AnyPath = Annotated[str, Field(max_length=4000), AfterValidator(_validate_path)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class WorkerChoice(Contract):
@@ -40,7 +62,7 @@ class WorkerChoice(Contract):
     config: dict[str, Any]
     """The worker's own settings; its checker judges them."""
     worker_id: SafeName | None = None
-    """A name for this worker process, shown in logs."""
+    """A name for this worker process, in the run's records."""
 
 
 class Metadata(Contract):
@@ -53,8 +75,25 @@ class Metadata(Contract):
     """Runs that belong together, such as the seeds of one experiment."""
 
 
+class Evaluation(Contract):
+    """How a policy is evaluated: in a run of kind `policy_eval`, or after training."""
+
+    policy_path: AnyPath | None = None
+    """A checkpoint folder, a run folder or a .cleanrl_model file. For runs of kind `policy_eval`, which require it."""
+    episodes: Count | None = None
+    """Episodes in each batch."""
+    repeat: bool = False
+    """Evaluate batch after batch until stopped."""
+    stochastic: bool = False
+    """Sample actions as in training, instead of taking the best one; each episode samples with its own seed."""
+    seed: Seed | None = None
+    """Seed of the first episode, instead of seeds that training never uses."""
+
+
 class TensorBoardArtifacts(Contract):
     enabled: bool = True
+    directory: RelativePath | None = None
+    """Where the event files go, inside the run's folder."""
 
 
 class WandbArtifacts(Contract):
@@ -62,6 +101,14 @@ class WandbArtifacts(Contract):
     project: Text | None = None
     entity: Text | None = None
     run_name: Text | None = None
+    email: Text | None = None
+    """The team member that the run is attributed to when it is uploaded with a service account's key."""
+    api_key: Text | None = None
+    """Another key than the user's own. Stored as a reference to the secret store."""
+    use_vpn_proxy: bool = False
+    """Reach W&B through the VPN's proxies."""
+    http_proxy: Text | None = None
+    https_proxy: Text | None = None
 
 
 class TrackioArtifacts(Contract):
@@ -69,11 +116,37 @@ class TrackioArtifacts(Contract):
     project: SafeName | None = None
 
 
+class VideoArtifacts(Contract):
+    """Frames to watch live, and recorded videos."""
+
+    mode: Literal["single", "grid", "off"] = "grid"
+    """What can be watched live: a single environment, a grid of them, or none."""
+    grid_limit: Count = 8
+    """Maximum number of environments in the grid."""
+    fastlane_only: bool = False
+    """Live frames, but no records of single steps."""
+    capture: bool = False
+    """Record videos while training: the first environment's episodes 0, 1, 8, 27, … and every thousandth."""
+    capture_evaluation: bool = False
+    """Record videos of an evaluation's first episodes."""
+
+
+class ModelArtifacts(Contract):
+    save: bool | None = None
+    """Whether to write the .cleanrl_model file after training. Unset: write it; true: also evaluate it."""
+    upload: bool = False
+    """Upload the policy to the Hugging Face Hub, with a model card, once training has succeeded."""
+    hub_entity: Text | None = None
+    """The Hub's user or organization that it is uploaded to; unset: the owner of the token."""
+
+
 class Artifacts(Contract):
     tensorboard: TensorBoardArtifacts = TensorBoardArtifacts()
     wandb: WandbArtifacts = WandbArtifacts()
     trackio: TrackioArtifacts = TrackioArtifacts()
-    keep_checkpoints: Annotated[int, Field(ge=1)] | None = None
+    video: VideoArtifacts = VideoArtifacts()
+    model: ModelArtifacts = ModelArtifacts()
+    keep_checkpoints: Count | None = None
     """How many of the newest checkpoints to keep; the best one is always kept."""
     persist_logs: bool = True
     """Whether the logs stay when the run has succeeded."""
@@ -100,15 +173,53 @@ class Schedule(Contract):
 
 
 class Payload(Contract):
+    kind: RunKind = RunKind.TRAIN
     run_name: SafeName | None = None
     metadata: Metadata
     artifacts: Artifacts
+    evaluation: Evaluation = Evaluation()
     resources: Resources = Resources()
     schedule: Schedule = Schedule()
 
     @classmethod
     def parse(cls, data: Any) -> Payload:
-        return parse_contract(cls, data, "The config was")
+        """A payload as it was submitted."""
+        return cls.from_translated(translate_extras(data))
+
+    @classmethod
+    def read(cls, path: Path) -> Payload:
+        """A payload that was accepted, now or by an earlier version; OSError or ValueError where it cannot be read."""
+        try:
+            return cls.from_translated(translate_extras(json.loads(path.read_bytes()), OnConflict.KEEP))
+        except ConfigRefused as error:
+            raise ValueError(str(error)) from None
+
+    @classmethod
+    def from_translated(cls, translated: TranslatedPayload) -> Payload:
+        payload = parse_contract(cls, translated.data, "The config was", translated.written_paths)
+        kind_path, policy_path = "kind", "evaluation.policy_path"
+        if {"kind", policy_path} & set(translated.written_paths):
+            kind_path, policy_path = (f"{translated.extras_path}.{name}" for name in ("mode", "policy_path"))
+        if payload.is_evaluation and payload.evaluation.policy_path is None:
+            raise ConfigRefused(f"LOG705 {policy_path}: missing. An evaluation needs a checkpoint or a run's folder.")
+        if not payload.is_evaluation and payload.evaluation.policy_path is not None:
+            raise ConfigRefused(
+                f"LOG705 {policy_path}: only an evaluation takes it; set {kind_path} to {str(RunKind.POLICY_EVAL)!r}."
+            )
+        video = payload.artifacts.video
+        if video.fastlane_only and video.mode == "off":
+            paths = (translated.written_path(f"artifacts.video.{key}") for key in ("fastlane_only", "mode"))
+            raise ConfigRefused("LOG705 {} asks for live frames, but {} is 'off'. Change one of them.".format(*paths))
+        return payload
+
+    @property
+    def is_evaluation(self) -> bool:
+        return self.kind is RunKind.POLICY_EVAL
+
+    def with_worker(self, **changes: Any) -> Payload:
+        """A copy with other fields of `metadata.worker`."""
+        worker = self.metadata.worker.model_copy(update=changes)
+        return self.model_copy(update={"metadata": self.metadata.model_copy(update={"worker": worker})})
 
     def to_json(self) -> dict[str, Any]:
         """As it was given: what was not set stays unset."""

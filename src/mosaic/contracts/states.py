@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from mosaic.contracts.model import Contract, ProcessFacts
+from mosaic.contracts.run_kind import RunKind
 
 
 class Stage(StrEnum):
@@ -63,8 +64,7 @@ class RunRecord(Contract):
     """`record.json`: written by the daemon alone, by rename."""
 
     run_id: str
-    kind: str = "train"
-    """`train`, or `policy_eval` for an evaluation."""
+    kind: RunKind = RunKind.TRAIN
     stage: Stage = Stage.QUEUED
     outcome: Outcome | None = None
     reason: str | None = None
@@ -75,6 +75,10 @@ class RunRecord(Contract):
     env_id: str | None = None
     seed: int | None = None
     total_timesteps: int | None = None
+    worker_id: str | None = None
+    """The name that the config gives to the worker process."""
+    agent_id: str | None = None
+    """The name that the config gives to the agent."""
     group: str | None = None
     tags: tuple[str, ...] = ()
     notes: str | None = None

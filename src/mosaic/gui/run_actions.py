@@ -10,6 +10,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import QMenu, QWidget
 
+from mosaic.contracts.run_kind import RunKind
 from mosaic.gui import run_action_handlers as verbs
 from mosaic.gui import theme
 from mosaic.gui.exports import export_csv, export_episodes, export_zip
@@ -39,7 +40,7 @@ def can_resume(workbench: Workbench) -> bool:
 def is_resumable(view: Json) -> bool:
     """It has ended and can go on from a checkpoint."""
     is_over = view["stage"] == "finished" and view.get("outcome") != "rejected"
-    return is_over and view.get("kind") == "train" and view.get("checkpoint_step") is not None
+    return is_over and view.get("kind") == RunKind.TRAIN and view.get("checkpoint_step") is not None
 
 
 def _has_targets(workbench: Workbench) -> bool:

@@ -25,18 +25,16 @@ class PushEventSink(Protocol):
 
 def requested_repo(payload: Payload) -> str | None:
     """Returns the repository that CleanRL's own script would push to; None where no push is requested."""
-    config = payload.metadata.worker.config
-    extras = config.get("extras")
-    if not isinstance(extras, dict) or extras.get("upload_model") is not True or extras.get("mode") == "policy_eval":
+    config, model = payload.metadata.worker.config, payload.artifacts.model
+    if not model.upload or payload.is_evaluation:
         return None
     algo = config.get("algo")
     if not isinstance(algo, str) or ":" in algo:
         return None  # a user's script uploads by itself
-    params = extras.get("algo_params")
-    settings = {**extras, **params} if isinstance(params, dict) else extras
-    name = repo_name(config.get("env_id"), settings.get("exp_name") or algo, config.get("seed"))
-    entity = extras.get("hf_entity")
-    return f"{entity}/{name}" if entity else name
+    settings = config.get("algo_params")
+    experiment = settings.get("exp_name") if isinstance(settings, dict) else None
+    name = repo_name(config.get("env_id"), experiment or algo, config.get("seed"))
+    return f"{model.hub_entity}/{name}" if model.hub_entity else name
 
 
 def repo_name(env_id: Any, name: Any, seed: Any) -> str:

@@ -88,7 +88,7 @@ class PolicyDescription(Contract):
         config: dict[str, Any] = {"algo": self.algo} | {key: value for key, value in core.items() if value is not None}
         own = {name: value for name, value in self.settings.items() if name not in CORE_SETTINGS}
         if own:
-            config["extras"] = {"algo_params": own}
+            config["algo_params"] = own
         return {
             "metadata": {"worker": {"id": self.worker, "config": config}},
             "artifacts": {"tensorboard": {"enabled": True}, "wandb": {"enabled": False}},

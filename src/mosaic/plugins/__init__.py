@@ -40,6 +40,8 @@ class WorkerDescription:
     """Keys of its config that name a program, such as `argv`. They are taken only from a caller who hands over an
     environment beside the config: a config that came from elsewhere must not choose what is run."""
 
+    aliases: tuple[str, ...] = ()
+    """Other ids under which payloads may name it."""
     algorithms_in: Callable[[str], dict[str, Any]] | None = None
     """Reads the algorithms out of a folder of the user's, such as a checkout of CleanRL, without running anything."""
 
@@ -73,7 +75,11 @@ def discover_workers() -> dict[str, WorkerDescription]:
 
 
 def get_worker(worker_id: str) -> WorkerDescription:
-    try:
-        return discover_workers()[worker_id]
-    except KeyError:
-        raise unknown_name_error("worker", worker_id, discover_workers()) from None
+    """By its id or an alias of it."""
+    workers = discover_workers()
+    if worker_id in workers:
+        return workers[worker_id]
+    for worker in workers.values():
+        if worker_id in worker.aliases:
+            return worker
+    raise unknown_name_error("worker", worker_id, workers)

@@ -10,29 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.extras import CONFIG_PATH, RESERVED_EXTRAS
 from mosaic.contracts.folder import to_file_name
+from mosaic.contracts.run_kind import RunKind
 
 Json = dict[str, Any]
 
 CORE_FIELD_NAMES = ("env_id", "total_timesteps", "seed")
 """Fields of the worker's config itself; all other settings of an algorithm are its `algo_params`."""
 WORKER_FIELD_NAMES = ("algo", *CORE_FIELD_NAMES, "worker_id", "agent_id")
-EXTRAS_BY_FLAG = {
-    "track": "track_wandb",
-    "wandb_project_name": "wandb_project_name",
-    "wandb_entity": "wandb_entity",
-    "wandb_use_vpn_proxy": "wandb_use_vpn_proxy",
-    "wandb_http_proxy": "wandb_http_proxy",
-    "wandb_https_proxy": "wandb_https_proxy",
-    "capture_video": "capture_video",
-    "save_model": "save_model",
-    "eval_capture_video": "eval_capture_video",
-    "upload_model": "upload_model",
-    "hf_entity": "hf_entity",
-    "video_mode": "video_mode",
-    "grid_limit": "grid_limit",
+SECTION_PATHS: dict[str, tuple[str, ...]] = {
+    "track": ("artifacts", "wandb", "enabled"),
+    **{name: tuple(path.split(".")) for name, path in RESERVED_EXTRAS.items() if not path.startswith(CONFIG_PATH)},
 }
-"""Flags that are the worker's business, not the algorithm's, and the extra that each becomes."""
+"""By flag or setting: its path in the payload, where it is not a setting of the algorithm."""
+_NAMES_BY_PATH = {path: name for name, path in reversed(SECTION_PATHS.items())}
 METADATA_FIELD_NAMES = ("tags", "notes", "group")
 MAX_SEEDS = 1000
 
@@ -66,24 +58,25 @@ def build_train_payload(
         value = settings.get(name, defaults.get(name))
         if value is not None:
             config[name] = value
-    extras: Json = {extra: settings[flag] for flag, extra in EXTRAS_BY_FLAG.items() if flag in settings}
     params = {
-        name: value for name, value in settings.items() if name not in CORE_FIELD_NAMES and name not in EXTRAS_BY_FLAG
+        name: value for name, value in settings.items() if name not in CORE_FIELD_NAMES and name not in SECTION_PATHS
     }
     if params:
-        extras["algo_params"] = params
-    if extras:
-        config["extras"] = extras
-    return build_payload({"id": worker, "config": config}, options, _wandb_artifact(extras))
+        config["algo_params"] = params
+    payload = build_payload({"id": worker, "config": config}, options)
+    for name, value in settings.items():
+        if name in SECTION_PATHS and value is not None:
+            _set_path(payload, SECTION_PATHS[name], value)
+    return payload
 
 
-def build_payload(worker: Json, options: RunOptions | None = None, wandb: Json | None = None) -> Json:
+def build_payload(worker: Json, options: RunOptions | None = None) -> Json:
     options = options or RunOptions()
     metadata: Json = {"worker": worker}
     if options.tags:
         metadata["tags"] = list(options.tags)
     _set_given(metadata, notes=options.notes, group=options.group)
-    artifacts: Json = {"tensorboard": {"enabled": options.has_tensorboard}, "wandb": wandb or {"enabled": False}}
+    artifacts: Json = {"tensorboard": {"enabled": options.has_tensorboard}}
     _set_given(artifacts, keep_checkpoints=options.keep_checkpoints)
     gpus = None if options.gpus is None else {"requested": options.gpus, "mandatory": options.gpus > 0}
     resources: Json = {}
@@ -100,10 +93,14 @@ def _set_given(target: Json, **values: Any) -> None:
     target.update({name: value for name, value in values.items() if value is not None})
 
 
-def _wandb_artifact(extras: Mapping[str, Any]) -> Json:
-    said: Json = {"enabled": bool(extras.get("track_wandb", False))}
-    _set_given(said, project=extras.get("wandb_project_name"), entity=extras.get("wandb_entity"))
-    return said
+def _set_path(payload: Json, path: tuple[str, ...], value: Any) -> None:
+    *parents, last = path
+    section = payload
+    for parent in parents:
+        section = section.setdefault(parent, {})
+        if not isinstance(section, dict):
+            raise BadInput(f"{'.'.join(path)}: {parent!r} in the config is not an object, so nothing can be set in it.")
+    section[last] = value
 
 
 def with_seed(payload: Json, seed: int, group: str) -> Json:
@@ -157,21 +154,13 @@ def build_eval_payload(
     """
     worker = trained_payload["metadata"]["worker"]
     config = {key: worker["config"][key] for key in ("algo", "env_id", "seed") if key in worker["config"]}
-    extras: Json = {
-        "mode": "policy_eval",
-        "policy_path": policy_path,
-        "eval_episodes": episodes,
-        "eval_capture_video": has_video,
-    }
-    _set_given(
-        extras,
-        seed_override=seed_override,
-        eval_repeat=is_repeated or None,
-        eval_stochastic=is_stochastic or None,
-        video_mode=video_mode,
-        grid_limit=grid_limit,
-    )
-    payload = build_payload({"id": worker["id"], "config": config | {"extras": extras}}, RunOptions(tags=tags))
+    evaluation: Json = {"policy_path": policy_path, "episodes": episodes}
+    _set_given(evaluation, repeat=is_repeated or None, stochastic=is_stochastic or None, seed=seed_override)
+    video: Json = {"capture_evaluation": has_video}
+    _set_given(video, mode=video_mode, grid_limit=grid_limit)
+    payload = build_payload({"id": worker["id"], "config": config}, RunOptions(tags=tags))
+    payload |= {"kind": str(RunKind.POLICY_EVAL), "evaluation": evaluation}
+    payload["artifacts"]["video"] = video
     payload["metadata"]["ui"] = {"eval_batch_size": episodes, "eval_repeat": is_repeated}
     return payload
 
@@ -191,8 +180,8 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def setting_path(key: str, reserved_extras: Iterable[str] = ()) -> tuple[str, ...]:
-    """Where a setting stands in the payload. A dotted key is a path already."""
+def setting_path(key: str) -> tuple[str, ...]:
+    """The path of a setting in the payload. A dotted key is a path already."""
     if "." in key:
         return tuple(key.split("."))
     key = key.replace("-", "_")
@@ -203,25 +192,17 @@ def setting_path(key: str, reserved_extras: Iterable[str] = ()) -> tuple[str, ..
     config = ("metadata", "worker", "config")
     if key in WORKER_FIELD_NAMES:
         return (*config, key)
-    if key in EXTRAS_BY_FLAG or key in reserved_extras:
-        return (*config, "extras", EXTRAS_BY_FLAG.get(key, key))
-    return (*config, "extras", "algo_params", key)
+    if key in SECTION_PATHS:
+        return SECTION_PATHS[key]
+    return (*config, "algo_params", key)
 
 
-def apply_assignments(
-    payload: Json, assignments: Iterable[tuple[str, Any]], reserved_extras: Iterable[str] = ()
-) -> Json:
+def apply_assignments(payload: Json, assignments: Iterable[tuple[str, Any]]) -> Json:
     """A copy of the payload with these settings."""
-    made = copy.deepcopy(payload)
+    changed = copy.deepcopy(payload)
     for key, value in assignments:
-        *parents, last = setting_path(key, reserved_extras)
-        at = made
-        for parent in parents:
-            at = at.setdefault(parent, {})
-            if not isinstance(at, dict):
-                raise BadInput(f"--set {key}: {parent!r} in the config is not an object, so nothing can be set in it.")
-        at[last] = value
-    return made
+        _set_path(changed, setting_path(key), value)
+    return changed
 
 
 def flatten_settings(payload: Json, defaults: Mapping[str, Any] | None = None) -> Json:
@@ -236,9 +217,8 @@ def _flatten_into(value: Any, path: tuple[str, ...], target: Json) -> None:
         for key, inner in value.items():
             _flatten_into(inner, (*path, key), target)
         return
-    is_plain = len(path) > 0 and setting_path(path[-1], ()) == path
-    in_extras = path[:4] == ("metadata", "worker", "config", "extras") and len(path) == 5
-    target[path[-1] if is_plain or in_extras else ".".join(path)] = value
+    is_plain = len(path) > 0 and setting_path(path[-1]) == path
+    target[_NAMES_BY_PATH.get(path) or (path[-1] if is_plain else ".".join(path))] = value
 
 
 def diff_settings(one: Json, other: Json) -> dict[str, tuple[Any, Any]]:

@@ -71,6 +71,7 @@ class Run:
         tensorboard: Path | None,
         keep_checkpoints: int,
         checkpoint_every: int | None,
+        names: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.attempt = 1 + _count_hellos(folder.journal)
@@ -81,6 +82,7 @@ class Run:
         self._worker = worker
         self._version = version
         self._capabilities = capabilities
+        self._names = dict(names or {})
         self._checkpoint_manager = CheckpointManager(folder, keep_checkpoints)
         self._checkpoint_every = checkpoint_every or None
         self._checkpoint_mark = 0
@@ -116,8 +118,12 @@ class Run:
         tensorboard: Path | None = None,
         keep_checkpoints: int = 3,
         checkpoint_every: int | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> Self:
-        """Create the run's folder as needed. `tensorboard` is the folder of the event file; None for no event file."""
+        """Create the run's folder as needed. `tensorboard` is the folder of the event file; None for no event file.
+
+        `names` are the `worker_id` and `agent_id` of its config, repeated in the handshake.
+        """
         for path in (folder.path, folder.logs, folder.checkpoints):
             path.mkdir(parents=True, exist_ok=True)
         checkpoints.recover_interrupted_writes(folder)
@@ -130,6 +136,7 @@ class Run:
             tensorboard=tensorboard,
             keep_checkpoints=keep_checkpoints,
             checkpoint_every=checkpoint_every,
+            names=names,
         )
         run._install_signal_handlers()
         return run
@@ -150,6 +157,7 @@ class Run:
             version=self._version,
             pid=self._pid,
             capabilities=list(self._capabilities),
+            **self._names,
             attempt=self.attempt,
             resumed_from=self._resumed_from,
         )

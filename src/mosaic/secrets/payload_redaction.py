@@ -25,13 +25,15 @@ def store_secrets(data: Any) -> Any:
     return _replace_secrets(data, add_secret)
 
 
-def _replace_secrets(data: Any, replace: ReplaceSecret, key: str = "") -> Any:
+def _replace_secrets(data: Any, replace: ReplaceSecret, path: tuple[str, ...] = ()) -> Any:
     if isinstance(data, dict):
-        return {name: _replace_secrets(value, replace, str(name)) for name, value in data.items()}
+        return {name: _replace_secrets(value, replace, (*path, str(name))) for name, value in data.items()}
     if isinstance(data, list):
-        return [_replace_secrets(value, replace, key) for value in data]
-    if isinstance(data, str) and is_secret(key, data):
-        return replace(_secret_name(key), data)
+        return [_replace_secrets(value, replace, path) for value in data]
+    if isinstance(data, str) and path and is_secret(path[-1], data):
+        # `artifacts.wandb.api_key` has the name of the key that the user stores: wandb_api_key.
+        is_artifact = path[0] == "artifacts"
+        return replace(_secret_name("_".join(path[1:]) if is_artifact else path[-1]), data)
     return data
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from mosaic.secrets import dotenv
 from mosaic.secrets.secret_store import find_secret, is_reference, resolve_reference
 
-PROXY_FIELDS = {"http": "wandb_http_proxy", "https": "wandb_https_proxy"}
+if TYPE_CHECKING:
+    from mosaic.contracts.payload import WandbArtifacts
+
 PROXY_VARIABLES = {"http": "WANDB_VPN_HTTP_PROXY", "https": "WANDB_VPN_HTTPS_PROXY"}
 """Where a workspace's `.env` names the proxies of a VPN."""
 PROXY_SECRET_NAMES = {"http": "wandb_vpn_http_proxy", "https": "wandb_vpn_https_proxy"}
 """What the secret store calls those of the user's own settings: an address may hold a password."""
-PROXY_SWITCH_FIELD = "wandb_use_vpn_proxy"
+EMAIL_VARIABLE = "WANDB_USER_EMAIL"
+"""Whom W&B attributes a run to that was uploaded with a service account's key."""
 NO_PROXY_HOSTS = ("localhost", "127.0.0.1", "::1")
 """What no proxy stands before."""
 _SCHEMES = ("http", "https", "socks5", "socks5h")
@@ -35,30 +38,29 @@ class WandbEnvironment(NamedTuple):
     problems: list[str]
 
 
-def wandb_environment(
-    extras: Mapping[str, Any], root: Path, inherited: Mapping[str, str] = os.environ
-) -> WandbEnvironment:
-    """For the `extras` of a worker's config, in the workspace at `root`: the API key and the proxies."""
-    found = resolve_proxies(extras, root)
+def wandb_environment(wandb: WandbArtifacts, root: Path, inherited: Mapping[str, str] = os.environ) -> WandbEnvironment:
+    """For the `artifacts.wandb` of a payload in the workspace at `root`: the API key, the email and the proxies."""
+    found = resolve_proxies(wandb, root)
     variables = proxy_variables(found, inherited)
-    key = wandb_key(extras)
+    key = wandb_key(wandb)
     if key:
         variables["WANDB_API_KEY"] = key
+    if wandb.email:
+        variables[EMAIL_VARIABLE] = wandb.email
     return WandbEnvironment(variables, found.problems)
 
 
-def wandb_key(extras: Mapping[str, Any]) -> str | None:
+def wandb_key(wandb: WandbArtifacts) -> str | None:
     """The one that the config refers to, else the user's."""
-    told = extras.get("wandb_api_key")
-    return (resolve_reference(told) if isinstance(told, str) else None) or find_secret("wandb_api_key")
+    return (resolve_reference(wandb.api_key) if wandb.api_key else None) or find_secret("wandb_api_key")
 
 
-def resolve_proxies(extras: Mapping[str, Any], root: Path) -> Proxies:
+def resolve_proxies(wandb: WandbArtifacts, root: Path) -> Proxies:
     """Those of the config, else those of `.env`, else the user's own; and only where the VPN box is ticked."""
-    told = {kind: _resolve_value(extras.get(field)) for kind, field in PROXY_FIELDS.items()}
-    if not extras.get(PROXY_SWITCH_FIELD):
+    told = {"http": _resolve_value(wandb.http_proxy), "https": _resolve_value(wandb.https_proxy)}
+    if not wandb.use_vpn_proxy:
         problems = [
-            f"{PROXY_FIELDS[kind]} is set but {PROXY_SWITCH_FIELD} is not: it has no effect."
+            f"wandb_{kind}_proxy is set but wandb_use_vpn_proxy is not: it has no effect."
             for kind in told
             if told[kind]
         ]
@@ -75,8 +77,8 @@ def resolve_proxies(extras: Mapping[str, Any], root: Path) -> Proxies:
             problems.append(f"The {kind} proxy for W&B is no address; expected one such as http://10.0.0.1:3128.")
     if not any(told.values()):
         problems.append(
-            f"{PROXY_SWITCH_FIELD} is set, but no proxy is named. "
-            f"Set {PROXY_FIELDS['https']}, or {PROXY_VARIABLES['https']} in {root / '.env'}"
+            "wandb_use_vpn_proxy is set, but no proxy is named. "
+            f"Set wandb_https_proxy, or {PROXY_VARIABLES['https']} in {root / '.env'}"
         )
     # W&B speaks HTTPS: whoever names one proxy means it for that.
     http, https = usable.get("http"), usable.get("https")
@@ -112,7 +114,7 @@ def strip_credentials(address: str) -> str:
     return address.rsplit("@", 1)[-1] if "@" in address else address.split("//", 1)[-1]
 
 
-def _resolve_value(value: Any) -> str | None:
-    if not isinstance(value, str) or not value.strip():
+def _resolve_value(value: str | None) -> str | None:
+    if value is None or not value.strip():
         return None
     return resolve_reference(value) if is_reference(value) else value

@@ -69,7 +69,7 @@ class SidecarProcess:
 
     def _record_and_upload(self, repo: str | None) -> None:
         state = sync_state.claim(sync_state.read(self._folder) or SyncState(self._folder.run_id))
-        payload = Payload.model_validate_json(self._folder.config.read_text())
+        payload = Payload.read(self._folder.config)
         env = self._upload_environment(payload)
         uploads = UploadQueue(self._folder, env, state)
         recorders = self._build_recorders(payload, state)
@@ -167,7 +167,7 @@ class SidecarProcess:
 
 def record_finished_run(folder: RunFolder) -> None:
     """Creates the complete W&B recording of a finished run. The caller holds the lock of the sync state."""
-    payload = Payload.model_validate_json(folder.config.read_text())
+    payload = Payload.read(folder.config)
     journal = Journal(folder.sidecar)
     problems: list[str] = []
 

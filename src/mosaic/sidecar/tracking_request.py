@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mosaic.contracts.extras import flatten_sections
 from mosaic.contracts.payload import Payload
 from mosaic.plugins import discover_workers
 
@@ -16,7 +17,7 @@ MONITOR_VARIABLE = "WANDB_MONITOR_GYM"
 _FALSE_VALUES = ("0", "false", "no", "off")
 _MAX_TAG_CHARS = 64
 _HIDDEN_PREFIXES = ("wandb_", "hf_", "track_", "upload_")
-"""Extras that say how a run is tracked are no settings of it."""
+"""How a run is tracked is not a setting of it."""
 
 
 @dataclass(frozen=True)
@@ -49,30 +50,25 @@ class TrackingRequest:
 def parse_tracking_request(
     payload: Payload, run_id: str, environ: Mapping[str, str] = os.environ, started_at: float | None = None
 ) -> TrackingRequest:
-    """`extras.track_wandb` and `artifacts.wandb.enabled` mean the same."""
     config = payload.metadata.worker.config
-    extras = worker_extras(payload)
     wandb, trackio = payload.artifacts.wandb, payload.artifacts.trackio
     common: dict[str, Any] = {
         "run_id": run_id,
         "group": payload.metadata.group,
         "tags": tuple(tag[:_MAX_TAG_CHARS] for tag in payload.metadata.tags),
         "notes": payload.metadata.notes,
-        "job_type": "eval" if extras.get("mode") == "policy_eval" else "train",
-        "config": flatten_config(config),
+        "job_type": "eval" if payload.is_evaluation else "train",
+        "config": flatten_config(payload),
         "started_at": started_at,
         "has_videos": environ.get(MONITOR_VARIABLE, "").strip().lower() not in _FALSE_VALUES,
     }
     name = payload.run_name or _default_name(config, run_id)
     for_wandb = for_trackio = None
-    if wandb.enabled or extras.get("track_wandb") is True:
+    if wandb.enabled:
         for_wandb = TrackedRunInfo(
-            name=wandb.run_name or extras.get("wandb_run_name") or name,
-            project=wandb.project
-            or extras.get("wandb_project_name")
-            or environ.get("WANDB_PROJECT")
-            or DEFAULT_PROJECT,
-            entity=wandb.entity or extras.get("wandb_entity") or environ.get("WANDB_ENTITY") or None,
+            name=wandb.run_name or name,
+            project=wandb.project or environ.get("WANDB_PROJECT") or DEFAULT_PROJECT,
+            entity=wandb.entity or environ.get("WANDB_ENTITY") or None,
             **common,
         )
     if trackio.enabled:
@@ -93,18 +89,12 @@ def _has_path(config: Any, path: list[str]) -> bool:
     return config is not None
 
 
-def worker_extras(payload: Payload) -> dict[str, Any]:
-    extras = payload.metadata.worker.config.get("extras")
-    return extras if isinstance(extras, dict) else {}
-
-
-def flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A worker's config as one flat table, without what is about tracking, keys and proxies."""
-    flat = {name: value for name, value in config.items() if name != "extras" and value is not None}
-    extras = config.get("extras")
-    if isinstance(extras, Mapping):
-        flat |= {name: value for name, value in extras.items() if name != "algo_params"}
-        flat |= extras.get("algo_params") or {}
+def flatten_config(payload: Payload) -> dict[str, Any]:
+    """The settings of a run as one flat table, without what is about tracking, keys and proxies."""
+    config = payload.metadata.worker.config
+    flat = {name: value for name, value in config.items() if name != "algo_params" and value is not None}
+    flat |= flatten_sections(payload.to_json())
+    flat |= config.get("algo_params") or {}
     return {name: value for name, value in flat.items() if not name.startswith(_HIDDEN_PREFIXES)}
 
 

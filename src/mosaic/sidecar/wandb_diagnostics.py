@@ -39,12 +39,12 @@ def diagnostics_command() -> list[str]:
     return [sys.executable, "-P", "-m", "mosaic.sidecar.wandb_diagnostics"]
 
 
-def format_request(root: Path, extras: Mapping[str, Any]) -> str:
-    """For the standard input of the command. It holds references, never secrets."""
-    return json.dumps({"root": str(root), "extras": dict(extras)})
+def format_request(root: Path, wandb: Mapping[str, Any]) -> str:
+    """For the standard input of the command: `artifacts.wandb` of a payload, with references, never secrets."""
+    return json.dumps({"root": str(root), "wandb": dict(wandb)})
 
 
-def run_diagnostics(root: Path, extras: Mapping[str, Any]) -> Iterator[Finding]:
+def run_diagnostics(root: Path, wandb: Mapping[str, Any]) -> Iterator[Finding]:
     """Yields one finding for each of CHECK_NAMES, as soon as it is known."""
     process = subprocess.Popen(
         diagnostics_command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -56,7 +56,7 @@ def run_diagnostics(root: Path, extras: Mapping[str, Any]) -> Iterator[Finding]:
     assert process.stdout is not None
     try:
         with process.stdin as stdin:
-            stdin.write(format_request(root, extras))
+            stdin.write(format_request(root, wandb))
         with process.stdout as stdout:
             for line in stdout:
                 finding = Finding(**json.loads(line))
@@ -92,10 +92,12 @@ def run_checks(env: Mapping[str, str], problems: list[str]) -> Iterator[Finding]
 
 
 def main() -> None:
+    from mosaic.contracts.payload import WandbArtifacts
+
     request = json.load(sys.stdin)
     problems: list[str] = []
     try:
-        variables, problems = wandb_environment(request["extras"], Path(request["root"]))
+        variables, problems = wandb_environment(WandbArtifacts.model_validate(request["wandb"]), Path(request["root"]))
         os.environ.update(variables)
     except MosaicError as error:
         problems = [str(error)]

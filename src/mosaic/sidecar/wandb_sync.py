@@ -23,7 +23,7 @@ from mosaic.probe.script_env import wandb_variables
 from mosaic.secrets import wandb_environment
 from mosaic.sidecar import sync_state
 from mosaic.sidecar.sync_state import SyncEntry, SyncState
-from mosaic.sidecar.tracking_request import is_user_program, parse_tracking_request, worker_extras
+from mosaic.sidecar.tracking_request import is_user_program, parse_tracking_request
 from mosaic.sidecar.wandb_connection import (
     NOT_INSTALLED_PROBLEM,
     WandbProblem,
@@ -327,7 +327,7 @@ def upload_environment(folder: RunFolder, payload: Payload | None = None) -> tup
     """Returns our environment with the key and the proxies of this run and its workspace; and problems with those."""
     payload = payload or _read_payload(folder)
     try:
-        variables, problems = wandb_environment(worker_extras(payload), Workspace.containing(folder).root)
+        variables, problems = wandb_environment(payload.artifacts.wandb, Workspace.containing(folder).root)
     except MosaicError as error:  # a secret store that cannot be read
         variables, problems = {}, [str(error)]
     return {**os.environ, **variables}, problems
@@ -354,7 +354,7 @@ def _record_in_subprocess(folder: RunFolder, env: Mapping[str, str], timeout_s: 
 
 def _read_payload(folder: RunFolder) -> Payload:
     try:
-        return Payload.model_validate_json(folder.config.read_text())
+        return Payload.read(folder.config)
     except (OSError, ValueError) as error:
         raise BadInput(f"{folder.config} cannot be read, so the run cannot be uploaded: {error}") from None
 

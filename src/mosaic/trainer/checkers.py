@@ -13,12 +13,14 @@ import os
 import subprocess
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import IO, Any
 
 import structlog
 
 from mosaic.contracts.errors import MosaicError, error_class
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
+from mosaic.contracts.payload import Payload
 from mosaic.plugins import WorkerDescription
 
 log = structlog.get_logger("mosaic.trainer.checkers")
@@ -136,6 +138,7 @@ class Checkers:
         self._checkers = {
             worker.id: Checker(worker, workspace) for worker in workers.values() if worker.checker is not None
         }
+        self._programs = {worker.id: worker.programs for worker in workers.values()}
         self._verdicts: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     def warm_up(self) -> None:
@@ -148,15 +151,15 @@ class Checkers:
             raise MosaicError(f"The worker {worker_id!r} has no checker to ask.")
         return checker.ask(question)
 
-    def check(self, worker_id: str, payload: dict[str, Any]) -> dict[str, Any]:
+    def check(self, worker_id: str, payload: Payload) -> dict[str, Any]:
         """The worker's verdict on a payload. Configs that differ in nothing but the seed share one."""
         if worker_id not in self._checkers:
             return {"ok": True, "summary": {}}
-        key = _verdict_key(payload)
+        key = verdict_key(payload, self._programs[worker_id])
         if key is not None and key in self._verdicts:
             self._verdicts.move_to_end(key)
             return self._verdicts[key]
-        answer = self.ask(worker_id, {"ask": "check", "config": payload})
+        answer = self.ask(worker_id, {"ask": "check", "config": payload.to_json()})
         if key is not None:
             self._verdicts[key] = answer
             while len(self._verdicts) > MAX_CACHED_VERDICTS:
@@ -168,14 +171,15 @@ class Checkers:
             checker.close()
 
 
-def _verdict_key(payload: dict[str, Any]) -> str | None:
-    """None where the verdict depends on files that may change: a policy's, or those of the user's own CleanRL."""
-    config = dict(payload["metadata"]["worker"]["config"])
-    extras = config.get("extras") or {}
-    if extras.get("policy_path") or extras.get("cleanrl"):
+def verdict_key(payload: Payload, programs: Iterable[str] = ()) -> str | None:
+    """None where the verdict depends on files that may change: a policy's, or those of a program of the user's."""
+    choice = payload.metadata.worker
+    config = dict(choice.config)
+    if payload.is_evaluation or any(config.get(name) for name in programs):
         return None
     if isinstance(config.get("seed"), int):
         config["seed"] = 0
-    rest = {name: payload.get(name) for name in ("artifacts", "resources")}
-    text = json.dumps([payload["metadata"]["worker"]["id"], config, rest], sort_keys=True)
+    data = payload.to_json()
+    rest = {name: data.get(name) for name in ("artifacts", "evaluation", "resources")}
+    text = json.dumps([choice.id, config, rest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -39,6 +39,8 @@ class Records:
         self.change_condition = threading.Condition()
         """Notified when there is a new event for watchers."""
         self.active: dict[str, RunRecord] = {}
+        self.payloads: dict[str, Payload] = {}
+        """Those of active runs, as they were accepted."""
         self.environments: dict[str, dict[str, str]] = {}
         """What callers handed over for runs that wait. In memory only: an environment holds secrets."""
         self._last_id = 0
@@ -73,6 +75,7 @@ class Records:
         else:
             self.active.pop(record.run_id, None)
             self.environments.pop(record.run_id, None)
+            self.payloads.pop(record.run_id, None)
 
     def read(self, folder: RunFolder) -> RunRecord | None:
         """None where the file is missing or damaged; a damaged one is left as it is."""
@@ -85,7 +88,13 @@ class Records:
             return None
 
     def read_payload(self, run_id: str) -> Payload:
-        return Payload.model_validate_json(self.folder(run_id).config.read_text())
+        """From memory while the run is active and the daemon has read it before."""
+        payload = self.payloads.get(run_id)
+        if payload is None:
+            payload = Payload.read(self.folder(run_id).config)
+            if run_id in self.active:
+                self.payloads[run_id] = payload
+        return payload
 
     def get(self, run_id: str) -> RunRecord:
         record = self.active.get(run_id) or self.index.get_record(run_id)
@@ -175,10 +184,10 @@ def _has_wandb(folder: RunFolder) -> bool:
         return False
 
 
-def summary_fields(config: dict[str, Any]) -> dict[str, Any]:
-    """What lists show of a worker's config, by the names that workers share."""
-    extras = config.get("extras")
-    mode = extras.get("mode") if isinstance(extras, dict) else None
+def summary_fields(payload: Payload, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What lists show of a payload, by the names that workers share. `defaults` are the worker's."""
+    given = {key: value for key, value in payload.metadata.worker.config.items() if value is not None}
+    config = {**defaults, **given}
 
     def word(name: str) -> str | None:
         return config[name] if isinstance(config.get(name), str) else None
@@ -187,14 +196,15 @@ def summary_fields(config: dict[str, Any]) -> dict[str, Any]:
         value = config.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    is_evaluation = mode == "policy_eval"
     return {
-        "kind": "policy_eval" if is_evaluation else "train",
+        "kind": payload.kind,
         "algo": word("algo"),
         "env_id": word("env_id"),
         "seed": number("seed"),
+        "worker_id": word("worker_id") or payload.metadata.worker.worker_id,
+        "agent_id": word("agent_id"),
         # An evaluation may repeat the training run's; it counts episodes, not steps.
-        "total_timesteps": None if is_evaluation else number("total_timesteps"),
+        "total_timesteps": None if payload.is_evaluation else number("total_timesteps"),
     }
 
 

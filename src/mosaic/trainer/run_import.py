@@ -124,7 +124,7 @@ def _read_record(staging: Path, source: str) -> RunRecord:
     folder = RunFolder(staging)
     try:
         record = RunRecord.model_validate_json(folder.record.read_text())
-        Payload.model_validate_json(folder.config.read_text())
+        Payload.read(folder.config)
     except (OSError, ValueError) as error:
         raise BadInput(f"{source}: this is no run of MOSAIC ({str(error).splitlines()[0]}).") from None
     if not record.run_id.isalnum():

@@ -16,6 +16,7 @@ from mosaic.contracts.files import write_json, write_text
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import format_validation_error, parse_contract
 from mosaic.contracts.payload import Metadata, Payload, Schedule
+from mosaic.contracts.run_kind import RunKind
 from mosaic.contracts.script_config import ScriptConfig
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.journal import Journal
@@ -40,7 +41,7 @@ class RunService:
 
     def check(self, text: str, has_environment: bool = False) -> dict[str, Any]:
         """The verdict on a payload: its contract's first, then the worker's own."""
-        payload = Payload.parse(redact_secrets(_parse_json(text)))
+        payload = _parse_payload(redact_secrets(_parse_json(text)))
         _check_programs(payload, has_environment)
         verdict = self._verdict(payload)
         if isinstance(summary := verdict.get("summary"), dict):  # the worker itself answers with one thread
@@ -54,16 +55,18 @@ class RunService:
                 f"LOG705 resources.gpus: {gpus.requested} are mandatory and this machine has {self._slots.gpus}. "
                 "Ask for fewer, or set resources.gpus.mandatory to false."
             )
-        worker = worker_named(payload.metadata.worker.id)
-        return self._checkers.check(worker.id, payload.to_json())
+        return self._checkers.check(payload.metadata.worker.id, payload)
 
     def submit(self, text: str, environment: Mapping[str, str] | None = None) -> View:
         """`environment` is the caller's own, for its own programs. It is kept in memory until the run is started."""
         data = _parse_json(text)
-        payload = Payload.parse(redact_secrets(data))
+        redacted = redact_secrets(data)
+        payload = _parse_payload(redacted)
         _check_programs(payload, bool(environment))
         verdict = self._verdict(payload)
-        payload = Payload.parse(store_secrets(data))  # not earlier: what is refused leaves nothing behind
+        stored = store_secrets(data)  # not earlier: what is refused leaves nothing behind
+        if stored != redacted:  # a reference got another name, because another secret had that one
+            payload = _parse_payload(stored)
         record, folder = self._create_run_folder(payload, verdict.get("summary") or {})
         with self._records.lock:
             if environment:
@@ -80,8 +83,7 @@ class RunService:
         now = time.time()
         payload = self._with_cpus(payload, summary.get("cpus"))
         # What the config leaves to the worker's defaults is taken from the worker's own verdict.
-        settings = summary.get("settings") if isinstance(summary.get("settings"), dict) else {}
-        config = {**(settings or {}), **{k: v for k, v in payload.metadata.worker.config.items() if v is not None}}
+        defaults = summary.get("settings") if isinstance(summary.get("settings"), dict) else {}
         record = RunRecord(
             run_id=run_id,
             worker=payload.metadata.worker.id,
@@ -95,7 +97,7 @@ class RunService:
             submitted_at=now,
             queued_at=now,
             story=(HistoryEntry(at=now, stage=Stage.QUEUED, message="It was accepted and waits for a slot."),),
-            **summary_fields(config),
+            **summary_fields(payload, defaults or {}),
         )
         making = workspace.runs / f".making-{run_id}"
         (making / "logs").mkdir(parents=True)
@@ -104,9 +106,10 @@ class RunService:
         write_json(making / "config.json", data)
         write_text(making / "record.json", record.model_dump_json(indent=2) + "\n")
         (making / "inbox.jsonl").touch()
-        write_json(workspace.payload_copy(run_id, record.kind == "policy_eval"), data)
+        write_json(workspace.payload_copy(run_id, payload.is_evaluation), data)
         folder = workspace.run(run_id)
         making.rename(folder.path)
+        self._records.payloads[run_id] = payload
         return record, folder
 
     def _with_cpus(self, payload: Payload, suggested_cpus: object) -> Payload:
@@ -165,23 +168,25 @@ class RunService:
                 f"Run {record.run_id} has done all its {reached:,} steps. "
                 f"Extend it: mosaic resume {record.run_id} --total-timesteps {max(2 * reached, 1)}"
             )
-        if record.kind != "train" or record.outcome is Outcome.REJECTED or not _has_checkpoint(folder):
+        if record.kind is not RunKind.TRAIN or record.outcome is Outcome.REJECTED or not _has_checkpoint(folder):
             raise NotAllowed(
                 f"Run {record.run_id} has no checkpoint to go on from. Start it anew: mosaic resubmit {record.run_id}"
             )
         if total_timesteps is not None and total_timesteps <= reached and record.outcome is Outcome.SUCCEEDED:
             raise BadInput(f"total_timesteps: {total_timesteps:,} is not more than the {reached:,} steps it has done.")
-        data = json.loads(folder.config.read_text())
+        payload = self._records.read_payload(record.run_id)
         if total_timesteps is not None:
-            data["metadata"]["worker"]["config"]["total_timesteps"] = total_timesteps
-        self._verdict(Payload.parse(data))
+            payload = payload.with_worker(config={**payload.metadata.worker.config, "total_timesteps": total_timesteps})
+        self._verdict(payload)
         with self._records.lock:
             record = self._resolve_record(record.run_id)
             if record.is_active:
                 raise NotAllowed(f"Run {record.run_id} is {_status(record)} already.")
             if total_timesteps is not None:
+                data = payload.to_json()
                 write_json(folder.config, data)
                 write_json(self._records.workspace.payload_copy(record.run_id), data)
+            self._records.payloads[record.run_id] = payload
             self._records.put(advance(record, Requeued(at=time.time(), total_timesteps=total_timesteps)))
 
     def _send_command(self, record: RunRecord, command: str, **facts: Any) -> None:
@@ -244,6 +249,13 @@ class RunService:
         return self._records.get(self._records.resolve(reference))
 
 
+def _parse_payload(data: Any) -> Payload:
+    """A payload as it was submitted, with the worker's own id in place of an alias."""
+    payload = Payload.parse(data)
+    worker = worker_named(payload.metadata.worker.id)
+    return payload if worker.id == payload.metadata.worker.id else payload.with_worker(id=worker.id)
+
+
 def _check_programs(payload: Payload, has_environment: bool) -> None:
     """A config that came from elsewhere does not choose which program is run."""
     choice = payload.metadata.worker
@@ -277,7 +289,7 @@ def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ConfigRefused(f"LOG705 The config is no JSON: {error}.") from None
+        raise ConfigRefused(f"LOG705 The config is not valid JSON: {error}.") from None
 
 
 def _status(record: RunRecord) -> str:

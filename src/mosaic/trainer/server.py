@@ -175,8 +175,8 @@ class Servicer(TrainerServicer):
 
     @_unary_method
     def GetConfig(self, request: pb.RunRequest, context: Context) -> pb.JsonReply:
-        folder = self._records.folder(self._records.resolve(request.run))
-        return pb.JsonReply(json=to_json_text(json.loads(folder.config.read_text())))
+        payload = self._records.read_payload(self._records.resolve(request.run))
+        return pb.JsonReply(json=to_json_text(payload.to_json()))
 
     @_unary_method
     def AnnotateRun(self, request: pb.AnnotateRequest, context: Context) -> pb.RunReply:

@@ -273,8 +273,6 @@ class Supervisor:
             data = payload.to_json()
             given = data["metadata"]["worker"]["config"]
             given["run_id"] = record.run_id
-            if payload.metadata.worker.worker_id:
-                given.setdefault("worker_id", payload.metadata.worker.worker_id)
             write_json(config, data)
             starting = life.advance(record, life.Dispatched(at=attempt.started_at, attempt=attempt))
             self._records.put(starting)

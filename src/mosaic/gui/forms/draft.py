@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.extras import translate_extras
 from mosaic.gui.forms.form_layout import FormLayout, expected_text, format_value, get_layout
 from mosaic.plugins.algorithm_schema import SettingField, load_algorithms
 from mosaic.plugins.run_payloads import (
     CORE_FIELD_NAMES,
-    EXTRAS_BY_FLAG,
+    SECTION_PATHS,
     RunOptions,
     build_train_payload,
     default_group_name,
@@ -182,28 +183,25 @@ def _deep_merge(under: Json, over: Json) -> Json:
 
 def draft_from_payload(payload: Json) -> Draft:
     """The form as this payload would have it filled. Raises BadInput where no form can show it."""
-    rest = copy.deepcopy(payload)
+    rest = copy.deepcopy(translate_extras(payload).data)
     chosen = rest.get("metadata", {}).get("worker", {})
     config = chosen.get("config", {})
     worker, algorithm = str(chosen.pop("id", "")), str(config.pop("algo", ""))
     layout = get_layout(worker, algorithm)
-    extras = config.get("extras", {})
-    params = extras.get("algo_params", {})
+    params = config.get("algo_params", {})
     draft = Draft(worker, algorithm)
     for name, of in layout.fields.items():
         if name in _PAYLOAD_PATHS:
             found = _pop_path(rest, _PAYLOAD_PATHS[name])
         elif name in CORE_FIELD_NAMES:
             found = _pop_path(config, (name,))
-        elif name in EXTRAS_BY_FLAG:
-            found = _pop_path(extras, (EXTRAS_BY_FLAG[name],))
+        elif name in SECTION_PATHS:
+            found = _pop_path(rest, SECTION_PATHS[name])
         else:
-            found = _pop_path(params, (name,)) or _pop_path(extras, (name,))
+            found = _pop_path(params, (name,))
         if found:
             draft = draft.with_text(of, format_value(found[0]))
     _pop_path(rest, ("resources", "gpus", "mandatory"))
-    if rest.get("artifacts", {}).get("wandb") == {"enabled": False}:
-        _pop_path(rest, ("artifacts", "wandb"))
     return replace(draft, rest=_drop_empty(rest))
 
 

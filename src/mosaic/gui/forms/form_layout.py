@@ -16,7 +16,7 @@ from mosaic.plugins.algorithm_schema import (
     load_algorithms,
     reserved_extras,
 )
-from mosaic.plugins.run_payloads import CORE_FIELD_NAMES, EXTRAS_BY_FLAG
+from mosaic.plugins.run_payloads import CORE_FIELD_NAMES, SECTION_PATHS
 
 FIELD_UNITS = {"total_timesteps": "steps", "checkpoint_every": "steps", "memory_mb": "MB", "max_seconds": "s"}
 FIELD_LABELS = {
@@ -107,9 +107,13 @@ class FormLayout:
 
     @cached_property
     def settings(self) -> dict[str, SettingField]:
-        """Those that are settings of the algorithm or extras of its worker."""
-        ours = {field.name for field in RUN_FIELDS} - set(EXTRAS_BY_FLAG)
+        """Those that are settings of the algorithm or sections of the payload."""
+        ours = {field.name for field in RUN_FIELDS} - set(SECTION_PATHS)
         return {name: field for name, field in self.fields.items() if name not in ours}
+
+
+def _extra_name(name: str) -> str:
+    return "track_wandb" if name == "track" else name
 
 
 @cache
@@ -142,7 +146,7 @@ def build_layout(algorithm: Algorithm, extras: Iterable[str]) -> FormLayout:
     run_fields = {
         field.name: stated.get(field.name, field)
         for field in RUN_FIELDS
-        if field.name not in EXTRAS_BY_FLAG or EXTRAS_BY_FLAG[field.name] in known_extras or field.name in stated
+        if field.name not in SECTION_PATHS or _extra_name(field.name) in known_extras or field.name in stated
     }
     on_the_right = {name for _, names in _RIGHT_SECTIONS for name in names}
     right = []
@@ -152,7 +156,7 @@ def build_layout(algorithm: Algorithm, extras: Iterable[str]) -> FormLayout:
             right.append(FormSection(title, fields))
     groups: dict[str, list[SettingField]] = {}
     for field in algorithm.fields:
-        if field.name not in CORE_FIELD_NAMES and field.name not in EXTRAS_BY_FLAG and field.name not in on_the_right:
+        if field.name not in CORE_FIELD_NAMES and field.name not in SECTION_PATHS and field.name not in on_the_right:
             groups.setdefault(field.group, []).append(field)
     left = tuple(FormSection(_capitalize(title), tuple(fields)) for title, fields in groups.items())
     core = tuple(stated.get(name) or DEFAULT_CORE_FIELDS[name] for name in CORE_FIELD_NAMES)

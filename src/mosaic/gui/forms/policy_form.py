@@ -8,6 +8,8 @@ from functools import cache
 from typing import Any
 
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.extras import flatten_sections, translate_extras
+from mosaic.contracts.run_kind import RunKind
 from mosaic.gui.forms.draft import field_problem, parse_value
 from mosaic.gui.forms.form_layout import format_value
 from mosaic.gui.views.formatting import format_age, format_number, short_id
@@ -16,7 +18,6 @@ from mosaic.plugins.algorithm_schema import DEFAULT_EXTRA_FIELDS, SettingField, 
 from mosaic.plugins.run_payloads import build_eval_payload
 
 Json = dict[str, Any]
-EVALUATION_MODE = "policy_eval"
 
 TELEMETRY_FIELDS = ("video_mode", "grid_limit")
 """What a training run says of how it is watched; its policy is watched the same way unless told otherwise."""
@@ -131,21 +132,20 @@ def with_checkpoint_info(draft: PolicyDraft, checkpoint_info: Json, telemetry: J
 
 def telemetry_of(payload: Json) -> Json:
     """How a run that trained is watched, by its payload."""
-    extras = payload.get("metadata", {}).get("worker", {}).get("config", {}).get("extras")
-    return {name: extras[name] for name in TELEMETRY_FIELDS if name in extras} if isinstance(extras, dict) else {}
+    sections = flatten_sections(payload)
+    return {name: sections[name] for name in TELEMETRY_FIELDS if name in sections}
 
 
 def draft_from_evaluation(payload: Json) -> PolicyDraft:
     """The form as this payload would have it filled; what the checkpoint says is asked for anew."""
+    payload = translate_extras(payload).data
     chosen = payload["metadata"]["worker"]
     config = chosen.get("config", {})
-    extras = config.get("extras", {})
-    given = {**extras, "eval_batch_size": extras.get("eval_batch_size") or extras.get("eval_episodes")}
-    given["tags"] = payload["metadata"].get("tags")
+    given = {**flatten_sections(payload), "tags": payload["metadata"].get("tags")}
     texts = {of.name: format_value(given[of.name]) for of in POLICY_FIELDS if given.get(of.name) is not None}
     return PolicyDraft(
         worker=chosen["id"],
-        path=str(extras.get("policy_path") or ""),
+        path=str(given.get("policy_path") or ""),
         env_id=config.get("env_id"),
         algo=config.get("algo"),
         texts=texts,
@@ -153,8 +153,7 @@ def draft_from_evaluation(payload: Json) -> PolicyDraft:
 
 
 def is_evaluation(payload: Json) -> bool:
-    config = payload.get("metadata", {}).get("worker", {}).get("config", {})
-    return bool(config.get("extras", {}).get("mode") == EVALUATION_MODE)
+    return bool(translate_extras(payload).data.get("kind") == RunKind.POLICY_EVAL)
 
 
 def runs_with_policy(views: Iterable[Json]) -> list[Json]:
@@ -163,7 +162,7 @@ def runs_with_policy(views: Iterable[Json]) -> list[Json]:
     found = [
         view
         for view in views
-        if view.get("kind") == "train" and view.get("checkpoint_step") is not None and view.get("worker") in can
+        if view.get("kind") == RunKind.TRAIN and view.get("checkpoint_step") is not None and view.get("worker") in can
     ]
     return sorted(found, key=lambda view: str(view["run_id"]), reverse=True)
 

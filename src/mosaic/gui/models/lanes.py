@@ -341,9 +341,7 @@ class Lanes(QObject):
     def _on_config(self, answer: tuple[str, Json]) -> None:
         run_id, payload = answer
         if run_id == self.run_id:
-            config = payload.get("metadata", {}).get("worker", {}).get("config", {})
-            extras = config.get("extras") if isinstance(config, dict) else None
-            self._video_mode = extras.get("video_mode") if isinstance(extras, dict) else None
+            self._video_mode = payload.get("artifacts", {}).get("video", {}).get("mode")
             self._update_status()
 
     def _update_status(self) -> None:

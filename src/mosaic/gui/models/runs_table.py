@@ -9,6 +9,7 @@ from typing import Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
 
+from mosaic.contracts.run_kind import RunKind
 from mosaic.gui.models.runs_model import Runs
 from mosaic.gui.models.search import Query
 from mosaic.gui.views import formatting
@@ -49,7 +50,7 @@ def _state_rank(view: Json) -> int:
 
 def _algorithm_text(view: Json) -> str:
     name = str(view.get("algo") or view.get("worker") or "–")
-    return f"{name} (eval)" if view.get("kind") == "policy_eval" else name
+    return f"{name} (eval)" if view.get("kind") == RunKind.POLICY_EVAL else name
 
 
 def _percent_text(view: Json) -> str:

@@ -36,11 +36,10 @@ class WandbRunStatus(NamedTuple):
 
 def fetch_status(trainer: TrainerClient, run_id: str, root: Path) -> WandbRunStatus:
     """Queries the daemon, the run's config and the user's settings; slow."""
-    config = trainer.config(run_id).get("metadata", {}).get("worker", {}).get("config", {})
-    extras = config.get("extras") if isinstance(config, dict) else None
-    return WandbRunStatus(
-        next(iter(trainer.wandb(run_id)), None), resolve_proxies(extras if isinstance(extras, dict) else {}, root)
-    )
+    from mosaic.contracts.payload import WandbArtifacts  # brings pydantic, which the window's start does not wait for
+
+    wandb = WandbArtifacts.model_validate(trainer.config(run_id).get("artifacts", {}).get("wandb") or {})
+    return WandbRunStatus(next(iter(trainer.wandb(run_id)), None), resolve_proxies(wandb, root))
 
 
 def can_sync(state: Json | None) -> bool:

@@ -57,7 +57,7 @@ def changed_settings(payload: Json) -> dict[str, tuple[Any, Any]]:
     defaults = {one.name: one.default for one in algorithm.fields} if algorithm else {}
     quiet = {
         "artifacts.tensorboard.enabled": True,
-        "artifacts.wandb.enabled": False,
+        "track": False,
         "schedule.priority": 0,
         "metadata.worker.id": payload["metadata"]["worker"]["id"],
     }

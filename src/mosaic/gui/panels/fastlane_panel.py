@@ -22,6 +22,7 @@ from PySide6.QtWidgets import (
 
 from mosaic.client import TrainerClient
 from mosaic.client.eval_status import format_eval_line
+from mosaic.contracts.run_kind import RunKind
 from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING
 from mosaic.gui import theme
 from mosaic.gui.models.evaluation_model import SUMMARY_EVENT
@@ -175,7 +176,7 @@ class FastLaneTab(QWidget):
         self._on_runs_changed({run_id})
         self._refresh()
         view = self._workbench.runs.get(run_id)
-        if view is not None and view.get("kind") == "policy_eval":
+        if view is not None and view.get("kind") == RunKind.POLICY_EVAL:
             self._workbench.bridge.ask(lambda trainer: _last_summary(trainer, run_id), self._show_summary, owner=self)
 
     def _on_runs_changed(self, run_ids: set[str]) -> None:
@@ -188,20 +189,20 @@ class FastLaneTab(QWidget):
             self._ended_page.set_text(
                 f"The run has ended: {view['outcome']}", "Frames are live: they are seen while it runs."
             )
-            is_evaluation = view.get("kind") == "policy_eval"
+            is_evaluation = view.get("kind") == RunKind.POLICY_EVAL
             rest = "Show its results" if is_evaluation else "Show its videos"
             self._next.setText("Evaluate its policy" if self._has_policy(view) else rest)
         self._stack.setCurrentWidget(self._ended_page if is_over else self.frames)
 
     def _has_policy(self, view: Json) -> bool:
-        return view.get("kind") != "policy_eval" and view.get("checkpoint_step") is not None
+        return view.get("kind") != RunKind.POLICY_EVAL and view.get("checkpoint_step") is not None
 
     def _open_next_step(self) -> None:
         view = self._workbench.runs.get(self._run_id) if self._run_id else None
         if view is not None and self._has_policy(view):
             self._workbench.page_requested.emit("policy")
         else:
-            is_evaluation = view is not None and view.get("kind") == "policy_eval"
+            is_evaluation = view is not None and view.get("kind") == RunKind.POLICY_EVAL
             self._workbench.tab_requested.emit("overview" if is_evaluation else "videos")
 
     def _refresh(self) -> None:

@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic.contracts.run_kind import RunKind
 from mosaic.gui import theme
 from mosaic.gui.models.evaluation_model import Evaluations
 from mosaic.gui.views import formatting
@@ -154,7 +155,7 @@ class OverviewTab(QWidget):
     def _update_evaluation(self) -> None:
         """An evaluation's own findings stand where a training run has its curve."""
         view = self._workbench.runs.get(self._run_id)
-        is_evaluation = view is not None and view.get("kind") == "policy_eval"
+        is_evaluation = view is not None and view.get("kind") == RunKind.POLICY_EVAL
         self._main_stack.setCurrentWidget(self._evaluation if is_evaluation else self._chart)
         if is_evaluation and self.isVisible():
             self._evaluations.watch_run(self._run_id)
@@ -172,7 +173,7 @@ class OverviewTab(QWidget):
         if view is None:
             return
         self._show_tiles(view)
-        if view.get("kind") == "policy_eval":
+        if view.get("kind") == RunKind.POLICY_EVAL:
             self._show_evaluation(view)
         self._show_reason(view)
         # What was seen of a run stays until another one is chosen.
@@ -278,7 +279,7 @@ def _scroll_area(widget: QWidget) -> QScrollArea:
 def run_facts(view: Json) -> list[Detail]:
     """What is known of a run, in groups; what it does not have is left out."""
     checkpoint = view.get("checkpoint_step")
-    is_train = view.get("kind") == "train"
+    is_train = view.get("kind") == RunKind.TRAIN
     asked = f"{view.get('cpus') or 1} CPU, {view.get('gpus') or 0} GPU, priority {view.get('priority') or 0}"
     rows: list[Detail | None] = [
         Detail("Run"),

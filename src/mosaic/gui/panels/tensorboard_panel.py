@@ -15,6 +15,7 @@ from shiboken6 import delete
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.run_kind import RunKind
 from mosaic.gui import theme
 from mosaic.gui.models import tensorboard_process
 from mosaic.gui.models.tensorboard_process import FAILED, READY, STARTING, STOPPED, TensorBoardProcess
@@ -42,12 +43,10 @@ the theme."""
 def find_logdir(view: Json, payload: Json) -> Path:
     """Where the run's event files are."""
     folder = RunFolder(view["run_dir"])
-    config = payload.get("metadata", {}).get("worker", {}).get("config", {})
-    extras = config.get("extras") if isinstance(config, dict) else None
-    told = extras.get("tensorboard_dir") if isinstance(extras, dict) else None
-    if isinstance(told, str):
-        return folder.path / told
-    return folder.tensorboard_eval if view.get("kind") == "policy_eval" else folder.tensorboard
+    directory = payload.get("artifacts", {}).get("tensorboard", {}).get("directory")
+    if isinstance(directory, str):
+        return folder.path / directory
+    return folder.tensorboard_eval if view.get("kind") == RunKind.POLICY_EVAL else folder.tensorboard
 
 
 class TensorBoardTab(QWidget):

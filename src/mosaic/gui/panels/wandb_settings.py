@@ -27,7 +27,6 @@ from mosaic.gui.workbench import Json, Workbench
 from mosaic.secrets import dotenv
 from mosaic.secrets.proxies import (
     PROXY_SECRET_NAMES,
-    PROXY_SWITCH_FIELD,
     PROXY_VARIABLES,
     normalize_address,
     strip_credentials,
@@ -141,7 +140,7 @@ class WandbSettingsForm(QWidget):
         self._check_button.clicked.connect(lambda: self._start_check({}))
         self._probe_vpn = with_object_name(QPushButton("Through the proxy"), "settings.wandb.probe_vpn")
         self._probe_vpn.setToolTip("As a run with “VPN proxy” on would reach W&B")
-        self._probe_vpn.clicked.connect(lambda: self._start_check({PROXY_SWITCH_FIELD: True}))
+        self._probe_vpn.clicked.connect(lambda: self._start_check({"use_vpn_proxy": True}))
         buttons.addWidget(self._check_button)
         buttons.addWidget(self._probe_vpn)
         buttons.addStretch(1)
@@ -222,7 +221,7 @@ class WandbSettingsForm(QWidget):
 
     # --- the connection test
 
-    def _start_check(self, extras: Json) -> None:
+    def _start_check(self, wandb: Json) -> None:
         for name in wandb_diagnostics.CHECK_NAMES:
             self._check_rows[name][1].setText("…")
         self._check_states = {}
@@ -230,7 +229,7 @@ class WandbSettingsForm(QWidget):
         self._set_busy(True)
         self._apply_theme()
         self.check_process.start(
-            self._command(), wandb_diagnostics.format_request(self._workbench.workspace.root, extras)
+            self._command(), wandb_diagnostics.format_request(self._workbench.workspace.root, wandb)
         )
 
     def _on_check_message(self, message: Json) -> None:

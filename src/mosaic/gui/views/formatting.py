@@ -6,6 +6,8 @@ import math
 import time
 from typing import Any
 
+from mosaic.contracts.run_kind import RunKind
+
 Json = dict[str, Any]
 
 
@@ -19,7 +21,7 @@ def run_title(view: Json) -> str:
     if view.get("seed") is not None:
         parts.append(f"seed {view['seed']}")
     title = " · ".join(str(part) for part in (*parts, short_id(view["run_id"])) if part)
-    return f"{title} (Eval)" if view.get("kind") == "policy_eval" else title
+    return f"{title} (Eval)" if view.get("kind") == RunKind.POLICY_EVAL else title
 
 
 def state_of(view: Json) -> str:

@@ -1,0 +1,155 @@
+"""The `extras` of a worker's config: a flat spelling of the payload's sections, translated where a payload enters.
+
+Nothing but this module reads extras. A reserved extra becomes the field of a section, all others become settings of
+the algorithm. No pydantic here: the values are checked by the section that they become a part of.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from mosaic.contracts.errors import ConfigRefused
+
+CONFIG_PATH = "metadata.worker.config"
+RESERVED_EXTRAS: dict[str, str] = {
+    "mode": "kind",
+    "policy_path": "evaluation.policy_path",
+    "eval_batch_size": "evaluation.episodes",
+    "eval_episodes": "evaluation.episodes",
+    "eval_repeat": "evaluation.repeat",
+    "eval_stochastic": "evaluation.stochastic",
+    "seed_override": "evaluation.seed",
+    "tensorboard_dir": "artifacts.tensorboard.directory",
+    "track_wandb": "artifacts.wandb.enabled",
+    "wandb_project_name": "artifacts.wandb.project",
+    "wandb_entity": "artifacts.wandb.entity",
+    "wandb_run_name": "artifacts.wandb.run_name",
+    "wandb_api_key": "artifacts.wandb.api_key",
+    "wandb_email": "artifacts.wandb.email",
+    "wandb_use_vpn_proxy": "artifacts.wandb.use_vpn_proxy",
+    "wandb_http_proxy": "artifacts.wandb.http_proxy",
+    "wandb_https_proxy": "artifacts.wandb.https_proxy",
+    "capture_video": "artifacts.video.capture",
+    "eval_capture_video": "artifacts.video.capture_evaluation",
+    "video_mode": "artifacts.video.mode",
+    "grid_limit": "artifacts.video.grid_limit",
+    "fastlane_only": "artifacts.video.fastlane_only",
+    "save_model": "artifacts.model.save",
+    "upload_model": "artifacts.model.upload",
+    "hf_entity": "artifacts.model.hub_entity",
+    "algo_params": f"{CONFIG_PATH}.algo_params",
+    "cleanrl": f"{CONFIG_PATH}.cleanrl",
+    "cleanrl_python": f"{CONFIG_PATH}.cleanrl_python",
+}
+"""By reserved extra: the path in the payload that says the same."""
+_SECRET_KEYS = ("api_key", "http_proxy", "https_proxy")
+
+
+class OnConflict(Enum):
+    """What happens where an extra and a section say different things."""
+
+    REFUSE = "refuse"
+    """For a payload that is submitted."""
+    KEEP = "keep"
+    """For a payload that was accepted by an earlier version: the section counts, unless it is unset or off."""
+    OVERRIDE = "override"
+    """For extras that were given on a command line: they count."""
+
+
+@dataclass
+class TranslatedPayload:
+    data: Any
+    """The payload without extras; what is not a payload at all is left as it was."""
+    written_paths: dict[str, str] = field(default_factory=dict)
+    """By path in `data`: the path under which the user wrote that value, for messages."""
+    extras_path: str = f"{CONFIG_PATH}.extras"
+    """Where the user wrote the extras."""
+
+    def written_path(self, path: str) -> str:
+        return self.written_paths.get(path, path)
+
+
+def translate_extras(
+    data: Any, on_conflict: OnConflict = OnConflict.REFUSE, config_path: str = CONFIG_PATH
+) -> TranslatedPayload:
+    """Moves the extras of the worker's config into the sections of a copy of the payload.
+
+    `config_path` is where the user wrote the worker's config; it is empty for a config without a payload around it.
+    """
+    translated = TranslatedPayload(copy.deepcopy(data), extras_path=_join(config_path, "extras"))
+    config = _worker_config(translated.data)
+    if config is not None and "extras" in config:
+        apply_extras(translated, config.pop("extras"), on_conflict, translated.extras_path)
+    return translated
+
+
+def apply_extras(translated: TranslatedPayload, extras: Any, on_conflict: OnConflict, written_under: str) -> None:
+    """Writes extras into the sections of a payload."""
+    if extras is None:
+        return
+    if not isinstance(extras, dict):
+        raise ConfigRefused(f"LOG705 {written_under}: expected a JSON object.")
+    settings = extras.get("algo_params")
+    for name, path in RESERVED_EXTRAS.items():
+        if extras.get(name) is not None and not (name == "algo_params" and isinstance(settings, dict)):
+            _set_value(translated, path.split("."), extras[name], on_conflict, _join(written_under, name))
+    parents = RESERVED_EXTRAS["algo_params"].split(".")
+    for name, value in settings.items() if isinstance(settings, dict) else ():
+        _set_value(translated, [*parents, name], value, on_conflict, _join(written_under, "algo_params", name))
+    for name, value in extras.items():
+        if name not in RESERVED_EXTRAS:
+            _set_value(translated, [*parents, name], value, on_conflict, _join(written_under, name))
+
+
+def _set_value(
+    translated: TranslatedPayload, keys: list[str], value: Any, on_conflict: OnConflict, written: str
+) -> None:
+    *parents, last = keys
+    path = ".".join(keys)
+    section = translated.data
+    if parents and parents[0] == "artifacts" and parents[0] not in section:
+        return  # it is mandatory, and the payload's model says so
+    for parent in parents:
+        if section.get(parent) is None:
+            section[parent] = {}
+        section = section[parent]
+        if not isinstance(section, dict):
+            return  # the payload's model refuses that section
+    present = section.get(last)
+    if present is not None and present != value and on_conflict is not OnConflict.OVERRIDE:
+        if on_conflict is OnConflict.REFUSE:
+            shown = ("hidden", "hidden") if last in _SECRET_KEYS else (repr(value), repr(present))
+            raise ConfigRefused(
+                f"LOG705 {written} is {shown[0]}, but {translated.written_path(path)} is {shown[1]}. Give one of them."
+            )
+        if present:
+            return
+    section[last] = value
+    translated.written_paths[path] = written
+
+
+def flatten_sections(data: dict[str, Any]) -> dict[str, Any]:
+    """What the sections of a payload set, by the name of the extra that means the same."""
+    flat: dict[str, Any] = {}
+    seen: set[str] = set()
+    for name, path in RESERVED_EXTRAS.items():
+        value: Any = data
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        if value is not None and path not in seen and not path.startswith(CONFIG_PATH):
+            flat[name] = value
+            seen.add(path)
+    return flat
+
+
+def _worker_config(data: Any) -> dict[str, Any] | None:
+    for key in CONFIG_PATH.split("."):
+        data = data.get(key) if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else None
+
+
+def _join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
