@@ -82,7 +82,7 @@ class LiveDaemon:
         self.process.wait(timeout=20)
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := condition():
@@ -91,7 +91,7 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> 
     raise AssertionError(f"Waited {seconds:g} s for {what}.")
 
 
-def ended(trainer: TrainerClient, run_id: str, seconds: float = 60.0) -> dict[str, Any]:
+def ended(trainer: TrainerClient, run_id: str, seconds: float = 100.0) -> dict[str, Any]:
     """The run's view once it has finished."""
 
     def view() -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from mosaic.gui.app import Application
 from mosaic.gui.bridge import CALL_THREADS, Bridge
 
 Found = TypeVar("Found", bound=QObject)
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def pump(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> Any:

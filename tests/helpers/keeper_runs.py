@@ -20,7 +20,7 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal, read_all
 from mosaic.keeper.launch_spec import keeper_command
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 _MARK = "MOSAIC_TEST_MARK"
 
 
