@@ -1,13 +1,13 @@
-"""A checkout with a script in CleanRL's form, of our own, and without what CleanRL's needs beyond gymnasium."""
+"""A checkout with our own script in CleanRL's style, without dependencies beyond gymnasium."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.helpers.probe_scripts import written
+from tests.helpers.probe_scripts import write_script
 
 SCRIPT = '''
-    """Walks at random, and logs as CleanRL does."""
+    """Takes random actions and logs like CleanRL."""
     import argparse
     import os
     import time
@@ -37,19 +37,19 @@ SCRIPT = '''
         anneal: bool = True
         """toggle annealing"""
         target_kl: float = None
-        """the target, where there is one"""
+        """the target, if any"""
         limit: Optional[int] = 5
         start: "float | None" = -0.5
         kind: Literal["a", "b"] = "a"
         """which one"""
         sizes: tuple = (1, 2)
         when: float = time.time()
-        """when it began"""
+        """start time"""
         batch_size: int = 0
         """the batch size (computed in runtime)"""
 
 
-    def parsed():
+    def parse_args():
         parser = argparse.ArgumentParser()
         for field in fields(Args):
             flag = "--" + field.name.replace("_", "-")
@@ -63,26 +63,26 @@ SCRIPT = '''
     def make_env(env_id):
         def thunk():
             return gym.wrappers.TransformObservation(
-                gym.wrappers.RecordEpisodeStatistics(gym.make(env_id)), lambda seen: seen * 1
+                gym.wrappers.RecordEpisodeStatistics(gym.make(env_id)), lambda observation: observation * 1
             )
         return thunk
 
 
     if __name__ == "__main__":
-        args = parsed()
+        args = parse_args()
         writer = SummaryWriter(f"runs/{args.env_id}__{args.exp_name}__{args.seed}__{int(time.time())}")
         writer.add_text("hyperparameters", str(vars(args)))
         envs = gym.vector.SyncVectorEnv([make_env(args.env_id) for _ in range(args.num_envs)])
-        seen, _ = envs.reset(seed=args.seed)
+        observations, _ = envs.reset(seed=args.seed)
         envs.action_space.seed(args.seed)
         global_step = 0
         while global_step < args.total_timesteps:
             global_step += args.num_envs
-            seen, rewards, terminations, truncations, infos = envs.step(envs.action_space.sample())
+            observations, rewards, terminations, truncations, infos = envs.step(envs.action_space.sample())
             if "final_info" in infos:
                 for index, info in enumerate(infos["final_info"]):
                     if info and "episode" in info:
-                        assert infos["final_observation"][index].shape == seen[index].shape
+                        assert infos["final_observation"][index].shape == observations[index].shape
                         print(f"global_step={global_step}, episodic_return={info['episode']['r']}")
                         writer.add_scalar("charts/episodic_return", info["episode"]["r"], global_step)
                         writer.add_scalar("charts/episodic_length", info["episode"]["l"], global_step)
@@ -95,8 +95,8 @@ SCRIPT = '''
 '''
 
 
-def make_checkout(place: Path) -> Path:
-    written(place / "cleanrl", SCRIPT, "walk.py")
-    written(place / "cleanrl", "import os\nprint('no Args here')\n", "other.py")
-    written(place / "cleanrl_utils", "", "__init__.py")
-    return place
+def make_checkout(path: Path) -> Path:
+    write_script(path / "cleanrl", SCRIPT, "walk.py")
+    write_script(path / "cleanrl", "import os\nprint('no Args here')\n", "other.py")
+    write_script(path / "cleanrl_utils", "", "__init__.py")
+    return path

@@ -14,9 +14,9 @@ from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import read_all
 
-OURS = ("MOSAIC_", "PYTHON")
-KEPT = ("MOSAIC_TEST_SESSION", "MOSAIC_LANES")
-"""By these the tests find what was left behind."""
+MOSAIC_PREFIXES = ("MOSAIC_", "PYTHON")
+KEPT_VARIABLES = ("MOSAIC_TEST_SESSION", "MOSAIC_LANES")
+"""Needed by the tests to detect leftovers."""
 
 CARTPOLE = """
     import gymnasium as gym
@@ -34,12 +34,16 @@ CARTPOLE = """
 
 
 def caller_environment(**more: str) -> dict[str, str]:
-    """A shell's environment, without what the tests themselves put there."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS) or name in KEPT}
-    return {**kept, **more}
+    """Return a shell's environment, without what the tests themselves add."""
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(MOSAIC_PREFIXES) or name in KEPT_VARIABLES
+    }
+    return {**inherited, **more}
 
 
-def written(folder: Path, code: str, name: str = "script.py") -> Path:
+def write_script(folder: Path, code: str, name: str = "script.py") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(textwrap.dedent(code))
@@ -63,17 +67,17 @@ def start_script(
     environment: dict[str, str] | None = None,
     **config: Any,
 ) -> str:
-    """The id of a run of `code`, in a folder of its own."""
-    path = written(folder, code)
+    """Run `code` in a folder and return the id of the run."""
+    path = write_script(folder, code)
     argv = [python, *flags, str(path), *args]
     view = trainer.submit(script_payload(argv, folder, **config), environment or caller_environment())
     return str(view["run_id"])
 
 
 def events(folder: RunFolder, kind: str | None = None) -> list[dict[str, Any]]:
-    """Of all journals of a run, in the order of their time."""
-    found = [event for path in folder.journals() if path.exists() for event in read_all(path)]
-    return sorted((event for event in found if kind in (None, event["kind"])), key=lambda event: event["at"])
+    """Return the events of all journals of a run, ordered by time."""
+    all_events = [event for path in folder.journals() if path.exists() for event in read_all(path)]
+    return sorted((event for event in all_events if kind in (None, event["kind"])), key=lambda event: event["at"])
 
 
 def episodes(folder: RunFolder) -> list[list[Any]]:
@@ -81,23 +85,23 @@ def episodes(folder: RunFolder) -> list[list[Any]]:
 
 
 def points(folder: RunFolder) -> dict[str, list[list[Any]]]:
-    """By tag."""
-    found: dict[str, list[list[Any]]] = {}
+    """Return the points by tag."""
+    by_tag: dict[str, list[list[Any]]] = {}
     for event in events(folder, "metrics"):
         for tag, rows in event["series"].items():
-            found.setdefault(tag, []).extend(rows)
-    return found
+            by_tag.setdefault(tag, []).extend(rows)
+    return by_tag
 
 
 def interpreters() -> Iterator[str]:
-    """Every Python from 3.8 on that can be found on this machine, one for each version."""
+    """Yield the Pythons on this machine from 3.8 on, one per version."""
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     candidates = [str(path) for path in sorted(root.glob("3.*/bin/python"))]
     candidates += [f"python3.{minor}" for minor in range(8, 16)]
     seen = set()
     for candidate in candidates:
         try:
-            asked = subprocess.run(
+            result = subprocess.run(
                 [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
                 capture_output=True,
                 text=True,
@@ -105,8 +109,8 @@ def interpreters() -> Iterator[str]:
             )
         except (OSError, subprocess.TimeoutExpired):
             continue
-        version = asked.stdout.strip()
+        version = result.stdout.strip()
         major, _, minor = version.partition(".")
-        if asked.returncode == 0 and major == "3" and int(minor) >= 8 and version not in seen:
+        if result.returncode == 0 and major == "3" and int(minor) >= 8 and version not in seen:
             seen.add(version)
             yield candidate

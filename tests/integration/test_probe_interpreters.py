@@ -1,4 +1,4 @@
-"""The probe in every interpreter that can be found, and in environments other than ours."""
+"""The probe in every interpreter on this machine, and in other virtual environments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.helpers.probe_scripts import (
     interpreters,
     points,
     start_script,
-    written,
+    write_script,
 )
 
 from mosaic.client import TrainerClient
@@ -28,7 +28,7 @@ OLD = os.environ.get("MOSAIC_TEST_VENV_029", "")
 BASELINES = os.environ.get("MOSAIC_TEST_VENV_SB3", "")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "scripts"
 
-# An environment, a writer and a module of wandb, without numpy or anything else that would have to be installed.
+# An environment and a writer without numpy or any other installed package.
 PLAIN = """
     import sys
     sys.path.insert(0, "packages")
@@ -64,45 +64,47 @@ WRITER = """
 """
 
 
-def plain_packages(place: Path) -> None:
-    written(place / "gymnasium", "from gymnasium.envs import registration\n", "__init__.py")
-    written(place / "gymnasium" / "envs", "", "__init__.py")
-    written(place / "gymnasium" / "envs", REGISTRATION, "registration.py")
-    written(place / "tensorboardX", "", "__init__.py")
-    written(place / "tensorboardX", WRITER, "writer.py")
+def write_fake_packages(folder: Path) -> None:
+    write_script(folder / "gymnasium", "from gymnasium.envs import registration\n", "__init__.py")
+    write_script(folder / "gymnasium" / "envs", "", "__init__.py")
+    write_script(folder / "gymnasium" / "envs", REGISTRATION, "registration.py")
+    write_script(folder / "tensorboardX", "", "__init__.py")
+    write_script(folder / "tensorboardX", WRITER, "writer.py")
 
 
 @pytest.mark.parametrize("python", interpreters())
 def test_the_probe_works_in_every_python(python: str, tmp_path: Path) -> None:
-    folder = tmp_path / "the user's own"
-    plain_packages(folder / "packages")
-    script = written(folder, PLAIN)
+    folder = tmp_path / "the user's folder"
+    write_fake_packages(folder / "packages")
+    script = write_script(folder, PLAIN)
     run = RunFolder(tmp_path / "a run")
     run.path.mkdir()
     parts = ProbeParts().model_dump()
     environment = script_environment(caller_environment(), run, tmp_path / "probe", parts, total_timesteps=15)
-    done = subprocess.run(
+    result = subprocess.run(
         [python, "-W", "error", str(script)], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "global_step=15, episodic_return=7\n"
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "global_step=15, episodic_return=7\n"
     assert [row[4:] for row in episodes(run)] == [[6.0, 3]] * 5
     assert [point[2] for point in points(run)["losses/x"]] == [0.0, 0.5, 1.0, 1.5, 2.0]
     assert events(run, "progress")[-1]["global_step"] == 15
-    # Without numpy there are no frames, and that is all that may be missing.
+    # Without numpy there are no frames, and nothing else may be missing.
     assert {event["text"].split()[3] for event in events(run, "warning")} <= {"frames"}
 
 
-@pytest.mark.skipif(not OLD, reason="MOSAIC_TEST_VENV_029 names no environment with gymnasium 0.29")
-def test_a_script_of_another_environment_with_an_older_gymnasium(trainer: TrainerClient, tmp_path: Path) -> None:
+@pytest.mark.skipif(not OLD, reason="MOSAIC_TEST_VENV_029 is not set to an environment with gymnasium 0.29")
+def test_a_script_of_another_virtual_environment_with_an_older_gymnasium(
+    trainer: TrainerClient, tmp_path: Path
+) -> None:
     run_id = start_script(trainer, tmp_path / "w", CARTPOLE.format(episodes=12), python=f"{OLD}/bin/python")
     view = ended(trainer, run_id)
     assert (view["outcome"], view["episodes"], view["env_id"]) == ("succeeded", 12, "CartPole-v1")
     assert not events(RunFolder(view["run_dir"]), "warning")
 
 
-@pytest.mark.skipif(not BASELINES, reason="MOSAIC_TEST_VENV_SB3 names no environment with stable-baselines3")
-def test_stable_baselines_shows_episodes_its_table_and_what_it_saved(trainer: TrainerClient, tmp_path: Path) -> None:
+@pytest.mark.skipif(not BASELINES, reason="MOSAIC_TEST_VENV_SB3 is not set to an environment with stable-baselines3")
+def test_stable_baselines_reports_episodes_its_table_and_saved_files(trainer: TrainerClient, tmp_path: Path) -> None:
     code = (EXAMPLES / "sb3_cartpole.py").read_text()
     run_id = start_script(trainer, tmp_path / "w", code, "4096", python=f"{BASELINES}/bin/python")
     view = ended(trainer, run_id, seconds=110)

@@ -1,4 +1,4 @@
-"""Scripts of a user's own, unedited, through the real daemon and keeper."""
+"""Unmodified user scripts through the real daemon and keeper."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.helpers.probe_scripts import (
     points,
     script_payload,
     start_script,
-    written,
+    write_script,
 )
 
 from mosaic.client import TrainerClient
@@ -48,10 +48,10 @@ ENDLESS = """
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return tmp_path / "the user's own"
+    return tmp_path / "the user's folder"
 
 
-def running(trainer: TrainerClient, run_id: str) -> None:
+def wait_until_running(trainer: TrainerClient, run_id: str) -> None:
     wait_for(lambda: trainer.get(run_id)["stage"] == "running", "the run to be running")
 
 
@@ -64,9 +64,9 @@ def test_a_script_becomes_a_run_with_episodes_seeds_and_progress(trainer: Traine
     view = ended(trainer, run_id)
     assert (view["outcome"], view["episodes"], view["env_id"], view["seed"]) == ("succeeded", 30, "CartPole-v1", 7)
     assert view["total_timesteps"] == 900
-    told = list(trainer.episodes(run_id))
-    assert view["global_step"] == sum(row["length"] for row in told)
-    assert all(row["return"] == row["length"] for row in told), "CartPole pays one for each step"
+    rows = list(trainer.episodes(run_id))
+    assert view["global_step"] == sum(row["length"] for row in rows)
+    assert all(row["return"] == row["length"] for row in rows), "CartPole's reward is one per step"
     assert not events(run_of(trainer, run_id), "warning")
 
 
@@ -82,23 +82,25 @@ def test_the_script_runs_in_the_callers_folder_and_environment(trainer: TrainerC
     view = ended(trainer, run_id)
     assert view["outcome"] == "succeeded", view["reason"]
     run = run_of(trainer, run_id)
-    said = run.stdout_log("script").read_text()
-    assert said == f"{folder} canary-4711 None 1\n{run.tensorboard}\n"
+    printed = run.stdout_log("script").read_text()
+    assert printed == f"{folder} canary-4711 None 1\n{run.tensorboard}\n"
 
 
-def test_the_callers_environment_is_written_nowhere(trainer: TrainerClient, folder: Path, workspace: Workspace) -> None:
+def test_the_callers_environment_is_never_written_to_disk(
+    trainer: TrainerClient, folder: Path, workspace: Workspace
+) -> None:
     environment = caller_environment(MY_SECRET="canary-4711")
     run_id = start_script(trainer, folder, "pass", environment=environment, env_names=["MY_SECRET"])
     ended(trainer, run_id)
-    found = [path for path in workspace.root.rglob("*") if path.is_file() and b"canary-4711" in path.read_bytes()]
-    assert found == []
+    leaks = [path for path in workspace.root.rglob("*") if path.is_file() and b"canary-4711" in path.read_bytes()]
+    assert leaks == []
 
 
-def test_a_config_that_came_from_elsewhere_may_not_choose_the_program(trainer: TrainerClient, folder: Path) -> None:
+def test_a_config_from_elsewhere_may_not_choose_the_program(trainer: TrainerClient, folder: Path) -> None:
     payload = script_payload([sys.executable, "-c", "print('pwned')"], folder)
-    for ask in (trainer.submit, trainer.check):
+    for call in (trainer.submit, trainer.check):
         with pytest.raises(ConfigRefused, match=r"metadata\.worker\.config\.argv.*mosaic run"):
-            ask(payload)
+            call(payload)
     foreign = {
         "metadata": {"worker": {"id": "cleanrl", "config": {"algo": "cleanrl:ppo", "extras": {"cleanrl": "/"}}}},
         "artifacts": {},
@@ -118,7 +120,7 @@ def test_a_config_that_came_from_elsewhere_may_not_choose_the_program(trainer: T
         ({"argv": ["true"], "probe": {"frames": "no way"}}, "probe.frames"),
     ],
 )
-def test_a_malformed_script_is_refused_with_its_key(
+def test_a_malformed_script_is_rejected_with_its_key(
     trainer: TrainerClient, folder: Path, config: dict[str, object], path: str
 ) -> None:
     payload = script_payload([], folder)
@@ -128,22 +130,22 @@ def test_a_malformed_script_is_refused_with_its_key(
 
 
 @pytest.mark.may_log("run_not_started")
-def test_a_daemon_that_restarts_says_that_a_waiting_script_must_be_submitted_again(
+def test_a_queued_script_must_be_submitted_again_after_a_restart_of_the_daemon(
     daemon: LiveDaemon, trainer: TrainerClient, folder: Path
 ) -> None:
     holders = [trainer.submit(scripted(steps=10_000, dt=0.01))["run_id"] for _ in range(4)]
     for holder in holders:
-        running(trainer, holder)
+        wait_until_running(trainer, holder)
     run_id = start_script(trainer, folder, "pass")
     daemon.kill()
-    with daemon.start() as again:
-        again.cancel(holders[0])
-        view = ended(again, run_id)
+    with daemon.start() as restarted:
+        restarted.cancel(holders[0])
+        view = ended(restarted, run_id)
         assert view["outcome"] == "failed"
         assert "Submit it again" in view["reason"]
 
 
-def test_a_failing_script_says_why(trainer: TrainerClient, folder: Path) -> None:
+def test_a_failing_script_has_a_reason(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, "raise SystemExit('out of luck')")
     view = ended(trainer, run_id)
     assert view["outcome"] == "failed"
@@ -152,7 +154,7 @@ def test_a_failing_script_says_why(trainer: TrainerClient, folder: Path) -> None
     assert "not found" in ended(trainer, missing["run_id"])["reason"]
 
 
-def test_cancel_ends_a_script_and_keeps_what_it_had_told(trainer: TrainerClient, folder: Path) -> None:
+def test_cancel_ends_a_script_and_keeps_what_it_recorded(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, ENDLESS)
     wait_for(lambda: trainer.get(run_id)["episodes"] > 3, "some episodes")
     trainer.cancel(run_id)
@@ -160,7 +162,7 @@ def test_cancel_ends_a_script_and_keeps_what_it_had_told(trainer: TrainerClient,
     assert view["outcome"] == "cancelled"
     assert view["global_step"] > 20
     exited = [line for line in (RunFolder(view["run_dir"]).keeper).read_text().splitlines() if "exited" in line]
-    assert f'"signal":{int(signal.SIGTERM)}' in exited[0], "it dies of the signal, as it would without us"
+    assert f'"signal":{int(signal.SIGTERM)}' in exited[0], "it dies of the signal, as it would without the probe"
 
 
 def test_a_script_is_paused_by_signal(trainer: TrainerClient, folder: Path) -> None:
@@ -171,12 +173,12 @@ def test_a_script_is_paused_by_signal(trainer: TrainerClient, folder: Path) -> N
     pid = trainer.get(run_id)["pid"]
     wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "the process to stop")
     trainer.resume(run_id)
-    wait_for(lambda: trainer.get(run_id)["stage"] == "running", "the run to go on")
+    wait_for(lambda: trainer.get(run_id)["stage"] == "running", "the run to resume")
     trainer.cancel(run_id)
     assert ended(trainer, run_id)["outcome"] == "cancelled"
 
 
-def test_a_child_that_a_script_daemonised_is_gone_after_cancel(trainer: TrainerClient, folder: Path) -> None:
+def test_a_daemonized_child_of_a_script_is_gone_after_cancel(trainer: TrainerClient, folder: Path) -> None:
     code = """
         import os, subprocess, sys, time
         child = subprocess.Popen(
@@ -194,7 +196,7 @@ def test_a_child_that_a_script_daemonised_is_gone_after_cancel(trainer: TrainerC
     assert not psutil.pid_exists(child)
 
 
-def test_whatever_a_script_prints_breaks_nothing(trainer: TrainerClient, folder: Path) -> None:
+def test_any_output_of_a_script_is_harmless(trainer: TrainerClient, folder: Path) -> None:
     code = """
         import os, sys
         sys.stdout.write("x" * 5_000_000)
@@ -214,7 +216,7 @@ def test_whatever_a_script_prints_breaks_nothing(trainer: TrainerClient, folder:
     assert sum(len(chunk.data) for chunk in trainer.log(run_id)) > 5_000_000
 
 
-def test_a_script_that_no_probe_can_enter_is_read_by_its_console(trainer: TrainerClient, folder: Path) -> None:
+def test_the_console_is_parsed_for_a_script_that_the_probe_cannot_enter(trainer: TrainerClient, folder: Path) -> None:
     code = """
         import sys
         for step in range(1, 6):
@@ -229,29 +231,29 @@ def test_a_script_that_no_probe_can_enter_is_read_by_its_console(trainer: Traine
     assert last["train/loss"] == 0.5
 
 
-def test_a_shell_script_is_entered_through_the_python_that_it_starts(trainer: TrainerClient, folder: Path) -> None:
-    written(folder, CARTPOLE.format(episodes=5), "inner.py")
-    shell = written(folder, f'{sys.executable} -c pass\nexec "{sys.executable}" inner.py\n', "go.sh")
+def test_the_probe_enters_the_python_started_by_a_shell_script(trainer: TrainerClient, folder: Path) -> None:
+    write_script(folder, CARTPOLE.format(episodes=5), "inner.py")
+    shell = write_script(folder, f'{sys.executable} -c pass\nexec "{sys.executable}" inner.py\n', "go.sh")
     view = trainer.submit(script_payload(["sh", str(shell)], folder), caller_environment())
     assert ended(trainer, view["run_id"])["episodes"] == 5
 
 
-def test_a_module_is_run_too(trainer: TrainerClient, folder: Path) -> None:
-    written(folder, CARTPOLE.format(episodes=4), "mine.py")
+def test_a_module_can_be_run(trainer: TrainerClient, folder: Path) -> None:
+    write_script(folder, CARTPOLE.format(episodes=4), "mine.py")
     view = trainer.submit(script_payload([sys.executable, "-m", "mine"], folder), caller_environment())
     assert ended(trainer, view["run_id"])["episodes"] == 4
 
 
 def test_the_users_own_sitecustomize_still_runs(trainer: TrainerClient, folder: Path) -> None:
     site = folder / "site"
-    written(site, "import builtins\nbuiltins.mine = 'yes'\n", "sitecustomize.py")
+    write_script(site, "import builtins\nbuiltins.mine = 'yes'\n", "sitecustomize.py")
     environment = caller_environment(PYTHONPATH=str(site))
     run_id = start_script(trainer, folder, "print(mine)", environment=environment)
     assert ended(trainer, run_id)["outcome"] == "succeeded"
     assert run_of(trainer, run_id).stdout_log("script").read_text() == "yes\n"
 
 
-def test_scalars_of_a_summary_writer_go_into_the_journal_and_its_file_into_the_run(
+def test_scalars_of_a_summary_writer_are_in_the_journal_and_its_file_is_in_the_run(
     trainer: TrainerClient, folder: Path
 ) -> None:
     code = """
@@ -283,14 +285,16 @@ def test_scalars_of_a_summary_writer_go_into_the_journal_and_its_file_into_the_r
     own.Reload()
     for tag in ("charts/episodic_return", "charts/episodic_length", "losses/value_loss"):
         expected = [(event.step, event.value) for event in own.Scalars(tag)]
-        told = [
+        recorded = [
             pair for series in trainer.metrics(run_id, [tag]) for pair in zip(series.steps, series.values, strict=True)
         ]
-        assert told == expected
+        assert recorded == expected
     assert not events(run, "warning")
 
 
-def test_the_processes_of_an_async_vector_environment_tell_their_episodes(trainer: TrainerClient, folder: Path) -> None:
+def test_the_processes_of_an_async_vector_environment_report_their_episodes(
+    trainer: TrainerClient, folder: Path
+) -> None:
     code = """
         import gymnasium as gym, numpy as np
         envs = gym.vector.AsyncVectorEnv([lambda: gym.make("CartPole-v1") for _ in range(3)])
@@ -335,9 +339,9 @@ def test_vector_environments_of_every_kind_are_counted_once(trainer: TrainerClie
     assert all(row[4] == row[5] for row in rows)
 
 
-def test_environments_that_cannot_be_drawn_say_so_and_are_counted(trainer: TrainerClient, folder: Path) -> None:
-    written(folder / "envpool", "from envpool.registration import make\n", "__init__.py")
-    written(folder / "envpool", ENVPOOL, "registration.py")
+def test_environments_that_cannot_be_rendered_are_unavailable_and_counted(trainer: TrainerClient, folder: Path) -> None:
+    write_script(folder / "envpool", "from envpool.registration import make\n", "__init__.py")
+    write_script(folder / "envpool", ENVPOOL, "registration.py")
     code = """
         import envpool, os, time
         envs = envpool.make("Count", num_envs=3)
@@ -347,10 +351,10 @@ def test_environments_that_cannot_be_drawn_say_so_and_are_counted(trainer: Train
             time.sleep(0.01)
     """
     run_id = start_script(trainer, folder, code)
-    running(trainer, run_id)
+    wait_until_running(trainer, run_id)
     reader = LaneReader(lanes_folder(trainer.get(run_id)["run_dir"]), 0)
     wait_for(lambda: reader.read_newest() is None and reader.state == "unavailable", "the reason")
-    assert "no picture" in reader.reason
+    assert "cannot be rendered" in reader.reason
     reader.close()
     (folder / "seen").touch()
     view = ended(trainer, run_id)
@@ -358,22 +362,22 @@ def test_environments_that_cannot_be_drawn_say_so_and_are_counted(trainer: Train
     assert [row["return"] for row in trainer.episodes(run_id)] == [10.0] * 6
 
 
-def test_frames_come_when_somebody_looks_and_only_then(trainer: TrainerClient, folder: Path) -> None:
+def test_frames_are_published_to_a_reader(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, ENDLESS)
-    running(trainer, run_id)
-    place = lanes_folder(trainer.get(run_id)["run_dir"])
-    wait_for(lambda: os.path.isdir(place) and any(name.endswith(".lane") for name in os.listdir(place)), "a lane")
-    reader = LaneReader(place, 0)
+    wait_until_running(trainer, run_id)
+    lanes = lanes_folder(trainer.get(run_id)["run_dir"])
+    wait_for(lambda: os.path.isdir(lanes) and any(name.endswith(".lane") for name in os.listdir(lanes)), "a lane")
+    reader = LaneReader(lanes, 0)
     frame = wait_for(reader.read_newest, "a frame")
     reader.close()
     assert frame.image.shape[:2] == (400, 600)
     assert frame.step >= 1
     trainer.cancel(run_id)
     ended(trainer, run_id)
-    wait_for(lambda: not os.path.exists(place), "the lane to be taken away")
+    wait_for(lambda: not os.path.exists(lanes), "the lane to be removed")
 
 
-def test_what_a_script_saves_is_listed(trainer: TrainerClient, folder: Path) -> None:
+def test_files_saved_by_a_script_are_listed(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, "import torch\ntorch.save({'a': torch.zeros(2)}, 'model.pt')\n")
     assert ended(trainer, run_id)["outcome"] == "succeeded"
     (saved,) = events(run_of(trainer, run_id), "artifact")
@@ -390,17 +394,17 @@ def test_each_part_can_be_turned_off(trainer: TrainerClient, folder: Path) -> No
     assert episodes(run_of(trainer, frames)) == []
 
 
-def test_scalars_of_wandb_come_behind_those_of_a_writer(trainer: TrainerClient, folder: Path) -> None:
-    written(folder / "wandb", "from wandb.sdk.wandb_run import Run\ndef init(**_): return Run()\n", "__init__.py")
-    written(folder / "wandb" / "sdk", "", "__init__.py")
-    written(
+def test_scalars_of_wandb_are_recorded(trainer: TrainerClient, folder: Path) -> None:
+    write_script(folder / "wandb", "from wandb.sdk.wandb_run import Run\ndef init(**_): return Run()\n", "__init__.py")
+    write_script(folder / "wandb" / "sdk", "", "__init__.py")
+    write_script(
         folder / "wandb" / "sdk", "class Run:\n    step = 3\n    def log(self, data, step=None): pass\n", "wandb_run.py"
     )
     code = """
         import os, wandb
         print(os.environ["WANDB_MODE"], os.environ["WANDB_DIR"])
         run = wandb.init()
-        run.log({"losses/x": 2.0, "text": "no number"})
+        run.log({"losses/x": 2.0, "text": "not a number"})
         run.log({"losses/x": 3.0, "global_step": 40})
     """
     run_id = start_script(trainer, folder, code)
@@ -410,7 +414,7 @@ def test_scalars_of_wandb_come_behind_those_of_a_writer(trainer: TrainerClient, 
     assert run.stdout_log("script").read_text() == f"offline {run.path}\n"
 
 
-def test_a_probe_that_fails_is_said_once_and_the_script_goes_on(trainer: TrainerClient, folder: Path) -> None:
+def test_a_failure_of_the_probe_is_reported_once_and_the_script_continues(trainer: TrainerClient, folder: Path) -> None:
     code = """
         import gymnasium as gym
         class Strange(gym.Env):

@@ -1,4 +1,4 @@
-"""The folder that travels into scripts holds what it must, and nothing of ours beside it."""
+"""The folder on a script's path contains the probe and nothing else of ours."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mosaic.probe.script_env import script_environment
 PARTS = {"frames": True, "metrics": True, "checkpoints": True, "console": True, "wandb": True, "compat": False}
 
 
-def test_the_folder_holds_the_probe_only(tmp_path: Path) -> None:
+def test_the_folder_contains_only_the_probe(tmp_path: Path) -> None:
     folder = build_probe(tmp_path)
     assert {path.name for path in folder.iterdir()} == {"sitecustomize.py", "_mosaic_probe"}
     assert build_probe(tmp_path) == folder
 
 
-def test_every_file_of_it_is_python_3_8_and_imports_nothing_of_ours(tmp_path: Path) -> None:
+def test_every_file_is_python_3_8_and_imports_nothing_of_ours(tmp_path: Path) -> None:
     for path in build_probe(tmp_path).rglob("*.py"):
         tree = ast.parse(path.read_text(), feature_version=(3, 8))
         for node in ast.walk(tree):
@@ -28,28 +28,28 @@ def test_every_file_of_it_is_python_3_8_and_imports_nothing_of_ours(tmp_path: Pa
             assert not [name for name in names if name.split(".")[0] in ("mosaic", "pydantic", "cleanrl_worker")], path
 
 
-def test_the_environment_is_the_callers_and_the_probe_stands_before_its_path(tmp_path: Path) -> None:
+def test_the_environment_is_the_callers_with_the_probe_first_on_its_path(tmp_path: Path) -> None:
     caller = {"HOME": "/home/me", "PYTHONPATH": "/mine", "OMP_NUM_THREADS": "3"}
     run = RunFolder(tmp_path / "run")
-    made = script_environment(caller, run, tmp_path / "probe", PARTS, total_timesteps=50)
-    assert made["HOME"] == "/home/me"
-    assert made["OMP_NUM_THREADS"] == "3"
-    assert made["OPENBLAS_NUM_THREADS"] == "1"
-    assert made["PYTHONPATH"] == f"{build_probe(tmp_path / 'probe')}:/mine"
-    assert made["CLEANRL_TENSORBOARD_DIR"] == str(run.tensorboard)
-    assert made["WANDB_MODE"] == "offline"
-    assert "total_timesteps=50" in made["MOSAIC_PROBE"].split()
+    environment = script_environment(caller, run, tmp_path / "probe", PARTS, total_timesteps=50)
+    assert environment["HOME"] == "/home/me"
+    assert environment["OMP_NUM_THREADS"] == "3"
+    assert environment["OPENBLAS_NUM_THREADS"] == "1"
+    assert environment["PYTHONPATH"] == f"{build_probe(tmp_path / 'probe')}:/mine"
+    assert environment["CLEANRL_TENSORBOARD_DIR"] == str(run.tensorboard)
+    assert environment["WANDB_MODE"] == "offline"
+    assert "total_timesteps=50" in environment["MOSAIC_PROBE"].split()
 
 
-def test_without_the_probe_the_path_stays_as_it_was(tmp_path: Path) -> None:
+def test_without_the_probe_the_path_is_unchanged(tmp_path: Path) -> None:
     off = dict.fromkeys(PARTS, False)
-    made = script_environment({"PYTHONPATH": "/mine"}, RunFolder(tmp_path), tmp_path / "probe", off)
-    assert made["PYTHONPATH"] == "/mine"
-    assert "MOSAIC_PROBE" not in made
-    assert "WANDB_MODE" not in made
+    environment = script_environment({"PYTHONPATH": "/mine"}, RunFolder(tmp_path), tmp_path / "probe", off)
+    assert environment["PYTHONPATH"] == "/mine"
+    assert "MOSAIC_PROBE" not in environment
+    assert "WANDB_MODE" not in environment
 
 
-def test_the_worker_for_scripts_takes_its_program_from_nobody_but_its_caller() -> None:
-    described = describe()
-    assert described.has_own_command
-    assert described.programs == ("argv",)
+def test_the_worker_for_scripts_has_the_command_of_its_caller() -> None:
+    description = describe()
+    assert description.has_own_command
+    assert description.programs == ("argv",)

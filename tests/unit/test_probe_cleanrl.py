@@ -1,4 +1,4 @@
-"""The settings of a CleanRL script are known without running it."""
+"""The settings of a CleanRL script are read without running it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.helpers.probe_cleanrl import make_checkout
-from tests.helpers.probe_scripts import written
+from tests.helpers.probe_scripts import write_script
 
 from cleanrl_worker import user_cleanrl
 from cleanrl_worker.script_job import build_script_job
@@ -17,26 +17,26 @@ from mosaic.contracts.errors import BadInput, ConfigRefused, MissingExtra, Unkno
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    return make_checkout(tmp_path / "their own")
+def checkout(tmp_path: Path) -> Path:
+    return make_checkout(tmp_path / "their checkout")
 
 
 @pytest.fixture
-def fields(place: Path) -> dict[str, dict[str, Any]]:
-    return {field["name"]: field for field in user_cleanrl.script_fields(place / "cleanrl" / "walk.py")}
+def fields(checkout: Path) -> dict[str, dict[str, Any]]:
+    return {field["name"]: field for field in user_cleanrl.script_fields(checkout / "cleanrl" / "walk.py")}
 
 
-def test_only_files_with_args_are_algorithms(place: Path) -> None:
-    assert list(user_cleanrl.script_algorithms(str(place))) == ["cleanrl:walk"]
-    assert user_cleanrl.script_algorithms(str(place)) == user_cleanrl.script_algorithms(str(place / "cleanrl"))
+def test_only_files_with_args_are_algorithms(checkout: Path) -> None:
+    assert list(user_cleanrl.script_algorithms(str(checkout))) == ["cleanrl:walk"]
+    assert user_cleanrl.script_algorithms(str(checkout)) == user_cleanrl.script_algorithms(str(checkout / "cleanrl"))
 
 
-def test_a_script_that_cannot_be_read_takes_no_other_away(place: Path) -> None:
-    written(place / "cleanrl", "\nclass Args:\n    x: int = (\n", "broken.py")
-    assert list(user_cleanrl.script_algorithms(str(place))) == ["cleanrl:walk"]
+def test_a_script_that_cannot_be_parsed_does_not_hide_others(checkout: Path) -> None:
+    write_script(checkout / "cleanrl", "\nclass Args:\n    x: int = (\n", "broken.py")
+    assert list(user_cleanrl.script_algorithms(str(checkout))) == ["cleanrl:walk"]
 
 
-def test_types_and_defaults_are_those_of_the_script(fields: dict[str, dict[str, Any]]) -> None:
+def test_types_and_defaults_come_from_the_script(fields: dict[str, dict[str, Any]]) -> None:
     assert {name: (field["type"], field["default"]) for name, field in fields.items()} == {
         "exp_name": ("str", "walk"),
         "seed": ("int", 1),
@@ -55,7 +55,7 @@ def test_types_and_defaults_are_those_of_the_script(fields: dict[str, dict[str, 
     }
 
 
-def test_optional_means_optional_whether_it_is_said_or_not(fields: dict[str, dict[str, Any]]) -> None:
+def test_optional_settings_are_detected_with_and_without_an_annotation(fields: dict[str, dict[str, Any]]) -> None:
     assert {name for name, field in fields.items() if field["is_optional"]} == {"target_kl", "limit", "start"}
 
 
@@ -65,39 +65,39 @@ def test_help_comes_from_the_docstrings(fields: dict[str, dict[str, Any]]) -> No
     assert fields["kind"]["constraints"] == {"choices": ["a", "b"]}
 
 
-def test_what_the_script_computes_itself_is_no_setting(fields: dict[str, dict[str, Any]]) -> None:
+def test_a_value_that_the_script_computes_is_not_a_setting(fields: dict[str, dict[str, Any]]) -> None:
     assert "batch_size" not in fields
 
 
-def config(place: Path, algo: str = "cleanrl:walk", **extras: Any) -> dict[str, Any]:
+def config(checkout: Path, algo: str = "cleanrl:walk", **extras: Any) -> dict[str, Any]:
     python = {"cleanrl_python": sys.executable}
-    return {"algo": algo, "seed": 3, "extras": {"cleanrl": str(place), **python, **extras}}
+    return {"algo": algo, "seed": 3, "extras": {"cleanrl": str(checkout), **python, **extras}}
 
 
-def plan(place: Path, **extras: Any) -> Any:
-    return build_script_job(parse_request(config(place, **extras)))
+def build_job(checkout: Path, **extras: Any) -> Any:
+    return build_script_job(parse_request(config(checkout, **extras)))
 
 
 @pytest.fixture
-def able(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpreter that lacks nothing."""
+def complete_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter with every package."""
     monkeypatch.setattr("cleanrl_worker.script_job.missing_package_problem", lambda *_: None)
 
 
-@pytest.mark.usefixtures("able")
-def test_settings_become_flags_that_the_script_has(place: Path) -> None:
-    made = plan(place, algo_params={"anneal": False, "target_kl": 0.5, "limit": None}, capture_video=True)
-    assert made.command == [
-        *(sys.executable, str(place / "cleanrl" / "walk.py")),
+@pytest.mark.usefixtures("complete_interpreter")
+def test_settings_become_flags_that_the_script_has(checkout: Path) -> None:
+    job = build_job(checkout, algo_params={"anneal": False, "target_kl": 0.5, "limit": None}, capture_video=True)
+    assert job.command == [
+        *(sys.executable, str(checkout / "cleanrl" / "walk.py")),
         *("--seed", "3", "--capture-video", "--no-anneal", "--target-kl", "0.5", "--limit", "None"),
     ]
-    summary = made.summary()
+    summary = job.summary()
     assert (summary["algo"], summary["seed"], summary["total_timesteps"]) == ("cleanrl:walk", 3, 2000)
 
 
-@pytest.mark.usefixtures("able")
+@pytest.mark.usefixtures("complete_interpreter")
 @pytest.mark.parametrize(
-    ("extras", "said"),
+    ("extras", "message"),
     [
         ({"algo_params": {"num_env": 2}}, r"algo_params\.num_env.*Did you mean 'num_envs'"),
         ({"algo_params": {"num_envs": 2.5}}, r"algo_params\.num_envs: expected a whole number"),
@@ -109,21 +109,21 @@ def test_settings_become_flags_that_the_script_has(place: Path) -> None:
         ({"batch_size": 3}, r"extras\.batch_size"),
     ],
 )
-def test_a_setting_that_does_not_fit_is_refused_with_its_path(place: Path, extras: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigRefused, match=said):
-        plan(place, **extras)
+def test_an_invalid_setting_is_rejected_with_its_path(checkout: Path, extras: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigRefused, match=message):
+        build_job(checkout, **extras)
 
 
-@pytest.mark.usefixtures("able")
-def test_what_is_not_there_is_named(place: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("complete_interpreter")
+def test_a_missing_script_or_folder_is_named(checkout: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="Did you mean 'walk'"):
-        build_script_job(parse_request(config(place, "cleanrl:wlak")))
+        build_script_job(parse_request(config(checkout, "cleanrl:wlak")))
     with pytest.raises(BadInput, match="is not a folder"):
         build_script_job(parse_request(config(tmp_path / "nowhere")))
     with pytest.raises(ConfigRefused, match="--cleanrl PATH"):
         build_script_job(parse_request({"algo": "cleanrl:walk"}))
 
 
-def test_an_interpreter_that_cannot_run_it_is_refused(place: Path, tmp_path: Path) -> None:
+def test_an_interpreter_that_cannot_run_it_is_rejected(checkout: Path, tmp_path: Path) -> None:
     with pytest.raises(MissingExtra, match="cleanrl-python"):
-        plan(place, cleanrl_python=str(tmp_path / "python"))
+        build_job(checkout, cleanrl_python=str(tmp_path / "python"))

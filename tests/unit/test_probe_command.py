@@ -1,4 +1,4 @@
-"""What `mosaic run` knows of a command before it runs."""
+"""What `mosaic run` reads from a command before running it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_run_is_named_after_its_script(argv: list[str], name: str) -> None:
     assert script_name(argv) == name
 
 
-def test_what_the_arguments_say_is_taken_over() -> None:
+def test_arguments_of_the_script_are_read_into_the_config() -> None:
     argv = ["python", "x.py", "--env_id=ALE/Pong-v5", "--total-timesteps", "1e6", "--seed", "4"]
     config = script_config(argv, "/here", {"HOME": "/h", "LD_PRELOAD": "x"})
     assert config == {
@@ -37,7 +37,7 @@ def test_what_the_arguments_say_is_taken_over() -> None:
     }
 
 
-def test_what_cannot_be_a_number_is_left_to_the_script() -> None:
+def test_a_value_that_is_not_a_number_is_left_to_the_script() -> None:
     config = script_config(["python", "x.py", "--seed", "auto", "--total-timesteps=many"], "/here", {})
     assert "seed" not in config
     assert "total_timesteps" not in config
@@ -55,7 +55,7 @@ def test_a_flag_without_a_value_has_none() -> None:
     assert flag_value(["--seed="], ["seed"]) == ""
 
 
-def test_a_cleanrl_of_ones_own_is_found_in_the_arguments() -> None:
+def test_the_users_own_cleanrl_is_read_from_the_arguments() -> None:
     assert parse_own_cleanrl(["cleanrl:ppo", "--cleanrl", "/c", "--cleanrl-python=/v/bin/python"]) == {
         "cleanrl": "/c",
         "cleanrl_python": "/v/bin/python",

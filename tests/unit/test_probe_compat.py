@@ -1,4 +1,4 @@
-"""Infos of gymnasium 1.x as scripts for 0.29 expect them."""
+"""Infos of gymnasium 1.x in the form of 0.29."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from mosaic.probe.inside.compat import to_old_infos
 
 
-def test_each_environment_that_ended_has_an_info_of_its_own() -> None:
+def test_each_ended_environment_has_its_own_info() -> None:
     envs = gym.vector.SyncVectorEnv(
         [lambda: gym.wrappers.RecordEpisodeStatistics(gym.make("CartPole-v1"))] * 3,
         autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
@@ -21,18 +21,18 @@ def test_each_environment_that_ended_has_an_info_of_its_own() -> None:
         infos = envs.step(np.zeros(3, dtype=int))[4]
     envs.close()
     ended = np.flatnonzero(infos["_final_info"])
-    changed = to_old_infos(infos, 3)
-    assert len(changed["final_info"]) == len(changed["final_observation"]) == 3
+    old_infos = to_old_infos(infos, 3)
+    assert len(old_infos["final_info"]) == len(old_infos["final_observation"]) == 3
     for index in range(3):
-        info = changed["final_info"][index]
+        info = old_infos["final_info"][index]
         if index not in ended:
             assert info is None
             continue
         assert info["episode"]["r"].shape == (1,)
         assert info["episode"]["r"][0] == info["episode"]["l"][0] > 5
-        assert changed["final_observation"][index].shape == (4,)
-    assert "final_obs" not in changed
-    assert changed["_final_observation"].tolist() == [index in ended for index in range(3)]
+        assert old_infos["final_observation"][index].shape == (4,)
+    assert "final_obs" not in old_infos
+    assert old_infos["_final_observation"].tolist() == [index in ended for index in range(3)]
 
 
 def test_values_that_an_environment_does_not_have_are_left_out() -> None:

@@ -1,4 +1,4 @@
-"""What scripts print is understood, and what is no such thing does no harm."""
+"""Metrics are parsed from what scripts print, and other output is ignored."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TABLE = """
 
 
 def read(*texts: str) -> list[ConsoleReading]:
-    reader = ConsoleParser()
-    return [reading for text in texts for reading in reader.feed(text)]
+    parser = ConsoleParser()
+    return [reading for text in texts for reading in parser.feed(text)]
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ def read(*texts: str) -> list[ConsoleReading]:
         ("2024-01-01 INFO: global_step: 5 episodic_return: 1", (5, 1.0, None)),
     ],
 )
-def test_cleanrls_line_is_understood_in_any_order(line: str, expected: tuple[int, float, int | None]) -> None:
+def test_cleanrls_line_is_parsed_in_any_order(line: str, expected: tuple[int, float, int | None]) -> None:
     (reading,) = read(line + "\n")
     assert (reading.step, reading.episodic_return, reading.episodic_length) == expected
 
 
-def test_further_words_of_the_line_become_scalars_and_the_total() -> None:
+def test_other_values_of_the_line_become_scalars_and_the_total() -> None:
     (reading,) = read("global_step=1, total_timesteps=100, fps=50, time_elapsed=2, wall_time=3\n")
     assert reading.total_timesteps == 100
     assert reading.scalars == {"charts/SPS": 50.0, "time/time_elapsed": 2.0, "time/wall_time": 3.0}
@@ -51,16 +51,16 @@ def test_a_table_is_one_reading_at_its_step() -> None:
     assert reading.scalars["time/fps"] == 1234
 
 
-def test_text_may_come_in_any_pieces() -> None:
+def test_text_may_arrive_in_any_pieces() -> None:
     assert read(*TABLE, *"global_step=3, episodic_return=4\n") == read(TABLE, "global_step=3, episodic_return=4\n")
 
 
-def test_a_line_that_is_too_long_is_passed_over_and_the_next_one_is_read() -> None:
+def test_a_line_that_is_too_long_is_skipped_and_the_next_one_is_parsed() -> None:
     long = "global_step=1, " + "x" * MAX_LINE_LENGTH
     assert [reading.step for reading in read(long, long, "\nglobal_step=2\n")] == [2]
 
 
-def test_progress_bars_and_rubbish_say_nothing() -> None:
-    rubbish = bytes(range(256)).decode(errors="replace")
-    assert read("\r 10%|###   | 1/10", "\r 20%|####  | 2/10\n", rubbish, "\n| a | b |\n| c |\n-----\n") == []
+def test_progress_bars_and_garbage_are_ignored() -> None:
+    garbage = bytes(range(256)).decode(errors="replace")
+    assert read("\r 10%|###   | 1/10", "\r 20%|####  | 2/10\n", garbage, "\n| a | b |\n| c |\n-----\n") == []
     assert [reading.step for reading in read("50%\rglobal_step=4\r60%\n")] == [4]

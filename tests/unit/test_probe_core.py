@@ -1,4 +1,4 @@
-"""One source for each tag, and every episode once."""
+"""One source per tag, and every episode once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, in a list of one."""
+    """The current time, in a list with one element."""
     now = [1000.0]
     monkeypatch.setattr(core, "_now", lambda: now[0])
     monkeypatch.setattr(core, "_monotonic", lambda: now[0])
     return now
 
 
-def heard(probe: Probe, text: str) -> None:
+def feed_console(probe: Probe, text: str) -> None:
     for reading in ConsoleParser().feed(text + "\n"):
         probe.add_console_reading(reading)
 
@@ -86,7 +86,7 @@ def test_a_tag_of_the_console_waits_for_a_better_source(run: RunFolder, clock: l
     assert [point[2] for point in points(run)["rollout/x"]] == [2.0]
 
 
-def test_return_and_length_that_a_script_logs_are_one_episode(run: RunFolder) -> None:
+def test_a_return_and_a_length_logged_by_a_script_are_one_episode(run: RunFolder) -> None:
     probe = Probe()
     probe.add_episode(3, 21.0, 21)
     probe.add_scalar(WRITER, "charts/episodic_return", 21.0, 100)
@@ -98,20 +98,20 @@ def test_return_and_length_that_a_script_logs_are_one_episode(run: RunFolder) ->
     assert "charts/episodic_return" not in points(run)
 
 
-def test_a_script_that_logs_its_episodes_is_the_only_one_who_counts(run: RunFolder, clock: list[float]) -> None:
+def test_only_the_episodes_that_a_script_logs_count(run: RunFolder, clock: list[float]) -> None:
     probe = Probe()
     probe.has_writer = True
     probe.add_episode(0, 5.0, 5)
     probe.flush(clock[0])
     assert episodes(run) == []
     probe.add_scalar(WRITER, "charts/episodic_return", 5.0, 5)
-    heard(probe, "global_step=5, episodic_return=5")
+    feed_console(probe, "global_step=5, episodic_return=5")
     clock[0] += 60
     probe.close()
     assert len(episodes(run)) == 1
 
 
-def test_our_own_episodes_count_where_the_script_logs_none(run: RunFolder, clock: list[float]) -> None:
+def test_our_own_episodes_count_if_the_script_logs_none(run: RunFolder, clock: list[float]) -> None:
     probe = Probe()
     probe.has_writer = True
     probe.add_episode(0, 5.0, 5)
@@ -120,12 +120,12 @@ def test_our_own_episodes_count_where_the_script_logs_none(run: RunFolder, clock
     assert [row[4] for row in episodes(run)] == [5.0]
     probe.add_scalar(WRITER, "charts/episodic_return", 5.0, 5)
     probe.close()
-    assert len(episodes(run)) == 1, "whoever came first stays the source"
+    assert len(episodes(run)) == 1, "the first source stays the source"
 
 
-def test_the_console_counts_where_nobody_else_does(run: RunFolder) -> None:
+def test_episodes_of_the_console_count_without_another_source(run: RunFolder) -> None:
     probe = Probe()
-    heard(probe, "global_step=8, episodic_return=[4.]")
+    feed_console(probe, "global_step=8, episodic_return=[4.]")
     probe.close()
     assert [(row[2], row[4]) for row in episodes(run)] == [(8, 4.0)]
     assert events(run, "progress")[-1]["global_step"] == 8
@@ -157,7 +157,7 @@ def test_children_number_their_episodes_by_the_clock(run: RunFolder, clock: list
     assert events(run, "progress") == []
 
 
-def test_processes_side_by_side_give_no_number_twice(run: RunFolder, clock: list[float]) -> None:
+def test_parallel_processes_do_not_repeat_episode_numbers(run: RunFolder, clock: list[float]) -> None:
     for pid in (1, 2):
         probe = Probe()
         probe._journal = Journal(run.path / f"journal.{pid}.jsonl")
@@ -166,18 +166,18 @@ def test_processes_side_by_side_give_no_number_twice(run: RunFolder, clock: list
     assert [row[0] for row in episodes(run)] == [1, 1_000_000_000]
 
 
-def test_progress_names_the_scripts_own_step_and_total(run: RunFolder, clock: list[float]) -> None:
+def test_progress_has_the_scripts_own_step_and_total(run: RunFolder, clock: list[float]) -> None:
     probe = Probe()
     probe.has_environments = True
     probe.steps = 100
     probe.flush(clock[0])
     probe.add_scalar(WRITER, "losses/x", 1.0, 640)
     probe.close()
-    told = [(event["global_step"], event["total_timesteps"]) for event in events(run, "progress")]
-    assert told == [(100, 1000), (640, 1000)]
+    reported = [(event["global_step"], event["total_timesteps"]) for event in events(run, "progress")]
+    assert reported == [(100, 1000), (640, 1000)]
 
 
-def test_a_disk_that_is_full_stops_nothing_and_loses_nothing(
+def test_a_full_disk_neither_stops_the_script_nor_loses_values(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, clock: list[float]
 ) -> None:
     probe = Probe()
@@ -204,12 +204,12 @@ def test_a_signal_in_the_middle_of_a_flush_neither_blocks_nor_writes_twice(
 ) -> None:
     monkeypatch.setattr(core, "EVENT_LOCK_TIMEOUT_S", 0.01)
     probe = Probe()
-    written = probe._write
+    original_write = probe._write
 
-    def interrupted(kind: str, **facts: object) -> None:
+    def interrupted(kind: str, **fields: object) -> None:
         probe.flush(0.0, is_last=True)
         probe.write_event("artifact", what="checkpoint_file", path="x")
-        written(kind, **facts)
+        original_write(kind, **fields)
 
     monkeypatch.setattr(probe, "_write", interrupted)
     probe.add_scalar(WRITER, "losses/x", 1.0, 1)

@@ -1,5 +1,5 @@
-"""Gets into other people's scripts and gives them frames, episodes, metrics and checkpoints, without editing them.
+"""Records frames, episodes, metrics and checkpoints of user scripts without editing them.
 
-`inside/` is what travels: it is copied, with what it needs of the journal, fastlane and contracts, into a folder of its
-own (`build`), which the script finds by PYTHONPATH (`launch`). Everything else here runs on our side.
+`inside/` runs in the script's process: it is copied, with what it needs of journal, fastlane and contracts, into a
+folder (`build`) on the script's PYTHONPATH (`script_env`). Everything else here runs in our own processes.
 """

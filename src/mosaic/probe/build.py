@@ -1,6 +1,6 @@
-"""Putting together the folder that travels into scripts: only `sitecustomize.py` and `_mosaic_probe/` are in it.
+"""Builds the folder for the PYTHONPATH of scripts, which contains only `sitecustomize.py` and `_mosaic_probe/`.
 
-Our own `src` or site-packages must never be on a script's path: they would hide the packages it means.
+Our own `src` or site-packages must never be on a script's path: they would hide the script's own packages.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ _COPIED_FILES = (
     "journal/write.py",
     "fastlane/*.py",
 )
-"""What the probe uses of other rooms. All of it is standard library (+ numpy for frames) and runs on Python 3.8."""
+"""What the probe uses of other packages: standard library only (numpy for frames), Python 3.8 and up."""
 _PROBE_IMPORT = re.compile(r"\bmosaic\.probe\.inside\b")
 _COPIED_IMPORT = re.compile(r"\bmosaic\.(contracts|journal|fastlane)\b")
 
 
 def build_probe(cache_folder: Path) -> Path:
-    """The folder for PYTHONPATH, put together under `place` the first time this version is asked for."""
-    parts = _file_texts()
-    digest = hashlib.sha256("\0".join(f"{name}\0{text}" for name, text in sorted(parts.items())).encode())
+    """Return the folder for PYTHONPATH, built under `cache_folder` when this version is first needed."""
+    texts = _file_texts()
+    digest = hashlib.sha256("\0".join(f"{name}\0{text}" for name, text in sorted(texts.items())).encode())
     folder = cache_folder / digest.hexdigest()[:16]
     if not (folder / "sitecustomize.py").exists():
-        making = cache_folder / f".making-{os.getpid()}-{folder.name}"
-        shutil.rmtree(making, ignore_errors=True)
-        for name, text in parts.items():
-            path = making / name
+        draft = cache_folder / f".making-{os.getpid()}-{folder.name}"
+        shutil.rmtree(draft, ignore_errors=True)
+        for name, text in texts.items():
+            path = draft / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         try:
-            making.rename(folder)
-        except OSError:  # another process was quicker
-            shutil.rmtree(making, ignore_errors=True)
+            draft.rename(folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(draft, ignore_errors=True)
     return folder
 
 
 @cache
 def _file_texts() -> dict[str, str]:
-    """By path in the folder: the text of each file, with its imports pointing at the copies."""
-    found = {f"_mosaic_probe/{path.name}": path for path in _INSIDE.glob("*.py") if path.name != "sitecustomize.py"}
+    """Return by path in the folder the text of each file, with its imports rewritten to the copies."""
+    paths = {f"_mosaic_probe/{path.name}": path for path in _INSIDE.glob("*.py") if path.name != "sitecustomize.py"}
     for pattern in _COPIED_FILES:
-        found.update({f"_mosaic_probe/{path.relative_to(_MOSAIC)}": path for path in _MOSAIC.glob(pattern)})
-    found["sitecustomize.py"] = _INSIDE / "sitecustomize.py"
-    return {name: _rewrite_imports(path.read_text(encoding="utf-8")) for name, path in found.items()}
+        paths.update({f"_mosaic_probe/{path.relative_to(_MOSAIC)}": path for path in _MOSAIC.glob(pattern)})
+    paths["sitecustomize.py"] = _INSIDE / "sitecustomize.py"
+    return {name: _rewrite_imports(path.read_text(encoding="utf-8")) for name, path in paths.items()}
 
 
 def _rewrite_imports(text: str) -> str:

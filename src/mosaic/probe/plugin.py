@@ -1,4 +1,4 @@
-"""The worker `script`: any program of the user's, as it stands."""
+"""The worker `script`: any program of the user, unmodified."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mosaic.plugins import WorkerDescription
 def describe() -> WorkerDescription:
     return WorkerDescription(
         id="script",
-        title="A script of your own",
+        title="Your own script",
         version=__version__,
         command=(),
         has_own_command=True,

@@ -1,4 +1,4 @@
-"""How many steps the script means to take, from its own arguments and their defaults."""
+"""Reads the script's total number of steps from its own arguments and their defaults."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def read_total_timesteps(arguments: Any) -> None:
     for name in _STEP_ARGUMENTS:
         value = getattr(arguments, name, None)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1:
-            picked = current_probe()
-            if picked.total_timesteps is None:
-                picked.total_timesteps = int(value)
+            probe = current_probe()
+            if probe.total_timesteps is None:
+                probe.total_timesteps = int(value)
             return
 
 

@@ -1,4 +1,4 @@
-"""Stable-Baselines3: its vector environments, its steps, and what it saves."""
+"""Patches Stable-Baselines3: vector environments, total steps and saved models."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def _patch_setup(kind: Any) -> None:
     @functools.wraps(original)
     def _setup_learn(self: Any, total_timesteps: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            picked = current_probe()
-            if picked.total_timesteps is None:
-                picked.total_timesteps = int(total_timesteps)
+            probe = current_probe()
+            if probe.total_timesteps is None:
+                probe.total_timesteps = int(total_timesteps)
         except Exception as error:
             report_failure("arguments", error)
         return original(self, total_timesteps, *args, **kwargs)

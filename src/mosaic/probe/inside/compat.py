@@ -1,8 +1,8 @@
-"""On gymnasium 1.x, what scripts were written for that know gymnasium 0.29. Only where it was asked for.
+"""Emulates gymnasium 0.29 on gymnasium 1.x for older scripts, on request only.
 
-Vector environments reset in the same step and tell of it as 0.29 did (`final_info`, `final_observation`); wrappers have
-their old names and signatures; Atari is registered. Without it such scripts run, learn from wrong transitions and never
-see an episode end.
+Vector environments reset in the same step and report it as 0.29 did (`final_info`, `final_observation`); wrappers have
+their old names and signatures; Atari is registered. Without it such scripts run, but learn from wrong transitions and
+never see an episode end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def patch_gymnasium(gymnasium: Any) -> None:
         return
     if not hasattr(gymnasium.vector, "AutoresetMode"):
         current_probe().warn(
-            "The layer for old scripts needs gymnasium 1.1 or newer, or 0.29 itself.", "compat_impossible"
+            "The compatibility layer for older scripts needs gymnasium 1.1 or newer, or 0.29 itself.",
+            "compat_impossible",
         )
         return
     for name in ("SyncVectorEnv", "AsyncVectorEnv"):
@@ -38,16 +39,16 @@ def patch_gymnasium(gymnasium: Any) -> None:
 
 
 def _patch_vector(kind: Any, same_step: Any) -> None:
-    made, stepped = kind.__init__, kind.step
+    original_init, original_step = kind.__init__, kind.step
 
-    @functools.wraps(made)
+    @functools.wraps(original_init)
     def __init__(self: Any, env_fns: Any, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("autoreset_mode", same_step)
-        made(self, env_fns, *args, **kwargs)
+        original_init(self, env_fns, *args, **kwargs)
 
-    @functools.wraps(stepped)
+    @functools.wraps(original_step)
     def step(self: Any, actions: Any) -> Any:
-        observations, rewards, terminations, truncations, infos = stepped(self, actions)
+        observations, rewards, terminations, truncations, infos = original_step(self, actions)
         if "final_info" in infos:
             infos = to_old_infos(infos, self.num_envs)
         return observations, rewards, terminations, truncations, infos
@@ -57,38 +58,38 @@ def _patch_vector(kind: Any, same_step: Any) -> None:
 
 
 def to_old_infos(infos: dict[str, Any], count: int) -> dict[str, Any]:
-    """Of environments that ended: their info, each a dict of its own, and their last observation."""
+    """Convert infos to the form of 0.29: one dict per ended environment, and its last observation."""
     import numpy
 
-    given = infos["final_info"]
+    final_infos = infos["final_info"]
     ended = infos["_final_info"]
     finals = numpy.full(count, None, dtype=object)
-    for at in numpy.flatnonzero(ended):
-        final = _select_env_info(given, int(at))
+    for index in numpy.flatnonzero(ended):
+        final = _select_env_info(final_infos, int(index))
         if isinstance(final.get("episode"), dict):
-            # 0.29 gave arrays with one element, of the types of its counters.
+            # 0.29 returned arrays with one element, with the types of its counters.
             final["episode"] = {
                 name: numpy.array([value], dtype=_EPISODE_TYPES.get(name)) for name, value in final["episode"].items()
             }
-        finals[at] = final
-    changed = {name: value for name, value in infos.items() if name not in ("final_obs", "_final_obs")}
-    changed["final_info"] = finals
-    changed["final_observation"] = infos.get("final_obs")
-    changed["_final_observation"] = infos.get("_final_obs", ended)
-    return changed
+        finals[index] = final
+    old_infos = {name: value for name, value in infos.items() if name not in ("final_obs", "_final_obs")}
+    old_infos["final_info"] = finals
+    old_infos["final_observation"] = infos.get("final_obs")
+    old_infos["_final_observation"] = infos.get("_final_obs", ended)
+    return old_infos
 
 
-def _select_env_info(batched: dict[str, Any], at: int) -> dict[str, Any]:
-    """The info of one environment out of that of all: `key` holds the values, `_key` says who has one."""
-    found = {}
+def _select_env_info(batched: dict[str, Any], index: int) -> dict[str, Any]:
+    """Return the info of one environment from the batched infos: `key` has the values, `_key` is the mask."""
+    info = {}
     for name, values in batched.items():
         if name.startswith("_") and name[1:] in batched:
             continue
         mask = batched.get("_" + name)
-        if mask is not None and not mask[at]:
+        if mask is not None and not mask[index]:
             continue
-        found[name] = _select_env_info(values, at) if isinstance(values, dict) else values[at]
-    return found
+        info[name] = _select_env_info(values, index) if isinstance(values, dict) else values[index]
+    return info
 
 
 # --- wrappers
@@ -113,13 +114,13 @@ def _patch_wrappers(wrappers: Any) -> None:
 
 
 def _patch_transform(kind: Any, has_space: bool) -> None:
-    """The function was called `f`, and the space stayed as it was."""
+    """Accept the old argument `f` for the function, and leave the space unchanged."""
     original = kind.__init__
 
     @functools.wraps(original)
     def __init__(self: Any, env: Any, func: Any = None, observation_space: Any = None, f: Any = None) -> None:
-        further = (observation_space,) if has_space else ()
-        original(self, env, func if func is not None else f, *further)
+        space_args = (observation_space,) if has_space else ()
+        original(self, env, func if func is not None else f, *space_args)
 
     kind.__init__ = __init__
 
@@ -176,15 +177,15 @@ def _register_atari(gymnasium: Any) -> None:
 
 
 def _warn_newer_version(gymnasium: Any, name: str) -> None:
-    """`HalfCheetah-v2` is gone; `HalfCheetah-v5` is there."""
-    found = _VERSIONED_ID.match(name)
-    if found is None:
+    """Warn when another version of the id exists: `HalfCheetah-v5` instead of `HalfCheetah-v2`."""
+    match = _VERSIONED_ID.match(name)
+    if match is None:
         return
-    known = [_VERSIONED_ID.match(other) for other in gymnasium.registry]
-    versions = [int(other.group(2)) for other in known if other is not None and other.group(1) == found.group(1)]
-    if versions and max(versions) != int(found.group(2)):
+    matches = [_VERSIONED_ID.match(other) for other in gymnasium.registry]
+    versions = [int(other.group(2)) for other in matches if other is not None and other.group(1) == match.group(1)]
+    if versions and max(versions) != int(match.group(2)):
         current_probe().warn(
-            f"{name} cannot be made with gymnasium {gymnasium.__version__}; {found.group(1)}-v{max(versions)} can: "
-            "give it as the environment's id.",
+            f"{name} does not exist in gymnasium {gymnasium.__version__}; {match.group(1)}-v{max(versions)} does: "
+            "pass that id instead.",
             "environment_renamed",
         )

@@ -1,6 +1,6 @@
-"""What was picked up, on its way to the journal: by the clock, one source for each tag.
+"""Writes recorded values to the journal at intervals, from one source per tag.
 
-SummaryWriter comes before wandb.log, that before our own statistics, and those before the console.
+SummaryWriter takes precedence over wandb.log, that over our own statistics, and those over the console.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from mosaic.journal import Journal
 from mosaic.probe.inside.hooks import FIRST_PROCESS_VARIABLE, INSTRUCTIONS_VARIABLE, RUN_DIR_VARIABLE, Instructions
 
 CONSOLE, OWN, WANDB, WRITER = range(4)
-"""Sources, the better the higher."""
+"""Sources; a higher number takes precedence."""
 FLUSH_S = 0.25
 PROGRESS_S = 1.0
 SPEED_WINDOW_S = 5.0
-"""Speed is measured over about so long."""
+"""Approximate window over which the speed is measured."""
 EPISODE_HOLD_S = 5.0
-"""So long our own episodes wait for a script that may log them itself."""
+"""Time that our own episodes wait for a script that may log them itself."""
 CONSOLE_HOLD_S = 1.0
 LANES_PER_RANK = 8
 EVENT_LOCK_TIMEOUT_S = 1.0
 RETURN_TAG = "charts/episodic_return"
 LENGTH_TAG = "charts/episodic_length"
 MAX_BUFFERED_POINTS = 200_000
-"""So many points wait for a disk that is full; beyond that the oldest go."""
+"""Points kept while the disk is full; beyond that the oldest are dropped."""
 
 _now = time.time
 _monotonic = time.monotonic
 
 
 class Probe:
-    """One for each process of the run."""
+    """Collects the values of one process of the run."""
 
     def __init__(self) -> None:
         self.run_dir = os.environ[RUN_DIR_VARIABLE]
@@ -49,19 +49,19 @@ class Probe:
         self.parts = instructions.parts
         self.total_timesteps = instructions.total_timesteps
         self.steps = 0
-        """Environment steps of this process, counted by ourselves."""
+        """Environment steps of this process, as counted by the probe."""
         self.next_index = LANES_PER_RANK * int(os.environ.get("LOCAL_RANK", 0))
-        """Of the next environment. Processes that were started side by side must not take each other's."""
+        """Index of the next environment. Parallel processes must not use the same ones."""
         self.has_writer = False
         self.has_environments = False
         self.num_envs = 1
-        """How many environments there are in all, where this process is one of several that step them."""
+        """Total number of environments, if this process is one of several that step them."""
         self._reset_state()
 
     def _reset_state(self) -> None:
         self.pid = os.getpid()
         self.is_child = False
-        """Whether it steps environments for another process, which tells of the progress."""
+        """Whether it steps environments for another process, which reports the progress."""
         self.next_flush_at = 0.0
         self._lock = threading.Lock()
         self._journal: Journal | None = None
@@ -70,7 +70,7 @@ class Probe:
         self._episode_rows: dict[str, list[list[Any]]] = {"script": [], "probe": [], "console": []}
         self._episode_source: str | None = None
         self._is_episode_counter = False
-        """Whether it is the process that counts the run's episodes."""
+        """Whether this process numbers the run's episodes."""
         self._episodes = 0
         self._partial_episode: dict[str, Any] = {}
         self._finished_episodes: Any = deque(maxlen=64)
@@ -81,34 +81,34 @@ class Probe:
         self._is_rank_zero = os.environ.get("RANK", "0") == "0"
         self.saved_files: dict[str, dict[str, Any]] = {}
         self.has_unwritten_analytics = False
-        """Whether analytics.json would say something new."""
+        """Whether analytics.json is out of date."""
 
     @property
     def global_step(self) -> int:
-        """As the script says, else as we count."""
+        """The script's own step if it logs one, else our count."""
         return self._script_step if self._script_step is not None else self.steps
 
     def mark_as_child(self, num_envs: int) -> None:
-        """This process steps environments for another one."""
+        """Mark this process as one that steps environments for another."""
         if self.is_child:
             return
         self.is_child = True
         self.num_envs = num_envs
-        # Such processes end without what atexit would do.
+        # Such processes exit without calling atexit functions.
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             util.Finalize(None, self.close, exitpriority=100)
 
     @property
     def has_better_episode_source(self) -> bool:
-        """Whether what a line of the console could tell is told by somebody else."""
+        """Whether episodes come from a better source than the console."""
         return self._episode_source in ("script", "probe")
 
-    # --- taking in: as cheap as can be
+    # --- recording: as cheap as possible
 
     def add_scalar(self, source: int, tag: str, value: Any, step: Any) -> None:
         if type(value) is not float:
-            # Arrays with one element and tensors with a gradient are no floats without a complaint.
+            # Converting one-element arrays and tensors with a gradient directly would warn.
             value = float(value.item() if hasattr(value, "item") else value)
         step = 0 if step is None else int(step)
         if source > OWN:
@@ -122,13 +122,13 @@ class Probe:
         self.tick()
 
     def add_episode(self, index: int, episodic_return: float, length: int) -> None:
-        """One that we counted ourselves."""
+        """Record an episode counted by the probe."""
         step = self.steps * (self.num_envs if self.is_child else 1)
         self._finished_episodes.append((index, episodic_return, length))
         self._episode_rows["probe"].append([0, index, step, _now(), float(episodic_return), length])
 
     def add_console_reading(self, reading: Any) -> None:
-        """A contracts.console.Reading."""
+        """Record a contracts.console_parser.ConsoleReading."""
         step = reading.step or 0
         is_first = self._script_step is None and self._reported_step is None
         if reading.total_timesteps and self.total_timesteps is None:
@@ -141,11 +141,11 @@ class Probe:
         for tag, value in reading.scalars.items():
             self._points.append((CONSOLE, tag, step, _now(), value))
         if is_first:
-            self._write_progress(_monotonic())  # tells the keeper, too, that the console is being read
+            self._write_progress(_monotonic())  # also shows the keeper that the console is being read
         self.tick()
 
     def _add_script_value(self, tag: str, value: float, step: int) -> None:
-        """Return and length are logged one after the other; together they are an episode."""
+        """Record a return or a length; scripts log them one after the other, and together they are an episode."""
         half = self._partial_episode
         name = "return" if tag == RETURN_TAG else "length"
         if half and (name in half or half["step"] != step):
@@ -169,7 +169,7 @@ class Probe:
                 break
         self._episode_rows["script"].append([0, index, half["step"], half["at"], half["return"], length])
 
-    # --- giving out, by the clock
+    # --- writing, at intervals
 
     def tick(self) -> None:
         now = _monotonic()
@@ -179,7 +179,7 @@ class Probe:
     def flush(self, now: float, is_last: bool = False) -> None:
         self.next_flush_at = now + FLUSH_S
         if not self._lock.acquire(blocking=False):
-            return  # another thread is at it, or we are in a signal's handler, in the middle of it
+            return  # another thread is flushing, or this is a signal handler that interrupted a flush
         try:
             self._flush_points(is_last)
             self._flush_episodes(is_last)
@@ -187,7 +187,7 @@ class Probe:
                 self._write_progress(now)
                 self._write_analytics(is_last)
         except OSError:
-            pass  # a full disk is no reason to stop; what could not be written is tried again
+            pass  # a full disk does not stop the script; the writes are retried
         finally:
             self._lock.release()
 
@@ -195,28 +195,28 @@ class Probe:
         points, self._points = self._points, []
         if not points:
             return
-        young = _now() - CONSOLE_HOLD_S
+        hold_until = _now() - CONSOLE_HOLD_S
         best: dict[str, int] = {}
         for source, tag, _, at, _ in points:
-            if source > best.get(tag, -1) and (source != CONSOLE or at < young or is_last):
+            if source > best.get(tag, -1) and (source != CONSOLE or at < hold_until or is_last):
                 best[tag] = source
         for tag, source in best.items():
             self._tag_sources.setdefault(tag, source)
-        kept = []
+        writable = []
         for point in points:
             owner = self._tag_sources.get(point[1])
             if owner is None:
                 self._points.append(point)
             elif owner == point[0]:
-                kept.append(point)
-        if kept:
+                writable.append(point)
+        if writable:
             series: dict[str, list[tuple[int, float, float | None]]] = {}
-            for (_, tag, step, at, _), value in zip(kept, _to_float32([point[4] for point in kept])):
+            for (_, tag, step, at, _), value in zip(writable, _to_float32([point[4] for point in writable])):
                 series.setdefault(tag, []).append((step, round(at, 6), value))
             try:
                 self._write("metrics", series=series)
             except OSError:
-                self._points = (kept + self._points)[-MAX_BUFFERED_POINTS:]
+                self._points = (writable + self._points)[-MAX_BUFFERED_POINTS:]
                 raise
 
     def _flush_episodes(self, is_last: bool) -> None:
@@ -228,32 +228,32 @@ class Probe:
         source = self._claim_episode_source(is_last)
         if source is None:
             return
-        wanted = rows[source]
+        chosen = rows[source]
         self._episode_rows = {"script": [], "probe": [], "console": []}
-        if not wanted:
+        if not chosen:
             return
         lines = []
-        for (_, env, step, at, _, length), value in zip(wanted, _to_float32([row[4] for row in wanted])):
+        for (_, env, step, at, _, length), value in zip(chosen, _to_float32([row[4] for row in chosen])):
             self._episodes += 1
-            # Further processes cannot know each other's count: they number by the clock, so that none is lost.
+            # Other processes do not know each other's count: they number by the clock, so that no number repeats.
             number = self._episodes if self._is_episode_counter else int(at * 1e6)
             lines.append([number, env, step, round(at, 6), value, length])
         try:
             self._write("episodes", rows=lines)
         except OSError:
-            self._episodes -= len(wanted)
-            self._episode_rows[source] = (wanted + self._episode_rows[source])[-MAX_BUFFERED_POINTS:]
+            self._episodes -= len(chosen)
+            self._episode_rows[source] = (chosen + self._episode_rows[source])[-MAX_BUFFERED_POINTS:]
             raise
 
     def _claim_episode_source(self, is_last: bool) -> str | None:
-        """Whose episodes count, in all processes of the run: the first that may claim it."""
+        """Return the source of episodes for all processes of the run; the first process to claim it decides."""
         if self._episode_source is None:
             path = os.path.join(self.run_dir, ".episodes-from")
-            wish = self._preferred_source(is_last)
+            preferred = self._preferred_source(is_last)
             try:
-                if wish is not None:
+                if preferred is not None:
                     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-                    os.write(file, wish.encode())
+                    os.write(file, preferred.encode())
                     os.close(file)
                     self._is_episode_counter = not self.is_child
             except OSError:
@@ -285,13 +285,13 @@ class Probe:
         step = self.global_step
         if step == 0 and self._reported_step is None and not self.has_environments:
             return
-        counted = self.steps or step
+        step_count = self.steps or step
         if self._reported_step is None:
-            self._speed_baseline = (now, counted)
-        began, before = self._speed_baseline
-        sps = (counted - before) / (now - began) if now > began + 0.5 else None
-        if now - began > SPEED_WINDOW_S:
-            self._speed_baseline = (now - PROGRESS_S, counted - int(PROGRESS_S * (sps or 0)))
+            self._speed_baseline = (now, step_count)
+        baseline_at, baseline_count = self._speed_baseline
+        sps = (step_count - baseline_count) / (now - baseline_at) if now > baseline_at + 0.5 else None
+        if now - baseline_at > SPEED_WINDOW_S:
+            self._speed_baseline = (now - PROGRESS_S, step_count - int(PROGRESS_S * (sps or 0)))
         self._reported_step = step
         self._write(
             "progress",
@@ -301,7 +301,7 @@ class Probe:
         )
 
     def _write_analytics(self, is_last: bool) -> None:
-        """What the run has made, for people and programs that look into its folder."""
+        """Write analytics.json: what the run has produced, for people and programs that read its folder."""
         if not (self.has_unwritten_analytics or is_last) or self.is_child or not self._is_rank_zero:
             return
         self.has_unwritten_analytics = False
@@ -320,8 +320,8 @@ class Probe:
             json.dump(body, file, indent=2)
         os.replace(f"{path}.{self.pid}", path)
 
-    def _write(self, kind: str, **facts: Any) -> None:
-        self.journal.append(kind, **facts)
+    def _write(self, kind: str, **fields: Any) -> None:
+        self.journal.append(kind, **fields)
 
     @property
     def journal(self) -> Journal:
@@ -331,12 +331,12 @@ class Probe:
             self._journal = Journal(os.path.join(self.run_dir, name))
         return self._journal
 
-    def write_event(self, kind: str, **facts: Any) -> None:
-        """One line, at once."""
+    def write_event(self, kind: str, **fields: Any) -> None:
+        """Write one line immediately."""
         if not self._lock.acquire(timeout=EVENT_LOCK_TIMEOUT_S):
-            return  # a signal's handler came in the middle of a flush, which goes on behind it
+            return  # a signal handler interrupted a flush, which continues after it
         try:
-            self._write(kind, **facts)
+            self._write(kind, **fields)
         except OSError:
             pass
         finally:
@@ -354,7 +354,7 @@ class Probe:
 
 
 def _to_float32(values: list[float]) -> list[float | None]:
-    """As TensorBoard stores them, so that nobody who shows a value disagrees; null where not finite."""
+    """Round to what TensorBoard stores, so that all views show the same value; None where not finite."""
     return [value if math.isfinite(value) else None for value in array("f", values).tolist()]
 
 
@@ -362,7 +362,7 @@ _probe: Probe | None = None
 
 
 def current_probe() -> Probe:
-    """This process's, made when something is first picked up."""
+    """Return this process's probe, created on first use."""
     global _probe
     if _probe is None:
         _probe = Probe()
@@ -373,21 +373,21 @@ def current_probe() -> Probe:
 
 
 def _after_fork() -> None:
-    """What the parent has picked up is the parent's to write."""
+    """Drop what the parent has recorded: the parent writes it."""
     if _probe is not None:
         _probe._reset_state()
 
 
 def _flush_on_sigterm(probe: Probe) -> None:
-    """Only where nobody else listens: a run that is cancelled keeps its last points, and dies of the signal."""
+    """Flush on SIGTERM if no handler is set, so that a cancelled run keeps its last points; then die of the signal."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return
 
-    def end(number: int, _: Any) -> None:
+    def flush_and_die(number: int, _: Any) -> None:
         try:
             probe.flush(_monotonic(), is_last=True)
         finally:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
-    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGTERM, flush_and_die)

@@ -1,7 +1,7 @@
-"""Environments as they are made: their episodes, their seeds, and a lane for their frames.
+"""Records environments from their creation: episodes, seeds, and a lane for their frames.
 
-Nothing is wrapped: the classes' own methods are patched, and a table by identity says which instances are ours. So an
-environment keeps its type, can be copied and pickled, and a copy of it is nobody's.
+Nothing is wrapped: the methods of their classes are patched, and a table by identity holds the recorded instances. So
+an environment keeps its type and can be copied and pickled; a copy is not recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mosaic.probe.inside.hooks import report_failure
 POLL_S = 0.05
 WATCHED_POLL_S = 0.002
 MAX_LANES = 64
-"""Further environments have no lane: nobody can look at more."""
+"""Further environments have no lane."""
 
 _taps: dict[int, EnvTap] = {}
 _patched_classes: set[type] = set()
@@ -28,21 +28,21 @@ _env_creation = threading.local()
 
 
 class EnvTap:
-    """One environment: its running episode, and its lane."""
+    """Records one environment: its current episode and its lane."""
 
-    __slots__ = ("_seed", "episode", "frames", "index", "kind", "length", "look_at", "probe", "reference", "total")
+    __slots__ = ("_seed", "episode", "frames", "index", "kind", "length", "next_poll_at", "probe", "reference", "total")
 
     def __init__(self, env: Any, index: int, num_envs: int) -> None:
         self.probe = current_probe()
         self._seed: Any = None
         self.kind = type(env)
-        """Whose step is its own: one that it inherits, and calls, does not count again."""
+        """The class whose `step` counts: an inherited `step` that it calls is not counted again."""
         self.index = index
         self.episode = 1
         self.length = 0
         self.total: Any = 0.0
-        self.look_at = 0.0
-        """When to look again whether a frame is due or something is to be written."""
+        self.next_poll_at = 0.0
+        """When to check again whether a frame is due or values are to be written."""
         self.frames: Any = None
         identity = id(env)
         self.reference = weakref.ref(env, lambda _: _remove_tap(identity, self))
@@ -50,14 +50,14 @@ class EnvTap:
             self.frames = make_frame_tap(env, index, num_envs, self.probe)
 
     def poll(self, now: float, reward: Any) -> None:
-        """By the clock: nothing of this happens at every step."""
+        """Publish a due frame and flush due values; called at intervals, not at every step."""
         frames, interval_s = self.frames, POLL_S
         if frames is not None:
             if frames.is_due():
                 frames.publish_frame(self.episode, self.length, reward, self.total)
             if frames.lane.is_watched:
                 interval_s = WATCHED_POLL_S
-        self.look_at = now + interval_s
+        self.next_poll_at = now + interval_s
         if now >= self.probe.next_flush_at:
             self.probe.flush(now)
 
@@ -73,7 +73,7 @@ class EnvTap:
         self.total = 0.0
 
     def report_environment(self, env: Any, seed: Any = None) -> None:
-        """Which environment it is, and with which seed it begins."""
+        """Write the environment's id and its seed to the journal."""
         if seed is not None and seed == self._seed:
             return
         self._seed = seed
@@ -92,7 +92,7 @@ def make_frame_tap(env: Any, index: int, num_envs: int, probe: Probe) -> Any:
 
         lane = LaneWriter(lanes_folder(probe.run_dir), index, lane_count=min(num_envs, MAX_LANES))
         return FrameTap(env, lane, warn=lambda text: probe.warn(text, "frames_off"))
-    except Exception as error:  # no numpy, no room, no right to write: training goes on without frames
+    except Exception as error:  # no numpy, no room, no permission: training continues without frames
         report_failure("frames", error)
         return None
 
@@ -117,17 +117,17 @@ def _remove_tap(identity: int, tap: EnvTap) -> None:
 
 
 def tap_env(env: Any, index: int, num_envs: int = 1) -> None:
-    """Makes an environment ours. One that knows no step, or cannot be referred to, is let alone."""
+    """Start recording an environment. One without `step` is ignored."""
     if not hasattr(type(env), "step") or id(env) in _taps:
         return
     _patch_class(type(env))
-    made = _taps[id(env)] = EnvTap(env, index, num_envs)
-    made.report_environment(env)
+    tap = _taps[id(env)] = EnvTap(env, index, num_envs)
+    tap.report_environment(env)
     current_probe().has_environments = True
 
 
 def _is_tapped(env: Any) -> bool:
-    """Whether it, or what it wraps, is ours already: it may have been made before it was asked for."""
+    """Return whether an environment, or one that it wraps, is recorded already."""
     while env is not None:
         if id(env) in _taps:
             return True
@@ -147,30 +147,30 @@ def _patch_class(kind: type) -> None:
 
 
 def _patch_step(kind: Any) -> None:
-    """What is done here is done at every step of a training loop: a microsecond is a percent of a fast one."""
+    """Patch `step`, the hot path of a training loop: a microsecond is one percent of a fast one."""
     original = kind.step
     tap_of, clock = _taps.get, time.monotonic
 
     def step(self: Any, action: Any) -> Any:
         result = original(self, action)
-        found = tap_of(id(self))
-        if found is not None and found.kind is kind:
+        tap = tap_of(id(self))
+        if tap is not None and tap.kind is kind:
             try:
-                found.probe.steps += 1
-                found.length += 1
-                found.total += result[1]
+                tap.probe.steps += 1
+                tap.length += 1
+                tap.total += result[1]
                 now = clock()
-                if now >= found.look_at:
-                    found.poll(now, result[1])
+                if now >= tap.next_poll_at:
+                    tap.poll(now, result[1])
                 if result[2] or (len(result) == 5 and result[3]):
-                    found.finish_episode()
+                    tap.finish_episode()
             except Exception as error:
                 _taps.pop(id(self), None)
                 report_failure("environments", error)
         return result
 
     def any_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """For a step that takes something else than one action."""
+        """Handle a `step` with other arguments than one action."""
         if len(args) == 1 and not kwargs:
             return step(self, args[0])
         return original(self, *args, **kwargs)
@@ -185,11 +185,11 @@ def _patch_reset(kind: Any) -> None:
 
     @functools.wraps(original)
     def reset(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = _taps.get(id(self))
-        if found is not None:
-            found.start_episode()
+        tap = _taps.get(id(self))
+        if tap is not None:
+            tap.start_episode()
             if kwargs.get("seed") is not None:
-                found.report_environment(self, kwargs["seed"])
+                tap.report_environment(self, kwargs["seed"])
         return original(self, *args, **kwargs)
 
     kind.reset = reset
@@ -200,10 +200,10 @@ def _patch_close(kind: Any) -> None:
 
     @functools.wraps(original)
     def close(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = _taps.pop(id(self), None)
-        if found is not None:
+        tap = _taps.pop(id(self), None)
+        if tap is not None:
             try:
-                found.close()
+                tap.close()
             except Exception as error:
                 report_failure("frames", error)
         return original(self, *args, **kwargs)
@@ -211,11 +211,11 @@ def _patch_close(kind: Any) -> None:
     kind.close = close
 
 
-# --- where they are made
+# --- creation
 
 
 class IndexedEnvFactory:
-    """A function that makes the environment of one index. It travels by pickle into the process that calls it."""
+    """Creates the environment of one index. It is pickled into the process that calls it."""
 
     def __init__(self, make_env: Callable[[], Any], index: int, num_envs: int) -> None:
         self.make_env = make_env
@@ -224,17 +224,17 @@ class IndexedEnvFactory:
         self.pid = os.getpid()
 
     def __call__(self) -> Any:
-        picked = current_probe()
+        probe = current_probe()
         if os.getpid() != self.pid:
-            picked.mark_as_child(self.num_envs)
-        outer = getattr(_env_creation, "numbered", None)
-        _env_creation.numbered, _env_creation.count = self, 0
+            probe.mark_as_child(self.num_envs)
+        outer = getattr(_env_creation, "factory", None)
+        _env_creation.factory, _env_creation.count = self, 0
         try:
             env = self.make_env()
         finally:
-            _env_creation.numbered = outer
+            _env_creation.factory = outer
         try:
-            if not _env_creation.count and not _is_tapped(env):  # it was made without gymnasium.make
+            if not _env_creation.count and not _is_tapped(env):  # it was created without gymnasium.make
                 tap_env(env, self.index, self.num_envs)
         except Exception as error:
             report_failure("environments", error)
@@ -242,15 +242,15 @@ class IndexedEnvFactory:
 
 
 def index_factories(factories: Any) -> list[Any]:
-    """The functions that a vector environment is made from, each bound to its index."""
-    made = list(factories)
-    picked = current_probe()
-    first, picked.next_index = picked.next_index, picked.next_index + len(made)
-    return [IndexedEnvFactory(make, first + at, len(made)) for at, make in enumerate(made)]
+    """Bind each environment factory of a vector environment to its index."""
+    functions = list(factories)
+    probe = current_probe()
+    first, probe.next_index = probe.next_index, probe.next_index + len(functions)
+    return [IndexedEnvFactory(make, first + index, len(functions)) for index, make in enumerate(functions)]
 
 
 def patch_registration(module: Any) -> None:
-    """gymnasium.make, and gym.make of old; make_vec makes its environments by them."""
+    """Patch gymnasium.make, or gym.make; make_vec creates its environments with it."""
     original = module.make
 
     @functools.wraps(original)
@@ -268,13 +268,13 @@ def patch_registration(module: Any) -> None:
 
 
 def _tap_created(env: Any) -> None:
-    of = getattr(_env_creation, "numbered", None)
-    if of is not None:
+    factory = getattr(_env_creation, "factory", None)
+    if factory is not None:
         _env_creation.count += 1
-        tap_env(env, of.index, of.num_envs)
+        tap_env(env, factory.index, factory.num_envs)
         return
-    picked = current_probe()
-    index, picked.next_index = picked.next_index, picked.next_index + 1
+    probe = current_probe()
+    index, probe.next_index = probe.next_index, probe.next_index + 1
     tap_env(env, index)
 
 
@@ -286,7 +286,7 @@ def _patch_make_vec(module: Any) -> None:
         before = current_probe().next_index
         envs = original(*args, **kwargs)
         try:
-            if current_probe().next_index == before:  # an environment that is a vector by itself
+            if current_probe().next_index == before:  # not built from single environments
                 from mosaic.probe.inside.vectors import tap_vector
 
                 tap_vector(envs)
@@ -298,7 +298,7 @@ def _patch_make_vec(module: Any) -> None:
 
 
 def patch_vector(module: Any) -> None:
-    """SyncVectorEnv and AsyncVectorEnv."""
+    """Patch SyncVectorEnv and AsyncVectorEnv."""
     for name in ("SyncVectorEnv", "AsyncVectorEnv"):
         kind = vars(module).get(name)
         if kind is not None:
@@ -313,27 +313,27 @@ def patch_env_factories(kind: Any) -> None:
     @functools.wraps(original)
     def __init__(self: Any, env_fns: Any, *args: Any, **kwargs: Any) -> None:
         try:
-            made = index_factories(env_fns)
+            factories = index_factories(env_fns)
         except Exception as error:
             report_failure("environments", error)
-            made = env_fns
-        original(self, made, *args, **kwargs)
+            factories = env_fns
+        original(self, factories, *args, **kwargs)
 
     kind.__init__ = __init__
 
 
 def patch_step_counting(kind: Any, method: str) -> None:
-    """Steps that other processes take for this one. Their episodes they tell themselves."""
+    """Count steps that other processes take for this one. They report their episodes themselves."""
     original = getattr(kind, method)
 
     @functools.wraps(original)
     def step_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         try:
-            picked = current_probe()
-            picked.has_environments = True
-            picked.steps += int(self.num_envs)
-            picked.tick()
+            probe = current_probe()
+            probe.has_environments = True
+            probe.steps += int(self.num_envs)
+            probe.tick()
         except Exception as error:
             report_failure("environments", error)
         return result

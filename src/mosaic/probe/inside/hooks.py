@@ -1,4 +1,4 @@
-"""Waits for the modules that we know and patches each right after its import. Nothing else is imported at start."""
+"""Patches known modules right after their import. Nothing else is imported at startup."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:  # typing takes milliseconds to import
 INSTRUCTIONS_VARIABLE = "MOSAIC_PROBE"
 RUN_DIR_VARIABLE = "MOSAIC_RUN_DIR"
 FIRST_PROCESS_VARIABLE = "MOSAIC_PROBE_FIRST"
-"""Says which process writes journal.jsonl; all others have a journal of their own."""
+"""The pid of the process that writes journal.jsonl; all others have their own journal."""
 
-# By module: the part of the probe it belongs to, and `module of ours:function`, which is given the module.
+# By module: the part of the probe it belongs to, and `our module:function`, which is called with the module.
 PATCHES = {
     "gymnasium.envs.registration": ("", "environments:patch_registration"),
     "gymnasium.vector.sync_vector_env": ("", "environments:patch_vector"),
@@ -39,12 +39,12 @@ PATCHES = {
 
 
 class Instructions:
-    """What MOSAIC_PROBE says: words such as `frames=1` and `total_timesteps=500`."""
+    """The content of MOSAIC_PROBE, such as `frames=1 total_timesteps=500`."""
 
     def __init__(self, text: str) -> None:
-        said = dict(word.split("=", 1) for word in text.split() if "=" in word)
-        self.parts = {name for name, value in said.items() if value == "1" and name != "total_timesteps"}
-        total = said.get("total_timesteps", "")
+        options = dict(word.split("=", 1) for word in text.split() if "=" in word)
+        self.parts = {name for name, value in options.items() if value == "1" and name != "total_timesteps"}
+        total = options.get("total_timesteps", "")
         self.total_timesteps = int(total) if total.isdigit() and int(total) else None
 
 
@@ -59,7 +59,7 @@ def install() -> None:
 
 
 def _write_handshake(run_dir: str) -> None:
-    """The handshake, of the first interpreter of the run only. Written by hand: json takes longer to import."""
+    """Write the handshake, in the first interpreter of the run only. Formatted by hand: importing json takes longer."""
     try:
         file = os.open(
             os.path.join(run_dir, "journal.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644
@@ -68,15 +68,15 @@ def _write_handshake(run_dir: str) -> None:
         return
     try:
         version = "Python " + ".".join(map(str, sys.version_info[:3]))
-        facts = f'"seq":1,"at":{time.time():.6f},"kind":"hello","worker":"script","version":"{version}"'
-        os.write(file, f'{{{facts},"pid":{os.getpid()},"capabilities":[],"attempt":1}}\n'.encode())
+        fields = f'"seq":1,"at":{time.time():.6f},"kind":"hello","worker":"script","version":"{version}"'
+        os.write(file, f'{{{fields},"pid":{os.getpid()},"capabilities":[],"attempt":1}}\n'.encode())
         os.environ[FIRST_PROCESS_VARIABLE] = str(os.getpid())
     finally:
         os.close(file)
 
 
 def _patch_stdout() -> None:
-    """Looks at what is printed. An attribute of the stream itself: whoever asks for sys.stdout gets the same object."""
+    """Parse what is printed. An attribute of the stream is patched, so that sys.stdout stays the same object."""
     stream: Any = sys.stdout
     if stream is None:
         return
@@ -101,7 +101,7 @@ _failed_parts: set[str] = set()
 
 
 def report_failure(part: str, error: Exception) -> None:
-    """A part that does not work says so once. The script never hears of it."""
+    """Log the first failure of a part as a warning; nothing is raised into the script."""
     if part in _failed_parts:
         return
     _failed_parts.add(part)
@@ -114,7 +114,7 @@ def report_failure(part: str, error: Exception) -> None:
 
 
 class PatchFinder:
-    """Stands first among the finders, and lets all others do their work."""
+    """The first finder on sys.meta_path, which delegates to the others."""
 
     def __init__(self, parts: set[str]) -> None:
         self._parts = parts
@@ -136,14 +136,14 @@ class PatchFinder:
 
 
 class PatchLoader:
-    """The module's own loader, and behind it our patch."""
+    """Runs the module's own loader and then our patch."""
 
     def __init__(self, loader: Any, patch: str) -> None:
         self._loader = loader
         self._patch = patch
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_loader":  # of a copy that has none yet
+        if name == "_loader":  # of a copy that is not initialized yet
             raise AttributeError(name)
         return getattr(self._loader, name)
 

@@ -1,4 +1,4 @@
-"""What the script saves: models and checkpoints of its own, wherever it puts them."""
+"""Records the models and checkpoints that the script saves itself."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def patch_torch(module: Any) -> None:
 
 
 def report_saved_file(path: str) -> None:
-    """Tells of a file that was written; it stays where the script put it."""
-    picked = current_probe()
+    """Report a file that the script has saved; the file is not moved."""
+    probe = current_probe()
     path = os.path.abspath(path)
-    found = next((path + suffix for suffix in _SUFFIXES if os.path.isfile(path + suffix)), None)
-    if found is None or os.path.abspath(found).startswith(os.path.join(picked.run_dir, "wandb")):
+    saved_path = next((path + suffix for suffix in _SUFFIXES if os.path.isfile(path + suffix)), None)
+    if saved_path is None or os.path.abspath(saved_path).startswith(os.path.join(probe.run_dir, "wandb")):
         return
-    listed = picked.saved_files
-    if len(listed) >= _MAX_FILES and found not in listed:
+    saved_files = probe.saved_files
+    if len(saved_files) >= _MAX_FILES and saved_path not in saved_files:
         return
-    step = picked.global_step
-    facts = {"path": found, "step": step, "size_bytes": os.path.getsize(found), "at": time.time()}
-    listed[found] = facts
-    picked.has_unwritten_analytics = True
-    picked.write_event("artifact", what="checkpoint_file", path=found, step=step, size_bytes=facts["size_bytes"])
+    step = probe.global_step
+    entry = {"path": saved_path, "step": step, "size_bytes": os.path.getsize(saved_path), "at": time.time()}
+    saved_files[saved_path] = entry
+    probe.has_unwritten_analytics = True
+    probe.write_event("artifact", what="checkpoint_file", path=saved_path, step=step, size_bytes=entry["size_bytes"])

@@ -1,4 +1,4 @@
-"""Run by every interpreter that starts below a run: sets up the probe, then runs the sitecustomize we stand before."""
+"""Runs in every interpreter of a run: installs the probe, then runs the sitecustomize that this one hides."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def _install_probe() -> None:
             from mosaic.probe.inside import hooks
 
             hooks.install()
-        except Exception as error:  # the script must run, whatever is wrong with us
-            sys.stderr.write(f"mosaic: the probe could not be set up: {error!r}\n")
+        except Exception as error:  # the script must run, whatever happens here
+            sys.stderr.write(f"mosaic: the probe could not be installed: {error!r}\n")
 
 
 def _run_next_sitecustomize() -> None:
-    # What `importlib` itself is made of, loaded already: importing importlib.util would take milliseconds.
+    # The frozen parts of importlib are loaded already: importing importlib.util would take milliseconds.
     bootstrap: Any
     external: Any
     bootstrap, external = sys.modules["_frozen_importlib"], sys.modules["_frozen_importlib_external"]

@@ -1,4 +1,4 @@
-"""wandb.log. Its folders and its offline mode are set by the environment, before it is imported."""
+"""Records wandb.log. Its folders and its offline mode are set by environment variables before the import."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def patch_run(module: Any) -> None:
 
     @functools.wraps(original)
     def log(self: Any, data: Any, step: Any = None, *args: Any, **kwargs: Any) -> Any:
-        counted = getattr(self, "step", None)
+        default_step = getattr(self, "step", None)
         result = original(self, data, step, *args, **kwargs)
         try:
-            _add_logged_scalars(data, step, counted)
+            _add_logged_scalars(data, step, default_step)
         except Exception as error:
             report_failure("wandb", error)
         return result
@@ -30,16 +30,16 @@ def patch_run(module: Any) -> None:
 
 
 def patch_monitor(module: Any) -> None:
-    """`monitor_gym` breaks the closing of every environment that records videos, on gymnasium 1.x: it is left out."""
+    """Disable `monitor_gym`, which on gymnasium 1.x breaks closing every environment that records videos."""
     module.monitor = lambda: None
 
 
 def _add_logged_scalars(data: Any, step: Any, default_step: Any) -> None:
     if step is None:
         step = next((data[name] for name in _STEP_NAMES if isinstance(data.get(name), numbers.Real)), default_step)
-    picked = current_probe()
+    probe = current_probe()
     for tag, value in data.items():
         if tag in _STEP_NAMES or isinstance(value, bool):
             continue
         if isinstance(value, numbers.Real) or getattr(value, "shape", None) == ():
-            picked.add_scalar(WANDB, str(tag), value, step)
+            probe.add_scalar(WANDB, str(tag), value, step)

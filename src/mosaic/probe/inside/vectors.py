@@ -1,4 +1,4 @@
-"""Environments that are a vector by themselves, without a function for each of them."""
+"""Records vector environments that are not built from single environments."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ class VectorTap:
     def __init__(self, envs: Any) -> None:
         import numpy
 
-        picked = current_probe()
+        probe = current_probe()
         self._numpy = numpy
         self._count = int(getattr(envs, "num_envs", None) or len(envs))
-        self._first, picked.next_index = picked.next_index, picked.next_index + self._count
+        self._first, probe.next_index = probe.next_index, probe.next_index + self._count
         self._totals = numpy.zeros(self._count)
         self._lengths = numpy.zeros(self._count, dtype=int)
         mode = str((getattr(envs, "metadata", None) or {}).get("autoreset_mode", ""))
         self._has_reset_step = "NEXT_STEP" in mode.upper()
         self._ended = numpy.zeros(self._count, dtype=bool)
-        picked.has_environments = True
+        probe.has_environments = True
 
     def record_step(self, result: tuple[Any, ...]) -> None:
-        picked = current_probe()
+        probe = current_probe()
         stepping = ~self._ended if self._has_reset_step else True
         self._totals += result[1]
         self._lengths += stepping
-        picked.steps += self._count
+        probe.steps += self._count
         ended = self._numpy.array(result[2], dtype=bool)
         if len(result) == 5:
             ended |= self._numpy.asarray(result[3], dtype=bool)
         if ended.any():
-            for at in self._numpy.flatnonzero(ended) if "metrics" in picked.parts else ():
-                picked.add_episode(self._first + int(at), float(self._totals[at]), int(self._lengths[at]))
+            for index in self._numpy.flatnonzero(ended) if "metrics" in probe.parts else ():
+                probe.add_episode(self._first + int(index), float(self._totals[index]), int(self._lengths[index]))
             self._totals[ended] = 0.0
             self._lengths[ended] = 0
         self._ended = ended
-        picked.tick()
+        probe.tick()
 
 
 def patch_envpool(module: Any) -> None:
-    """envpool steps all environments in one call, and draws none of them."""
+    """Patch envpool, which steps all environments in one call and cannot render."""
     for name in ("make", "make_gym", "make_gymnasium"):
         if hasattr(module, name):
             setattr(module, name, _wrap_make(getattr(module, name)))
@@ -58,7 +58,7 @@ def _wrap_make(original: Any) -> Any:
     def make(*args: Any, **kwargs: Any) -> Any:
         envs = original(*args, **kwargs)
         try:
-            if id(envs) not in _taps:  # one kind of make may call another
+            if id(envs) not in _taps:  # one make function may call another
                 tap_vector(envs)
                 report_no_frames()
         except Exception as error:
@@ -69,13 +69,13 @@ def _wrap_make(original: Any) -> Any:
 
 
 def report_no_frames() -> None:
-    """So that who watches is told, and does not wait."""
-    picked = current_probe()
-    if "frames" in picked.parts:
+    """Create a lane that reports to viewers that there are no frames."""
+    probe = current_probe()
+    if "frames" in probe.parts:
         from mosaic.fastlane import LaneWriter, lanes_folder
         from mosaic.fastlane.tap import NO_FRAME_REASON
 
-        lane = LaneWriter(lanes_folder(picked.run_dir), 0)
+        lane = LaneWriter(lanes_folder(probe.run_dir), 0)
         lane.mark_unavailable(NO_FRAME_REASON)
         atexit.register(lane.close)
 
@@ -91,10 +91,10 @@ def tap_vector(envs: Any) -> None:
     @functools.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        found = _taps.get(id(self))
-        if found is not None:
+        tap = _taps.get(id(self))
+        if tap is not None:
             try:
-                found.record_step(result)
+                tap.record_step(result)
             except Exception as error:
                 _taps.pop(id(self), None)
                 report_failure("environments", error)

@@ -1,4 +1,4 @@
-"""torch's SummaryWriter and tensorboardX's: their folder, and their scalars."""
+"""Patches the SummaryWriter of torch and of tensorboardX: its folder and its scalars."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 _redirected_folders: dict[str, str] = {}
 
 
-def redirect_log_dir(wanted: Any) -> str | None:
-    """The run's TensorBoard folder for the first that is asked for; a folder inside of it for each further one."""
-    ours = os.environ.get(TENSORBOARD_VARIABLE)
-    if not ours:
+def redirect_log_dir(log_dir: Any) -> str | None:
+    """Return the run's TensorBoard folder for the first log dir, and a subfolder of it for each further one."""
+    run_log_dir = os.environ.get(TENSORBOARD_VARIABLE)
+    if not run_log_dir:
         return None
-    named = os.path.abspath(os.fspath(wanted)) if wanted else ""
-    if named and not named.startswith(ours):
-        # The script may count on the folder that it named: models are often saved beside the event file.
-        os.makedirs(named, exist_ok=True)
-    if named not in _redirected_folders:
-        inside = os.path.join(ours, os.path.basename(named) or "run")
-        _redirected_folders[named] = inside if ours in _redirected_folders.values() else ours
-    return _redirected_folders[named]
+    script_path = os.path.abspath(os.fspath(log_dir)) if log_dir else ""
+    if script_path and not script_path.startswith(run_log_dir):
+        # The script may expect its own folder to exist: models are often saved next to the event file.
+        os.makedirs(script_path, exist_ok=True)
+    if script_path not in _redirected_folders:
+        subfolder = os.path.join(run_log_dir, os.path.basename(script_path) or "run")
+        _redirected_folders[script_path] = subfolder if run_log_dir in _redirected_folders.values() else run_log_dir
+    return _redirected_folders[script_path]
 
 
 def patch_writer(module: Any) -> None:
@@ -41,8 +41,8 @@ def _patch_init(kind: Any, keyword: str) -> None:
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
-            wanted = args[0] if args else kwargs.get(keyword, kwargs.get("log_dir"))
-            folder = redirect_log_dir(wanted)
+            log_dir = args[0] if args else kwargs.get(keyword, kwargs.get("log_dir"))
+            folder = redirect_log_dir(log_dir)
             current_probe().has_writer = True
             if folder is not None:
                 args = args[1:]
