@@ -6,21 +6,21 @@ export PYTHON
 .DEFAULT_GOAL := help
 .PHONY: help run gui test setup check bench learning benchgui screenshots faults stubs constraints clean
 
-help:  ## This list
-	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name says; do printf '  make %-12s %s\n' "$$name" "$$says"; done
+help:  ## List the targets
+	@sed -n 's/^\([a-z]*\):.*  ## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
 
-run:  ## Set up what the demo needs, train, evaluate and film an agent, and open the workbench on it where there is a display
+run:  ## Install what the demo needs, train and evaluate an agent, record a video, and open the workbench if there is a display
 	@scripts/setup.sh run
 	@$(BIN)/mosaic demo
 
-gui:  ## Set up what the workbench needs, then open it
+gui:  ## Install what the workbench needs, then open it
 	@scripts/setup.sh run
 	@$(BIN)/mosaic gui $(ARGS)
 
-test: check  ## Set up everything, then run all checks and all tests, two at a time or as many as JOBS says
+test: check  ## Install everything, then run all checks and all tests, two at a time (JOBS=4 for more)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
-setup:  ## Make .venv with the mosaic command and all that the tests need
+setup:  ## Create .venv with the mosaic command and everything that the tests need
 	@scripts/setup.sh test
 
 check: setup  ## The checks without the tests: style, types, layers
@@ -29,19 +29,19 @@ check: setup  ## The checks without the tests: style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-faults: setup  ## What happens when things are killed, torn and filled up: one line a promise
+faults: setup  ## Kill processes, truncate files, fill disks: one line per guarantee
 	$(BIN)/pytest -v tests/faults
 
 bench: setup  ## Speed against CleanRL: make bench CLEANRL=/path/to/cleanrl [CLEANRL_PYTHON=/path/to/python] [ARGS=…]
 	$(BIN)/python -m tests.bench.speed --cleanrl "$(CLEANRL)" $(if $(CLEANRL_PYTHON),--python "$(CLEANRL_PYTHON)") $(ARGS)
 
-learning: setup  ## Train what the learning table lacks: make learning [CLEANRL=/path/to/cleanrl] [CLEANRL_PYTHON=…] [ARGS=…]
+learning: setup  ## Train what is missing in the learning table: make learning [CLEANRL=/path/to/cleanrl] [CLEANRL_PYTHON=…] [ARGS=…]
 	$(BIN)/python -m tests.learning $(if $(CLEANRL),--cleanrl "$(CLEANRL)") $(if $(CLEANRL_PYTHON),--python "$(CLEANRL_PYTHON)") $(ARGS)
 
-benchgui: setup  ## How long the window stands still, how soon it is there, whether it grows: make benchgui [ARGS="--minutes 10"]
+benchgui: setup  ## How long the window blocks, how fast it starts, whether its memory grows: make benchgui [ARGS="--minutes 10"]
 	$(BIN)/python tests/bench/gui_responsiveness.py $(ARGS)
 
-screenshots: setup  ## Pictures of every page, tab and dialog of the workbench, with real runs, into build/screenshots
+screenshots: setup  ## Save images of every page, tab and dialog of the workbench, with real runs, to build/screenshots
 	$(if $(shell command -v xvfb-run),xvfb-run -a -s "-screen 0 1920x1080x24") $(BIN)/python scripts/screenshots.py $(ARGS)
 
 stubs: setup  ## Generate the protobuf stubs again, after trainer.proto has changed
@@ -50,6 +50,6 @@ stubs: setup  ## Generate the protobuf stubs again, after trainer.proto has chan
 constraints: setup  ## Resolve all extras to their newest versions into constraints.txt
 	scripts/constraints.sh
 
-clean:  ## Remove .venv and all caches; workspaces (var/) stay
+clean:  ## Remove .venv and all caches, but no workspaces (var/)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

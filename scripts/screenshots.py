@@ -1,7 +1,7 @@
-"""Pictures of every page, tab and dialog of the workbench, with real runs in it: `make screenshots`.
+"""Save images of every page, tab and dialog of the workbench with real runs: `make screenshots`.
 
-It trains a few small agents in a temporary workspace, opens the window on them and grabs it in both themes and at both
-sizes that we promise to be readable at. Look at every one of them as a picky user would.
+It trains a few small agents in a temporary workspace, opens the window and captures it in both themes and at both
+supported sizes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-    # The screen of this platform is 800 by 800 unless it is told otherwise; a relative path, as a colon would end it.
+    # The default screen of this platform is 800 × 800. The path is relative because a colon would end it.
     os.environ["QT_QPA_PLATFORM"] = "offscreen:configfile=" + os.path.relpath(
         Path(__file__).parents[1] / "tests" / "helpers" / "screen.json"
     )
 os.environ.setdefault("QTWEBENGINE_DISABLE_SANDBOX", "1")
-os.environ["WANDB_BASE_URL"] = "http://127.0.0.1:9"  # nobody is there: a picture of a run that is kept offline
+os.environ["WANDB_BASE_URL"] = "http://127.0.0.1:9"  # nothing listens there: the run stays offline
 
 from PySide6.QtGui import QPainter
 from PySide6.QtWidgets import QApplication, QDialog, QWidget
@@ -41,9 +41,9 @@ ROOT = Path(__file__).parents[1]
 THEMES = ("light", "dark")
 SIZES = ("1366x768", "1920x1080")
 SLOW_TABS = {"tensorboard": 4.0, "videos": 2.0, "fastlane": 2.0, "analytics": 1.5}
-"""Seconds until there is something to see; the others are there at once."""
+"""Seconds until the content is visible; other tabs are complete immediately."""
 NATIVE_DIALOG_ACTIONS = ("run.export", "run.folder", "run.open", "run.import")
-"""Actions that open dialogs or programs of the system's."""
+"""Actions that open native dialogs or other programs."""
 
 
 def submit_training(
@@ -55,7 +55,7 @@ def submit_training(
 
 
 def make_runs(trainer: TrainerClient) -> dict[str, str]:
-    """One run of each kind, by what it shows."""
+    """Create one run of each kind, by what it shows."""
     tags, notes = ("baseline", "good"), "The first one."
     runs = {"cartpole": submit_training(trainer, "ppo", "CartPole-v1", 150_000, track=True, tags=tags, notes=notes)}
     acrobot = build_train_payload(
@@ -166,7 +166,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "screenshots")
     parser.add_argument("--themes", default=",".join(THEMES))
     parser.add_argument("--sizes", default=",".join(SIZES))
-    parser.add_argument("--only", default="", help="take only those with this in their name, such as tab-fastlane")
+    parser.add_argument("--only", default="", help="only images whose name contains this, such as tab-fastlane")
     told = parser.parse_args()
     told.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through `finally`: the runs would go on for ever

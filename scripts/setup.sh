@@ -1,9 +1,9 @@
 #!/bin/sh
-# Makes .venv beside the Makefile:  scripts/setup.sh run|test
+# Creates .venv next to the Makefile:  scripts/setup.sh run|test
 #   run   what the demo and the workbench need
-#   test  that, and all that `make test` needs
-# Needs Python 3.11 or newer; everything else is fetched. A second call with nothing changed returns at once.
-# Honoured: PYTHON (which interpreter), PIP_FIND_LINKS and pip's own configuration, UV_TORCH_BACKEND.
+#   test  that, and everything that `make test` needs
+# Requires Python 3.11 or newer; everything else is downloaded. A second call returns immediately if nothing changed.
+# Respects PYTHON (which interpreter), PIP_FIND_LINKS and pip's own configuration, UV_TORCH_BACKEND.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -14,9 +14,9 @@ case $what in
     *) echo "scripts/setup.sh: '$what' is unknown. Known: run, test." >&2; exit 2 ;;
 esac
 
-# One row a system library: Debian package (or names it has had), and the file that shows it is there where dpkg cannot
-# tell. MuJoCo's pictures without a screen come from Mesa's EGL; the rest is what Qt and its web pages take from the
-# system. A desktop has all of them, a bare container none.
+# One row per system library: Debian package (with alternative names), and the file that shows that it is installed where
+# there is no dpkg. MuJoCo renders without a display through Mesa's EGL; the rest is what Qt and QtWebEngine need. A
+# desktop has all of them, a bare container none.
 system_libraries='
 libegl1                    libEGL.so.1
 libgl1                     libGL.so.1
@@ -59,11 +59,11 @@ fi
 
 say() { echo "setup: $*" >&2; }
 
-refuse() { say "$*"; exit 1; }
+fail() { say "$*"; exit 1; }
 
 is_debian() { command -v apt-get >/dev/null 2>&1 && command -v dpkg-query >/dev/null 2>&1; }
 
-todays_names() {  # packages…; of names that changed, the one that this release knows
+package_names() {  # packages…; of alternative names, the one that this release has
     for names in "$@"; do
         chosen=${names%%|*}
         for name in $(echo "$names" | tr '|' ' '); do
@@ -74,20 +74,20 @@ todays_names() {  # packages…; of names that changed, the one that this releas
 }
 
 apt_updated=
-apt_install() {  # packages…; fails where we may not, or cannot
+apt_install() {  # packages…; fails without root or without a network
     [ "$(id -u)" = 0 ] || return 1
     say "apt-get install $*"
     if [ -z "$apt_updated" ]; then
         apt-get update -qq >/dev/null || return 1
         apt_updated=yes
     fi
-    # shellcheck disable=SC2046 # one word a package
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(todays_names "$@") >/dev/null
+    # shellcheck disable=SC2046 # one word per package
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(package_names "$@") >/dev/null
 }
 
 find_python() {
     for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3.14 python3}; do
-        # Run it: a name on the path may be a version manager's empty shim.
+        # Run it: a name on the path may be a version manager's shim without an interpreter.
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
             echo "$candidate"
             return
@@ -97,14 +97,14 @@ find_python() {
 }
 
 make_venv() {
-    python=$(find_python) || refuse "MOSAIC needs Python 3.11 or newer and found none (looked for ${PYTHON:-python3.11 to python3.14, python3}). Install one, or name it: make PYTHON=/path/to/python3"
+    python=$(find_python) || fail "MOSAIC requires Python 3.11 or newer, but none was found (tried ${PYTHON:-python3.11 to python3.14, python3}). Install one, or specify it: make PYTHON=/path/to/python3"
     if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
         package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
         if ! { is_debian && apt_install "$package"; }; then
-            refuse "$python cannot make virtual environments: its venv module is missing. On Debian and Ubuntu: sudo apt-get install $package"
+            fail "$python cannot create virtual environments: its venv module is missing. On Debian and Ubuntu: sudo apt-get install $package"
         fi
     fi
-    say "making $venv with $("$python" --version)"
+    say "creating $venv with $("$python" --version)"
     "$python" -m venv --clear $venv
 }
 
@@ -126,40 +126,40 @@ check_system_libraries() {
         if [ -n "$package" ] && is_missing "$package" "$file"; then printf '%s ' "$package"; fi
     done)
     [ -n "$missing" ] || return 0
-    # shellcheck disable=SC2086 # one word a package
+    # shellcheck disable=SC2086 # one word per package
     if is_debian && apt_install $missing; then
         return 0
     fi
-    say "system libraries are missing; without them MuJoCo draws no pictures and the window may not open (training is not touched)."
+    say "system libraries are missing; without them MuJoCo cannot render and the window may not open (training is not affected)."
     if is_debian; then
-        # shellcheck disable=SC2086 # one word a package
-        say "install them: sudo apt-get install $(todays_names $missing | tr '\n' ' ')"
+        # shellcheck disable=SC2086 # one word per package
+        say "install them: sudo apt-get install $(package_names $missing | tr '\n' ' ')"
     else
-        say "install Mesa's EGL and GL and what Qt needs. Fedora: sudo dnf install mesa-libEGL mesa-libGL mesa-dri-drivers libxkbcommon-x11 xcb-util-cursor xcb-util-wm xcb-util-keysyms nss; Arch: sudo pacman -S mesa libxkbcommon-x11 xcb-util-cursor nss; elsewhere the packages that hold what Debian has in: $missing"
+        say "install Mesa's EGL and GL and what Qt needs. Fedora: sudo dnf install mesa-libEGL mesa-libGL mesa-dri-drivers libxkbcommon-x11 xcb-util-cursor xcb-util-wm xcb-util-keysyms nss; Arch: sudo pacman -S mesa libxkbcommon-x11 xcb-util-cursor nss; elsewhere the packages that correspond to Debian's: $missing"
     fi
 }
 
-told_pip() {  # `pip config get` passes over some of the files that `list` reads
+pip_setting() {  # `pip config get` skips some of the files that `list` reads
     $venv/bin/python -m pip config list 2>/dev/null |
         sed -n -e "s/^global\\.$1='\\(.*\\)'\$/\\1/p" -e "s/^install\\.$1='\\(.*\\)'\$/\\1/p" | sed 's/\\n/ /g' | tail -n 1
 }
 
-tell_uv_what_pip_was_told() {
-    # uv reads none of pip's configuration. A folder of wheels may hold a smaller build of torch; a mirror or a
-    # certificate may be the only way out of here. Extra indexes are left alone: to uv, the first that has a name wins.
-    links=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-$(told_pip find-links)}}
-    index=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$(told_pip index-url)}}
-    certificate=${SSL_CERT_FILE:-${PIP_CERT:-$(told_pip cert)}}
-    if [ -n "$links" ]; then export UV_FIND_LINKS="$(echo $links | tr ' ' ',')"; fi  # words become a list
+pass_pip_settings_to_uv() {
+    # uv does not read pip's configuration. A folder of wheels may contain a smaller build of torch; a mirror or a
+    # certificate may be required here. Extra indexes are not passed on: uv takes the first that has a package.
+    links=${UV_FIND_LINKS:-${PIP_FIND_LINKS:-$(pip_setting find-links)}}
+    index=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$(pip_setting index-url)}}
+    certificate=${SSL_CERT_FILE:-${PIP_CERT:-$(pip_setting cert)}}
+    if [ -n "$links" ]; then export UV_FIND_LINKS="$(echo $links | tr ' ' ',')"; fi  # spaces to commas
     if [ -n "$index" ]; then export UV_DEFAULT_INDEX="$index"; fi
     if [ -n "$certificate" ]; then
         export SSL_CERT_FILE="$certificate"
     elif [ -e /etc/ssl/certs/ca-certificates.crt ] || [ -e /etc/pki/tls/certs/ca-bundle.crt ]; then
-        export UV_SYSTEM_CERTS=true  # an employer's proxy is known there, not among uv's own
+        export UV_SYSTEM_CERTS=true  # a company's proxy certificate is there, not in uv's bundle
     fi
 }
 
-torch_backend() {  # which build of torch; empty: what the index and the folders of wheels offer
+torch_backend() {  # which build of torch; empty: the one in the index or the folders of wheels
     if [ -n "${UV_FIND_LINKS:-}" ] || [ "$(uname -s)" != Linux ]; then
         return
     elif [ -n "${UV_TORCH_BACKEND:-}" ]; then
@@ -172,26 +172,26 @@ torch_backend() {  # which build of torch; empty: what the index and the folders
 }
 
 install_packages() {  # further arguments for uv
-    # Compiled now, or every start of every process would pay for it where Python is told to write no bytecode.
+    # Compile now: with PYTHONDONTWRITEBYTECODE every process would otherwise compile at every start.
     # MOSAIC itself is always built again: that generates the protobuf stubs, which may be missing or out of date.
     $venv/bin/uv pip install --quiet --compile-bytecode --python $venv/bin/python -c constraints.txt \
         --build-constraints constraints.txt --reinstall-package mosaic-rl "$@" -e ".[$extras]"
 }
 
-# A copied or moved checkout has a .venv whose scripts point elsewhere; one that broke off half-way may lack pip.
+# A copied or moved checkout has a .venv whose scripts point elsewhere; an interrupted setup may lack pip.
 if [ "$(cat $venv/.home 2>/dev/null)" != "$(pwd)" ] || ! $venv/bin/python -m pip --version >/dev/null 2>&1; then
     make_venv
     pwd > $venv/.home
 fi
 check_system_libraries
-tell_uv_what_pip_was_told
+pass_pip_settings_to_uv
 say "installing the packages (about a minute the first time)"
 $venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
 backend=$(torch_backend)
 if [ -z "$backend" ]; then
     install_packages
 elif ! install_packages --torch-backend="$backend"; then
-    say "that failed with PyTorch's own index; trying again with the package index alone (a larger torch)"
+    say "installing from PyTorch's own index failed; trying the package index only (a larger torch)"
     install_packages
 fi
 PYTHONDONTWRITEBYTECODE='' $venv/bin/python -m compileall -q src

@@ -1,4 +1,4 @@
-"""PPO in one file, as people write it who know nothing of MOSAIC: torch, a vector environment, a SummaryWriter.
+"""PPO in one file that does not use MOSAIC: torch, a vector environment, a SummaryWriter.
 
 python examples/scripts/ppo_cartpole.py --total-timesteps 50000
 mosaic run -- python examples/scripts/ppo_cartpole.py --total-timesteps 50000
@@ -47,10 +47,10 @@ def make(env_id: str) -> gym.Env:
 
 
 def layer(inputs: int, outputs: int, gain: float = 2**0.5) -> nn.Linear:
-    made = nn.Linear(inputs, outputs)
-    nn.init.orthogonal_(made.weight, gain)
-    nn.init.zeros_(made.bias)
-    return made
+    linear = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(linear.weight, gain)
+    nn.init.zeros_(linear.bias)
+    return linear
 
 
 class Agent(nn.Module):

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 as its users write it. Run it: mosaic run -- python examples/scripts/sb3_cartpole.py"""
+"""A plain Stable-Baselines3 script. Run it with: mosaic run -- python examples/scripts/sb3_cartpole.py"""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What is trained to show that the algorithms learn, and what each is held against."""
+"""The trainings that show that the algorithms learn, and the results they are compared with."""
 
 from __future__ import annotations
 

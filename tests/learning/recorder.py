@@ -1,7 +1,7 @@
-"""Runs CleanRL's DQN or C51 and writes down what it lived through and learned:  python recorder.py SCRIPT OUT [flags…]
+"""Run CleanRL's DQN or C51 and record its transitions and updates:  python recorder.py SCRIPT OUT [flags…]
 
-OUT.npz gets every transition in its order, which of them each update drew, and the weights before and behind it all.
-Stands alone: it runs on CleanRL's interpreter, which need not have MOSAIC.
+OUT.npz gets every transition in order, the indices that each update sampled, and the initial and final weights.
+Standalone: it runs on CleanRL's interpreter, which does not need MOSAIC.
 """
 
 from __future__ import annotations

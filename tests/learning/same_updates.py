@@ -1,10 +1,10 @@
-"""Is an update of ours CleanRL's? DQN and C51 learn again from what CleanRL's own script lived through.
+"""Compare our updates with CleanRL's: DQN and C51 are trained on the transitions of CleanRL's own script.
 
     python -m tests.learning.same_updates --cleanrl CHECKOUT [--python ITS_INTERPRETER] [--steps 60000]
 
-The script is run once, and everything it stored and drew is written down. Then our replay buffer is given the same
-transitions and our kernel the same first weights and the same draws. What was drawn must be the same to the last bit;
-the weights in the end differ by roundings, which thousands of updates let grow.
+The script is run once, and everything it stored and sampled is recorded. Then our replay buffer gets the same
+transitions and our kernel the same initial weights and samples. The samples must be equal bit for bit; the final
+weights differ by rounding errors, which grow over thousands of updates.
 """
 
 from __future__ import annotations
