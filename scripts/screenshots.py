@@ -35,7 +35,7 @@ from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
 from mosaic.gui.panels import PAGES, RUN_TABS
-from mosaic.plugins.run_payloads import RunOptions, build_eval_payload, build_train_payload, with_seed
+from mosaic.submission.run_payloads import RunOptions, build_eval_payload, build_train_payload, with_seed
 
 ROOT = Path(__file__).parents[1]
 THEMES = ("light", "dark")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic import __version__
-from mosaic.plugins import WorkerDescription, python_module
+from mosaic.workers import WorkerDescription, python_module
 
 
 def describe() -> WorkerDescription:

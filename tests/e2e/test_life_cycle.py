@@ -22,8 +22,8 @@ from cleanrl_worker.registry import ALGORITHMS
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.journal import read_all
-from mosaic.plugins.run_payloads import build_eval_payload
 from mosaic.run import last_good_checkpoint
+from mosaic.submission.run_payloads import build_eval_payload
 
 Json = dict[str, Any]
 Curves = dict[str, list[tuple[int, float]]]

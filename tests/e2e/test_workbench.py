@@ -22,7 +22,7 @@ from mosaic.client import TrainerClient, connect
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.gui.app import Application
-from mosaic.plugins.run_payloads import build_train_payload
+from mosaic.submission.run_payloads import build_train_payload
 
 __all__ = ["make_program", "program", "qapp", "settings_path", "the_window_is_quiet"]
 

@@ -27,7 +27,7 @@ from mosaic.gui.forms.draft import (
 )
 from mosaic.gui.forms.environment_choices import environment_problem, families, parse_choices
 from mosaic.gui.forms.form_layout import FormLayout, algorithms_by_worker, field_label, field_tooltip, get_layout
-from mosaic.plugins.algorithm_schema import SettingField
+from mosaic.submission.algorithm_schema import SettingField
 
 RATE = SettingField("learning_rate", "float", 0.00025, "The step size.", {"gt": 0, "lt": 1})
 KL = SettingField("target_kl", "float", None, "", {"gt": 0}, is_optional=True)

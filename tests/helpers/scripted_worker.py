@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def describe():  # type: ignore[no-untyped-def]
-    from mosaic.plugins import WorkerDescription
+    from mosaic.workers import WorkerDescription
 
     return WorkerDescription(
         id="scripted",

@@ -16,8 +16,8 @@ from mosaic.contracts.extras import RESERVED_EXTRAS, flatten_sections, translate
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload, WandbArtifacts
 from mosaic.contracts.run_kind import RunKind
-from mosaic.plugins import get_worker
 from mosaic.secrets import wandb_environment
+from mosaic.workers import get_worker
 
 EXAMPLES: dict[str, Any] = {
     "mode": "policy_eval",

@@ -8,7 +8,7 @@ import pytest
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Payload
-from mosaic.plugins.run_payloads import (
+from mosaic.submission.run_payloads import (
     RunOptions,
     apply_assignments,
     build_eval_payload,

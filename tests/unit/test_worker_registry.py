@@ -11,7 +11,7 @@ from tests.helpers.cli_trainer import call
 from cleanrl_worker import registry
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.registry import ALGORITHMS, AlgorithmSpec
-from mosaic.plugins.algorithm_schema import get_algorithm
+from mosaic.submission.algorithm_schema import get_algorithm
 
 VECTOR = Box(-1, 1, (4,), np.float32)
 PICTURE = Box(0, 255, (84, 84, 3), np.uint8)

@@ -9,7 +9,7 @@ from tests.helpers.cli_trainer import call
 from cleanrl_worker import describe
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.schema_generator import build_schema, render_schema
-from mosaic.plugins.algorithm_schema import load_algorithms
+from mosaic.submission.algorithm_schema import load_algorithms
 
 
 def test_the_committed_schema_is_the_one_that_the_code_gives() -> None:

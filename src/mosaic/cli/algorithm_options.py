@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from mosaic.cli.cli_context import CliContext, Command, common_options
 from mosaic.cli.script_command import flag_value
 from mosaic.contracts.errors import BadInput, unknown_name_error
-from mosaic.plugins.algorithm_schema import (
+from mosaic.submission.algorithm_schema import (
     DEFAULT_CORE_FIELDS,
     DEFAULT_EXTRA_FIELDS,
     Algorithm,
@@ -22,7 +22,7 @@ from mosaic.plugins.algorithm_schema import (
     load_algorithms_from,
     parse_bool,
 )
-from mosaic.plugins.run_payloads import CORE_FIELD_NAMES, SECTION_PATHS, RunOptions, build_train_payload
+from mosaic.submission.run_payloads import CORE_FIELD_NAMES, SECTION_PATHS, RunOptions, build_train_payload
 
 Json = dict[str, Any]
 CommandHandler = Callable[[CliContext, Algorithm, Json, str | None, bool], Any]

@@ -9,8 +9,8 @@ import click
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.contracts.errors import unknown_name_error
-from mosaic.plugins.algorithm_schema import Algorithm, get_algorithm
-from mosaic.plugins.algorithm_schema import load_algorithms as known_algorithms
+from mosaic.submission.algorithm_schema import Algorithm, get_algorithm
+from mosaic.submission.algorithm_schema import load_algorithms as known_algorithms
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -95,8 +95,8 @@ def run_titles(views: list[Json]) -> list[str]:
 def _load_entry(trainer: TrainerClient, view: Json, title: str, tag: str) -> ComparedRun:
     import numpy as np
 
-    from mosaic.plugins.run_settings import comparison_settings
     from mosaic.statistics.comparison import ComparedRun
+    from mosaic.submission.run_settings import comparison_settings
 
     parts = list(trainer.metrics(view["run_id"], [tag]))
     steps = np.array([step for part in parts for step in part.steps], np.float64)

@@ -10,7 +10,7 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import run_argument, runs_argument
 from mosaic.contracts.errors import BadInput
-from mosaic.plugins.run_payloads import apply_assignments, parse_assignment
+from mosaic.submission.run_payloads import apply_assignments, parse_assignment
 
 Json = dict[str, Any]
 

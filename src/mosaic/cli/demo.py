@@ -20,7 +20,7 @@ from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.files import atomic_write
 from mosaic.contracts.folder import RunFolder
-from mosaic.plugins.run_payloads import RunOptions, build_train_payload
+from mosaic.submission.run_payloads import RunOptions, build_train_payload
 
 Json = dict[str, Any]
 DEMO_SETTINGS: Json = {"env_id": "CartPole-v1", "total_timesteps": 400_000, "seed": 1}

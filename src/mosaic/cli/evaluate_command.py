@@ -18,8 +18,8 @@ from mosaic.cli.text_histogram import histogram_rows
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed, RunEnded
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_kind import RunKind
-from mosaic.plugins import discover_workers
-from mosaic.plugins.run_payloads import build_eval_payload
+from mosaic.submission.run_payloads import build_eval_payload
+from mosaic.workers import discover_workers
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient

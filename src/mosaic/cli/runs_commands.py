@@ -13,7 +13,7 @@ from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.live_view import LiveDisplay, LiveRunState, PlainDisplay, format_progress_line
 from mosaic.cli.run_arguments import run_argument
 from mosaic.contracts.run_kind import RunKind
-from mosaic.plugins.run_payloads import diff_settings
+from mosaic.submission.run_payloads import diff_settings
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -161,7 +161,7 @@ def config(context: CliContext, run: str) -> None:
 @pass_context
 def diff(context: CliContext, one: str, other: str) -> None:
     """Shows which settings of two runs differ. A setting that was not given counts with its default."""
-    from mosaic.plugins.run_settings import effective_settings
+    from mosaic.submission.run_settings import effective_settings
 
     trainer = context.trainer()
     views = [trainer.get(one), trainer.get(other)]

@@ -12,7 +12,7 @@ import click
 
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.contracts.errors import BadInput
-from mosaic.plugins.run_payloads import RunOptions, build_payload
+from mosaic.submission.run_payloads import RunOptions, build_payload
 
 Json = dict[str, Any]
 PROBE_PARTS = ("frames", "metrics", "checkpoints", "console", "wandb")

@@ -15,9 +15,9 @@ from mosaic.cli.algorithm_options import AlgorithmGroup
 from mosaic.cli.cli_context import CliContext, Command, command, pass_context
 from mosaic.cli.script_command import caller_environment
 from mosaic.contracts.errors import BadInput
-from mosaic.plugins.algorithm_schema import Algorithm, load_algorithms
-from mosaic.plugins.run_payloads import default_group_name, parse_seeds, with_seed
-from mosaic.plugins.verdict_table import verdict_rows
+from mosaic.submission.algorithm_schema import Algorithm, load_algorithms
+from mosaic.submission.run_payloads import default_group_name, parse_seeds, with_seed
+from mosaic.submission.verdict_table import verdict_rows
 
 Json = dict[str, Any]
 

@@ -18,7 +18,7 @@ from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsD
 from mosaic.gui.views.task_dialog import TaskDialog
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Json, Workbench
-from mosaic.plugins.run_settings import effective_settings
+from mosaic.submission.run_settings import effective_settings
 
 MAX_NAMED_RUNS = 8
 """Runs that a question names one by one."""

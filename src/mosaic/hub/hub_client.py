@@ -12,8 +12,8 @@ from typing import IO, Any, NamedTuple
 
 from mosaic.contracts.errors import BadInput, MosaicError, error_class
 from mosaic.hub.description import PullRequest, PullResult, PushRequest, PushResult
-from mosaic.plugins import python_module
 from mosaic.secrets import SECRET_VARIABLES, find_secret
+from mosaic.workers import python_module
 
 _REPO_PATTERN = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*", re.ASCII)
 QUIET_VARIABLES = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "PYTHONUNBUFFERED": "1"}

@@ -12,8 +12,8 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.hub.description import CARD_FILE, EVALUATION_FILE, VIDEO_FILE, PolicyDescription, PullResult
 from mosaic.journal import Journal
-from mosaic.plugins import get_worker
-from mosaic.plugins.algorithm_schema import get_algorithm
+from mosaic.submission.algorithm_schema import get_algorithm
+from mosaic.workers import get_worker
 
 HUB_TAG = "hub"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mosaic import __version__
-from mosaic.plugins import WorkerDescription
+from mosaic.workers import WorkerDescription
 
 
 def describe() -> WorkerDescription:

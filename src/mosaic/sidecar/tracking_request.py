@@ -9,7 +9,7 @@ from typing import Any
 
 from mosaic.contracts.extras import flatten_sections
 from mosaic.contracts.payload import Payload
-from mosaic.plugins import discover_workers
+from mosaic.workers import discover_workers
 
 DEFAULT_PROJECT = "mosaic"
 MONITOR_VARIABLE = "WANDB_MONITOR_GYM"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from mosaic.contracts.folder import RunFolder
-from mosaic.plugins import python_module
+from mosaic.workers import python_module
 
 
 def uploader_command() -> list[str]:

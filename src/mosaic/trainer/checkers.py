@@ -21,7 +21,7 @@ import structlog
 from mosaic.contracts.errors import MosaicError, error_class
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 from mosaic.contracts.payload import Payload
-from mosaic.plugins import WorkerDescription
+from mosaic.workers import WorkerDescription
 
 log = structlog.get_logger("mosaic.trainer.checkers")
 

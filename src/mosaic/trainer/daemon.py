@@ -29,7 +29,6 @@ from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.processes import own_identity
 from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
-from mosaic.plugins import discover_workers
 from mosaic.store import Index
 from mosaic.trainer.auth import TokenInterceptor
 from mosaic.trainer.checkers import Checkers
@@ -40,6 +39,7 @@ from mosaic.trainer.run_service import RunService
 from mosaic.trainer.scheduler import Slots
 from mosaic.trainer.server import DaemonControls, Servicer
 from mosaic.trainer.supervisor import Supervisor
+from mosaic.workers import discover_workers
 
 log = structlog.get_logger("mosaic.trainer.daemon")
 

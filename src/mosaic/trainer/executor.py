@@ -13,9 +13,9 @@ from mosaic.contracts.payload import Payload
 from mosaic.contracts.processes import ProcessIdentity, identify
 from mosaic.contracts.script_config import ScriptConfig
 from mosaic.keeper.launch_spec import LaunchSpec, keeper_command
-from mosaic.plugins import WorkerDescription
 from mosaic.probe.script_env import script_environment
 from mosaic.sidecar.sidecar_spec import build_sidecar_spec
+from mosaic.workers import WorkerDescription
 
 TOKEN_VARIABLE = "MOSAIC_TOKEN"
 GRACE_S = {"stop": 8.0, "term": 4.0}

@@ -20,12 +20,12 @@ from mosaic.contracts.run_kind import RunKind
 from mosaic.contracts.script_config import ScriptConfig
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.journal import Journal
-from mosaic.plugins import get_worker as worker_named
 from mosaic.secrets import redact_secrets, store_secrets
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.lifecycle import Requeued, StopRequested, advance
 from mosaic.trainer.records import Records, summary_fields
 from mosaic.trainer.scheduler import Slots
+from mosaic.workers import get_worker as worker_named
 
 View = dict[str, Any]
 

@@ -21,7 +21,6 @@ from mosaic.contracts.events import Hello
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
 from mosaic.fastlane import lanes_folder
 from mosaic.journal import Journal
-from mosaic.plugins import get_worker as worker_named
 from mosaic.store import BULK_KINDS, IndexedEvent, MetricsCursor, encode_event
 from mosaic.store.ingest import event_sources
 from mosaic.trainer.checkers import Checkers
@@ -31,6 +30,7 @@ from mosaic.trainer.records import Records, to_json_text
 from mosaic.trainer.run_import import import_run
 from mosaic.trainer.run_service import RunService
 from mosaic.trainer.wandb_status import wandb_states
+from mosaic.workers import get_worker as worker_named
 
 log = structlog.get_logger("mosaic.trainer.server")
 

@@ -21,13 +21,13 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.processes import ProcessIdentity, is_alive
 from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
 from mosaic.fastlane import lanes_folder, reap
-from mosaic.plugins import get_worker as worker_named
 from mosaic.store.ingest import JOURNAL, KEEPER, EventBody, event_sources, ingest
 from mosaic.trainer import lifecycle as life
 from mosaic.trainer.executor import LocalExecutor
 from mosaic.trainer.failure_breaker import FastFailureBreaker
 from mosaic.trainer.records import Records
 from mosaic.trainer.scheduler import Slots, choose
+from mosaic.workers import get_worker as worker_named
 
 log = structlog.get_logger("mosaic.trainer.supervisor")
 

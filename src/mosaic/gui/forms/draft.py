@@ -13,8 +13,8 @@ from typing import Any
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.extras import translate_extras
 from mosaic.gui.forms.form_layout import FormLayout, expected_text, format_value, get_layout
-from mosaic.plugins.algorithm_schema import SettingField, load_algorithms
-from mosaic.plugins.run_payloads import (
+from mosaic.submission.algorithm_schema import SettingField, load_algorithms
+from mosaic.submission.run_payloads import (
     CORE_FIELD_NAMES,
     SECTION_PATHS,
     RunOptions,

@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
 from mosaic.gui import theme
 from mosaic.gui.forms.form_layout import FIELD_UNITS, field_label, field_tooltip, format_default, format_value
 from mosaic.gui.views.widgets import with_object_name
-from mosaic.plugins.algorithm_schema import SettingField
+from mosaic.submission.algorithm_schema import SettingField
 
 EDITOR_WIDTH = 150
 RESET_WIDTH = 28

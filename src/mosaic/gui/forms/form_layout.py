@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from mosaic.contracts.errors import BadInput
-from mosaic.plugins.algorithm_schema import (
+from mosaic.submission.algorithm_schema import (
     DEFAULT_CORE_FIELDS,
     DEFAULT_EXTRA_FIELDS,
     Algorithm,
@@ -16,7 +16,7 @@ from mosaic.plugins.algorithm_schema import (
     load_algorithms,
     reserved_extras,
 )
-from mosaic.plugins.run_payloads import CORE_FIELD_NAMES, SECTION_PATHS
+from mosaic.submission.run_payloads import CORE_FIELD_NAMES, SECTION_PATHS
 
 FIELD_UNITS = {"total_timesteps": "steps", "checkpoint_every": "steps", "memory_mb": "MB", "max_seconds": "s"}
 FIELD_LABELS = {

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QTextBrowser, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
 from mosaic.gui.views.widgets import with_object_name
-from mosaic.plugins.algorithm_schema import Algorithm
+from mosaic.submission.algorithm_schema import Algorithm
 
 
 class HelpPanel(QWidget):

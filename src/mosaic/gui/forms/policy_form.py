@@ -13,9 +13,9 @@ from mosaic.contracts.run_kind import RunKind
 from mosaic.gui.forms.draft import field_problem, parse_value
 from mosaic.gui.forms.form_layout import format_value
 from mosaic.gui.views.formatting import format_age, format_number, short_id
-from mosaic.plugins import discover_workers
-from mosaic.plugins.algorithm_schema import DEFAULT_EXTRA_FIELDS, SettingField, reserved_extras
-from mosaic.plugins.run_payloads import build_eval_payload
+from mosaic.submission.algorithm_schema import DEFAULT_EXTRA_FIELDS, SettingField, reserved_extras
+from mosaic.submission.run_payloads import build_eval_payload
+from mosaic.workers import discover_workers
 
 Json = dict[str, Any]
 

@@ -11,8 +11,8 @@ from mosaic.gui import theme
 from mosaic.gui.forms.environment_choices import ALL_FAMILIES, EnvironmentChoice, families, family_title
 from mosaic.gui.forms.field_rows import EDITOR_WIDTH, MARK_WIDTH, RESET_WIDTH, FieldRow, guard_wheel
 from mosaic.gui.views.widgets import with_object_name
-from mosaic.plugins.algorithm_schema import SettingField
-from mosaic.plugins.run_payloads import parse_seeds
+from mosaic.submission.algorithm_schema import SettingField
+from mosaic.submission.run_payloads import parse_seeds
 
 
 class LabelledRow(QWidget):

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QPushButton, QWidget
 from mosaic.gui.forms.verdict_line import VerdictLine, format_accepted, format_dry_run_note, format_refusal_note
 from mosaic.gui.views.widgets import accent_button, with_object_name
 from mosaic.gui.workbench import Json, Workbench
-from mosaic.plugins.algorithm_schema import Algorithm
+from mosaic.submission.algorithm_schema import Algorithm
 
 Callback = Callable[[Any], None]
 AsyncCall = Callable[[Callback, Callback, QObject], None]

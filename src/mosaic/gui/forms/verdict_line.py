@@ -9,8 +9,8 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
 
 from mosaic.gui import theme
 from mosaic.gui.views.widgets import with_object_name
-from mosaic.plugins.algorithm_schema import Algorithm
-from mosaic.plugins.verdict_table import verdict_rows
+from mosaic.submission.algorithm_schema import Algorithm
+from mosaic.submission.verdict_table import verdict_rows
 
 Json = dict[str, Any]
 ICONS = {"good": "mdi6.check-circle", "bad": "mdi6.close-circle", "muted": "mdi6.progress-clock"}

@@ -36,7 +36,6 @@ from mosaic.gui.views.smoothing import SmoothingSlider
 from mosaic.gui.views.video_pair import VideoPair
 from mosaic.gui.views.widgets import accent_button, with_object_name
 from mosaic.gui.workbench import Json, Workbench
-from mosaic.plugins.run_settings import comparison_settings
 from mosaic.statistics.comparison import (
     NO_GROUPING,
     ComparedRun,
@@ -47,6 +46,7 @@ from mosaic.statistics.comparison import (
     strip_common_parts,
     suggest_grouping_key,
 )
+from mosaic.submission.run_settings import comparison_settings
 
 MAX_RUNS = 50
 """Fewer than the workbench keeps the points of."""

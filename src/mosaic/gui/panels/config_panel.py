@@ -30,9 +30,9 @@ from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.json_view import JsonView
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Json, Workbench
-from mosaic.plugins.algorithm_schema import load_algorithms
-from mosaic.plugins.run_payloads import flatten_settings
-from mosaic.plugins.run_settings import FORM_STATE_PREFIX
+from mosaic.submission.algorithm_schema import load_algorithms
+from mosaic.submission.run_payloads import flatten_settings
+from mosaic.submission.run_settings import FORM_STATE_PREFIX
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from mosaic.client import TrainerClient
 from mosaic.gui import theme
 from mosaic.gui.views.widgets import accent_button, muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
-from mosaic.plugins.run_payloads import RunOptions, build_train_payload, with_seed
+from mosaic.submission.run_payloads import RunOptions, build_train_payload, with_seed
 
 
 @dataclass(frozen=True)

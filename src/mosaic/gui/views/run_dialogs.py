@@ -28,7 +28,7 @@ from PySide6.QtWidgets import (
 from mosaic.gui import theme
 from mosaic.gui.views.formatting import run_title, short_id
 from mosaic.gui.views.widgets import accent_button, muted_label, with_object_name
-from mosaic.plugins.run_payloads import diff_settings
+from mosaic.submission.run_payloads import diff_settings
 
 Json = dict[str, Any]
 MAX_STEPS = 2_000_000_000

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mosaic.contracts.errors import BadInput, unknown_name_error
-from mosaic.plugins import WorkerDescription, discover_workers, get_worker
+from mosaic.workers import WorkerDescription, discover_workers, get_worker
 
 _TYPE_DESCRIPTIONS = {
     "int": "a whole number",

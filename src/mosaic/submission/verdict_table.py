@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mosaic.plugins.algorithm_schema import Algorithm, load_algorithms
-from mosaic.plugins.run_payloads import CORE_FIELD_NAMES
+from mosaic.submission.algorithm_schema import Algorithm, load_algorithms
+from mosaic.submission.run_payloads import CORE_FIELD_NAMES
 
 Json = dict[str, Any]
 

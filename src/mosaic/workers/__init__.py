@@ -1,6 +1,6 @@
-"""How MOSAIC finds workers: by entry point, its own like anyone's.
+"""Discovery of workers by entry point, MOSAIC's own included.
 
-A package names a function under the entry point group `mosaic.workers`; it is called without arguments, gives a
+A package names a function under the entry point group `mosaic.workers`; it is called without arguments, returns a
 `WorkerDescription`, and must import nothing heavy: the daemon and the command line call it.
 """
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mosaic.plugins.algorithm_schema import load_algorithms
-from mosaic.plugins.run_payloads import flatten_settings
+from mosaic.submission.algorithm_schema import load_algorithms
+from mosaic.submission.run_payloads import flatten_settings
 
 Json = dict[str, Any]
 FORM_STATE_PREFIX = "metadata.ui."
