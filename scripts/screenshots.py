@@ -51,7 +51,7 @@ def submit_training(
 ) -> str:
     settings = {"env_id": env_id, "total_timesteps": steps, "seed": 1} | ({"track": True} if track else {})
     view = trainer.submit(build_train_payload("cleanrl", algo, settings, {}, RunOptions(**options)))
-    return str(view["run_id"])
+    return str(view.run_id)
 
 
 def make_runs(trainer: TrainerClient) -> dict[str, str]:
@@ -62,21 +62,21 @@ def make_runs(trainer: TrainerClient) -> dict[str, str]:
         "cleanrl", "ppo", {"env_id": "Acrobot-v1", "total_timesteps": 60_000}, {}, RunOptions()
     )
     for seed in (1, 2, 3):
-        runs[f"seed{seed}"] = trainer.submit(with_seed(acrobot, seed, "acrobot"))["run_id"]
+        runs[f"seed{seed}"] = trainer.submit(with_seed(acrobot, seed, "acrobot")).run_id
     runs["short"] = submit_training(trainer, "ppo", "MountainCar-v0", 20_000_000, max_seconds=4.0)
     runs["stopped"] = submit_training(trainer, "ppo", "CartPole-v1", 5_000_000, tags=("long",))
     for name in ("cartpole", "seed1", "seed2", "seed3", "short"):
         ended(trainer, runs[name], 180)
-    pump(lambda: (trainer.get(runs["stopped"])["global_step"] or 0) > 20_000, "some steps", 60)
+    pump(lambda: (trainer.get(runs["stopped"]).global_step or 0) > 20_000, "some steps", 60)
     trainer.cancel(runs["stopped"])
     ended(trainer, runs["stopped"])
     for name, of, episodes in (("other", "seed1", 30), ("evaluation", "cartpole", 10)):
-        checkpoint = str(Path(trainer.get(runs[of])["run_dir"]) / "checkpoints" / "last")
+        checkpoint = str(Path(trainer.get(runs[of]).run_dir) / "checkpoints" / "last")
         evaluation = build_eval_payload(trainer.config(runs[of]), checkpoint, episodes, has_video=name == "evaluation")
-        runs[name] = trainer.submit(evaluation)["run_id"]
+        runs[name] = trainer.submit(evaluation).run_id
         ended(trainer, runs[name], 120)
     runs["running"] = submit_training(trainer, "ppo_continuous_action", "Pendulum-v1", 20_000_000, tags=("long",))
-    pump(lambda: (trainer.get(runs["running"])["global_step"] or 0) > 10_000, "some steps", 60)
+    pump(lambda: (trainer.get(runs["running"]).global_step or 0) > 10_000, "some steps", 60)
     runs["queued"] = submit_training(trainer, "ppo", "CartPole-v1", 20_000_000, priority=2)
     return runs
 

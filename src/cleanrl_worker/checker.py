@@ -195,7 +195,8 @@ def answer(line: bytes) -> Json:
             raise unknown_name_error("question", asked, QUESTION_HANDLERS)
         return {"id": number, "ok": True, **QUESTION_HANDLERS[asked](question)}
     except MosaicError as error:
-        return {"id": number, "ok": False, "error": type(error).__name__, "message": str(error)}
+        refusal = {"error": type(error).__name__, "message": str(error), "problems": error.problems}
+        return {"id": number, "ok": False, **refusal}
     except Exception as error:
         # An environment of somebody else's may raise anything; the next question still wants its answer.
         traceback.print_exc()

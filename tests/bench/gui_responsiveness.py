@@ -218,7 +218,7 @@ def main() -> int:
         trainer = daemon.start()
         starts = [measure_first_paint(workspace, settings) for _ in range(5)]
         payload = scripted(steps=10_000_000, dt=0.05)
-        run_ids = [trainer.submit(payload)["run_id"] for _ in range(told.streaming)]
+        run_ids = [trainer.submit(payload).run_id for _ in range(told.streaming)]
         folders = [workspace.run(run_id) for run_id in run_ids]
         app = QApplication(sys.argv[:1])
         with streaming_frames(folders, 60 * told.minutes + 120):

@@ -38,7 +38,7 @@ def make_runs(workspace: Workspace, count: int) -> None:
         )
         record = RunRecord(
             run_id=folder.run_id, worker="cleanrl", stage=Stage.FINISHED, outcome=Outcome.SUCCEEDED, submitted_at=now,
-            queued_at=now, started_at=now, finished_at=now + 1, story=story, **config,  # type: ignore[arg-type]
+            queued_at=now, started_at=now, finished_at=now + 1, history=story, **config,  # type: ignore[arg-type]
         )  # fmt: skip
         write_json(folder.config, payload)
         write_text(folder.record, record.model_dump_json())

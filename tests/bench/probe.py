@@ -77,20 +77,20 @@ def run_pair(trainer: TrainerClient, argv: list[str], cwd: Path, mode: ViewerMod
     """The bare script and the same as a run, by turns."""
     payload = {"metadata": {"worker": {"id": "script", "config": {"argv": argv, "cwd": str(cwd)}}}, "artifacts": {}}
     with open(cwd / "out", "w") as output, open(cwd / "err", "w") as errors:
-        run = trainer.submit(payload, child_environment())["run_id"]
-        while (view := trainer.get(run))["pid"] is None:
+        run = trainer.submit(payload, child_environment()).run_id
+        while (view := trainer.get(run)).pid is None:
             time.sleep(0.02)
         alone = subprocess.Popen(argv, cwd=cwd, env=child_environment(), stdout=output, stderr=errors)
-    folder = lanes_folder(view["run_dir"])
+    folder = lanes_folder(view.run_dir)
     grid = ["--grid"] if mode.is_grid else []
     watching = [
         subprocess.Popen([sys.executable, "-m", "tests.bench.probe", "--view", folder, *grid])
         for _ in range(mode.viewers)
     ]
     try:
-        held = run_alternately(alone.pid, view["pid"])
+        held = run_alternately(alone.pid, view.pid)
         alone.wait()
-        while trainer.get(run)["stage"] != "finished":
+        while trainer.get(run).stage != "finished":
             time.sleep(0.1)
     finally:
         for viewer in watching:
@@ -98,7 +98,7 @@ def run_pair(trainer: TrainerClient, argv: list[str], cwd: Path, mode: ViewerMod
             viewer.wait()
     return (
         parse_timing((cwd / "out").read_text(), held[alone.pid]),
-        parse_timing(RunFolder(view["run_dir"]).stdout_log("script").read_text(), held[view["pid"]]),
+        parse_timing(RunFolder(view.run_dir).stdout_log("script").read_text(), held[view.pid]),
     )
 
 

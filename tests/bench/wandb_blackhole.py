@@ -91,12 +91,12 @@ def run_round(trainer: TrainerClient, steps: int, is_tracked_first: bool) -> tup
     tracked = {**bare, "artifacts": {"wandb": {"enabled": True}}}
     order = (tracked, bare) if is_tracked_first else (bare, tracked)
     views = [trainer.submit(payload) for payload in order]
-    folders = [RunFolder(view["run_dir"]) for view in views]
+    folders = [RunFolder(view.run_dir) for view in views]
     kinds = [("worker_started", "sidecar_started") if payload is tracked else ("worker_started",) for payload in order]
     groups = {folder.run_id: wait_for_process_groups(folder, some) for folder, some in zip(folders, kinds, strict=True)}
     turns = RunAlternator(folders, groups)
     turns.run()
-    while any(trainer.get(view["run_id"])["stage"] != "finished" for view in views):
+    while any(trainer.get(view.run_id).stage != "finished" for view in views):
         time.sleep(0.1)
     measured = [
         _measure(folder, turns.suspended[folder.run_id], turns.cpu_samples[folder.run_id]) for folder in folders

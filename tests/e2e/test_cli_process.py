@@ -33,7 +33,7 @@ def started(workspace: Workspace, *arguments: str) -> subprocess.Popen[str]:
 
 def steps(workspace: Workspace) -> int:
     with connect(workspace) as trainer:
-        return max((view["global_step"] or 0 for view in trainer.runs()), default=0)
+        return max((view.global_step or 0 for view in trainer.runs()), default=0)
 
 
 def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
@@ -61,9 +61,9 @@ def test_ctrl_c_stops_the_run_with_a_checkpoint(workspace: Workspace) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     view = json.loads(out)
-    assert (view["stage"], view["outcome"], view["pid"]) == ("finished", "cancelled", None)
-    assert view["checkpoint_step"] == view["global_step"]
-    assert (RunFolder(view["run_dir"]).last_checkpoint / "manifest.json").exists()
+    assert (view.stage, view.outcome, view.pid) == ("finished", "cancelled", None)
+    assert view.checkpoint_step == view.global_step
+    assert (RunFolder(view.run_dir).last_checkpoint / "manifest.json").exists()
 
 
 def test_a_train_command_outlives_the_daemon_it_began_with(workspace: Workspace) -> None:
@@ -82,13 +82,13 @@ def test_a_train_command_outlives_the_daemon_it_began_with(workspace: Workspace)
 
 def test_a_run_goes_round_through_evaluation_export_trash_and_import(workspace: Workspace, tmp_path: Path) -> None:
     view = mosaic(workspace, "train", "ppo", "--total-timesteps", "2048", "--json", "--tag", "one").json
-    run_id = view["run_id"]
+    run_id = view.run_id
     summary = mosaic(workspace, "eval", "last", "--episodes", "2", "--json").json
     assert (summary["episodes"], len(summary["returns"])) == (2, 2)
     assert summary["min_return"] <= summary["avg_return"] <= summary["max_return"]
     again = mosaic(workspace, "eval", "last", "--episodes", "2", "--json").json
     assert (again["returns"], again["run_id"] != summary["run_id"]) == (summary["returns"], True)
-    model = next(RunFolder(view["run_dir"]).models.glob("*/ppo.cleanrl_model"))
+    model = next(RunFolder(view.run_dir).models.glob("*/ppo.cleanrl_model"))
     assert mosaic(workspace, "eval", str(model), "--episodes", "2", "--json").json["returns"] == summary["returns"]
 
     files = {name: str(tmp_path / f"it's {name}") for name in ("--zip", "--csv", "--png", "--episodes")}
@@ -106,8 +106,8 @@ def test_a_run_goes_round_through_evaluation_export_trash_and_import(workspace: 
         assert mosaic(workspace, "import", source, "--json").json["run_id"] == run_id
         assert mosaic(workspace, "metrics", run_id, "--csv").out == csv
         shown = mosaic(workspace, "show", run_id, "--json").json
-        assert (shown["tags"], shown["outcome"], shown["global_step"]) == (["one"], "succeeded", view["global_step"])
-        assert os.readlink(RunFolder(shown["run_dir"]).last_checkpoint) == str(view["global_step"])
+        assert (shown["tags"], shown["outcome"], shown["global_step"]) == (["one"], "succeeded", view.global_step)
+        assert os.readlink(RunFolder(shown["run_dir"]).last_checkpoint) == str(view.global_step)
         if source != trash:
             mosaic(workspace, "delete", run_id, "--yes")
 
@@ -155,7 +155,7 @@ def test_the_demo_makes_an_agent_that_balances_the_pole(workspace: Workspace) ->
     said = mosaic(workspace, "demo", "--json")
     assert said.code == 0, said.err
     view = said.json
-    assert view["episodic_return"] >= 475
+    assert view.episodic_return >= 475
     assert (view["evaluation"]["episodes"], view["evaluation"]["avg_return"] >= 475) == (20, True)
     assert set(view["made"]) == {"curve", "video", "checkpoint", "tensorboard"}
     for path in view["made"].values():

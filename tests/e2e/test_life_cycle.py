@@ -21,6 +21,7 @@ from tests.helpers.held_worker import HELD_AT, install_held_worker
 from cleanrl_worker.registry import ALGORITHMS
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.views import RunView
 from mosaic.journal import read_all
 from mosaic.run import last_good_checkpoint
 from mosaic.submission.run_payloads import build_eval_payload
@@ -122,13 +123,13 @@ def test_an_algorithm_trains_pauses_is_cancelled_resumes_and_is_evaluated(name: 
         pytest.importorskip("envpool")
     if ALGORITHMS[name].is_for_atari:
         pytest.importorskip("ale_py")
-    straight = trainer.submit(payload_of(name))["run_id"]
-    broken = trainer.submit(payload_of(name, **{HELD_AT: HELD_STEP}))["run_id"]
+    straight = trainer.submit(payload_of(name)).run_id
+    broken = trainer.submit(payload_of(name, **{HELD_AT: HELD_STEP})).run_id
     pause_and_go_on(trainer, broken)
     cancel(trainer, broken)
     whole = ended(trainer, straight)
     trainer.resume(broken)
-    evaluation = trainer.submit(evaluation_of(whole, trainer))["run_id"]
+    evaluation = trainer.submit(evaluation_of(whole, trainer)).run_id
     resumed, evaluated = ended(trainer, broken), ended(trainer, evaluation)
 
     assert_trained(trainer, name, whole)
@@ -151,8 +152,8 @@ def pause_and_go_on(trainer: TrainerClient, run_id: str) -> None:
 def reach(trainer: TrainerClient, run_id: str, stage: str) -> None:
     def is_there() -> bool:
         view = trainer.get(run_id)
-        assert view["stage"] != "finished", view["reason"]
-        return view["stage"] == stage and (view["checkpoint_step"] or 0) >= SAVED_EVERY
+        assert view.stage != "finished", view.reason
+        return view.stage == stage and (view.checkpoint_step or 0) >= SAVED_EVERY
 
     wait_for(is_there, f"run {run_id} to be {stage}", seconds=60)
 
@@ -161,9 +162,9 @@ def cancel(trainer: TrainerClient, run_id: str) -> None:
     """It stops where it stands, saves a checkpoint, and ends by itself: no signal was needed."""
     trainer.cancel(run_id)
     view = ended(trainer, run_id)
-    folder = RunFolder(view["run_dir"])
-    assert (view["outcome"], view["reason"]) == ("cancelled", "Cancelled on request.")
-    assert view["global_step"] < TOTAL
+    folder = RunFolder(view.run_dir)
+    assert (view.outcome, view.reason) == ("cancelled", "Cancelled on request.")
+    assert (view.global_step or 0) < TOTAL
     kept = read_all(folder.keeper)
     (exited,) = (line for line in kept if line["kind"] == "exited")
     assert (exited["code"], exited["signal"]) == (0, None)
@@ -172,33 +173,33 @@ def cancel(trainer: TrainerClient, run_id: str) -> None:
     assert ("paused" in told, "resumed" in told, told[-1]) == (True, True, "finished")
     checkpoint = last_good_checkpoint(folder)
     assert checkpoint is not None
-    assert SAVED_EVERY <= checkpoint.step <= view["global_step"]
+    assert SAVED_EVERY <= checkpoint.step <= (view.global_step or 0)
 
 
-def evaluation_of(view: Json, trainer: TrainerClient) -> Json:
+def evaluation_of(view: RunView, trainer: TrainerClient) -> Json:
     """One episode of what it ended with."""
-    last = RunFolder(view["run_dir"]).last_checkpoint
-    return build_eval_payload(trainer.config(view["run_id"]), str(last), 1)
+    last = RunFolder(view.run_dir).last_checkpoint
+    return build_eval_payload(trainer.config(view.run_id), str(last), 1)
 
 
 # --- what is left of it
 
 
-def assert_trained(trainer: TrainerClient, name: str, view: Json) -> None:
-    folder, case = RunFolder(view["run_dir"]), CASES[name]
-    assert (view["outcome"], view["global_step"]) == ("succeeded", TOTAL), view["reason"]
+def assert_trained(trainer: TrainerClient, name: str, view: RunView) -> None:
+    folder, case = RunFolder(view.run_dir), CASES[name]
+    assert (view.outcome, view.global_step) == ("succeeded", TOTAL), view.reason
     saved = [line["step"] for line in read_all(folder.journal) if line["kind"] == "checkpoint"]
     assert (len(saved), saved[-1]) == (math.ceil(TOTAL / SAVED_EVERY), TOTAL)
-    assert case.tags | EPISODES <= curves(trainer, view["run_id"]).keys()
+    assert case.tags | EPISODES <= curves(trainer, view.run_id).keys()
     written = EventAccumulator(str(folder.tensorboard), size_guidance={"scalars": 0}).Reload()
     assert "hyperparameters/text_summary" in written.Tags()["tensors"]
     assert model_of(folder, name)
 
 
-def assert_resumed(trainer: TrainerClient, name: str, view: Json, whole: Json) -> None:
+def assert_resumed(trainer: TrainerClient, name: str, view: RunView, whole: RunView) -> None:
     """As if it had never been interrupted, or it says that it is not."""
-    folder, straight = RunFolder(view["run_dir"]), RunFolder(whole["run_dir"])
-    assert (view["outcome"], len(view["attempts"])) == ("succeeded", 2), view["reason"]
+    folder, straight = RunFolder(view.run_dir), RunFolder(whole.run_dir)
+    assert (view.outcome, len(view.attempts)) == ("succeeded", 2), view.reason
     events = read_all(folder.journal)
     first, second = (line["resumed_from"] for line in events if line["kind"] == "hello")
     assert first is None
@@ -212,19 +213,19 @@ def assert_resumed(trainer: TrainerClient, name: str, view: Json, whole: Json) -
     assert other is not None
     assert_same(one, other)
     assert model_of(folder, name) == model_of(straight, name)
-    ours, theirs = (curves(trainer, run["run_id"]) for run in (view, whole))
+    ours, theirs = (curves(trainer, run.run_id) for run in (view, whole))
     assert ours.pop(SPEED)
     assert theirs.pop(SPEED)
     assert ours == theirs
 
 
-def assert_evaluated(trainer: TrainerClient, view: Json, whole: Json) -> None:
-    assert view["outcome"] == "succeeded", view["reason"]
-    (found,) = trainer.evaluations(view["run_id"])
-    assert (found["trained"]["run_id"], found["checkpoint_step"]) == (whole["run_id"], TOTAL)
-    (batch,) = found["batches"]
-    (expected,) = batch["returns"]
-    ((_, played),) = curves(trainer, view["run_id"])["eval/episodic_return"]
+def assert_evaluated(trainer: TrainerClient, view: RunView, whole: RunView) -> None:
+    assert view.outcome == "succeeded", view.reason
+    (found,) = trainer.evaluations(view.run_id)
+    assert (found.trained and found.trained.run_id, found.summary.checkpoint_step) == (whole.run_id, TOTAL)
+    (batch,) = found.summary.batches
+    (expected,) = batch.returns
+    ((_, played),) = curves(trainer, view.run_id)["eval/episodic_return"]
     assert math.isfinite(played)
     assert played == pytest.approx(expected)
 

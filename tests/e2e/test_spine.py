@@ -57,10 +57,10 @@ def test_a_training_run_leaves_every_file_and_all_of_them_agree(workspace: Works
         "total_timesteps", "episodic_return", "started_at", "finished_at", "tags",
     }  # fmt: skip
     assert wanted <= set(view)
-    assert (view["stage"], view["outcome"], view["algo"], view["seed"]) == ("finished", "succeeded", "ppo", 1)
-    assert (view["pid"], view["tags"], view["total_timesteps"]) == (None, ["first"], 20000)
+    assert (view.stage, view.outcome, view.algo, view.seed) == ("finished", "succeeded", "ppo", 1)
+    assert (view.pid, view.tags, view.total_timesteps) == (None, ["first"], 20000)
 
-    run_id, folder = view["run_id"], RunFolder(view["run_dir"])
+    run_id, folder = view.run_id, RunFolder(view.run_dir)
     assert workspace.payload_copy(run_id).exists()
     assert workspace.worker_config(run_id, 1).exists()
     for path in (
@@ -118,56 +118,56 @@ def test_a_killed_run_resumes_to_the_same_weights_and_the_same_curve(
     begun = mosaic(workspace, "train", *settings, "--seed", "3", "--detach", "--json").json
     with connect(workspace) as trainer:
         run_id = begun["run_id"]
-        wait_for(lambda: (trainer.get(run_id)["checkpoint_step"] or 0) >= 8192, "a checkpoint")
-        pid = trainer.get(run_id)["pid"]
+        wait_for(lambda: (trainer.get(run_id).checkpoint_step or 0) >= 8192, "a checkpoint")
+        pid = trainer.get(run_id).pid
         assert pid is not None, "it ended before it could be killed"
         os.kill(pid, signal.SIGKILL)
         killed = ended(trainer, run_id)
-        assert (killed["outcome"], "SIGKILL" in killed["reason"]) == ("failed", True)
+        assert (killed.outcome, "SIGKILL" in (killed.reason or "")) == ("failed", True)
         trainer.resume(run_id)
         view = ended(trainer, run_id)
-    assert (view["outcome"], len(view["attempts"]), view["run_id"]) == ("succeeded", 2, run_id)
-    events = read_all(RunFolder(view["run_dir"]).journal)
+    assert (view.outcome, len(view.attempts), view.run_id) == ("succeeded", 2, run_id)
+    events = read_all(RunFolder(view.run_dir).journal)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert events[-1]["kind"] == "finished"
     assert not [event for event in events if event.get("code") == "resumed_inexactly"]
     resumed_from = [event["resumed_from"] for event in events if event["kind"] == "hello"][-1]
     assert resumed_from is not None
-    assert 0 < resumed_from < view["global_step"]
+    assert 0 < resumed_from < view.global_step
 
-    weights = [load_file(Path(run["run_dir"]) / "checkpoints/last/weights.safetensors") for run in (straight, view)]
+    weights = [load_file(Path(run.run_dir) / "checkpoints/last/weights.safetensors") for run in (straight, view)]
     assert weights[0].keys() == weights[1].keys()
     for name, value in weights[0].items():
         assert np.array_equal(value, weights[1][name]), name
     assert curve(workspace, run_id) == curve(workspace, straight["run_id"])
-    assert metrics_points(workspace, run_id) == tensorboard_points(RunFolder(view["run_dir"]))
+    assert metrics_points(workspace, run_id) == tensorboard_points(RunFolder(view.run_dir))
 
 
 def test_a_cancelled_run_keeps_a_checkpoint_that_resumes(workspace: Workspace) -> None:
     view = mosaic(workspace, "train", "ppo", "--total-timesteps", "5000000", "--detach", "--json").json
-    run_id = view["run_id"]
+    run_id = view.run_id
     with connect(workspace) as trainer:
-        wait_for(lambda: (trainer.get(run_id)["global_step"] or 0) > 1000, "some steps")
-        pid = trainer.get(run_id)["pid"]
+        wait_for(lambda: (trainer.get(run_id).global_step or 0) > 1000, "some steps")
+        pid = trainer.get(run_id).pid
     said = mosaic(workspace, "cancel", run_id)
     assert said.code == 0, said.err
     assert not Path(f"/proc/{pid}").exists()
     view = mosaic(workspace, "show", run_id, "--json").json
-    assert (view["outcome"], view["pid"]) == ("cancelled", None)
-    reached = view["global_step"]
-    assert (Path(view["run_dir"]) / "checkpoints" / str(reached) / "manifest.json").exists()
+    assert (view.outcome, view.pid) == ("cancelled", None)
+    reached = view.global_step
+    assert (Path(view.run_dir) / "checkpoints" / str(reached) / "manifest.json").exists()
     said = mosaic(workspace, "resume", run_id, "--total-timesteps", str(reached + 2048))
     assert said.code == 0, said.err
     with connect(workspace) as trainer:
         view = ended(trainer, run_id)
-    assert view["outcome"] == "succeeded"
-    assert reached < view["global_step"] <= reached + 2048
+    assert view.outcome == "succeeded"
+    assert reached < view.global_step <= reached + 2048
 
 
 def test_a_daemon_killed_in_the_middle_is_replaced_by_the_next_command(workspace: Workspace) -> None:
     run_id = mosaic(workspace, "train", "ppo", "--total-timesteps", "5000000", "--detach", "--json").json["run_id"]
     with connect(workspace) as trainer:
-        wait_for(lambda: (trainer.get(run_id)["global_step"] or 0) > 1000, "some steps")
+        wait_for(lambda: (trainer.get(run_id).global_step or 0) > 1000, "some steps")
     before = mosaic(workspace, "show", run_id, "--json").json
     first = mosaic(workspace, "daemon", "status", "--json").json
     os.kill(first["pid"], signal.SIGKILL)

@@ -21,6 +21,7 @@ from tests.helpers.gui_fixtures import make_program, program, qapp, settings_pat
 from mosaic.client import TrainerClient, connect
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.contracts.views import RunView
 from mosaic.gui.app import Application
 from mosaic.submission.run_payloads import build_train_payload
 
@@ -28,6 +29,12 @@ __all__ = ["make_program", "program", "qapp", "settings_path", "the_window_is_qu
 
 LONG = 50_000_000
 """Steps that no test waits for the end of."""
+
+
+def trainer_pid(program: Application) -> int:
+    status = program.workbench.status
+    assert status is not None
+    return status.pid
 
 
 def fill(program: Application, env_id: str, steps: int) -> None:
@@ -61,8 +68,8 @@ def current_tab(tabs: QTabWidget) -> str:
     return widget.objectName() if widget is not None else ""
 
 
-def view_of(program: Application, run_id: str) -> dict[str, Any]:
-    return program.workbench.runs.get(run_id) or {}
+def view_of(program: Application, run_id: str) -> RunView:
+    return program.workbench.runs.get_or_placeholder(run_id)
 
 
 def test_from_the_form_to_a_loaded_policy(program: Application) -> None:
@@ -77,7 +84,7 @@ def test_from_the_form_to_a_loaded_policy(program: Application) -> None:
     assert "CartPole-v1" in find(program.window, "notes.scratch", QPlainTextEdit).toPlainText()
 
     run_id = submit(program)
-    pump(lambda: view_of(program, run_id).get("stage") == "running", "the run to start", 60)
+    pump(lambda: view_of(program, run_id).stage == "running", "the run to start", 60)
 
     show_tab(program, "fastlane")
     frames = find(program.window, "fastlane.frames")
@@ -93,7 +100,7 @@ def test_from_the_form_to_a_loaded_policy(program: Application) -> None:
 
     pump(lambda: program.window.action("run.cancel").isEnabled(), "the action")
     program.window.action("run.cancel").trigger()
-    pump(lambda: view_of(program, run_id).get("outcome") == "cancelled", "the run to end", 60)
+    pump(lambda: view_of(program, run_id).outcome == "cancelled", "the run to end", 60)
 
     program.window.action("agent.policy").trigger()
     pump(lambda: program.window.current_page == "policy", "the policy page")
@@ -107,7 +114,7 @@ def test_from_the_form_to_a_loaded_policy(program: Application) -> None:
     click(find(program.window, "policy.submit"))
     pump(lambda: program.workbench.selection != run_id, "the evaluation", 60)
     evaluation = str(program.workbench.selection)
-    pump(lambda: view_of(program, evaluation).get("outcome") == "succeeded", "the evaluation to end", 60)
+    pump(lambda: view_of(program, evaluation).outcome == "succeeded", "the evaluation to end", 60)
     assert find(program.window, "run.title", QLabel).text().endswith("(Eval)")
 
 
@@ -134,9 +141,9 @@ def test_several_seeds_become_a_group(program: Application) -> None:
     click(find(program.window, "train.submit"))
     pump(lambda: len(program.workbench.runs) == 2, "both runs", 60)
     views = program.workbench.runs.all()
-    assert {view["seed"] for view in views} == {4, 7}
-    assert len({view["group"] for view in views}) == 1
-    pump(lambda: all(view_of(program, run_id).get("outcome") for run_id in program.workbench.runs.ids()), "both", 60)
+    assert {view.seed for view in views} == {4, 7}
+    assert len({view.group for view in views}) == 1
+    pump(lambda: all(view_of(program, run_id).outcome for run_id in program.workbench.runs.ids()), "both", 60)
 
 
 def test_a_trainer_that_is_killed_comes_back_and_the_run_goes_on(program: Application) -> None:
@@ -144,16 +151,16 @@ def test_a_trainer_that_is_killed_comes_back_and_the_run_goes_on(program: Applic
     pump(lambda: program.workbench.status, "the trainer", 30)
     fill(program, "CartPole-v1", LONG)
     run_id = submit(program)
-    pump(lambda: (view_of(program, run_id).get("global_step") or 0) > 0, "the run's steps", 60)
-    first = program.workbench.status["pid"]
+    pump(lambda: (view_of(program, run_id).global_step or 0) > 0, "the run's steps", 60)
+    first = trainer_pid(program)
     os.kill(first, signal.SIGKILL)
     pump(program.window.banner.isVisible, "the banner")
     pump(lambda: not program.window.banner.isVisible(), "the banner to go", 60)
-    assert program.workbench.status["pid"] != first
-    before = view_of(program, run_id)["global_step"]
-    pump(lambda: view_of(program, run_id)["global_step"] > before, "the run's further steps", 60)
+    assert trainer_pid(program) != first
+    before = view_of(program, run_id).global_step or 0
+    pump(lambda: (view_of(program, run_id).global_step or 0) > before, "the run's further steps", 60)
     program.window.action("run.cancel").trigger()
-    pump(lambda: view_of(program, run_id).get("outcome") == "cancelled", "the run to end", 60)
+    pump(lambda: view_of(program, run_id).outcome == "cancelled", "the run to end", 60)
 
 
 def offscreen(tmp_path: Path) -> dict[str, str]:
@@ -165,7 +172,7 @@ def offscreen(tmp_path: Path) -> dict[str, str]:
 
 def short_run(trainer: TrainerClient) -> str:
     settings = {"env_id": "CartPole-v1", "total_timesteps": 2000, "seed": 1}
-    run_id: str = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {}))["run_id"]
+    run_id: str = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {})).run_id
     ended(trainer, run_id)
     return run_id
 
@@ -201,8 +208,8 @@ def test_a_window_that_was_killed_opens_as_it_was(
 def test_the_command_opens_the_window_and_closing_it_leaves_the_run_alone(workspace: Workspace, tmp_path: Path) -> None:
     with connect(workspace) as trainer:
         settings = {"env_id": "CartPole-v1", "total_timesteps": LONG, "seed": 1}
-        run_id = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {}))["run_id"]
-        wait_for(lambda: trainer.get(run_id)["global_step"], "the run's steps")
+        run_id = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {})).run_id
+        wait_for(lambda: trainer.get(run_id).global_step, "the run's steps")
         remembered = tmp_path / "mosaic" / "workbench.ini"
         command = [MOSAIC, "gui", "--var", str(workspace.root), "--run", "last"]
         with subprocess.Popen(command, env=offscreen(tmp_path), stderr=subprocess.PIPE, text=True) as window:
@@ -214,7 +221,7 @@ def test_the_command_opens_the_window_and_closing_it_leaves_the_run_alone(worksp
                 window.kill()
         assert window.returncode == 0, words
         assert "Traceback" not in words
-        before = trainer.get(run_id)["global_step"]
-        wait_for(lambda: trainer.get(run_id)["global_step"] > before, "the run to go on")
+        before = trainer.get(run_id).global_step
+        wait_for(lambda: (trainer.get(run_id).global_step or 0) > (before or 0), "the run to go on")
         trainer.cancel(run_id)
-        assert ended(trainer, run_id)["outcome"] == "cancelled"
+        assert ended(trainer, run_id).outcome == "cancelled"

@@ -21,16 +21,23 @@ from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.auth_proof import TOKEN_KEY
 from mosaic.contracts.errors import IdentityFailed, NoDaemon
+from mosaic.contracts.events import RecordChanged
 from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.processes import own_identity
+from mosaic.contracts.states import Attempt
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
 from mosaic.journal import read_all
 
 
+def keeper_pid(attempt: Attempt) -> int:
+    assert attempt.keeper is not None
+    return attempt.keeper["pid"]
+
+
 def some_steps(trainer: TrainerClient, run_id: str, count: int) -> int:
-    wait_for(lambda: (trainer.get(run_id)["global_step"] or 0) >= count, f"{count} steps")
-    pid: int = trainer.get(run_id)["pid"]
+    wait_for(lambda: (trainer.get(run_id).global_step or 0) >= count, f"{count} steps")
+    pid: int = trainer.get(run_id).pid or 0
     return pid
 
 
@@ -50,23 +57,23 @@ def workers_of(run_dir: str) -> list[int]:
 
 def test_a_killed_daemon_changes_nothing_for_its_runs(daemon: LiveDaemon, trainer: TrainerClient) -> None:
     view = trainer.submit(scripted(steps=1_000_000, dt=0.01))
-    run_id = view["run_id"]
+    run_id = view.run_id
     pid = some_steps(trainer, run_id, 5)
     for _ in range(4):
         daemon.kill()
         trainer.close()
         trainer = daemon.start()
-        wait_for(lambda: trainer.get(run_id)["pid"] == pid, "the same worker")  # noqa: B023
-        assert trainer.get(run_id)["stage"] == "running"
-        assert workers_of(view["run_dir"]) == [pid]
-        some_steps(trainer, run_id, trainer.get(run_id)["global_step"] + 5)
+        wait_for(lambda: trainer.get(run_id).pid == pid, "the same worker")  # noqa: B023
+        assert trainer.get(run_id).stage == "running"
+        assert workers_of(view.run_dir) == [pid]
+        some_steps(trainer, run_id, (trainer.get(run_id).global_step or 0) + 5)
     trainer.cancel(run_id)
     view = ended(trainer, run_id)
-    assert (view["outcome"], len(view["attempts"])) == ("cancelled", 1)
-    seqs = [event["seq"] for event in read_all(RunFolder(view["run_dir"]).journal)]
+    assert (view.outcome, len(view.attempts)) == ("cancelled", 1)
+    seqs = [event["seq"] for event in read_all(RunFolder(view.run_dir).journal)]
     assert seqs == list(range(1, len(seqs) + 1))
     (series,) = trainer.metrics(run_id, ["scripted/step"])
-    assert list(series.steps) == list(range(1, view["global_step"] + 1))
+    assert list(series.steps) == list(range(1, (view.global_step or 0) + 1))
     assert told_metrics(trainer, run_id) == len(series.steps)
     trainer.close()
 
@@ -75,8 +82,8 @@ def told_metrics(trainer: TrainerClient, run_id: str) -> int:
     """How many metrics events a watcher is told of, from the beginning to the run's end."""
     count = 0
     for batch in trainer.telemetry(run_id, ["metrics", "record"]):
-        count += len([event for event in batch.events if event["kind"] == "metrics"])
-        if any(event["kind"] == "record" and event["stage"] == "finished" for event in batch.events):
+        count += len([event for event in batch.events if event.kind == "metrics"])
+        if any(isinstance(event, RecordChanged) and event.view.stage == "finished" for event in batch.events):
             return count
     raise AssertionError("The watch ended before the run did.")
 
@@ -84,26 +91,26 @@ def told_metrics(trainer: TrainerClient, run_id: str) -> int:
 def test_a_run_that_ends_while_no_daemon_lives_is_told_of_by_the_next(
     daemon: LiveDaemon, trainer: TrainerClient
 ) -> None:
-    run_id = trainer.submit(scripted(steps=30, dt=0.01, exit=3))["run_id"]
-    queued = [trainer.submit(scripted(steps=30, dt=0.01))["run_id"] for _ in range(6)]
+    run_id = trainer.submit(scripted(steps=30, dt=0.01, exit=3)).run_id
+    queued = [trainer.submit(scripted(steps=30, dt=0.01)).run_id for _ in range(6)]
     some_steps(trainer, run_id, 1)
-    keeper = trainer.get(run_id)["attempts"][-1]["keeper"]["pid"]
+    keeper = keeper_pid(trainer.get(run_id).attempts[-1])
     trainer.close()
     daemon.kill()
     wait_for(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper to end")
     trainer = daemon.start()
-    assert ended(trainer, run_id)["reason"].startswith("Ended with exit code 3")
-    assert [ended(trainer, other)["outcome"] for other in queued] == ["succeeded"] * 6
+    assert (ended(trainer, run_id).reason or "").startswith("Ended with exit code 3")
+    assert [ended(trainer, other).outcome for other in queued] == ["succeeded"] * 6
     trainer.close()
 
 
 def test_a_run_whose_keeper_is_killed_is_lost_and_nothing_of_it_lives_on(trainer: TrainerClient) -> None:
     view = trainer.submit(scripted(steps=10_000, dt=0.01))
-    some_steps(trainer, view["run_id"], 2)
-    os.kill(trainer.get(view["run_id"])["attempts"][-1]["keeper"]["pid"], signal.SIGKILL)
-    view = ended(trainer, view["run_id"])
-    assert view["outcome"] == "lost"
-    wait_for(lambda: workers_of(view["run_dir"]) == [], "its worker to be gone")
+    some_steps(trainer, view.run_id, 2)
+    os.kill(keeper_pid(trainer.get(view.run_id).attempts[-1]), signal.SIGKILL)
+    view = ended(trainer, view.run_id)
+    assert view.outcome == "lost"
+    wait_for(lambda: workers_of(view.run_dir) == [], "its worker to be gone")
 
 
 @pytest.mark.may_log("index_rebuilt")
@@ -111,21 +118,22 @@ def test_a_run_whose_keeper_is_killed_is_lost_and_nothing_of_it_lives_on(trainer
 def test_the_index_is_rebuilt_from_the_folders(
     daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace, damage: str
 ) -> None:
-    done = ended(trainer, trainer.submit(scripted(steps=5))["run_id"])
-    trainer.annotate(done["run_id"], add_tags=["kept"])
-    active = trainer.submit(scripted(steps=1_000_000, dt=0.01))["run_id"]
+    done = ended(trainer, trainer.submit(scripted(steps=5)).run_id)
+    trainer.annotate(done.run_id, add_tags=["kept"])
+    active = trainer.submit(scripted(steps=1_000_000, dt=0.01)).run_id
     pid = some_steps(trainer, active, 5)
     trainer.close()
     daemon.kill()
     for path in workspace.trainer.glob("index.sqlite*"):
         path.unlink() if damage == "deleted" else path.write_bytes(b"\xff" * 9000)
     trainer = daemon.start()
-    assert {**trainer.get(done["run_id"]), "hardware": None} == {**done, "tags": ["kept"], "hardware": None}
-    assert trainer.get(active)["pid"] == pid
+    expected = done.model_copy(update={"tags": ("kept",), "hardware": None})
+    assert trainer.get(done.run_id).model_copy(update={"hardware": None}) == expected
+    assert trainer.get(active).pid == pid
     trainer.cancel(active)
-    steps = ended(trainer, active)["global_step"]
+    steps = ended(trainer, active).global_step
     (series,) = trainer.metrics(active, ["scripted/step"])
-    assert list(series.steps) == list(range(1, steps + 1))
+    assert list(series.steps) == list(range(1, (steps or 0) + 1))
     assert bool(list(workspace.trainer.glob("index.sqlite.bad-*"))) == (damage == "overwritten")
     trainer.close()
 
@@ -151,7 +159,7 @@ def test_a_taken_port_is_passed_over(workspace: Workspace, plugins: Path) -> Non
         port = taken.getsockname()[1]
         daemon = LiveDaemon(workspace, plugins, "--port", str(port))
         trainer = daemon.start()
-        address = trainer.status()["address"]
+        address = trainer.status().address
         assert address.startswith("127.0.0.1:")
         assert address != f"127.0.0.1:{port}"
         trainer.close()
@@ -226,32 +234,32 @@ def test_a_web_page_gets_nothing_from_the_port(trainer: TrainerClient, workspace
         page.settimeout(5)
         answer = page.recv(4096)
     assert b"200 OK" not in answer
-    assert trainer.status()["pid"] == address.process["pid"]
+    assert trainer.status().pid == address.process["pid"]
 
 
 def test_no_token_stands_in_logs_or_command_lines(trainer: TrainerClient, workspace: Workspace) -> None:
     address = read_daemon_address(workspace)
     assert address is not None
     view = trainer.submit(scripted(steps=50, dt=0.01))
-    some_steps(trainer, view["run_id"], 2)
+    some_steps(trainer, view.run_id, 2)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 assert address.token.encode() not in (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-    ended(trainer, view["run_id"])
+    ended(trainer, view.run_id)
     for path in workspace.root.rglob("*"):
         if path.is_file() and path != workspace.daemon_file:
             assert address.token.encode() not in path.read_bytes(), path
 
 
 def test_a_watcher_goes_on_from_its_cursor_after_a_restart(daemon: LiveDaemon, trainer: TrainerClient) -> None:
-    run_id = trainer.submit(scripted(steps=100, dt=0.01))["run_id"]
+    run_id = trainer.submit(scripted(steps=100, dt=0.01)).run_id
     seen: list[int] = []
     cursor = 0
     for batch in trainer.telemetry(run_id, ["metrics"]):
-        seen += [event["seq"] for event in batch.events]
+        seen += [event.seq for event in batch.events]
         cursor = batch.cursor
         if len(seen) > 10:
             break
@@ -260,7 +268,7 @@ def test_a_watcher_goes_on_from_its_cursor_after_a_restart(daemon: LiveDaemon, t
     trainer = daemon.start()
     ended(trainer, run_id)
     for batch in trainer.telemetry(run_id, ["metrics"], cursor):
-        seen += [event["seq"] for event in batch.events]
+        seen += [event.seq for event in batch.events]
         if len(seen) >= 100:
             break
     assert len(seen) == len(set(seen)) == 100
@@ -271,17 +279,17 @@ def test_a_watcher_goes_on_from_its_cursor_after_a_restart(daemon: LiveDaemon, t
 @pytest.mark.may_log("queue_paused")
 def test_the_queue_pauses_where_three_runs_in_a_row_fail_at_once(trainer: TrainerClient) -> None:
     trainer.set_cap(1)
-    runs = [trainer.submit(scripted(steps=1, exit=1))["run_id"] for _ in range(6)]
+    runs = [trainer.submit(scripted(steps=1, exit=1)).run_id for _ in range(6)]
     for run_id in runs[:3]:
-        assert ended(trainer, run_id)["outcome"] == "failed"
-    wait_for(lambda: trainer.status()["paused"], "the pause")
+        assert ended(trainer, run_id).outcome == "failed"
+    wait_for(lambda: trainer.status().paused, "the pause")
     told: set[str] = set()
     for batch in trainer.watch(kinds=["warning"]):
-        told |= {event["run_id"] for event in batch.events if event["code"] == "queue_paused"}
+        told |= {event.run_id for event in batch.events if getattr(event, "code", None) == "queue_paused"}
         if told == set(runs[3:]):
             break
-    assert [trainer.get(run_id)["stage"] for run_id in runs[3:]] == ["queued"] * 3
-    assert trainer.continue_queue()["paused"] is None
+    assert [trainer.get(run_id).stage for run_id in runs[3:]] == ["queued"] * 3
+    assert trainer.continue_queue().paused is None
     for run_id in runs[3:]:
-        assert ended(trainer, run_id)["outcome"] == "failed"
-    assert ended(trainer, trainer.submit(scripted(steps=1))["run_id"])["outcome"] == "succeeded"
+        assert ended(trainer, run_id).outcome == "failed"
+    assert ended(trainer, trainer.submit(scripted(steps=1)).run_id).outcome == "succeeded"

@@ -19,6 +19,7 @@ from tests.helpers.wandb_server import WandbServer
 from mosaic import secrets
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
+from mosaic.contracts.events import RecordChanged
 from mosaic.contracts.folder import Workspace
 from mosaic.secrets.secrets_file import secrets_path as secret_file
 
@@ -46,17 +47,20 @@ def leaks(workspace: Workspace, trainer: TrainerClient) -> list[str]:
         except OSError:
             continue
     told = [json.dumps(view) for view in trainer.runs(include_archived=True)]
-    told += [json.dumps(trainer.config(view["run_id"])) for view in trainer.runs(include_archived=True)]
+    told += [json.dumps(trainer.config(view.run_id)) for view in trainer.runs(include_archived=True)]
     told += [json.dumps(event) for event in all_events(trainer)]
     return found + [text for text in told if any(word.decode() in text for word in words)]
 
 
 def all_events(trainer: TrainerClient) -> list[dict[str, Any]]:
-    last = trainer.get("last")["run_id"]
+    last = trainer.get("last").run_id
     events: list[dict[str, Any]] = []
     for batch in trainer.watch(0):
-        events += batch.events
-        if any(event["run_id"] == last and event.get("stage") == "finished" for event in batch.events):
+        events += [event.model_dump(mode="json") for event in batch.events]
+        if any(
+            event.run_id == last and isinstance(event, RecordChanged) and event.view.stage == "finished"
+            for event in batch.events
+        ):
             return events
     return events
 
@@ -69,20 +73,20 @@ def wandb_section(trainer: TrainerClient, run_id: str) -> dict[str, str]:
 def test_nothing_shows_a_key_after_a_run_a_failure_and_a_kill(
     daemon: LiveDaemon, trainer: TrainerClient, workspace: Workspace
 ) -> None:
-    assert trainer.check(with_key())["ok"]
+    assert trainer.check(with_key()).summary.algo
     assert not secret_file().exists()
-    done = trainer.submit(with_key(steps=3))["run_id"]
-    failed = trainer.submit(with_key(exit=3, say="it broke"))["run_id"]
-    rejected = trainer.submit(with_key(reject="not today"))["run_id"]
-    long = trainer.submit(with_key(steps=1_000_000, dt=0.01))["run_id"]
-    wait_for(lambda: (trainer.get(long)["global_step"] or 0) > 2, "some steps")
+    done = trainer.submit(with_key(steps=3)).run_id
+    failed = trainer.submit(with_key(exit=3, say="it broke")).run_id
+    rejected = trainer.submit(with_key(reject="not today")).run_id
+    long = trainer.submit(with_key(steps=1_000_000, dt=0.01)).run_id
+    wait_for(lambda: (trainer.get(long).global_step or 0) > 2, "some steps")
     assert wandb_section(trainer, long)["api_key"] == "secret:wandb_api_key"
     daemon.kill()
     trainer = daemon.start()
-    os.kill(trainer.get(long)["pid"], signal.SIGKILL)
-    outcomes = [ended(trainer, run_id)["outcome"] for run_id in (done, failed, rejected, long)]
+    os.kill(trainer.get(long).pid or 0, signal.SIGKILL)
+    outcomes = [ended(trainer, run_id).outcome for run_id in (done, failed, rejected, long)]
     assert outcomes == ["succeeded", "failed", "rejected", "failed"]
-    again = trainer.submit(trainer.config(done))["run_id"]
+    again = trainer.submit(trainer.config(done)).run_id
     ended(trainer, again)
     assert wandb_section(trainer, again) == wandb_section(trainer, done)
     assert leaks(workspace, trainer) == []
@@ -108,7 +112,7 @@ def test_a_refusal_neither_repeats_a_key_nor_stores_it(trainer: TrainerClient, w
                 verb(payload)
             assert CANARY not in str(refused.value)
             assert PASSWORD not in str(refused.value)
-    ended(trainer, trainer.submit(scripted())["run_id"])
+    ended(trainer, trainer.submit(scripted()).run_id)
     assert leaks(workspace, trainer) == []
     assert not secret_file().exists()
 
@@ -117,8 +121,8 @@ def test_a_refusal_neither_repeats_a_key_nor_stores_it(trainer: TrainerClient, w
 def test_an_imported_run_leaves_its_key_at_the_door(
     trainer: TrainerClient, workspace: Workspace, tmp_path: Path, form: str
 ) -> None:
-    run_id = trainer.submit(scripted())["run_id"]
-    folder = Path(ended(trainer, run_id)["run_dir"])
+    run_id = trainer.submit(scripted()).run_id
+    folder = Path(ended(trainer, run_id).run_dir)
     trainer.delete(run_id)
     outside = tmp_path / "elsewhere" / run_id
     shutil.copytree(workspace.trash / run_id, outside, symlinks=True)
@@ -145,20 +149,20 @@ def test_a_tracked_run_uses_its_key_and_shows_it_nowhere(
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         with running_daemon(workspace, plugins) as (_, trainer):
             payload = {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}
-            run_id = trainer.submit(payload)["run_id"]
-            assert ended(trainer, run_id)["outcome"] == "succeeded"
+            run_id = trainer.submit(payload).run_id
+            assert ended(trainer, run_id).outcome == "succeeded"
 
             def failure() -> bool:
-                return any(state["process"] is None and state["state"] == "failed" for state in trainer.wandb(run_id))
+                return any(state.process is None and state.state == "failed" for state in trainer.wandb(run_id))
 
             wait_for(failure, "the sidecar to give up", 60)
-            assert trainer.get(run_id)["has_wandb"]
+            assert trainer.get(run_id).has_wandb
             server.mode = "ok"
             assert mosaic(workspace, "wandb", "probe", run_id, "--json").json["ok"]
             (synced,) = mosaic(workspace, "wandb", "sync", "--all", "--json").json
             assert (synced["state"], synced["error"]) == ("synced", None)
             assert server.history(run_id)
             (told,) = trainer.wandb(run_id)
-            assert (told["state"], told["url"]) == ("synced", synced["url"])
+            assert (told.state, told.url) == ("synced", synced.url)
             assert leaks(workspace, trainer) == []
         assert server.keys == {"Basic " + base64.b64encode(f"api:{CANARY}".encode()).decode()}

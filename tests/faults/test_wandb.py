@@ -195,18 +195,18 @@ def test_a_run_with_an_unresponsive_wandb_succeeds_and_warns_once(
             monkeypatch.setenv(name, value)
         with running_daemon(workspace, plugins, "--max-runs", "1") as (_, trainer):
             submission = {**scripted(steps=20, dt=0.02), "artifacts": {"wandb": {"enabled": True}}}
-            run_id = trainer.submit(submission)["run_id"]
+            run_id = trainer.submit(submission).run_id
             view = ended(trainer, run_id)
-            assert view["outcome"] == "succeeded"
+            assert view.outcome == "succeeded"
             folder = workspace.run(run_id)
             process = next(body["process"] for body in read_all(folder.keeper) if body["kind"] == "sidecar_started")
             assert is_alive(process), "the run did not wait for it"
             # Its slot is free: with room for one run, the next one starts.
-            assert ended(trainer, trainer.submit(scripted(steps=1))["run_id"])["outcome"] == "succeeded"
+            assert ended(trainer, trainer.submit(scripted(steps=1)).run_id).outcome == "succeeded"
             wait_for(lambda: not is_alive(process), "the sidecar's end", SIDECAR_S)
             warnings = next(batch.events for batch in trainer.watch(run=run_id, kinds=("warning",)) if batch.events)
-            assert [event["code"] for event in warnings] == ["wandb_offline"], "watchers get it, once"
-            assert trainer.get(run_id)["outcome"] == "succeeded"
+            assert [getattr(event, "code", None) for event in warnings] == ["wandb_offline"], "watchers get it, once"
+            assert trainer.get(run_id).outcome == "succeeded"
 
 
 def test_a_resumed_attempt_takes_over_from_the_sidecar_of_the_earlier_one(run: KeeperRun, tmp_path: Path) -> None:

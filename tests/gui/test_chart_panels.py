@@ -58,9 +58,9 @@ def shown(qapp: QApplication) -> Iterator[Callable[[QWidget], QWidget]]:
 
 
 def finished_run(trainer: TrainerClient, workbench: Workbench, **config: object) -> str:
-    run_id: str = trainer.submit(scripted(**config))["run_id"]
+    run_id: str = trainer.submit(scripted(**config)).run_id
     ended(trainer, run_id)
-    pump(lambda: (workbench.runs.get(run_id) or {}).get("stage") == "finished", "the window to hear of the end")
+    pump(lambda: workbench.runs.get_or_placeholder(run_id).stage == "finished", "the window to hear of the end")
     return run_id
 
 
@@ -86,7 +86,7 @@ def test_all_tags_of_a_run_are_drawn_in_groups(
 def test_curves_grow_while_the_run_goes_on(
     trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget]
 ) -> None:
-    run_id = trainer.submit(scripted(steps=100_000, dt=0.02))["run_id"]
+    run_id = trainer.submit(scripted(steps=100_000, dt=0.02)).run_id
     pump(lambda: workbench.runs.get(run_id), "the run")
     panel = AnalyticsTab(workbench)
     shown(panel)

@@ -15,6 +15,8 @@ from tests.helpers.gui import awaited, click, find, press, pump, type_text
 from tests.helpers.gui_runs import FakeTrainer, run_id, start_with, view
 
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.events import decode_event
+from mosaic.contracts.views import Evaluation, TrainedRun
 from mosaic.gui.app import Application
 from mosaic.gui.views.histogram_view import Histogram, bin_values
 
@@ -29,11 +31,11 @@ class Evaluating(FakeTrainer):
 
     def __init__(self) -> None:
         super().__init__([view(OTHER), view(TRAINED), view(EVALUATION, kind="policy_eval", checkpoint_step=None)])
-        self.found: list[dict[str, Any]] = []
+        self.found: list[Evaluation] = []
         self.files: dict[str, dict[str, Any]] = {}
 
-    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[dict[str, Any]]:
-        return iter([one for one in self.found if run in ("", one["run_id"])])
+    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
+        return iter([one for one in self.found if run in ("", one.run_id)])
 
     def ask_worker(self, worker: str, question: dict[str, Any]) -> dict[str, Any]:
         if question["ask"] != "checkpoint":
@@ -45,9 +47,10 @@ class Evaluating(FakeTrainer):
         return {"checkpoint": {"path": path, **known}}
 
 
-def found(number: int, *batches: list[float], **facts: Any) -> dict[str, Any]:
-    trained = {"run_id": run_id(TRAINED), "run_name": None, "algo": "ppo", "seed": 1}
-    return evaluation(number, *batches, **{"run_id": run_id(EVALUATION), "trained": trained, **facts})
+def found(number: int, *batches: list[float], **fields: Any) -> Evaluation:
+    trained = TrainedRun(run_id=run_id(TRAINED), algo="ppo", seed=1)
+    of_run = fields.pop("run_id", run_id(EVALUATION))
+    return evaluation(number, *batches, **{"trained": trained, **fields}).model_copy(update={"run_id": of_run})
 
 
 @pytest.fixture
@@ -93,7 +96,15 @@ def test_batches_that_are_played_while_it_is_looked_at_are_added(shown: Applicat
     shown.workbench.select(run_id(EVALUATION), "overview")
     table = awaited(shown.window, "evaluation.batches", QTableWidget)
     trainer.found = [found(1, [1.0, 3.0])]
-    event = {"kind": "eval_summary_update", "run_id": run_id(EVALUATION), "at": 1.0, "summary": batch(1, [1.0, 3.0])}
+    event = decode_event(
+        {
+            "seq": 1,
+            "at": 1.0,
+            "kind": "eval_summary_update",
+            "run_id": run_id(EVALUATION),
+            "summary": batch(1, [1.0, 3.0]),
+        }
+    )
     shown.bridge.events_received.emit([event])
     pump(lambda: table.rowCount() == 1, "the first batch")
     lines = [line.text for line in shown.workbench.events.lines if line.kind == "eval_summary_update"]

@@ -15,7 +15,7 @@ from PIL import Image
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication
 from tests.helpers.gui import pump
-from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, plain, still_workbench, view_of
+from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, changed, plain, still_workbench, view_of
 
 from mosaic.client.trainer_client import FrameUpdate
 from mosaic.contracts.errors import NoDaemon
@@ -31,19 +31,22 @@ def source(state: str, reason: str = "") -> LaneSource:
     return cast(LaneSource, SimpleNamespace(state=state, reason=reason, transport="shared memory"))
 
 
+RUNNING = view_of("/nowhere")
+
+
 @pytest.mark.parametrize(
     ("view", "video_mode", "lanes", "late_s", "expected"),
     [
         (None, None, None, 0, ("waiting", "the trainer has not told of this run yet")),
-        ({"stage": "queued"}, None, None, 0, ("waiting", "the run is queued")),
-        ({"stage": "running"}, "off", None, 0, ("unavailable", "live frames are off for this run (video_mode is off)")),
-        ({"stage": "running"}, None, source("connected"), 0, ("connected", "shared memory")),
-        ({"stage": "running"}, None, source("connected"), STALE_AFTER_S, ("waiting", WAITING_FOR_FRAME)),
-        ({"stage": "running"}, None, source("waiting", "no frame has come"), 0, ("waiting", "no frame has come")),
-        ({"stage": "running"}, None, source("unavailable", "this environment cannot be rendered"), 0,
+        (view_of("/nowhere", stage="queued"), None, None, 0, ("waiting", "the run is queued")),
+        (RUNNING, "off", None, 0, ("unavailable", "live frames are off for this run (video_mode is off)")),
+        (RUNNING, None, source("connected"), 0, ("connected", "shared memory")),
+        (RUNNING, None, source("connected"), STALE_AFTER_S, ("waiting", WAITING_FOR_FRAME)),
+        (RUNNING, None, source("waiting", "no frame has come"), 0, ("waiting", "no frame has come")),
+        (RUNNING, None, source("unavailable", "this environment cannot be rendered"), 0,
          ("unavailable", "this environment cannot be rendered")),
-        ({"stage": "paused"}, None, source("connected"), 0, ("waiting", "the run is paused")),
-        ({"stage": "finished", "outcome": "succeeded"}, None, source("connected"), 0,
+        (view_of("/nowhere", stage="paused"), None, source("connected"), 0, ("waiting", "the run is paused")),
+        (view_of("/nowhere", stage="finished", outcome="succeeded"), None, source("connected"), 0,
          ("unavailable", "the run has ended (succeeded)")),
     ],
 )  # fmt: skip
@@ -160,7 +163,7 @@ def test_a_run_that_has_ended_is_said_to_have_and_keeps_its_last_picture(viewed:
     hand = viewed.written(1)
     hand.publish(0, plain(RED))
     viewed.look_until(lambda: viewed.lanes.status.state == "connected", "the first frame")
-    viewed.trainer.views[0].update(stage="finished", outcome="succeeded")
+    viewed.trainer.views[0] = changed(viewed.trainer.views[0], stage="finished", outcome="succeeded")
     viewed.workbench.runs.update(viewed.trainer.views)
     viewed.look_until(lambda: viewed.lanes.status.state == "unavailable", "the end")
     assert viewed.lanes.status.text == "the run has ended (succeeded)"

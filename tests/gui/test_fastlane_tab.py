@@ -12,8 +12,9 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QImage
 from PySide6.QtWidgets import QApplication, QComboBox, QFileDialog, QLabel, QToolButton
 from tests.helpers.gui import click, find, press, pump, pump_ticks, settle
-from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, plain, still_workbench, view_of
+from tests.helpers.gui_frames import RUN, HandLanes, StillTrainer, changed, plain, still_workbench, view_of
 
+from mosaic.contracts.events import decode_event
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.panels.fastlane_panel import FastLaneTab
 from mosaic.gui.panels.overview import OverviewTab
@@ -21,6 +22,8 @@ from mosaic.gui.views.frames_view import IDLE_POLL_MS, FramesView
 from mosaic.gui.workbench import Workbench
 
 COLOURS = [(40 * index, 255 - 40 * index, 100) for index in range(4)]
+
+HISTORY = [{"at": 1.0, "stage": "queued", "message": "It waits."}]
 
 
 class Shown:
@@ -192,9 +195,9 @@ def test_an_evaluation_tells_its_batches(shown: Shown) -> None:
     assert not line.isVisible()
     summary = {"batch": 3, "episodes": 50, "avg_return": 112.3, "min_return": 90.1, "max_return": 142.6}
     event = {"kind": "eval_summary_update", "at": 0.0, "seq": 1, "source": "journal", "summary": summary}
-    shown.workbench.bridge.events_received.emit([{**event, "run_id": "another"}])
+    shown.workbench.bridge.events_received.emit([decode_event({**event, "run_id": "another"})])
     assert not line.isVisible()
-    shown.workbench.bridge.events_received.emit([{**event, "run_id": RUN}])
+    shown.workbench.bridge.events_received.emit([decode_event({**event, "run_id": RUN})])
     assert line.isVisible()
     assert line.text() == "eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6"
 
@@ -217,14 +220,14 @@ def test_a_run_without_a_picture_says_why(shown: Shown) -> None:
 
 
 def test_a_run_that_was_over_before_leads_on_and_one_that_is_resumed_is_watched(shown: Shown) -> None:
-    over = {**view_of(shown.workbench.runs.all()[0]["run_dir"]), "stage": "finished", "outcome": "succeeded"}
-    shown.workbench.runs.update([{**over, "checkpoint_step": 4096, "story": []}])
+    over = view_of(shown.workbench.runs.all()[0].run_dir, stage="finished", outcome="succeeded", history=HISTORY)
+    shown.workbench.runs.update([changed(over, checkpoint_step=4096)])
     assert find(shown.tab, "fastlane.over").isVisible()
     wanted: list[str] = []
     shown.workbench.page_requested.connect(wanted.append)
     click(find(shown.tab, "fastlane.next"))
     assert wanted == ["policy"]
-    shown.workbench.runs.update([{**over, "stage": "running", "outcome": None, "story": []}])
+    shown.workbench.runs.update([changed(over, stage="running", outcome=None)])
     assert not find(shown.tab, "fastlane.over").isVisible()
     shown.connect()
 

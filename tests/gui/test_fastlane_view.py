@@ -14,6 +14,7 @@ from tests.helpers.gui import click, press, settle
 from tests.helpers.gui_frames import plain
 
 from mosaic.client.eval_status import format_eval_line
+from mosaic.contracts.views import EvaluationBatch
 from mosaic.fastlane import BGRX32, RGB24
 from mosaic.gui import theme
 from mosaic.gui.models.lanes import FrameCell, to_image
@@ -237,5 +238,5 @@ def test_the_line_tells_the_spread_of_several_and_the_one_that_is_pointed_at() -
 
 
 def test_the_line_of_an_evaluation() -> None:
-    summary = {"batch": 3, "episodes": 50, "avg_return": 112.31, "min_return": 90.1, "max_return": 142.6}
+    summary = EvaluationBatch(batch=3, episodes=50, avg_return=112.31, min_return=90.1, max_return=142.6)
     assert format_eval_line(summary) == "eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6"

@@ -9,6 +9,7 @@ import pytest
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Payload
+from mosaic.contracts.views import RunView
 from mosaic.gui.forms.policy_form import (
     PolicyDraft,
     describe_checkpoint,
@@ -80,14 +81,18 @@ def test_an_evaluation_fills_the_form_that_makes_it_again() -> None:
 
 
 def test_runs_that_have_saved_a_checkpoint_can_be_loaded_newest_first() -> None:
-    views: list[dict[str, Any]] = [
-        {"run_id": "1", "kind": "train", "checkpoint_step": 5, "worker": "cleanrl"},
-        {"run_id": "2", "kind": "train", "checkpoint_step": None, "worker": "cleanrl"},
-        {"run_id": "3", "kind": "policy_eval", "checkpoint_step": 5, "worker": "cleanrl"},
-        {"run_id": "4", "kind": "train", "checkpoint_step": 5, "worker": "script"},
-        {"run_id": "5", "kind": "train", "checkpoint_step": 0, "worker": "cleanrl"},
+    def view(run_id: str, kind: str, checkpoint_step: int | None, worker: str) -> RunView:
+        fields = {"kind": kind, "checkpoint_step": checkpoint_step, "worker": worker}
+        return RunView.placeholder(run_id).model_copy(update=fields)
+
+    views = [
+        view("1", "train", 5, "cleanrl"),
+        view("2", "train", None, "cleanrl"),
+        view("3", "policy_eval", 5, "cleanrl"),
+        view("4", "train", 5, "script"),
+        view("5", "train", 0, "cleanrl"),
     ]
-    assert [view["run_id"] for view in runs_with_policy(views)] == ["5", "1"]
+    assert [view.run_id for view in runs_with_policy(views)] == ["5", "1"]
 
 
 def test_a_checkpoint_is_told_of_in_one_line() -> None:

@@ -89,7 +89,7 @@ def test_cancel_asks_nothing_and_says_what_it_does(program: Application, fake: F
     pump(lambda: said, "a word about it")
     assert fake.asked == [("cancel", ALIVE)]
     assert "stopping" in said[0]
-    assert (program.workbench.runs.get(ALIVE) or {})["stage"] == "stopping"
+    assert program.workbench.runs.get_or_placeholder(ALIVE).stage == "stopping"
 
 
 def test_space_pauses_what_runs_and_lets_what_is_paused_go_on(program: Application, fake: FakeTrainer) -> None:

@@ -13,6 +13,7 @@ from tests.helpers.daemons import ended, scripted
 from tests.helpers.gui import click, find, pump
 
 from mosaic.client import TrainerClient
+from mosaic.contracts.views import RunView
 from mosaic.gui.app import Application
 from mosaic.gui.exports import ExportCancelled, ExportTask, export_csv, export_episodes, export_zip
 from mosaic.gui.run_action_handlers import write_export
@@ -25,12 +26,12 @@ def do(program: Application, action_id: str) -> None:
     program.window.action(action_id).trigger()
 
 
-def view_of(program: Application, run_id: str) -> dict[str, Any]:
-    return program.workbench.runs.get(run_id) or {}
+def view_of(program: Application, run_id: str) -> RunView:
+    return program.workbench.runs.get_or_placeholder(run_id)
 
 
 def state(program: Application, run_id: str) -> Any:
-    return view_of(program, run_id).get("stage")
+    return view_of(program, run_id).stage
 
 
 def top_level(name: str) -> QWidget | None:
@@ -38,7 +39,7 @@ def top_level(name: str) -> QWidget | None:
 
 
 def test_a_run_is_paused_goes_on_and_is_cancelled_from_the_window(trainer: TrainerClient, program: Application) -> None:
-    run_id = trainer.submit(scripted(steps=100_000, dt=0.01))["run_id"]
+    run_id = trainer.submit(scripted(steps=100_000, dt=0.01)).run_id
     program.start(run_id)
     pump(lambda: state(program, run_id) == "running", "the run")
     do(program, "run.pause")
@@ -47,26 +48,28 @@ def test_a_run_is_paused_goes_on_and_is_cancelled_from_the_window(trainer: Train
     pump(lambda: state(program, run_id) == "running", "the run to go on")
     do(program, "run.cancel")
     pump(lambda: state(program, run_id) == "finished", "the end")
-    assert view_of(program, run_id)["outcome"] == "cancelled"
+    assert view_of(program, run_id).outcome == "cancelled"
     assert find(program.window, "run.state", QLabel).text().startswith("cancelled")
 
 
 def test_the_overview_tells_the_story_and_the_numbers_as_they_come(
     trainer: TrainerClient, program: Application
 ) -> None:
-    run_id = trainer.submit(scripted(steps=60, dt=0.02))["run_id"]
+    run_id = trainer.submit(scripted(steps=60, dt=0.02)).run_id
     program.start(run_id)
     steps = pump(lambda: program.window.findChild(QLabel, "overview.steps"), "the overview")
     pump(lambda: steps.text() not in ("–", "60"), "steps on the way")
     pump(lambda: steps.text() == "60", "all steps")
     pump(
-        lambda: (program.workbench.runs.get(run_id) or {}).get("story", [{}])[-1].get("stage") == "finished",
+        lambda: (
+            [entry.stage for entry in program.workbench.runs.get_or_placeholder(run_id).history][-1:] == ["finished"]
+        ),
         "its story",
     )
 
 
 def test_what_a_run_that_failed_said_is_one_click_away(trainer: TrainerClient, program: Application) -> None:
-    run_id = trainer.submit(scripted(exit=3, say="CUDA out of memory"))["run_id"]
+    run_id = trainer.submit(scripted(exit=3, say="CUDA out of memory")).run_id
     ended(trainer, run_id)
     program.start(run_id)
     reason = pump(lambda: program.window.findChild(QLabel, "overview.reason"), "the overview")
@@ -81,10 +84,10 @@ def test_what_a_run_that_failed_said_is_one_click_away(trainer: TrainerClient, p
 
 
 def test_a_deleted_run_comes_back_by_undo(trainer: TrainerClient, program: Application) -> None:
-    run_id = trainer.submit(scripted())["run_id"]
+    run_id = trainer.submit(scripted()).run_id
     ended(trainer, run_id)
     program.start(run_id)
-    pump(lambda: program.workbench.selection == run_id and view_of(program, run_id), "the run")
+    pump(lambda: program.workbench.selection == run_id and program.workbench.runs.get(run_id), "the run")
     do(program, "run.delete")
     question = pump(lambda: top_level("delete.question"), "the question")
     click(find(question, "delete.yes", QPushButton))
@@ -93,17 +96,17 @@ def test_a_deleted_run_comes_back_by_undo(trainer: TrainerClient, program: Appli
     assert trainer.runs() == []
     click(pump(lambda: find(program.window, "message.button", QPushButton), "the offer"))
     pump(lambda: program.workbench.selection == run_id, "the run to come back")
-    assert [view["run_id"] for view in trainer.runs()] == [run_id]
+    assert [view.run_id for view in trainer.runs()] == [run_id]
 
 
 def test_a_run_that_another_client_deletes_leaves_the_list(trainer: TrainerClient, program: Application) -> None:
-    kept, gone = (trainer.submit(scripted())["run_id"] for _ in range(2))
+    kept, gone = (trainer.submit(scripted()).run_id for _ in range(2))
     for run_id in (kept, gone):
         ended(trainer, run_id)
     program.start(gone)
-    pump(lambda: program.workbench.selection == gone and view_of(program, gone), "the run")
+    pump(lambda: program.workbench.selection == gone and program.workbench.runs.get(gone), "the run")
     program.workbench.mark([gone, kept])
-    grave = trainer.delete(gone)["run_dir"]
+    grave = trainer.delete(gone).run_dir
     pump(lambda: program.workbench.runs.ids() == [kept], "the run to go")
     assert (program.workbench.selection, program.workbench.marks) == (None, [])
     trainer.import_run(grave)
@@ -111,22 +114,22 @@ def test_a_run_that_another_client_deletes_leaves_the_list(trainer: TrainerClien
 
 
 def test_a_note_is_saved_when_the_focus_leaves_it(trainer: TrainerClient, program: Application) -> None:
-    run_id = trainer.submit(scripted())["run_id"]
+    run_id = trainer.submit(scripted()).run_id
     ended(trainer, run_id)
     program.start(run_id)
-    pump(lambda: program.workbench.selection == run_id and view_of(program, run_id), "the run")
+    pump(lambda: program.workbench.selection == run_id and program.workbench.runs.get(run_id), "the run")
     field: Any = find(program.window, "notes.run")
     field.setFocus()
     field.setPlainText("It learns from the third minute on.")
     find(program.window, "runs.search").setFocus()
-    pump(lambda: trainer.get(run_id)["notes"] == "It learns from the third minute on.", "the note")
+    pump(lambda: trainer.get(run_id).notes == "It learns from the third minute on.", "the note")
 
 
 def test_exports_hold_what_the_run_logged(trainer: TrainerClient, program: Application, tmp_path: Path) -> None:
-    run_id = trainer.submit(scripted(steps=5))["run_id"]
+    run_id = trainer.submit(scripted(steps=5)).run_id
     view = ended(trainer, run_id)
     program.start(run_id)
-    pump(lambda: program.workbench.selection == run_id and view_of(program, run_id), "the run")
+    pump(lambda: program.workbench.selection == run_id and program.workbench.runs.get(run_id), "the run")
     files = {name: tmp_path / f"it's {name}" for name in ("a.zip", "a.csv", "a.jsonl")}
     for write, path in zip((export_zip, export_csv, export_episodes), files.values(), strict=True):
         write_export(program.workbench, write, view, path)
@@ -139,7 +142,7 @@ def test_exports_hold_what_the_run_logged(trainer: TrainerClient, program: Appli
 
 
 def test_an_export_that_is_given_up_leaves_nothing(trainer: TrainerClient, tmp_path: Path) -> None:
-    view = ended(trainer, trainer.submit(scripted(steps=5))["run_id"])
+    view = ended(trainer, trainer.submit(scripted(steps=5)).run_id)
     task = ExportTask("Writing")
     task.is_cancelled = True
     for write in (export_zip, export_csv, export_episodes):

@@ -64,7 +64,7 @@ def test_the_list_follows_a_run_that_is_looked_at_from_elsewhere(program: Applic
     assert panel._selected_rows() == [panel._model.row_of(run_id(2))]
     program.workbench.select(run_id(4))  # archived: not in the list
     assert panel._selected_rows() == []
-    assert [one["run_id"] for one in program.workbench.target_runs()] == [run_id(4)]
+    assert [one.run_id for one in program.workbench.target_runs()] == [run_id(4)]
 
 
 def test_a_button_of_the_runs_header_is_about_that_run_and_the_list_shows_it(

@@ -68,7 +68,7 @@ def test_arrows_move_over_what_can_be_done(program: Application) -> None:
 
 @pytest.mark.usefixtures("daemon")
 def test_the_palette_finds_runs(trainer: TrainerClient, program: Application) -> None:
-    run_ids = [trainer.submit(scripted())["run_id"] for _ in range(3)]
+    run_ids = [trainer.submit(scripted()).run_id for _ in range(3)]
     for run_id in run_ids:
         ended(trainer, run_id)
     program.start()
@@ -136,10 +136,10 @@ def test_the_trainer_lists_what_runs_and_what_waits(trainer: TrainerClient, prog
     def submit(group: str, priority: int = 0) -> str:
         payload = {**scripted(steps=10_000, dt=0.05), "schedule": {"priority": priority}}
         payload["metadata"]["group"] = group
-        return str(trainer.submit(payload)["run_id"])
+        return str(trainer.submit(payload).run_id)
 
     working = [submit("busy") for _ in range(4)]
-    pump(lambda: trainer.status()["slots"]["busy"] == 4, "four at work")
+    pump(lambda: trainer.status().slots.busy == 4, "four at work")
     later = submit("busy")
     other = submit("idle")
     sooner = submit("busy", priority=3)
@@ -162,11 +162,11 @@ def test_the_trainer_lists_what_runs_and_what_waits(trainer: TrainerClient, prog
     item = table.item(6, 3)
     assert item is not None
     item.setText("9")
-    pump(lambda: trainer.get(later)["priority"] == 9, "the priority")
+    pump(lambda: trainer.get(later).priority == 9, "the priority")
     pump(lambda: texts(1)[4].endswith(later[-6:]), "the other order")
     find(program.window, "trainer.cap", QSpinBox).setValue(5)
-    pump(lambda: trainer.get(later)["stage"] != "queued", "one more at work")
-    assert trainer.get(sooner)["stage"] == "queued"
+    pump(lambda: trainer.get(later).stage != "queued", "one more at work")
+    assert trainer.get(sooner).stage == "queued"
 
 
 def test_an_example_opens_in_the_form(program: Application) -> None:
@@ -182,7 +182,7 @@ def test_an_example_opens_in_the_form(program: Application) -> None:
 def test_the_examples_are_payloads_that_the_trainer_takes(trainer: TrainerClient) -> None:
     for example in EXAMPLES:
         for payload in example.payloads()[:1]:
-            assert trainer.check(payload)["ok"], example.id
+            assert trainer.check(payload).summary.algo, example.id
 
 
 def test_an_example_is_trained_by_a_click(daemon: LiveDaemon, trainer: TrainerClient, program: Application) -> None:
@@ -191,11 +191,11 @@ def test_an_example_is_trained_by_a_click(daemon: LiveDaemon, trainer: TrainerCl
     click(find(program.window, "welcome.train.acrobot"))
     pump(lambda: program.window.current_page == "run", "the run", 60)
     views = trainer.runs()
-    assert {view["seed"] for view in views} == {1, 2, 3}
-    assert {view["group"] for view in views} == {"example-acrobot"}
+    assert {view.seed for view in views} == {1, 2, 3}
+    assert {view.group for view in views} == {"example-acrobot"}
     for view in views:
-        trainer.cancel(view["run_id"])
-        ended(trainer, view["run_id"])
+        trainer.cancel(view.run_id)
+        ended(trainer, view.run_id)
 
 
 def test_the_guide_is_carried_along() -> None:

@@ -18,7 +18,7 @@ from mosaic.gui.app import Application
 
 @pytest.fixture
 def tunnel(trainer: TrainerClient) -> Iterator[Tunnel]:
-    made = Tunnel(trainer.status()["address"])
+    made = Tunnel(trainer.status().address)
     made.open()
     yield made
     made.drop()
@@ -40,12 +40,12 @@ def far(
 def test_a_run_is_followed_through_a_tunnel_that_breaks_and_comes_back(
     trainer: TrainerClient, tunnel: Tunnel, far: Application, tmp_path: Path
 ) -> None:
-    first = trainer.submit(scripted(steps=100_000, dt=0.01))["run_id"]
-    pump(lambda: (far.workbench.runs.get(first) or {}).get("stage") == "running", "the run")
+    first = trainer.submit(scripted(steps=100_000, dt=0.01)).run_id
+    pump(lambda: far.workbench.runs.get_or_placeholder(first).stage == "running", "the run")
     far.workbench.select(first)
     tunnel.drop()
     pump(far.window.banner.isVisible, "the banner")
-    second = trainer.submit(scripted())["run_id"]
+    second = trainer.submit(scripted()).run_id
     ended(trainer, second)
     trainer.cancel(first)
     ended(trainer, first)
@@ -53,6 +53,6 @@ def test_a_run_is_followed_through_a_tunnel_that_breaks_and_comes_back(
     tunnel.open()
     pump(lambda: far.workbench.runs.ids() == [second, first], "what happened meanwhile", 60)
     pump(lambda: not far.window.banner.isVisible(), "the banner to go")
-    pump(lambda: (far.workbench.runs.get(first) or {}).get("outcome") == "cancelled", "the run's end")
+    pump(lambda: far.workbench.runs.get_or_placeholder(first).outcome == "cancelled", "the run's end")
     assert far.workbench.selection == first
     assert read_daemon_address(Workspace(tmp_path / "elsewhere")) is None, "a trainer of this machine's was started"

@@ -43,7 +43,7 @@ def test_a_workspace_without_runs_opens_with_the_welcome(daemon: LiveDaemon, pro
 def test_a_workspace_with_runs_opens_with_the_newest(
     daemon: LiveDaemon, trainer: TrainerClient, program: Application
 ) -> None:
-    run_id = trainer.submit(scripted())["run_id"]
+    run_id = trainer.submit(scripted()).run_id
     ended(trainer, run_id)
     program.start()
     pump(lambda: program.window.current_page == "run", "the run's page")
@@ -51,7 +51,7 @@ def test_a_workspace_with_runs_opens_with_the_newest(
 
 
 def test_the_run_that_was_named_is_shown(daemon: LiveDaemon, trainer: TrainerClient, program: Application) -> None:
-    first, second = (trainer.submit(scripted())["run_id"] for _ in range(2))
+    first, second = (trainer.submit(scripted()).run_id for _ in range(2))
     for run_id in (first, second):
         ended(trainer, run_id)
     program.start(first)
@@ -66,7 +66,7 @@ def test_the_run_that_was_named_is_shown(daemon: LiveDaemon, trainer: TrainerCli
 def test_a_second_window_opens_where_the_first_was_left(
     trainer: TrainerClient, make_program: Callable[[], Application]
 ) -> None:
-    run_id = trainer.submit(scripted())["run_id"]
+    run_id = trainer.submit(scripted()).run_id
     ended(trainer, run_id)
     first = make_program()
     first.start()
@@ -95,7 +95,8 @@ def test_a_lost_trainer_shows_a_banner_until_another_is_there(program: Applicati
     program.start()
     pump(lambda: program.workbench.status, "the trainer")
     assert not program.window.banner.isVisible()
-    os.kill(program.workbench.status["pid"], signal.SIGKILL)
+    assert program.workbench.status is not None
+    os.kill(program.workbench.status.pid, signal.SIGKILL)
     pump(program.window.banner.isVisible, "the banner")
     assert "reconnecting" in program.window.banner.label.text()
     pump(lambda: program.workbench.status and not program.window.banner.isVisible(), "another trainer", 30)

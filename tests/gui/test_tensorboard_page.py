@@ -37,9 +37,9 @@ def test_the_page_shows_the_scalars_of_the_run(
     trainer: TrainerClient, workspace: Workspace, settings_path: Path
 ) -> None:
     run = trainer.submit(small())
-    assert ended(trainer, run["run_id"])["outcome"] == "succeeded"
+    assert ended(trainer, run.run_id).outcome == "succeeded"
     done = subprocess.run(
-        [sys.executable, str(HELPER), str(workspace.root), str(settings_path), run["run_id"], *TAGS],
+        [sys.executable, str(HELPER), str(workspace.root), str(settings_path), run.run_id, *TAGS],
         env={**os.environ, "QT_QPA_PLATFORM": "offscreen"},
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ from PySide6.QtCore import QUrl
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import QApplication, QLabel
 from tests.helpers.gui import click, find, pump, settle
-from tests.helpers.gui_frames import RUN, StillTrainer, still_workbench, view_of
+from tests.helpers.gui_frames import RUN, StillTrainer, changed, still_workbench, view_of
 
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.models.tensorboard_process import READY, STOPPED
@@ -86,7 +86,7 @@ def hint(tab: TensorBoardTab) -> str:
 def test_each_kind_of_run_has_its_folder(tmp_path: Path) -> None:
     view = view_of(tmp_path)
     assert find_logdir(view, {}) == tmp_path / "tensorboard"
-    assert find_logdir({**view, "kind": "policy_eval"}, {}) == tmp_path / "tensorboard_eval"
+    assert find_logdir(changed(view, kind="policy_eval"), {}) == tmp_path / "tensorboard_eval"
     told = {"artifacts": {"tensorboard": {"directory": "curves"}}}
     assert find_logdir(view, told) == tmp_path / "curves"
 
@@ -117,7 +117,7 @@ def test_the_files_of_another_machine_are_not_here(make: Make, workbench: Workbe
 
 
 def test_a_run_that_wrote_nothing_says_so(make: Make, workbench: Workbench, trainer: StillTrainer) -> None:
-    trainer.views[0].update(stage="finished", outcome="succeeded", kind="policy_eval")
+    trainer.views[0] = changed(trainer.views[0], stage="finished", outcome="succeeded", kind="policy_eval")
     workbench.runs.update(trainer.views)
     tab = make()
     pump(lambda: "written nothing for TensorBoard" in hint(tab), "the hint")

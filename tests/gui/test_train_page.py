@@ -249,7 +249,7 @@ def test_dry_run_submit_train_again_and_evaluate(
     second = pump(lambda: bench.selection != first and bench.selection, "the second run")
     assert trainer.config(second) == trainer.config(first)
     ended(trainer, second)
-    pump(lambda: (bench.runs.get(second) or {}).get("checkpoint_step"), "its checkpoint to be known")
+    pump(lambda: bench.runs.get_or_placeholder(second).checkpoint_step, "its checkpoint to be known")
     _evaluate(window, program, trainer, second)
 
 
@@ -266,7 +266,7 @@ def _evaluate(window: QWidget, program: Application, trainer: TrainerClient, run
     type_text(find(window, "policy.eval_batch_size", QLineEdit), "2")
     click(find(window, "policy.submit", QPushButton))
     evaluation = pump(lambda: bench.selection != run_id and bench.selection, "the evaluation")
-    assert ended(trainer, evaluation)["outcome"] == "succeeded"
+    assert ended(trainer, evaluation).outcome == "succeeded"
     payload = trainer.config(evaluation)
     assert payload["metadata"]["ui"] == {"eval_batch_size": 2, "eval_repeat": False}
     bench.form_requested.emit(payload)

@@ -14,9 +14,11 @@ from PySide6.QtGui import QDesktopServices
 from PySide6.QtNetwork import QNetworkProxy
 from PySide6.QtWidgets import QApplication, QLabel, QProgressBar, QPushButton, QTabWidget, QWidget
 from tests.helpers.gui import click, find, pump, settle
-from tests.helpers.gui_frames import RUN, StillTrainer, still_workbench, view_of
+from tests.helpers.gui_frames import RUN, StillTrainer, changed, still_workbench, view_of
 
+from mosaic.contracts.events import Event
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.views import RunView, WandbStatus
 from mosaic.gui.models import wandb_model
 from mosaic.gui.panels import RUN_TABS
 from mosaic.gui.panels.run_page import RunPage
@@ -42,15 +44,19 @@ def told(word: str, **facts: Any) -> Json:
     return {**plain, "runs": {"offline-run-1": folder}, **facts}
 
 
+def decode(state: Json) -> WandbStatus:
+    return WandbStatus.model_validate({"stage": "finished", **state})
+
+
 class Trainer(StillTrainer):
-    def __init__(self, *views: Json) -> None:
+    def __init__(self, *views: RunView) -> None:
         super().__init__(*views)
         self.states = [told("offline")]
 
-    def wandb(self, run: str = "") -> Iterator[Json]:
-        yield from self.states
+    def wandb(self, run: str = "") -> Iterator[WandbStatus]:
+        yield from map(decode, self.states)
 
-    def get(self, run: str) -> Json:
+    def get(self, run: str) -> RunView:
         return self.views[0]
 
 
@@ -153,7 +159,7 @@ def test_sync_uploads_in_a_process_and_shows_how_it_ends(make: Make, workbench: 
     assert not find(tab, "wandb.sync", QPushButton).isEnabled()
     wait_for_state(tab, "synced")
     pump(lambda: not tab.upload_process.is_running, "its end")
-    assert [line["asked"] for line in heard] == [[trainer.views[0]["run_dir"]]] * 2
+    assert [line["asked"] for line in heard] == [[trainer.views[0].run_dir]] * 2
     assert said == [("An odd line in .env.", "warning"), ("The run is synced with W&B.", "good")]
     assert find(tab, "wandb.sync", QPushButton).isHidden()
     assert find(tab, "wandb.progress", QProgressBar).isHidden()
@@ -207,8 +213,8 @@ def test_what_is_known_of_a_run_without_records() -> None:
     assert wandb_model.format_headline(None) == "nothing yet"
     state = told("online", project=None)
     state["runs"]["offline-run-1"] |= {"records": None, "size_bytes": 12}
-    assert wandb_model.format_headline(state) == "online · 12 bytes"
-    assert [row[0] for row in wandb_model.detail_rows(state)] == ["Folder"]
+    assert wandb_model.format_headline(decode(state)) == "online · 12 bytes"
+    assert [row[0] for row in wandb_model.detail_rows(decode(state))] == ["Folder"]
 
 
 def test_the_applications_proxy_is_taken_and_given_back(qapp: QApplication) -> None:
@@ -226,6 +232,6 @@ def test_the_applications_proxy_is_taken_and_given_back(qapp: QApplication) -> N
 
 
 def test_a_run_that_is_over_is_asked_again_when_its_sidecar_speaks(workbench: Workbench, trainer: Trainer) -> None:
-    workbench.runs.update([{**trainer.views[0], "has_wandb": False}])
-    workbench.bridge.events_received.emit([{"run_id": RUN, "at": 1.0, "source": "sidecar", "kind": "tracking_started"}])
-    pump(lambda: (workbench.runs.get(RUN) or {})["has_wandb"], "the run to be asked for again")
+    workbench.runs.update([changed(trainer.views[0], has_wandb=False)])
+    workbench.bridge.events_received.emit([Event(seq=1, at=1.0, kind="tracking_started", run_id=RUN, source="sidecar")])
+    pump(lambda: workbench.runs.get_or_placeholder(RUN).has_wandb, "the run to be asked for again")

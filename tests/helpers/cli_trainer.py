@@ -13,39 +13,42 @@ from mosaic.cli.cli_context import CliContext
 from mosaic.cli.main import main
 from mosaic.client.trainer_client import LogChunk, MetricsCursor, MetricSeries, MetricsUpdate, WatchBatch
 from mosaic.contracts.errors import MosaicError, NoDaemon, unknown_name_error
+from mosaic.contracts.events import Event, RecordChanged
+from mosaic.contracts.views import RunView, Verdict, VerdictSummary
 
 Json = dict[str, Any]
 
 
-def view(run_id: str = "01M7F4D1G10M14WJPB063GKCSW", **facts: Any) -> Json:
-    """A run as the daemon tells of it."""
-    plain: Json = {
+def view(run_id: str = "01M7F4D1G10M14WJPB063GKCSW", **fields: Any) -> RunView:
+    """A run as the daemon reports it."""
+    defaults: Json = {
         "run_id": run_id, "kind": "train", "stage": "running", "outcome": None, "reason": None, "worker": "cleanrl",
         "run_name": None, "algo": "ppo", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 1000, "group": None,
         "tags": [], "notes": None, "is_archived": False, "submitted_at": 100.0, "queued_at": 100.0,
-        "started_at": 101.0, "finished_at": None, "attempts": [], "story": [], "run_dir": f"/nowhere/{run_id}",
+        "started_at": 101.0, "finished_at": None, "run_dir": f"/nowhere/{run_id}",
         "pid": None, "global_step": None, "sps": None, "episodic_return": None, "episodes": 0, "is_stalled": False,
         "seconds_left": None, "hardware": None, "checkpoint_step": None,
     }  # fmt: skip
-    return {**plain, **facts}
+    return RunView.model_validate({**defaults, **fields})
 
 
-def finished(run: Json, outcome: str = "succeeded", **facts: Any) -> Json:
-    return {**run, "stage": "finished", "outcome": outcome, "finished_at": 111.0, "pid": None, **facts}
+def finished(run: RunView, outcome: str = "succeeded", **fields: Any) -> RunView:
+    ended = {"stage": "finished", "outcome": outcome, "finished_at": 111.0, "pid": None}
+    return RunView.model_validate({**run.model_dump(), **ended, **fields})
 
 
-def record(run: Json) -> Json:
-    return {"seq": 1, "at": 1.0, "kind": "record", "source": "daemon", "run_id": run["run_id"], "view": run}
+def record(run: RunView) -> Event:
+    return RecordChanged(seq=1, at=1.0, kind="record", source="daemon", run_id=run.run_id, view=run)
 
 
 class FakeTrainer:
     """Keeps what it was asked; `scripts` are what `watch` plays, one at a time: events, new points, or an error."""
 
-    def __init__(self, *views: Json) -> None:
-        self.views = {one["run_id"]: one for one in views}
+    def __init__(self, *views: RunView) -> None:
+        self.views = {run_view.run_id: run_view for run_view in views}
         self.submitted: list[Json] = []
         self.calls: list[tuple[Any, ...]] = []
-        self.scripts: list[list[Json | MetricSeries | MosaicError | Callable[[], None]]] = []
+        self.scripts: list[list[Event | MetricSeries | MosaicError | Callable[[], None]]] = []
         self.series: list[MetricSeries] = []
         self.log_bytes = b""
         self.payload: Json = {}
@@ -58,45 +61,49 @@ class FakeTrainer:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def submit(self, payload: Json, environment: dict[str, str] | None = None) -> Json:
+    def submit(self, payload: Json, environment: dict[str, str] | None = None) -> RunView:
         self.submitted.append(payload)
         config = payload["metadata"]["worker"]["config"]
-        made = view(f"01NEW{next(self._ids):05}0000000000000000", stage="queued", seed=config.get("seed"))
-        made["group"] = payload["metadata"].get("group")
-        self.views[made["run_id"]] = made
+        made = view(
+            f"01NEW{next(self._ids):05}0000000000000000",
+            stage="queued",
+            seed=config.get("seed"),
+            group=payload["metadata"].get("group"),
+        )
+        self.views[made.run_id] = made
         return made
 
-    def get(self, run: str) -> Json:
+    def get(self, run: str) -> RunView:
         if run == "last":
             return list(self.views.values())[-1]
         if run not in self.views:
             raise unknown_name_error("run", run, self.views)
         return self.views[run]
 
-    def runs(self, *filters: Any, **named: Any) -> list[Json]:
+    def runs(self, *filters: Any, **named: Any) -> list[RunView]:
         self.calls.append(("runs", *filters, named))
         limit = named.get("limit") or (filters[6] if len(filters) > 6 else 0)
         return list(self.views.values())[: limit or None]
 
-    def cancel(self, run: str) -> Json:
+    def cancel(self, run: str) -> RunView:
         self.calls.append(("cancel", run))
         self.views[run] = finished(self.views[run], "cancelled")
         return self.views[run]
 
-    def annotate(self, run: str, **changes: Any) -> Json:
+    def annotate(self, run: str, **changes: Any) -> RunView:
         self.calls.append(("annotate", run, changes))
         return self.get(run)
 
-    def delete(self, run: str) -> Json:
+    def delete(self, run: str) -> RunView:
         self.calls.append(("delete", run))
-        return {**self.get(run), "run_dir": "/trash/it's here"}
+        return self.get(run).model_copy(update={"run_dir": "/trash/it's here"})
 
     def config(self, run: str) -> Json:
         return self.payload
 
-    def check(self, payload: Json, environment: dict[str, str] | None = None) -> Json:
+    def check(self, payload: Json, environment: dict[str, str] | None = None) -> Verdict:
         self.submitted.append(payload)
-        return {"ok": True, "summary": {"module": "m", "algo": "ppo", "settings": {"learning_rate": 0.001}}}
+        return Verdict(summary=VerdictSummary(module="m", algo="ppo", settings={"learning_rate": 0.001}))
 
     def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
         yield from (one for one in self.series if not tags or one.tag in tags)

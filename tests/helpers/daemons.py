@@ -16,6 +16,7 @@ from typing import Any
 import mosaic
 from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.views import RunView
 
 SOURCE = Path(mosaic.__file__).parents[1]
 
@@ -91,14 +92,14 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> 
     raise AssertionError(f"Waited {seconds:g} s for {what}.")
 
 
-def ended(trainer: TrainerClient, run_id: str, seconds: float = 100.0) -> dict[str, Any]:
+def ended(trainer: TrainerClient, run_id: str, seconds: float = 100.0) -> RunView:
     """The run's view once it has finished."""
 
-    def view() -> dict[str, Any] | None:
+    def view() -> RunView | None:
         seen = trainer.get(run_id)
-        return seen if seen["stage"] == "finished" else None
+        return seen if seen.stage == "finished" else None
 
-    found: dict[str, Any] = wait_for(view, f"run {run_id} to end", seconds)
+    found: RunView = wait_for(view, f"run {run_id} to end", seconds)
     return found
 
 

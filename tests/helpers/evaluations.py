@@ -1,30 +1,34 @@
-"""Evaluations as the daemon tells of them."""
+"""Evaluations as the daemon reports them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from mosaic.contracts.states import Outcome, Stage
+from mosaic.contracts.views import Evaluation, EvaluationSummary, TrainedRun
+
 Json = dict[str, Any]
 
 
-def evaluation(number: int, *batches: list[float], **facts: Any) -> Json:
-    """Higher numbers are newer. Each evaluates the policy of a run of its own unless told otherwise."""
-    trained = {"run_id": f"01TRAINED{number:05d}", "run_name": None, "algo": "ppo", "seed": number}
-    plain: Json = {
-        "run_id": f"01EVAL{number:05d}",
-        "stage": "finished",
-        "outcome": "succeeded",
-        "evaluated_at": 1_700_000_000.0 + number,
+def evaluation(number: int, *batches: list[float], **fields: Any) -> Evaluation:
+    """Higher numbers are newer. Each evaluates the policy of a run of its own unless `trained` is given."""
+    trained = TrainedRun(run_id=f"01TRAINED{number:05d}", algo="ppo", seed=number)
+    trained_fields = {"trained": fields.pop("trained", trained)}
+    summary: Json = {
         "algo": "ppo",
         "env_id": "CartPole-v1",
-        "policy_path": f"/runs/{trained['run_id']}/checkpoints/512",
+        "policy_path": f"/runs/{trained.run_id}/checkpoints/512",
         "checkpoint_step": 512,
-        "deterministic": True,
-        "videos": [],
-        "trained": trained,
         "batches": [batch(at, returns) for at, returns in enumerate(batches, 1)],
     }
-    return plain | facts
+    return Evaluation(
+        run_id=f"01EVAL{number:05d}",
+        stage=Stage.FINISHED,
+        outcome=Outcome.SUCCEEDED,
+        evaluated_at=1_700_000_000.0 + number,
+        summary=EvaluationSummary.model_validate(summary | fields),
+        **trained_fields,
+    )
 
 
 def batch(number: int, returns: list[float]) -> Json:

@@ -13,6 +13,7 @@ import numpy as np
 from mosaic.client import TrainerClient
 from mosaic.client.trainer_client import FrameUpdate, MetricsCursor, MetricsUpdate, WatchBatch
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.views import DaemonStatus, RunView, SlotUsage
 from mosaic.fastlane import LaneWriter, lanes_folder
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.gui_settings import GuiSettings
@@ -25,23 +26,23 @@ RUN = "01TESTRUN00000000000000001"
 class StillTrainer:
     """A daemon that says what it was told to say, and nothing by itself."""
 
-    def __init__(self, *views: Json) -> None:
+    def __init__(self, *views: RunView) -> None:
         self.views = list(views)
         self.payload: Json = {}
         self.sights: list[FrameUpdate] = []
         self.asked_frames: list[tuple[str, tuple[int, ...]]] = []
         self._over = threading.Event()
 
-    def status(self) -> Json:
-        slots = {"busy": 1, "runs": 2, "queued": 0}
-        return {"address": "nowhere", "pid": 1, "workspace": "/nowhere", "slots": slots}
+    def status(self) -> DaemonStatus:
+        slots = SlotUsage(busy=1, runs=2)
+        return DaemonStatus(address="nowhere", pid=1, version="0", workspace="/nowhere", slots=slots)
 
     def watch(self, after: int = 0, run: str = "", kinds: Sequence[str] = ()) -> Iterator[WatchBatch]:
         yield WatchBatch(0, [], 0)
         self._over.wait()
 
-    def runs(self, **_: Any) -> list[Json]:
-        return [dict(view) for view in self.views]
+    def runs(self, **_: Any) -> list[RunView]:
+        return list(self.views)
 
     def config(self, run: str) -> Json:
         return self.payload
@@ -59,19 +60,23 @@ class StillTrainer:
         self._over.set()
 
 
-def view_of(run_dir: Path | str, **changes: Any) -> Json:
-    return {
+def view_of(run_dir: Path | str, **changes: Any) -> RunView:
+    fields = {
         "run_id": RUN,
         "run_dir": str(run_dir),
         "stage": "running",
-        "outcome": None,
-        "kind": "train",
         "env_id": "CartPole-v1",
         "algo": "ppo",
         "worker": "cleanrl",
         "seed": 1,
-        **changes,
+        "submitted_at": 1.0,
+        "queued_at": 1.0,
     }
+    return RunView.model_validate({**fields, **changes})
+
+
+def changed(view: RunView, **fields: Any) -> RunView:
+    return RunView.model_validate({**view.model_dump(), **fields})
 
 
 @contextmanager

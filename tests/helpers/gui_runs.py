@@ -9,6 +9,8 @@ from typing import Any
 from tests.helpers.gui import pump
 
 from mosaic.client.trainer_client import LogChunk, MetricsCursor, MetricsUpdate, WatchBatch
+from mosaic.contracts.states import HistoryEntry, Stage
+from mosaic.contracts.views import DaemonStatus, RunView, SlotUsage
 from mosaic.gui.app import Application
 
 Json = dict[str, Any]
@@ -18,9 +20,9 @@ def run_id(number: int) -> str:
     return f"01M7F0000000000000000{number:05d}"
 
 
-def view(number: int, **facts: Any) -> Json:
-    """A run as lists tell of it; higher numbers are newer."""
-    made: Json = {
+def view(number: int, **fields: Any) -> RunView:
+    """A run as lists show it; higher numbers are newer."""
+    defaults: Json = {
         "run_id": run_id(number),
         "kind": "train",
         "stage": "finished",
@@ -37,6 +39,7 @@ def view(number: int, **facts: Any) -> Json:
         "notes": None,
         "is_archived": False,
         "submitted_at": 1_700_000_000.0 + number,
+        "queued_at": 1_700_000_000.0 + number,
         "started_at": 1_700_000_001.0 + number,
         "finished_at": 1_700_000_060.0 + number,
         "run_dir": f"/nowhere/{run_id(number)}",
@@ -49,19 +52,19 @@ def view(number: int, **facts: Any) -> Json:
         "hardware": None,
         "checkpoint_step": 1000,
     }
-    return made | facts
+    return RunView.model_validate(defaults | fields)
 
 
-def running(number: int, **facts: Any) -> Json:
+def running(number: int, **fields: Any) -> RunView:
     about: Json = {"stage": "running", "outcome": None, "finished_at": None, "global_step": 100, "seconds_left": 90.0}
-    return view(number, **(about | facts))
+    return view(number, **(about | fields))
 
 
 class FakeTrainer:
     """Answers from memory."""
 
-    def __init__(self, views: list[Json] | None = None) -> None:
-        self.views = {one["run_id"]: one for one in views or []}
+    def __init__(self, views: list[RunView] | None = None) -> None:
+        self.views = {run_view.run_id: run_view for run_view in views or []}
         self.asked: list[tuple[Any, ...]] = []
         self.logs: dict[bool, bytes] = {False: b"", True: b""}
         self.payload: Json = {
@@ -74,19 +77,20 @@ class FakeTrainer:
     def close(self) -> None:
         self._closed.set()
 
-    def status(self) -> Json:
-        slots = {"runs": 2, "busy": 0, "queued": 0, "cpus": 2, "cpus_busy": 0, "gpus": 0, "gpus_busy": 0}
-        return {"pid": 1, "address": "127.0.0.1:1", "workspace": "/nowhere", "version": "0", "slots": slots, "runs": {}}
+    def status(self) -> DaemonStatus:
+        slots = SlotUsage(runs=2, cpus=2)
+        return DaemonStatus(pid=1, address="127.0.0.1:1", workspace="/nowhere", version="0", slots=slots)
 
-    def runs(self, status: Any = (), include_archived: bool = False, **_: Any) -> list[Json]:
-        return [one for one in self.views.values() if not status or one["stage"] in status]
+    def runs(self, status: Any = (), include_archived: bool = False, **_: Any) -> list[RunView]:
+        return [run_view for run_view in self.views.values() if not status or run_view.stage in status]
 
     def watch(self, after: int = 0, run: str = "", kinds: Any = ()) -> Iterator[WatchBatch]:
         yield WatchBatch(0, [], 0)
         self._closed.wait(60)
 
-    def get(self, run: str) -> Json:
-        return self.views[run] | {"story": [{"at": 1.0, "stage": "queued", "message": "It waits."}], "attempts": []}
+    def get(self, run: str) -> RunView:
+        history = (HistoryEntry(at=1.0, stage=Stage.QUEUED, message="It waits."),)
+        return self.views[run].model_copy(update={"history": history})
 
     def config(self, run: str) -> Json:
         return self.payload
@@ -103,36 +107,36 @@ class FakeTrainer:
             at += len(chunk)
             yield LogChunk(chunk, at)
 
-    def _changed(self, run: str, **facts: Any) -> Json:
-        self.views[run] = self.views[run] | facts
+    def _changed(self, run: str, **fields: Any) -> RunView:
+        self.views[run] = RunView.model_validate(self.views[run].model_dump() | fields)
         return self.get(run)
 
-    def cancel(self, run: str) -> Json:
+    def cancel(self, run: str) -> RunView:
         self.asked.append(("cancel", run))
         return self._changed(run, stage="stopping")
 
-    def pause(self, run: str) -> Json:
+    def pause(self, run: str) -> RunView:
         self.asked.append(("pause", run))
         return self._changed(run, stage="paused")
 
-    def resume(self, run: str, total_timesteps: int | None = None) -> Json:
+    def resume(self, run: str, total_timesteps: int | None = None) -> RunView:
         self.asked.append(("resume", run, total_timesteps))
         return self._changed(run, stage="running", outcome=None)
 
     def annotate(
         self, run: str, add_tags: Any = (), remove_tags: Any = (), notes: Any = None, is_archived: Any = None
-    ) -> Json:
+    ) -> RunView:
         self.asked.append(("annotate", run, list(add_tags), list(remove_tags), notes, is_archived))
         known = self.views[run]
-        tags = [tag for tag in [*known["tags"], *add_tags] if tag not in remove_tags]
-        kept = known["is_archived"] if is_archived is None else is_archived
-        return self._changed(run, tags=tags, is_archived=kept, notes=known["notes"] if notes is None else notes)
+        tags = [tag for tag in [*known.tags, *add_tags] if tag not in remove_tags]
+        kept = known.is_archived if is_archived is None else is_archived
+        return self._changed(run, tags=tags, is_archived=kept, notes=known.notes if notes is None else notes)
 
-    def submit(self, payload: Json, environment: Any = None) -> Json:
+    def submit(self, payload: Json, environment: Any = None) -> RunView:
         made = view(90_000 + len(self.asked), stage="queued", outcome=None)
         self.asked.append(("submit", payload))
-        self.views[made["run_id"]] = made
-        return self.get(made["run_id"])
+        self.views[made.run_id] = made
+        return self.get(made.run_id)
 
 
 def start_with(program: Application, fake: FakeTrainer) -> None:

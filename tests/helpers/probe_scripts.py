@@ -71,7 +71,7 @@ def start_script(
     path = write_script(folder, code)
     argv = [python, *flags, str(path), *args]
     view = trainer.submit(script_payload(argv, folder, **config), environment or caller_environment())
-    return str(view["run_id"])
+    return str(view.run_id)
 
 
 def events(folder: RunFolder, kind: str | None = None) -> list[dict[str, Any]]:

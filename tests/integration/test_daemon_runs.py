@@ -17,20 +17,20 @@ from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, UnknownName
 from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.contracts.states import RunView
+from mosaic.contracts.views import RunView
 from mosaic.journal import read_all
 
 
 def stage(trainer: TrainerClient, run_id: str, wanted: str) -> None:
-    wait_for(lambda: trainer.get(run_id)["stage"] == wanted, f"stage {wanted}")
+    wait_for(lambda: trainer.get(run_id).stage == wanted, f"stage {wanted}")
 
 
 def test_a_run_leaves_its_files_and_its_view_keeps_the_contract(trainer: TrainerClient, workspace: Workspace) -> None:
-    run_id = trainer.submit(scripted(steps=3))["run_id"]
+    run_id = trainer.submit(scripted(steps=3)).run_id
     view = ended(trainer, run_id)
     RunView.model_validate(view)
-    assert (view["outcome"], view["global_step"], view["episodic_return"], view["pid"]) == ("succeeded", 3, 2.0, None)
-    folder = RunFolder(view["run_dir"])
+    assert (view.outcome, view.global_step, view.episodic_return, view.pid) == ("succeeded", 3, 2.0, None)
+    folder = RunFolder(view.run_dir)
     assert json.loads(folder.config.read_text()) == scripted(steps=3)
     assert workspace.payload_copy(run_id).read_text() == folder.config.read_text()
     given = json.loads(workspace.worker_config(run_id, 1).read_text())["metadata"]["worker"]["config"]
@@ -42,9 +42,9 @@ def test_a_run_leaves_its_files_and_its_view_keeps_the_contract(trainer: Trainer
 
 
 def test_the_same_config_twice_makes_two_runs(trainer: TrainerClient) -> None:
-    first, second = (trainer.submit(scripted())["run_id"] for _ in range(2))
+    first, second = (trainer.submit(scripted()).run_id for _ in range(2))
     assert first < second
-    assert {view["run_id"] for view in trainer.runs()} == {first, second}
+    assert {view.run_id for view in trainer.runs()} == {first, second}
 
 
 @pytest.mark.may_log("queue_paused")  # three quick ends in a row
@@ -54,26 +54,26 @@ def test_every_end_is_told_with_its_cause(trainer: TrainerClient) -> None:
         "SIGKILL": ({"kill": signal.SIGKILL}, "failed"),
         "not with me": ({"reject": "not with me"}, "rejected"),
     }
-    runs = {said: trainer.submit(scripted(**config))["run_id"] for said, (config, _) in expected.items()}
+    runs = {said: trainer.submit(scripted(**config)).run_id for said, (config, _) in expected.items()}
     for said, run_id in runs.items():
         view = ended(trainer, run_id)
-        assert view["outcome"] == expected[said][1]
-        assert said in view["reason"]
-    assert "out of luck" in trainer.get(runs["exit code 3"])["reason"]
+        assert view.outcome == expected[said][1]
+        assert said in (view.reason or "")
+    assert "out of luck" in (trainer.get(runs["exit code 3"]).reason or "")
 
 
 def test_limits_end_a_run(trainer: TrainerClient) -> None:
     slow = {**scripted(steps=10_000, dt=0.01), "schedule": {"max_duration_seconds": 0.5}}
     greedy = {**scripted(steps=10_000, dt=0.01, allocate_mb=200), "resources": {"memory_mb": 100}}
-    runs = [trainer.submit(payload)["run_id"] for payload in (slow, greedy)]
+    runs = [trainer.submit(payload).run_id for payload in (slow, greedy)]
     views = [ended(trainer, run_id) for run_id in runs]
-    assert [view["outcome"] for view in views] == ["failed", "failed"]
-    assert "time limit of 0.5 s" in views[0]["reason"]
-    assert "Out of memory" in views[1]["reason"]
+    assert [view.outcome for view in views] == ["failed", "failed"]
+    assert "time limit of 0.5 s" in (views[0].reason or "")
+    assert "Out of memory" in (views[1].reason or "")
 
 
 def test_pause_resume_and_cancel(trainer: TrainerClient) -> None:
-    run_id = trainer.submit(scripted(steps=10_000, dt=0.01))["run_id"]
+    run_id = trainer.submit(scripted(steps=10_000, dt=0.01)).run_id
     stage(trainer, run_id, "running")
     trainer.pause(run_id)
     stage(trainer, run_id, "paused")
@@ -81,53 +81,54 @@ def test_pause_resume_and_cancel(trainer: TrainerClient) -> None:
         trainer.pause(run_id)
     trainer.resume(run_id)
     stage(trainer, run_id, "running")
-    pid = trainer.get(run_id)["pid"]
+    pid = trainer.get(run_id).pid
     trainer.cancel(run_id)
     view = ended(trainer, run_id)
-    assert view["outcome"] == "cancelled"
+    assert view.outcome == "cancelled"
     assert not Path(f"/proc/{pid}").exists()
     with pytest.raises(NotAllowed, match="already ended"):
         trainer.cancel(run_id)
 
 
 def test_a_worker_that_reads_no_inbox_is_paused_by_signal(trainer: TrainerClient) -> None:
-    run_id = trainer.submit(scripted(steps=10_000, dt=0.01, deaf=True))["run_id"]
+    run_id = trainer.submit(scripted(steps=10_000, dt=0.01, deaf=True)).run_id
     stage(trainer, run_id, "running")
     trainer.pause(run_id)
     stage(trainer, run_id, "paused")
-    pid = trainer.get(run_id)["pid"]
+    pid = trainer.get(run_id).pid
     assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     trainer.resume(run_id)
     stage(trainer, run_id, "running")
+    assert pid is not None
     os.killpg(pid, signal.SIGKILL)
-    assert "SIGKILL" in ended(trainer, run_id)["reason"]
+    assert "SIGKILL" in (ended(trainer, run_id).reason or "")
 
 
 def test_a_further_attempt_goes_on_in_the_same_folder_with_one_curve(trainer: TrainerClient) -> None:
-    run_id = trainer.submit(scripted(steps=60, dt=0.01))["run_id"]
-    wait_for(lambda: (trainer.get(run_id)["global_step"] or 0) > 5, "some steps")
+    run_id = trainer.submit(scripted(steps=60, dt=0.01)).run_id
+    wait_for(lambda: (trainer.get(run_id).global_step or 0) > 5, "some steps")
     trainer.cancel(run_id)
-    stopped_at = ended(trainer, run_id)["global_step"]
+    stopped_at = ended(trainer, run_id).global_step
     trainer.resume(run_id)
     view = ended(trainer, run_id)
-    assert (view["outcome"], view["global_step"], len(view["attempts"])) == ("succeeded", 60, 2)
-    assert view["story"][-2]["message"] == f"It goes on from step {stopped_at}."
+    assert (view.outcome, view.global_step, len(view.attempts)) == ("succeeded", 60, 2)
+    assert view.history[-2].message == f"It goes on from step {stopped_at}."
     (series,) = trainer.metrics(run_id, ["scripted/step"])
     assert list(series.steps) == list(range(1, 61))
-    seqs = [event["seq"] for event in read_all(RunFolder(view["run_dir"]).journal)]
+    seqs = [event["seq"] for event in read_all(RunFolder(view.run_dir).journal)]
     assert seqs == list(range(1, len(seqs) + 1))
     with pytest.raises(NotAllowed, match="--total-timesteps"):
         trainer.resume(run_id)
 
 
 def test_a_reader_of_metrics_gets_each_point_once_and_reloads_after_a_resume(trainer: TrainerClient) -> None:
-    run_id = trainer.submit(scripted(steps=60, dt=0.01))["run_id"]
+    run_id = trainer.submit(scripted(steps=60, dt=0.01)).run_id
     steps: list[int] = []
     cursor = MetricsCursor()
     reloads = 0
     is_resumed = False
     for batch in trainer.watch(0, run_id, ["metrics", "record"]):
-        assert all(event["kind"] == "record" for event in batch.events)
+        assert all(event.kind == "record" for event in batch.events)
         if batch.runs_with_points:
             assert batch.runs_with_points == {run_id}
             update = trainer.metrics_after(run_id, cursor, ["scripted/step"])
@@ -148,7 +149,7 @@ def test_a_reader_of_metrics_gets_each_point_once_and_reloads_after_a_resume(tra
 
 
 def test_published_telemetry_is_stored_and_streamed_to_those_who_ask_for_it(trainer: TrainerClient) -> None:
-    run_id = trainer.submit(scripted(steps=10_000, dt=0.05))["run_id"]
+    run_id = trainer.submit(scripted(steps=10_000, dt=0.05)).run_id
     stage(trainer, run_id, "running")
     facts = {"series": {"remote/loss": [[1, 1.0, 0.5], [2, 2.0, None]]}}
     messages = [
@@ -158,7 +159,8 @@ def test_published_telemetry_is_stored_and_streamed_to_those_who_ask_for_it(trai
     assert trainer._call("PublishTelemetry", iter(messages)).accepted == 2
     published: list[dict[str, Any]] = []
     for batch in trainer.telemetry(run_id):
-        published += [event for event in batch.events if "remote/loss" in event.get("series", ()) or "step" in event]
+        events = [event.model_dump(mode="json") for event in batch.events]
+        published += [event for event in events if "remote/loss" in event.get("series", ()) or "step" in event]
         if len(published) == 2:
             break
     assert published[0]["series"] == facts["series"]
@@ -170,7 +172,7 @@ def test_published_telemetry_is_stored_and_streamed_to_those_who_ask_for_it(trai
 
 
 def test_a_run_without_a_checkpoint_cannot_be_resumed(trainer: TrainerClient) -> None:
-    run_id = trainer.submit(scripted(exit=1))["run_id"]
+    run_id = trainer.submit(scripted(exit=1)).run_id
     ended(trainer, run_id)
     with pytest.raises(NotAllowed, match="no checkpoint"):
         trainer.resume(run_id)
@@ -195,10 +197,10 @@ def test_bad_input_makes_nothing(trainer: TrainerClient, workspace: Workspace) -
 def test_runs_are_found_by_id_prefix_and_last(trainer: TrainerClient) -> None:
     with pytest.raises(UnknownName, match="no run yet"):
         trainer.get("last")
-    first = trainer.submit(scripted())["run_id"]
-    second = trainer.submit(scripted())["run_id"]
-    assert trainer.get("last")["run_id"] == second
-    assert trainer.get(first.lower())["run_id"] == first
+    first = trainer.submit(scripted()).run_id
+    second = trainer.submit(scripted()).run_id
+    assert trainer.get("last").run_id == second
+    assert trainer.get(first.lower()).run_id == first
     with pytest.raises(UnknownName, match="could be any of"):
         trainer.get(first[:8])
     with pytest.raises(UnknownName, match="No run"):
@@ -206,25 +208,25 @@ def test_runs_are_found_by_id_prefix_and_last(trainer: TrainerClient) -> None:
 
 
 def test_tags_notes_and_the_archive(trainer: TrainerClient) -> None:
-    run_id = trainer.submit(scripted())["run_id"]
+    run_id = trainer.submit(scripted()).run_id
     ended(trainer, run_id)
     trainer.annotate(run_id, add_tags=["good", "old"], notes="first try")
     view = trainer.annotate(run_id, remove_tags=["old"], is_archived=True)
-    assert (view["tags"], view["notes"], view["is_archived"]) == (["good"], "first try", True)
+    assert (view.tags, view.notes, view.is_archived) == (("good",), "first try", True)
     assert trainer.runs() == []
-    assert [row["run_id"] for row in trainer.runs(include_archived=True, tags=["good"])] == [run_id]
+    assert [row.run_id for row in trainer.runs(include_archived=True, tags=["good"])] == [run_id]
     with pytest.raises(BadInput, match="tags"):
         trainer.annotate(run_id, add_tags=["../x"])
 
 
 def test_deleting_asks_for_an_ended_run_and_can_be_undone(trainer: TrainerClient, workspace: Workspace) -> None:
-    run_id = trainer.submit(scripted(steps=10_000, dt=0.01))["run_id"]
+    run_id = trainer.submit(scripted(steps=10_000, dt=0.01)).run_id
     with pytest.raises(NotAllowed, match="cannot be deleted"):
         trainer.delete(run_id)
     stage(trainer, run_id, "running")
     trainer.cancel(run_id)
     before = ended(trainer, run_id)
-    grave = trainer.delete(run_id)["run_dir"]
+    grave = trainer.delete(run_id).run_dir
     assert trainer.runs() == []
     assert not workspace.run(run_id).path.exists()
     assert trainer.import_run(grave) == before
@@ -232,41 +234,41 @@ def test_deleting_asks_for_an_ended_run_and_can_be_undone(trainer: TrainerClient
 
 
 def test_watchers_are_told_of_a_deleted_run(trainer: TrainerClient) -> None:
-    kept, gone = (trainer.submit(scripted())["run_id"] for _ in range(2))
+    kept, gone = (trainer.submit(scripted()).run_id for _ in range(2))
     for run_id in (kept, gone):
         ended(trainer, run_id)
     trainer.delete(gone)
     told = []
     for batch in trainer.watch(0, kinds=["record", "deleted"]):  # its records have gone with it, and break nothing
-        told += [(event["run_id"], event["kind"]) for event in batch.events]
+        told += [(event.run_id, event.kind) for event in batch.events]
         if (gone, "deleted") in told:
             break
     assert {run_id for run_id, kind in told if kind == "record"} == {kept}
 
 
 def test_logs_are_read_as_they_grow(trainer: TrainerClient) -> None:
-    run_id = trainer.submit(scripted(steps=20, dt=0.01, say="hello there"))["run_id"]
+    run_id = trainer.submit(scripted(steps=20, dt=0.01, say="hello there")).run_id
     text = b"".join(chunk.data for chunk in trainer.log(run_id, is_stderr=True, follow=True))
     assert text == b"hello there\n"
-    assert trainer.get(run_id)["stage"] == "finished"
+    assert trainer.get(run_id).stage == "finished"
 
 
 def test_two_hundred_runs_keep_the_cap_and_their_order(trainer: TrainerClient) -> None:
-    runs = [trainer.submit(scripted())["run_id"] for _ in range(200)]
+    runs = [trainer.submit(scripted()).run_id for _ in range(200)]
     most = 0
 
     def all_ended() -> bool:
         nonlocal most
-        most = max(most, trainer.status()["slots"]["busy"])
-        return all(view["stage"] == "finished" for view in trainer.runs())
+        most = max(most, trainer.status().slots.busy)
+        return all(view.stage == "finished" for view in trainer.runs())
 
     wait_for(all_ended, "all runs to end", 100)
-    views = {view["run_id"]: view for view in trainer.runs()}
-    assert [views[run_id]["outcome"] for run_id in runs] == ["succeeded"] * 200
-    started = [views[run_id]["started_at"] for run_id in runs]
-    assert started == sorted(started)
+    views = {view.run_id: view for view in trainer.runs()}
+    assert [views[run_id].outcome for run_id in runs] == ["succeeded"] * 200
+    started = [views[run_id].started_at for run_id in runs]
+    assert started == sorted(started, key=lambda at: at or 0.0)
     assert 0 < most <= 4
-    spans = sorted([(views[r]["started_at"], 1) for r in runs] + [(views[r]["finished_at"], -1) for r in runs])
+    spans = sorted([(views[r].started_at, 1) for r in runs] + [(views[r].finished_at, -1) for r in runs])
     busy = 0
     for _, change in spans:
         busy += change
@@ -276,35 +278,35 @@ def test_two_hundred_runs_keep_the_cap_and_their_order(trainer: TrainerClient) -
 def test_a_draining_daemon_starts_nothing_more_and_ends_behind_its_last_run(
     daemon: LiveDaemon, trainer: TrainerClient
 ) -> None:
-    running = trainer.submit(scripted(steps=10_000, dt=0.01))["run_id"]
+    running = trainer.submit(scripted(steps=10_000, dt=0.01)).run_id
     stage(trainer, running, "running")
     trainer.stop_daemon(drain=True)
-    waiting = trainer.submit(scripted())["run_id"]
+    waiting = trainer.submit(scripted()).run_id
     trainer.cancel(running)
     assert daemon.process is not None
     daemon.process.wait(timeout=20)
     trainer.close()
     trainer = daemon.start()
-    assert trainer.get(running)["outcome"] == "cancelled"
-    assert ended(trainer, waiting)["outcome"] == "succeeded"
+    assert trainer.get(running).outcome == "cancelled"
+    assert ended(trainer, waiting).outcome == "succeeded"
     trainer.close()
 
 
 def test_the_cap_and_the_priority_of_a_waiting_run_can_be_changed(trainer: TrainerClient) -> None:
-    working = [trainer.submit(scripted(steps=10_000, dt=0.05))["run_id"] for _ in range(4)]
+    working = [trainer.submit(scripted(steps=10_000, dt=0.05)).run_id for _ in range(4)]
     for run_id in working:
         stage(trainer, run_id, "running")
-    first, second = (trainer.submit(scripted(steps=10_000, dt=0.05))["run_id"] for _ in range(2))
-    positions = {view["run_id"]: view["queue_position"] for view in trainer.runs()}
+    first, second = (trainer.submit(scripted(steps=10_000, dt=0.05)).run_id for _ in range(2))
+    positions = {view.run_id: view.queue_position for view in trainer.runs()}
     assert positions == {**dict.fromkeys(working), first: 1, second: 2}
     changed = trainer.annotate(second, priority=7)
-    assert (changed["priority"], changed["queue_position"], trainer.get(first)["queue_position"]) == (7, 1, 2)
+    assert (changed.priority, changed.queue_position, trainer.get(first).queue_position) == (7, 1, 2)
     with pytest.raises(NotAllowed, match="for runs that wait"):
         trainer.annotate(working[0], priority=7)
     with pytest.raises(ConfigRefused, match="priority"):
         trainer.annotate(first, priority=1000)
     with pytest.raises(BadInput, match="from 1 to 1000"):
         trainer.set_cap(0)
-    assert trainer.set_cap(5)["slots"]["runs"] == 5
+    assert trainer.set_cap(5).slots.runs == 5
     stage(trainer, second, "running")
-    assert trainer.get(first)["stage"] == "queued"
+    assert trainer.get(first).stage == "queued"

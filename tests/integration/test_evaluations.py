@@ -11,6 +11,7 @@ from tests.helpers.daemons import ended, scripted
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import UnknownName
+from mosaic.contracts.views import EvaluationBatch, RunView, TrainedRun
 
 
 def summary(policy_path: str, **facts: Any) -> dict[str, Any]:
@@ -19,30 +20,31 @@ def summary(policy_path: str, **facts: Any) -> dict[str, Any]:
     return {**plain, "deterministic": True, "videos": [], "batches": [batch], **facts}
 
 
-def write(view: dict[str, Any], said: str | dict[str, Any]) -> None:
+def write(view: RunView, said: str | dict[str, Any]) -> None:
     text = said if isinstance(said, str) else json.dumps(said)
-    (Path(view["run_dir"]) / "eval_summary.json").write_text(text)
+    (Path(view.run_dir) / "eval_summary.json").write_text(text)
 
 
 def test_summaries_are_told_newest_first_with_the_run_that_trained_the_policy(trainer: TrainerClient) -> None:
-    made = [ended(trainer, trainer.submit(scripted(seed=number))["run_id"]) for number in range(6)]
+    made = [ended(trainer, trainer.submit(scripted(seed=number)).run_id) for number in range(6)]
     trained, first, second, torn, empty, strange = made
     # The workspace has been moved since: the id of the run is what is left of the old path.
-    write(first, summary(f"/old place/runs/{trained['run_id']}/checkpoints/5"))
+    write(first, summary(f"/old place/runs/{trained.run_id}/checkpoints/5"))
     write(second, summary("/elsewhere/ppo.cleanrl_model", env_id="Acrobot-v1", checkpoint_step=None))
     write(torn, '{"batches": [{"returns": [1.0')
     write(empty, summary("x", batches=[]))
     write(strange, "[1, 2]")
     found = list(trainer.evaluations())
-    assert [one["run_id"] for one in found] == [second["run_id"], first["run_id"]]
+    assert [one.run_id for one in found] == [second.run_id, first.run_id]
     acrobot, cartpole = found
-    assert acrobot["trained"] is None
-    assert cartpole["trained"] == {"run_id": trained["run_id"], "run_name": None, "algo": None, "seed": 0}
-    assert cartpole["batches"] == [{"batch": 1, "episodes": 2, "avg_return": 1.5, "returns": [1.0, 2.0]}]
-    assert cartpole["evaluated_at"] == first["finished_at"]
-    assert cartpole["outcome"] == "succeeded"
-    assert [one["run_id"] for one in trainer.evaluations(env_id="Acrobot-v1")] == [second["run_id"]]
-    assert [one["run_id"] for one in trainer.evaluations(first["run_id"])] == [first["run_id"]]
-    assert list(trainer.evaluations(trained["run_id"])) == []
+    assert acrobot.trained is None
+    assert cartpole.trained == TrainedRun(run_id=trained.run_id, seed=0)
+    batch = EvaluationBatch(batch=1, episodes=2, avg_return=1.5, returns=(1.0, 2.0))
+    assert cartpole.summary.batches == (batch,)
+    assert cartpole.evaluated_at == first.finished_at
+    assert cartpole.outcome == "succeeded"
+    assert [one.run_id for one in trainer.evaluations(env_id="Acrobot-v1")] == [second.run_id]
+    assert [one.run_id for one in trainer.evaluations(first.run_id)] == [first.run_id]
+    assert list(trainer.evaluations(trained.run_id)) == []
     with pytest.raises(UnknownName):
         list(trainer.evaluations("nobody"))

@@ -173,12 +173,12 @@ def cartpole(**config: Any) -> dict[str, Any]:
 
 @contextmanager
 def running(trainer: TrainerClient, payload: dict[str, Any]) -> Iterator[str]:
-    run_id = trainer.submit(payload)["run_id"]
-    wait_for(lambda: trainer.get(run_id)["stage"] == "running", "the run to start")
+    run_id = trainer.submit(payload).run_id
+    wait_for(lambda: trainer.get(run_id).stage == "running", "the run to start")
     try:
         yield run_id
     finally:
-        if trainer.get(run_id)["stage"] != "finished":
+        if trainer.get(run_id).stage != "finished":
             trainer.cancel(run_id)
             ended(trainer, run_id)
 
@@ -221,24 +221,26 @@ def test_the_lanes_of_a_killed_worker_are_reaped(trainer: TrainerClient, workspa
     with running(trainer, cartpole()) as run_id:
         lanes = lanes_folder(workspace.run(run_id).path)
         wait_for(lambda: lane_indices(lanes), "lanes")
-        worker = trainer.get(run_id)["attempts"][-1]["worker"]
+        worker = trainer.get(run_id).attempts[-1].worker
+        assert worker is not None
         os.kill(worker["pid"], signal.SIGKILL)
-        assert ended(trainer, run_id)["outcome"] == "failed"
+        assert ended(trainer, run_id).outcome == "failed"
         wait_for(lambda: not os.path.exists(lanes), "the daemon to clean up")
 
 
 def test_a_new_daemon_reaps_lanes_of_runs_that_died_without_one(daemon: LiveDaemon, workspace: Workspace) -> None:
     with connect(workspace, may_start=False) as trainer:
-        run_id = trainer.submit(cartpole())["run_id"]
-        wait_for(lambda: trainer.get(run_id)["stage"] == "running", "the run to start")
+        run_id = trainer.submit(cartpole()).run_id
+        wait_for(lambda: trainer.get(run_id).stage == "running", "the run to start")
         lanes = lanes_folder(workspace.run(run_id).path)
         wait_for(lambda: lane_indices(lanes), "lanes")
-        attempt = trainer.get(run_id)["attempts"][-1]
+        attempt = trainer.get(run_id).attempts[-1]
         daemon.kill()
-    for who in ("keeper", "worker"):
-        os.kill(attempt[who]["pid"], signal.SIGKILL)
+    for process in (attempt.keeper, attempt.worker):
+        assert process is not None
+        os.kill(process["pid"], signal.SIGKILL)
     with daemon.start() as trainer:
-        assert ended(trainer, run_id)["outcome"] in ("lost", "failed")
+        assert ended(trainer, run_id).outcome in ("lost", "failed")
         wait_for(lambda: not os.path.exists(lanes), "the new daemon to clean up")
 
 
@@ -277,7 +279,7 @@ def test_a_video_is_saved(
 
 def test_a_run_that_has_ended_cannot_be_watched(trainer: TrainerClient, workspace: Workspace) -> None:
     payload = {"metadata": {"worker": {"id": "cleanrl", "config": small()}}, "artifacts": {}}
-    run_id = trainer.submit(payload)["run_id"]
+    run_id = trainer.submit(payload).run_id
     ended(trainer, run_id)
     done = mosaic(workspace, "watch", run_id)
     assert done.returncode == 2

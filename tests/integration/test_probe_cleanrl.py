@@ -38,17 +38,17 @@ def own_returns(run: RunFolder) -> list[tuple[int, float]]:
 
 def test_its_script_trains_with_the_given_settings(trainer: TrainerClient, checkout: Path) -> None:
     request = payload(checkout, algo_params={"total_timesteps": 1600, "anneal": False})
-    assert trainer.check(request, caller_environment())["summary"]["settings"]["num_envs"] == 4
-    view = ended(trainer, trainer.submit(request, caller_environment())["run_id"])
-    assert view["outcome"] == "succeeded", view["reason"]
-    assert (view["algo"], view["env_id"], view["seed"]) == ("cleanrl:walk", "CartPole-v1", 2)
-    assert view["total_timesteps"] == 1600
-    run = RunFolder(view["run_dir"])
+    assert trainer.check(request, caller_environment()).summary.settings["num_envs"] == 4
+    view = ended(trainer, trainer.submit(request, caller_environment()).run_id)
+    assert view.outcome == "succeeded", view.reason
+    assert (view.algo, view.env_id, view.seed) == ("cleanrl:walk", "CartPole-v1", 2)
+    assert view.total_timesteps == 1600
+    run = RunFolder(view.run_dir)
     assert "('anneal', False)" in (run.models / "walk.flags").read_text()
     returns = own_returns(run)
-    (series,) = trainer.metrics(view["run_id"], ["charts/episodic_return"])
+    (series,) = trainer.metrics(view.run_id, ["charts/episodic_return"])
     assert list(zip(series.steps, series.values, strict=True)) == returns
-    assert view["episodes"] == len(returns) > 20
+    assert view.episodes == len(returns) > 20
     assert {row[1] for row in episodes(run)} == {0, 1, 2, 3}
     assert not events(run, "warning")
 
@@ -85,9 +85,9 @@ def test_the_compatibility_layer_gives_the_same_episodes_as_the_older_gymnasium(
     runs = []
     for python in (f"{OLD}/bin/python", sys.executable):
         request = payload(checkout, cleanrl_python=python, algo_params={"total_timesteps": 4000})
-        runs.append(trainer.submit(request, caller_environment())["run_id"])
+        runs.append(trainer.submit(request, caller_environment()).run_id)
     views = [ended(trainer, run_id) for run_id in runs]
-    assert [view["outcome"] for view in views] == ["succeeded", "succeeded"], views
-    old, new = (own_returns(RunFolder(view["run_dir"])) for view in views)
+    assert [view.outcome for view in views] == ["succeeded", "succeeded"], views
+    old, new = (own_returns(RunFolder(view.run_dir)) for view in views)
     assert old == new
-    assert [view["episodes"] for view in views] == [len(old), len(new)]
+    assert [view.episodes for view in views] == [len(old), len(new)]

@@ -34,8 +34,8 @@ def test_the_script_gets_its_arguments_unchanged(workspace: Workspace, script: s
         )
         assert result.code == 0, result.err
         view = result.json
-        assert (view["outcome"], view["run_name"], view["algo"]) == ("succeeded", "mine", "script")
-        printed = json.loads(Path(view["run_dir"], "logs", "script.stdout.log").read_text())
+        assert (view.outcome, view.run_name, view.algo) == ("succeeded", "mine", "script")
+        printed = json.loads(Path(view.run_dir, "logs", "script.stdout.log").read_text())
         assert printed["argv"] == words
         assert printed["mine"] == "yes"
         assert printed["cwd"] == str(Path.cwd())
@@ -50,7 +50,7 @@ def test_a_failing_script_fails_the_command(workspace: Workspace, script: str) -
 def test_a_detached_script_keeps_running(workspace: Workspace, script: str, trainer: TrainerClient) -> None:
     result = mosaic(workspace, "--json", "run", "--detach", "--tag", "t", "--", sys.executable, script)
     assert result.code == 0
-    assert trainer.get(result.json["run_id"])["tags"] == ["t"]
+    assert trainer.get(result.json["run_id"]).tags == ("t",)
 
 
 def test_a_missing_command_or_unknown_part_is_an_error(workspace: Workspace) -> None:

@@ -99,8 +99,8 @@ def test_a_script_of_another_virtual_environment_with_an_older_gymnasium(
 ) -> None:
     run_id = start_script(trainer, tmp_path / "w", CARTPOLE.format(episodes=12), python=f"{OLD}/bin/python")
     view = ended(trainer, run_id)
-    assert (view["outcome"], view["episodes"], view["env_id"]) == ("succeeded", 12, "CartPole-v1")
-    assert not events(RunFolder(view["run_dir"]), "warning")
+    assert (view.outcome, view.episodes, view.env_id) == ("succeeded", 12, "CartPole-v1")
+    assert not events(RunFolder(view.run_dir), "warning")
 
 
 @pytest.mark.skipif(not BASELINES, reason="MOSAIC_TEST_VENV_SB3 is not set to an environment with stable-baselines3")
@@ -108,12 +108,13 @@ def test_stable_baselines_reports_episodes_its_table_and_saved_files(trainer: Tr
     code = (EXAMPLES / "sb3_cartpole.py").read_text()
     run_id = start_script(trainer, tmp_path / "w", code, "4096", python=f"{BASELINES}/bin/python")
     view = ended(trainer, run_id, seconds=110)
-    assert view["outcome"] == "succeeded", view["reason"]
-    run = RunFolder(view["run_dir"])
-    assert (view["global_step"], view["total_timesteps"], view["env_id"]) == (4096, 4096, "CartPole-v1")
+    assert view.outcome == "succeeded", view.reason
+    run = RunFolder(view.run_dir)
+    assert (view.global_step, view.total_timesteps, view.env_id) == (4096, 4096, "CartPole-v1")
     assert sum(row[5] for row in episodes(run)) <= 4096
-    assert view["episodes"] > 50
+    assert view.episodes > 50
     assert [point[0] for point in points(run)["rollout/ep_rew_mean"]] == [2048, 4096]
     (saved,) = events(run, "artifact")
     assert saved["path"].endswith("ppo_cartpole.zip")
-    assert view["hardware"]["rss_mb"] > 0
+    assert view.hardware is not None
+    assert view.hardware.rss_mb > 0

@@ -52,21 +52,21 @@ def folder(tmp_path: Path) -> Path:
 
 
 def wait_until_running(trainer: TrainerClient, run_id: str) -> None:
-    wait_for(lambda: trainer.get(run_id)["stage"] == "running", "the run to be running")
+    wait_for(lambda: trainer.get(run_id).stage == "running", "the run to be running")
 
 
 def run_of(trainer: TrainerClient, run_id: str) -> RunFolder:
-    return RunFolder(trainer.get(run_id)["run_dir"])
+    return RunFolder(trainer.get(run_id).run_dir)
 
 
 def test_a_script_becomes_a_run_with_episodes_seeds_and_progress(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, CARTPOLE.format(episodes=30), algo="script", total_timesteps=900)
     view = ended(trainer, run_id)
-    assert (view["outcome"], view["episodes"], view["env_id"], view["seed"]) == ("succeeded", 30, "CartPole-v1", 7)
-    assert view["total_timesteps"] == 900
+    assert (view.outcome, view.episodes, view.env_id, view.seed) == ("succeeded", 30, "CartPole-v1", 7)
+    assert view.total_timesteps == 900
     rows = list(trainer.episodes(run_id))
-    assert view["global_step"] == sum(row["length"] for row in rows)
-    assert all(row["return"] == row["length"] for row in rows), "CartPole's reward is one per step"
+    assert view.global_step == sum(row.length for row in rows)
+    assert all(row.episodic_return == row.length for row in rows), "CartPole's reward is one per step"
     assert not events(run_of(trainer, run_id), "warning")
 
 
@@ -80,7 +80,7 @@ def test_the_script_runs_in_the_callers_folder_and_environment(trainer: TrainerC
     environment = caller_environment(MY_SECRET="canary-4711", LD_PRELOAD="/nowhere.so")
     run_id = start_script(trainer, folder, code, environment=environment)
     view = ended(trainer, run_id)
-    assert view["outcome"] == "succeeded", view["reason"]
+    assert view.outcome == "succeeded", view.reason
     run = run_of(trainer, run_id)
     printed = run.stdout_log("script").read_text()
     assert printed == f"{folder} canary-4711 None 1\n{run.tensorboard}\n"
@@ -133,7 +133,7 @@ def test_a_malformed_script_is_rejected_with_its_key(
 def test_a_queued_script_must_be_submitted_again_after_a_restart_of_the_daemon(
     daemon: LiveDaemon, trainer: TrainerClient, folder: Path
 ) -> None:
-    holders = [trainer.submit(scripted(steps=10_000, dt=0.01))["run_id"] for _ in range(4)]
+    holders = [trainer.submit(scripted(steps=10_000, dt=0.01)).run_id for _ in range(4)]
     for holder in holders:
         wait_until_running(trainer, holder)
     run_id = start_script(trainer, folder, "pass")
@@ -141,41 +141,41 @@ def test_a_queued_script_must_be_submitted_again_after_a_restart_of_the_daemon(
     with daemon.start() as restarted:
         restarted.cancel(holders[0])
         view = ended(restarted, run_id)
-        assert view["outcome"] == "failed"
-        assert "Submit it again" in view["reason"]
+        assert view.outcome == "failed"
+        assert "Submit it again" in (view.reason or "")
 
 
 def test_a_failing_script_has_a_reason(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, "raise SystemExit('out of luck')")
     view = ended(trainer, run_id)
-    assert view["outcome"] == "failed"
-    assert "out of luck" in view["reason"]
+    assert view.outcome == "failed"
+    assert "out of luck" in (view.reason or "")
     missing = trainer.submit(script_payload(["/no/such/program"], folder), caller_environment())
-    assert "not found" in ended(trainer, missing["run_id"])["reason"]
+    assert "not found" in (ended(trainer, missing.run_id).reason or "")
 
 
 def test_cancel_ends_a_script_and_keeps_what_it_recorded(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, ENDLESS)
-    wait_for(lambda: trainer.get(run_id)["episodes"] > 3, "some episodes")
+    wait_for(lambda: trainer.get(run_id).episodes > 3, "some episodes")
     trainer.cancel(run_id)
     view = ended(trainer, run_id)
-    assert view["outcome"] == "cancelled"
-    assert view["global_step"] > 20
-    exited = [line for line in (RunFolder(view["run_dir"]).keeper).read_text().splitlines() if "exited" in line]
+    assert view.outcome == "cancelled"
+    assert (view.global_step or 0) > 20
+    exited = [line for line in (RunFolder(view.run_dir).keeper).read_text().splitlines() if "exited" in line]
     assert f'"signal":{int(signal.SIGTERM)}' in exited[0], "it dies of the signal, as it would without the probe"
 
 
 def test_a_script_is_paused_by_signal(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, ENDLESS)
-    wait_for(lambda: trainer.get(run_id)["episodes"] > 1, "some episodes")
+    wait_for(lambda: trainer.get(run_id).episodes > 1, "some episodes")
     trainer.pause(run_id)
-    wait_for(lambda: trainer.get(run_id)["stage"] == "paused", "the pause")
-    pid = trainer.get(run_id)["pid"]
+    wait_for(lambda: trainer.get(run_id).stage == "paused", "the pause")
+    pid = trainer.get(run_id).pid
     wait_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "the process to stop")
     trainer.resume(run_id)
-    wait_for(lambda: trainer.get(run_id)["stage"] == "running", "the run to resume")
+    wait_for(lambda: trainer.get(run_id).stage == "running", "the run to resume")
     trainer.cancel(run_id)
-    assert ended(trainer, run_id)["outcome"] == "cancelled"
+    assert ended(trainer, run_id).outcome == "cancelled"
 
 
 def test_a_daemonized_child_of_a_script_is_gone_after_cancel(trainer: TrainerClient, folder: Path) -> None:
@@ -212,7 +212,7 @@ def test_any_output_of_a_script_is_harmless(trainer: TrainerClient, folder: Path
     """
     run_id = start_script(trainer, folder, code)
     view = ended(trainer, run_id)
-    assert (view["outcome"], view["global_step"], view["episodic_return"]) == ("succeeded", 64, 12.0)
+    assert (view.outcome, view.global_step, view.episodic_return) == ("succeeded", 64, 12.0)
     assert sum(len(chunk.data) for chunk in trainer.log(run_id)) > 5_000_000
 
 
@@ -225,8 +225,8 @@ def test_the_console_is_parsed_for_a_script_that_the_probe_cannot_enter(trainer:
     """
     run_id = start_script(trainer, folder, code, flags=("-I",))
     view = ended(trainer, run_id)
-    assert (view["outcome"], view["episodes"], view["global_step"]) == ("succeeded", 5, 900)
-    assert [row["return"] for row in trainer.episodes(run_id)] == [1.5, 2.5, 3.5, 4.5, 5.5]
+    assert (view.outcome, view.episodes, view.global_step) == ("succeeded", 5, 900)
+    assert [row.episodic_return for row in trainer.episodes(run_id)] == [1.5, 2.5, 3.5, 4.5, 5.5]
     last = {series.tag: series.values[-1] for series in trainer.metrics(run_id, last_only=True)}
     assert last["train/loss"] == 0.5
 
@@ -235,13 +235,13 @@ def test_the_probe_enters_the_python_started_by_a_shell_script(trainer: TrainerC
     write_script(folder, CARTPOLE.format(episodes=5), "inner.py")
     shell = write_script(folder, f'{sys.executable} -c pass\nexec "{sys.executable}" inner.py\n', "go.sh")
     view = trainer.submit(script_payload(["sh", str(shell)], folder), caller_environment())
-    assert ended(trainer, view["run_id"])["episodes"] == 5
+    assert ended(trainer, view.run_id).episodes == 5
 
 
 def test_a_module_can_be_run(trainer: TrainerClient, folder: Path) -> None:
     write_script(folder, CARTPOLE.format(episodes=4), "mine.py")
     view = trainer.submit(script_payload([sys.executable, "-m", "mine"], folder), caller_environment())
-    assert ended(trainer, view["run_id"])["episodes"] == 4
+    assert ended(trainer, view.run_id).episodes == 4
 
 
 def test_the_users_own_sitecustomize_still_runs(trainer: TrainerClient, folder: Path) -> None:
@@ -249,7 +249,7 @@ def test_the_users_own_sitecustomize_still_runs(trainer: TrainerClient, folder: 
     write_script(site, "import builtins\nbuiltins.mine = 'yes'\n", "sitecustomize.py")
     environment = caller_environment(PYTHONPATH=str(site))
     run_id = start_script(trainer, folder, "print(mine)", environment=environment)
-    assert ended(trainer, run_id)["outcome"] == "succeeded"
+    assert ended(trainer, run_id).outcome == "succeeded"
     assert run_of(trainer, run_id).stdout_log("script").read_text() == "yes\n"
 
 
@@ -277,7 +277,7 @@ def test_scalars_of_a_summary_writer_are_in_the_journal_and_its_file_is_in_the_r
     """
     run_id = start_script(trainer, folder, code)
     view = ended(trainer, run_id)
-    assert view["outcome"] == "succeeded", view["reason"]
+    assert view.outcome == "succeeded", view.reason
     run = run_of(trainer, run_id)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -305,11 +305,11 @@ def test_the_processes_of_an_async_vector_environment_report_their_episodes(
     """
     run_id = start_script(trainer, folder, code)
     view = ended(trainer, run_id)
-    assert view["outcome"] == "succeeded", view["reason"]
+    assert view.outcome == "succeeded", view.reason
     rows = episodes(run_of(trainer, run_id))
     assert {row[1] for row in rows} == {0, 1, 2}
-    assert view["episodes"] == len(rows) > 20
-    assert view["global_step"] == 1200
+    assert view.episodes == len(rows) > 20
+    assert view.global_step == 1200
     assert {event["seed"] for event in events(run_of(trainer, run_id), "environment")} >= {5, 6, 7}
 
 
@@ -352,20 +352,20 @@ def test_environments_that_cannot_be_rendered_are_unavailable_and_counted(traine
     """
     run_id = start_script(trainer, folder, code)
     wait_until_running(trainer, run_id)
-    reader = LaneReader(lanes_folder(trainer.get(run_id)["run_dir"]), 0)
+    reader = LaneReader(lanes_folder(trainer.get(run_id).run_dir), 0)
     wait_for(lambda: reader.read_newest() is None and reader.state == "unavailable", "the reason")
     assert "cannot be rendered" in reader.reason
     reader.close()
     (folder / "seen").touch()
     view = ended(trainer, run_id)
-    assert (view["outcome"], view["episodes"], view["global_step"]) == ("succeeded", 6, 30)
-    assert [row["return"] for row in trainer.episodes(run_id)] == [10.0] * 6
+    assert (view.outcome, view.episodes, view.global_step) == ("succeeded", 6, 30)
+    assert [row.episodic_return for row in trainer.episodes(run_id)] == [10.0] * 6
 
 
 def test_frames_are_published_to_a_reader(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, ENDLESS)
     wait_until_running(trainer, run_id)
-    lanes = lanes_folder(trainer.get(run_id)["run_dir"])
+    lanes = lanes_folder(trainer.get(run_id).run_dir)
     wait_for(lambda: os.path.isdir(lanes) and any(name.endswith(".lane") for name in os.listdir(lanes)), "a lane")
     reader = LaneReader(lanes, 0)
     frame = wait_for(reader.read_newest, "a frame")
@@ -379,7 +379,7 @@ def test_frames_are_published_to_a_reader(trainer: TrainerClient, folder: Path) 
 
 def test_files_saved_by_a_script_are_listed(trainer: TrainerClient, folder: Path) -> None:
     run_id = start_script(trainer, folder, "import torch\ntorch.save({'a': torch.zeros(2)}, 'model.pt')\n")
-    assert ended(trainer, run_id)["outcome"] == "succeeded"
+    assert ended(trainer, run_id).outcome == "succeeded"
     (saved,) = events(run_of(trainer, run_id), "artifact")
     assert (saved["what"], saved["path"]) == ("checkpoint_file", str(folder / "model.pt"))
 
@@ -389,7 +389,7 @@ def test_each_part_can_be_turned_off(trainer: TrainerClient, folder: Path) -> No
     parts = dict.fromkeys(("frames", "metrics", "checkpoints", "console", "wandb"), False)
     off = start_script(trainer, folder / "off", code, probe=parts)
     frames = start_script(trainer, folder / "frames", code, probe={**parts, "frames": True})
-    assert ended(trainer, off)["outcome"] == ended(trainer, frames)["outcome"] == "succeeded"
+    assert ended(trainer, off).outcome == ended(trainer, frames).outcome == "succeeded"
     assert not run_of(trainer, off).journal.exists()
     assert episodes(run_of(trainer, frames)) == []
 
@@ -408,7 +408,7 @@ def test_scalars_of_wandb_are_recorded(trainer: TrainerClient, folder: Path) -> 
         run.log({"losses/x": 3.0, "global_step": 40})
     """
     run_id = start_script(trainer, folder, code)
-    assert ended(trainer, run_id)["outcome"] == "succeeded"
+    assert ended(trainer, run_id).outcome == "succeeded"
     run = run_of(trainer, run_id)
     assert [point[::2] for point in points(run)["losses/x"]] == [[3, 2.0], [40, 3.0]]
     assert run.stdout_log("script").read_text() == f"offline {run.path}\n"
@@ -429,7 +429,7 @@ def test_a_failure_of_the_probe_is_reported_once_and_the_script_continues(traine
         print("done")
     """
     run_id = start_script(trainer, folder, code)
-    assert ended(trainer, run_id)["outcome"] == "succeeded"
+    assert ended(trainer, run_id).outcome == "succeeded"
     run = run_of(trainer, run_id)
     assert run.stdout_log("script").read_text() == "done\n"
     assert [event["code"] for event in events(run, "warning")] == ["probe_failed"]

@@ -34,8 +34,8 @@ def sidecar_ended(folder: RunFolder) -> None:
 
 
 def synced(trainer: TrainerClient, run_id: str) -> RunFolder:
-    assert ended(trainer, run_id)["outcome"] == "succeeded"
-    folder = RunFolder(trainer.get(run_id)["run_dir"])
+    assert ended(trainer, run_id).outcome == "succeeded"
+    folder = RunFolder(trainer.get(run_id).run_dir)
     sidecar_ended(folder)
     state = sync_state.read(folder)
     assert state is not None, (folder.logs / "sidecar.log").read_text()
@@ -52,7 +52,7 @@ def test_what_is_tracked_gets_to_the_server_with_videos_and_without_an_error_at_
         with running_daemon(workspace, plugins, "--max-runs", "2") as (_, trainer):
             config = small(extras={"track_wandb": True, "capture_video": True, "num_envs": 1})
             told = {"metadata": {"worker": {"id": "cleanrl", "config": config}}, "artifacts": {}}
-            ours = trainer.submit(told)["run_id"]
+            ours = trainer.submit(told).run_id
             theirs = start_script(trainer, tmp_path / "script", TRACKS_ITSELF, environment=caller_environment())
 
             folder = synced(trainer, ours)

@@ -45,33 +45,34 @@ def payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def steps(trainer: TrainerClient, run_id: str) -> int:
-    return trainer.get(run_id)["global_step"] or 0
+    return trainer.get(run_id).global_step or 0
 
 
 def test_the_worker_of_the_document_runs_to_its_end(workspace: Workspace, payload: dict[str, Any]) -> None:
     with connect(workspace) as trainer:
-        view = ended(trainer, trainer.submit(payload)["run_id"])
-        (best,) = trainer.metrics(view["run_id"], ["bandit/best_value"], last_only=True)
-    assert view["outcome"] == "succeeded", view["reason"]
-    assert view["global_step"] == view["total_timesteps"] == view["episodes"] == 20_000
-    assert view["tags"] == ["first"]
+        view = ended(trainer, trainer.submit(payload).run_id)
+        (best,) = trainer.metrics(view.run_id, ["bandit/best_value"], last_only=True)
+    assert view.outcome == "succeeded", view.reason
+    assert view.global_step == view.total_timesteps == view.episodes == 20_000
+    assert view.tags == ("first",)
     assert best.values[-1] == pytest.approx(0.8, abs=0.05)
-    assert list(Path(view["run_dir"], "tensorboard").glob("events.out.tfevents.*"))
+    assert list(Path(view.run_dir, "tensorboard").glob("events.out.tfevents.*"))
 
 
 def test_the_worker_of_the_document_is_cancelled_and_resumes(workspace: Workspace, payload: dict[str, Any]) -> None:
     payload["metadata"]["worker"]["config"]["total_timesteps"] = 10**9
     with connect(workspace) as trainer:
-        run_id = trainer.submit(payload)["run_id"]
+        run_id = trainer.submit(payload).run_id
         wait_for(lambda: steps(trainer, run_id), "the first steps")
         trainer.cancel(run_id)
         cancelled = ended(trainer, run_id)
-        assert cancelled["outcome"] == "cancelled"
-        assert cancelled["checkpoint_step"] > 0
+        assert cancelled.outcome == "cancelled"
+        saved_at = cancelled.checkpoint_step or 0
+        assert saved_at > 0
         trainer.resume(run_id)
-        wait_for(lambda: steps(trainer, run_id) > cancelled["checkpoint_step"], "steps behind the checkpoint")
+        wait_for(lambda: steps(trainer, run_id) > saved_at, "steps behind the checkpoint")
         trainer.cancel(run_id)
-        assert ended(trainer, run_id)["checkpoint_step"] > cancelled["checkpoint_step"]
+        assert (ended(trainer, run_id).checkpoint_step or 0) > saved_at
 
 
 def test_the_worker_of_the_document_takes_less_than_sixty_lines() -> None:

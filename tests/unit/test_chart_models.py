@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mosaic.contracts.events import Sample
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.gui.models.curve_feed import CurveFeed
 from mosaic.gui.models.curve_model import ChartCurve, finite_range, round_range, round_step, to_log_scale
@@ -191,7 +192,9 @@ def test_a_feed_takes_only_what_is_new_and_notices_what_was_replaced() -> None:
 
 def test_a_sample_of_the_hardware_is_a_point_for_each_thing_measured() -> None:
     gpu = {"util_percent": 50.0, "memory_used_mb": 100.0, "memory_total_mb": 1000.0}
-    found = points_of_sample({"cpu_percent": 99.5, "rss_mb": 12.0, "processes": 1, "gpus": [gpu]})
+    found = points_of_sample(
+        Sample(seq=1, at=1.0, kind="sample", cpu_percent=99.5, rss_mb=12.0, processes=1, gpus=[gpu])
+    )
     assert found == {
         "hardware/CPU %": 99.5,
         "hardware/memory MB": 12.0,

@@ -73,7 +73,7 @@ def test_runs_are_a_table_for_people_and_an_array_for_programs() -> None:
     assert [line.split() for line in table.splitlines()][1][:8] == [
         "01M7F4D1G1", "succeeded", "ppo", "CartPole-v1", "1", "100%", "487.2", "12,346"
     ]  # fmt: skip
-    assert json.loads(call(FakeTrainer(one), "runs", "--json").out) == [one]
+    assert json.loads(call(FakeTrainer(one), "runs", "--json").out) == [one.model_dump(mode="json")]
 
 
 def test_a_long_list_is_cut_for_people_only() -> None:

@@ -11,6 +11,7 @@ from tests.helpers.cli_trainer import FakeTrainer, Said, call, view
 
 from mosaic.cli.output import sparkline
 from mosaic.client.trainer_client import MetricSeries
+from mosaic.contracts.views import RunView
 
 TAG = "charts/episodic_return"
 SCORES = {"fast": (10.0, 20.0, 30.0), "slow": (1.0, 2.0, 15.0)}
@@ -38,9 +39,9 @@ class Finished(FakeTrainer):
                     }
                 }  # fmt: skip
 
-    def runs(self, *filters: Any, **named: Any) -> list[dict[str, Any]]:
+    def runs(self, *filters: Any, **named: Any) -> list[RunView]:
         """Newest first."""
-        return [one for one in self.views.values() if one["group"] == named.get("group")][::-1]
+        return [one for one in self.views.values() if one.group == named.get("group")][::-1]
 
     def config(self, run: str) -> dict[str, Any]:
         return dict(self.payloads[run])

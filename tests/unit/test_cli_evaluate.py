@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
+from tests.helpers.evaluations import evaluation
 
 from mosaic.arena import Episode, summarise
 from mosaic.cli.evaluate_command import is_policy_path, summary_rows
@@ -15,6 +17,8 @@ from mosaic.cli.text_histogram import MAX_BINS, format_bar, histogram_rows
 from mosaic.cli.watch_command import status_lines
 from mosaic.client.eval_status import latest_eval_line
 from mosaic.contracts.errors import BadInput
+from mosaic.contracts.states import Stage
+from mosaic.contracts.views import Evaluation, EvaluationSummary, RunView
 
 Json = dict[str, Any]
 FOUND = {"algo": "ppo", "env_id": "CartPole-v1", "seed": 3}
@@ -31,16 +35,22 @@ class Evaluates(FakeTrainer):
         self._place = place
         self._returns = returns
         self._outcome = outcome
+        self.summaries: dict[str, EvaluationSummary] = {}
 
-    def submit(self, payload: Json, environment: dict[str, str] | None = None) -> Json:
+    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
+        if run in self.summaries:
+            yield Evaluation(run_id=run, stage=Stage.FINISHED, evaluated_at=1.0, summary=self.summaries[run])
+
+    def submit(self, payload: Json, environment: dict[str, str] | None = None) -> RunView:
         made = super().submit(payload, environment)
-        folder = self._place / made["run_id"]
+        folder = self._place / made.run_id
         folder.mkdir()
         if self._returns:
             episodes = [Episode(at, at, value, 1) for at, value in enumerate(self._returns)]
-            (folder / "eval_summary.json").write_text(json.dumps(summarise(episodes)))
-        self.views[made["run_id"]] = finished({**made, "kind": "policy_eval", "run_dir": str(folder)}, self._outcome)
-        self.scripts = [[record(self.views[made["run_id"]])]]
+            summary = {**summarise(episodes), "batches": [summarise(episodes)]}
+            self.summaries[made.run_id] = EvaluationSummary.model_validate(summary)
+        self.views[made.run_id] = finished(made, self._outcome, kind="policy_eval", run_dir=str(folder))
+        self.scripts = [[record(self.views[made.run_id])]]
         return made
 
     def ask_worker(self, worker: str, question: Json) -> Json:
@@ -131,7 +141,7 @@ def test_a_run_that_saved_a_model_and_no_checkpoint_is_evaluated_by_it(place: Pa
 def test_an_evaluation_means_the_policy_that_it_evaluated(place: Path) -> None:
     trainer = Evaluates(place, [1.0])
     earlier = finished(view("01EARLIER", kind="policy_eval"))
-    trainer.views[earlier["run_id"]] = earlier
+    trainer.views[earlier.run_id] = earlier
     trainer.payload["evaluation"] = {"policy_path": "/some/where", "episodes": 2}
     assert call(trainer, "eval", "01EARLIER").code == 0
     assert trainer.evaluation_sent["policy_path"] == "/some/where"
@@ -172,8 +182,8 @@ def test_the_summary_tells_mean_interval_and_middle_and_draws_the_spread(place: 
 
 
 def test_one_episode_has_no_interval() -> None:
-    summary = {**summarise([Episode(0, 0, 5.0, 1)]), "run_id": "R"}
-    assert dict(summary_rows(summary))["mean return"] == "5 (no interval: it needs two episodes at least)"
+    summary = EvaluationSummary.model_validate(summarise([Episode(0, 0, 5.0, 1)]))
+    assert dict(summary_rows("R", summary))["mean return"] == "5 (no interval: it needs at least two episodes)"
 
 
 def test_a_histogram_counts_every_figure_once() -> None:
@@ -199,12 +209,12 @@ def test_watching_an_evaluation_says_so_and_tells_the_last_batch() -> None:
 
 
 def test_the_last_batch_is_told_by_the_daemon() -> None:
-    batches = [{"batch": 1, "episodes": 2}, {"batch": 2, "episodes": 2, "avg_return": 1.0}]
+    batches = [[0.0, 1.0], [0.5, 1.5]]
 
     class Tells:
-        def evaluations(self, run: str) -> list[Json]:
-            return [{"batches": batches}] if run == "E" else []
+        def evaluations(self, run: str) -> list[Evaluation]:
+            return [evaluation(1, *batches)] if run == "E" else []
 
     told_by: Any = Tells()
-    assert latest_eval_line(told_by, "E") == "eval batch 2 | episodes=2 avg=1.0"
+    assert latest_eval_line(told_by, "E") == "eval batch 2 | episodes=2 avg=1.0 min=0.5 max=1.5"
     assert latest_eval_line(told_by, "other") == ""

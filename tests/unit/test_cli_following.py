@@ -17,9 +17,11 @@ from mosaic.cli import run_follower
 from mosaic.cli.live_view import DownsampledCurve, LiveRunState, format_progress_line
 from mosaic.client.trainer_client import MetricsCursor, MetricSeries, MetricsUpdate
 from mosaic.contracts.errors import MosaicError, NoDaemon
+from mosaic.contracts.events import Event, ProgressReported, Sample
+from mosaic.contracts.states import Stage
 
 RUN = "01NEW000000000000000000000"
-STEPS: dict[str, Any] = {"seq": 1, "at": 1.0, "kind": "progress", "global_step": 500, "sps": 100.0}
+STEPS = ProgressReported(seq=1, at=1.0, kind="progress", global_step=500, sps=100.0)
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +45,7 @@ class Daemon(FakeTrainer):
 
     def watch(self, *arguments: Any) -> Any:
         yield from super().watch(*arguments)
-        if self.views[RUN]["stage"] == "finished":
+        if self.views[RUN].stage == "finished":
             yield from self._ending()
 
     def _ending(self) -> Any:
@@ -54,7 +56,7 @@ class Daemon(FakeTrainer):
         if not self._is_slow_to_stop:
             return super().cancel(run)
         self.calls.append(("cancel", run))
-        self.views[run] = {**self.views[run], "stage": "stopping"}
+        self.views[run] = self.views[run].model_copy(update={"stage": Stage.STOPPING})
         self.was_cancelled.set()
         return self.views[run]
 
@@ -81,7 +83,7 @@ def test_the_exit_code_tells_the_outcome(outcome: str, code: int) -> None:
 def test_with_json_stdout_holds_the_last_view_and_nothing_else() -> None:
     daemon: Daemon = Daemon(STEPS, lambda: daemon.end(global_step=1000))
     said = train(daemon, "--json")
-    assert json.loads(said.out) == daemon.views[RUN]
+    assert json.loads(said.out) == daemon.views[RUN].model_dump(mode="json")
     assert "Workspace: /nowhere/var" in said.err
 
 
@@ -147,8 +149,8 @@ def test_all_runs_of_a_group_are_waited_for_and_the_worst_end_counts() -> None:
 
     def ended(payload: Any, environment: Any = None) -> Any:
         run = submit(payload)
-        outcome = "failed" if run["seed"] == 2 else "succeeded"
-        daemon.views[run["run_id"]] = finished(run, outcome)
+        outcome = "failed" if run.seed == 2 else "succeeded"
+        daemon.views[run.run_id] = finished(run, outcome)
         return run
 
     daemon.submit = ended  # type: ignore[method-assign]
@@ -173,8 +175,8 @@ def test_events_make_the_figures_of_the_view() -> None:
     watched = LiveRunState(view(total_timesteps=1000))
     watched.apply_event(STEPS)
     watched.apply_returns(returns(*[10.0] * 100, *[20.0] * 50))
-    watched.apply_event({"seq": 1, "at": 1.0, "kind": "sample", "cpu_percent": 98.0, "rss_mb": 143.4, "processes": 1})
-    watched.apply_event({"seq": 1, "at": 1.0, "kind": "nobody knows"})
+    watched.apply_event(Sample(seq=1, at=1.0, kind="sample", cpu_percent=98.0, rss_mb=143.4, processes=1))
+    watched.apply_event(Event(seq=1, at=1.0, kind="unknown"))
     assert (watched.mean_return, watched.episodes, watched.step, watched.seconds_left) == (15.0, 150, 1500, 0.0)
     assert format_progress_line(watched) == (
         "01M7F4D1G1 running, step 1,500 (100%), 100 steps/s, 0.0 s left, return 15, CPU 98 % RAM 143 MB"

@@ -13,6 +13,7 @@ from tests.helpers.cli_trainer import FakeTrainer, call, view
 from mosaic import secrets
 from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.views import WandbStatus
 from mosaic.secrets import keyring_client
 from mosaic.sidecar.wandb_diagnostics import CHECK_NAMES, Finding
 
@@ -33,10 +34,14 @@ class Trainer(FakeTrainer):
         self.states = [state(OFFLINE, "offline"), state(SYNCED, "synced", url="http://w/1")]
         self.payload = {"artifacts": {"wandb": {"https_proxy": "p:1"}}}
 
-    def wandb(self, run: str = "") -> Iterator[Json]:
+    def wandb(self, run: str = "") -> Iterator[WandbStatus]:
         if run and run not in self.views:
             raise unknown_name_error("run", run, self.views)
-        yield from (one for one in self.states if run in ("", one["run_id"]))
+        yield from (
+            WandbStatus.model_validate({"stage": "finished", **one})
+            for one in self.states
+            if run in ("", one["run_id"])
+        )
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from PIL import Image
 
 from mosaic.cli import terminal
 from mosaic.cli.watch_command import FrameRateMeter, select_envs, status_lines, video_size
+from mosaic.contracts.views import RunView
 from mosaic.fastlane import LaneWriter, lanes_folder
 from mosaic.trainer.frame_relay import MAX_IN_FLIGHT, RelayMessage, RelayOptions, Throttle, relay_frames
 
@@ -226,7 +227,7 @@ class FakeSource:
         self.huds = huds
 
 
-VIEW = {"run_id": "01ABCDEFGHIJKLMNOP", "env_id": "CartPole-v1"}
+VIEW = RunView.placeholder("01ABCDEFGHIJKLMNOP").model_copy(update={"env_id": "CartPole-v1"})
 HUD = {"env": 2, "episode": 1200, "step": 7, "reward": 1.0, "return": 7.0, "pace": "30 Hz"}
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from mosaic.contracts.states import Stage
+from mosaic.contracts.views import RunView
 from mosaic.gui.models.fuzzy import rank, score
 from mosaic.gui.models.queue_order import sort_queue
 
@@ -32,8 +32,8 @@ def test_letters_that_do_not_occur_find_nothing() -> None:
     assert score("xyz", "Settings") is None
 
 
-def view(run_id: str, stage: str, queue_position: int | None = None) -> dict[str, Any]:
-    return {"run_id": run_id, "stage": stage, "queue_position": queue_position}
+def view(run_id: str, stage: str, queue_position: int | None = None) -> RunView:
+    return RunView.placeholder(run_id).model_copy(update={"stage": Stage(stage), "queue_position": queue_position})
 
 
 def test_the_queue_follows_what_runs_in_the_daemons_order() -> None:
@@ -45,4 +45,4 @@ def test_the_queue_follows_what_runs_in_the_daemons_order() -> None:
         view("works", "running"),
         view("done", "finished"),
     ]
-    assert [row["run_id"] for row in sort_queue(views)] == ["works", "first", "second", "third", "new"]
+    assert [row.run_id for row in sort_queue(views)] == ["works", "first", "second", "third", "new"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from tests.helpers.cli_trainer import FakeTrainer, call
-from tests.helpers.evaluations import evaluation
+from tests.helpers.evaluations import batch, evaluation
 
 from mosaic.client.ranking import rank_policies
+from mosaic.contracts.views import Evaluation
 
 STEADY = [200.0, 202.0, 198.0, 200.0] * 5
 WILD = [10.0, 500.0, 400.0, 20.0] * 5
@@ -18,12 +18,12 @@ WILD = [10.0, 500.0, 400.0, 20.0] * 5
 
 
 class Evaluated(FakeTrainer):
-    def __init__(self, *found: dict[str, Any]) -> None:
+    def __init__(self, *found: Evaluation) -> None:
         super().__init__()
         self.found = found
 
-    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[dict[str, Any]]:
-        return (one for one in self.found if env_id in ("", one["env_id"]))
+    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
+        return (one for one in self.found if env_id in ("", one.summary.env_id))
 
 
 def test_the_lower_end_of_the_interval_decides_for_each_environment() -> None:
@@ -39,10 +39,12 @@ def test_the_lower_end_of_the_interval_decides_for_each_environment() -> None:
 
 def test_the_newest_evaluation_of_a_checkpoint_counts_with_all_its_batches() -> None:
     old, new = evaluation(1, [500.0] * 4), evaluation(2, [100.0, 102.0], [104.0, 102.0])
-    same = {"trained": old["trained"]}
-    by_file = {"policy_path": f"/runs/{old['trained']['run_id']}/runs/name/ppo.cleanrl_model"}
-    for found in ([new | same, old], [new | same | by_file, old]):
-        [place] = rank_policies(found)
+    same = new.model_copy(update={"trained": old.trained})
+    assert old.trained is not None
+    policy_path = f"/runs/{old.trained.run_id}/runs/name/ppo.cleanrl_model"
+    by_file = same.model_copy(update={"summary": new.summary.model_copy(update={"policy_path": policy_path})})
+    for newer in (same, by_file):
+        [place] = rank_policies([newer, old])
         assert (place.run_id, place.episodes, place.mean.point) == ("01EVAL00002", 4, 102.0)
 
 
@@ -54,7 +56,7 @@ def test_policies_of_no_run_here_are_told_apart_by_their_files() -> None:
 
 def test_drawing_actions_at_random_makes_another_policy() -> None:
     sure, drawn = evaluation(1, STEADY), evaluation(2, WILD, deterministic=False)
-    assert len(rank_policies([drawn | {"trained": sure["trained"]}, sure])) == 2
+    assert len(rank_policies([drawn.model_copy(update={"trained": sure.trained}), sure])) == 2
 
 
 def test_equally_good_policies_share_a_rank() -> None:
@@ -64,8 +66,8 @@ def test_equally_good_policies_share_a_rank() -> None:
 
 
 def test_without_an_interval_a_policy_comes_last() -> None:
-    endless = evaluation(2, [500.0, 500.0])
-    endless["batches"][0]["returns"][1] = None  # not finite
+    not_finite = {**batch(1, [500.0, 500.0]), "returns": [500.0, None]}
+    endless = evaluation(2, batches=[not_finite])
     first, *others = rank_policies([evaluation(3, [500.0]), endless, evaluation(1, [1.0, 2.0])])
     assert first.run_id == "01EVAL00001"
     assert not any(math.isfinite(place.mean.low) for place in others)

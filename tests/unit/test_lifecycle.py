@@ -38,7 +38,7 @@ def ending(run: RunRecord, **facts: Any) -> RunRecord:
 def test_a_run_goes_from_the_queue_to_its_end_and_keeps_its_story() -> None:
     run = ending(running(), code=0)
     assert (run.stage, run.outcome, run.finished_at) == (Stage.FINISHED, Outcome.SUCCEEDED, 9.0)
-    assert [line.stage for line in run.story] == [Stage.STARTING, Stage.RUNNING, Stage.FINISHED]
+    assert [line.stage for line in run.history] == [Stage.STARTING, Stage.RUNNING, Stage.FINISHED]
     assert run.attempts[-1].ended_at == 9.0
 
 

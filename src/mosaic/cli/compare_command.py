@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from mosaic.statistics import ConfidenceInterval
     from mosaic.statistics.comparison import ComparedRun, Comparison
 
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
+
 Json = dict[str, Any]
 EACH_RUN = "run"
 CURVE_SMOOTHING = 0.9
@@ -66,9 +69,9 @@ def compare(context: CliContext, runs: tuple[str, ...], by: str | None, tag: str
     _print_differences(found, entries, differing)
 
 
-def resolve_runs(trainer: TrainerClient, names: tuple[str, ...]) -> list[Json]:
+def resolve_runs(trainer: TrainerClient, names: tuple[str, ...]) -> list[RunView]:
     """Each run once, in the order given; those of a group from its first to its last."""
-    views: dict[str, Json] = {}
+    views: dict[str, RunView] = {}
     for name in names:
         try:
             found = [trainer.get(name)]
@@ -76,33 +79,33 @@ def resolve_runs(trainer: TrainerClient, names: tuple[str, ...]) -> list[Json]:
             found = trainer.runs(group=name)[::-1]
             if not found:
                 raise
-        views |= {view["run_id"]: view for view in found}
+        views |= {view.run_id: view for view in found}
     return list(views.values())
 
 
-def run_titles(views: list[Json]) -> list[str]:
+def run_titles(views: list[RunView]) -> list[str]:
     """What tells runs apart; the id always does."""
-    short = output.short_ids([view["run_id"] for view in views])
+    short = output.short_ids([view.run_id for view in views])
     made = []
     for view in views:
-        seed = None if view.get("seed") is None else f"seed {view['seed']}"
-        kind = "eval" if view.get("kind") == RunKind.POLICY_EVAL else None
-        parts = (short[view["run_id"]], view.get("algo") or view.get("worker"), view.get("env_id"), seed, kind)
+        seed = None if view.seed is None else f"seed {view.seed}"
+        kind = "eval" if view.kind == RunKind.POLICY_EVAL else None
+        parts = (short[view.run_id], view.algo or view.worker, view.env_id, seed, kind)
         made.append(" · ".join(str(part) for part in parts if part))
     return made
 
 
-def _load_entry(trainer: TrainerClient, view: Json, title: str, tag: str) -> ComparedRun:
+def _load_entry(trainer: TrainerClient, view: RunView, title: str, tag: str) -> ComparedRun:
     import numpy as np
 
     from mosaic.statistics.comparison import ComparedRun
     from mosaic.submission.run_settings import comparison_settings
 
-    parts = list(trainer.metrics(view["run_id"], [tag]))
+    parts = list(trainer.metrics(view.run_id, [tag]))
     steps = np.array([step for part in parts for step in part.steps], np.float64)
     values = np.array([value for part in parts for value in part.values], np.float64)
-    settings = comparison_settings(view, trainer.config(view["run_id"]))
-    return ComparedRun(view["run_id"], title, settings, steps, values, values)
+    settings = comparison_settings(view, trainer.config(view.run_id))
+    return ComparedRun(view.run_id, title, settings, steps, values, values)
 
 
 def _check_has_points(trainer: TrainerClient, entries: list[ComparedRun], tag: str) -> None:

@@ -52,7 +52,7 @@ def run_ids(ctx: click.Context) -> list[str]:
     """The newest runs, where a daemon runs already: nobody starts one by pressing Tab."""
     try:
         with _cli_context(ctx).connect(may_start=False) as trainer:
-            return ["last", *(view["run_id"] for view in trainer.runs(limit=MAX_RUNS_OFFERED))]
+            return ["last", *(view.run_id for view in trainer.runs(limit=MAX_RUNS_OFFERED))]
     except MosaicError:
         return ["last"]
 

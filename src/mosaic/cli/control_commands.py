@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,16 +12,19 @@ from mosaic.cli.run_arguments import run_argument, runs_argument
 from mosaic.contracts.errors import BadInput
 from mosaic.submission.run_payloads import apply_assignments, parse_assignment
 
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
+
 Json = dict[str, Any]
 
 
-def print_views(context: CliContext, views: list[Json], template: str) -> None:
+def print_views(context: CliContext, views: list[RunView], template: str) -> None:
     """One object for one run, an array for several; or a sentence about each."""
     if context.is_json:
         output.print_json(views[0] if len(views) == 1 else views)
         return
     for view in views:
-        click.echo(template.format(run=output.short_id(view["run_id"]), status=output.run_status(view)))
+        click.echo(template.format(run=output.short_id(view.run_id), status=output.run_status(view)))
 
 
 @command()
@@ -38,7 +41,7 @@ def cancel(context: CliContext, runs: tuple[str, ...], no_wait: bool) -> None:
         return
     from mosaic.cli.run_follower import wait_for_end
 
-    stopping = [view for view in views if view["stage"] != "finished"]
+    stopping = [view for view in views if view.stage != "finished"]
     if stopping:
         output.print_message(f"Waiting until {'it has' if len(stopping) == 1 else f'all {len(stopping)} have'} ended.")
     print_views(context, wait_for_end(context, views), "Run {run} has ended: {status}.")

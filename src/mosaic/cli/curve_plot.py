@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from typing import IO, Any
+import math
+from typing import IO, TYPE_CHECKING, Any
 
 from mosaic.cli import output
 from mosaic.cli.live_view import EPISODES_IN_MEAN
 from mosaic.contracts.errors import MissingExtra, NotAllowed
 
+if TYPE_CHECKING:
+    from mosaic.contracts.views import EpisodeRow, RunView
+
 Json = dict[str, Any]
 _LINE_COLOR = "#1f4e79"
 
 
-def draw_curve(view: Json, episodes: list[Json], file: IO[bytes]) -> None:
+def draw_curve(view: RunView, episodes: list[EpisodeRow], file: IO[bytes]) -> None:
     """Each episode as a dot, the mean of the last 100 as a line."""
     if not episodes:
-        raise NotAllowed(
-            f"Run {output.short_id(view['run_id'])} has finished no episode yet: there is nothing to draw."
-        )
+        raise NotAllowed(f"Run {output.short_id(view.run_id)} has finished no episode yet: there is nothing to draw.")
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.ticker import EngFormatter
     except ModuleNotFoundError:
         raise MissingExtra("A curve needs the training extra: pip install 'mosaic-rl[train]'.") from None
-    steps = [episode["step"] for episode in episodes]
-    returns = [episode["return"] for episode in episodes]
+    steps = [episode.step for episode in episodes]
+    returns = [math.nan if episode.episodic_return is None else episode.episodic_return for episode in episodes]
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -36,7 +38,7 @@ def draw_curve(view: Json, episodes: list[Json], file: IO[bytes]) -> None:
     axes.plot(
         steps, running_mean(returns), color=_LINE_COLOR, linewidth=2, label=f"mean of the last {EPISODES_IN_MEAN}"
     )
-    axes.set_title(f"{view['algo']} on {view['env_id']}, seed {view['seed']}", loc="left", fontweight="bold")
+    axes.set_title(f"{view.algo} on {view.env_id}, seed {view.seed}", loc="left", fontweight="bold")
     axes.set_xlabel("environment steps")
     axes.set_ylabel("episodic return")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -44,7 +46,7 @@ def draw_curve(view: Json, episodes: list[Json], file: IO[bytes]) -> None:
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")
-    figure.text(0.995, 0.005, view["run_id"], ha="right", va="bottom", fontsize=6, color="grey")
+    figure.text(0.995, 0.005, view.run_id, ha="right", va="bottom", fontsize=6, color="grey")
     figure.savefig(file, format="png")
 
 

@@ -16,6 +16,7 @@ from mosaic.contracts.processes import is_alive
 
 if TYPE_CHECKING:
     from mosaic.client import DaemonAddress
+    from mosaic.contracts.views import DaemonStatus
 
 Json = dict[str, Any]
 STOP_TIMEOUT_S = 10.0
@@ -37,7 +38,7 @@ def start(context: CliContext) -> None:
     if context.is_json:
         output.print_json(status)
         return
-    click.echo(f"The daemon {'has started' if is_new else 'runs already'}: pid {status['pid']}, {status['address']}")
+    click.echo(f"The daemon {'has started' if is_new else 'runs already'}: pid {status.pid}, {status.address}")
 
 
 @command()
@@ -58,19 +59,18 @@ def status(context: CliContext) -> int:
     return 0
 
 
-def status_rows(status: Json, log: str) -> list[tuple[str, str | None]]:
-    runs = ", ".join(f"{number} {stage}" for stage, number in (status.get("runs") or {}).items() if number)
-    slots = status.get("slots") or {}
-    machine = f"{slots.get('cpus', '?')} CPUs, {slots.get('gpus', 0)} GPUs"
+def status_rows(status: DaemonStatus, log: str) -> list[tuple[str, str | None]]:
+    runs = ", ".join(f"{number} {stage}" for stage, number in status.runs.items() if number)
+    slots = status.slots
     return [
-        ("daemon", f"pid {status['pid']} at {status['address']}"),
-        ("started", f"{output.format_timestamp(status['started_at'])} ({output.format_age(status['started_at'])} ago)"),
-        ("version", status.get("version")),
-        ("workspace", status.get("workspace")),
+        ("daemon", f"pid {status.pid} at {status.address}"),
+        ("started", f"{output.format_timestamp(status.started_at)} ({output.format_age(status.started_at)} ago)"),
+        ("version", status.version),
+        ("workspace", status.workspace),
         ("runs", runs or "none"),
-        ("busy", f"{slots.get('busy', 0)} of {slots.get('runs', '?')} slots; {machine}" if slots else None),
-        ("state", "draining: no further run is started" if status.get("is_draining") else None),
-        ("paused", status.get("paused")),
+        ("busy", f"{slots.busy} of {slots.runs} slots; {slots.cpus} CPUs, {slots.gpus} GPUs"),
+        ("state", "draining: no further run is started" if status.is_draining else None),
+        ("paused", status.paused),
         ("log", log),
     ]
 
@@ -80,13 +80,13 @@ def status_rows(status: Json, log: str) -> list[tuple[str, str | None]]:
 def continue_queue(context: CliContext) -> None:
     """Lets the queue go on that was paused because several runs in a row failed at once."""
     trainer = context.trainer(may_start=False)
-    was_paused = trainer.status().get("paused") is not None
+    was_paused = trainer.status().paused is not None
     status = trainer.continue_queue()
     if context.is_json:
         output.print_json(status)
         return
-    waiting = status["slots"]["queued"]
-    click.echo(f"The queue goes on; waiting: {waiting}." if was_paused else "The queue is not paused.")
+    waiting = status.slots.queued
+    click.echo(f"The queue continues; waiting: {waiting}." if was_paused else "The queue is not paused.")
 
 
 @command()

@@ -7,20 +7,23 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.curve_plot import draw_curve
-from mosaic.cli.evaluate_command import EvalOptions, run_evaluation
+from mosaic.cli.evaluate_command import EvalOptions, run_evaluation, summary_json
 from mosaic.cli.gui_command import open_workbench_detached
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.files import atomic_write
 from mosaic.contracts.folder import RunFolder
 from mosaic.submission.run_payloads import RunOptions, build_train_payload
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import EvaluationSummary, RunView
 
 Json = dict[str, Any]
 DEMO_SETTINGS: Json = {"env_id": "CartPole-v1", "total_timesteps": 400_000, "seed": 1}
@@ -38,28 +41,30 @@ def demo(context: CliContext) -> int:
     view = submit_and_follow(
         context, build_train_payload("cleanrl", "ppo", DEMO_SETTINGS, {}, RunOptions(tags=("demo",)))
     )
-    if view["stage"] != "finished" or view["outcome"] != "succeeded":
+    if view.stage != "finished" or view.outcome != "succeeded":
         report_end(context, view)
         return exit_code(view)
     output.print_message(f"Evaluating it on {EVAL_EPISODES} fresh seeds.")
-    eval_view, summary = run_evaluation(context, view["run_id"], EvalOptions(EVAL_EPISODES, has_video=True))
+    eval_view, summary = run_evaluation(context, view.run_id, EvalOptions(EVAL_EPISODES, has_video=True))
     if summary is None:
         report_end(context, eval_view)
         return exit_code(eval_view)
     made = {"curve": _save_curve(context, view), **_list_artifacts(view, eval_view)}
     if context.is_json:
-        output.print_json({**view, "evaluation": summary, "made": made})
+        output.print_json(
+            {**view.model_dump(mode="json"), "evaluation": summary_json(eval_view.run_id, summary), "made": made}
+        )
     else:
         _print_report(view, summary, made, time.monotonic() - began_at)
-        if open_workbench_detached(context.workspace.root, view["run_id"]):
+        if open_workbench_detached(context.workspace.root, view.run_id):
             click.echo("\nThe workbench opens on this run; close it whenever you like.")
     return 0
 
 
-def _save_curve(context: CliContext, view: Json) -> str | None:
-    path = context.workspace.root / "exports" / view["run_id"] / "curve.png"
+def _save_curve(context: CliContext, view: RunView) -> str | None:
+    path = context.workspace.root / "exports" / view.run_id / "curve.png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    episodes = list(context.trainer().episodes(view["run_id"]))
+    episodes = list(context.trainer().episodes(view.run_id))
     try:
         with atomic_write(path) as file:
             draw_curve(view, episodes, file)
@@ -69,8 +74,8 @@ def _save_curve(context: CliContext, view: Json) -> str | None:
     return str(path)
 
 
-def _list_artifacts(view: Json, eval_view: Json) -> dict[str, str | None]:
-    folder, evaluation = RunFolder(view["run_dir"]), RunFolder(eval_view["run_dir"])
+def _list_artifacts(view: RunView, eval_view: RunView) -> dict[str, str | None]:
+    folder, evaluation = RunFolder(view.run_dir), RunFolder(eval_view.run_dir)
     videos = sorted(evaluation.videos.rglob("*.mp4"))
     return {
         "video": str(videos[0]) if videos else None,
@@ -83,13 +88,13 @@ def _existing_path(path: Path) -> str | None:
     return str(path) if path.exists() else None
 
 
-def _print_report(view: Json, summary: Json, artifacts: dict[str, str | None], took_s: float) -> None:
-    short = output.short_id(view["run_id"])
+def _print_report(view: RunView, summary: EvaluationSummary, artifacts: dict[str, str | None], took_s: float) -> None:
+    short = output.short_id(view.run_id)
     console = output.console()
     console.print(
-        f"\nThe agent learned to balance the pole: its mean return was {output.format_number(view['episodic_return'])} "
-        f"at the end of training and {output.format_number(summary['avg_return'])} on {summary['episodes']} fresh "
-        f"seeds ({output.format_duration(took_s)} in all, {output.format_count(view['sps'])} steps/s)."
+        f"\nThe agent learned to balance the pole: its mean return was {output.format_number(view.episodic_return)} "
+        f"at the end of training and {output.format_number(summary.avg_return)} on {summary.episodes} fresh "
+        f"seeds ({output.format_duration(took_s)} in all, {output.format_count(view.sps)} steps/s)."
     )
     click.echo("\nWhat it made:")
     output.print_fields(artifacts.items(), "  ")

@@ -254,7 +254,7 @@ def _check_daemon(context: CliContext) -> Iterator[DoctorCheck]:
     except MosaicError as error:
         yield DoctorCheck("daemon", "fail", str(error), f"Its log: {log}")
         return
-    yield DoctorCheck("daemon", "ok", f"pid {status['pid']} at {status['address']}; its log: {log}")
+    yield DoctorCheck("daemon", "ok", f"pid {status.pid} at {status.address}; its log: {log}")
 
 
 def _check_rendering(context: CliContext) -> Iterator[DoctorCheck]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,9 @@ from mosaic.workers import discover_workers
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import EvaluationSummary, RunView
 
 Json = dict[str, Any]
 SUMMARY_KEYS = (
@@ -94,18 +96,18 @@ def evaluate(
     context.print_workspace()
     wanted = EvalOptions(episodes, checkpoint, video, seed_override, repeat, env_id, algo, grid, stochastic)
     view, summary = run_evaluation(context, policy, wanted)
-    is_done = view["stage"] == "finished" and (view["outcome"] == "succeeded" or (repeat and summary is not None))
+    is_done = view.stage == "finished" and (view.outcome == "succeeded" or (repeat and summary is not None))
     if not is_done:
         report_end(context, view)
     elif context.is_json:
-        output.print_json(summary)
+        output.print_json(None if summary is None else summary_json(view.run_id, summary))
     if summary is not None and not context.is_json:
-        print_summary(summary)
+        print_summary(view.run_id, summary)
     return 0 if is_done else exit_code(view)
 
 
-def run_evaluation(context: CliContext, policy: str, options: EvalOptions) -> tuple[Json, Json | None]:
-    """The evaluation's last view and what came out of it; nothing where no episode was played to its end."""
+def run_evaluation(context: CliContext, policy: str, options: EvalOptions) -> tuple[RunView, EvaluationSummary | None]:
+    """The evaluation's last view and its summary; none where no batch was completed."""
     trained, path = _resolve_policy(context.trainer(), policy, options)
     payload = build_eval_payload(
         trained,
@@ -119,13 +121,12 @@ def run_evaluation(context: CliContext, policy: str, options: EvalOptions) -> tu
         grid_limit=options.grid_limit,
     )
     view = submit_and_follow(context, payload, target_episodes=None if options.is_repeated else options.episodes)
-    if view["stage"] != "finished" or view["outcome"] not in ("succeeded", "cancelled"):
+    if view.stage != "finished" or view.outcome not in ("succeeded", "cancelled"):
         return view, None
-    written = RunFolder(view["run_dir"]).eval_summary
-    if view["outcome"] == "cancelled" and not written.exists():
-        return view, None
-    said = _read_summary(written)
-    return view, {**{key: said[key] for key in SUMMARY_KEYS}, "run_id": view["run_id"]}
+    evaluation = next(iter(context.trainer().evaluations(view.run_id)), None)
+    if evaluation is None and view.outcome == "succeeded":
+        raise RunEnded(f"The evaluation ended without a complete batch. Its folder: {view.run_dir}")
+    return view, None if evaluation is None else evaluation.summary
 
 
 def _resolve_policy(trainer: TrainerClient, policy: str, options: EvalOptions) -> tuple[Json, str]:
@@ -138,11 +139,11 @@ def _resolve_policy(trainer: TrainerClient, policy: str, options: EvalOptions) -
         config, worker, path = _inspect_policy_file(trainer, Path(policy).expanduser().absolute())
     else:
         view = resolve_trained_run(trainer, policy)
-        found = None if view["kind"] == RunKind.POLICY_EVAL else checkpoint_path(view, options.checkpoint)
+        found = None if view.kind == RunKind.POLICY_EVAL else checkpoint_path(view, options.checkpoint)
         if found is not None and found.is_file():
             config, worker, path = _inspect_policy_file(trainer, found)
         else:
-            payload = trainer.config(view["run_id"])
+            payload = trainer.config(view.run_id)
             chosen = payload["metadata"]["worker"]
             config, worker = dict(chosen["config"]), chosen["id"]
             # An evaluation means its own policy, once more.
@@ -175,19 +176,19 @@ def _inspect_policy_file(trainer: TrainerClient, path: Path) -> tuple[Json, str,
     raise refused
 
 
-def resolve_trained_run(trainer: TrainerClient, run: str) -> Json:
+def resolve_trained_run(trainer: TrainerClient, run: str) -> RunView:
     """Evaluations are runs, too: `last` means the last one that trained."""
     view = trainer.get(run)
-    if run == "last" and view["kind"] != RunKind.TRAIN:
-        return next((other for other in trainer.runs() if other["kind"] == RunKind.TRAIN), view)
+    if run == "last" and view.kind != RunKind.TRAIN:
+        return next((other for other in trainer.runs() if other.kind == RunKind.TRAIN), view)
     return view
 
 
-def checkpoint_path(view: Json, which: str) -> Path:
+def checkpoint_path(view: RunView, which: str) -> Path:
     """The checkpoint that is meant, or the model file of a run without any; NotAllowed where the run has none."""
     if which not in ("best", "last") and not which.isdecimal():
         raise BadInput(f"--checkpoint {which!r}: expected best, last or the step of a checkpoint.")
-    folder = RunFolder(view["run_dir"])
+    folder = RunFolder(view.run_dir)
     path = folder.checkpoints / which
     if path.exists():
         return folder.checkpoints / path.resolve().name  # `last` moves on while the run still trains
@@ -196,28 +197,14 @@ def checkpoint_path(view: Json, which: str) -> Path:
     if which == "last" and models and not steps:
         return models[-1]
     has = "It has those of steps " + ", ".join(map(str, steps)) if steps else "It has saved none yet"
-    raise NotAllowed(f"Run {output.short_id(view['run_id'])} has no checkpoint {which!r}. {has}.")
+    raise NotAllowed(f"Run {output.short_id(view.run_id)} has no checkpoint {which!r}. {has}.")
 
 
-def _read_summary(path: Path) -> Json:
-    """What the worker wrote when it had played."""
-    try:
-        said: Json = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise RunEnded(f"The evaluation ended, but its summary cannot be read ({error}): {path}") from None
-    if any(key not in said for key in SUMMARY_KEYS):
-        raise RunEnded(f"The evaluation ended without one whole episode: {path}")
-    return said
-
-
-# --- told
-
-
-def print_summary(summary: Json) -> None:
+def print_summary(run_id: str, summary: EvaluationSummary) -> None:
     from rich.text import Text
 
-    output.print_fields(summary_rows(summary))
-    rows = histogram_rows(summary["returns"])
+    output.print_fields(summary_rows(run_id, summary))
+    rows = histogram_rows(summary.returns)
     if not rows:
         return
     table = output.create_table("RETURN", "EPISODES", "", right_aligned=("RETURN", "EPISODES"))
@@ -228,18 +215,21 @@ def print_summary(summary: Json) -> None:
     screen.print(table)
 
 
-def summary_rows(summary: Json) -> list[tuple[str, str]]:
-    words = {key: output.format_number(summary[key]) for key in SUMMARY_KEYS if key not in ("ci95", "returns")}
-    interval = "no interval: it needs two episodes at least"
-    if summary["ci95"] is not None:
-        low, high = map(output.format_number, summary["ci95"])
-        interval = f"95 % interval: {low} to {high}"
+def summary_rows(run_id: str, summary: EvaluationSummary) -> list[tuple[str, str]]:
+    number = output.format_number
+    interval = "no interval: it needs at least two episodes"
+    if summary.ci95 is not None:
+        interval = f"95 % interval: {number(summary.ci95[0])} to {number(summary.ci95[1])}"
     return [
-        ("episodes", words["episodes"]),
-        ("mean return", f"{words['avg_return']} ({interval})"),
-        ("deviation", words["std_return"]),
-        ("median", words["median_return"]),
-        ("worst, best", f"{words['min_return']}, {words['max_return']}"),
-        ("middle half", f"{words['iqm']} on average (IQM)"),
-        ("run", summary["run_id"]),
+        ("episodes", number(summary.episodes)),
+        ("mean return", f"{number(summary.avg_return)} ({interval})"),
+        ("deviation", number(summary.std_return)),
+        ("median", number(summary.median_return)),
+        ("worst, best", f"{number(summary.min_return)}, {number(summary.max_return)}"),
+        ("middle half", f"{number(summary.iqm)} on average (IQM)"),
+        ("run", run_id),
     ]
+
+
+def summary_json(run_id: str, summary: EvaluationSummary) -> dict[str, Any]:
+    return {**summary.model_dump(mode="json", include=set(SUMMARY_KEYS)), "run_id": run_id}

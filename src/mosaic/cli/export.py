@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +14,9 @@ from mosaic.cli.run_arguments import run_argument
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.files import atomic_write
 from mosaic.contracts.packing import pack
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 Json = dict[str, Any]
 _FILE_TYPE = click.Path(dir_okay=False)
@@ -35,7 +37,7 @@ def export(
         raise BadInput("Say what to export: --episodes F.jsonl, --csv F.csv, --png F.png or --zip F.zip.")
     trainer = context.trainer()
     view = trainer.get(run)
-    run_id = view["run_id"]
+    run_id = view.run_id
     written: list[str] = []
 
     def done(path: str) -> None:
@@ -46,7 +48,7 @@ def export(
     if episodes:
         with atomic_write(episodes) as file:
             for episode in trainer.episodes(run_id):
-                file.write(json.dumps(episode).encode() + b"\n")
+                file.write(episode.model_dump_json(by_alias=True).encode() + b"\n")
         done(episodes)
     if csv_file:
         from mosaic.client.metrics_csv import text_stream, write_csv
@@ -67,14 +69,14 @@ def export(
         output.print_json({"run_id": run_id, "files": written})
 
 
-def _write_zip(view: Json, path: str) -> None:
-    if view["stage"] != "finished":
+def _write_zip(view: RunView, path: str) -> None:
+    if view.stage != "finished":
         raise NotAllowed(
-            f"Run {output.short_id(view['run_id'])} is {view['stage']}; its folder can be exported when it has ended."
+            f"Run {output.short_id(view.run_id)} is {view.stage}; its folder can be exported when it has ended."
         )
     from rich.progress import Progress
 
-    folder = Path(view["run_dir"])
+    folder = Path(view.run_dir)
     console = output.console(is_stderr=True)
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
     with bar as progress, atomic_write(path) as file:
@@ -95,4 +97,4 @@ def import_(context: CliContext, file: str) -> None:
     if context.is_json:
         output.print_json(view)
     else:
-        click.echo(f"Run {view['run_id']} is here now: {view['run_dir']}")
+        click.echo(f"Run {view.run_id} is here now: {view.run_dir}")

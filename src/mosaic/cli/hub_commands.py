@@ -17,12 +17,14 @@ from mosaic.cli.evaluate_command import checkpoint_path, resolve_trained_run
 from mosaic.cli.run_arguments import run_argument
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.run_kind import RunKind
 
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
     from mosaic.hub.description import PolicyDescription, PullResult
     from mosaic.hub.hub_client import OnProgress
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 Json = dict[str, Any]
 _TIMEOUT_OPTION = click.option(
@@ -58,10 +60,10 @@ def push(
     context.print_workspace()
     trainer = context.trainer()
     view = resolve_trained_run(trainer, run)
-    folder = RunFolder(view["run_dir"])
+    folder = RunFolder(view.run_dir)
     chosen = checkpoint_path(view, checkpoint)
     if not chosen.is_dir():
-        raise NotAllowed(f"Run {output.short_id(view['run_id'])} has a model file, but no checkpoint to push.")
+        raise NotAllowed(f"Run {output.short_id(view.run_id)} has a model file, but no checkpoint to push.")
     with tempfile.TemporaryDirectory() as scratch, _transfer_progress(f"Pushing to {repo}") as on_progress:
         evaluation = _find_evaluation(trainer, folder, int(chosen.name))
         request = PushRequest(
@@ -77,41 +79,35 @@ def push(
         result = hub_client.push(request, on_progress)
     push_state.write(folder, state="pushed", **result.model_dump())
     if context.is_json:
-        output.print_json({"run_id": view["run_id"], **result.model_dump()})
+        output.print_json({"run_id": view.run_id, **result.model_dump()})
         return
     for sentence in result.left_out:
-        output.print_message(sentence.replace("RUN", output.short_id(view["run_id"])))
+        output.print_message(sentence.replace("RUN", output.short_id(view.run_id)))
     click.echo(f"Pushed step {result.step:,} ({output.format_size(result.size_bytes)}) to {result.url}")
 
 
 def _export_model(
-    trainer: TrainerClient, view: Json, folder: RunFolder, checkpoint: Path, scratch: Path
+    trainer: TrainerClient, view: RunView, folder: RunFolder, checkpoint: Path, scratch: Path
 ) -> Path | None:
     """Lets the worker write CleanRL's model file of this checkpoint; a run has one of its last checkpoint only."""
     from mosaic.hub.description import MODEL_SUFFIX, find_model_file
 
     if find_model_file(folder, checkpoint) is not None:
         return None
-    into = scratch / f"{view['algo']}{MODEL_SUFFIX}"
+    into = scratch / f"{view.algo}{MODEL_SUFFIX}"
     try:
-        trainer.ask_worker(view["worker"], {"ask": "model", "path": str(checkpoint), "into": str(into)})
+        trainer.ask_worker(view.worker, {"ask": "model", "path": str(checkpoint), "into": str(into)})
     except MosaicError:
         return None  # the worker does not support that format; the push reports what is missing
     return into
 
 
 def _find_evaluation(trainer: TrainerClient, folder: RunFolder, step: int) -> RunFolder | None:
-    """Returns the newest evaluation of that checkpoint with at least one complete episode."""
-    from mosaic.hub.description import read_eval_summary
-
-    for view in trainer.runs():
-        if view["kind"] != RunKind.POLICY_EVAL:
-            continue
-        evaluation = RunFolder(view["run_dir"])
-        summary = read_eval_summary(evaluation) or {}
-        policy = Path(str(summary.get("policy_path") or "/"))
-        if summary.get("checkpoint_step") == step and folder.path.resolve() in policy.resolve().parents:
-            return evaluation
+    """Returns the newest evaluation of that checkpoint with at least one complete batch."""
+    for evaluation in trainer.evaluations():
+        policy = Path(evaluation.summary.policy_path or "/")
+        if evaluation.summary.checkpoint_step == step and folder.path.resolve() in policy.resolve().parents:
+            return RunFolder(trainer.get(evaluation.run_id).run_dir)
     return None
 
 
@@ -133,15 +129,18 @@ def pull(context: CliContext, repo: str, revision: str | None, out: str | None, 
         folder, result = _pull_run(context, repo, revision, staging, timeout_s)
         if target is not None:
             folder.path.replace(target)
-            view: Json = {"run_id": folder.run_id, "run_dir": str(target)}
+            imported: RunView | None = None
+            run_dir = str(target)
         else:
-            view = context.trainer().import_run(str(folder.path))
+            imported = context.trainer().import_run(str(folder.path))
+            run_dir = imported.run_dir
     if context.is_json:
+        view = {"run_id": folder.run_id, "run_dir": run_dir} if imported is None else imported.model_dump(mode="json")
         output.print_json({**view, "repo": result.repo, "commit": result.commit, "url": result.url})
         return
     policy = result.policy
-    click.echo(f"Pulled {policy.algo} on {policy.env_id} to {view['run_dir']}")
-    click.echo(f"Evaluate it: mosaic eval {_eval_argument(RunFolder(view['run_dir']), policy, target)}")
+    click.echo(f"Pulled {policy.algo} on {policy.env_id} to {run_dir}")
+    click.echo(f"Evaluate it: mosaic eval {_eval_argument(RunFolder(run_dir), policy, target)}")
 
 
 def _pull_run(

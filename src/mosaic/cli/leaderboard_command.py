@@ -33,7 +33,7 @@ def leaderboard(context: CliContext, env_id: str) -> None:
     trainer = context.trainer()
     places = rank_policies(trainer.evaluations(env_id=env_id))
     if env_id and not places:
-        known = {str(one["env_id"]) for one in trainer.evaluations()}
+        known = {str(evaluation.summary.env_id) for evaluation in trainer.evaluations()}
         if known:
             raise unknown_name_error("environment", env_id, known, "the evaluations")
     if context.is_json:
@@ -44,7 +44,7 @@ def leaderboard(context: CliContext, env_id: str) -> None:
             f"No policy has been evaluated yet in {context.workspace.root}. Evaluate one: mosaic eval RUN"
         )
         return
-    names = output.short_ids(list({place.trained["run_id"] for place in places if place.trained}))
+    names = output.short_ids(list({place.trained.run_id for place in places if place.trained}))
     screen = output.console()
     for at, (env, group) in enumerate(itertools.groupby(places, key=lambda place: place.env_id)):
         if at:
@@ -58,9 +58,9 @@ def leaderboard(context: CliContext, env_id: str) -> None:
 
 def _row_cells(entry: LeaderboardEntry, names: dict[str, str]) -> tuple[str, ...]:
     trained = entry.trained
-    policy = names[trained["run_id"]] if trained else entry.policy_label
-    if trained and trained["seed"] is not None:
-        policy += f" seed {trained['seed']}"
+    policy = names[trained.run_id] if trained else entry.policy_label
+    if trained and trained.seed is not None:
+        policy += f" seed {trained.seed}"
     return (
         str(entry.rank),
         policy,

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 
     from mosaic.client.trainer_client import MetricsUpdate
 
+from mosaic.contracts.events import (
+    Anomaly,
+    CheckpointSaved,
+    Event,
+    ProgressReported,
+    RecordChanged,
+    Sample,
+    WarningLogged,
+)
+from mosaic.contracts.views import HardwareSample, RunView
+
 Json = dict[str, Any]
 EPISODES_IN_MEAN = 100
 _MAX_POINTS = 512
@@ -47,38 +58,38 @@ class DownsampledCurve:
 class LiveRunState:
     """One run as its events tell of it."""
 
-    def __init__(self, view: Json, target_episodes: int | None = None) -> None:
+    def __init__(self, view: RunView, target_episodes: int | None = None) -> None:
         self.view = view
         self.target_episodes = target_episodes
         """For an evaluation, whose end is counted in episodes."""
-        self.step: int | None = view.get("global_step")
-        self.sps: float | None = view.get("sps")
-        self.hardware: Json = view.get("hardware") or {}
-        self.checkpoint_step: int | None = view.get("checkpoint_step")
+        self.step: int | None = view.global_step
+        self.sps: float | None = view.sps
+        self.hardware: HardwareSample | None = view.hardware
+        self.checkpoint_step: int | None = view.checkpoint_step
         self.episodes = 0
         self.curve = DownsampledCurve()
         self.warnings: list[str] = []
         """Not yet shown."""
         self._recent_returns: deque[float] = deque(maxlen=EPISODES_IN_MEAN)
         # What was told before this start of the run is history: a resumed run has ended once already.
-        self._queued_at: float = view.get("queued_at") or 0.0
+        self._queued_at: float = view.queued_at or 0.0
 
-    def apply_event(self, event: Json) -> None:
-        """An unknown kind says nothing to us."""
-        match event["kind"]:
-            case "record":
-                self.apply_view(event["view"])
-            case "progress":
-                self.step = event["global_step"]
-                self.sps = event.get("sps") or self.sps
-            case "sample":
-                self.hardware = event
-            case "checkpoint":
-                self.checkpoint_step = event["step"]
-            case "warning":
-                self.warnings.append(str(event["text"]))
-            case "anomaly":
-                self.warnings.append(f"{event['tag']} is not finite at step {event['step']:,}.")
+    def apply_event(self, event: Event) -> None:
+        """Events of other kinds are skipped."""
+        match event:
+            case RecordChanged():
+                self.apply_view(event.view)
+            case ProgressReported():
+                self.step = event.global_step
+                self.sps = event.sps or self.sps
+            case Sample():
+                self.hardware = HardwareSample.model_validate(event.model_dump())
+            case CheckpointSaved():
+                self.checkpoint_step = event.step
+            case WarningLogged():
+                self.warnings.append(event.text)
+            case Anomaly():
+                self.warnings.append(f"{event.tag} is not finite at step {event.step:,}.")
 
     def apply_returns(self, update: MetricsUpdate) -> None:
         """Takes in the returns of episodes; one that is not finite is NaN."""
@@ -99,27 +110,27 @@ class LiveRunState:
         finite = [value for value in self._recent_returns if isfinite(value)]
         return sum(finite) / len(finite) if finite else nan
 
-    def apply_view(self, view: Json) -> None:
-        if (view.get("queued_at") or 0.0) >= self._queued_at:
+    def apply_view(self, view: RunView) -> None:
+        if (view.queued_at or 0.0) >= self._queued_at:
             self.view = view
 
     @property
     def is_evaluation(self) -> bool:
-        return bool(self.view.get("kind") == RunKind.POLICY_EVAL)
+        return self.view.is_evaluation
 
     @property
     def total_steps(self) -> int | None:
         """An evaluation takes as many steps as it takes."""
-        return None if self.is_evaluation else self.view.get("total_timesteps")
+        return None if self.is_evaluation else self.view.total_timesteps
 
     @property
     def has_ended(self) -> bool:
-        return bool(self.view["stage"] == "finished")
+        return bool(self.view.stage == "finished")
 
     @property
     def mean_return(self) -> float | None:
         """Of the recent episodes whose return is finite."""
-        return self._mean_recent_return() if self._recent_returns else self.view.get("episodic_return")
+        return self._mean_recent_return() if self._recent_returns else self.view.episodic_return
 
     @property
     def return_text(self) -> str:
@@ -130,7 +141,7 @@ class LiveRunState:
 
     @property
     def seconds_left(self) -> float | None:
-        if self.view["stage"] != "running" or not self.sps or not self.total_steps or self.step is None:
+        if self.view.stage != "running" or not self.sps or not self.total_steps or self.step is None:
             return None
         return max(0, self.total_steps - self.step) / self.sps
 
@@ -145,39 +156,34 @@ class LiveRunState:
 
     @property
     def fraction_done(self) -> float | None:
-        if self.view.get("outcome") == "succeeded":
+        if self.view.outcome == "succeeded":
             return 1.0
         if self.target_episodes:
             return min(1.0, self.episodes / self.target_episodes)
         return min(1.0, self.step / self.total_steps) if self.step is not None and self.total_steps else None
 
 
-def run_title(view: Json) -> str:
+def run_title(view: RunView) -> str:
     """`ppo on CartPole-v1, seed 1`."""
-    if view.get("kind") == RunKind.POLICY_EVAL:
-        return f"evaluation of {view.get('algo')} on {view.get('env_id')}"
-    if not view.get("algo"):
-        return str(view.get("run_name") or view.get("worker"))
-    place = f" on {view['env_id']}" if view.get("env_id") else ""
-    seed = f", seed {view['seed']}" if view.get("seed") is not None else ""
-    return f"{view['algo']}{place}{seed}"
+    if view.kind == RunKind.POLICY_EVAL:
+        return f"evaluation of {view.algo} on {view.env_id}"
+    if not view.algo:
+        return str(view.run_name or view.worker)
+    place = f" on {view.env_id}" if view.env_id else ""
+    seed = f", seed {view.seed}" if view.seed is not None else ""
+    return f"{view.algo}{place}{seed}"
 
 
-def format_hardware(hardware: Json) -> str:
-    words = []
-    if hardware.get("cpu_percent") is not None:
-        words.append(f"CPU {hardware['cpu_percent']:.0f} %")
-    if hardware.get("rss_mb") is not None:
-        words.append(f"RAM {hardware['rss_mb']:,.0f} MB")
-    for gpu in hardware.get("gpus") or ():
-        words.append(f"GPU {gpu.get('util_percent', 0):.0f} % {gpu.get('memory_used_mb', 0):,.0f} MB")
+def format_hardware(hardware: HardwareSample) -> str:
+    words = [f"CPU {hardware.cpu_percent:.0f} %", f"RAM {hardware.rss_mb:,.0f} MB"]
+    words += [f"GPU {gpu.util_percent:.0f} % {gpu.memory_used_mb:,.0f} MB" for gpu in hardware.gpus]
     return "   ".join(words)
 
 
 def format_progress_line(state: LiveRunState) -> str:
     """One line for a log file."""
     view = state.view
-    parts = [f"{output.short_id(view['run_id'])} {output.run_status(view)}"]
+    parts = [f"{output.short_id(view.run_id)} {output.run_status(view)}"]
     if state.step is not None:
         share = f" ({state.fraction_done:.0%})" if state.fraction_done is not None else ""
         parts.append(f"step {state.step:,}{share}")
@@ -209,10 +215,10 @@ class LiveRunView:
         watched, view = self.state, self.state.view
         word = output.run_status(view)
         yield Text.assemble(
-            (word, f"bold {output.OUTCOME_STYLES.get(word, '')}"), "  ", run_title(view), ("  " + view["run_id"], "dim")
+            (word, f"bold {output.OUTCOME_STYLES.get(word, '')}"), "  ", run_title(view), ("  " + view.run_id, "dim")
         )
         share = watched.fraction_done
-        without_share = _STAGE_MESSAGES.get(view["stage"], watched.progress_text if watched.is_evaluation else "")
+        without_share = _STAGE_MESSAGES.get(view.stage, watched.progress_text if watched.is_evaluation else "")
         figures = f"{share:4.0%}  {watched.progress_text}" if share is not None else without_share
         pace = f"{watched.sps:,.0f} steps/s" if watched.sps else ""
         left = f"{output.format_duration(watched.seconds_left)} left" if watched.seconds_left is not None else ""
@@ -234,7 +240,7 @@ class LiveRunView:
             "  ",
             (spark, "green"),
             "   ",
-            (format_hardware(watched.hardware), "dim"),
+            (format_hardware(watched.hardware) if watched.hardware else "", "dim"),
         )
         yield Text(self.hint, style="dim", no_wrap=True, overflow="ellipsis")
 

@@ -33,7 +33,7 @@ def logs(context: CliContext, run: str, follow: bool, is_stderr: bool, lines: in
     if follow and context.is_json:
         raise BadInput("--follow and --json cannot both be given.")
     trainer = context.trainer()
-    run_id = trainer.get(run)["run_id"]
+    run_id = trainer.get(run).run_id
     offset = 0
     if lines is not None or context.is_json:
         chunks = list(trainer.log(run_id, is_stderr))
@@ -105,7 +105,7 @@ def sanitize_for_terminal(chunks: Iterable[bytes]) -> Iterator[bytes]:
 def metrics(context: CliContext, run: str, tags: tuple[str, ...], is_csv: bool) -> None:
     """Prints the metrics of a run."""
     trainer = context.trainer()
-    run_id = trainer.get(run)["run_id"]
+    run_id = trainer.get(run).run_id
     parts = trainer.metrics(run_id, tags)
     if is_csv and not context.is_json:
         from mosaic.client.metrics_csv import write_csv

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +15,9 @@ from mosaic.cli.cli_context import CliContext, Command, command, pass_context
 from mosaic.cli.control_commands import print_views
 from mosaic.cli.run_arguments import run_argument, runs_argument
 from mosaic.contracts.errors import BadInput
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 
 def normalize_tag_arguments(args: Sequence[str]) -> list[str]:
@@ -46,7 +49,7 @@ def tag(context: CliContext, run: str, tags: tuple[str, ...], remove: tuple[str,
     if context.is_json:
         output.print_json(view)
     else:
-        click.echo(f"Tags of run {output.short_id(view['run_id'])}: {', '.join(view['tags']) or 'none'}")
+        click.echo(f"Tags of run {output.short_id(view.run_id)}: {', '.join(view.tags) or 'none'}")
 
 
 @command()
@@ -64,10 +67,10 @@ def note(context: CliContext, run: str, text: str | None) -> None:
         view = context.trainer().annotate(run, notes=text)
     if context.is_json:
         output.print_json(view)
-    elif view.get("notes"):
-        click.echo(view["notes"])
+    elif view.notes:
+        click.echo(view.notes)
     else:
-        output.print_message(f"Run {output.short_id(view['run_id'])} has no note.")
+        output.print_message(f"Run {output.short_id(view.run_id)} has no note.")
 
 
 @command()
@@ -92,18 +95,18 @@ def delete(context: CliContext, runs: tuple[str, ...], yes: bool) -> None:
     trainer = context.trainer()
     # Named once and for all: with 'last', a run that starts meanwhile must not be the one that goes.
     views = [trainer.get(run) for run in runs]
-    if not yes and any(view["stage"] == "finished" for view in views):
+    if not yes and any(view.stage == "finished" for view in views):
         _confirm_delete(views)
-    deleted = [trainer.delete(view["run_id"]) for view in views]
+    deleted = [trainer.delete(view.run_id) for view in views]
     if context.is_json:
         output.print_json(deleted[0] if len(deleted) == 1 else deleted)
         return
     for view in deleted:
-        click.echo(f"Run {output.short_id(view['run_id'])} is in the trash: {view['run_dir']}")
-    output.print_message(f"Bring it back: mosaic import {shlex.quote(deleted[0]['run_dir'])}")
+        click.echo(f"Run {output.short_id(view.run_id)} is in the trash: {view.run_dir}")
+    output.print_message(f"Undo: mosaic import {shlex.quote(deleted[0].run_dir)}")
 
 
-def _confirm_delete(views: list[dict[str, Any]]) -> None:
+def _confirm_delete(views: list[RunView]) -> None:
     if not sys.stdin.isatty():
         raise BadInput("Nothing was deleted: nobody can be asked here. Say it with --yes.")
     from mosaic.cli.runs_commands import runs_table

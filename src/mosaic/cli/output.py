@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
+
 Json = dict[str, Any]
 PLACEHOLDER = "–"
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -43,17 +46,19 @@ OUTCOME_STYLES = {
 
 def print_json(data: Any) -> None:
     """Exactly one line on stdout."""
-    click.echo(json.dumps(_replace_non_finite(data), separators=(", ", ": ")))
+    click.echo(json.dumps(_to_plain(data), separators=(", ", ": ")))
 
 
-def _replace_non_finite(data: Any) -> Any:
-    """JSON knows no NaN."""
+def _to_plain(data: Any) -> Any:
+    """Models as dicts; JSON has no NaN."""
+    if hasattr(data, "model_dump"):
+        data = data.model_dump(mode="json", by_alias=True)
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, dict):
-        return {key: _replace_non_finite(value) for key, value in data.items()}
+        return {key: _to_plain(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [_replace_non_finite(value) for value in data]
+        return [_to_plain(value) for value in data]
     return data
 
 
@@ -111,11 +116,8 @@ def print_fields(rows: Iterable[tuple[str, str | None]], indent: str = "") -> No
         screen.print(line)
 
 
-def run_status(view: Json) -> str:
-    """The one word for how a run stands."""
-    if view["stage"] == "finished":
-        return str(view["outcome"])
-    return "stalled" if view.get("is_stalled") else str(view["stage"])
+def run_status(view: RunView) -> str:
+    return view.status
 
 
 def short_ids(run_ids: Sequence[str]) -> dict[str, str]:
@@ -190,11 +192,11 @@ def format_size(size_bytes: float) -> str:
     return f"{size_bytes:.1f} TB"
 
 
-def format_progress(view: Json) -> str:
-    step, total = view.get("global_step"), view.get("total_timesteps")
-    if view.get("kind") == RunKind.POLICY_EVAL:
-        return f"{view.get('episodes') or 0} ep."
-    if view.get("outcome") == "succeeded":
+def format_progress(view: RunView) -> str:
+    step, total = view.global_step, view.total_timesteps
+    if view.kind == RunKind.POLICY_EVAL:
+        return f"{view.episodes or 0} ep."
+    if view.outcome == "succeeded":
         return "100%"  # also where the last update would not have fitted into the steps asked for
     if step is None:
         return PLACEHOLDER

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from mosaic.client import TrainerClient
     from mosaic.client.trainer_client import MetricsCursor, MetricsUpdate
 
+if TYPE_CHECKING:
+    from mosaic.contracts.events import Event
+    from mosaic.contracts.views import RunView
+
 Json = dict[str, Any]
 TICK_S = 0.1
 POLL_S = 0.5
@@ -60,7 +64,7 @@ class RunEventStream:
         self._run_id = run_id
         self._cursor = 0
         self._returns_cursor: MetricsCursor | None = None
-        self._events: queue.Queue[Json | MetricsUpdate | MosaicError] = queue.Queue(maxsize=10_000)
+        self._events: queue.Queue[Event | MetricsUpdate | MosaicError] = queue.Queue(maxsize=10_000)
         self._closed = threading.Event()
         self._trainer: TrainerClient | None = None
         self._thread = threading.Thread(target=self._listen, name="watch", daemon=True)
@@ -77,9 +81,9 @@ class RunEventStream:
             self.poll(0.01)  # make room for a listener that is about to put
             self._thread.join(0.05)
 
-    def poll(self, timeout_s: float) -> list[Json | MetricsUpdate]:
+    def poll(self, timeout_s: float) -> list[Event | MetricsUpdate]:
         """Returns what is new, waiting up to `timeout_s` for the first of it."""
-        taken: list[Json | MetricsUpdate] = []
+        taken: list[Event | MetricsUpdate] = []
         try:
             item = self._events.get(timeout=timeout_s)
             while True:
@@ -136,38 +140,38 @@ class RunEventStream:
 
 def submit_and_follow(
     context: CliContext, payload: Json, target_episodes: int | None = None, environment: dict[str, str] | None = None
-) -> Json:
+) -> RunView:
     """Starts a run and stays with it. From the submission on, a Ctrl-C is for the run."""
     trainer = context.trainer()
     with InterruptCounter() as interrupts:
         return _follow(context, trainer.submit(payload, environment), interrupts, target_episodes, may_cancel=True)
 
 
-def follow(context: CliContext, view: Json, may_cancel: bool = True) -> Json:
+def follow(context: CliContext, view: RunView, may_cancel: bool = True) -> RunView:
     """Shows the run until it has ended, and returns its last view; where detached, one that is not finished."""
     with InterruptCounter() as interrupts:
         return _follow(context, view, interrupts, None, may_cancel)
 
 
 def _follow(
-    context: CliContext, view: Json, interrupts: InterruptCounter, target_episodes: int | None, may_cancel: bool
-) -> Json:
+    context: CliContext, view: RunView, interrupts: InterruptCounter, target_episodes: int | None, may_cancel: bool
+) -> RunView:
     watched = LiveRunState(view, target_episodes)
-    run_id = view["run_id"]
+    run_id = view.run_id
     heard_at = time.monotonic()
     obeyed = 0
     is_detached = False
     with RunEventStream(context, run_id) as feed, create_display(watched) as screen:
         if not may_cancel:
-            screen.set_hint("Ctrl-C leaves it alone.")
+            screen.set_hint("Ctrl-C detaches.")
         while not watched.has_ended and not is_detached:
             screen.refresh()
             events = feed.poll(TICK_S)
             for event in events:
-                if isinstance(event, dict):
-                    watched.apply_event(event)
-                else:
+                if isinstance(event, tuple):
                     watched.apply_returns(event)
+                else:
+                    watched.apply_event(event)
             heard_at = time.monotonic() if events else heard_at
             if time.monotonic() - heard_at > MAX_SILENCE_S:
                 watched.apply_view(context.call_with_reconnect(lambda trainer: trainer.get(run_id)))
@@ -184,7 +188,7 @@ def _follow(
     return context.call_with_reconnect(lambda trainer: trainer.get(run_id)) if watched.has_ended else watched.view
 
 
-def follow_many(context: CliContext, views: list[Json]) -> list[Json]:
+def follow_many(context: CliContext, views: list[RunView]) -> list[RunView]:
     """Shows some runs, a line each, until all have ended or the user has detached."""
     from mosaic.cli.runs_commands import LiveGroupView, create_group_display
 
@@ -193,7 +197,7 @@ def follow_many(context: CliContext, views: list[Json]) -> list[Json]:
     is_detached = False
     next_at = 0.0
     with InterruptCounter() as interrupts, create_group_display(picture) as screen:
-        while any(view["stage"] != "finished" for view in picture.views) and not is_detached:
+        while any(view.stage != "finished" for view in picture.views) and not is_detached:
             if time.monotonic() >= next_at:
                 picture.views = _refresh_group(context, picture.views)
                 next_at = time.monotonic() + POLL_S
@@ -203,33 +207,31 @@ def follow_many(context: CliContext, views: list[Json]) -> list[Json]:
                 obeyed += 1
                 is_detached = obeyed > 1
                 if not is_detached:
-                    _cancel_runs(
-                        context, [view["run_id"] for view in picture.views if view["stage"] != "finished"], screen
-                    )
+                    _cancel_runs(context, [view.run_id for view in picture.views if view.stage != "finished"], screen)
         screen.refresh()
     return picture.views
 
 
-def _refresh_view(context: CliContext, view: Json) -> Json:
-    if view["stage"] == "finished":
+def _refresh_view(context: CliContext, view: RunView) -> RunView:
+    if view.stage == "finished":
         return view
-    return context.call_with_reconnect(lambda trainer: trainer.get(view["run_id"]))
+    return context.call_with_reconnect(lambda trainer: trainer.get(view.run_id))
 
 
-def _refresh_group(context: CliContext, views: list[Json]) -> list[Json]:
+def _refresh_group(context: CliContext, views: list[RunView]) -> list[RunView]:
     """One question for all of them."""
-    group = views[0]["group"]
+    group = views[0].group or ""
     found = context.call_with_reconnect(lambda trainer: trainer.runs(group=group, include_archived=True))
-    by_id = {view["run_id"]: view for view in found}
-    return [by_id.get(view["run_id"], view) for view in views]
+    by_id = {view.run_id: view for view in found}
+    return [by_id.get(view.run_id, view) for view in views]
 
 
 def _cancel_runs(
     context: CliContext, run_ids: list[str], display: ProgressDisplay, is_evaluation: bool = False
-) -> list[Json]:
-    stopping: list[Json] = []
+) -> list[RunView]:
+    stopping: list[RunView] = []
     how = "Stopping" if is_evaluation else "Stopping with a checkpoint"
-    display.set_hint(f"{how}. Ctrl-C again: leave it to itself.")
+    display.set_hint(f"{how}. Ctrl-C again: detach.")
     display.refresh()
     for run_id in run_ids:
         try:
@@ -239,30 +241,30 @@ def _cancel_runs(
     return stopping
 
 
-def wait_for_end(context: CliContext, views: list[Json]) -> list[Json]:
+def wait_for_end(context: CliContext, views: list[RunView]) -> list[RunView]:
     """Waits without a live view."""
-    while any(view["stage"] != "finished" for view in views):
+    while any(view.stage != "finished" for view in views):
         time.sleep(TICK_S)
         views = [_refresh_view(context, view) for view in views]
     return views
 
 
-def exit_code(view: Json) -> int:
+def exit_code(view: RunView) -> int:
     """Of a command that waited for the run."""
-    if view["stage"] != "finished":
+    if view.stage != "finished":
         return DETACHED_EXIT_CODE
-    return EXIT_CODES.get(view["outcome"], FAILED_EXIT_CODE)
+    return EXIT_CODES.get(str(view.outcome), FAILED_EXIT_CODE)
 
 
-def report_end(context: CliContext, view: Json) -> None:
+def report_end(context: CliContext, view: RunView) -> None:
     """The closing summary, or the view as JSON."""
     if context.is_json:
         output.print_json(view)
         return
-    short = output.short_id(view["run_id"])
-    if view["stage"] != "finished":
-        output.print_message(f"You have left run {short}, which is {output.run_status(view)}.")
-        output.print_message(f"Come back: mosaic show -f {short}")
+    short = output.short_id(view.run_id)
+    if view.stage != "finished":
+        output.print_message(f"Detached from run {short}, which is {output.run_status(view)}.")
+        output.print_message(f"Attach again: mosaic show -f {short}")
         return
     from rich.text import Text
 
@@ -272,23 +274,23 @@ def report_end(context: CliContext, view: Json) -> None:
         Text.assemble((word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"), f"  {run_title(view)}")
     )
     output.print_fields(end_summary_rows(view), "  ")
-    is_told = "mosaic resume" in (view.get("reason") or "")
-    if word not in ("succeeded", "rejected") and view.get("checkpoint_step") is not None and not is_told:
-        output.print_message(f"Go on from step {view['checkpoint_step']:,}: mosaic resume {short}")
+    is_told = "mosaic resume" in (view.reason or "")
+    if word not in ("succeeded", "rejected") and view.checkpoint_step is not None and not is_told:
+        output.print_message(f"Resume from step {view.checkpoint_step:,}: mosaic resume {short}")
 
 
-def end_summary_rows(view: Json) -> list[tuple[str, str | None]]:
+def end_summary_rows(view: RunView) -> list[tuple[str, str | None]]:
     """What is worth saying of a run that has ended."""
-    episodes = view.get("episodes") or 0
+    episodes = view.episodes or 0
     span = f"mean of the last {min(100, episodes)} of {episodes:,} episodes" if episodes else ""
-    took = (view["finished_at"] or 0) - view["started_at"] if view.get("started_at") else None
-    pace = f", {view['sps']:,.0f} steps/s" if view.get("sps") else ""
-    step = view.get("global_step")
+    took = (view.finished_at or 0) - view.started_at if view.started_at else None
+    pace = f", {view.sps:,.0f} steps/s" if view.sps else ""
+    step = view.global_step
     return [
-        ("why", view.get("reason") if view["outcome"] != "succeeded" else None),
-        ("return", f"{output.format_number(view['episodic_return'])} ({span})" if episodes else None),
+        ("why", view.reason if view.outcome != "succeeded" else None),
+        ("return", f"{output.format_number(view.episodic_return)} ({span})" if episodes else None),
         ("steps", f"{step:,} in {output.format_duration(took)}{pace}" if step is not None else None),
-        ("checkpoint", f"step {view['checkpoint_step']:,}" if view.get("checkpoint_step") is not None else None),
-        ("run", view["run_id"]),
-        ("folder", view["run_dir"]),
+        ("checkpoint", f"step {view.checkpoint_step:,}" if view.checkpoint_step is not None else None),
+        ("run", view.run_id),
+        ("folder", view.run_dir),
     ]

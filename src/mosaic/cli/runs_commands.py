@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.table import Table
 
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
+
 Json = dict[str, Any]
 DEFAULT_LIMIT = 30
 COLUMNS = ("RUN", "STATUS", "ALGO", "ENV", "SEED", "DONE", "RETURN", "STEPS/S", "AGE", "TAGS")
@@ -29,14 +32,14 @@ STATUSES = (
 )
 
 
-def runs_table(views: list[Json], width: int | None = None) -> Table:
+def runs_table(views: list[RunView], width: int | None = None) -> Table:
     """In a narrow terminal, what can be missed is left out before names are cut."""
     from rich.text import Text
 
     width = width or output.console().width
-    short = output.short_ids([view["run_id"] for view in views])
-    rows = [_row_cells(view, short[view["run_id"]]) for view in views]
-    columns = [column for column in COLUMNS if column != "TAGS" or any(view.get("tags") for view in views)]
+    short = output.short_ids([view.run_id for view in views])
+    rows = [_row_cells(view, short[view.run_id]) for view in views]
+    columns = [column for column in COLUMNS if column != "TAGS" or any(view.tags for view in views)]
 
     def needed() -> int:
         return sum(max(len(column), *(len(row[column]) for row in rows)) + 2 for column in columns) - 2
@@ -53,26 +56,26 @@ def runs_table(views: list[Json], width: int | None = None) -> Table:
     return table
 
 
-def _row_cells(view: Json, short: str) -> dict[str, str]:
-    algo = view.get("algo") or view.get("worker") or output.PLACEHOLDER
+def _row_cells(view: RunView, short: str) -> dict[str, str]:
+    algo = view.algo or view.worker or output.PLACEHOLDER
     return {
         "RUN": short,
         "STATUS": output.run_status(view),
-        "ALGO": f"{algo} (eval)" if view.get("kind") == RunKind.POLICY_EVAL else algo,
-        "ENV": view.get("env_id") or output.PLACEHOLDER,
-        "SEED": output.PLACEHOLDER if view.get("seed") is None else str(view["seed"]),
+        "ALGO": f"{algo} (eval)" if view.kind == RunKind.POLICY_EVAL else algo,
+        "ENV": view.env_id or output.PLACEHOLDER,
+        "SEED": output.PLACEHOLDER if view.seed is None else str(view.seed),
         "DONE": output.format_progress(view),
-        "RETURN": output.format_number(view.get("episodic_return")),
-        "STEPS/S": output.format_count(view.get("sps")),
-        "AGE": output.format_age(view.get("submitted_at")),
-        "TAGS": ",".join(view.get("tags") or ()),
+        "RETURN": output.format_number(view.episodic_return),
+        "STEPS/S": output.format_count(view.sps),
+        "AGE": output.format_age(view.submitted_at),
+        "TAGS": ",".join(view.tags or ()),
     }
 
 
 class LiveGroupView:
     """The live view of some runs: the table, and what can be done."""
 
-    def __init__(self, views: list[Json]) -> None:
+    def __init__(self, views: list[RunView]) -> None:
         self.views = views
         self.hint = "Ctrl-C stops all of them with a checkpoint."
 
@@ -80,7 +83,7 @@ class LiveGroupView:
         from rich.text import Text
 
         room = max(3, options.size.height - 3)
-        active = [view for view in self.views if view["stage"] != "finished"]
+        active = [view for view in self.views if view.stage != "finished"]
         yield runs_table(self.views if len(self.views) <= room else active[:room], options.max_width)
         ended = len(self.views) - len(active)
         yield Text(f"{ended} of {len(self.views)} have ended. {self.hint}", style="dim")
@@ -165,15 +168,15 @@ def diff(context: CliContext, one: str, other: str) -> None:
 
     trainer = context.trainer()
     views = [trainer.get(one), trainer.get(other)]
-    found = diff_settings(*(effective_settings(trainer.config(view["run_id"])) for view in views))
-    short = output.short_ids([view["run_id"] for view in views])
+    found = diff_settings(*(effective_settings(trainer.config(view.run_id)) for view in views))
+    short = output.short_ids([view.run_id for view in views])
     if context.is_json:
-        output.print_json({"runs": [view["run_id"] for view in views], "differences": found})
+        output.print_json({"runs": [view.run_id for view in views], "differences": found})
         return
     if not found:
         output.print_message("The two runs have the same settings.")
         return
-    heads = [short[view["run_id"]] for view in views]
+    heads = [short[view.run_id] for view in views]
     table = output.create_table("SETTING", *heads, wrap=heads)
     for name, values in found.items():
         table.add_row(name, *("not set" if value is None else _format_value(value) for value in values))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,10 @@ from mosaic.contracts.run_kind import RunKind
 from mosaic.hub import push_state as pushes
 from mosaic.sidecar import sync_state
 
+if TYPE_CHECKING:
+    from mosaic.contracts.states import Attempt
+    from mosaic.contracts.views import RunView
+
 Json = dict[str, Any]
 
 
@@ -26,23 +30,21 @@ Json = dict[str, Any]
 @click.option("-f", "--follow", is_flag=True, help="Watch it live until its end first; Ctrl-C leaves it alone.")
 @pass_context
 def show(context: CliContext, run: str, follow: bool) -> None:
-    """Shows everything about a run: how it stands, its story, its files, its last metrics."""
+    """Shows everything about a run: its state, history, files, its last metrics."""
     trainer = context.trainer()
     view = trainer.get(run)
-    if follow and view["stage"] != "finished":
+    if follow and view.stage != "finished":
         from mosaic.cli.run_follower import follow as follow_run
 
         view = follow_run(context, view, may_cancel=False)
         trainer = context.trainer()
-    last = {
-        series.tag: series.values[-1] for series in trainer.metrics(view["run_id"], last_only=True) if series.values
-    }
-    found = run_files(view["run_dir"])
+    last = {series.tag: series.values[-1] for series in trainer.metrics(view.run_id, last_only=True) if series.values}
+    found = run_files(view.run_dir)
     if context.is_json:
-        wandb = sync_state.read(view["run_dir"])
+        wandb = sync_state.read(view.run_dir)
         told = None if wandb is None else wandb.to_json()
-        hub = pushes.read(RunFolder(view["run_dir"]))
-        output.print_json({**view, "files": found, "metrics": last, "wandb": told, "hub": hub})
+        hub = pushes.read(RunFolder(view.run_dir))
+        output.print_json({**view.model_dump(mode="json"), "files": found, "metrics": last, "wandb": told, "hub": hub})
         return
     _print_run(view, found, last)
 
@@ -79,7 +81,7 @@ def _has_content(path: Path) -> bool:
     return any(path.iterdir()) if path.is_dir() else path.exists()
 
 
-def _print_run(view: Json, files: dict[str, str], last_metrics: dict[str, float]) -> None:
+def _print_run(view: RunView, files: dict[str, str], last_metrics: dict[str, float]) -> None:
     from rich.text import Text
 
     console = output.console()
@@ -90,22 +92,22 @@ def _print_run(view: Json, files: dict[str, str], last_metrics: dict[str, float]
         )
     )
     output.print_fields(_run_fields(view), "  ")
-    if view.get("story"):
-        _print_section_title("Story")
-        started_at = view["story"][0]["at"]
+    if view.history:
+        _print_section_title("History")
+        started_at = view.history[0].at
         output.print_fields(
-            [(_entry_time(entry["at"], started_at), entry["message"]) for entry in view["story"]],
+            [(_entry_time(entry.at, started_at), entry.message) for entry in view.history],
             "  ",
         )
-    if len(view.get("attempts") or ()) > 1:
+    if len(view.attempts or ()) > 1:
         _print_section_title("Attempts")
-        output.print_fields([(str(attempt["number"]), _format_attempt(attempt)) for attempt in view["attempts"]], "  ")
+        output.print_fields([(str(attempt.number), _format_attempt(attempt)) for attempt in view.attempts], "  ")
     if last_metrics:
         _print_section_title("Last metrics")
         output.print_fields([(tag, output.format_number(value)) for tag, value in sorted(last_metrics.items())], "  ")
     if files:
-        _print_section_title(f"Files in {view['run_dir']}")
-        root = view["run_dir"].rstrip("/") + "/"
+        _print_section_title(f"Files in {view.run_dir}")
+        root = view.run_dir.rstrip("/") + "/"
         output.print_fields([(name, path.removeprefix(root)) for name, path in files.items()], "  ")
 
 
@@ -114,41 +116,41 @@ def _print_section_title(title: str) -> None:
     click.secho(title, bold=True)
 
 
-def _run_fields(view: Json) -> list[tuple[str, Any]]:
-    step, total = view.get("global_step"), view.get("total_timesteps") if view["kind"] == RunKind.TRAIN else None
-    episodes = view.get("episodes") or 0
-    share = f" ({output.format_progress(view)})" if view["stage"] != "finished" else ""
+def _run_fields(view: RunView) -> list[tuple[str, Any]]:
+    step, total = view.global_step, view.total_timesteps if view.kind == RunKind.TRAIN else None
+    episodes = view.episodes or 0
+    share = f" ({output.format_progress(view)})" if view.stage != "finished" else ""
     done = f"{step:,}" + (f" of {total:,}{share}" if total else "") if step is not None else None
     span = f"mean of the last {min(100, episodes)} of {episodes:,} episodes"
-    started, finished = view.get("started_at"), view.get("finished_at")
+    started, finished = view.started_at, view.finished_at
     took = (finished or time.time()) - started if started else None
-    hardware = format_hardware(view.get("hardware") or {}) if view["stage"] != "finished" else None
-    checkpoint = view.get("checkpoint_step")
+    hardware = format_hardware(view.hardware) if view.hardware and view.stage != "finished" else None
+    checkpoint = view.checkpoint_step
     return [
-        ("run", view["run_id"]),
-        ("name", view.get("run_name")),
-        ("worker id", view.get("worker_id")),
-        ("agent", view.get("agent_id")),
-        ("why", view.get("reason") if view.get("outcome") != "succeeded" else None),
+        ("run", view.run_id),
+        ("name", view.run_name),
+        ("worker id", view.worker_id),
+        ("agent", view.agent_id),
+        ("why", view.reason if view.outcome != "succeeded" else None),
         ("steps", done),
-        ("pace", f"{view['sps']:,.0f} steps/s" if view.get("sps") else None),
-        ("time left", output.format_duration(view["seconds_left"]) if view.get("seconds_left") is not None else None),
-        ("return", f"{output.format_number(view.get('episodic_return'))} ({span})" if episodes else None),
-        ("submitted", output.format_timestamp(view["submitted_at"])),
+        ("pace", f"{view.sps:,.0f} steps/s" if view.sps else None),
+        ("time left", output.format_duration(view.seconds_left) if view.seconds_left is not None else None),
+        ("return", f"{output.format_number(view.episodic_return)} ({span})" if episodes else None),
+        ("submitted", output.format_timestamp(view.submitted_at)),
         ("started", output.format_timestamp(started) if started else None),
         (
             "finished",
             f"{output.format_timestamp(finished)}, after {output.format_duration(took)}" if finished and took else None,
         ),
-        ("process", f"{view['pid']}" if view.get("pid") else None),
+        ("process", f"{view.pid}" if view.pid else None),
         ("hardware", hardware),
         ("checkpoint", f"step {checkpoint:,}" if checkpoint is not None else None),
-        ("W&B", _format_wandb_state(view["run_dir"])),
-        ("Hub", _format_hub_state(view["run_dir"])),
-        ("group", view.get("group")),
-        ("tags", ", ".join(view.get("tags") or ()) or None),
-        ("note", view.get("notes")),
-        ("archived", "yes" if view.get("is_archived") else None),
+        ("W&B", _format_wandb_state(view.run_dir)),
+        ("Hub", _format_hub_state(view.run_dir)),
+        ("group", view.group),
+        ("tags", ", ".join(view.tags or ()) or None),
+        ("note", view.notes),
+        ("archived", "yes" if view.is_archived else None),
     ]
 
 
@@ -166,10 +168,10 @@ def _format_wandb_state(run_dir: str) -> str | None:
     return None if state is None else ", ".join(filter(None, (state.state, state.url, state.error)))
 
 
-def _format_attempt(attempt: Json) -> str:
-    ended = attempt.get("ended_at")
-    span = f", ran {output.format_duration(ended - attempt['started_at'])}" if ended else ", still running"
-    return f"{output.format_timestamp(attempt['started_at'])}{span}{', resumed' if attempt.get('is_resume') else ''}"
+def _format_attempt(attempt: Attempt) -> str:
+    ended = attempt.ended_at
+    span = f", ran {output.format_duration(ended - attempt.started_at)}" if ended else ", still running"
+    return f"{output.format_timestamp(attempt.started_at)}{span}{', resumed' if attempt.is_resume else ''}"
 
 
 def _entry_time(at: float, started_at: float) -> str:

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,9 @@ from mosaic.contracts.errors import BadInput
 from mosaic.submission.algorithm_schema import Algorithm, load_algorithms
 from mosaic.submission.run_payloads import default_group_name, parse_seeds, with_seed
 from mosaic.submission.verdict_table import verdict_rows
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 Json = dict[str, Any]
 
@@ -47,12 +50,12 @@ def submit_run(context: CliContext, payload: Json, is_detached: bool, environmen
     return exit_code(ended)
 
 
-def _report_submitted(context: CliContext, view: Json) -> int:
+def _report_submitted(context: CliContext, view: RunView) -> int:
     if context.is_json:
         output.print_json(view)
     else:
-        click.echo(f"Run {view['run_id']} is {view['stage']}. Its folder: {view['run_dir']}")
-        short = output.short_id(view["run_id"])
+        click.echo(f"Run {view.run_id} is {view.stage}. Its folder: {view.run_dir}")
+        short = output.short_id(view.run_id)
         output.print_message(f"Watch it: mosaic show -f {short}    Stop it: mosaic cancel {short}")
     return 0
 
@@ -106,9 +109,8 @@ def _print_verdict(context: CliContext, payload: Json, algorithm: Algorithm | No
     if context.is_json:
         output.print_json(verdict)
         return 0
-    summary = verdict.get("summary") or {}
     click.echo("The worker would run this. Nothing was started.")
-    output.print_fields(verdict_rows(summary, algorithm), "  ")
+    output.print_fields(verdict_rows(verdict.summary, algorithm), "  ")
     return 0
 
 

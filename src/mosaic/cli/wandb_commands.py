@@ -17,6 +17,7 @@ from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
 
 if TYPE_CHECKING:
+    from mosaic.contracts.views import WandbStatus
     from mosaic.sidecar.wandb_diagnostics import Finding
 
 Json = dict[str, Any]
@@ -119,41 +120,41 @@ def status(context: CliContext, runs: tuple[str, ...]) -> None:
         output.print_message("No run has W&B data. Track one: mosaic train ppo --env-id CartPole-v1 --track")
         return
     _print_states(states)
-    count = sum(state["state"] in UPLOADABLE_STATES for state in states)
+    count = sum(state.state in UPLOADABLE_STATES for state in states)
     if count:
         output.print_message(f"{count} not uploaded: mosaic wandb sync --all")
 
 
-def _load_states(context: CliContext, runs: Iterable[str]) -> list[Json]:
+def _load_states(context: CliContext, runs: Iterable[str]) -> list[WandbStatus]:
     trainer = context.trainer()
     if not runs:
         return list(trainer.wandb())
-    states: list[Json] = []
+    states: list[WandbStatus] = []
     for run in dict.fromkeys(runs):
         state = next(iter(trainer.wandb(run)), None)
         if state is None:
-            raise BadInput(f"Run {output.short_id(trainer.get(run)['run_id'])} has no W&B data.")
+            raise BadInput(f"Run {output.short_id(trainer.get(run).run_id)} has no W&B data.")
         states.append(state)
     return states
 
 
-def _print_states(states: Sequence[Json]) -> None:
+def _print_states(states: Sequence[WandbStatus]) -> None:
     from rich.text import Text
 
-    ids = output.short_ids([state["run_id"] for state in states])
+    ids = output.short_ids([state.run_id for state in states])
     table = output.create_table(
         "RUN", "WHAT", "STATE", "RECORDS", "SIZE", "WHERE", right_aligned=("RECORDS", "SIZE"), wrap=("WHERE",)
     )
     for state in states:
-        folders = list(state["runs"].values())
-        records = [folder["records"] for folder in folders if folder["records"] is not None]
+        folders = list(state.runs.values())
+        records = [folder.records for folder in folders if folder.records is not None]
         table.add_row(
-            ids[state["run_id"]],
-            " ".join(filter(None, (state.get("algo"), state.get("env_id")))) or state.get("run_name") or "",
-            Text(state["state"], style=_STYLES.get(state["state"], "")),
+            ids[state.run_id],
+            " ".join(filter(None, (state.algo, state.env_id))) or state.run_name or "",
+            Text(state.state, style=_STYLES.get(state.state, "")),
             output.format_count(sum(records) if records else None),
-            output.format_size(sum(folder["size_bytes"] for folder in folders)),
-            state["error"] or state["url"] or "on this machine",
+            output.format_size(sum(folder.size_bytes for folder in folders)),
+            state.error or state.url or "on this machine",
         )
     output.console().print(table)
 
@@ -171,49 +172,51 @@ def sync(context: CliContext, runs: tuple[str, ...], is_all: bool) -> int:
         raise BadInput("Name the runs to upload, or use --all. List them: mosaic wandb status")
     context.print_workspace()
     states = _load_states(context, runs)
-    offline = [state for state in states if state["state"] in UPLOADABLE_STATES]
+    offline = [state for state in states if state.state in UPLOADABLE_STATES]
     for state in states:
         if runs and state not in offline:
-            output.print_message(f"Run {output.short_id(state['run_id'])} is {state['state']} already.")
+            output.print_message(f"Run {output.short_id(state.run_id)} is {state.state} already.")
     results = _upload_runs(context, offline)
     if context.is_json:
-        output.print_json([results.get(state["run_id"], state) for state in states if runs or state in offline])
+        output.print_json([results.get(state.run_id, state) for state in states if runs or state in offline])
     elif not offline:
         click.echo("Nothing to upload.")
     else:
         for state in results.values():
             click.echo(_format_sync_result(state))
-    return 0 if all(state["state"] == "synced" for state in results.values()) else 1
+    return 0 if all(state.state == "synced" for state in results.values()) else 1
 
 
-def _format_sync_result(state: Json) -> str:
-    run = output.short_id(state["run_id"])
-    if state["state"] == "synced":
-        return f"Run {run} is synced" + (f": {state['url']}" if state.get("url") else ".")
-    return f"Run {run} is not synced. {state.get('error') or 'The reason is unknown.'}"
+def _format_sync_result(state: WandbStatus) -> str:
+    run = output.short_id(state.run_id)
+    if state.state == "synced":
+        return f"Run {run} is synced" + (f": {state.url}" if state.url else ".")
+    return f"Run {run} is not synced. {state.error or 'The reason is unknown.'}"
 
 
-def _upload_runs(context: CliContext, states: Sequence[Json]) -> dict[str, Json]:
+def _upload_runs(context: CliContext, states: Sequence[WandbStatus]) -> dict[str, WandbStatus]:
+    from mosaic.contracts.views import WandbStatus as WandbStatusView
     from mosaic.sidecar.upload_client import upload_runs
 
-    folders = [RunFolder(context.workspace.run(state["run_id"]).path) for state in states]
-    last: dict[str, Json] = {
-        state["run_id"]: {**state, "state": "failed", "error": "The upload ended unexpectedly."} for state in states
-    }
+    folders = [RunFolder(context.workspace.run(state.run_id).path) for state in states]
+    unfinished = {"state": "failed", "error": "The upload ended unexpectedly."}
+    last = {state.run_id: state.model_copy(update=unfinished) for state in states}
     if folders:
         with _upload_progress(len(folders)) as show:
-            for state in upload_runs(folders):
-                problems = state.pop("problems", [])
-                if state.pop("is_last", False):
-                    last[state["run_id"]] |= state
+            for message in upload_runs(folders):
+                problems, is_last = message.pop("problems", []), message.pop("is_last", False)
+                known = last[message["run_id"]]
+                status = WandbStatusView.model_validate({**known.model_dump(), **message})
+                if is_last:
+                    last[status.run_id] = status
                     for problem in problems:
                         output.print_message(problem)
-                show(state)
+                show(status)
     return last
 
 
 @contextmanager
-def _upload_progress(count: int) -> Iterator[Callable[[Json], None]]:
+def _upload_progress(count: int) -> Iterator[Callable[[WandbStatus], None]]:
     """Shows a bar of the bytes uploaded, on a terminal only."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
@@ -223,15 +226,15 @@ def _upload_progress(count: int) -> Iterator[Callable[[Json], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("Uploading", total=None)
 
-        def show(state: Json) -> None:
-            if state["run_id"] not in seen:
-                seen.append(state["run_id"])
-            folders = list(state.get("runs", {}).values())
+        def show(state: WandbStatus) -> None:
+            if state.run_id not in seen:
+                seen.append(state.run_id)
+            folders = list(state.runs.values())
             progress.update(
                 task,
-                description=f"Uploading run {output.short_id(state['run_id'])} ({len(seen)} of {count})",
-                completed=sum(folder["sent_bytes"] for folder in folders),
-                total=sum(folder["size_bytes"] for folder in folders) or None,
+                description=f"Uploading run {output.short_id(state.run_id)} ({len(seen)} of {count})",
+                completed=sum(folder.sent_bytes for folder in folders),
+                total=sum(folder.size_bytes for folder in folders) or None,
             )
 
         yield show

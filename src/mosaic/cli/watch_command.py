@@ -19,6 +19,9 @@ from mosaic.contracts.run_kind import RunKind
 if TYPE_CHECKING:
     from mosaic.media.video_writer import VideoWriter
 
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
+
 Json = dict[str, Any]
 DEFAULT_VIDEO_S = 10.0
 DEFAULT_RATE_HZ = 30.0
@@ -68,10 +71,10 @@ def watch(
     if seconds is not None and save is None:
         raise BadInput("--seconds is the length of a film. Name its file too: --save out.mp4")
     view = context.call_with_reconnect(lambda trainer: trainer.get(run))
-    short = output.short_id(view["run_id"])
-    if view["stage"] == "finished":
+    short = output.short_id(view.run_id)
+    if view.stage == "finished":
         raise NotAllowed(
-            f"Run {short} has ended ({view['outcome']}): there is nothing to watch. "
+            f"Run {short} has ended ({view.outcome}): there is nothing to watch. "
             f"Its last policy can be filmed: mosaic eval {short} --help"
         )
     if save is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -85,14 +88,14 @@ def watch(
 
 
 def _frame_source_factory(
-    context: CliContext, view: Json, rate_hz: float | None, budget: float | None, is_remote: bool
+    context: CliContext, view: RunView, rate_hz: float | None, budget: float | None, is_remote: bool
 ) -> Callable[[Sequence[int]], Any]:
     from mosaic.cli.watch_frame_source import LocalFrameSource, RemoteFrameSource
 
     def opened(envs: Sequence[int]) -> Any:
-        if is_remote or not Path(view["run_dir"]).is_dir():
-            return RemoteFrameSource(context.connect(), view["run_id"], envs, rate_hz, budget)
-        return LocalFrameSource(view["run_dir"], envs, rate_hz, budget)
+        if is_remote or not Path(view.run_dir).is_dir():
+            return RemoteFrameSource(context.connect(), view.run_id, envs, rate_hz, budget)
+        return LocalFrameSource(view.run_dir, envs, rate_hz, budget)
 
     return opened
 
@@ -100,30 +103,30 @@ def _frame_source_factory(
 class _RunPoller:
     """Asks now and then whether the run still goes on, and how an evaluation stands."""
 
-    def __init__(self, context: CliContext, view: Json) -> None:
+    def __init__(self, context: CliContext, view: RunView) -> None:
         self._context = context
         self.view = view
         self.eval_line = ""
-        self._next_poll_at = 0.0 if view.get("kind") == RunKind.POLICY_EVAL else time.monotonic() + STATUS_INTERVAL_S
+        self._next_poll_at = 0.0 if view.kind == RunKind.POLICY_EVAL else time.monotonic() + STATUS_INTERVAL_S
 
     @property
     def has_ended(self) -> bool:
-        if self.view["stage"] != "finished" and time.monotonic() >= self._next_poll_at:
+        if self.view.stage != "finished" and time.monotonic() >= self._next_poll_at:
             self._next_poll_at = time.monotonic() + STATUS_INTERVAL_S
-            run_id = self.view["run_id"]
+            run_id = self.view.run_id
             self.view = self._context.call_with_reconnect(lambda trainer: trainer.get(run_id))
-            if self.view.get("kind") == RunKind.POLICY_EVAL:
+            if self.view.kind == RunKind.POLICY_EVAL:
                 from mosaic.client.eval_status import latest_eval_line
 
                 self.eval_line = self._context.call_with_reconnect(lambda trainer: latest_eval_line(trainer, run_id))
-        return bool(self.view["stage"] == "finished")
+        return bool(self.view.stage == "finished")
 
 
 # --- in the terminal
 
 
 def _show_in_terminal(
-    context: CliContext, view: Json, open_source: Callable[[Sequence[int]], Any], envs: Sequence[int]
+    context: CliContext, view: RunView, open_source: Callable[[Sequence[int]], Any], envs: Sequence[int]
 ) -> None:
     from mosaic.cli.terminal import TerminalScreen
 
@@ -156,7 +159,7 @@ def _show_in_terminal(
     finally:
         sight.close()
     if standing.has_ended:
-        short = output.short_id(view["run_id"])
+        short = output.short_id(view.run_id)
         output.print_message(f"Run {short} has ended: {output.run_status(standing.view)}. More: mosaic show {short}")
 
 
@@ -186,10 +189,10 @@ class FrameRateMeter:
         return len(self._frame_times) / self._span_s
 
 
-def status_lines(view: Json, source: Any, displayed_hz: float, is_single: bool, eval_line: str = "") -> list[str]:
+def status_lines(view: RunView, source: Any, displayed_hz: float, is_single: bool, eval_line: str = "") -> list[str]:
     """Two lines below the picture: how the environments stand, and how often they are drawn and why."""
-    title = f"{view.get('env_id') or 'run'} {output.short_id(view['run_id'])}"
-    if view.get("kind") == RunKind.POLICY_EVAL:
+    title = f"{view.env_id or 'run'} {output.short_id(view.run_id)}"
+    if view.kind == RunKind.POLICY_EVAL:
         title += f" (Eval)  {eval_line}".rstrip()
     keys = "q quits, g grid, arrows" if is_single else "q quits, g one"
     if source.state != "connected" or not source.huds:
@@ -209,7 +212,7 @@ def status_lines(view: Json, source: Any, displayed_hz: float, is_single: bool, 
 # --- as a film
 
 
-def _save_video(context: CliContext, view: Json, source: Any, path: Path, seconds: float, rate_hz: float) -> None:
+def _save_video(context: CliContext, view: RunView, source: Any, path: Path, seconds: float, rate_hz: float) -> None:
     from mosaic.media.video_writer import VideoWriter
 
     film = VideoWriter(path, rate_hz)

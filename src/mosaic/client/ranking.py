@@ -7,12 +7,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mosaic.statistics import ConfidenceInterval, iqm, mean_with_interval
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import Evaluation, TrainedRun
 
 Json = dict[str, Any]
 
@@ -28,7 +31,7 @@ class LeaderboardEntry:
     env_id: str
     algo: str
     policy_path: str
-    trained: Json | None
+    trained: TrainedRun | None
     """The run that the policy is of: run_id, run_name, algo, seed."""
     step: int | None
     is_deterministic: bool
@@ -50,9 +53,9 @@ class LeaderboardEntry:
         return {
             "rank": self.rank,
             "env_id": self.env_id,
-            "run_id": self.trained["run_id"] if self.trained else None,
+            "run_id": self.trained.run_id if self.trained else None,
             "algo": self.algo,
-            "seed": self.trained["seed"] if self.trained else None,
+            "seed": self.trained.seed if self.trained else None,
             "checkpoint_step": self.step,
             "policy_path": self.policy_path,
             "deterministic": self.is_deterministic,
@@ -65,15 +68,15 @@ class LeaderboardEntry:
         }
 
 
-def rank_policies(evaluations: Iterable[Json]) -> list[LeaderboardEntry]:
+def rank_policies(evaluations: Iterable[Evaluation]) -> list[LeaderboardEntry]:
     """By environment, then by the lower end of the interval. `evaluations` are as the daemon gives them, newest first.
 
     Of several evaluations of a policy the newest counts, with all its batches. A policy that also draws its actions at
     random is another one than the same policy without.
     """
-    newest: dict[tuple[Any, ...], Json] = {}
+    newest: dict[tuple[Any, ...], Evaluation] = {}
     for one in evaluations:
-        newest.setdefault((one["env_id"], _policy_key(one), one["deterministic"] is not False), one)
+        newest.setdefault((one.summary.env_id, _policy_key(one), one.summary.deterministic), one)
     ordered = sorted(
         (_build_entry(one) for one in newest.values()), key=lambda place: (place.env_id, *_sort_key(place))
     )
@@ -87,33 +90,33 @@ def rank_policies(evaluations: Iterable[Json]) -> list[LeaderboardEntry]:
     return places
 
 
-def _policy_key(evaluation: Json) -> tuple[Any, ...]:
+def _policy_key(evaluation: Evaluation) -> tuple[Any, ...]:
     """A checkpoint of a run here is the same by whatever path it was given; others are told apart by their paths."""
-    if evaluation["trained"] is not None and evaluation["checkpoint_step"] is not None:
-        return evaluation["trained"]["run_id"], evaluation["checkpoint_step"]
-    return (evaluation["policy_path"],)
+    if evaluation.trained is not None and evaluation.summary.checkpoint_step is not None:
+        return evaluation.trained.run_id, evaluation.summary.checkpoint_step
+    return (evaluation.summary.policy_path,)
 
 
-def evaluation_returns(evaluation: Json) -> npt.NDArray[np.float64]:
+def evaluation_returns(evaluation: Evaluation) -> npt.NDArray[np.float64]:
     """Of all its batches; NaN for one that was not finite."""
-    return np.array([value for batch in evaluation["batches"] for value in batch["returns"]], np.float64)
+    return np.array([value for batch in evaluation.summary.batches for value in batch.returns], np.float64)
 
 
-def _build_entry(evaluation: Json) -> LeaderboardEntry:
+def _build_entry(evaluation: Evaluation) -> LeaderboardEntry:
     returns = evaluation_returns(evaluation)
     return LeaderboardEntry(
         rank=0,
-        run_id=evaluation["run_id"],
-        env_id=str(evaluation["env_id"]),
-        algo=str(evaluation["algo"]),
-        policy_path=str(evaluation["policy_path"]),
-        trained=evaluation["trained"],
-        step=evaluation["checkpoint_step"],
-        is_deterministic=evaluation["deterministic"] is not False,
+        run_id=evaluation.run_id,
+        env_id=str(evaluation.summary.env_id),
+        algo=str(evaluation.summary.algo),
+        policy_path=str(evaluation.summary.policy_path),
+        trained=evaluation.trained,
+        step=evaluation.summary.checkpoint_step,
+        is_deterministic=evaluation.summary.deterministic,
         episodes=len(returns),
         mean=mean_with_interval(returns),
         iqm=iqm(returns),
-        evaluated_at=float(evaluation["evaluated_at"]),
+        evaluated_at=evaluation.evaluated_at,
     )
 
 

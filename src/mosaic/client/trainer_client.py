@@ -1,4 +1,4 @@
-"""The daemon's verbs as methods. Views, events and verdicts are plain dicts: the JSON of the contracts."""
+"""The daemon's RPCs as methods. Answers are decoded here, once, into the models of `contracts`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import itertools
 import json
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import grpc
+from pydantic import TypeAdapter
 
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.auth_proof import TOKEN_KEY
-from mosaic.contracts.errors import MosaicError, NoDaemon, error_class
+from mosaic.contracts.auth_proof import PROBLEMS_KEY, TOKEN_KEY
+from mosaic.contracts.errors import FieldProblem, MosaicError, NoDaemon, decode_problems, error_class
+from mosaic.contracts.events import Event, decode_event
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
+from mosaic.contracts.views import DaemonStatus, EpisodeRow, Evaluation, RunView, Verdict, WandbStatus
 
 Json = dict[str, Any]
 Call = TypeVar("Call", bound=Callable[..., Any])
+_EPISODE_ROWS = TypeAdapter(list[EpisodeRow])
 
 
 class MetricSeries(NamedTuple):
@@ -48,9 +52,8 @@ class MetricsUpdate(NamedTuple):
 
 class WatchBatch(NamedTuple):
     cursor: int
-    """Give it to `watch` to continue from here."""
-    events: list[Json]
-    """Journal lines with `run_id` and `source` (`journal`, `keeper`, `daemon`) added to `seq, at, kind, …`."""
+    """Pass it to `watch` to continue from here."""
+    events: list[Event]
     skipped: int
     runs_with_points: frozenset[str] = frozenset()
     """Runs whose points have changed: `metrics_after` returns them."""
@@ -80,10 +83,17 @@ def _to_mosaic_error(error: grpc.RpcError) -> MosaicError:
     name, colon, message = details.partition(": ")
     kind = error_class(name)
     if colon and kind.__name__ == name:
-        return kind(message)
+        return kind(message, _problems(error))
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return NoDaemon(f"The connection to the daemon broke ({details}). It starts again with the next command.")
     return MosaicError(f"The daemon failed ({error.code().name}): {details}. Its log: logs/trainer.log")
+
+
+def _problems(error: grpc.RpcError) -> list[FieldProblem]:
+    for key, value in cast("Sequence[tuple[str, bytes]]", error.trailing_metadata() or ()):
+        if key == PROBLEMS_KEY:
+            return decode_problems(json.loads(value))
+    return []
 
 
 def _translate_errors(call: Call) -> Call:
@@ -131,7 +141,7 @@ class TrainerClient:
     # --- runs
 
     @_translate_errors
-    def submit(self, payload: Json, environment: Mapping[str, str] | None = None) -> Json:
+    def submit(self, payload: Json, environment: Mapping[str, str] | None = None) -> RunView:
         """The view of the run that was made. Raises ConfigRefused and its kin before anything is made.
 
         `environment` is for a run that starts a program of the caller's; it is never written down.
@@ -140,26 +150,26 @@ class TrainerClient:
         return _parse_view(self._call("SubmitRun", request))
 
     @_translate_errors
-    def check(self, payload: Json, environment: Mapping[str, str] | None = None) -> Json:
+    def check(self, payload: Json, environment: Mapping[str, str] | None = None) -> Verdict:
         """The worker's verdict: `{"ok": true, "summary": {…}}`; a refusal raises, as `submit` would."""
         request = pb.PayloadRequest(payload_json=json.dumps(payload), environment=environment or {})
-        return _parse_json(self._call("CheckRun", request))
+        return Verdict.model_validate_json(self._call("CheckRun", request).json)
 
     @_translate_errors
-    def cancel(self, run: str) -> Json:
+    def cancel(self, run: str) -> RunView:
         """Asks it to stop and returns at once; watch the run for its end."""
         return _parse_view(self._call("CancelRun", pb.RunRequest(run=run)))
 
     @_translate_errors
-    def pause(self, run: str) -> Json:
+    def pause(self, run: str) -> RunView:
         return _parse_view(self._call("PauseRun", pb.RunRequest(run=run)))
 
     @_translate_errors
-    def resume(self, run: str, total_timesteps: int | None = None) -> Json:
+    def resume(self, run: str, total_timesteps: int | None = None) -> RunView:
         return _parse_view(self._call("ResumeRun", pb.ResumeRequest(run=run, total_timesteps=total_timesteps)))
 
     @_translate_errors
-    def get(self, run: str) -> Json:
+    def get(self, run: str) -> RunView:
         return _parse_view(self._call("GetRun", pb.RunRequest(run=run)))
 
     @_translate_errors
@@ -177,7 +187,7 @@ class TrainerClient:
         group: str = "",
         include_archived: bool = False,
         limit: int = 0,
-    ) -> list[Json]:
+    ) -> list[RunView]:
         """Newest first. `status` takes stages and outcomes."""
         request = pb.ListRequest(
             status=status,
@@ -188,7 +198,7 @@ class TrainerClient:
             include_archived=include_archived,
             limit=limit,
         )
-        return [json.loads(view) for view in self._call("ListRuns", request).views_json]
+        return [RunView.model_validate_json(view) for view in self._call("ListRuns", request).views_json]
 
     @_translate_errors
     def annotate(
@@ -199,7 +209,7 @@ class TrainerClient:
         notes: str | None = None,
         is_archived: bool | None = None,
         priority: int | None = None,
-    ) -> Json:
+    ) -> RunView:
         """`priority` is for runs that wait in the queue."""
         request = pb.AnnotateRequest(
             run=run,
@@ -212,12 +222,12 @@ class TrainerClient:
         return _parse_view(self._call("AnnotateRun", request))
 
     @_translate_errors
-    def delete(self, run: str) -> Json:
+    def delete(self, run: str) -> RunView:
         """Moves the folder of a finished run to `trainer/trash/`; an active one is refused."""
         return _parse_view(self._call("DeleteRun", pb.RunRequest(run=run)))
 
     @_translate_errors
-    def import_run(self, path: str) -> Json:
+    def import_run(self, path: str) -> RunView:
         """Takes in a zip that `mosaic export --zip` made. The path is the daemon's machine's."""
         return _parse_view(self._call("ImportRun", pb.ImportRequest(path=path)))
 
@@ -259,32 +269,22 @@ class TrainerClient:
         return MetricsUpdate(now, now.generation != cursor.generation, series)
 
     @_translate_stream_errors
-    def episodes(self, run: str) -> Iterator[Json]:
+    def episodes(self, run: str) -> Iterator[EpisodeRow]:
         """One object an episode: number, env, step, at, return, length."""
         for reply in self._call("ReadEpisodes", pb.RunRequest(run=run)):
-            yield from json.loads(reply.json)
+            yield from _EPISODE_ROWS.validate_json(reply.json)
 
     @_translate_stream_errors
-    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Json]:
-        """What evaluations have found, the newest first; those that have played no whole batch yet are left out.
-
-        Each has run_id, stage, outcome, evaluated_at, algo, env_id, policy_path, checkpoint_step, deterministic,
-        `trained` (run_id, run_name, algo and seed of the run that the policy is of; null where it is unknown here) and
-        `batches` (of each: episodes, avg_return, min_return, …, and `returns`).
-        """
+    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
+        """Newest first, without evaluations that have no complete batch yet."""
         for reply in self._call("ReadEvaluations", pb.EvaluationsRequest(run=run, env_id=env_id)):
-            yield json.loads(reply.json)
+            yield Evaluation.model_validate_json(reply.json)
 
     @_translate_stream_errors
-    def wandb(self, run: str = "") -> Iterator[Json]:
-        """How runs stand with W&B, the newest first; those that have nothing of it are left out.
-
-        Each has run_id, run_name, algo, env_id, seed, stage, outcome, state (offline, syncing, synced, failed or
-        online), url, error, project, entity, and `runs`: by the name of each folder of W&B's its state, size_bytes,
-        sent_bytes, records, error, url.
-        """
+    def wandb(self, run: str = "") -> Iterator[WandbStatus]:
+        """Newest first, without runs that W&B has nothing of."""
         for reply in self._call("ReadWandb", pb.RunRequest(run=run)):
-            yield json.loads(reply.json)
+            yield WandbStatus.model_validate_json(reply.json)
 
     @_translate_stream_errors
     def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
@@ -321,34 +321,37 @@ class TrainerClient:
         return _parse_json(self._call("AskWorker", pb.AskRequest(worker=worker, question_json=json.dumps(question))))
 
     @_translate_errors
-    def status(self) -> Json:
+    def status(self) -> DaemonStatus:
         """pid, address, started_at, version, workspace, runs by stage, slots (cap, busy, …), draining, paused."""
-        return _parse_json(self._call("GetStatus", pb.StatusRequest()))
+        return _parse_status(self._call("GetStatus", pb.StatusRequest()))
 
     @_translate_errors
-    def set_cap(self, runs: int) -> Json:
+    def set_cap(self, runs: int) -> DaemonStatus:
         """How many runs may be at work at a time, until this daemon ends. Returns the status."""
-        return _parse_json(self._call("SetCap", pb.CapRequest(runs=runs)))
+        return _parse_status(self._call("SetCap", pb.CapRequest(runs=runs)))
 
     @_translate_errors
-    def continue_queue(self) -> Json:
+    def continue_queue(self) -> DaemonStatus:
         """Lets a queue go on that was paused because several runs in a row failed at once. Returns the status."""
-        return _parse_json(self._call("ContinueQueue", pb.StatusRequest()))
+        return _parse_status(self._call("ContinueQueue", pb.StatusRequest()))
 
     @_translate_errors
-    def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> Json:
+    def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> DaemonStatus:
         """Ends the daemon; its runs go on unless `cancel_runs`. `drain`: it ends by itself behind the last run."""
-        return _parse_json(self._call("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain)))
+        return _parse_status(self._call("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain)))
 
 
 def _parse_batch(reply: pb.EventBatch) -> WatchBatch:
-    events = [json.loads(event) for event in reply.events_json]
+    events = [decode_event(json.loads(event)) for event in reply.events_json]
     return WatchBatch(reply.cursor, events, reply.skipped, frozenset(reply.runs_with_points))
 
 
-def _parse_view(reply: pb.RunReply) -> Json:
-    view: Json = json.loads(reply.view_json)
-    return view
+def _parse_view(reply: pb.RunReply) -> RunView:
+    return RunView.model_validate_json(reply.view_json)
+
+
+def _parse_status(reply: pb.JsonReply) -> DaemonStatus:
+    return DaemonStatus.model_validate_json(reply.json)
 
 
 def _parse_json(reply: pb.JsonReply) -> Json:

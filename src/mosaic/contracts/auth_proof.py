@@ -1,4 +1,4 @@
-"""How the two ends of a connection convince each other. Standard library only."""
+"""Keys of call metadata, and how client and daemon prove that they know the token. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ TOKEN_KEY = "x-mosaic-token"
 """Call metadata: the token itself, sent only to a daemon that has proved that it knows it."""
 PROOF_KEY = "x-mosaic-proof"
 """Call metadata of Identify: proof that the caller knows the token."""
+PROBLEMS_KEY = "x-mosaic-problems-bin"
+"""Trailing metadata of a refusal: `[[path, problem], …]` as JSON."""
 
 
 def compute_proof(token: str, side: str, nonce: str) -> str:
-    """What only somebody who knows the token can say in answer to `nonce`."""
+    """The answer to `nonce` that only a holder of the token can compute."""
     return hmac.new(token.encode(), f"{side}:{nonce}".encode(), hashlib.sha256).hexdigest()
 
 

@@ -17,6 +17,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class FieldProblem(NamedTuple):
+    """What is wrong with one key of a config."""
+
+    path: str
+    """Such as `metadata.worker.config.seed`; empty where the problem concerns several keys together."""
+    problem: str
 
 
 class MosaicError(Exception):
@@ -24,6 +33,11 @@ class MosaicError(Exception):
 
     exit_code = 1
     log_code = ""
+
+    def __init__(self, message: str = "", problems: Iterable[FieldProblem] = ()) -> None:
+        super().__init__(message)
+        self.problems = tuple(problems)
+        """The same, by field: for forms, which mark the field instead of showing the sentence."""
 
 
 class BadInput(MosaicError):
@@ -64,6 +78,12 @@ class IdentityFailed(NoDaemon):
 
 class AlreadyRunning(MosaicError):
     exit_code = 75
+
+
+def decode_problems(data: object) -> list[FieldProblem]:
+    """Problems that came as JSON (`[[path, problem], …]`); what does not fit is left out."""
+    pairs = data if isinstance(data, list) else []
+    return [FieldProblem(str(pair[0]), str(pair[1])) for pair in pairs if isinstance(pair, list) and len(pair) == 2]
 
 
 def error_class(name: str) -> type[MosaicError]:

@@ -1,15 +1,16 @@
 """The lines of a journal. Every line has `seq` (contiguous in its file), `at` (seconds since the epoch) and `kind`.
 
-The event's kind is the stable code that people search for. A reader passes over kinds that it does not know.
+The kind is the stable code that people search for. Readers skip kinds that they do not know.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, ValidationError
 
 from mosaic.contracts.model import Contract, ProcessFacts
+from mosaic.contracts.views import EvaluationBatch, RunView
 
 
 class Event(Contract):
@@ -18,9 +19,13 @@ class Event(Contract):
     seq: int
     at: float
     kind: str
+    run_id: str = ""
+    """Set by the daemon for watchers; a journal line does not carry it."""
+    source: str = "journal"
+    """Which file the event comes from: `journal`, `keeper`, `sidecar`, or `daemon` for the daemon's own."""
 
 
-# --- journal.jsonl: the worker speaks
+# --- journal.jsonl, written by the worker
 
 
 class Hello(Event):
@@ -38,11 +43,11 @@ class Hello(Event):
     """The name that the config gives to the agent."""
     attempt: int = 1
     resumed_from: int | None = None
-    """Step of the checkpoint it goes on from. What an earlier attempt logged above it no longer counts."""
+    """Step of the checkpoint it continues from. Points that an earlier attempt logged above it no longer count."""
 
 
 class ProgressReported(Event):
-    """Also the worker's heartbeat: about once a second while it steps."""
+    """Also the worker's heartbeat, about once a second while it steps."""
 
     KIND = "progress"
     global_step: int
@@ -53,7 +58,7 @@ class ProgressReported(Event):
 class Metrics(Event):
     KIND = "metrics"
     series: dict[str, list[tuple[int, float, float | None]]]
-    """By tag: step, time, value. A value that is not finite is null, and an `anomaly` tells of it."""
+    """By tag: step, time, value. A value that is not finite is null, and an `anomaly` event reports it."""
 
 
 class Episodes(Event):
@@ -76,7 +81,7 @@ class CheckpointSaved(Event):
 
 
 class EnvironmentSeeded(Event):
-    """An environment was reset with a seed: what is needed to make its episodes again."""
+    """An environment was reset with a seed: what is needed to reproduce its episodes."""
 
     KIND = "environment"
     env: int
@@ -85,11 +90,11 @@ class EnvironmentSeeded(Event):
 
 
 class Artifact(Event):
-    """A file that a script wrote by itself; it stays where it is."""
+    """A file written by the script itself; it is left where it is."""
 
     KIND = "artifact"
     what: str
-    """`checkpoint_file`: a model or checkpoint of the script's own."""
+    """`checkpoint_file`: a model or checkpoint that the script saved."""
     path: str
     step: int | None = None
     size_bytes: int | None = None
@@ -126,29 +131,29 @@ class PolicyEvalStarted(Event):
     env_id: str
     policy_path: str
     checkpoint_step: int | None = None
-    """Unknown where the policy is a file of weights alone."""
+    """Null where the policy is a file with weights only."""
     eval_batch_size: int
     eval_repeat: bool
     tensorboard_dir: str | None = None
 
 
 class EvalSummaryUpdate(Event):
-    """A batch has been played."""
+    """A batch of episodes is complete."""
 
     KIND = "eval_summary_update"
-    summary: dict[str, Any]
-    """Of this batch: `batch` (from 1), `episodes`, `avg_return`, `min_return`, `max_return`, `ci95`, …"""
+    summary: EvaluationBatch
+    """Without seeds, returns and lengths."""
 
 
 class PolicyEvalCompleted(Event):
     KIND = "policy_eval_completed"
     batches: int
     episodes: int
-    """Of all batches, those of earlier attempts too."""
+    """Over all batches, including those of earlier attempts."""
 
 
 class Finished(Event):
-    """The worker's last word. Its exit status must agree, or the exit status wins."""
+    """The worker's last event. Where its exit status disagrees, the exit status counts."""
 
     KIND = "finished"
     outcome: str
@@ -158,13 +163,13 @@ class Finished(Event):
 
 
 class Hyperparameters(Event):
-    """Every setting of the algorithm, defaults too."""
+    """Every setting of the algorithm, including defaults."""
 
     KIND = "hyperparameters"
     values: dict[str, Any]
 
 
-# --- sidecar.jsonl: the sidecar speaks; its warnings are those of above
+# --- sidecar.jsonl, written by the sidecar, which also logs warnings
 
 
 class TrackingStarted(Event):
@@ -177,28 +182,28 @@ class TrackingEnded(Event):
     KIND = "tracking_ended"
     tracker: str
     rows: int
-    """How many rows of scalars it was given."""
+    """Rows of scalars sent to it."""
 
 
 class WandbSynced(Event):
-    """Everything of one W&B run is on its server."""
+    """One W&B run has been uploaded completely."""
 
     KIND = "wandb_synced"
     url: str | None = None
 
 
 class HubPushed(Event):
-    """Its policy is on the Hugging Face Hub."""
+    """The policy was uploaded to the Hugging Face Hub."""
 
     KIND = "hub_pushed"
     repo: str
     url: str
     commit: str
     step: int
-    """Of the checkpoint that was sent."""
+    """Step of the uploaded checkpoint."""
 
 
-# --- keeper.jsonl: the keeper speaks
+# --- keeper.jsonl, written by the keeper
 
 
 class KeeperStarted(Event):
@@ -207,7 +212,7 @@ class KeeperStarted(Event):
 
 
 class SidecarStarted(Event):
-    """Whoever records and uploads for the run; no part of its tree."""
+    """The process that records and uploads for the run; not part of its process tree."""
 
     KIND = "sidecar_started"
     process: ProcessFacts
@@ -240,7 +245,7 @@ class Sample(Event):
 
 
 class PausedBySignal(Event):
-    """The whole tree was stopped by SIGSTOP: its worker reads no inbox."""
+    """The process tree was stopped by SIGSTOP because its worker does not read the inbox."""
 
     KIND = "paused_by_signal"
 
@@ -250,7 +255,7 @@ class ResumedBySignal(Event):
 
 
 class Escalated(Event):
-    """A signal was sent, behind a stop that was not obeyed or because of a limit."""
+    """A signal was sent, after a stop request was ignored or because of a limit."""
 
     KIND = "escalated"
     signal: str
@@ -258,31 +263,46 @@ class Escalated(Event):
 
 
 class Exited(Event):
-    """The whole tree is gone."""
+    """The whole process tree has ended."""
 
     KIND = "exited"
     code: int | None = None
     signal: int | None = None
     cause: str | None = None
-    """Why it was ended, if it was: `stop`, `time_limit`, `memory_limit`, `keeper_terminated`."""
+    """Why it was terminated, if it was: `stop`, `time_limit`, `memory_limit`, `keeper_terminated`."""
     duration_s: float
     peak_rss_mb: float
     limit: float | None = None
-    """The limit that was passed, in its own unit (seconds or megabytes)."""
+    """The limit that was exceeded, in its own unit (seconds or megabytes)."""
     last_words: str | None = None
-    """The last line of stderr that says something."""
+    """The last meaningful line of stderr."""
 
 
-# --- the daemon speaks, to those who watch
+# --- from the daemon to watchers
+
+
+class RecordChanged(Event):
+    """A run's stage, outcome, tags or notes have changed."""
+
+    KIND = "record"
+    view: RunView
 
 
 class Deleted(Event):
-    """The run is in the trash: nothing more can be asked about it."""
+    """The run was moved to the trash: nothing more can be asked about it."""
 
     KIND = "deleted"
-    run_id: str
-    said: str
+    said: str = ""
 
 
 EVENT_TYPES: dict[str, type[Event]] = {event.KIND: event for event in Event.__subclasses__()}
 """By kind: every event that is defined above."""
+
+
+def decode_event(data: dict[str, Any]) -> Event:
+    """An event as its own type; a plain `Event` where the kind is unknown or its fields do not fit."""
+    event_type = EVENT_TYPES.get(data.get("kind", ""), Event)
+    try:
+        return event_type.model_validate(data)
+    except ValidationError:
+        return Event.model_validate(data)

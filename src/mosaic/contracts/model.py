@@ -1,19 +1,19 @@
-"""The base of everything that is written down or sent: strict, frozen, documented."""
+"""The base of all models that are stored or sent: strict, frozen, documented."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetPydanticSchema, ValidationError
 
-from mosaic.contracts.errors import ConfigRefused
+from mosaic.contracts.errors import ConfigRefused, FieldProblem
 from mosaic.contracts.processes import ProcessIdentity
 
 AnyContract = TypeVar("AnyContract", bound="Contract")
 
 
-# pydantic takes the standard library's TypedDict only from Python 3.12 on; its shape is a plain dict.
+# pydantic supports the standard library's TypedDict only from Python 3.12 on; its schema is a plain dict.
 ProcessFacts = Annotated[ProcessIdentity, GetPydanticSchema(lambda _, handler: handler(dict[str, int | str]))]
 
 
@@ -21,33 +21,48 @@ class Contract(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-def format_validation_error(
+def field_problems(
     error: ValidationError, prefix: str = "", written_paths: Mapping[str, str] | None = None
-) -> str:
-    """One sentence a problem, each beginning with the path of the key it is about, as the user wrote it."""
-    return "; ".join(_sentence(dict(problem), prefix, written_paths or {}) for problem in error.errors()) + "."
+) -> list[FieldProblem]:
+    """What is wrong, by the path of each key as the user wrote it."""
+    return [_field_problem(dict(problem), prefix, written_paths or {}) for problem in error.errors()]
 
 
-def _sentence(problem: dict[str, Any], prefix: str, written_paths: Mapping[str, str]) -> str:
+def _field_problem(problem: dict[str, Any], prefix: str, written_paths: Mapping[str, str]) -> FieldProblem:
     path = ".".join(str(part) for part in (prefix, *problem["loc"]) if part != "")
     path = written_paths.get(path, path)
     if problem["type"] == "extra_forbidden":
-        return f"{path}: unknown key"
+        return FieldProblem(path, "unknown key")
     if problem["type"] == "missing":
-        return f"{path}: missing"
-    said = str(problem["msg"]).removeprefix("Value error, ")
-    shown = problem.get("input")
-    is_plain = isinstance(shown, (str, int, float, bool)) or shown is None
-    given = f" (given: {str(shown)[:60]!r})" if is_plain else ""
-    return f"{path}: {said[:1].lower()}{said[1:]}{given}"
+        return FieldProblem(path, "missing")
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    value = problem.get("input")
+    is_plain = isinstance(value, (str, int, float, bool)) or value is None
+    given = f" (given: {str(value)[:60]!r})" if is_plain else ""
+    return FieldProblem(path, f"{message[:1].lower()}{message[1:]}{given}")
+
+
+def format_problems(problems: Iterable[FieldProblem]) -> str:
+    """All of them as one sentence, each with its path."""
+    return "; ".join(f"{path}: {problem}" if path else problem for path, problem in problems) + "."
+
+
+def format_validation_error(
+    error: ValidationError, prefix: str = "", written_paths: Mapping[str, str] | None = None
+) -> str:
+    return format_problems(field_problems(error, prefix, written_paths))
+
+
+def refuse(problems: Sequence[FieldProblem], subject: str) -> ConfigRefused:
+    """The error for a config that does not fit its contract; `subject` is such as `The config was`."""
+    return ConfigRefused(f"LOG705 {subject} refused: {format_problems(problems)}", problems)
 
 
 def parse_contract(
-    kind: type[AnyContract], data: Any, what: str, written_paths: Mapping[str, str] | None = None
+    kind: type[AnyContract], data: Any, subject: str, written_paths: Mapping[str, str] | None = None
 ) -> AnyContract:
-    """`data` as a contract, or ConfigRefused saying which keys do not fit."""
+    """`data` as a contract; raises ConfigRefused naming the keys that do not fit."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        sentences = format_validation_error(error, written_paths=written_paths)
-        raise ConfigRefused(f"LOG705 {what} refused: {sentences}") from None
+        raise refuse(field_problems(error, written_paths=written_paths), subject) from None

@@ -1,9 +1,11 @@
-"""What is known of a run: its stage, its outcome, its attempts and its story."""
+"""A run's record: its stage, outcome, attempts and history."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Any
+
+from pydantic import model_validator
 
 from mosaic.contracts.model import Contract, ProcessFacts
 from mosaic.contracts.run_kind import RunKind
@@ -23,16 +25,16 @@ class Outcome(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     REJECTED = "rejected"
-    """Refused by the worker itself after it had been accepted."""
+    """Refused by the worker after the daemon had accepted it."""
     LOST = "lost"
-    """Its keeper vanished; nobody saw how it ended."""
+    """Its keeper disappeared, so its end was not recorded."""
 
 
 class HistoryEntry(Contract):
     at: float
     stage: Stage
     message: str
-    """One sentence: what happened."""
+    """What happened, in one sentence."""
 
 
 class Attempt(Contract):
@@ -46,29 +48,29 @@ class Attempt(Contract):
     worker: ProcessFacts | None = None
     is_resume: bool = False
     gpus: tuple[int, ...] = ()
-    """Which GPUs it was given."""
+    """Indices of the GPUs assigned to it."""
     journal_from: int = 0
-    """Where in the journal this attempt begins; what stands before it is history."""
+    """Byte offset in the journal at which this attempt starts."""
     keeper_from: int = 0
-    """Likewise in the keeper's file."""
+    """The same in the keeper's file."""
 
 
 class FinalReport(Contract):
-    """What the worker said last, before it ended."""
+    """The worker's last event before it exited."""
 
     outcome: str
     reason: str | None = None
 
 
 class RunRecord(Contract):
-    """`record.json`: written by the daemon alone, by rename."""
+    """`record.json`: written only by the daemon, by rename."""
 
     run_id: str
     kind: RunKind = RunKind.TRAIN
     stage: Stage = Stage.QUEUED
     outcome: Outcome | None = None
     reason: str | None = None
-    """Why it ended as it did, in one sentence."""
+    """Why it ended, in one sentence."""
     worker: str
     run_name: str | None = None
     algo: str | None = None
@@ -94,11 +96,25 @@ class RunRecord(Contract):
     started_at: float | None = None
     finished_at: float | None = None
     stop_requested_at: float | None = None
-    farewell: FinalReport | None = None
+    final_report: FinalReport | None = None
     capabilities: tuple[str, ...] = ()
-    """What its worker said it can do, in its handshake."""
+    """What its worker supports, from the handshake."""
     attempts: tuple[Attempt, ...] = ()
-    story: tuple[HistoryEntry, ...] = ()
+    history: tuple[HistoryEntry, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, data: Any) -> Any:
+        """Reads records of version 0.1, which named two of the fields differently."""
+        if not isinstance(data, dict) or not {"story", "farewell"} & data.keys():
+            return data
+        upgraded = {name: value for name, value in data.items() if name not in ("story", "farewell")}
+        upgraded.setdefault("final_report", data.get("farewell"))
+        story = data.get("story")
+        if isinstance(story, (list, tuple)):
+            entries = [{("message" if key == "said" else key): entry[key] for key in entry} for entry in story]
+            upgraded.setdefault("history", entries)
+        return upgraded
 
     @property
     def is_active(self) -> bool:
@@ -107,27 +123,3 @@ class RunRecord(Contract):
     @property
     def holds_slot(self) -> bool:
         return self.stage not in (Stage.QUEUED, Stage.FINISHED)
-
-
-class RunView(RunRecord):
-    """A record with what the index knows of its progress: one row of `mosaic runs`."""
-
-    run_dir: str
-    pid: int | None = None
-    """The worker's; null when none lives."""
-    global_step: int | None = None
-    sps: float | None = None
-    """Environment steps a second, as the worker measured it."""
-    episodic_return: float | None = None
-    """Mean of the last 100 episodes."""
-    episodes: int = 0
-    is_stalled: bool = False
-    """Running, but without a sign of progress for a while."""
-    seconds_left: float | None = None
-    hardware: dict[str, Any] | None = None
-    """The keeper's last sample: cpu_percent, rss_mb, and GPU figures where there is one."""
-    checkpoint_step: int | None = None
-    queue_position: int | None = None
-    """1 for the queued run that starts next, by the scheduler's order; null when it is not queued."""
-    has_wandb: bool = False
-    """Whether W&B has written anything in its folder."""

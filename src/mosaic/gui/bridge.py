@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 from shiboken6 import isValid
@@ -20,6 +20,9 @@ from mosaic.client import TrainerClient
 from mosaic.client import connect as connect_here
 from mosaic.contracts.errors import MosaicError, NoDaemon
 from mosaic.contracts.folder import Workspace
+
+if TYPE_CHECKING:
+    from mosaic.contracts.events import Event
 
 Json = dict[str, Any]
 Callback = Callable[[Any], None]
@@ -218,15 +221,15 @@ class Bridge(QObject):
             try:
                 began = time.monotonic()
                 status = trainer.status()
-                self._is_suspended = self._is_suspended or bool(status.get("is_draining"))
+                self._is_suspended = self._is_suspended or status.is_draining
                 self._pending_signals.put(("status_polled", (trainer.runs(status=ACTIVE_STAGES), status)))
                 self._stop_event.wait(min(5.0, 4 * (time.monotonic() - began)))
-            except (MosaicError, ValueError):  # gRPC's word for a channel that was closed meanwhile
-                continue  # the follower tells of it
+            except (MosaicError, ValueError):  # gRPC raises ValueError for a channel that was closed meanwhile
+                continue  # the watch loop reports it
 
     def _dispatch_pending(self) -> None:
         """Events together; anything else one at a time, with a turn of the event loop between two of them."""
-        events: list[Json] = []
+        events: list[Event] = []
         runs_with_points: set[str] = set()
         while not self._pending_signals.empty():
             kind, value = self._pending_signals.get_nowait()
@@ -245,7 +248,7 @@ class Bridge(QObject):
             return
         self._emit_news(events, runs_with_points)
 
-    def _emit_news(self, events: list[Json], runs_with_points: set[str]) -> None:
+    def _emit_news(self, events: list[Event], runs_with_points: set[str]) -> None:
         if events:
             self.events_received.emit(events)
         if runs_with_points:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mosaic.client import TrainerClient
 from mosaic.client.metrics_csv import text_stream, write_csv
 from mosaic.contracts.errors import MosaicError, NotAllowed
 from mosaic.contracts.files import atomic_write
 from mosaic.contracts.packing import pack
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 Json = dict[str, Any]
 
@@ -35,8 +37,8 @@ class ExportTask:
         self.done += amount
 
 
-def export_zip(_: TrainerClient, view: Json, path: Path, task: ExportTask) -> None:
-    folder = Path(view["run_dir"])
+def export_zip(_: TrainerClient, view: RunView, path: Path, task: ExportTask) -> None:
+    folder = Path(view.run_dir)
     if not folder.is_dir():
         raise NotAllowed(f"{folder} is not on this machine; export it where the trainer runs: mosaic export --zip")
     task.total = sum(one.lstat().st_size for one in folder.rglob("*") if not one.is_dir())
@@ -44,9 +46,9 @@ def export_zip(_: TrainerClient, view: Json, path: Path, task: ExportTask) -> No
         pack(folder, file, task.advance)
 
 
-def export_csv(trainer: TrainerClient, view: Json, path: Path, task: ExportTask) -> None:
+def export_csv(trainer: TrainerClient, view: RunView, path: Path, task: ExportTask) -> None:
     def counted() -> Any:
-        for part in trainer.metrics(view["run_id"]):
+        for part in trainer.metrics(view.run_id):
             task.advance(len(part.steps))
             yield part
 
@@ -54,9 +56,9 @@ def export_csv(trainer: TrainerClient, view: Json, path: Path, task: ExportTask)
         write_csv(counted(), text)
 
 
-def export_episodes(trainer: TrainerClient, view: Json, path: Path, task: ExportTask) -> None:
-    task.total = view.get("episodes") or 0
+def export_episodes(trainer: TrainerClient, view: RunView, path: Path, task: ExportTask) -> None:
+    task.total = view.episodes or 0
     with atomic_write(path) as file:
-        for episode in trainer.episodes(view["run_id"]):
+        for episode in trainer.episodes(view.run_id):
             task.advance()
-            file.write(json.dumps(episode).encode() + b"\n")
+            file.write(episode.model_dump_json(by_alias=True).encode() + b"\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QSize, Qt, QTimer
 from PySide6.QtGui import QAction, QCloseEvent, QKeySequence
@@ -26,7 +27,10 @@ from mosaic.gui.views.messages import Banner, Messages
 from mosaic.gui.views.shortcut_override import overrides_shortcut
 from mosaic.gui.views.trainer_status_button import TrainerStatusButton
 from mosaic.gui.views.widgets import with_object_name
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import DaemonStatus
 
 DOCK_AREAS = {"left": Qt.DockWidgetArea.LeftDockWidgetArea, "bottom": Qt.DockWidgetArea.BottomDockWidgetArea}
 MENU_ORDER = ("File", "Run", "View", "Tools", "Help")
@@ -245,10 +249,10 @@ class MainWindow(QMainWindow):
             self.banner.show_text("Trainer lost, reconnecting… Runs go on without it.", reason)
         self._refresh_later()
 
-    def _on_connected(self, status: Json) -> None:
+    def _on_connected(self, status: DaemonStatus) -> None:
         self.banner.hide()
-        where = status["address"] + ": " if self._workbench.is_remote else ""
-        self.setWindowTitle(f"MOSAIC – {where}{status['workspace']}")
+        where = status.address + ": " if self._workbench.is_remote else ""
+        self.setWindowTitle(f"MOSAIC – {where}{status.workspace}")
         self._refresh_later()
 
     # --- remembering

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QGuiApplication
@@ -17,8 +17,11 @@ from mosaic.gui.views.formatting import run_title, short_id
 from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsDialog
 from mosaic.gui.views.task_dialog import TaskDialog
 from mosaic.gui.views.widgets import with_object_name
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
 from mosaic.submission.run_settings import effective_settings
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 MAX_NAMED_RUNS = 8
 """Runs that a question names one by one."""
@@ -30,34 +33,34 @@ STOPPABLE_STAGES = ("queued", "starting", "running", "paused")
 
 def _call_for_each(
     workbench: Workbench,
-    views: Sequence[Json],
-    operation: Callable[[TrainerClient, str], Json],
+    views: Sequence[RunView],
+    operation: Callable[[TrainerClient, str], RunView],
     message: str,
     kind: str = "info",
 ) -> None:
     """Asks for each run; the answers are shown at once, and one sentence about them when all are there."""
-    done: list[Json] = []
+    done: list[RunView] = []
 
-    def then(view: Json) -> None:
+    def then(view: RunView) -> None:
         workbench.runs.update([view])
         done.append(view)
         if len(done) == len(views):
             workbench.show_message(message.format(runs=_describe_runs(done)), kind)
 
     for view in views:
-        workbench.ask(partial(_call_for_run, operation, view["run_id"]), then, workbench)
+        workbench.ask(partial(_call_for_run, operation, view.run_id), then, workbench)
 
 
-def _call_for_run(operation: Callable[[TrainerClient, str], Json], run_id: str, trainer: TrainerClient) -> Json:
+def _call_for_run(operation: Callable[[TrainerClient, str], RunView], run_id: str, trainer: TrainerClient) -> RunView:
     return operation(trainer, run_id)
 
 
-def _describe_runs(views: Sequence[Json]) -> str:
-    return f"Run {short_id(views[0]['run_id'])}" if len(views) == 1 else f"{len(views)} runs"
+def _describe_runs(views: Sequence[RunView]) -> str:
+    return f"Run {short_id(views[0].run_id)}" if len(views) == 1 else f"{len(views)} runs"
 
 
 def cancel(workbench: Workbench) -> None:
-    views = [view for view in workbench.target_runs() if view["stage"] in STOPPABLE_STAGES]
+    views = [view for view in workbench.target_runs() if view.stage in STOPPABLE_STAGES]
     said = "{runs}: stopping, with a checkpoint where it can."
     _call_for_each(workbench, views, lambda trainer, run: trainer.cancel(run), said)
 
@@ -65,13 +68,13 @@ def cancel(workbench: Workbench) -> None:
 def toggle_pause(workbench: Workbench) -> None:
     """Pauses what runs; where nothing does, lets what is paused go on."""
     chosen = workbench.target_runs()
-    running = [view for view in chosen if view["stage"] == "running"]
+    running = [view for view in chosen if view.stage == "running"]
     if running:
         _call_for_each(
             workbench, running, lambda trainer, run: trainer.pause(run), "{runs}: pausing. Space lets it go on."
         )
     else:
-        paused = [view for view in chosen if view["stage"] == "paused"]
+        paused = [view for view in chosen if view.stage == "paused"]
         _call_for_each(workbench, paused, lambda trainer, run: trainer.resume(run), "{runs}: going on.")
 
 
@@ -89,21 +92,21 @@ def resume(workbench: Workbench) -> None:
 def resubmit(workbench: Workbench) -> None:
     views = workbench.target_runs()
 
-    def again(trainer: TrainerClient, run_id: str) -> Json:
+    def again(trainer: TrainerClient, run_id: str) -> RunView:
         return trainer.submit(trainer.config(run_id))
 
-    def then(view: Json) -> None:
+    def then(view: RunView) -> None:
         workbench.runs.update([view])
-        workbench.show_message(f"Submitted again as {short_id(view['run_id'])}.", "good")
+        workbench.show_message(f"Submitted again as {short_id(view.run_id)}.", "good")
         if len(views) == 1:
-            workbench.select(view["run_id"])
+            workbench.select(view.run_id)
 
     for view in views:
-        workbench.ask(partial(_call_for_run, again, view["run_id"]), then, workbench)
+        workbench.ask(partial(_call_for_run, again, view.run_id), then, workbench)
 
 
 def edit_and_resubmit(workbench: Workbench) -> None:
-    run_id = workbench.target_runs()[0]["run_id"]
+    run_id = workbench.target_runs()[0].run_id
     workbench.ask(lambda trainer: trainer.config(run_id), workbench.form_requested.emit, workbench)
 
 
@@ -111,14 +114,14 @@ def show_settings_diff(workbench: Workbench) -> None:
     views = workbench.target_runs()
     window = _main_window()
 
-    def read(trainer: TrainerClient) -> list[Json]:
-        return [effective_settings(trainer.config(view["run_id"])) for view in views]
+    def read(trainer: TrainerClient) -> list[dict[str, Any]]:
+        return [effective_settings(trainer.config(view.run_id)) for view in views]
 
     workbench.ask(read, lambda found: _open_dialog(SettingsDiffDialog(views, found, window)), window)
 
 
 def compare_runs(workbench: Workbench) -> None:
-    workbench.comparison_requested.emit([view["run_id"] for view in workbench.target_runs()])
+    workbench.comparison_requested.emit([view.run_id for view in workbench.target_runs()])
 
 
 # --- labels
@@ -126,7 +129,7 @@ def compare_runs(workbench: Workbench) -> None:
 
 def edit_tags(workbench: Workbench) -> None:
     views = workbench.target_runs()
-    known = {tag for view in workbench.runs.all() for tag in view.get("tags") or ()}
+    known = {tag for view in workbench.runs.all() for tag in view.tags or ()}
     dialog = TagsDialog(views, sorted(known), _main_window())
 
     def change(added: list[str], removed: list[str]) -> None:
@@ -145,7 +148,7 @@ def edit_tags(workbench: Workbench) -> None:
 def write_note(workbench: Workbench) -> None:
     """Goes to the note of the run that is looked at."""
     view = workbench.target_runs()[0]
-    workbench.select(view["run_id"])
+    workbench.select(view.run_id)
     window = _main_window()
     dock = window.findChild(QWidget, "dock.notes") if window else None
     field = window.findChild(QWidget, "notes.run") if window else None
@@ -158,7 +161,7 @@ def write_note(workbench: Workbench) -> None:
 
 
 def archive(workbench: Workbench, is_archived: bool = True) -> None:
-    views = [view for view in workbench.target_runs() if bool(view.get("is_archived")) is not is_archived]
+    views = [view for view in workbench.target_runs() if bool(view.is_archived) is not is_archived]
     _call_for_each(
         workbench,
         views,
@@ -176,7 +179,7 @@ def unarchive(workbench: Workbench) -> None:
 
 def delete(workbench: Workbench) -> None:
     """Asks, naming what goes; it can be brought back from the trash for 30 days."""
-    views = [view for view in workbench.target_runs() if view["stage"] == "finished"]
+    views = [view for view in workbench.target_runs() if view.stage == "finished"]
     names = [run_title(view) for view in views[:MAX_NAMED_RUNS]]
     if len(views) > MAX_NAMED_RUNS:
         names.append(f"and {len(views) - MAX_NAMED_RUNS} more")
@@ -189,17 +192,17 @@ def delete(workbench: Workbench) -> None:
     no = question.addButton("Keep", QMessageBox.ButtonRole.RejectRole)
     question.setDefaultButton(no)
     question.setEscapeButton(no)
-    yes.clicked.connect(lambda: _move_to_trash(workbench, [view["run_id"] for view in views]))
+    yes.clicked.connect(lambda: _move_to_trash(workbench, [view.run_id for view in views]))
     _open_dialog(question)
 
 
 def _move_to_trash(workbench: Workbench, run_ids: list[str]) -> None:
-    def call(trainer: TrainerClient) -> list[Json]:
+    def call(trainer: TrainerClient) -> list[RunView]:
         return [trainer.delete(run_id) for run_id in run_ids]
 
-    def then(gone: list[Json]) -> None:
+    def then(gone: list[RunView]) -> None:
         workbench.runs.remove(set(run_ids))
-        workbench.settings.put_for_workspace("trashed", [view["run_dir"] for view in gone])
+        workbench.settings.put_for_workspace("trashed", [view.run_dir for view in gone])
         workbench.offer_action(f"{_describe_runs(gone)}: in the trash.", "Undo", lambda: undelete(workbench))
 
     workbench.ask(call, then, workbench)
@@ -210,11 +213,11 @@ def undelete(workbench: Workbench) -> None:
     paths = workbench.settings.get_for_workspace("trashed", [])
     workbench.settings.put_for_workspace("trashed", [])
 
-    def then(views: list[Json]) -> None:
+    def then(views: list[RunView]) -> None:
         workbench.runs.update(views)
         workbench.show_message(f"{_describe_runs(views)}: back in the list.", "good")
         if len(views) == 1:
-            workbench.select(views[0]["run_id"])
+            workbench.select(views[0].run_id)
 
     workbench.ask(lambda trainer: [trainer.import_run(path) for path in paths], then, workbench)
 
@@ -223,11 +226,11 @@ def undelete(workbench: Workbench) -> None:
 
 
 def open_folder(workbench: Workbench) -> None:
-    _open_path(workbench, Path(workbench.target_runs()[0]["run_dir"]))
+    _open_path(workbench, Path(workbench.target_runs()[0].run_dir))
 
 
 def open_config(workbench: Workbench) -> None:
-    _open_path(workbench, workbench.workspace.run(workbench.target_runs()[0]["run_id"]).config)
+    _open_path(workbench, workbench.workspace.run(workbench.target_runs()[0].run_id).config)
 
 
 def _open_path(workbench: Workbench, path: Path) -> None:
@@ -236,17 +239,17 @@ def _open_path(workbench: Workbench, path: Path) -> None:
 
 
 def copy_id(workbench: Workbench) -> None:
-    ids = [view["run_id"] for view in workbench.target_runs()]
+    ids = [view.run_id for view in workbench.target_runs()]
     QGuiApplication.clipboard().setText("\n".join(ids))
     workbench.show_message(f"Copied {ids[0]}" if len(ids) == 1 else f"Copied {len(ids)} ids")
 
 
 def export(
-    workbench: Workbench, write: Callable[[TrainerClient, Json, Path, ExportTask], None], ending: str, kind: str
+    workbench: Workbench, write: Callable[[TrainerClient, RunView, Path, ExportTask], None], ending: str, kind: str
 ) -> None:
     view = workbench.target_runs()[0]
     folder = Path(workbench.settings.get("export.folder", str(Path.home())))
-    name = f"{view.get('algo') or view['worker']}-{short_id(view['run_id'])}{ending}"
+    name = f"{view.algo or view.worker}-{short_id(view.run_id)}{ending}"
     dialog = with_object_name(
         QFileDialog(_main_window(), f"Export {run_title(view)}", str(folder / name), kind), "export.file"
     )
@@ -257,7 +260,7 @@ def export(
 
 
 def write_export(
-    workbench: Workbench, write: Callable[[TrainerClient, Json, Path, ExportTask], None], view: Json, path: Path
+    workbench: Workbench, write: Callable[[TrainerClient, RunView, Path, ExportTask], None], view: RunView, path: Path
 ) -> None:
     workbench.settings.put("export.folder", str(path.parent))
     task = ExportTask(f"Writing {path.name}")

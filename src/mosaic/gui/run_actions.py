@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QKeySequence
@@ -15,13 +16,16 @@ from mosaic.gui import run_action_handlers as verbs
 from mosaic.gui import theme
 from mosaic.gui.exports import export_csv, export_episodes, export_zip
 from mosaic.gui.ui_specs import SUBMENU_SEPARATOR, Action
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 # --- when
 
 
 def _target_stages(workbench: Workbench) -> set[str]:
-    return {view["stage"] for view in workbench.target_runs()}
+    return {view.stage for view in workbench.target_runs()}
 
 
 def can_cancel(workbench: Workbench) -> bool:
@@ -37,10 +41,10 @@ def can_resume(workbench: Workbench) -> bool:
     return len(chosen) == 1 and is_resumable(chosen[0])
 
 
-def is_resumable(view: Json) -> bool:
+def is_resumable(view: RunView) -> bool:
     """It has ended and can go on from a checkpoint."""
-    is_over = view["stage"] == "finished" and view.get("outcome") != "rejected"
-    return is_over and view.get("kind") == RunKind.TRAIN and view.get("checkpoint_step") is not None
+    is_over = view.stage == "finished" and view.outcome != "rejected"
+    return is_over and view.kind == RunKind.TRAIN and view.checkpoint_step is not None
 
 
 def _has_targets(workbench: Workbench) -> bool:
@@ -69,11 +73,11 @@ def _are_all_finished(workbench: Workbench) -> bool:
 
 def can_archive(workbench: Workbench) -> bool:
     chosen = workbench.target_runs()
-    return _are_all_finished(workbench) and any(not view.get("is_archived") for view in chosen)
+    return _are_all_finished(workbench) and any(not view.is_archived for view in chosen)
 
 
 def can_unarchive(workbench: Workbench) -> bool:
-    return any(view.get("is_archived") for view in workbench.target_runs())
+    return any(view.is_archived for view in workbench.target_runs())
 
 
 def _has_trash(workbench: Workbench) -> bool:

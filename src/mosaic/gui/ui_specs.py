@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import QWidget
 
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 SUBMENU_SEPARATOR = " › "
 """Between a menu and one inside of it."""
@@ -54,7 +58,7 @@ class RunTab:
     id: str
     title: str
     create_widget: Callable[[Workbench], QWidget]
-    is_available: Callable[[Json], bool] = lambda _: True
+    is_available: Callable[[RunView], bool] = lambda _: True
     """Whether a run (its view) has it."""
 
 

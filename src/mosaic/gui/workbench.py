@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal
 from PySide6.QtWidgets import QApplication
@@ -17,6 +17,9 @@ from mosaic.gui.models.notes_model import Notes
 from mosaic.gui.models.runs_model import Runs
 from mosaic.gui.models.series import RunSeries
 from mosaic.gui.models.training import Training, WorkerEnvironments
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import DaemonStatus, RunView
 
 Json = dict[str, Any]
 
@@ -57,8 +60,8 @@ class Workbench(QObject):
         self.notes = Notes(bridge, self)
         self.training = Training(bridge, settings, self)
         self.environments = WorkerEnvironments(bridge, self)
-        self.status: Json = {}
-        """The daemon's, as last heard; empty while there is none."""
+        self.status: DaemonStatus | None = None
+        """The daemon's last status; None while there is no connection."""
         self.selection: str | None = None
         self.marks: list[str] = []
         self.is_remote = False
@@ -67,9 +70,9 @@ class Workbench(QObject):
         self.runs.removed.connect(self._on_runs_removed)
         bridge.connected.connect(self._connected)
         bridge.status_polled.connect(lambda _, status: self._connected(status))
-        bridge.connection_lost.connect(lambda _: self._connected({}))
+        bridge.connection_lost.connect(lambda _: self._connected(None))
 
-    def _connected(self, status: Json) -> None:
+    def _connected(self, status: DaemonStatus | None) -> None:
         self.status = status
 
     def _on_runs_removed(self, run_ids: set[str]) -> None:
@@ -94,7 +97,7 @@ class Workbench(QObject):
         self.marks = run_ids
         self.marks_changed.emit(run_ids)
 
-    def target_runs(self) -> list[Json]:
+    def target_runs(self) -> list[RunView]:
         """The views that an action is about: the marked runs, else the one that is looked at."""
         ids = self.marks or ([self.selection] if self.selection else [])
         return [view for view in map(self.runs.get, ids) if view is not None]

@@ -64,7 +64,7 @@ def create_run_folder(source: Path, target: RunFolder, run_id: str, pulled: Pull
         submitted_at=now,
         queued_at=now,
         finished_at=now,
-        story=(HistoryEntry(at=now, stage=Stage.FINISHED, message=message),),
+        history=(HistoryEntry(at=now, stage=Stage.FINISHED, message=message),),
     )
     write_text(target.record, record.model_dump_json(indent=2) + "\n")
     _write_journal(target, policy)

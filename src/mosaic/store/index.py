@@ -201,8 +201,8 @@ class Index:
         include_archived: bool = False,
         run_id: str = "",
         limit: int = 0,
-    ) -> Iterator[tuple[dict[str, Any], RunProgress]]:
-        """Records as plain JSON with their facts, newest first."""
+    ) -> Iterator[tuple[RunRecord, RunProgress]]:
+        """Records with their progress, newest first."""
         marks = ",".join("?" * len(status))
         conditions = {
             f"(stage IN ({marks}) OR outcome IN ({marks}))": [*status, *status] if status else None,
@@ -218,7 +218,7 @@ class Index:
         args = [*(arg for some in chosen.values() for arg in some), *tags, limit or -1]
         sql = f"SELECT record, {_PROGRESS_COLUMNS} FROM run WHERE {where} ORDER BY run_id DESC LIMIT ?"
         for record, *facts in self._rows(sql, args):
-            yield json.loads(record), _progress_from_row(facts)
+            yield RunRecord.model_validate_json(record), _progress_from_row(facts)
 
     def get_progress(self, run_id: str) -> RunProgress:
         return _progress_from_row(self._rows(f"SELECT {_PROGRESS_COLUMNS} FROM run WHERE run_id=?", (run_id,))[0])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mosaic.submission.algorithm_schema import load_algorithms
 from mosaic.submission.run_payloads import flatten_settings
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 Json = dict[str, Any]
 FORM_STATE_PREFIX = "metadata.ui."
@@ -21,7 +24,13 @@ def effective_settings(payload: Json) -> Json:
     return {**{name: value for name, value in defaults.items() if value is not None}, **given}
 
 
-def comparison_settings(view: Json, payload: Json) -> Json:
-    """The settings of a run by the names that people group by. A worker's defaults are known only by the run's view."""
-    known = {key: view[key] for key in ("algo", "env_id", "seed", "group") if view.get(key) is not None}
+def grouping_fields(view: RunView) -> dict[str, Any]:
+    """What runs are grouped by besides their settings. A worker's defaults are known only from the run's view."""
+    fields = {"algo": view.algo, "env_id": view.env_id, "seed": view.seed, "group": view.group}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def comparison_settings(view: RunView | None, payload: Json) -> Json:
+    """The settings of a run by the names that people group by."""
+    known = {} if view is None else grouping_fields(view)
     return known | {name.removeprefix(_CONFIG_PREFIX): value for name, value in effective_settings(payload).items()}

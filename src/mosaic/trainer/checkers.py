@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import structlog
 
-from mosaic.contracts.errors import MosaicError, error_class
+from mosaic.contracts.errors import MosaicError, decode_problems, error_class
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.workers import WorkerDescription
@@ -59,7 +59,8 @@ class Checker:
         if answer.get("ok"):
             return answer
         raise error_class(str(answer.get("error")))(
-            str(answer.get("message") or "The worker refused, without a reason.")
+            str(answer.get("message") or "The worker refused without giving a reason."),
+            decode_problems(answer.get("problems")),
         )
 
     def _exchange(self, question: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any
+from typing import IO
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported: a taken port is no news
 
@@ -29,6 +29,7 @@ from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.processes import own_identity
 from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
+from mosaic.contracts.views import DaemonStatus, SlotUsage
 from mosaic.store import Index
 from mosaic.trainer.auth import TokenInterceptor
 from mosaic.trainer.checkers import Checkers
@@ -146,27 +147,27 @@ class Daemon:
             return
         self._shutdown_requested.set()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> DaemonStatus:
         active = list(self._records.active.values())
-        held = [record for record in active if record.holds_slot]
-        return {
-            "pid": os.getpid(),
-            "address": self._address,
-            "started_at": self._started_at,
-            "version": __version__,
-            "workspace": str(self._workspace.root),
-            "runs": self._records.index.count_by_status(),
-            "slots": {
-                "runs": self._slots.runs,
-                "busy": len(held),
-                "queued": len(active) - len(held),
-                "cpus": self._slots.cpus,
-                "gpus": self._slots.gpus,
-            },
-            "is_draining": self._is_draining,
-            "paused": self._supervisor.failure_breaker.pause_reason,
-            "log": str(self._workspace.daemon_log),
-        }
+        busy = sum(record.holds_slot for record in active)
+        return DaemonStatus(
+            pid=os.getpid(),
+            address=self._address,
+            started_at=self._started_at,
+            version=__version__,
+            workspace=str(self._workspace.root),
+            runs=self._records.index.count_by_status(),
+            slots=SlotUsage(
+                runs=self._slots.runs,
+                busy=busy,
+                queued=len(active) - busy,
+                cpus=self._slots.cpus,
+                gpus=self._slots.gpus,
+            ),
+            is_draining=self._is_draining,
+            paused=self._supervisor.failure_breaker.pause_reason,
+            log=str(self._workspace.daemon_log),
+        )
 
     def set_cap(self, runs: int) -> None:
         """How many runs may be at work at a time. What already works goes on, even above it."""

@@ -116,7 +116,7 @@ def advance(record: RunRecord, event: LifecycleEvent) -> RunRecord:
 
 def _with_history_entry(record: RunRecord, at: float, stage: Stage, message: str, **changes: Any) -> RunRecord:
     line = HistoryEntry(at=at, stage=stage, message=message)
-    return record.model_copy(update={"stage": stage, "story": (*record.story, line), **changes})
+    return record.model_copy(update={"stage": stage, "history": (*record.history, line), **changes})
 
 
 def _last_attempt(record: RunRecord, **changes: Any) -> tuple[Attempt, ...]:
@@ -135,7 +135,7 @@ def _dispatch(record: RunRecord, event: Dispatched) -> RunRecord:
         f"It is being started{number}.",
         attempts=(*record.attempts, attempt),
         started_at=record.started_at or event.at,
-        farewell=None,
+        final_report=None,
         is_resume=False,
     )
 
@@ -178,7 +178,7 @@ def _ask_to_stop(record: RunRecord, event: StopRequested) -> RunRecord:
 
 
 def _store_final_report(record: RunRecord, event: FinishReported) -> RunRecord:
-    return record.model_copy(update={"farewell": event.final_report})
+    return record.model_copy(update={"final_report": event.final_report})
 
 
 def _fail_to_start(record: RunRecord, event: StartFailed) -> RunRecord:
@@ -207,7 +207,7 @@ def _requeue(record: RunRecord, event: Requeued) -> RunRecord:
         reason=None,
         finished_at=None,
         stop_requested_at=None,
-        farewell=None,
+        final_report=None,
         is_resume=True,
         queued_at=event.at,
         total_timesteps=total,
@@ -251,14 +251,14 @@ def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Out
             f"Out of memory: it took {exited.peak_rss_mb:,.0f} MB of the {exited.limit:,.0f} MB it was allowed. "
             f"{_resume_hint(record)}",
         )
-    farewell = record.farewell
-    if exited.code == 0 and farewell is not None and farewell.outcome == "succeeded":
+    report = record.final_report
+    if exited.code == 0 and report is not None and report.outcome == "succeeded":
         return Outcome.SUCCEEDED, "It did what it was asked to do."
     if record.stop_requested_at is not None or exited.cause == "stop":
         how = " It did not obey in time and was killed." if exited.signal == signal.SIGKILL else ""
         return Outcome.CANCELLED, f"Cancelled on request.{how}"
-    if farewell is not None and farewell.outcome == "rejected":
-        return Outcome.REJECTED, farewell.reason or "The worker refused its config."
+    if report is not None and report.outcome == "rejected":
+        return Outcome.REJECTED, report.reason or "The worker refused its config."
     if exited.cause == "keeper_terminated":
         return Outcome.CANCELLED, "Its keeper was told to end."
     words = f' Last words: "{exited.last_words}".' if exited.last_words else ""
@@ -268,9 +268,9 @@ def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Out
             f"Killed by signal {exited.signal} ({_signal_name(exited.signal)}).{words} Full log: {log_path}",
         )
     if exited.code:
-        said = farewell.reason if farewell is not None and farewell.reason else ""
+        said = report.reason if report is not None and report.reason else ""
         return Outcome.FAILED, f"{said or f'Ended with exit code {exited.code}.{words}'} Full log: {log_path}"
-    if farewell is not None and farewell.outcome == "stopped":
+    if report is not None and report.outcome == "stopped":
         return Outcome.CANCELLED, "It was stopped from outside."
     return Outcome.SUCCEEDED, "It ended without an error."
 

@@ -20,6 +20,7 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.processes import is_alive
 from mosaic.contracts.states import RunRecord, Stage
+from mosaic.contracts.views import RunView
 from mosaic.store import Index, RunProgress
 from mosaic.trainer.scheduler import start_order
 
@@ -60,7 +61,7 @@ class Records:
         write_text(path, record.model_dump_json(indent=2) + "\n")
         with self.index.transaction():
             self.index.save(record, path.stat().st_mtime_ns)
-            said = record.story[-1].message if record.story else ""
+            said = record.history[-1].message if record.history else ""
             self.index.add_daemon_event(
                 record.run_id, "record", stage=record.stage, outcome=record.outcome, reason=record.reason, said=said
             )
@@ -114,7 +115,7 @@ class Records:
             return found[0]
         if found:
             raise UnknownName(f"{reference!r} could be any of {', '.join(found)}. Give more of the id.")
-        recent = [record["run_id"] for record, _ in self.index.list_runs(include_archived=True, limit=1000)]
+        recent = [record.run_id for record, _ in self.index.list_runs(include_archived=True, limit=1000)]
         near = difflib.get_close_matches(reference.upper(), recent, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise UnknownName(f"No run {reference!r}.{hint} List them: mosaic runs")
@@ -125,9 +126,9 @@ class Records:
 
     # --- views
 
-    def view(self, run_id: str) -> dict[str, Any]:
-        for record, facts in self.index.list_runs(run_id=run_id):
-            return self.to_view(record, facts, self.queue_positions())
+    def view(self, run_id: str) -> RunView:
+        for record, progress in self.index.list_runs(run_id=run_id):
+            return self.to_view(record, progress, self.queue_positions())
         raise UnknownName(f"No run {run_id!r}. List them: mosaic runs")
 
     def queue_positions(self) -> dict[str, int]:
@@ -139,19 +140,16 @@ class Records:
         )
         return {record.run_id: position for position, record in enumerate(order, 1)}
 
-    def to_view(
-        self, record: dict[str, Any], progress: RunProgress, queue_positions: Mapping[str, int]
-    ) -> dict[str, Any]:
-        """A record (as JSON) with what is known of its progress: contracts.states.RunView."""
-        total = record["total_timesteps"] or progress.total_timesteps
-        is_running = record["stage"] == Stage.RUNNING
-        left = None
+    def to_view(self, record: RunRecord, progress: RunProgress, queue_positions: Mapping[str, int]) -> RunView:
+        total = record.total_timesteps or progress.total_timesteps
+        is_running = record.stage is Stage.RUNNING
+        seconds_left = None
         if is_running and total and progress.sps and progress.global_step is not None:
-            left = max(0.0, total - progress.global_step) / progress.sps
-        folder = self.folder(record["run_id"])
-        silent_since = progress.heard_at or record["started_at"] or time.time()
-        return {
-            **record,
+            seconds_left = max(0.0, total - progress.global_step) / progress.sps
+        folder = self.folder(record.run_id)
+        silent_since = progress.heard_at or record.started_at or time.time()
+        view_fields: dict[str, Any] = {name: getattr(record, name) for name in RunRecord.model_fields}
+        view_fields |= {
             "total_timesteps": total,
             "run_dir": str(folder.path),
             "pid": _live_worker_pid(record),
@@ -160,18 +158,19 @@ class Records:
             "episodic_return": progress.mean_return,
             "episodes": progress.episodes,
             "is_stalled": is_running and time.time() - silent_since > STALLED_AFTER_S,
-            "seconds_left": left,
+            "seconds_left": seconds_left,
             "hardware": progress.hardware,
             "checkpoint_step": progress.checkpoint_step,
-            "queue_position": queue_positions.get(record["run_id"]),
+            "queue_position": queue_positions.get(record.run_id),
             "has_wandb": _has_wandb(folder),
         }
+        return RunView.model_validate(view_fields)
 
 
-def _live_worker_pid(record: dict[str, Any]) -> int | None:
-    if record["stage"] in (Stage.QUEUED, Stage.FINISHED) or not record["attempts"]:
+def _live_worker_pid(record: RunRecord) -> int | None:
+    if not record.holds_slot or not record.attempts:
         return None
-    worker = record["attempts"][-1]["worker"]
+    worker = record.attempts[-1].worker
     return int(worker["pid"]) if worker and is_alive(worker) else None
 
 

@@ -15,6 +15,7 @@ from mosaic.contracts.files import write_json, write_text
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import Outcome, RunRecord, Stage
+from mosaic.contracts.views import RunView
 from mosaic.secrets import redact_secrets, store_secrets
 from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import ingest_all_files
@@ -22,7 +23,7 @@ from mosaic.trainer.recovery import ingest_all_files
 _CONFIG = RunFolder("/").config.name
 
 
-def import_run(records: Records, source: str) -> dict[str, Any]:
+def import_run(records: Records, source: str) -> RunView:
     """The view of the run that came in. Its id stays; a run that is here already is refused."""
     path = Path(source)
     staging = records.workspace.runs / f".making-import-{os.getpid()}-{records.new_id()}"

@@ -19,6 +19,7 @@ from mosaic.contracts.payload import Metadata, Payload, Schedule
 from mosaic.contracts.run_kind import RunKind
 from mosaic.contracts.script_config import ScriptConfig
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
+from mosaic.contracts.views import RunView
 from mosaic.journal import Journal
 from mosaic.secrets import redact_secrets, store_secrets
 from mosaic.trainer.checkers import Checkers
@@ -26,8 +27,6 @@ from mosaic.trainer.lifecycle import Requeued, StopRequested, advance
 from mosaic.trainer.records import Records, summary_fields
 from mosaic.trainer.scheduler import Slots
 from mosaic.workers import get_worker as worker_named
-
-View = dict[str, Any]
 
 
 class RunService:
@@ -57,7 +56,7 @@ class RunService:
             )
         return self._checkers.check(payload.metadata.worker.id, payload)
 
-    def submit(self, text: str, environment: Mapping[str, str] | None = None) -> View:
+    def submit(self, text: str, environment: Mapping[str, str] | None = None) -> RunView:
         """`environment` is the caller's own, for its own programs. It is kept in memory until the run is started."""
         data = _parse_json(text)
         redacted = redact_secrets(data)
@@ -96,7 +95,7 @@ class RunService:
             gpus=min(payload.resources.gpus.requested, self._slots.gpus),
             submitted_at=now,
             queued_at=now,
-            story=(HistoryEntry(at=now, stage=Stage.QUEUED, message="It was accepted and waits for a slot."),),
+            history=(HistoryEntry(at=now, stage=Stage.QUEUED, message="It was accepted and waits for a slot."),),
             **summary_fields(payload, defaults or {}),
         )
         making = workspace.runs / f".making-{run_id}"
@@ -121,7 +120,7 @@ class RunService:
 
     # --- steering
 
-    def cancel(self, reference: str) -> View:
+    def cancel(self, reference: str) -> RunView:
         with self._records.lock:
             record = self._resolve_record(reference)
             if record.stage is Stage.FINISHED:
@@ -133,7 +132,7 @@ class RunService:
         self._wake()
         return self._records.view(record.run_id)
 
-    def pause(self, reference: str) -> View:
+    def pause(self, reference: str) -> RunView:
         with self._records.lock:
             record = self._resolve_record(reference)
             if record.stage is Stage.PAUSED:
@@ -144,7 +143,7 @@ class RunService:
         self._wake()
         return self._records.view(record.run_id)
 
-    def resume(self, reference: str, total_timesteps: int | None) -> View:
+    def resume(self, reference: str, total_timesteps: int | None) -> RunView:
         """A paused run goes on; one that has ended goes on from its last good checkpoint, in the same folder."""
         record = self._resolve_record(reference)
         if record.is_active:
@@ -204,7 +203,7 @@ class RunService:
         notes: str | None,
         is_archived: bool | None,
         priority: int | None = None,
-    ) -> View:
+    ) -> RunView:
         with self._records.lock:
             record = self._resolve_record(reference)
             tags = tuple(dict.fromkeys([*(tag for tag in record.tags if tag not in remove), *add]))
@@ -225,7 +224,7 @@ class RunService:
             self._records.put(record.model_copy(update=changes))
         return self._records.view(record.run_id)
 
-    def delete(self, reference: str) -> View:
+    def delete(self, reference: str) -> RunView:
         """To the trash, from where `mosaic import` brings it back."""
         workspace = self._records.workspace
         with self._records.lock:
@@ -237,13 +236,13 @@ class RunService:
                 )
             view = self._records.view(record.run_id)
             workspace.trash.mkdir(parents=True, exist_ok=True)
-            grave = workspace.trash / record.run_id
-            if grave.exists():
-                shutil.rmtree(grave)
-            self._records.folder(record.run_id).path.rename(grave)
+            trash_path = workspace.trash / record.run_id
+            if trash_path.exists():
+                shutil.rmtree(trash_path)
+            self._records.folder(record.run_id).path.rename(trash_path)
             self._records.index.delete_run(record.run_id)
         self._records.notify_watchers()
-        return {**view, "run_dir": str(grave)}
+        return view.model_copy(update={"run_dir": str(trash_path)})
 
     def _resolve_record(self, reference: str) -> RunRecord:
         return self._records.get(self._records.resolve(reference))

@@ -15,10 +15,11 @@ import structlog
 
 from mosaic import __version__
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.auth_proof import PROOF_KEY, compute_proof, constant_time_equals
+from mosaic.contracts.auth_proof import PROBLEMS_KEY, PROOF_KEY, compute_proof, constant_time_equals
 from mosaic.contracts.errors import BadInput, MosaicError, UnknownName
 from mosaic.contracts.events import Hello
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
+from mosaic.contracts.views import DaemonStatus, RunView
 from mosaic.fastlane import lanes_folder
 from mosaic.journal import Journal
 from mosaic.store import BULK_KINDS, IndexedEvent, MetricsCursor, encode_event
@@ -49,6 +50,8 @@ def _abort(context: Context, error: Exception) -> None:
     if isinstance(error, MosaicError):
         code = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, BadInput) else grpc.StatusCode.FAILED_PRECONDITION
         log.info("call_answered_with_refusal", error=type(error).__name__, log_code=error.log_code, said=str(error))
+        if error.problems:
+            context.set_trailing_metadata(((PROBLEMS_KEY, json.dumps(error.problems).encode()),))
         context.abort(code, f"{type(error).__name__}: {error}")
     log.exception("call_failed")
     context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
@@ -100,7 +103,7 @@ class CallCounter:
 class DaemonControls(NamedTuple):
     """What may be done with the daemon itself."""
 
-    status: Callable[[], dict[str, Any]]
+    status: Callable[[], DaemonStatus]
     shut_down: Callable[[bool, bool], None]
     """Its arguments: whether to cancel the runs, whether to drain."""
     set_cap: Callable[[int], None]
@@ -166,7 +169,7 @@ class Servicer(TrainerServicer):
         queue_positions = self._records.queue_positions()
         for record, facts in rows:
             view = self._records.to_view(record, facts, queue_positions)
-            views.append(to_json_text({name: view[name] for name in view if name not in ("story", "attempts")}))
+            views.append(view.model_dump_json(exclude={"history", "attempts"}))
         return pb.ListReply(views_json=views)
 
     @_unary_method
@@ -263,7 +266,7 @@ class Servicer(TrainerServicer):
     def _daemon_event_json(self, event: IndexedEvent) -> str:
         body = {"seq": event.seq, "at": event.at, "kind": event.kind, **json.loads(event.body or "{}")}
         if event.kind == "record":
-            body["view"] = self._records.view(event.run_id)
+            body["view"] = self._records.view(event.run_id).model_dump(mode="json")
         return encode_event(event.run_id, event.source, body)
 
     @_streaming_method
@@ -285,13 +288,13 @@ class Servicer(TrainerServicer):
     def ReadEvaluations(self, request: pb.EvaluationsRequest, context: Context) -> Iterator[pb.JsonReply]:
         run_id = self._records.resolve(request.run) if request.run else ""
         for found in evaluations(self._records, run_id, request.env_id):
-            yield pb.JsonReply(json=to_json_text(found))
+            yield pb.JsonReply(json=found.model_dump_json())
 
     @_streaming_method
     def ReadWandb(self, request: pb.RunRequest, context: Context) -> Iterator[pb.JsonReply]:
         run_id = self._records.resolve(request.run) if request.run else ""
         for found in wandb_states(self._records, run_id):
-            yield pb.JsonReply(json=to_json_text(found))
+            yield pb.JsonReply(json=found.model_dump_json())
 
     @_streaming_method
     def ReadLog(self, request: pb.LogRequest, context: Context) -> Iterator[pb.LogReply]:
@@ -386,23 +389,23 @@ class Servicer(TrainerServicer):
 
     @_unary_method
     def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.JsonReply:
-        return pb.JsonReply(json=to_json_text(self._controls.status()))
+        return pb.JsonReply(json=self._controls.status().model_dump_json())
 
     @_unary_method
     def SetCap(self, request: pb.CapRequest, context: Context) -> pb.JsonReply:
         self._controls.set_cap(request.runs)
-        return pb.JsonReply(json=to_json_text(self._controls.status()))
+        return pb.JsonReply(json=self._controls.status().model_dump_json())
 
     @_unary_method
     def ContinueQueue(self, request: pb.StatusRequest, context: Context) -> pb.JsonReply:
         self._controls.continue_queue()
-        return pb.JsonReply(json=to_json_text(self._controls.status()))
+        return pb.JsonReply(json=self._controls.status().model_dump_json())
 
     @_unary_method
     def StopDaemon(self, request: pb.StopRequest, context: Context) -> pb.JsonReply:
         status = self._controls.status()
         self._controls.shut_down(request.cancel_runs, request.drain)
-        return pb.JsonReply(json=to_json_text(status))
+        return pb.JsonReply(json=status.model_dump_json())
 
 
 def _read_event(file: BinaryIO, event: IndexedEvent) -> str:
@@ -412,5 +415,5 @@ def _read_event(file: BinaryIO, event: IndexedEvent) -> str:
     return encode_event(event.run_id, event.source, body)
 
 
-def _run_reply(view: dict[str, Any]) -> pb.RunReply:
-    return pb.RunReply(view_json=to_json_text(view))
+def _run_reply(view: RunView) -> pb.RunReply:
+    return pb.RunReply(view_json=view.model_dump_json())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.extras import flatten_sections, translate_extras
@@ -16,6 +16,9 @@ from mosaic.gui.views.formatting import format_age, format_number, short_id
 from mosaic.submission.algorithm_schema import DEFAULT_EXTRA_FIELDS, SettingField, reserved_extras
 from mosaic.submission.run_payloads import build_eval_payload
 from mosaic.workers import discover_workers
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 Json = dict[str, Any]
 
@@ -156,15 +159,13 @@ def is_evaluation(payload: Json) -> bool:
     return bool(translate_extras(payload).data.get("kind") == RunKind.POLICY_EVAL)
 
 
-def runs_with_policy(views: Iterable[Json]) -> list[Json]:
+def runs_with_policy(views: Iterable[RunView]) -> list[RunView]:
     """Runs that have trained a policy, newest first."""
     can = set(policy_workers())
     found = [
-        view
-        for view in views
-        if view.get("kind") == RunKind.TRAIN and view.get("checkpoint_step") is not None and view.get("worker") in can
+        view for view in views if view.kind == RunKind.TRAIN and view.checkpoint_step is not None and view.worker in can
     ]
-    return sorted(found, key=lambda view: str(view["run_id"]), reverse=True)
+    return sorted(found, key=lambda view: str(view.run_id), reverse=True)
 
 
 def describe_checkpoint(checkpoint_info: Json) -> str:

@@ -97,7 +97,7 @@ class PolicySource(QObject):
         self._runs.blockSignals(True)
         self._runs.clear()
         for view in views:
-            self._runs.addItem(theme.state_icon(state_of(view)), run_title(view), view["run_id"])
+            self._runs.addItem(theme.state_icon(state_of(view)), run_title(view), view.run_id)
         self._run_names.setStringList([run_title(view) for view in views])
         self._runs.setCurrentIndex(self._runs.findData(chosen) if chosen else -1)
         if not chosen:
@@ -113,7 +113,7 @@ class PolicySource(QObject):
     def _on_runs_changed(self, run_ids: set[str]) -> None:
         known = {self._runs.itemData(index) for index in range(self._runs.count())}
         views = map(self._workbench.runs.get, run_ids)
-        if any(view["run_id"] not in known for view in runs_with_policy(view for view in views if view is not None)):
+        if any(view.run_id not in known for view in runs_with_policy(view for view in views if view is not None)):
             self.list_runs()
 
     def choose_run(self, run_id: str) -> None:
@@ -128,8 +128,8 @@ class PolicySource(QObject):
             return
         self._runs.setCurrentIndex(index)
         which = self._which.currentData()
-        self._worker = str(view["worker"])
-        self._choose_path(f"{view['run_dir']}/{which}" if which else str(view["run_dir"]))
+        self._worker = str(view.worker)
+        self._choose_path(f"{view.run_dir}/{which}" if which else str(view.run_dir))
 
     # --- from a file
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
@@ -11,8 +11,11 @@ from PySide6.QtWidgets import QPushButton, QWidget
 
 from mosaic.gui.forms.verdict_line import VerdictLine, format_accepted, format_dry_run_note, format_refusal_note
 from mosaic.gui.views.widgets import accent_button, with_object_name
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
 from mosaic.submission.algorithm_schema import Algorithm
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView, Verdict
 
 Callback = Callable[[Any], None]
 AsyncCall = Callable[[Callback, Callback, QObject], None]
@@ -41,11 +44,10 @@ class SubmitController(QObject):
         """A dry run of `what`. Its verdict goes to the notes, too."""
         notes = self._workbench.notes
 
-        def take(verdict: Json) -> None:
+        def take(verdict: Verdict) -> None:
             self._stop_waiting()
-            summary = verdict.get("summary") or {}
-            self.line.show_text(format_accepted(summary), "good")
-            notes.append_scratch(format_dry_run_note(title, summary, algorithm))
+            self.line.show_text(format_accepted(verdict.summary), "good")
+            notes.append_scratch(format_dry_run_note(title, verdict.summary, algorithm))
 
         def refuse(error: Exception) -> None:
             notes.append_scratch(format_refusal_note(title, error))
@@ -57,7 +59,7 @@ class SubmitController(QObject):
     def submit_runs(self, ask: AsyncCall) -> None:
         """The answer is the views of the runs that were made."""
 
-        def take(views: list[Json]) -> None:
+        def take(views: list[RunView]) -> None:
             self._stop_waiting()
             self.line.clear()
             show_submitted_runs(self._workbench, views)
@@ -83,9 +85,9 @@ class SubmitController(QObject):
         self.submit_button.setEnabled(not is_busy)
 
 
-def show_submitted_runs(workbench: Workbench, views: list[Json]) -> None:
+def show_submitted_runs(workbench: Workbench, views: list[RunView]) -> None:
     """Goes to the first of the new runs."""
     workbench.runs.update(views)
-    many = f"{len(views)} runs in group {views[0].get('group')}" if len(views) > 1 else "The run"
+    many = f"{len(views)} runs in group {views[0].group}" if len(views) > 1 else "The run"
     workbench.show_message(f"{many} {'are' if len(views) > 1 else 'is'} submitted.", "good")
-    workbench.select(views[0]["run_id"])
+    workbench.select(views[0].run_id)

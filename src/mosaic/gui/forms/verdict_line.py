@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
@@ -11,6 +11,9 @@ from mosaic.gui import theme
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.submission.algorithm_schema import Algorithm
 from mosaic.submission.verdict_table import verdict_rows
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import VerdictSummary
 
 Json = dict[str, Any]
 ICONS = {"good": "mdi6.check-circle", "bad": "mdi6.close-circle", "muted": "mdi6.progress-clock"}
@@ -49,20 +52,19 @@ class VerdictLine(QWidget):
             self.label.setStyleSheet(f"color: {getattr(theme.tokens(), kind)};")
 
 
-def format_accepted(summary: Json) -> str:
+def format_accepted(summary: VerdictSummary) -> str:
     """One line: `This would run: observations Box(4,), actions Discrete(2). Nothing was started.`"""
-    env = summary.get("environment") or {}
-    facts = [
-        f"{word} {env[key]}"
-        for word, key in (("observations", "observation_space"), ("actions", "action_space"))
-        if env.get(key)
+    env = summary.environment
+    parts = [
+        f"observations {env.observation_space}" if env.observation_space else "",
+        f"actions {env.action_space}" if env.action_space else "",
+        f"backend {summary.backend}" if summary.backend else "",
     ]
-    backend = f"backend {summary['backend']}" if summary.get("backend") else ""
-    told = ", ".join(word for word in (*facts, backend) if word)
-    return f"This would run{': ' if told else ''}{told}. Nothing was started."
+    details = ", ".join(part for part in parts if part)
+    return f"This would run{': ' if details else ''}{details}. Nothing was started."
 
 
-def format_dry_run_note(title: str, summary: Json, algorithm: Algorithm | None = None) -> str:
+def format_dry_run_note(title: str, summary: VerdictSummary, algorithm: Algorithm | None = None) -> str:
     """For the notes: what would run, line by line."""
     lines = [f"  {name}: {'; '.join(value.splitlines())}" for name, value in verdict_rows(summary, algorithm)]
     return "\n".join([f"Dry run: {title}: accepted.", *lines])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from mosaic.client import TrainerClient
 from mosaic.gui.bridge import Bridge
+
+if TYPE_CHECKING:
+    from mosaic.contracts.events import Event
+    from mosaic.contracts.views import Evaluation
 
 Json = dict[str, Any]
 SUMMARY_EVENT = "eval_summary_update"
@@ -22,7 +26,7 @@ class Evaluations(QObject):
 
     def __init__(self, bridge: Bridge, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self.evaluations: list[Json] = []
+        self.evaluations: list[Evaluation] = []
         self.is_loaded = False
         self._bridge = bridge
         self._run_id: str | None = None
@@ -48,9 +52,9 @@ class Evaluations(QObject):
         if not self._poll_timer.isActive():
             self._request_if_due()
 
-    def _on_events(self, events: list[Json]) -> None:
+    def _on_events(self, events: list[Event]) -> None:
         if self._run_id is not None and any(
-            event["kind"] == SUMMARY_EVENT and self._run_id in ("", event["run_id"]) for event in events
+            event.kind == SUMMARY_EVENT and self._run_id in ("", event.run_id) for event in events
         ):
             self.refresh()
 
@@ -60,14 +64,14 @@ class Evaluations(QObject):
             return
         self._is_due, self._is_loading = False, True
 
-        def ask(trainer: TrainerClient) -> list[Json]:
+        def ask(trainer: TrainerClient) -> list[Evaluation]:
             return list(trainer.evaluations(run_id))
 
         self._bridge.ask(
             ask, lambda found: self._on_result(run_id, found), lambda _: self._on_result(run_id, None), self
         )
 
-    def _on_result(self, run_id: str, evaluations: list[Json] | None) -> None:
+    def _on_result(self, run_id: str, evaluations: list[Evaluation] | None) -> None:
         self._is_loading = False
         if run_id != self._run_id:
             self._request_if_due()

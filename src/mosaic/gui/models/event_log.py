@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from PySide6.QtCore import QObject, Signal
 
 from mosaic.client.eval_status import format_eval_line
+from mosaic.contracts.events import EvalSummaryUpdate, Event
 from mosaic.gui.bridge import Bridge
 
 Json = dict[str, Any]
@@ -32,16 +33,14 @@ class EventLog(QObject):
         super().__init__(parent)
         self.lines: deque[EventLine] = deque(maxlen=MAX_EVENT_LINES)
         bridge.events_received.connect(self._on_events)
-        bridge.connected.connect(
-            lambda status: self.add("trainer_connected", f"at {status['address']}, pid {status['pid']}")
-        )
+        bridge.connected.connect(lambda status: self.add("trainer_connected", f"at {status.address}, pid {status.pid}"))
         bridge.connection_lost.connect(lambda why: self.add("trainer_lost", why))
 
     def add(self, kind: str, text: str, run_id: str = "") -> None:
         self._append([EventLine(time.time(), run_id, kind, text)])
 
-    def _on_events(self, events: list[Json]) -> None:
-        self._append([_format_event(event) for event in events if event["kind"] not in HIDDEN_KINDS])
+    def _on_events(self, events: list[Event]) -> None:
+        self._append([_format_event(event) for event in events if event.kind not in HIDDEN_KINDS])
 
     def _append(self, lines: list[EventLine]) -> None:
         if lines:
@@ -56,14 +55,13 @@ def _format_field(name: str, value: Any) -> str:
     return f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
 
 
-def _format_event(event: Json) -> EventLine:
-    shown = event.get("said") or event.get("text") or event.get("reason")
-    if "episodes" in (event.get("summary") or ()):
-        shown = format_eval_line(event["summary"])
+def _format_event(event: Event) -> EventLine:
+    fields = event.model_dump(exclude={"seq", "at", "kind", "run_id", "source", "view", "process"})
+    shown = fields.get("said") or fields.get("text") or fields.get("reason")
+    if isinstance(event, EvalSummaryUpdate):
+        shown = format_eval_line(event.summary)
     if not shown:
-        hidden = ("seq", "at", "kind", "run_id", "source", "view", "process")
-        told = ((name, value) for name, value in event.items() if name not in hidden)
         shown = ", ".join(
-            _format_field(name, value) for name, value in told if value is not None and value is not False
+            _format_field(name, value) for name, value in fields.items() if value is not None and value is not False
         )
-    return EventLine(event["at"], event["run_id"], event["kind"], str(shown)[:500])
+    return EventLine(event.at, event.run_id, event.kind, str(shown)[:500])

@@ -9,6 +9,8 @@ import numpy as np
 from PySide6.QtCore import QObject, Signal
 
 from mosaic.client import TrainerClient
+from mosaic.contracts.events import Event, Sample
+from mosaic.contracts.views import HardwareSample
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.series import GrowingPoints
 
@@ -16,13 +18,13 @@ Json = dict[str, Any]
 CPU_TAG, MEMORY_TAG = "hardware/CPU %", "hardware/memory MB"
 
 
-def points_of_sample(sample: Json) -> dict[str, float]:
-    """A sample as points: one for each thing that is measured."""
-    found = {CPU_TAG: float(sample["cpu_percent"]), MEMORY_TAG: float(sample["rss_mb"])}
-    for number, gpu in enumerate(sample.get("gpus") or ()):
-        found[f"hardware/GPU {number} %"] = float(gpu["util_percent"])
-        found[f"hardware/GPU {number} memory MB"] = float(gpu["memory_used_mb"])
-    return found
+def points_of_sample(sample: Sample) -> dict[str, float]:
+    """One point for each quantity that is measured."""
+    points = {CPU_TAG: sample.cpu_percent, MEMORY_TAG: sample.rss_mb}
+    for number, gpu in enumerate(sample.gpus):
+        points[f"hardware/GPU {number} %"] = gpu["util_percent"]
+        points[f"hardware/GPU {number} memory MB"] = gpu["memory_used_mb"]
+    return points
 
 
 class HardwareSeries(QObject):
@@ -30,18 +32,20 @@ class HardwareSeries(QObject):
 
     points_added = Signal(set)
 
-    def __init__(self, run_id: str, bridge: Bridge, newest: Json | None, parent: QObject | None = None) -> None:
+    def __init__(
+        self, run_id: str, bridge: Bridge, newest: HardwareSample | None, parent: QObject | None = None
+    ) -> None:
         """`newest` is the sample in the run's view: the earlier ones are read up to it."""
         super().__init__(parent)
         self.run_id = run_id
         self.tags: dict[str, GrowingPoints] = {}
         self._last_seq = 0
-        self._pending: list[Json] | None = None
+        self._pending: list[Sample] | None = None
         """Samples that came while the earlier ones were being read."""
         bridge.events_received.connect(self._on_events)
         if newest is not None:
             self._pending = []
-            until = float(newest["at"])
+            until = newest.at
             bridge.ask(
                 lambda trainer: load_earlier_samples(trainer, run_id, until),
                 self._on_earlier_loaded,
@@ -49,36 +53,36 @@ class HardwareSeries(QObject):
                 self,
             )
 
-    def _on_events(self, events: list[Json]) -> None:
-        samples = [event for event in events if event["kind"] == "sample" and event["run_id"] == self.run_id]
+    def _on_events(self, events: list[Event]) -> None:
+        samples = [event for event in events if isinstance(event, Sample) and event.run_id == self.run_id]
         if self._pending is not None:
             self._pending += samples
         else:
             self._append_samples(samples)
 
-    def _on_earlier_loaded(self, samples: list[Json]) -> None:
+    def _on_earlier_loaded(self, samples: list[Sample]) -> None:
         newer, self._pending = self._pending or [], None
         self._append_samples(samples + newer)
 
-    def _append_samples(self, samples: Iterable[Json]) -> None:
+    def _append_samples(self, samples: Iterable[Sample]) -> None:
         grown = set()
         for sample in samples:
-            if sample["seq"] <= self._last_seq:
+            if sample.seq <= self._last_seq:
                 continue  # it was among the earlier ones
-            self._last_seq = sample["seq"]
+            self._last_seq = sample.seq
             for tag, value in points_of_sample(sample).items():
-                columns = np.zeros(1), np.array([sample["at"]]), np.array([value])
+                columns = np.zeros(1), np.array([sample.at]), np.array([value])
                 self.tags.setdefault(tag, GrowingPoints()).extend(*columns)
                 grown.add(tag)
         if grown:
             self.points_added.emit(grown)
 
 
-def load_earlier_samples(trainer: TrainerClient, run_id: str, until: float) -> list[Json]:
-    """All samples that the daemon has, up to the one of that time. A watch has no end of its own: this knows it."""
-    found: list[Json] = []
+def load_earlier_samples(trainer: TrainerClient, run_id: str, until: float) -> list[Sample]:
+    """All samples that the daemon has up to that time. A watch never ends by itself, so this stops at the last one."""
+    found: list[Sample] = []
     for batch in trainer.watch(0, run_id, ["sample"]):
-        found += batch.events
-        if batch.skipped or (found and found[-1]["at"] >= until):
+        found += [event for event in batch.events if isinstance(event, Sample)]
+        if batch.skipped or (found and found[-1].at >= until):
             break
     return found

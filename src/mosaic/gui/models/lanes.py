@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from PySide6.QtCore import QObject, QRect, Signal
@@ -27,6 +27,9 @@ from mosaic.fastlane import (
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.event_log import EventLog
 from mosaic.gui.models.runs_model import Runs
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 Json = dict[str, Any]
 EventCallback = Callable[..., None]
@@ -207,22 +210,22 @@ class ViewerStatus(NamedTuple):
 
 
 def viewer_status(
-    view: Json | None, video_mode: str | None, source: LaneSource | None, since_frame_s: float
+    view: RunView | None, video_mode: str | None, source: LaneSource | None, since_frame_s: float
 ) -> ViewerStatus:
     """How a viewer stands: what the run says counts before what its lanes say."""
     if view is None:
         return ViewerStatus(WAITING, "the trainer has not told of this run yet")
-    if view["stage"] == "finished":
-        return ViewerStatus(UNAVAILABLE, f"the run has ended ({view.get('outcome')})")
+    if view.stage == "finished":
+        return ViewerStatus(UNAVAILABLE, f"the run has ended ({view.outcome})")
     if video_mode == "off":
         return ViewerStatus(UNAVAILABLE, "live frames are off for this run (video_mode is off)")
-    if view["stage"] in ("queued", "starting"):
-        return ViewerStatus(WAITING, f"the run is {view['stage']}")
+    if view.stage in ("queued", "starting"):
+        return ViewerStatus(WAITING, f"the run is {view.stage}")
     if source is None:
         return ViewerStatus(WAITING, WAITING_FOR_FRAME)
     if source.state == UNAVAILABLE:
         return ViewerStatus(UNAVAILABLE, source.reason)
-    if view["stage"] == "paused":
+    if view.stage == "paused":
         return ViewerStatus(WAITING, "the run is paused")
     if source.state == WAITING:
         return ViewerStatus(WAITING, source.reason or WAITING_FOR_FRAME)
@@ -328,14 +331,14 @@ class Lanes(QObject):
 
     def _can_watch(self) -> bool:
         view = self._runs.get(self.run_id) if self.run_id else None
-        return view is not None and view["stage"] not in ("queued", "finished")
+        return view is not None and view.stage not in ("queued", "finished")
 
     def _open_source(self) -> LaneSource:
         assert self.run_id is not None
         view = self._runs.get(self.run_id)
         assert view is not None
-        if not self._is_remote and Path(view["run_dir"]).is_dir():
-            return LocalLanes(view["run_dir"], self.envs, self._rate_options, self._log_lane_event)
+        if not self._is_remote and Path(view.run_dir).is_dir():
+            return LocalLanes(view.run_dir, self.envs, self._rate_options, self._log_lane_event)
         return RelayedLanes(self._bridge, self.run_id, self.envs, self._rate_options)
 
     def _on_config(self, answer: tuple[str, Json]) -> None:
@@ -349,7 +352,7 @@ class Lanes(QObject):
         now = time.monotonic()
         self._next_status_at = now + 0.25
         view = self._runs.get(self.run_id) if self.run_id else None
-        if view is not None and view["stage"] == "finished":
+        if view is not None and view.stage == "finished":
             self.suspend()
         found = viewer_status(view, self._video_mode, self._source, now - self._last_frame_at)
         counts = self._source.error_counts() if self._source is not None else (self.torn, self.invalid)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal
 
 from mosaic.client import TrainerClient
-from mosaic.contracts.events import Deleted
+from mosaic.contracts.events import Deleted, RecordChanged
+from mosaic.contracts.views import RunView
 from mosaic.gui.bridge import Bridge
+
+if TYPE_CHECKING:
+    from mosaic.contracts.events import Event
 
 Json = dict[str, Any]
 
@@ -24,7 +28,7 @@ class Runs(QObject):
     def __init__(self, bridge: Bridge, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._bridge = bridge
-        self._views: dict[str, Json] = {}
+        self._views: dict[str, RunView] = {}
         bridge.runs_listed.connect(self._on_listed)
         bridge.status_polled.connect(lambda views, _: self.update(views))
         bridge.events_received.connect(self._on_events)
@@ -36,25 +40,29 @@ class Runs(QObject):
         """Newest first."""
         return sorted(self._views, reverse=True)
 
-    def get(self, run_id: str) -> Json | None:
+    def get(self, run_id: str) -> RunView | None:
         return self._views.get(run_id)
 
-    def all(self) -> list[Json]:
+    def all(self) -> list[RunView]:
         return list(self._views.values())
 
-    def update(self, views: list[Json]) -> None:
-        """Takes in views; lists lack the story and the attempts, which are kept where they were known."""
+    def get_or_placeholder(self, run_id: str) -> RunView:
+        """For a run that the daemon has not listed yet."""
+        return self._views.get(run_id) or RunView.placeholder(run_id)
+
+    def update(self, views: list[RunView]) -> None:
+        """Stores views. Lists lack history and attempts, which are kept where they are known."""
         changed = set()
         for view in views:
-            run_id = view["run_id"]
-            known = self._views.get(run_id, {})
-            # A poll that was under way when the run ended is older than what we know.
-            if known.get("stage") == "finished" and view["stage"] != "finished" and "story" not in view:
-                continue
-            merged = {**known, **view}
-            if merged != known:
-                self._views[run_id] = merged
-                changed.add(run_id)
+            known = self._views.get(view.run_id)
+            if known is not None and not view.history:
+                # A poll that was under way when the run ended is older than what is known.
+                if known.stage == "finished" and view.stage != "finished":
+                    continue
+                view = view.model_copy(update={"history": known.history, "attempts": known.attempts})
+            if view != known:
+                self._views[view.run_id] = view
+                changed.add(view.run_id)
         if changed:
             self.changed.emit(changed)
 
@@ -65,23 +73,23 @@ class Runs(QObject):
         if known:
             self.removed.emit(known)
 
-    def _on_listed(self, views: list[Json]) -> None:
-        self._views = {view["run_id"]: view for view in views}
+    def _on_listed(self, views: list[RunView]) -> None:
+        self._views = {view.run_id: view for view in views}
         self.reset.emit()
 
-    def _on_events(self, events: list[Json]) -> None:
-        latest: dict[str, Json | None] = {}
+    def _on_events(self, events: list[Event]) -> None:
+        latest: dict[str, RunView | None] = {}
         for event in events:
-            if event["kind"] == Deleted.KIND:
-                latest[event["run_id"]] = None
-            elif event["kind"] == "record" and "view" in event:
-                latest[event["run_id"]] = event["view"]
+            if event.kind == Deleted.KIND:
+                latest[event.run_id] = None
+            elif isinstance(event, RecordChanged):
+                latest[event.run_id] = event.view
         self.remove({run_id for run_id, view in latest.items() if view is None})
         self.update([view for view in latest.values() if view is not None])
-        # A sidecar may begin to speak, and W&B to write, when the run itself is over and asked for no more.
-        for run_id in {event["run_id"] for event in events if event.get("source") == "sidecar"} - set(latest):
+        # A sidecar may start to write after the run itself has ended and is no longer polled.
+        for run_id in {event.run_id for event in events if event.source == "sidecar"} - set(latest):
             self._bridge.ask(partial(_fetch_view, run_id), lambda view: self.update([view]), owner=self)
 
 
-def _fetch_view(run_id: str, trainer: TrainerClient) -> Json:
+def _fetch_view(run_id: str, trainer: TrainerClient) -> RunView:
     return trainer.get(run_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
 
@@ -13,6 +13,9 @@ from mosaic.contracts.run_kind import RunKind
 from mosaic.gui.models.runs_model import Runs
 from mosaic.gui.models.search import Query
 from mosaic.gui.views import formatting
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 Json = dict[str, Any]
 Index = QModelIndex | QPersistentModelIndex
@@ -34,68 +37,68 @@ _STATE_ORDER = (
 class Column:
     id: str
     title: str
-    text: Callable[[Json], str]
-    key: Callable[[Json], Any]
+    text: Callable[[RunView], str]
+    key: Callable[[RunView], Any]
     """What it is sorted by; None stands behind everything, whichever way."""
     width_sample: str
     """As wide as this."""
     is_right_aligned: bool = False
-    tooltip: Callable[[Json], str] = lambda _: ""
+    tooltip: Callable[[RunView], str] = lambda _: ""
 
 
-def _state_rank(view: Json) -> int:
+def _state_rank(view: RunView) -> int:
     state = formatting.state_of(view)
     return _STATE_ORDER.index(state) if state in _STATE_ORDER else len(_STATE_ORDER)
 
 
-def _algorithm_text(view: Json) -> str:
-    name = str(view.get("algo") or view.get("worker") or "–")
-    return f"{name} (eval)" if view.get("kind") == RunKind.POLICY_EVAL else name
+def _algorithm_text(view: RunView) -> str:
+    name = str(view.algo or view.worker or "–")
+    return f"{name} (eval)" if view.kind == RunKind.POLICY_EVAL else name
 
 
-def _percent_text(view: Json) -> str:
+def _percent_text(view: RunView) -> str:
     part = formatting.progress_fraction(view)
     return "–" if part is None else f"{100 * part:.0f}%"
 
 
-def _steps_tooltip(view: Json) -> str:
-    if view.get("global_step") is None:
+def _steps_tooltip(view: RunView) -> str:
+    if view.global_step is None:
         return ""
-    total = f" of {view['total_timesteps']:,}" if view.get("total_timesteps") else ""
-    return f"{view['global_step']:,}{total} steps"
+    total = f" of {view.total_timesteps:,}" if view.total_timesteps else ""
+    return f"{view.global_step:,}{total} steps"
 
 
-def _time_left_text(view: Json) -> str:
-    return formatting.format_duration(view.get("seconds_left"))
+def _time_left_text(view: RunView) -> str:
+    return formatting.format_duration(view.seconds_left)
 
 
-def _return_tooltip(view: Json) -> str:
-    return f"Mean of the last 100 of {view.get('episodes') or 0:,} episodes"
+def _return_tooltip(view: RunView) -> str:
+    return f"Mean of the last 100 of {view.episodes:,} episodes"
 
 
-def _age_tooltip(view: Json) -> str:
-    return f"Submitted {formatting.format_timestamp(view.get('submitted_at'))}"
+def _age_tooltip(view: RunView) -> str:
+    return f"Submitted {formatting.format_timestamp(view.submitted_at)}"
 
 
-def _age_key(view: Json) -> float | None:
-    at = view.get("submitted_at")
+def _age_key(view: RunView) -> float | None:
+    at = view.submitted_at
     return None if at is None else -float(at)
 
 
-def _tags_text(view: Json) -> str:
-    return ", ".join(view.get("tags") or ())
+def _tags_text(view: RunView) -> str:
+    return ", ".join(view.tags or ())
 
 
-def _field_value(name: str) -> Callable[[Json], Any]:
-    return lambda view: view.get(name)
+def _field_value(name: str) -> Callable[[RunView], Any]:
+    return lambda view: getattr(view, name)
 
 
-def _field_text(name: str) -> Callable[[Json], str]:
-    return lambda view: "–" if view.get(name) is None else str(view[name])
+def _field_text(name: str) -> Callable[[RunView], str]:
+    return lambda view: "–" if getattr(view, name) is None else str(getattr(view, name))
 
 
-def _number_text(name: str) -> Callable[[Json], str]:
-    return lambda view: formatting.format_number(view.get(name))
+def _number_text(name: str) -> Callable[[RunView], str]:
+    return lambda view: formatting.format_number(getattr(view, name))
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -105,7 +108,7 @@ COLUMNS: tuple[Column, ...] = (
         formatting.state_of,
         _state_rank,
         "succeeded",
-        tooltip=lambda view: str(view.get("reason") or ""),
+        tooltip=lambda view: str(view.reason or ""),
     ),
     Column("env", "Environment", _field_text("env_id"), _field_value("env_id"), "CartPole-v"),
     Column("algo", "Algo", _algorithm_text, _algorithm_text, "ppo_"),
@@ -133,7 +136,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "age",
         "Age",
-        lambda view: formatting.format_age(view.get("submitted_at")),
+        lambda view: formatting.format_age(view.submitted_at),
         _age_key,
         "59 min ago",
         True,
@@ -177,7 +180,7 @@ class RunsTableModel(QAbstractTableModel):
     def run_id(self, row: int) -> str:
         return self._ids[row]
 
-    def view(self, row: int) -> Json | None:
+    def view(self, row: int) -> RunView | None:
         return self._runs.get(self._ids[row]) if row < len(self._ids) else None
 
     def row_of(self, run_id: str) -> int | None:
@@ -188,18 +191,18 @@ class RunsTableModel(QAbstractTableModel):
         self.beginResetModel()
         self.is_updating = True
         views = [view for view in self._runs.all() if self._matches(view)]
-        self._key_by_run = {view["run_id"]: self._key(view) for view in views}
+        self._key_by_run = {view.run_id: self._key(view) for view in views}
         self._sort_rows()
         self.endResetModel()
         self.is_updating = False
         self._emit_count()
 
-    def _matches(self, view: Json) -> bool:
-        return (self._shows_archived or not view.get("is_archived")) and self._query.matches(view)
+    def _matches(self, view: RunView) -> bool:
+        return (self._shows_archived or not view.is_archived) and self._query.matches(view)
 
-    def _key(self, view: Json) -> Key:
+    def _key(self, view: RunView) -> Key:
         """Unique, so that a row is found by it; newest first among equals."""
-        newness = -int.from_bytes(view["run_id"].encode(), "big")  # ids begin with their time; numbers compare fast
+        newness = -int.from_bytes(view.run_id.encode(), "big")  # ids begin with their time; numbers compare fast
         value = self._sort_column.key(view)
         if value is None:
             return (1, 0, newness)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mosaic.gui.views.formatting import state_of
 
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
+
 Json = dict[str, Any]
-Matcher = Callable[[Json, str], bool]
+Matcher = Callable[["RunView", str], bool]
 
 _TERM_PATTERN = re.compile(r'-?(?:\w+:)?"[^"]*"?|\S+')
 """A word, or several within quotes, with the key before them."""
@@ -18,24 +21,24 @@ _TERM_PATTERN = re.compile(r'-?(?:\w+:)?"[^"]*"?|\S+')
 
 def _contains(*names: str) -> Matcher:
     """The value is a part of one of these fields."""
-    return lambda view, value: any(value in str(view.get(name) or "").lower() for name in names)
+    return lambda view, value: any(value in str(getattr(view, name) or "").lower() for name in names)
 
 
-def _has_tag(view: Json, value: str) -> bool:
-    return any(tag.lower().startswith(value) for tag in view.get("tags") or ())
+def _has_tag(view: RunView, value: str) -> bool:
+    return any(tag.lower().startswith(value) for tag in view.tags or ())
 
 
-def _has_status(view: Json, value: str) -> bool:
+def _has_status(view: RunView, value: str) -> bool:
     """A stage or an outcome, as far as it is written; `active` stands for all that have not ended."""
-    states = [str(view.get("stage")), str(view.get("outcome") or ""), state_of(view)]
-    if view.get("stage") != "finished":
+    states = [str(view.stage), str(view.outcome or ""), state_of(view)]
+    if view.stage != "finished":
         states.append("active")
     return any(state.startswith(value) for state in states if state)
 
 
-def _has_seed(view: Json, value: str) -> bool:
+def _has_seed(view: RunView, value: str) -> bool:
     """One seed, or a span such as 1-5."""
-    seed = view.get("seed")
+    seed = view.seed
     first, dash, last = value.partition("-")
     if seed is None or not first.isdecimal():
         return False
@@ -44,8 +47,8 @@ def _has_seed(view: Json, value: str) -> bool:
     return str(seed) == first
 
 
-def _has_id(view: Json, value: str) -> bool:
-    run_id = str(view["run_id"]).lower()
+def _has_id(view: RunView, value: str) -> bool:
+    run_id = str(view.run_id).lower()
     return run_id.startswith(value) or run_id.endswith(value)
 
 
@@ -64,7 +67,7 @@ SEARCH_KEYS: dict[str, Matcher] = {
 }
 
 
-def _matches_any_field(view: Json, value: str) -> bool:
+def _matches_any_field(view: RunView, value: str) -> bool:
     return (
         _contains("algo", "env_id", "group", "run_name", "notes", "worker", "run_id")(view, value)
         or _has_tag(view, value)
@@ -79,7 +82,7 @@ class Term:
     """One of them must fit."""
     is_negated: bool = False
 
-    def matches(self, view: Json) -> bool:
+    def matches(self, view: RunView) -> bool:
         return any(self.matcher(view, value) for value in self.values) is not self.is_negated
 
 
@@ -89,7 +92,7 @@ class Query:
 
     terms: tuple[Term, ...] = ()
 
-    def matches(self, view: Json) -> bool:
+    def matches(self, view: RunView) -> bool:
         return all(term.matches(view) for term in self.terms)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
@@ -16,6 +16,9 @@ from mosaic.gui.forms.environment_choices import EnvironmentChoice, parse_choice
 from mosaic.gui.forms.form_layout import FormLayout, algorithms_by_worker, get_layout
 from mosaic.gui.gui_settings import GuiSettings
 
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
+
 Json = dict[str, Any]
 Callback = Callable[[Any], None]
 
@@ -26,7 +29,7 @@ DEFAULT_ALGORITHM = "ppo"
 class PartlySubmitted(MosaicError):
     """Some runs of a group were made before one was refused."""
 
-    def __init__(self, views: list[Json], total: int, error: Exception) -> None:
+    def __init__(self, views: list[RunView], total: int, error: Exception) -> None:
         super().__init__(f"{len(views)} of {total} runs were submitted, then: {error}")
         self.views = views
 
@@ -144,8 +147,8 @@ def _draft_if_available(draft: Draft | None) -> Draft | None:
     return draft if draft is not None and draft.algorithm in algorithms_by_worker().get(draft.worker, ()) else None
 
 
-def _submit_all(trainer: TrainerClient, payloads: list[Json]) -> list[Json]:
-    views: list[Json] = []
+def _submit_all(trainer: TrainerClient, payloads: list[Json]) -> list[RunView]:
+    views: list[RunView] = []
     for payload in payloads:
         try:
             views.append(trainer.submit(payload))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mosaic.client import TrainerClient
 from mosaic.gui.views.formatting import format_size, format_timestamp
 from mosaic.secrets.proxies import Proxies, resolve_proxies
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import WandbStatus
 
 Json = dict[str, Any]
 WANDB_STATE_ICONS = {
@@ -28,8 +31,7 @@ NO_DATA_TEXT = "W&B has not written anything yet."
 
 
 class WandbRunStatus(NamedTuple):
-    state: Json | None
-    """As returned by `TrainerClient.wandb`."""
+    state: WandbStatus | None
     proxies: Proxies
     """Used for its web page."""
 
@@ -42,47 +44,45 @@ def fetch_status(trainer: TrainerClient, run_id: str, root: Path) -> WandbRunSta
     return WandbRunStatus(next(iter(trainer.wandb(run_id)), None), resolve_proxies(wandb, root))
 
 
-def can_sync(state: Json | None) -> bool:
-    return state is not None and state["state"] in ("offline", "failed")
+def can_sync(state: WandbStatus | None) -> bool:
+    return state is not None and state.state in ("offline", "failed")
 
 
-def format_headline(state: Json | None) -> str:
+def format_headline(state: WandbStatus | None) -> str:
     """`offline · 120 records · 3.4 MB`."""
     if state is None:
         return "nothing yet"
-    words = [str(state["state"])]
+    words = [str(state.state)]
     records = _total_records(state)
     if records is not None:
         words.append(f"{records:,} records")
-    words.append(format_size(sum(entry["size_bytes"] for entry in state["runs"].values())))
+    words.append(format_size(sum(entry.size_bytes for entry in state.runs.values())))
     return " · ".join(words)
 
 
-def upload_progress(state: Json) -> tuple[int, int]:
+def upload_progress(state: WandbStatus) -> tuple[int, int]:
     """Returns bytes uploaded and total bytes. 0 uploaded: the progress is unknown."""
-    entries = state.get("runs", {}).values()
-    return sum(entry["sent_bytes"] for entry in entries), sum(entry["size_bytes"] for entry in entries)
+    entries = state.runs.values()
+    return sum(entry.sent_bytes for entry in entries), sum(entry.size_bytes for entry in entries)
 
 
-def detail_rows(state: Json) -> list[tuple[str, str, str]]:
+def detail_rows(state: WandbStatus) -> list[tuple[str, str, str]]:
     """Returns name, value and tooltip of everything that is known."""
     records = _total_records(state)
-    entries = state["runs"]
-    newest = max((entry.get("updated_at") or 0.0 for entry in entries.values()), default=0.0)
+    entries = state.runs
+    newest = max((entry.updated_at or 0.0 for entry in entries.values()), default=0.0)
     rows = [
-        ("Project", state.get("project") or "", ""),
-        ("Entity", state.get("entity") or "", ""),
-        ("Address", state.get("url") or "", ""),
+        ("Project", state.project or "", ""),
+        ("Entity", state.entity or "", ""),
+        ("Address", state.url or "", ""),
         ("Records", "" if records is None else f"{records:,}", "Rows of scalars"),
         ("Changed", format_timestamp(newest) if newest else "", ""),
     ]
     for name, entry in entries.items():
-        rows.append(
-            ("Folder", f"{name} ({entry['state']}, {format_size(entry['size_bytes'])})", entry.get("error") or "")
-        )
+        rows.append(("Folder", f"{name} ({entry.state}, {format_size(entry.size_bytes)})", entry.error or ""))
     return [row for row in rows if row[1]]
 
 
-def _total_records(state: Json) -> int | None:
-    known = [entry["records"] for entry in state["runs"].values() if entry["records"] is not None]
+def _total_records(state: WandbStatus) -> int | None:
+    known = [entry.records for entry in state.runs.values() if entry.records is not None]
     return sum(known) if known else None

@@ -29,7 +29,7 @@ RUN_TABS: tuple[RunTab, ...] = (
     RunTab("fastlane", "FastLane", FastLaneTab),
     RunTab("analytics", "Analytics", AnalyticsTab),
     RunTab("tensorboard", "TensorBoard", TensorBoardTab),
-    RunTab("wandb", "W&B", WandbTab, is_available=lambda view: bool(view.get("has_wandb"))),
+    RunTab("wandb", "W&B", WandbTab, is_available=lambda view: bool(view.has_wandb)),
     RunTab("logs", "Logs", LogsTab),
     RunTab("config", "Config", ConfigTab),
     RunTab("videos", "Videos", VideosTab),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtWidgets import (
     QCheckBox,
@@ -29,7 +30,10 @@ from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.formatting import run_title, short_id, state_of
 from mosaic.gui.views.smoothing import SmoothingSlider
 from mosaic.gui.views.widgets import with_object_name
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
+
+if TYPE_CHECKING:
+    pass
 
 EMPTY_TEXT_BY_STATE = {
     "queued": "The run waits for a free place. Curves begin when it has started.",
@@ -110,11 +114,11 @@ class AnalyticsTab(QWidget):
         if run_id != self._run_id:
             self._disconnect_run()
             self._run_id = run_id
-            view = self._workbench.runs.get(run_id) or {}
+            view = self._workbench.runs.get_or_placeholder(run_id)
             self._series = self._workbench.series(run_id)
             self._series.loaded.connect(self._refresh)
             self._series.points_added.connect(self._on_points_added)
-            self._hardware = HardwareSeries(run_id, self._workbench.bridge, view.get("hardware"), self)
+            self._hardware = HardwareSeries(run_id, self._workbench.bridge, view.hardware, self)
             self._hardware.points_added.connect(self._on_points_added)
             self.grid.crosshair.move_to(None)
         self._refresh()
@@ -140,7 +144,7 @@ class AnalyticsTab(QWidget):
         series, hardware = self._series, self._hardware
         if series is None or hardware is None:
             return
-        view: Json = self._workbench.runs.get(self._run_id) or {"run_id": self._run_id, "stage": "queued"}
+        view = self._workbench.runs.get_or_placeholder(self._run_id)
         has_points = bool(series.tags or hardware.tags)
         self._stack.setCurrentIndex(1 if has_points else 0)
         if has_points:
@@ -165,11 +169,11 @@ class AnalyticsTab(QWidget):
         view = self._workbench.runs.get(self._run_id)
         if view is None:
             return
-        wanted = f"{view.get('run_name') or short_id(self._run_id)}-metrics.csv".replace("/", "_")
+        wanted = f"{view.run_name or short_id(self._run_id)}-metrics.csv".replace("/", "_")
         path, _ = QFileDialog.getSaveFileName(self, "Export all points", wanted, "Table (*.csv)")
         if path:
             self.save_csv(Path(path))
 
     def save_csv(self, path: Path) -> None:
-        view = self._workbench.runs.get(self._run_id) or {"run_id": self._run_id}
+        view = self._workbench.runs.get_or_placeholder(self._run_id)
         write_export(self._workbench, export_csv, view, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PySide6.QtCore import Qt, QTimer
@@ -46,7 +46,10 @@ from mosaic.statistics.comparison import (
     strip_common_parts,
     suggest_grouping_key,
 )
-from mosaic.submission.run_settings import comparison_settings
+from mosaic.submission.run_settings import comparison_settings, grouping_fields
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 MAX_RUNS = 50
 """Fewer than the workbench keeps the points of."""
@@ -211,11 +214,11 @@ class ComparePage(QWidget):
 
     def add_target_runs(self) -> None:
         """Also the button's: the marked runs, else the one that is looked at."""
-        wanted = [view["run_id"] for view in self._workbench.target_runs()]
+        wanted = [view.run_id for view in self._workbench.target_runs()]
         self.show_runs(self.run_ids() + [run_id for run_id in wanted if run_id not in self._series])
 
     def _update_buttons(self) -> None:
-        chosen = {view["run_id"] for view in self._workbench.target_runs()}
+        chosen = {view.run_id for view in self._workbench.target_runs()}
         self.add_button.setEnabled(bool(chosen - set(self._series)))
         self._start.setEnabled(bool(chosen))
 
@@ -234,8 +237,8 @@ class ComparePage(QWidget):
         self._fill_diff()
         self._schedule_refresh()
 
-    def _views(self) -> list[Json]:
-        return [self._workbench.runs.get(run_id) or {"run_id": run_id} for run_id in self._series]
+    def _views(self) -> list[RunView]:
+        return [self._workbench.runs.get_or_placeholder(run_id) for run_id in self._series]
 
     def _refresh_runs(self) -> None:
         self._stack.setCurrentIndex(1 if self._series else 0)
@@ -260,9 +263,8 @@ class ComparePage(QWidget):
         )
 
     def _settings_of(self, run_id: str) -> Json:
-        view = self._workbench.runs.get(run_id) or {}
-        known = {key: view[key] for key in ("algo", "env_id", "seed", "group") if view.get(key) is not None}
-        return known | self._settings.get(run_id, {})
+        view = self._workbench.runs.get_or_placeholder(run_id)
+        return grouping_fields(view) | self._settings.get(run_id, {})
 
     def _fill_diff(self) -> None:
         self.diff.fill(differing_settings([self._settings_of(run_id) for run_id in self._series]), self._views())
@@ -305,7 +307,7 @@ class ComparePage(QWidget):
         )
         axis = str(self.x_axis.currentData())
         taken = [
-            (self._workbench.runs.get(run_id) or {"run_id": run_id}, self._settings_of(run_id), take_snapshot(series))
+            (self._workbench.runs.get_or_placeholder(run_id), self._settings_of(run_id), take_snapshot(series))
             for run_id, series in self._series.items()
         ]
 
@@ -347,16 +349,16 @@ class ComparePage(QWidget):
         self.chips.repaint_theme()
 
 
-def _comparison_entry(view: Json, settings: Json, points: SeriesSnapshot, tag: str, axis: str) -> ComparedRun:
+def _comparison_entry(view: RunView, settings: Json, points: SeriesSnapshot, tag: str, axis: str) -> ComparedRun:
     curve = ChartCurve()
     CurveFeed(points, tag, curve).update(axis)
     returns = points.tags.get(RETURN_TAG)
     values = returns.value if returns is not None else np.empty(0)
-    return ComparedRun(view["run_id"], run_title(view), settings, curve.x, curve.y, values)
+    return ComparedRun(view.run_id, run_title(view), settings, curve.x, curve.y, values)
 
 
 def _read_settings(run_ids: list[str], trainer: Any) -> dict[str, Json]:
-    return {run_id: comparison_settings({}, trainer.config(run_id)) for run_id in run_ids}
+    return {run_id: comparison_settings(None, trainer.config(run_id)) for run_id in run_ids}
 
 
 def count_label(runs: int) -> str:

@@ -140,12 +140,12 @@ class ConfigTab(QWidget):
     def _on_runs_changed(self, run_ids: set[str]) -> None:
         """A run that was extended has another config."""
         view = self._workbench.runs.get(self._run_id)
-        if self._run_id in run_ids and view is not None and view.get("total_timesteps") != self._total:
+        if self._run_id in run_ids and view is not None and view.total_timesteps != self._total:
             self._load_config()
 
     def _load_config(self) -> None:
         run_id = self._run_id
-        self._total = (self._workbench.runs.get(run_id) or {}).get("total_timesteps")
+        self._total = self._workbench.runs.get_or_placeholder(run_id).total_timesteps
 
         def then(shown: ConfigDetails) -> None:
             if run_id == self._run_id:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QSignalBlocker, Qt, QTimer
 from PySide6.QtWidgets import (
@@ -22,16 +22,20 @@ from PySide6.QtWidgets import (
 
 from mosaic.client import TrainerClient
 from mosaic.client.eval_status import format_eval_line
+from mosaic.contracts.events import EvalSummaryUpdate
 from mosaic.contracts.run_kind import RunKind
 from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING
 from mosaic.gui import theme
-from mosaic.gui.models.evaluation_model import SUMMARY_EVENT
 from mosaic.gui.models.recording import Recording, save_image
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.formatting import format_duration
 from mosaic.gui.views.frames_view import FramesView
 from mosaic.gui.views.widgets import status_label, with_object_name
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from mosaic.contracts.events import Event
+    from mosaic.contracts.views import EvaluationBatch, RunView
 
 VIEWER_STATUS_ICONS = {
     CONNECTED: ("mdi6.access-point", "good"),
@@ -176,7 +180,7 @@ class FastLaneTab(QWidget):
         self._on_runs_changed({run_id})
         self._refresh()
         view = self._workbench.runs.get(run_id)
-        if view is not None and view.get("kind") == RunKind.POLICY_EVAL:
+        if view is not None and view.kind == RunKind.POLICY_EVAL:
             self._workbench.bridge.ask(lambda trainer: _last_summary(trainer, run_id), self._show_summary, owner=self)
 
     def _on_runs_changed(self, run_ids: set[str]) -> None:
@@ -184,25 +188,25 @@ class FastLaneTab(QWidget):
         view = self._workbench.runs.get(self._run_id) if self._run_id in run_ids and self._run_id else None
         if view is None:
             return
-        is_over = view["stage"] == "finished" and not self.frames.grid.has_image
+        is_over = view.stage == "finished" and not self.frames.grid.has_image
         if is_over:
             self._ended_page.set_text(
-                f"The run has ended: {view['outcome']}", "Frames are live: they are seen while it runs."
+                f"The run has ended: {view.outcome}", "Frames are live: they are seen while it runs."
             )
-            is_evaluation = view.get("kind") == RunKind.POLICY_EVAL
+            is_evaluation = view.kind == RunKind.POLICY_EVAL
             rest = "Show its results" if is_evaluation else "Show its videos"
             self._next.setText("Evaluate its policy" if self._has_policy(view) else rest)
         self._stack.setCurrentWidget(self._ended_page if is_over else self.frames)
 
-    def _has_policy(self, view: Json) -> bool:
-        return view.get("kind") != RunKind.POLICY_EVAL and view.get("checkpoint_step") is not None
+    def _has_policy(self, view: RunView) -> bool:
+        return view.kind != RunKind.POLICY_EVAL and view.checkpoint_step is not None
 
     def _open_next_step(self) -> None:
         view = self._workbench.runs.get(self._run_id) if self._run_id else None
         if view is not None and self._has_policy(view):
             self._workbench.page_requested.emit("policy")
         else:
-            is_evaluation = view is not None and view.get("kind") == RunKind.POLICY_EVAL
+            is_evaluation = view is not None and view.kind == RunKind.POLICY_EVAL
             self._workbench.tab_requested.emit("overview" if is_evaluation else "videos")
 
     def _refresh(self) -> None:
@@ -254,12 +258,12 @@ class FastLaneTab(QWidget):
 
     # --- evaluations
 
-    def _on_events(self, events: list[Json]) -> None:
+    def _on_events(self, events: list[Event]) -> None:
         for event in events:
-            if event["kind"] == SUMMARY_EVENT and event["run_id"] == self._run_id:
-                self._show_summary((event["run_id"], event["summary"]))
+            if isinstance(event, EvalSummaryUpdate) and event.run_id == self._run_id:
+                self._show_summary((event.run_id, event.summary))
 
-    def _show_summary(self, answer: tuple[str, Json | None]) -> None:
+    def _show_summary(self, answer: tuple[str, EvaluationBatch | None]) -> None:
         run_id, summary = answer
         if run_id == self._run_id and summary is not None:
             self._eval.setText(format_eval_line(summary))
@@ -348,8 +352,8 @@ class FastLaneTab(QWidget):
             self.stop_recording()
 
 
-def _last_summary(trainer: TrainerClient, run_id: str) -> tuple[str, Json | None]:
-    """The newest that was told before we listened."""
-    for found in trainer.evaluations(run_id):
-        return run_id, found["batches"][-1]
+def _last_summary(trainer: TrainerClient, run_id: str) -> tuple[str, EvaluationBatch | None]:
+    """The last batch that was completed before we subscribed."""
+    for evaluation in trainer.evaluations(run_id):
+        return run_id, evaluation.summary.batches[-1]
     return run_id, None

@@ -37,7 +37,7 @@ class LeaderboardTable(ReadOnlyTable):
         for row, place in enumerate(places):
             self.set_cell(row, 0, str(place.rank))
             self.set_cell(row, 1, policy_label(place), place.policy_path).setIcon(
-                dot_icon(theme.run_colour(place.trained["run_id"] if place.trained else place.run_id))
+                dot_icon(theme.run_colour(place.trained.run_id if place.trained else place.run_id))
             )
             self.set_cell(row, 2, place.env_id)
             self.set_cell(row, 3, format_number(place.step), "" if place.step is None else f"{place.step:,}")
@@ -53,8 +53,8 @@ def policy_label(place: LeaderboardEntry) -> str:
     if place.trained is None:
         parts.append(place.policy_label)
     else:
-        seed = place.trained.get("seed")
-        parts += ([] if seed is None else [f"seed {seed}"]) + [short_id(place.trained["run_id"])]
+        seed = place.trained.seed
+        parts += ([] if seed is None else [f"seed {seed}"]) + [short_id(place.trained.run_id)]
     return " · ".join(parts)
 
 
@@ -166,7 +166,7 @@ class LeaderboardPage(QWidget):
     def _open_run(self, is_training: bool) -> None:
         place = self._selected_place()
         if place is not None:
-            run_id = place.trained["run_id"] if is_training and place.trained else place.run_id
+            run_id = place.trained.run_id if is_training and place.trained else place.run_id
             self._workbench.select(run_id, "overview")
 
     def keyPressEvent(self, event: QKeyEvent) -> None:

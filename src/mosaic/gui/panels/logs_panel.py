@@ -212,7 +212,7 @@ class LogsTab(QWidget):
             self._visible_lines(lines), "" if self._stream == "daemon" else visible_text(self._text.partial_line)
         )
         view = self._workbench.runs.get(self._run_id)
-        is_ended = view is not None and view["stage"] == "finished"
+        is_ended = view is not None and view.stage == "finished"
         if is_ended and not part.data and self._stream != "daemon":
             # Asked once more after its end, and there was nothing more.
             self._is_complete = True

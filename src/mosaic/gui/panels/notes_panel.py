@@ -61,7 +61,7 @@ class NotesPanel(QWidget):
         self._note.setEnabled(view is not None)
         self._note.setPlaceholderText(NOTE_PLACEHOLDER if view is not None else NO_RUN_TEXT)
         self._tabs.setTabToolTip(0, run_title(view) if view is not None else NO_RUN_TEXT)
-        self._set_note(str((view or {}).get("notes") or ""))
+        self._set_note((view.notes or "") if view is not None else "")
 
     def _set_note(self, text: str) -> None:
         self._saved = text
@@ -77,7 +77,7 @@ class NotesPanel(QWidget):
             self._show(self._workbench.selection)
         elif self._run_id in run_ids and self._note.toPlainText() == self._saved:
             view = self._workbench.runs.get(self._run_id)
-            self._set_note(str((view or {}).get("notes") or ""))
+            self._set_note((view.notes or "") if view is not None else "")
 
     def save(self) -> None:
         self._save_timer.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QHideEvent, QShowEvent
@@ -29,7 +30,10 @@ from mosaic.gui.views.evaluation_view import EvaluationView
 from mosaic.gui.views.frames_view import FramesView
 from mosaic.gui.views.return_chart import ReturnChart
 from mosaic.gui.views.widgets import muted_label, with_object_name
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 REFRESH_INTERVAL_MS = 10_000
 """How often ages are told anew."""
@@ -155,7 +159,7 @@ class OverviewTab(QWidget):
     def _update_evaluation(self) -> None:
         """An evaluation's own findings stand where a training run has its curve."""
         view = self._workbench.runs.get(self._run_id)
-        is_evaluation = view is not None and view.get("kind") == RunKind.POLICY_EVAL
+        is_evaluation = view is not None and view.kind == RunKind.POLICY_EVAL
         self._main_stack.setCurrentWidget(self._evaluation if is_evaluation else self._chart)
         if is_evaluation and self.isVisible():
             self._evaluations.watch_run(self._run_id)
@@ -173,60 +177,59 @@ class OverviewTab(QWidget):
         if view is None:
             return
         self._show_tiles(view)
-        if view.get("kind") == RunKind.POLICY_EVAL:
+        if view.kind == RunKind.POLICY_EVAL:
             self._show_evaluation(view)
         self._show_reason(view)
         # What was seen of a run stays until another one is chosen.
-        self._frames.setVisible(view["stage"] in STAGES_WITH_FRAMES or self._frames.grid.has_image)
+        self._frames.setVisible(view.stage in STAGES_WITH_FRAMES or self._frames.grid.has_image)
         self._facts.show_details(run_facts(view))
-        if "story" in view:
-            self._history.show_history(view["story"], str(view.get("outcome") or ""))
+        if view.history:
+            self._history.show_history(view.history, str(view.outcome or ""))
 
-    def _show_tiles(self, view: Json) -> None:
-        episodes = view.get("episodes") or 0
+    def _show_tiles(self, view: RunView) -> None:
+        episodes = view.episodes or 0
         last = f"last {min(100, episodes)} episodes" if episodes else "no episode yet"
         mean = f"Mean of the last {min(100, episodes)} of {episodes:,} episodes" if episodes else ""
-        self._tiles["return"].set_value(formatting.format_number(view.get("episodic_return")), last, mean)
-        step, total = view.get("global_step"), view.get("total_timesteps")
+        self._tiles["return"].set_value(formatting.format_number(view.episodic_return), last, mean)
+        step, total = view.global_step, view.total_timesteps
         part = formatting.progress_fraction(view)
         of = f"of {formatting.format_number(total)}" if total else ""
         percent = f"{100 * part:.0f} %" if part is not None else ""
         exact = f"{step:,} of {total:,} steps" if step is not None and total else ""
         self._tiles["steps"].caption.setText("Steps")
         self._tiles["steps"].set_value(formatting.format_number(step), " · ".join(filter(None, (of, percent))), exact)
-        self._tiles["sps"].set_value(formatting.format_number(view.get("sps")), tooltip="As the worker measures it")
-        is_over = view["stage"] == "finished"
+        self._tiles["sps"].set_value(formatting.format_number(view.sps), tooltip="As the worker measures it")
+        is_over = view.stage == "finished"
         self._tiles["time"].caption.setText("Took" if is_over else "Time left")
         ran = _elapsed_s(view)
         if is_over:
             self._tiles["time"].set_value(
-                formatting.format_duration(ran), f"ended {formatting.format_age(view.get('finished_at'))}"
+                formatting.format_duration(ran), f"ended {formatting.format_age(view.finished_at)}"
             )
         else:
             self._tiles["time"].set_value(
-                formatting.format_duration(view.get("seconds_left")),
+                formatting.format_duration(view.seconds_left),
                 f"for {formatting.format_duration(ran)} now" if ran is not None else "",
             )
-        hardware = view.get("hardware") or {}
+        hardware = view.hardware
         when = "at its end" if is_over else "now"
-        has_any = bool(hardware)
-        self._tiles["cpu"].set_value(f"{hardware['cpu_percent']:.0f} %" if has_any else "–", when if has_any else "")
-        self._tiles["memory"].set_value(
-            _format_megabytes(hardware["rss_mb"]) if has_any else "–", when if has_any else ""
-        )
+        cpu = f"{hardware.cpu_percent:.0f} %" if hardware else "–"
+        memory = _format_megabytes(hardware.rss_mb) if hardware else "–"
+        self._tiles["cpu"].set_value(cpu, when if hardware else "")
+        self._tiles["memory"].set_value(memory, when if hardware else "")
         self._bar.setVisible(part is not None and not is_over)
         self._bar.setValue(round(PROGRESS_STEPS * (part or 0)))
 
-    def _show_evaluation(self, view: Json) -> None:
-        is_over = view["stage"] == "finished"
+    def _show_evaluation(self, view: RunView) -> None:
+        is_over = view.stage == "finished"
         evaluation = self._evaluations.evaluations[0] if self._evaluations.evaluations else None
         if evaluation is not None or self._evaluations.is_loaded:
             self._evaluation.show_evaluation(evaluation, theme.run_colour(self._run_id), is_over)
         self._tiles["steps"].caption.setText("Episodes")
-        batches = evaluation["batches"] if evaluation is not None else []
+        batches = evaluation.summary.batches if evaluation is not None else ()
         of = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
         # Single episodes are told by the clock, batches when they end: either may be ahead.
-        episodes = max(view.get("episodes") or 0, sum(batch["episodes"] for batch in batches))
+        episodes = max(view.episodes or 0, sum(batch.episodes for batch in batches))
         self._tiles["steps"].set_value(formatting.format_number(episodes), of if batches else "")
         if not is_over:  # nobody knows how long episodes take, nor when a repeated evaluation is stopped
             self._tiles["time"].caption.setText("Runs for")
@@ -242,9 +245,9 @@ class OverviewTab(QWidget):
                 formatting.format_number(mean.point), sure, "Mean return of all its episodes"
             )
 
-    def _show_reason(self, view: Json) -> None:
-        is_bad = view.get("outcome") in ("failed", "rejected", "lost") or view.get("is_stalled")
-        said = view.get("reason") or ("Running, but without a sign of progress for a while." if is_bad else "")
+    def _show_reason(self, view: RunView) -> None:
+        is_bad = view.outcome in ("failed", "rejected", "lost") or view.is_stalled
+        said = view.reason or ("Running, but without a sign of progress for a while." if is_bad else "")
         self._reason.setText(said)
         self._reason_banner.setVisible(bool(is_bad and said))
 
@@ -276,28 +279,28 @@ def _scroll_area(widget: QWidget) -> QScrollArea:
     return area
 
 
-def run_facts(view: Json) -> list[Detail]:
+def run_facts(view: RunView) -> list[Detail]:
     """What is known of a run, in groups; what it does not have is left out."""
-    checkpoint = view.get("checkpoint_step")
-    is_train = view.get("kind") == RunKind.TRAIN
-    asked = f"{view.get('cpus') or 1} CPU, {view.get('gpus') or 0} GPU, priority {view.get('priority') or 0}"
+    checkpoint = view.checkpoint_step
+    is_train = view.kind == RunKind.TRAIN
+    asked = f"{view.cpus} CPU, {view.gpus} GPU, priority {view.priority}"
     rows: list[Detail | None] = [
         Detail("Run"),
-        Detail("Id", formatting.short_id(view["run_id"]), view["run_id"]),
-        _optional_fact("Name", view.get("run_name")),
+        Detail("Id", formatting.short_id(view.run_id), view.run_id),
+        _optional_fact("Name", view.run_name),
         Detail("Kind", "training" if is_train else "evaluation"),
-        Detail("Worker", str(view["worker"])),
-        _optional_fact("Group", view.get("group")),
-        _optional_fact("Tags", ", ".join(view.get("tags") or ())),
+        Detail("Worker", str(view.worker)),
+        _optional_fact("Group", view.group),
+        _optional_fact("Tags", ", ".join(view.tags or ())),
         Detail("Last checkpoint", f"step {checkpoint:,}" if checkpoint is not None else "none yet")
         if is_train
         else None,
-        Detail("Attempts", str(len(view["attempts"]))) if len(view.get("attempts") or ()) > 1 else None,
+        Detail("Attempts", str(len(view.attempts))) if len(view.attempts or ()) > 1 else None,
         Detail("Asked for", asked),
-        Detail("Folder", view["run_dir"]),
+        Detail("Folder", view.run_dir),
         Detail("Times"),
-        *(_time_fact(name, view.get(key)) for name, key in _TIME_FIELDS),
-        Detail("Took" if view.get("finished_at") else "Runs for", formatting.format_duration(_elapsed_s(view))),
+        *(_time_fact(name, getattr(view, key)) for name, key in _TIME_FIELDS),
+        Detail("Took" if view.finished_at else "Runs for", formatting.format_duration(_elapsed_s(view))),
         *_hardware_facts(view),
     ]
     return [row for row in rows if row is not None]
@@ -314,26 +317,26 @@ def _time_fact(name: str, at: float | None) -> Detail | None:
     return Detail(name, formatting.format_age(at), formatting.format_timestamp(at)) if at else None
 
 
-def _elapsed_s(view: Json) -> float | None:
+def _elapsed_s(view: RunView) -> float | None:
     """From its start to its end, or until now."""
-    started = view.get("started_at")
-    return None if started is None else max(0.0, (view.get("finished_at") or time.time()) - started)
+    started = view.started_at
+    return None if started is None else max(0.0, (view.finished_at or time.time()) - started)
 
 
-def _hardware_facts(view: Json) -> list[Detail | None]:
-    hardware = view.get("hardware")
+def _hardware_facts(view: RunView) -> list[Detail | None]:
+    hardware = view.hardware
     if not hardware:
         return []
     rows: list[Detail | None] = [
-        Detail("Hardware at its end" if view["stage"] == "finished" else "Hardware now"),
-        Detail("CPU", f"{hardware['cpu_percent']:.0f} %", "100 % is one core"),
-        Detail("Memory", _format_megabytes(hardware["rss_mb"])),
-        Detail("Processes", str(hardware.get("processes", "–"))),
+        Detail("Hardware at its end" if view.stage == "finished" else "Hardware now"),
+        Detail("CPU", f"{hardware.cpu_percent:.0f} %", "100 % is one core"),
+        Detail("Memory", _format_megabytes(hardware.rss_mb)),
+        Detail("Processes", str(hardware.processes)),
     ]
-    for number, gpu in enumerate(hardware.get("gpus") or ()):
-        used, total = gpu.get("memory_used_mb"), gpu.get("memory_total_mb")
-        memory = f", {_format_megabytes(used)} of {_format_megabytes(total)}" if used is not None and total else ""
-        rows.append(Detail(f"GPU {number}", f"{gpu.get('util_percent', 0):.0f} %{memory}"))
+    for number, gpu in enumerate(hardware.gpus):
+        used, total = _format_megabytes(gpu.memory_used_mb), _format_megabytes(gpu.memory_total_mb)
+        memory = f", {used} of {total}" if gpu.memory_total_mb else ""
+        rows.append(Detail(f"GPU {number}", f"{gpu.util_percent:.0f} %{memory}"))
     return rows
 
 

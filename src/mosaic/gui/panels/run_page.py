@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QStackedWidget, QTabWidget, QToolButton, QVBoxLayout, QWidget
@@ -16,7 +16,10 @@ from mosaic.gui.ui_specs import RunTab
 from mosaic.gui.views.elided_label import ElidedLabel
 from mosaic.gui.views.formatting import run_title, state_of
 from mosaic.gui.views.widgets import with_object_name
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 HEADER = ("run.cancel", "run.pause", "run.resume", "run.resubmit")
 """What has a button beside the run's name."""
@@ -115,13 +118,13 @@ class RunPage(QWidget):
         self._update_tabs(view)
         self._on_tab_changed()
 
-    def _show_header(self, view: Json) -> None:
+    def _show_header(self, view: RunView) -> None:
         self._icon.setPixmap(theme.state_icon(state_of(view)).pixmap(20, 20))
         self._title.setText(run_title(view))
-        self._title.setToolTip(view["run_id"])
-        self._state.setText(state_of(view) + (f": {view['reason']}" if view.get("reason") else ""))
-        self._state.setToolTip(view.get("reason") or "")
-        stage = view["stage"]
+        self._title.setToolTip(view.run_id)
+        self._state.setText(state_of(view) + (f": {view.reason}" if view.reason else ""))
+        self._state.setToolTip(view.reason or "")
+        stage = view.stage
         is_paused = stage == "paused"
         pause = self._buttons["run.pause"]
         pause.setIcon(theme.icon("mdi6.play" if is_paused else "mdi6.pause"))
@@ -130,7 +133,7 @@ class RunPage(QWidget):
         self._buttons["run.cancel"].setVisible(stage in STOPPABLE_STAGES)
         self._buttons["run.resume"].setVisible(is_resumable(view))
 
-    def _update_tabs(self, view: Json) -> None:
+    def _update_tabs(self, view: RunView) -> None:
         """Shows the tabs that this run has, each made when it is first looked at."""
         wanted = [row for row in self._tab_specs if row.is_available(view)]
         if [row.id for row in wanted] == self._tab_ids():

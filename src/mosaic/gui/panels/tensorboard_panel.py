@@ -27,6 +27,8 @@ from mosaic.gui.workbench import Json, Workbench
 if TYPE_CHECKING:
     from PySide6.QtWebEngineWidgets import QWebEngineView
 
+    from mosaic.contracts.views import RunView
+
 STOP_DELAY_MS = 60_000
 """How long it stays up behind another tab."""
 STARTUP_SCRIPT = """
@@ -40,13 +42,13 @@ if (location.search.includes("darkMode=true"))
 the theme."""
 
 
-def find_logdir(view: Json, payload: Json) -> Path:
+def find_logdir(view: RunView, payload: Json) -> Path:
     """Where the run's event files are."""
-    folder = RunFolder(view["run_dir"])
+    folder = RunFolder(view.run_dir)
     directory = payload.get("artifacts", {}).get("tensorboard", {}).get("directory")
     if isinstance(directory, str):
         return folder.path / directory
-    return folder.tensorboard_eval if view.get("kind") == RunKind.POLICY_EVAL else folder.tensorboard
+    return folder.tensorboard_eval if view.kind == RunKind.POLICY_EVAL else folder.tensorboard
 
 
 class TensorBoardTab(QWidget):
@@ -171,7 +173,7 @@ class TensorBoardTab(QWidget):
             self._show_text(
                 "TensorBoard is not installed: pip install 'mosaic-rl[train]'. The same curves are in Analytics."
             )
-        elif self._workbench.is_remote or not Path(view["run_dir"]).is_dir():
+        elif self._workbench.is_remote or not Path(view.run_dir).is_dir():
             self._show_text("The run's files are on another machine. The same curves are in Analytics.")
         else:
             self._show_text("Starting TensorBoard…", is_busy=True)
@@ -192,7 +194,7 @@ class TensorBoardTab(QWidget):
         view = self._workbench.runs.get(run_id)
         if run_id != self._run_id or view is None or not self.isVisible():
             return
-        if view["stage"] == "finished" and not logdir.is_dir():
+        if view.stage == "finished" and not logdir.is_dir():
             self._show_text("This run has written nothing for TensorBoard. What it told us is in Analytics.")
             return
         self._logdir = logdir

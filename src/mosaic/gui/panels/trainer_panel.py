@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from PySide6.QtCore import Qt, QTimer, QUrl
 from PySide6.QtGui import QDesktopServices, QHideEvent, QShowEvent
 from PySide6.QtWidgets import (
@@ -20,12 +22,16 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic.contracts.views import SlotUsage
 from mosaic.gui import theme
 from mosaic.gui.models.queue_order import sort_queue
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.formatting import format_age, format_timestamp, run_title, state_of
 from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import DaemonStatus, RunView
 
 FACT_NAMES = ("State", "Address", "Started", "Room", "Runs", "Workspace", "Log")
 QUEUE_COLUMNS = ("", "Run", "State", "Priority", "Waiting since")
@@ -147,37 +153,37 @@ class TrainerPage(QWidget):
         status = self._workbench.status
         for name, text in _trainer_facts(status, self._workbench).items():
             self._fact_labels[name].setText(text)
-        is_draining = bool(status.get("is_draining"))
+        is_draining = status is not None and status.is_draining
         self._drain.setVisible(bool(status) and not is_draining)
-        self._continue_button.setVisible(status.get("paused") is not None)
+        self._continue_button.setVisible(status is not None and status.paused is not None)
         self._max_running.setEnabled(bool(status))
         if status and not self._max_running.hasFocus():
             self._max_running.blockSignals(True)
-            self._max_running.setValue(status["slots"]["runs"])
+            self._max_running.setValue(status.slots.runs)
             self._max_running.blockSignals(False)
         self._resume_button.setVisible(not status and self._workbench.bridge.is_suspended)
         self._log.setEnabled(not self._workbench.is_remote)
         self._fill_queue(sort_queue(self._workbench.runs.all()))
 
-    def _fill_queue(self, views: list[Json]) -> None:
+    def _fill_queue(self, views: list[RunView]) -> None:
         if self._queue_table.state() is QAbstractItemView.State.EditingState:
             return  # the rows would move under the hand that writes
         self._queue_table.blockSignals(True)
         self._stack.setCurrentIndex(0 if views else 1)
         self._queue_table.setRowCount(len(views))
-        self._queue_run_ids = [view["run_id"] for view in views]
+        self._queue_run_ids = [view.run_id for view in views]
         for number, view in enumerate(views):
-            is_queued = view["stage"] == "queued"
+            is_queued = view.stage == "queued"
             texts = (
-                f"{view['queue_position']}." if view["queue_position"] else "",
+                f"{view.queue_position}." if view.queue_position else "",
                 run_title(view),
                 state_of(view),
-                str(view["priority"]),
-                format_age(view["queued_at"]) if is_queued else "",
+                str(view.priority),
+                format_age(view.queued_at) if is_queued else "",
             )
             cells = [self._set_cell(number, place, text) for place, text in enumerate(texts)]
             cells[2].setIcon(theme.state_icon(state_of(view)))
-            cells[4].setToolTip(format_timestamp(view["queued_at"]) if is_queued else "")
+            cells[4].setToolTip(format_timestamp(view.queued_at) if is_queued else "")
             for place, cell in enumerate(cells):
                 flags = Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
                 cell.setFlags(flags | Qt.ItemFlag.ItemIsEditable if place == PRIORITY_COLUMN and is_queued else flags)
@@ -226,13 +232,14 @@ class TrainerPage(QWidget):
     # --- resting
 
     def _confirm_drain(self) -> None:
-        slots = self._workbench.status.get("slots", {})
+        status = self._workbench.status
+        slots = status.slots if status else SlotUsage()
         question = with_object_name(QMessageBox(self), "trainer.drain.question")
         question.setIcon(QMessageBox.Icon.Question)
         question.setWindowTitle("Drain the trainer")
         question.setText("Start nothing more, and end the trainer behind its last run?")
         question.setInformativeText(
-            f"{slots.get('busy', 0)} at work will be done first. {slots.get('queued', 0)} in the queue stay there "
+            f"{slots.busy} at work will be done first. {slots.queued} in the queue stay there "
             "until a trainer is started again."
         )
         yes = question.addButton("Drain", QMessageBox.ButtonRole.AcceptRole)
@@ -250,9 +257,9 @@ class TrainerPage(QWidget):
         )
 
 
-def _trainer_facts(status: Json, workbench: Workbench) -> dict[str, str]:
+def _trainer_facts(status: DaemonStatus | None, workbench: Workbench) -> dict[str, str]:
     log = str(workbench.workspace.daemon_log)
-    if not status:
+    if status is None:
         resting = workbench.bridge.is_suspended
         return {
             **dict.fromkeys(FACT_NAMES, "–"),
@@ -260,20 +267,20 @@ def _trainer_facts(status: Json, workbench: Workbench) -> dict[str, str]:
             "Workspace": str(workbench.workspace.root),
             "Log": log,
         }
-    slots = status["slots"]
-    runs = ", ".join(f"{number} {stage}" for stage, number in status.get("runs", {}).items() if number)
-    room = f"{slots['busy']} of {slots['runs']} at once; {slots['queued']} waiting; {slots['cpus']} CPUs"
+    slots = status.slots
+    runs = ", ".join(f"{number} {stage}" for stage, number in status.runs.items() if number)
+    room = f"{slots.busy} of {slots.runs} at once; {slots.queued} waiting; {slots.cpus} CPUs"
     state = "connected"
-    if status.get("paused"):
+    if status.paused:
         state = "paused: the last runs failed as soon as they had started"
-    if status.get("is_draining"):
+    if status.is_draining:
         state = "draining: nothing more is started"
     return {
         "State": state,
-        "Address": f"{status['address']}, pid {status['pid']}, version {status['version']}",
-        "Started": f"{format_age(status['started_at'])} ({format_timestamp(status['started_at'])})",
-        "Room": room + (f", {slots['gpus']} GPUs" if slots["gpus"] else ""),
+        "Address": f"{status.address}, pid {status.pid}, version {status.version}",
+        "Started": f"{format_age(status.started_at)} ({format_timestamp(status.started_at)})",
+        "Room": room + (f", {slots.gpus} GPUs" if slots.gpus else ""),
         "Runs": runs or "none yet",
-        "Workspace": status["workspace"],
-        "Log": status.get("log", log),
+        "Workspace": status.workspace,
+        "Log": status.log or log,
     }

@@ -73,9 +73,9 @@ class VideosTab(QWidget):
         if view is None:
             return
         if self._workbench.is_remote:
-            self._empty.set_text("The videos are on the trainer's machine", view["run_dir"])
+            self._empty.set_text("The videos are on the trainer's machine", view.run_dir)
             return
-        if view["stage"] == "finished":
+        if view.stage == "finished":
             self._poll_timer.stop()
         run_id = self._run_id
 
@@ -84,13 +84,13 @@ class VideosTab(QWidget):
                 self._show(videos)
 
         self._workbench.bridge.run_in_background(
-            lambda: list_videos(view["run_dir"]), then, self._workbench.show_error, self
+            lambda: list_videos(view.run_dir), then, self._workbench.show_error, self
         )
 
     def _show(self, videos: list[VideoFile]) -> None:
         if not videos:
-            view = self._workbench.runs.get(self._run_id) or {}
-            self._evaluate_button.setVisible(view.get("checkpoint_step") is not None)
+            view = self._workbench.runs.get_or_placeholder(self._run_id)
+            self._evaluate_button.setVisible(view.checkpoint_step is not None)
             self._empty.set_text(NO_VIDEOS_TITLE, NO_VIDEOS_TEXT)
         if videos == self._videos:
             return

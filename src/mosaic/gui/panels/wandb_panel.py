@@ -12,6 +12,7 @@ from shiboken6 import delete
 
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.views import WandbStatus
 from mosaic.gui import theme
 from mosaic.gui.models import wandb_model
 from mosaic.gui.models.json_process import JsonProcess
@@ -26,6 +27,7 @@ from mosaic.sidecar import upload_client
 if TYPE_CHECKING:
     from PySide6.QtNetwork import QAuthenticator
     from PySide6.QtWebEngineWidgets import QWebEngineView
+
 
 POLL_INTERVAL_MS = 2_000
 """How often a run that goes on, or is being uploaded, is looked at again."""
@@ -150,7 +152,7 @@ class WandbTab(QWidget):
     def _poll_if_active(self) -> None:
         """Nothing changes by itself once the run is over and nobody uploads it."""
         state = self._state_record
-        if state is None or not self._is_finished() or state.get("process") or state["state"] == "syncing":
+        if state is None or not self._is_finished() or state.process or state.state == "syncing":
             self._poll()
 
     def _poll(self) -> None:
@@ -180,16 +182,16 @@ class WandbTab(QWidget):
     # --- how it stands
 
     @property
-    def _state_record(self) -> Json | None:
+    def _state_record(self) -> WandbStatus | None:
         return self._tracking_status.state if self._tracking_status else None
 
     @property
     def _url(self) -> str:
-        return str((self._state_record or {}).get("url") or "")
+        return (self._state_record.url or "") if self._state_record else ""
 
     def _refresh(self) -> None:
         state = self._state_record
-        word = state["state"] if state else "offline"
+        word = state.state if state else "offline"
         self._icon.setPixmap(
             theme.icon(*wandb_model.WANDB_STATE_ICONS.get(word, wandb_model.WANDB_STATE_ICONS["offline"])).pixmap(
                 16, 16
@@ -197,7 +199,7 @@ class WandbTab(QWidget):
         )
         self._state.setText(wandb_model.format_headline(state) if self._tracking_status else "…")
         self._sentence.setText(self._state_sentence(state) if self._tracking_status else "")
-        problems = [self._problem, str((state or {}).get("error") or ""), *self._proxy_problems()]
+        problems = [self._problem, (state.error or "") if state else "", *self._proxy_problems()]
         self._error.setText("\n".join(dict.fromkeys(filter(None, problems))))
         self._error.setVisible(bool(self._error.text()))
         self._facts.show_details([Detail(*row) for row in wandb_model.detail_rows(state)] if state else [])
@@ -216,30 +218,30 @@ class WandbTab(QWidget):
             self._stack.setCurrentIndex(0)
             self._app_proxy.use(None)
 
-    def _state_sentence(self, state: Json | None) -> str:
+    def _state_sentence(self, state: WandbStatus | None) -> str:
         if state is None:
             return wandb_model.NO_DATA_TEXT
-        if state["state"] == "offline" and not self._is_finished():
+        if state.state == "offline" and not self._is_finished():
             return "Everything is kept on this machine, and uploaded when W&B can be reached."
         if self._workbench.is_remote and wandb_model.can_sync(state):
             return f"It is kept on the trainer's machine. Sync it there: mosaic wandb sync {self._run_id}"
-        return wandb_model.STATE_DESCRIPTIONS.get(state["state"], "")
+        return wandb_model.STATE_DESCRIPTIONS.get(state.state, "")
 
     def _proxy_problems(self) -> list[str]:
         return self._tracking_status.proxies.problems if self._tracking_status else []
 
     def _is_finished(self) -> bool:
         view = self._workbench.runs.get(self._run_id)
-        return view is not None and view["stage"] == "finished"
+        return view is not None and view.stage == "finished"
 
     def _sync_tooltip(self) -> str:
         if self.upload_process.is_running:
             return "An upload is under way"
         return "Upload it to W&B now" if self._is_finished() else "It uploads by itself while the run goes on"
 
-    def _show_progress(self, state: Json | None) -> None:
+    def _show_progress(self, state: WandbStatus | None) -> None:
         is_ours = self.upload_process.is_running and self._uploading_run_id == self._run_id
-        self._progress.setVisible(is_ours or (state is not None and state["state"] == "syncing"))
+        self._progress.setVisible(is_ours or (state is not None and state.state == "syncing"))
         done, total = wandb_model.upload_progress(state) if state else (0, 0)
         # W&B's program tells of nothing but the end: until something is through, the bar only says that it moves.
         self._progress.setRange(0, 1000 if done else 0)
@@ -253,7 +255,7 @@ class WandbTab(QWidget):
             return
         self._uploading_run_id = self._run_id
         self._problem = ""
-        self.upload_process.start(self._command(), upload_client.format_request([RunFolder(view["run_dir"])]))
+        self.upload_process.start(self._command(), upload_client.format_request([RunFolder(view.run_dir)]))
         self._refresh()
 
     def _on_upload_message(self, message: Json) -> None:
@@ -265,7 +267,9 @@ class WandbTab(QWidget):
                 "The run is synced with W&B." if is_good else str(message["error"]), "good" if is_good else "bad"
             )
         if self._tracking_status is not None and message.get("run_id") == self._run_id and "runs" in message:
-            self._tracking_status = self._tracking_status._replace(state={**(self._state_record or {}), **message})
+            known = self._state_record.model_dump() if self._state_record else {"stage": "finished"}
+            state = WandbStatus.model_validate({**known, **message})
+            self._tracking_status = self._tracking_status._replace(state=state)
         self._refresh()
 
     def _on_upload_ended(self, problem: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QScrollArea, QVBoxLayout, QWidget
 
@@ -12,6 +12,9 @@ from mosaic.gui import theme
 from mosaic.gui.views.widgets import accent_button, muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.submission.run_payloads import RunOptions, build_train_payload, with_seed
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 
 @dataclass(frozen=True)
@@ -136,7 +139,7 @@ class WelcomePage(QWidget):
         self._workbench.form_requested.emit(payload)
 
     def _submit(self, example: Example) -> None:
-        def submit(trainer: TrainerClient) -> list[Json]:
+        def submit(trainer: TrainerClient) -> list[RunView]:
             return [trainer.submit(payload) for payload in example.payloads()]
 
         for button in self._buttons:
@@ -144,12 +147,12 @@ class WelcomePage(QWidget):
         self._workbench.show_message(f"Starting: {example.title}…")
         self._workbench.bridge.ask(submit, self._on_submitted, self._on_rejected, self)
 
-    def _on_submitted(self, views: list[Json]) -> None:
+    def _on_submitted(self, views: list[RunView]) -> None:
         self._enable_buttons()
         self._workbench.runs.update(views)
         many = "The run is" if len(views) == 1 else f"{len(views)} runs are"
         self._workbench.show_message(f"{many} in the queue and will start as soon as there is room.", "good")
-        self._workbench.select(views[0]["run_id"])
+        self._workbench.select(views[0].run_id)
 
     def _on_rejected(self, error: Exception) -> None:
         self._enable_buttons()

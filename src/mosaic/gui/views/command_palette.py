@@ -23,9 +23,10 @@ from mosaic.gui import theme
 from mosaic.gui.models.fuzzy import rank
 from mosaic.gui.views.formatting import run_title, state_of
 from mosaic.gui.views.widgets import muted_label, with_object_name
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
     from mosaic.gui.main_window import MainWindow
 
 WIDTH, MAX_VISIBLE_ROWS, ROW_HEIGHT = 640, 12, 30
@@ -50,7 +51,7 @@ class CommandPalette(QDialog):
         self.setAccessibleName("Command palette")
         self._workbench = workbench
         self._actions = [(f"{entry.title} {entry.note}", entry) for entry in _action_entries(window)]
-        self._runs: list[tuple[str, Json]] | None = None
+        self._runs: list[tuple[str, RunView]] | None = None
         self._search = with_object_name(QLineEdit(), "palette.search")
         self._search.setPlaceholderText("Type an action, or a run's id or environment")
         self._search.setClearButtonEnabled(True)
@@ -77,7 +78,7 @@ class CommandPalette(QDialog):
 
     def _fill(self, query: str) -> None:
         self._list.clear()
-        found: list[PaletteEntry | Json] = rank(query, [*self._actions, *(self._all_runs() if query else ())])
+        found: list[PaletteEntry | RunView] = rank(query, [*self._actions, *(self._all_runs() if query else ())])
         for one in found:
             entry = one if isinstance(one, PaletteEntry) else self._run_entry(one)
             item = QListWidgetItem(entry.icon, entry.title)
@@ -92,7 +93,7 @@ class CommandPalette(QDialog):
         self._list.setFixedHeight(ROW_HEIGHT * min(MAX_VISIBLE_ROWS, max(1, self._list.count())) + 4)
         self.adjustSize()
 
-    def _all_runs(self) -> list[tuple[str, Json]]:
+    def _all_runs(self) -> list[tuple[str, RunView]]:
         """Each with the words it is found by; made when the first letter is typed: there may be thousands."""
         if self._runs is None:
             runs = self._workbench.runs
@@ -100,12 +101,10 @@ class CommandPalette(QDialog):
             self._runs = [(_search_text(view), view) for view in views]
         return self._runs
 
-    def _run_entry(self, view: Json) -> PaletteEntry:
+    def _run_entry(self, view: RunView) -> PaletteEntry:
         state = state_of(view)
-        note = "   ".join([*view.get("tags", ())[:3], state])
-        return PaletteEntry(
-            run_title(view), note, theme.state_icon(state), lambda: self._workbench.select(view["run_id"])
-        )
+        note = "   ".join([*view.tags[:3], state])
+        return PaletteEntry(run_title(view), note, theme.state_icon(state), lambda: self._workbench.select(view.run_id))
 
     def _next_row(self, row: int, by: int) -> int:
         """The next one that can be chosen; stays where there is none."""
@@ -191,5 +190,5 @@ def _action_entries(window: MainWindow) -> list[PaletteEntry]:
     return entries
 
 
-def _search_text(view: Json) -> str:
-    return " ".join((run_title(view), *view.get("tags", ()), state_of(view)))
+def _search_text(view: RunView) -> str:
+    return " ".join((run_title(view), *view.tags, state_of(view)))

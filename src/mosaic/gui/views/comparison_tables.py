@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtGui import QColor
 
 from mosaic.gui.views.formatting import run_title
 from mosaic.gui.views.read_only_table import ReadOnlyTable, format_interval
 from mosaic.gui.views.run_chips import dot_icon
-from mosaic.gui.workbench import Json
 from mosaic.statistics.comparison import Comparison, format_value, strip_common_parts
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 
 class ResultsTable(ReadOnlyTable):
@@ -63,7 +65,7 @@ class SettingsTable(ReadOnlyTable):
     def __init__(self) -> None:
         super().__init__("compare.settings")
 
-    def fill(self, rows: Mapping[str, Sequence[Any]], views: Sequence[Json]) -> None:
+    def fill(self, rows: Mapping[str, Sequence[Any]], views: Sequence[RunView]) -> None:
         if not rows:
             text = "All settings are the same." if len(views) > 1 else "Add a second run to see what differs."
             self.reset_rows(0, (text,))

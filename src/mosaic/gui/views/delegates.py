@@ -5,7 +5,7 @@ Written for speed: a scroll paints some hundred cells, and each question to a mo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QModelIndex, QObject, QPersistentModelIndex, QPointF, QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPixmap
@@ -14,6 +14,9 @@ from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleO
 from mosaic.gui import theme
 from mosaic.gui.models.runs_table import COLUMNS, RunsTableModel
 from mosaic.gui.views import formatting
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 Index = QModelIndex | QPersistentModelIndex
 DOT_SIZE = 8
@@ -51,7 +54,7 @@ class RunDelegate(CellDelegate):
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         # Not by a role: Qt would copy the whole view into its own types and back.
-        view: dict[str, Any] | None = self._table.view(index.row())
+        view = self._table.view(index.row())
         if view is None:
             return
         rect: QRect = option.rect
@@ -59,9 +62,7 @@ class RunDelegate(CellDelegate):
         column = COLUMNS[index.column()]
         self.paint_run(painter, rect, view, column.text(view), column.is_right_aligned)
 
-    def paint_run(
-        self, painter: QPainter, rect: QRect, view: dict[str, Any], text: str, is_right_aligned: bool
-    ) -> None:
+    def paint_run(self, painter: QPainter, rect: QRect, view: RunView, text: str, is_right_aligned: bool) -> None:
         _draw_text(painter, rect, PADDING, text, is_right_aligned)
 
 
@@ -74,13 +75,11 @@ class StateDelegate(RunDelegate):
         super().__init__(table, parent)
         self._icons: dict[tuple[str, bool, float], QPixmap] = {}
 
-    def paint_run(
-        self, painter: QPainter, rect: QRect, view: dict[str, Any], text: str, is_right_aligned: bool
-    ) -> None:
+    def paint_run(self, painter: QPainter, rect: QRect, view: RunView, text: str, is_right_aligned: bool) -> None:
         middle = rect.center().y()
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(theme.run_colour(view["run_id"]))
+        painter.setBrush(theme.run_colour(view.run_id))
         painter.drawEllipse(QRectF(rect.left() + PADDING, middle + 0.5 - DOT_SIZE / 2, DOT_SIZE, DOT_SIZE))
         painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)
         left = PADDING + DOT_SIZE + 6
@@ -99,9 +98,7 @@ class StateDelegate(RunDelegate):
 class ProgressDelegate(RunDelegate):
     """The percentage, and a thin bar under it while there is a way to go."""
 
-    def paint_run(
-        self, painter: QPainter, rect: QRect, view: dict[str, Any], text: str, is_right_aligned: bool
-    ) -> None:
+    def paint_run(self, painter: QPainter, rect: QRect, view: RunView, text: str, is_right_aligned: bool) -> None:
         _draw_text(painter, rect, PADDING, text, is_right_aligned)
         part = formatting.progress_fraction(view)
         if part is None or part >= 1:
@@ -109,7 +106,7 @@ class ProgressDelegate(RunDelegate):
         t = theme.tokens()
         left, top, width = rect.left() + PADDING, rect.bottom() - BAR_HEIGHT, rect.width() - 2 * PADDING
         painter.fillRect(left, top, width, BAR_HEIGHT, QColor(t.line))
-        colour = t.muted if view["stage"] == "finished" else t.accent
+        colour = t.muted if view.stage == "finished" else t.accent
         painter.fillRect(left, top, round(width * part), BAR_HEIGHT, QColor(colour))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QGridLayout, QLabel, QVBoxLayout, QWidget
@@ -12,6 +12,9 @@ from mosaic.gui import theme
 from mosaic.gui.views.elided_label import ElidedLabel
 from mosaic.gui.views.formatting import format_timestamp
 from mosaic.gui.views.widgets import muted_label, with_object_name
+
+if TYPE_CHECKING:
+    from mosaic.contracts.states import HistoryEntry
 
 Json = dict[str, Any]
 
@@ -105,11 +108,11 @@ class HistoryView(QWidget):
         self._grid.setHorizontalSpacing(theme.GAP)
         self._grid.setVerticalSpacing(4)
         self._grid.setColumnStretch(2, 1)
-        self._lines: list[Json] = []
+        self._lines: list[HistoryEntry] = []
         self._outcome = ""
 
-    def show_history(self, lines: Sequence[Json], outcome: str = "") -> None:
-        """`end` is the outcome of a run that is over: the story itself knows stages only."""
+    def show_history(self, lines: Sequence[HistoryEntry], outcome: str = "") -> None:
+        """`outcome` is that of a finished run: the history itself has only stages."""
         if list(lines) != self._lines or outcome != self._outcome:
             self._lines, self._outcome = list(lines), outcome
             self.rebuild()
@@ -120,20 +123,18 @@ class HistoryView(QWidget):
                 widget.hide()  # it goes with the next turn of the event loop, and must not be seen until then
                 widget.deleteLater()
         for row, line in enumerate(self._lines):
-            at = QLabel(format_timestamp(line["at"])[11:])
-            at.setToolTip(format_timestamp(line["at"]))
+            at = QLabel(format_timestamp(line.at)[11:])
+            at.setToolTip(format_timestamp(line.at))
             at.setProperty("muted", True)
             icon = QLabel()
-            icon.setPixmap(
-                theme.state_icon(self._outcome if line["stage"] == "finished" else line["stage"]).pixmap(14, 14)
-            )
-            icon.setToolTip(line["stage"])
-            said = QLabel(line["message"])
+            icon.setPixmap(theme.state_icon(self._outcome if line.stage == "finished" else line.stage).pixmap(14, 14))
+            icon.setToolTip(line.stage)
+            said = QLabel(line.message)
             said.setWordWrap(True)
             said.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
             top = Qt.AlignmentFlag.AlignTop
             self._grid.addWidget(at, row, 0, top)
             self._grid.addWidget(icon, row, 1, top)
             self._grid.addWidget(said, row, 2, top)
-            self._grid.setRowStretch(row, 0)  # the story was shorter before, and this row the rest
+            self._grid.setRowStretch(row, 0)  # the history was shorter before, and this row took the remaining space
         self._grid.setRowStretch(len(self._lines), 1)

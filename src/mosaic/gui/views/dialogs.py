@@ -118,10 +118,10 @@ def about_dialog(window: MainWindow, workbench: Workbench) -> QDialog:
 
 def versions(workbench: Workbench) -> list[tuple[str, str]]:
     status = workbench.status
-    trainer = f"{status['version']}, pid {status['pid']}, {status['address']}" if status else "not connected"
+    trainer = f"{status.version}, pid {status.pid}, {status.address}" if status else "not connected"
     return [
         ("trainer", trainer),
-        ("workspace", str(status.get("workspace") or workbench.workspace.root)),
+        ("workspace", status.workspace if status else str(workbench.workspace.root)),
         ("Python", platform.python_version()),
         ("Qt", qVersion() or "?"),
         *((name, metadata.version(name)) for name in ("PySide6", "pyqtgraph", "numpy", "grpcio")),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QStackedWidget, QVBoxLayout, QWidget
@@ -16,6 +17,9 @@ from mosaic.gui.views.read_only_table import ReadOnlyTable, format_interval
 from mosaic.gui.views.widgets import muted_label
 from mosaic.statistics import ConfidenceInterval
 
+if TYPE_CHECKING:
+    from mosaic.contracts.views import Evaluation, EvaluationBatch
+
 Json = dict[str, Any]
 MAX_ROWS = 200
 COLUMN_TITLES = ("Batch", "Episodes", "Mean [95 %]", "IQM", "Lowest", "Highest", "Took")
@@ -28,23 +32,20 @@ class BatchesTable(ReadOnlyTable):
     def __init__(self) -> None:
         super().__init__("evaluation.batches")
 
-    def fill(self, batches: list[Json]) -> None:
+    def fill(self, batches: Sequence[EvaluationBatch]) -> None:
         shown = batches[: -MAX_ROWS - 1 : -1]
         self.reset_rows(len(shown), COLUMN_TITLES)
         for row, batch in enumerate(shown):
-            low, high = batch.get("ci95") or (float("nan"), float("nan"))
-            mean = batch.get("avg_return")
-            self.set_cell(row, 0, format_number(batch.get("batch", len(batches) - row)))
-            self.set_cell(row, 1, format_number(batch["episodes"]))
+            low, high = batch.ci95 or (float("nan"), float("nan"))
+            mean = batch.avg_return
+            self.set_cell(row, 0, format_number(batch.batch))
+            self.set_cell(row, 1, format_number(batch.episodes))
             interval = ConfidenceInterval(float("nan") if mean is None else mean, low, high)
-            more = (
-                f"Median {format_number(batch.get('median_return'))}, "
-                f"standard deviation {format_number(batch.get('std_return'))}"
-            )
+            more = f"Median {format_number(batch.median_return)}, standard deviation {format_number(batch.std_return)}"
             self.set_cell(row, 2, format_interval(interval), more)
             for column, name in enumerate(RETURN_COLUMNS, 3):
-                self.set_cell(row, column, format_number(batch.get(name)))
-            self.set_cell(row, len(COLUMN_TITLES) - 1, format_duration(batch.get("duration_s")))
+                self.set_cell(row, column, format_number(getattr(batch, name)))
+            self.set_cell(row, len(COLUMN_TITLES) - 1, format_duration(batch.duration_s))
 
 
 class EvaluationView(QStackedWidget):
@@ -65,14 +66,14 @@ class EvaluationView(QStackedWidget):
         self.addWidget(self._empty)
         self.addWidget(inside)
 
-    def show_evaluation(self, evaluation: Json | None, colour: QColor, has_ended: bool) -> None:
+    def show_evaluation(self, evaluation: Evaluation | None, colour: QColor, has_ended: bool) -> None:
         """None: it has played no whole batch."""
         self.setCurrentIndex(0 if evaluation is None else 1)
         if evaluation is None:
             self._empty.set_text("No batch was played" if has_ended else "No batch has been played yet")
             return
-        batches = evaluation["batches"]
+        batches = evaluation.summary.batches
         of = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"
-        self._title.setText(f"Returns of {sum(batch['episodes'] for batch in batches):,} episodes in {of}")
+        self._title.setText(f"Returns of {sum(batch.episodes for batch in batches):,} episodes in {of}")
         self.histogram.show_values(evaluation_returns(evaluation), colour)
         self.batches.fill(batches)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 from mosaic.contracts.run_kind import RunKind
 
@@ -15,20 +18,20 @@ def short_id(run_id: str) -> str:
     return run_id[-6:]
 
 
-def run_title(view: Json) -> str:
+def run_title(view: RunView) -> str:
     """`CartPole-v1 · ppo · seed 1 · ABC123`."""
-    parts = [view.get("env_id"), view.get("algo") or view.get("worker")]
-    if view.get("seed") is not None:
-        parts.append(f"seed {view['seed']}")
-    title = " · ".join(str(part) for part in (*parts, short_id(view["run_id"])) if part)
-    return f"{title} (Eval)" if view.get("kind") == RunKind.POLICY_EVAL else title
+    parts = [view.env_id, view.algo or view.worker]
+    if view.seed is not None:
+        parts.append(f"seed {view.seed}")
+    title = " · ".join(str(part) for part in (*parts, short_id(view.run_id)) if part)
+    return f"{title} (Eval)" if view.kind == RunKind.POLICY_EVAL else title
 
 
-def state_of(view: Json) -> str:
+def state_of(view: RunView) -> str:
     """The outcome of a run that has ended, else its stage."""
-    if view.get("is_stalled"):
+    if view.is_stalled:
         return "stalled"
-    return str(view.get("outcome") or view["stage"])
+    return str(view.outcome or view.stage)
 
 
 def format_number(value: float | None, digits: int = 4) -> str:
@@ -84,9 +87,9 @@ def format_timestamp(at: float | None) -> str:
     return "–" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
-def progress_fraction(view: Json) -> float | None:
+def progress_fraction(view: RunView) -> float | None:
     """From 0 to 1; a run that has done what it was asked to do is at 1."""
-    if view.get("outcome") == "succeeded":
+    if view.outcome == "succeeded":
         return 1.0
-    total, step = view.get("total_timesteps"), view.get("global_step")
+    total, step = view.total_timesteps, view.global_step
     return min(1.0, step / total) if total and step is not None else None

@@ -36,7 +36,7 @@ class ReturnChart(QWidget):
     def show_run(self, run_id: str) -> None:
         if run_id != self._run_id:
             self._run_id = run_id
-            view = self._workbench.runs.get(run_id) or {"run_id": run_id}
+            view = self._workbench.runs.get_or_placeholder(run_id)
             curve = self.chart.ensure_curve("run", run_title(view), theme.run_colour(run_id))
             series = self._workbench.series(run_id)
             self._connect_series(series)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
@@ -12,7 +13,9 @@ from mosaic.gui import theme
 from mosaic.gui.views.flow_layout import FlowLayout
 from mosaic.gui.views.formatting import run_title
 from mosaic.gui.views.widgets import with_object_name
-from mosaic.gui.workbench import Json
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 VISIBLE_ROWS = 2
 DOT_SIZE = 10
@@ -38,9 +41,9 @@ def dot_icon(colour: QColor) -> QIcon:
 class Chip(QFrame):
     removed = Signal(str)
 
-    def __init__(self, view: Json) -> None:
+    def __init__(self, view: RunView) -> None:
         super().__init__()
-        run_id = view["run_id"]
+        run_id = view.run_id
         with_object_name(self, f"chip.{run_id}")
         self.setProperty("chip", True)
         row = QHBoxLayout(self)
@@ -74,9 +77,9 @@ class RunChips(QScrollArea):
         self._content = QWidget()
         self._flow = FlowLayout(self._content)
         self.setWidget(self._content)
-        self._views: Sequence[Json] = ()
+        self._views: Sequence[RunView] = ()
 
-    def show_runs(self, views: Sequence[Json]) -> None:
+    def show_runs(self, views: Sequence[RunView]) -> None:
         self._views = views
         while (item := self._flow.takeAt(0)) is not None:
             widget = item.widget()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QGuiApplication
@@ -29,6 +29,9 @@ from mosaic.gui import theme
 from mosaic.gui.views.formatting import run_title, short_id
 from mosaic.gui.views.widgets import accent_button, muted_label, with_object_name
 from mosaic.submission.run_payloads import diff_settings
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 Json = dict[str, Any]
 MAX_STEPS = 2_000_000_000
@@ -57,19 +60,19 @@ class ResumeDialog(QDialog):
     steps_chosen = Signal(int)
     """The total of steps; 0: as many as it was asked for at first."""
 
-    def __init__(self, view: Json, parent: QWidget | None) -> None:
+    def __init__(self, view: RunView, parent: QWidget | None) -> None:
         super().__init__(parent)
         with_object_name(self, "resume")
         column = _create_layout(self, "Resume run")
-        done, total = view.get("global_step") or 0, view.get("total_timesteps") or 0
-        checkpoint = view["checkpoint_step"]
+        done, total = view.global_step or 0, view.total_timesteps or 0
+        checkpoint = view.checkpoint_step or 0
         column.addWidget(QLabel(run_title(view)))
         column.addWidget(
             muted_label(
                 f"It has done {done:,} of {total:,} steps and goes on from its checkpoint at step {checkpoint:,}."
             )
         )
-        self._total = total if view.get("outcome") != "succeeded" else None
+        self._total = total if view.outcome != "succeeded" else None
         self._steps = with_object_name(QSpinBox(), "resume.steps")
         self._steps.setRange(checkpoint + 1, MAX_STEPS)
         self._steps.setSingleStep(max(1, total // 10))
@@ -94,13 +97,13 @@ class TagsDialog(QDialog):
     tags_changed = Signal(list, list)
     """Tags to add to every run, and tags to take from every run."""
 
-    def __init__(self, views: Sequence[Json], known: Sequence[str], parent: QWidget | None) -> None:
+    def __init__(self, views: Sequence[RunView], known: Sequence[str], parent: QWidget | None) -> None:
         super().__init__(parent)
         with_object_name(self, "tags")
         column = _create_layout(self, "Tags")
         one = len(views) == 1
         column.addWidget(QLabel(run_title(views[0]) if one else f"{len(views)} runs"))
-        tags = [set(view.get("tags") or ()) for view in views]
+        tags = [set(view.tags or ()) for view in views]
         self._common_tags = set.intersection(*tags)
         some = set.union(*tags) - self._common_tags
         self._tags_edit = with_object_name(QLineEdit(" ".join(sorted(self._common_tags))), "tags.line")
@@ -135,7 +138,7 @@ class TagsDialog(QDialog):
 class SettingsDiffDialog(QDialog):
     """The settings in which two runs differ; one that was not given counts with its default."""
 
-    def __init__(self, views: Sequence[Json], settings: Sequence[Json], parent: QWidget | None) -> None:
+    def __init__(self, views: Sequence[RunView], settings: Sequence[Json], parent: QWidget | None) -> None:
         super().__init__(parent)
         with_object_name(self, "diff")
         column = _create_layout(self, "Differing settings")
@@ -157,9 +160,9 @@ class SettingsDiffDialog(QDialog):
         column.addWidget(row)
         self.resize(640, 420 if found else 120)
 
-    def _build_table(self, views: Sequence[Json], differing: dict[str, tuple[Any, Any]]) -> QTableWidget:
+    def _build_table(self, views: Sequence[RunView], differing: dict[str, tuple[Any, Any]]) -> QTableWidget:
         table = with_object_name(QTableWidget(len(differing), 3), "diff.table")
-        table.setHorizontalHeaderLabels(["Setting", *(short_id(view["run_id"]) for view in views)])
+        table.setHorizontalHeaderLabels(["Setting", *(short_id(view.run_id) for view in views)])
         table.verticalHeader().hide()
         table.setShowGrid(False)
         table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)

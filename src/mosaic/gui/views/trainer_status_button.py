@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QToolButton
 
 from mosaic.gui import theme
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import DaemonStatus
 
 
 class TrainerStatusButton(QToolButton):
@@ -33,13 +38,13 @@ class TrainerStatusButton(QToolButton):
         }[self._is_connected]
         self.setIcon(theme.icon(name, colour))
 
-    def _show_status(self, status: Json) -> None:
-        slots = status["slots"]
+    def _show_status(self, status: DaemonStatus) -> None:
+        slots = status.slots
         where = "remote" if self._workbench.is_remote else "local"
-        state = ", draining" if status.get("is_draining") else ", paused" if status.get("paused") else ""
+        state = ", draining" if status.is_draining else ", paused" if status.paused else ""
         self._set_connected(True)
-        self.setText(f"trainer: {where}, {slots['busy']}/{slots['runs']} busy, queue {slots['queued']}{state}")
-        self.setToolTip(f"{status['address']}, pid {status['pid']}\n{status['workspace']}\nClick for its queue and log")
+        self.setText(f"trainer: {where}, {slots.busy}/{slots.runs} busy, queue {slots.queued}{state}")
+        self.setToolTip(f"{status.address}, pid {status.pid}\n{status.workspace}\nClick for its queue and log")
 
     def _on_lost(self, reason: str) -> None:
         self._set_connected(False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QPushButton, QSizePolicy, QStackedWidget, QVBoxLayout, QWidget
@@ -13,7 +14,10 @@ from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.formatting import format_number, run_title
 from mosaic.gui.views.video_player import VideoPlayer
 from mosaic.gui.views.widgets import with_object_name
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.workbench import Workbench
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
 
 VideoChoice = tuple[str, VideoFile]
 
@@ -22,7 +26,7 @@ class VideoPair(QWidget):
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
         self._workbench = workbench
-        self._views: Sequence[Json] = ()
+        self._views: Sequence[RunView] = ()
         self._choices: list[VideoChoice] = []
         self._needs_reload = False
         self._players = [VideoPlayer(workbench.bridge, f"compare.film.{side}") for side in ("left", "right")]
@@ -62,7 +66,7 @@ class VideoPair(QWidget):
             row.addLayout(column, 1)
         return inside
 
-    def show_runs(self, views: Sequence[Json]) -> None:
+    def show_runs(self, views: Sequence[RunView]) -> None:
         self._views = views
         self._needs_reload = True
         if self.isVisible():
@@ -75,13 +79,13 @@ class VideoPair(QWidget):
 
     def _load_videos(self) -> None:
         self._needs_reload = False
-        views = [view for view in self._views if view.get("run_dir")]
+        views = [view for view in self._views if view.run_dir]
         if self._workbench.is_remote:
             self._empty.set_text("The videos are on the trainer's machine")
             return
 
         def work() -> list[VideoChoice]:
-            return [(_title(view, video), video) for view in views for video in list_videos(view["run_dir"])]
+            return [(_title(view, video), video) for view in views for video in list_videos(view.run_dir)]
 
         self._workbench.bridge.run_in_background(work, self._show_choices, self._workbench.show_error, self)
 
@@ -113,7 +117,7 @@ class VideoPair(QWidget):
             self._choose(side)
 
 
-def _title(view: Json, video: VideoFile) -> str:
+def _title(view: RunView, video: VideoFile) -> str:
     parts = [run_title(view), video.path.stem]
     if video.episode_return is not None:
         parts.append(f"return {format_number(video.episode_return)}")

@@ -1,0 +1,244 @@
+"""What the daemon answers: frozen models that the client decodes once and everyone else uses as objects.
+
+Unknown keys are ignored, so that a client can talk to a newer daemon.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from mosaic.contracts.model import Contract, ProcessFacts
+from mosaic.contracts.states import Outcome, RunRecord, Stage
+
+POLICY_EVAL = "policy_eval"
+
+
+class View(Contract):
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+
+class GpuSample(View):
+    util_percent: float = 0.0
+    memory_used_mb: float = 0.0
+    memory_total_mb: float = 0.0
+
+
+class HardwareSample(View):
+    """The keeper's last sample of a run's process tree."""
+
+    at: float = 0.0
+    cpu_percent: float = 0.0
+    rss_mb: float = 0.0
+    processes: int = 0
+    gpus: tuple[GpuSample, ...] = ()
+
+
+class RunView(RunRecord):
+    """A run's record with its progress. Lists leave out `attempts` and `history`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    run_dir: str
+    pid: int | None = None
+    """The worker's process id; null when none is alive."""
+    global_step: int | None = None
+    sps: float | None = None
+    """Environment steps per second, as measured by the worker."""
+    episodic_return: float | None = None
+    """Mean of the last 100 episodes."""
+    episodes: int = 0
+    is_stalled: bool = False
+    """Running, but without progress for a while."""
+    seconds_left: float | None = None
+    queue_position: int | None = None
+    """1 for the queued run that starts next, by the scheduler's order; null when it is not queued."""
+    hardware: HardwareSample | None = None
+    checkpoint_step: int | None = None
+    has_wandb: bool = False
+    """Whether W&B has written anything into the run's folder."""
+
+    @classmethod
+    def placeholder(cls, run_id: str) -> RunView:
+        """A run of which nothing is known yet but its id."""
+        return cls(run_id=run_id, worker="", submitted_at=0.0, queued_at=0.0, run_dir="")
+
+    @property
+    def status(self) -> str:
+        """One word: `stalled`, the outcome of a finished run, or the stage."""
+        if self.is_stalled and self.stage is Stage.RUNNING:
+            return "stalled"
+        return str(self.outcome or self.stage)
+
+    @property
+    def is_evaluation(self) -> bool:
+        return self.kind == POLICY_EVAL
+
+
+class SlotUsage(View):
+    runs: int = 1
+    """How many runs may be active at a time."""
+    busy: int = 0
+    queued: int = 0
+    cpus: int = 1
+    gpus: int = 0
+
+
+class DaemonStatus(View):
+    pid: int
+    address: str
+    version: str
+    workspace: str
+    started_at: float = 0.0
+    runs: dict[str, int] = {}
+    """How many runs there are, by stage or outcome."""
+    slots: SlotUsage = SlotUsage()
+    is_draining: bool = False
+    paused: str | None = None
+    """Why the queue is paused; null when it is not."""
+    log: str = ""
+
+
+class EnvironmentInfo(View):
+    """An environment as the worker made it for the dry run."""
+
+    id: str | None = None
+    observation_space: str | None = None
+    action_space: str | None = None
+    max_episode_steps: int | None = None
+
+
+class VerdictSummary(View):
+    """Everything a run would use. Workers may add more keys."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+
+    module: str | None = None
+    algo: str | None = None
+    env_id: str | None = None
+    seed: int | None = None
+    total_timesteps: int | None = None
+    settings: dict[str, Any] = {}
+    environment: EnvironmentInfo = EnvironmentInfo()
+    directories: dict[str, str] = {}
+    tensorboard_dir: str | None = None
+    backend: str | None = None
+    threads: int | None = None
+    cpus: int | None = None
+    """Threads that pay for this algorithm, where the run names none."""
+    policy_path: str | None = None
+    checkpoint_step: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class Verdict(View):
+    """A worker's answer to a dry run. A refusal is raised instead."""
+
+    summary: VerdictSummary = VerdictSummary()
+
+
+class EvaluationBatch(View):
+    """Statistics of one batch of episodes; figures are null where they are not finite."""
+
+    batch: int = 1
+    """From 1."""
+    episodes: int
+    avg_return: float | None = None
+    median_return: float | None = None
+    min_return: float | None = None
+    max_return: float | None = None
+    std_return: float | None = None
+    iqm: float | None = None
+    """Mean of the middle half."""
+    ci95: tuple[float, float] | None = None
+    """Student's 95 % confidence interval of the mean; null for a single episode."""
+    avg_length: float | None = None
+    duration_s: float | None = None
+    returns: tuple[float | None, ...] = ()
+    seeds: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
+
+
+class EvaluationSummary(EvaluationBatch):
+    """`eval_summary.json`: the statistics of all batches together, and each batch."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    episodes: int = 0
+    algo: str | None = None
+    env_id: str | None = None
+    policy_path: str | None = None
+    checkpoint_step: int | None = None
+    deterministic: bool = True
+    eval_batch_size: int | None = None
+    eval_repeat: bool = False
+    tensorboard_dir: str | None = None
+    batches: tuple[EvaluationBatch, ...] = ()
+    videos: tuple[str, ...] = ()
+    """Relative to the run's folder."""
+
+
+class TrainedRun(View):
+    """The run that an evaluated policy comes from."""
+
+    run_id: str
+    run_name: str | None = None
+    algo: str | None = None
+    seed: int | None = None
+
+
+class Evaluation(View):
+    """The results of one evaluation run, or of a training run that ended with an evaluation."""
+
+    run_id: str
+    stage: Stage
+    outcome: Outcome | None = None
+    evaluated_at: float
+    summary: EvaluationSummary
+    trained: TrainedRun | None = None
+    """Null where the policy's run is not in this workspace."""
+
+
+class WandbFolder(View):
+    """One folder that wandb wrote in a run."""
+
+    state: str
+    size_bytes: int = 0
+    sent_bytes: int = 0
+    records: int | None = None
+    error: str | None = None
+    url: str | None = None
+    updated_at: float = 0.0
+
+
+class WandbStatus(View):
+    """What of a run is on the W&B server."""
+
+    run_id: str
+    run_name: str | None = None
+    algo: str | None = None
+    env_id: str | None = None
+    seed: int | None = None
+    stage: Stage
+    outcome: Outcome | None = None
+    state: str
+    """`offline`, `syncing`, `synced`, `failed` or `online`."""
+    url: str | None = None
+    error: str | None = None
+    project: str | None = None
+    entity: str | None = None
+    process: ProcessFacts | None = None
+    """The process that is uploading it."""
+    runs: dict[str, WandbFolder] = {}
+    """By folder name, oldest first."""
+
+
+class EpisodeRow(View):
+    number: int
+    env: int
+    step: int
+    at: float
+    episodic_return: Annotated[float | None, Field(alias="return")]
+    """Null where it was not finite."""
+    length: int
