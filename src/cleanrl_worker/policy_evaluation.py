@@ -15,7 +15,7 @@ from typing import Any
 from cleanrl_worker import launcher
 from cleanrl_worker.evaluation_policy import LoadedPolicy, check_evaluation, first_evaluation_seed, load_for_evaluation
 from cleanrl_worker.worker_config import WorkerRequest
-from mosaic.arena import Episode, pool_summaries, summarise
+from mosaic.arena import Episode, pool_summaries, summarize
 from mosaic.arena.evaluate import BATCH_SIZE, MAX_EPISODE_STEPS
 from mosaic.arena.video_recorder import VideoRecorder
 from mosaic.contracts.errors import BadInput, MosaicError
@@ -164,7 +164,7 @@ class EvaluationBatches:
             if camera is not None:
                 self._videos += [str(path.relative_to(run.folder.path)) for path in sorted(camera.close())]
         if episodes:
-            self._write_summary(summarise(episodes), time.monotonic() - started)
+            self._write_summary(summarize(episodes), time.monotonic() - started)
         return not run.stop_requested
 
     def _on_step(self, steps: int) -> bool:

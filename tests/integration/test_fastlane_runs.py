@@ -265,7 +265,7 @@ def test_a_video_is_saved(
     with running(trainer, cartpole(extras={"num_envs": 4, "num_steps": 64})) as run_id:
         done = mosaic(workspace, "watch", run_id, "--grid", "--save", str(path), "--seconds", "0.5", "--json", *option)
         assert done.returncode == 0, done.stderr
-        refused = mosaic(workspace, "watch", run_id)
+        without_save = mosaic(workspace, "watch", run_id)
     summary = json.loads(done.stdout)
     assert (summary["frames"], summary["seconds"], summary["path"]) == (15, 0.5, str(path))
     with av.open(str(path)) as container:
@@ -273,8 +273,8 @@ def test_a_video_is_saved(
     assert len(frames) == 15
     assert frames[0].shape == (summary["height"], summary["width"], 3)
     assert frames[-1].mean() > 100
-    assert refused.returncode == 2
-    assert "--save out.mp4" in refused.stderr
+    assert without_save.returncode == 2
+    assert "--save out.mp4" in without_save.stderr
 
 
 def test_a_run_that_has_ended_cannot_be_watched(trainer: TrainerClient, workspace: Workspace) -> None:

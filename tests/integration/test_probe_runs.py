@@ -316,19 +316,19 @@ def test_the_processes_of_an_async_vector_environment_report_their_episodes(
 def test_vector_environments_of_every_kind_are_counted_once(trainer: TrainerClient, folder: Path) -> None:
     code = """
         import gymnasium as gym
-        for made in (
+        for envs in (
             gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync"),
             gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="vector_entry_point"),
             gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2),
         ):
-            made.reset(seed=1)
-            made.action_space.seed(1)
+            envs.reset(seed=1)
+            envs.action_space.seed(1)
             ended = 0
             for _ in range(300):
-                _, _, terminated, truncated, _ = made.step(made.action_space.sample())
+                _, _, terminated, truncated, _ = envs.step(envs.action_space.sample())
                 ended += (terminated | truncated).sum()
             print(ended, flush=True)
-            made.close()
+            envs.close()
     """
     run_id = start_script(trainer, folder, code)
     ended(trainer, run_id)

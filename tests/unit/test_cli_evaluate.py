@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
 from tests.helpers.evaluations import evaluation
 
-from mosaic.arena import Episode, summarise
+from mosaic.arena import Episode, summarize
 from mosaic.cli.evaluate_command import is_policy_path, summary_rows
 from mosaic.cli.text_histogram import MAX_BINS, format_bar, histogram_rows
 from mosaic.cli.watch_command import status_lines
@@ -47,7 +47,7 @@ class Evaluates(FakeTrainer):
         folder.mkdir()
         if self._returns:
             episodes = [Episode(at, at, value, 1) for at, value in enumerate(self._returns)]
-            summary = {**summarise(episodes), "batches": [summarise(episodes)]}
+            summary = {**summarize(episodes), "batches": [summarize(episodes)]}
             self.summaries[made.run_id] = EvaluationSummary.model_validate(summary)
         self.views[made.run_id] = finished(made, self._outcome, kind="policy_eval", run_dir=str(folder))
         self.scripts = [[record(self.views[made.run_id])]]
@@ -182,7 +182,7 @@ def test_the_summary_tells_mean_interval_and_middle_and_draws_the_spread(place: 
 
 
 def test_one_episode_has_no_interval() -> None:
-    summary = EvaluationSummary.model_validate(summarise([Episode(0, 0, 5.0, 1)]))
+    summary = EvaluationSummary.model_validate(summarize([Episode(0, 0, 5.0, 1)]))
     assert dict(summary_rows("R", summary))["mean return"] == "5 (no interval: it needs at least two episodes)"
 
 

@@ -134,7 +134,7 @@ def test_only_the_owner_has_access(lane: LaneWriter, folder: str) -> None:
     assert {os.stat(Path(folder, name)).st_mode & 0o777 for name in os.listdir(folder)} == {0o600}
 
 
-def test_a_folder_that_others_may_read_is_refused(folder: str) -> None:
+def test_a_folder_that_others_may_read_is_rejected(folder: str) -> None:
     os.makedirs(folder)
     os.chmod(folder, 0o755)
     with pytest.raises(OSError, match="another user"):

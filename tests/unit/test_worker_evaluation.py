@@ -20,7 +20,7 @@ from cleanrl_worker.launcher import ConsoleRun
 from cleanrl_worker.policy_evaluation import first_evaluation_seed, load_for_evaluation
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import parse_request
-from mosaic.arena import Episode, evaluate, pool_summaries, summarise
+from mosaic.arena import Episode, evaluate, pool_summaries, summarize
 from mosaic.contracts.errors import BadInput, CheckpointDamaged, ConfigRefused
 from mosaic.contracts.folder import RunFolder
 from mosaic.envs import make
@@ -115,21 +115,21 @@ def test_actions_outside_the_box_are_clipped() -> None:
 
 def test_the_summary_says_what_the_episodes_say() -> None:
     episodes = [Episode(index, 10 + index, float(value), 5) for index, value in enumerate([1, 2, 3, 4, 5, 6, 7, 100])]
-    summary = summarise(episodes)
+    summary = summarize(episodes)
     assert summary["episodes"] == 8
     assert summary["avg_return"] == 16
     assert (summary["median_return"], summary["min_return"], summary["max_return"]) == (4.5, 1, 100)
     assert summary["iqm"] == iqm(np.array([3.0, 4, 5, 6, 1, 2, 7, 100])) == 4.5
     spread = mean_with_band(np.array(summary["returns"])[:, None])
     assert summary["ci95"] == [spread.low[0], spread.high[0]], "the same interval as in a comparison of runs"
-    assert summarise(episodes[:1])["ci95"] is None, "one episode says nothing about the next"
-    assert summarise([])["episodes"] == 0
-    assert pool_summaries([summarise(episodes[:3]), summarise(episodes[3:])]) == summary
+    assert summarize(episodes[:1])["ci95"] is None, "one episode says nothing about the next"
+    assert summarize([])["episodes"] == 0
+    assert pool_summaries([summarize(episodes[:3]), summarize(episodes[3:])]) == summary
     json.dumps(summary, allow_nan=False)
 
 
 def test_a_return_that_is_no_number_is_null_and_spoils_the_mean_visibly() -> None:
-    summary = summarise([Episode(0, 1, 5.0, 3), Episode(1, 2, float("nan"), 3)])
+    summary = summarize([Episode(0, 1, 5.0, 3), Episode(1, 2, float("nan"), 3)])
     assert (summary["returns"], summary["avg_return"], summary["ci95"]) == ([5.0, None], None, None)
     assert pool_summaries([summary]) == summary
     json.dumps(summary, allow_nan=False)

@@ -14,12 +14,12 @@ from mosaic.statistics import iqm, mean_with_interval
 Json = dict[str, Any]
 
 
-def summarise(episodes: Sequence[Episode]) -> Json:
+def summarize(episodes: Sequence[Episode]) -> Json:
     """Return a summary as JSON. `iqm` is the interquartile mean, `ci95` Student's 95 % interval of the mean.
 
     A single episode has no interval; values that are not finite are null.
     """
-    return summarise_values(
+    return summarize_values(
         [episode.seed for episode in episodes],
         [episode.episodic_return for episode in episodes],
         [episode.length for episode in episodes],
@@ -31,10 +31,10 @@ def pool_summaries(batches: Sequence[Json]) -> Json:
     seeds, returns, lengths = (
         [value for batch in batches for value in batch[key]] for key in ("seeds", "returns", "lengths")
     )
-    return summarise_values(seeds, [math.nan if value is None else value for value in returns], lengths)
+    return summarize_values(seeds, [math.nan if value is None else value for value in returns], lengths)
 
 
-def summarise_values(seeds: Sequence[int], returns: Sequence[float], lengths: Sequence[int]) -> Json:
+def summarize_values(seeds: Sequence[int], returns: Sequence[float], lengths: Sequence[int]) -> Json:
     if not returns:
         return {"episodes": 0, "seeds": [], "returns": [], "lengths": []}
     values = np.array(returns, np.float64)

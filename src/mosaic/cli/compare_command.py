@@ -17,7 +17,7 @@ from mosaic.contracts.run_kind import RunKind
 if TYPE_CHECKING:
     from mosaic.client import TrainerClient
     from mosaic.statistics import ConfidenceInterval
-    from mosaic.statistics.comparison import ComparedRun, Comparison
+    from mosaic.statistics.comparison import ComparedRun, Comparison, Settings
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -118,7 +118,7 @@ def _check_has_points(trainer: TrainerClient, entries: list[ComparedRun], tag: s
     raise BadInput("None of these runs has finished an episode yet: there is nothing to compare.")
 
 
-def resolve_group_key(name: str, settings: list[Json]) -> str:
+def resolve_group_key(name: str, settings: list[Settings]) -> str:
     from mosaic.statistics.comparison import NO_GROUPING
 
     wanted = name.replace("-", "_")

@@ -100,7 +100,7 @@ _FAMILY_ROWS = (
     EnvFamily(
         name="classic_control",
         title="Classic control",
-        about="Poles, carts and hills with a handful of numbers to observe: learned in seconds to minutes.",
+        about="Poles, carts and hills with a few numbers to observe; trained in seconds to minutes.",
         sample_env_id="CartPole-v1",
         extra="train",
         packages=("gymnasium",),
@@ -152,7 +152,7 @@ _FAMILY_ROWS = (
     EnvFamily(
         name="minigrid",
         title="MiniGrid",
-        about="Grid worlds seen from within, with keys, doors and missions in words.",
+        about="Partially observed grid worlds with keys, doors and missions in text.",
         sample_env_id="MiniGrid-Empty-5x5-v0",
         extra="minigrid",
         packages=("gymnasium", "minigrid"),

@@ -134,7 +134,7 @@ def parse_header(header: bytes, file_bytes: int) -> Geometry:
     if geometry != expected or geometry.channels not in FORMATS or geometry.file_bytes > MAX_BYTES:
         raise HeaderInvalid("its geometry is invalid")
     if file_bytes < geometry.file_bytes:
-        raise HeaderInvalid("it is shorter than its header says")
+        raise HeaderInvalid("it is shorter than its header requires")
     return geometry
 
 

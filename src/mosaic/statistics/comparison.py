@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +18,7 @@ from mosaic.statistics.scores import (
     probability_of_improvement_interval,
 )
 
-Json = dict[str, Any]
+Settings = Mapping[str, object]
 Floats = npt.NDArray[np.float64]
 GRID_POINTS = 400
 NO_GROUPING = ""
@@ -34,7 +33,7 @@ class ComparedRun:
 
     run_id: str
     title: str
-    settings: Json
+    settings: Settings
     x: Floats
     y: Floats
     returns: Floats
@@ -73,27 +72,27 @@ def strip_common_parts(titles: Sequence[str]) -> dict[str, str]:
     return {title: " · ".join(part for part in own if part not in common) or title for title, own in parts.items()}
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """Format a setting's value for display."""
     if value is None:
         return NOT_SET_LABEL
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def differing_settings(settings: Sequence[Json]) -> dict[str, list[Any]]:
+def differing_settings(settings: Sequence[Settings]) -> dict[str, list[object]]:
     """Return the settings that differ between runs: by name, one value per run."""
     names = sorted({name for one in settings for name in one})
     table = {name: [one.get(name) for one in settings] for name in names}
     return {name: row for name, row in table.items() if any(value != row[0] for value in row)}
 
 
-def grouping_keys(settings: Sequence[Json]) -> list[str]:
+def grouping_keys(settings: Sequence[Settings]) -> list[str]:
     """Return the keys for grouping: the default ones, then the settings that differ."""
     defaults = [key for key in DEFAULT_KEYS if any(one.get(key) is not None for one in settings)]
     return defaults + [name for name in differing_settings(settings) if name not in defaults]
 
 
-def suggest_grouping_key(settings: Sequence[Json]) -> str:
+def suggest_grouping_key(settings: Sequence[Settings]) -> str:
     """Return the default key that splits these runs into groups of several, or NO_GROUPING."""
     for key in ("group", "algo", "env_id"):
         values = {format_value(one.get(key)) for one in settings}

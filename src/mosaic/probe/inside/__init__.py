@@ -1,4 +1,4 @@
-"""What travels into the script. Standard library, numpy where the script has it, Python 3.8 and up.
+"""The part of the probe that runs in the script's process. Standard library and optionally numpy, Python 3.8 and up.
 
-Nothing of it may ever raise into the script: every hook is guarded, and what fails says so once, in the journal.
+Nothing here may ever raise into the script: every hook is guarded, and a failure is logged once, in the journal.
 """
