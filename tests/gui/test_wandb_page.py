@@ -1,4 +1,4 @@
-"""W&B's page in a real window, through a proxy; in a process of its own, as Chromium leaves some."""
+"""W&B's page in a real window, through a proxy; in a separate process, as Chromium leaves processes behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELPER = Path(__file__).parents[1] / "helpers" / "wandb_window.py"
 
 
 @pytest.mark.skipif(not web.is_installed(), reason="Qt WebEngine is not installed")
-def test_the_page_comes_through_the_proxy_and_loopback_stays_direct(workspace: Workspace, settings_path: Path) -> None:
+def test_the_page_is_loaded_through_the_proxy_and_loopback_is_direct(workspace: Workspace, settings_path: Path) -> None:
     asked: list[str] = []
     html = "200 OK\r\nConnection: close\r\nContent-Type: text/html"
     with (
@@ -39,7 +39,7 @@ def test_the_page_comes_through_the_proxy_and_loopback_stays_direct(workspace: W
     if done.returncode == 77 or (done.returncode < 0 and "WebEngine" in done.stderr):
         pytest.skip(f"WebEngine cannot start here: {done.stderr[-300:]}")
     assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told == {"page": "by the proxy", "proxy": "127.0.0.1", "loopback": "direct", "proxy_when_hidden": ""}
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report == {"page": "by the proxy", "proxy": "127.0.0.1", "loopback": "direct", "proxy_when_hidden": ""}
     assert any(head.startswith("GET http://wandb.invalid/run ") for head in asked)
     assert not any(f"127.0.0.1:{loopback}" in head.splitlines()[0] for head in asked)

@@ -1,4 +1,4 @@
-"""The W&B tab: when it appears, what it says, its Sync button, and the proxy it takes."""
+"""The W&B tab: when it appears, what it shows, its Sync button, and its proxy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mosaic.gui.workbench import Workbench
 
 Json = dict[str, Any]
 Make = Callable[..., WandbTab]
-SAYS = """
+PRINT_LINES = """
 import json, sys
 asked = json.load(sys.stdin)
 for line in json.loads(sys.argv[1]):
@@ -38,10 +38,10 @@ for line in json.loads(sys.argv[1]):
 HANGS = "import json, sys, time; json.load(sys.stdin); time.sleep(300)"
 
 
-def told(word: str, **facts: Any) -> Json:
-    folder = {"state": word, "size_bytes": 3_400_000, "sent_bytes": 0, "records": 120, "error": None, "url": None}
-    plain = {"run_id": RUN, "state": word, "url": None, "error": None, "project": "p", "entity": None}
-    return {**plain, "runs": {"offline-run-1": folder}, **facts}
+def create_state(value: str, **fields: Any) -> Json:
+    folder = {"state": value, "size_bytes": 3_400_000, "sent_bytes": 0, "records": 120, "error": None, "url": None}
+    plain = {"run_id": RUN, "state": value, "url": None, "error": None, "project": "p", "entity": None}
+    return {**plain, "runs": {"offline-run-1": folder}, **fields}
 
 
 def decode(state: Json) -> WandbStatus:
@@ -51,7 +51,7 @@ def decode(state: Json) -> WandbStatus:
 class Trainer(StillTrainer):
     def __init__(self, *views: RunView) -> None:
         super().__init__(*views)
-        self.states = [told("offline")]
+        self.states = [create_state("offline")]
 
     def wandb(self, run: str = "") -> Iterator[WandbStatus]:
         yield from map(decode, self.states)
@@ -75,7 +75,7 @@ def workbench(qapp: QApplication, workspace: Workspace, settings_path: Path, tra
 def make(workbench: Workbench) -> Iterator[Make]:
     made: list[WandbTab] = []
 
-    def tab(*lines: Json, script: str = SAYS, has_web: bool = False) -> WandbTab:
+    def tab(*lines: Json, script: str = PRINT_LINES, has_web: bool = False) -> WandbTab:
         command = [sys.executable, "-c", script, json.dumps(lines)]
         new = WandbTab(workbench, lambda: command, lambda: has_web)
         new.resize(800, 400)
@@ -120,7 +120,7 @@ def test_the_tab_appears_by_itself_when_wandb_has_written_something(workbench: W
     page.deleteLater()
 
 
-def test_an_offline_run_says_how_much_waits(make: Make) -> None:
+def test_an_offline_run_shows_how_much_is_not_uploaded(make: Make) -> None:
     tab = make()
     wait_for_state(tab, "offline · 120 records · 3.4 MB")
     assert "Sync uploads it" in text(tab, "sentence")
@@ -129,14 +129,14 @@ def test_an_offline_run_says_how_much_waits(make: Make) -> None:
     assert find(tab, "wandb.sync", QPushButton).isEnabled()
 
 
-def test_a_failure_is_said_in_its_own_words(make: Make, trainer: Trainer) -> None:
-    trainer.states = [told("failed", error="W&B cannot be reached (connection refused).")]
+def test_the_error_of_a_failure_is_shown(make: Make, trainer: Trainer) -> None:
+    trainer.states = [create_state("failed", error="W&B cannot be reached (connection refused).")]
     tab = make()
     wait_for_state(tab, "failed")
     assert text(tab, "error") == "W&B cannot be reached (connection refused)."
 
 
-def test_a_run_that_goes_on_uploads_by_itself(make: Make, workbench: Workbench, tmp_path: Path) -> None:
+def test_an_active_run_uploads_by_itself(make: Make, workbench: Workbench, tmp_path: Path) -> None:
     workbench.runs.update([view_of(tmp_path / "run", run_id="01GOES0N", has_wandb=True)])
     tab = make()
     tab.show_run("01GOES0N")
@@ -145,32 +145,32 @@ def test_a_run_that_goes_on_uploads_by_itself(make: Make, workbench: Workbench, 
     assert "when W&B can be reached" in text(tab, "sentence")
 
 
-def test_sync_uploads_in_a_process_and_shows_how_it_ends(make: Make, workbench: Workbench, trainer: Trainer) -> None:
-    said: list[tuple[str, str]] = []
-    workbench.message_posted.connect(lambda words, kind: said.append((words, kind)))
-    done = told("synced", url="http://127.0.0.1:1/run")
+def test_sync_uploads_in_a_process_and_shows_the_result(make: Make, workbench: Workbench, trainer: Trainer) -> None:
+    messages: list[tuple[str, str]] = []
+    workbench.message_posted.connect(lambda text, kind: messages.append((text, kind)))
+    synced = create_state("synced", url="http://127.0.0.1:1/run")
     heard: list[Json] = []
-    tab = make(told("syncing"), {**done, "is_last": True, "problems": ["An odd line in .env."]})
+    tab = make(create_state("syncing"), {**synced, "is_last": True, "problems": ["An odd line in .env."]})
     tab.upload_process.message_received.connect(lambda line: heard.append(dict(line)))
     wait_for_state(tab, "offline")
-    trainer.states = [done]
+    trainer.states = [synced]
     click(find(tab, "wandb.sync"))
     assert not find(tab, "wandb.progress", QProgressBar).isHidden()
     assert not find(tab, "wandb.sync", QPushButton).isEnabled()
     wait_for_state(tab, "synced")
     pump(lambda: not tab.upload_process.is_running, "its end")
     assert [line["asked"] for line in heard] == [[trainer.views[0].run_dir]] * 2
-    assert said == [("An odd line in .env.", "warning"), ("The run is synced with W&B.", "good")]
+    assert messages == [("An odd line in .env.", "warning"), ("The run is synced with W&B.", "good")]
     assert find(tab, "wandb.sync", QPushButton).isHidden()
     assert find(tab, "wandb.progress", QProgressBar).isHidden()
     assert not find(tab, "wandb.browser", QPushButton).isHidden()
 
 
-def test_an_upload_that_dies_is_said(make: Make) -> None:
+def test_an_upload_that_ends_unexpectedly_is_reported(make: Make) -> None:
     tab = make(script="import sys; sys.exit(3)")
     wait_for_state(tab, "offline")
     click(find(tab, "wandb.sync"))
-    pump(lambda: "broke off" in text(tab, "error"), "the failure")
+    pump(lambda: "ended unexpectedly" in text(tab, "error"), "the failure")
     assert "exit code 3" in text(tab, "error")
     assert find(tab, "wandb.sync", QPushButton).isEnabled()
 
@@ -187,14 +187,14 @@ def test_an_upload_ends_with_the_window(make: Make, workbench: Workbench) -> Non
 def test_the_address_opens_in_the_browser(make: Make, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr(QDesktopServices, "openUrl", lambda url: opened.append(QUrl(url).toString()))
-    trainer.states = [told("online", url="http://127.0.0.1:1/run")]
+    trainer.states = [create_state("online", url="http://127.0.0.1:1/run")]
     tab = make()
     wait_for_state(tab, "online")
     click(find(tab, "wandb.browser"))
     assert opened == ["http://127.0.0.1:1/run"]
 
 
-def test_a_remote_run_is_synced_where_it_is(make: Make, workbench: Workbench) -> None:
+def test_a_remote_run_is_synced_on_its_own_machine(make: Make, workbench: Workbench) -> None:
     workbench.is_remote = True
     tab = make()
     wait_for_state(tab, "offline")
@@ -202,22 +202,22 @@ def test_a_remote_run_is_synced_where_it_is(make: Make, workbench: Workbench) ->
     assert f"mosaic wandb sync {RUN}" in text(tab, "sentence")
 
 
-def test_a_proxy_that_cannot_be_used_is_said(make: Make, trainer: Trainer) -> None:
+def test_an_unusable_proxy_is_reported(make: Make, trainer: Trainer) -> None:
     trainer.payload = {"artifacts": {"wandb": {"use_vpn_proxy": True, "http_proxy": "ftp://me:hunter2@x"}}}
     tab = make()
     pump(lambda: "is no address" in text(tab, "error"), "the problem")
     assert "hunter2" not in text(tab, "error")
 
 
-def test_what_is_known_of_a_run_without_records() -> None:
+def test_details_of_a_run_without_records() -> None:
     assert wandb_model.format_headline(None) == "nothing yet"
-    state = told("online", project=None)
+    state = create_state("online", project=None)
     state["runs"]["offline-run-1"] |= {"records": None, "size_bytes": 12}
     assert wandb_model.format_headline(decode(state)) == "online · 12 bytes"
     assert [row[0] for row in wandb_model.detail_rows(decode(state))] == ["Folder"]
 
 
-def test_the_applications_proxy_is_taken_and_given_back(qapp: QApplication) -> None:
+def test_the_application_proxy_is_set_and_restored(qapp: QApplication) -> None:
     before = QNetworkProxy.applicationProxy()
     way = AppProxy()
     way.use(None)
@@ -231,7 +231,7 @@ def test_the_applications_proxy_is_taken_and_given_back(qapp: QApplication) -> N
     assert parse_proxy("http://a").port() == 80
 
 
-def test_a_run_that_is_over_is_asked_again_when_its_sidecar_speaks(workbench: Workbench, trainer: Trainer) -> None:
+def test_a_finished_run_is_refreshed_when_its_sidecar_writes_an_event(workbench: Workbench, trainer: Trainer) -> None:
     workbench.runs.update([changed(trainer.views[0], has_wandb=False)])
     workbench.bridge.events_received.emit([Event(seq=1, at=1.0, kind="tracking_started", run_id=RUN, source="sidecar")])
     pump(lambda: workbench.runs.get_or_placeholder(RUN).has_wandb, "the run to be asked for again")

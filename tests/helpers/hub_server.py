@@ -1,7 +1,6 @@
-"""A stand-in for the Hugging Face Hub on loopback: as much of its API as `huggingface_hub` asks for models.
+"""A fake Hugging Face Hub on loopback: the part of its API that `huggingface_hub` uses for models.
 
-Repositories live in memory. `faults` make it misbehave: by the beginning of a path, a status to answer with, or
-`hang` (no answer), or `drop` (half an answer).
+Repositories are in memory. `faults` maps the start of a path to a status, `hang` (no reply) or `drop` (half a reply).
 """
 
 from __future__ import annotations
@@ -65,13 +64,13 @@ class Hub(ThreadingHTTPServer):
 
     @property
     def environment(self) -> dict[str, str]:
-        """For a process that shall take it for the Hub. The chunk store of the real one is not played."""
+        """Returns the variables that direct a process here. The chunk store of the real Hub is not implemented."""
         return {"HF_ENDPOINT": self.url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
 
     def put(self, repo_id: str, files: Files) -> Repo:
-        """A repository that somebody else made."""
+        """Adds a commit of another user."""
         repo = self.repos.setdefault(repo_id, Repo())
-        repo.add(files, "by somebody")
+        repo.add(files, "by another user")
         return repo
 
     def handle_error(self, request: Any, client_address: Any) -> None: ...
@@ -83,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None: ...
 
-    # --- what is asked
+    # --- requests
 
     def do_GET(self) -> None:
         self._serve("GET")
@@ -101,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.server.requests.append(f"{method} {path}")
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        fault = next((what for start, what in self.server.faults.items() if path.startswith(start)), None)
+        fault = next((fault for start, fault in self.server.faults.items() if path.startswith(start)), None)
         if fault == "hang":
             self.server.is_ending.wait(30)
             self.close_connection = True
@@ -109,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{")
             self.close_connection = True
         elif isinstance(fault, int):
-            self._json({"error": "as the test wants it"}, fault)
+            self._json({"error": "requested by the test"}, fault)
         else:
             self._route(method, path, body)
 
@@ -130,9 +129,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif len(parts) >= 5 and parts[2] == "resolve":
             self._resolve("/".join(parts[:2]), parts[3], "/".join(parts[4:]), method)
         else:
-            self._json({"error": f"no such thing: {path}"}, 404)
+            self._json({"error": f"not found: {path}"}, 404)
 
-    # --- what is answered
+    # --- replies
 
     def _json(self, data: Any, status: int = 200, **headers: str) -> None:
         self._bytes(json.dumps(data).encode(), status, {"Content-Type": "application/json", **headers})
@@ -146,16 +145,16 @@ class _Handler(BaseHTTPRequestHandler):
         if not is_head:
             self.wfile.write(content)
 
-    def _create(self, said: Json) -> None:
-        owner = said.get("organization") or USER
-        repo_id = f"{owner}/{said['name']}"
+    def _create(self, body: Json) -> None:
+        owner = body.get("organization") or USER
+        repo_id = f"{owner}/{body['name']}"
         url = f"{self.server.url}/{repo_id}"
         if repo_id in self.server.repos:
             self._json({"error": "You already created this model repo", "url": url}, 409)
         elif owner != USER:
             self._json({"error": f"You don't have the rights to create a model under {owner}"}, 403)
         else:
-            repo = self.server.repos[repo_id] = Repo(is_private=said.get("visibility") == "private")
+            repo = self.server.repos[repo_id] = Repo(is_private=body.get("visibility") == "private")
             repo.add({".gitattributes": b""}, "initial commit")
             self._json({"url": url})
 
@@ -164,9 +163,9 @@ class _Handler(BaseHTTPRequestHandler):
 
         front = content.split("---", 2)
         try:
-            said = yaml.safe_load(front[1])
-            assert all(isinstance(tag, str) for tag in said["tags"])
-            for entry in said.get("model-index", []):
+            metadata = yaml.safe_load(front[1])
+            assert all(isinstance(tag, str) for tag in metadata["tags"])
+            for entry in metadata.get("model-index", []):
                 for result in entry["results"]:
                     assert result["task"]["type"]
                     assert result["dataset"]["type"]
@@ -176,9 +175,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._json({"errors": [], "warnings": []})
 
-    def _batch(self, said: Json) -> None:
+    def _batch(self, body: Json) -> None:
         objects = []
-        for one in said["objects"]:
+        for one in body["objects"]:
             entry: Json = {"oid": one["oid"], "size": one["size"]}
             if one["oid"] not in self.server.large:
                 entry["actions"] = {"upload": {"href": f"{self.server.url}/large/{one['oid']}"}}
@@ -209,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
             siblings = [_listed(name, content) for name, content in repo.commits[commit].items()]
             self._json({"id": repo_id, "sha": commit, "private": repo.is_private, "siblings": siblings})
         else:
-            self._json({"error": f"no such thing: {rest}"}, 404)
+            self._json({"error": f"not found: {rest}"}, 404)
 
     def _commit(self, repo_id: str, repo: Repo, lines: list[Json]) -> None:
         files = dict(repo.files)

@@ -1,4 +1,4 @@
-"""Makes packages look as if they had never been installed, in a process and in all of its children."""
+"""Hides installed packages from a process and all of its children."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Without:
         return None if name.partition(".")[0] in GONE else self._finder.find_spec(name, path, target)
 
     def find_distributions(self, *args, **kwargs):
-        for found in getattr(self._finder, "find_distributions", lambda *_, **__: ())(*args, **kwargs):
-            if found.metadata["Name"].replace("-", "_").lower() not in GONE:
-                yield found
+        for distribution in getattr(self._finder, "find_distributions", lambda *_, **__: ())(*args, **kwargs):
+            if distribution.metadata["Name"].replace("-", "_").lower() not in GONE:
+                yield distribution
 
     def __getattr__(self, name):
         return getattr(self._finder, name)
@@ -34,7 +34,7 @@ sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 
 
 def uninstalled(place: Path, *names: str) -> dict[str, str]:
-    """The variables that do it."""
+    """Returns the environment variables that do it."""
     place.mkdir(parents=True, exist_ok=True)
     (place / "sitecustomize.py").write_text(_SITECUSTOMIZE.format(names=set(names)))
     return {"PYTHONPATH": os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH"))))}

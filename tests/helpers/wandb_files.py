@@ -1,4 +1,4 @@
-"""Reading wandb's own offline file: records in blocks, as LevelDB writes its log, each a protobuf message."""
+"""Reads wandb's offline file: records in blocks, in the format of LevelDB's log, each a protobuf message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.helpers.run_folders import Points
 
 BLOCK_BYTES = 32768
 HEADER_BYTES = 7
-"""In front of the file, and in front of each piece of a record."""
+"""Headers of the file and of each fragment of a record."""
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 OWN = ("global_step", "_step", "_runtime", "_timestamp")
 
@@ -38,7 +38,7 @@ def messages(path: Path) -> Iterator[bytes]:
 
 
 def records(folder: Path) -> Iterator[Any]:
-    """Of one of wandb's folders."""
+    """Yields the records of one of wandb's folders."""
     proto: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
     (path,) = folder.glob("*.wandb")
     for message in messages(path):
@@ -48,21 +48,21 @@ def records(folder: Path) -> Iterator[Any]:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """Of its history."""
-    found = []
+    """Returns the rows of its history."""
+    rows = []
     for record in records(folder):
         if record.WhichOneof("record_type") == "history":
-            found.append(
+            rows.append(
                 {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
             )
-    return found
+    return rows
 
 
 def points(folder: Path) -> Points:
-    """As TensorBoard's reader gives them: by tag, in order: step, time, value."""
-    found: Points = {}
+    """Returns step, time and value of each point by tag, like TensorBoard's reader."""
+    series: Points = {}
     for row in rows(folder):
         for tag, value in row.items():
             if tag not in OWN and not tag.startswith("videos/"):
-                found.setdefault(tag, []).append((row["global_step"], row["_timestamp"], float(value)))
-    return found
+                series.setdefault(tag, []).append((row["global_step"], row["_timestamp"], float(value)))
+    return series

@@ -1,4 +1,4 @@
-"""What may stand between us and W&B, on loopback: a server that knows keys, a proxy, and things that go wrong."""
+"""Servers on loopback for tests of the connection to W&B: one that replies, one that is silent, a closed port."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Talk = Callable[[socket.socket], None]
 
 @contextmanager
 def listening(talk: Talk) -> Iterator[int]:
-    """A port where each caller is handed to `talk`, in a thread."""
+    """Yields a port whose connections are each handled by `talk`, in a thread."""
     listener = socket.create_server(("127.0.0.1", 0))
     threads: list[threading.Thread] = []
     callers: list[socket.socket] = []
@@ -53,8 +53,8 @@ def _quietly(talk: Talk, caller: socket.socket) -> None:
             return
 
 
-def request_of(caller: socket.socket) -> str:
-    """The head of a request."""
+def read_headers(caller: socket.socket) -> str:
+    """Reads the headers of a request."""
     text = b""
     while b"\r\n\r\n" not in text:
         part = caller.recv(4096)
@@ -65,10 +65,10 @@ def request_of(caller: socket.socket) -> str:
 
 
 def answering(status: str, body: str = "", seen: list[str] | None = None) -> Talk:
-    """One answer for everybody; what they asked is kept in `seen`."""
+    """Sends the same reply to every request; adds their headers to `seen`."""
 
     def talk(caller: socket.socket) -> None:
-        head = request_of(caller)
+        head = read_headers(caller)
         if seen is not None:
             seen.append(head)
         caller.sendall(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
@@ -77,14 +77,14 @@ def answering(status: str, body: str = "", seen: list[str] | None = None) -> Tal
 
 
 def silent(caller: socket.socket) -> None:
-    """Takes everything and never answers."""
+    """Reads everything and never replies."""
     while caller.recv(4096):
         pass
 
 
 @contextmanager
 def refused_port() -> Iterator[int]:
-    """One that nobody listens on, held so that nobody will."""
+    """Yields a bound port that nothing listens on."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield holder.getsockname()[1]

@@ -27,20 +27,20 @@ class WandbServer:
     def __init__(self, mode: str | int = "ok") -> None:
         self.mode = mode
         self.runs: dict[str, Json] = {}
-        """By id: what UpsertBucket said of each."""
+        """The variables of UpsertBucket, by run id."""
         self.lines: dict[str, dict[int, Json]] = {}
         """History by id and line number."""
         self.events: dict[str, list[Json]] = {}
         """System metrics by run id."""
         self.summaries: dict[str, Json] = {}
         self.files: dict[str, bytes] = {}
-        """What was uploaded, by name."""
+        """Uploaded files, by name."""
         self.artifacts: list[Json] = []
         self.finished: set[str] = set()
         self.keys: set[str] = set()
         self.calls: list[str] = []
         self.broken = threading.Event()
-        """Set when a connection was broken by `drop`."""
+        """Set when `drop` has closed a connection."""
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._server = _Quiet(("127.0.0.1", 0), _handler(self))
@@ -89,10 +89,10 @@ class WandbServer:
         return {"exitcode": None, "limits": {}}
 
     def answer(self, operation: str, query: str, variables: Json) -> Json:
-        made = _ANSWERS.get(operation)
-        if made is not None:
+        answer = _ANSWERS.get(operation)
+        if answer is not None:
             with self._lock:
-                return made(self, variables)
+                return answer(self, variables)
         if "viewer" in query:
             return {"viewer": {"id": "u", "entity": ENTITY, "username": ENTITY, "teams": {"edges": []}, "flags": "{}"}}
         return {}
@@ -151,7 +151,7 @@ class WandbServer:
 
 class _Quiet(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients go away when they like."""
+        """Clients may disconnect at any time."""
 
 
 _ANSWERS = {
@@ -197,7 +197,7 @@ def _handler(server: WandbServer) -> type[BaseHTTPRequestHandler]:
                 server.broken.set()
                 return
             if isinstance(server.mode, int):
-                self._reply({"errors": [{"message": f"told to answer {server.mode}"}]}, server.mode)
+                self._reply({"errors": [{"message": f"status {server.mode} requested by the test"}]}, server.mode)
                 return
             self._reply(answer(data))
 
@@ -230,7 +230,7 @@ def _handler(server: WandbServer) -> type[BaseHTTPRequestHandler]:
 
 @contextmanager
 def refusing_url() -> Iterator[str]:
-    """Where nobody listens: the port is taken, so that nobody else comes to listen there either."""
+    """Yields the URL of a bound port that nothing listens on."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"

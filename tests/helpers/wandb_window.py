@@ -1,4 +1,4 @@
-"""The W&B tab with its page, in a process of its own: prints what the page says, through a proxy and without.
+"""The W&B tab with its page, in a separate process: prints the text of the page, through a proxy and without.
 
     python wandb_window.py WORKSPACE SETTINGS PAGE_URL PROXY LOOPBACK_URL
 
@@ -40,7 +40,7 @@ def main(workspace: str, settings: str, page_url: str, proxy: str, loopback_url:
     trainer = Trainer(view_of(workspace, stage="finished", has_wandb=True))
     trainer.url = page_url
     trainer.payload = {"artifacts": {"wandb": {"use_vpn_proxy": True, "http_proxy": proxy}}}
-    said: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     deadline = time.monotonic() + PATIENCE_S
 
     def pump(is_done: Callable[[], Any]) -> None:
@@ -49,15 +49,15 @@ def main(workspace: str, settings: str, page_url: str, proxy: str, loopback_url:
             time.sleep(0.01)
 
     def read(tab: WandbTab, name: str, word: str) -> None:
-        """Until the page says the word."""
+        """Waits until the page shows the word."""
         asked_at = 0.0
 
         def look() -> bool:
             nonlocal asked_at
             if tab.web is not None and time.monotonic() - asked_at > 0.2:
                 asked_at = time.monotonic()
-                tab.web.page().toPlainText(lambda text: said.__setitem__(name, text))
-            return word in said.get(name, "")
+                tab.web.page().toPlainText(lambda text: report.__setitem__(name, text))
+            return word in report.get(name, "")
 
         pump(look)
 
@@ -67,17 +67,17 @@ def main(workspace: str, settings: str, page_url: str, proxy: str, loopback_url:
         tab.show_run(RUN)
         tab.show()
         read(tab, "page", "proxy")
-        said["proxy"] = QNetworkProxy.applicationProxy().hostName()
+        report["proxy"] = QNetworkProxy.applicationProxy().hostName()
         has_page = tab.web is not None
         if tab.web is not None:
             tab.web.load(QUrl(loopback_url))
             read(tab, "loopback", "direct")
         tab.hide()
-        said["proxy_when_hidden"] = QNetworkProxy.applicationProxy().hostName()
+        report["proxy_when_hidden"] = QNetworkProxy.applicationProxy().hostName()
         tab._on_closing()
         tab.deleteLater()
         app.processEvents()
-    print(json.dumps(said))
+    print(json.dumps(report))
     return 0 if has_page else 77
 
 

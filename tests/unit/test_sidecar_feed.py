@@ -1,4 +1,4 @@
-"""What trackers are told of a run: each point once, over all attempts."""
+"""The feed of trackers: each point of a run once, over all attempts."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ from mosaic.sidecar.tracker_feed import (
     last_valid_steps,
 )
 
-Told = list[tuple[str, dict[str, Any]]]
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    made = make_run_folder(tmp_path)
-    made.path.mkdir(parents=True)
-    return made
+    folder = make_run_folder(tmp_path)
+    folder.path.mkdir(parents=True)
+    return folder
 
 
 def write(path: Path, *lines: tuple[str, dict[str, Any]]) -> None:
     journal = Journal(path)
-    for kind, facts in lines:
-        journal.append(kind, **facts)
+    for kind, fields in lines:
+        journal.append(kind, **fields)
     journal.close()
 
 
@@ -50,9 +48,9 @@ def steps(items: list[TrackerItem]) -> list[int]:
     return [item.step for item in items if isinstance(item, ScalarsItem)]
 
 
-def test_points_of_one_step_are_one_row_and_a_tag_that_comes_again_begins_the_next() -> None:
-    told = [(2, 9.0, "a", 1.0), (1, 5.0, "a", 0.5), (1, 5.0, "b", 0.25), (1, 6.0, "a", 0.75)]
-    assert group_by_step(told) == [
+def test_points_of_one_step_are_one_row_and_a_repeated_tag_starts_the_next() -> None:
+    points = [(2, 9.0, "a", 1.0), (1, 5.0, "a", 0.5), (1, 5.0, "b", 0.25), (1, 6.0, "a", 0.75)]
+    assert group_by_step(points) == [
         ScalarsItem(1, 5.0, {"a": 0.5, "b": 0.25}),
         ScalarsItem(1, 6.0, {"a": 0.75}),
         ScalarsItem(2, 9.0, {"a": 1.0}),
@@ -60,14 +58,14 @@ def test_points_of_one_step_are_one_row_and_a_tag_that_comes_again_begins_the_ne
     assert group_by_step([]) == []
 
 
-def test_what_a_later_attempt_takes_back_no_longer_counts() -> None:
+def test_points_that_a_later_attempt_repeats_are_invalid() -> None:
     assert last_valid_steps([None]) == [math.inf]
     assert last_valid_steps([None, 100, 50]) == [50, 50, math.inf]
     assert last_valid_steps([None, 50, 100]) == [50, 100, math.inf]
-    assert last_valid_steps([None, 50, None]) == [-1, -1, math.inf], "an attempt that found no checkpoint began anew"
+    assert last_valid_steps([None, 50, None]) == [-1, -1, math.inf], "an attempt without a checkpoint starts again"
 
 
-def test_every_kind_of_line_becomes_what_it_is(folder: RunFolder) -> None:
+def test_every_kind_of_event_becomes_an_item(folder: RunFolder) -> None:
     write(
         folder.journal,
         hello(),
@@ -83,24 +81,24 @@ def test_every_kind_of_line_becomes_what_it_is(folder: RunFolder) -> None:
     (folder.videos / "rl-video-episode-0.mp4").touch()
     (folder.videos / ".rl-video-episode-8.mp4.tmp").touch()
     feed = TrackerFeed(folder, 0)
-    found = list(feed.read())
-    assert found[:3] == [
+    items = list(feed.read())
+    assert items[:3] == [
         SettingsItem({"gamma": 0.99}),
         ScalarsItem(4, 104.0, {"losses/a": 0.5}),
         ScalarsItem(5, 105.0, {RETURN_TAG: 9.0, LENGTH_TAG: 12.0}),
     ]
-    strange = found[3]
-    assert isinstance(strange, ScalarsItem)
-    assert math.isnan(strange.values[RETURN_TAG])
-    assert found[4] == HardwareItem(
+    unknown_return = items[3]
+    assert isinstance(unknown_return, ScalarsItem)
+    assert math.isnan(unknown_return.values[RETURN_TAG])
+    assert items[4] == HardwareItem(
         99.0, {"cpu": 80.0, "proc.memory.rssMB": 64.0, "gpu.0.gpu": 30.0, "gpu.0.memoryAllocatedBytes": 2.0 * 2**20}
     )
-    assert found[5:] == [VideoItem(folder.videos / "rl-video-episode-0.mp4", 6)]
+    assert items[5:] == [VideoItem(folder.videos / "rl-video-episode-0.mp4", 6)]
     assert feed.outcome == "succeeded"
-    assert list(feed.read()) == [], "nothing is told twice"
+    assert list(feed.read()) == [], "nothing is read twice"
 
 
-def test_a_line_that_lacks_its_facts_is_passed_over(folder: RunFolder) -> None:
+def test_an_incomplete_event_is_skipped(folder: RunFolder) -> None:
     write(
         folder.journal,
         hello(),
@@ -112,24 +110,24 @@ def test_a_line_that_lacks_its_facts_is_passed_over(folder: RunFolder) -> None:
     assert steps(list(TrackerFeed(folder, 0).read())) == [1]
 
 
-def test_a_resumed_run_is_told_from_its_beginning_with_one_curve(folder: RunFolder) -> None:
+def test_a_resumed_run_is_read_from_its_start_as_one_curve(folder: RunFolder) -> None:
     write(folder.journal, hello(), metric(10, 1.0), metric(20, 2.0))
-    begin = folder.journal.stat().st_size
-    feed = TrackerFeed(folder, begin)
-    assert list(feed.read()) == [], "nobody knows yet what still counts"
+    start = folder.journal.stat().st_size
+    feed = TrackerFeed(folder, start)
+    assert list(feed.read()) == [], "it is not known yet which points are valid"
     write(folder.journal, hello(resumed_from=10), metric(15, 3.0))
     assert steps(list(feed.read())) == [10, 15]
     write(folder.journal, metric(30, 4.0))
     assert steps(list(feed.read())) == [30]
 
 
-def test_an_attempt_that_never_spoke_takes_nothing_back(folder: RunFolder) -> None:
+def test_an_attempt_without_a_handshake_invalidates_nothing(folder: RunFolder) -> None:
     write(folder.journal, hello(), metric(10, 1.0))
     feed = TrackerFeed(folder, folder.journal.stat().st_size)
     assert steps(list(feed.read(is_over=True))) == [10]
 
 
-def test_what_the_next_attempt_says_is_left_to_its_own_sidecar(folder: RunFolder) -> None:
+def test_events_of_the_next_attempt_are_left_to_its_own_sidecar(folder: RunFolder) -> None:
     write(folder.journal, hello(), metric(10, 1.0))
     feed = TrackerFeed(folder, 0)
     assert steps(list(feed.read())) == [10]
@@ -137,13 +135,13 @@ def test_what_the_next_attempt_says_is_left_to_its_own_sidecar(folder: RunFolder
     assert steps(list(feed.read(is_over=True))) == [20]
 
 
-def test_a_run_that_is_over_is_told_whole(folder: RunFolder) -> None:
+def test_a_finished_run_is_read_completely(folder: RunFolder) -> None:
     write(folder.journal, hello(), metric(10, 1.0), metric(20, 2.0), hello(resumed_from=10), metric(15, 3.0))
     write(folder.path / "journal.77.jsonl", metric(99, 1.0, "another/process"))
     assert steps(list(TrackerFeed(folder).read(is_over=True))) == [10, 15, 99]
 
 
-def test_the_last_checkpoint_and_the_best_are_named_and_may_be_one(folder: RunFolder) -> None:
+def test_the_last_and_the_best_checkpoint_are_named_and_may_be_the_same(folder: RunFolder) -> None:
     assert find_checkpoints(folder) == {}
     folder.checkpoint(5).mkdir(parents=True)
     folder.checkpoint(9).mkdir()

@@ -1,16 +1,13 @@
-"""Runs the connection checks in a process of its own: a name server may block where no time limit of ours applies.
+"""Runs the connection checks one by one, for `mosaic wandb probe`.
 
-`python -m mosaic.sidecar.wandb_diagnostics` prints one JSON line per check; `run_diagnostics()` starts it and yields
-what it prints.
+`python -m mosaic.sidecar.wandb_diagnostics` prints one JSON line per check, for the window.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -21,7 +18,6 @@ from mosaic.contracts.errors import MosaicError
 from mosaic.secrets.proxies import wandb_environment
 from mosaic.sidecar.wandb_connection import CheckFailed, ConnectionChecks
 
-TOTAL_TIMEOUT_S = 60.0
 OK, FAIL, SKIPPED = "ok", "fail", "skipped"
 CHECK_NAMES = ("package", "server", "proxy", "DNS", "TLS", "key")
 
@@ -44,33 +40,6 @@ def format_request(root: Path, wandb: Mapping[str, Any]) -> str:
     return json.dumps({"root": str(root), "wandb": dict(wandb)})
 
 
-def run_diagnostics(root: Path, wandb: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yields one finding for each of CHECK_NAMES, as soon as it is known."""
-    process = subprocess.Popen(
-        diagnostics_command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    timer = threading.Timer(TOTAL_TIMEOUT_S, process.kill)
-    timer.start()
-    missing = list(CHECK_NAMES)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        with process.stdin as stdin:
-            stdin.write(format_request(root, wandb))
-        with process.stdout as stdout:
-            for line in stdout:
-                finding = Finding(**json.loads(line))
-                missing.remove(finding.name)
-                yield finding
-    finally:
-        timer.cancel()
-        timer.join()
-        process.kill()
-        process.wait()
-    for name in missing:
-        yield Finding(name, FAIL, f"no answer within {TOTAL_TIMEOUT_S:g} s", "Try again, or check the network.")
-
-
 def run_checks(env: Mapping[str, str], problems: list[str]) -> Iterator[Finding]:
     """Yields a finding for each of CHECK_NAMES; after a failure, the rest is skipped."""
     with closing(ConnectionChecks(env, problems)) as checks:
@@ -91,17 +60,21 @@ def run_checks(env: Mapping[str, str], problems: list[str]) -> Iterator[Finding]
                 yield Finding(name, FAIL, failure.found, failure.advice)
 
 
-def main() -> None:
+def run_diagnostics(root: Path, wandb: Mapping[str, Any]) -> Iterator[Finding]:
+    """Runs the checks with the key and the proxies of a payload's `artifacts.wandb` in the workspace at `root`."""
     from mosaic.contracts.payload import WandbArtifacts
 
-    request = json.load(sys.stdin)
-    problems: list[str] = []
+    variables: dict[str, str] = {}
     try:
-        variables, problems = wandb_environment(WandbArtifacts.model_validate(request["wandb"]), Path(request["root"]))
-        os.environ.update(variables)
+        variables, problems = wandb_environment(WandbArtifacts.model_validate(wandb), root)
     except MosaicError as error:
         problems = [str(error)]
-    for finding in run_checks(os.environ, problems):
+    yield from run_checks({**os.environ, **variables}, problems)
+
+
+def main() -> None:
+    request = json.load(sys.stdin)
+    for finding in run_diagnostics(Path(request["root"]), request["wandb"]):
         print(json.dumps(asdict(finding)), flush=True)
     os._exit(0)  # a thread may still wait for a name server
 

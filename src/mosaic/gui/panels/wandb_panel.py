@@ -1,4 +1,4 @@
-"""The W&B tab: how a run stands with W&B, its upload, and its page on the server."""
+"""The W&B tab: the sync state of a run, its upload, and its page on the server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 POLL_INTERVAL_MS = 2_000
-"""How often a run that goes on, or is being uploaded, is looked at again."""
+"""How often the state of an active run, or of one being uploaded, is queried."""
 STATES_WITH_PAGE = ("online", "syncing", "synced")
 """States in which there is a page to show."""
 
@@ -49,7 +49,7 @@ class WandbTab(QWidget):
         self._run_id = ""
         self._tracking_status: WandbRunStatus | None = None
         self._problem = ""
-        """Why there is less to see than there should be."""
+        """Why something cannot be shown."""
         self._loaded_url = ""
         self._uploading_run_id = ""
         self._app_proxy = AppProxy()
@@ -80,10 +80,10 @@ class WandbTab(QWidget):
         self._sync = accent_button("Sync", "wandb.sync")
         self._sync.clicked.connect(self._start_upload)
         self._settings = with_object_name(QPushButton("Settings"), "wandb.settings")
-        self._settings.setToolTip("The key, the proxies, and whether W&B can be reached")
+        self._settings.setToolTip("API key, proxies, and a test of the connection")
         self._settings.clicked.connect(lambda: self._workbench.page_requested.emit("settings"))
         self._details_button = with_object_name(QPushButton("Details"), "wandb.details")
-        self._details_button.setToolTip("Show what is known here instead of W&B's page")
+        self._details_button.setToolTip("Show the local details instead of W&B's page")
         self._details_button.setCheckable(True)
         self._details_button.toggled.connect(lambda _: self._refresh())
         self._reload = with_object_name(QPushButton("Reload"), "wandb.reload")
@@ -150,7 +150,7 @@ class WandbTab(QWidget):
         self._app_proxy.use(None)
 
     def _poll_if_active(self) -> None:
-        """Nothing changes by itself once the run is over and nobody uploads it."""
+        """Skips finished runs that are not being uploaded: their state does not change."""
         state = self._state_record
         if state is None or not self._is_finished() or state.process or state.state == "syncing":
             self._poll()
@@ -163,9 +163,9 @@ class WandbTab(QWidget):
             return
         root = self._workbench.workspace.root
 
-        def then(standing: WandbRunStatus) -> None:
+        def then(status: WandbRunStatus) -> None:
             if run_id == self._run_id:
-                self._tracking_status = standing
+                self._tracking_status = status
                 self._refresh()
 
         self._workbench.bridge.ask(
@@ -179,7 +179,7 @@ class WandbTab(QWidget):
         self._problem = problem
         self._refresh()
 
-    # --- how it stands
+    # --- the state
 
     @property
     def _state_record(self) -> WandbStatus | None:
@@ -191,12 +191,9 @@ class WandbTab(QWidget):
 
     def _refresh(self) -> None:
         state = self._state_record
-        word = state.state if state else "offline"
-        self._icon.setPixmap(
-            theme.icon(*wandb_model.WANDB_STATE_ICONS.get(word, wandb_model.WANDB_STATE_ICONS["offline"])).pixmap(
-                16, 16
-            )
-        )
+        name = state.state if state else "offline"
+        icons = wandb_model.WANDB_STATE_ICONS
+        self._icon.setPixmap(theme.icon(*icons.get(name, icons["offline"])).pixmap(16, 16))
         self._state.setText(wandb_model.format_headline(state) if self._tracking_status else "…")
         self._sentence.setText(self._state_sentence(state) if self._tracking_status else "")
         problems = [self._problem, (state.error or "") if state else "", *self._proxy_problems()]
@@ -209,7 +206,7 @@ class WandbTab(QWidget):
         self._sync.setEnabled(not is_busy and self._is_finished() and not self._workbench.is_remote)
         self._sync.setToolTip(self._sync_tooltip())
         self._browser.setVisible(bool(self._url))
-        has_page = bool(self._url) and word in STATES_WITH_PAGE and self._has_web() and not self._problem
+        has_page = bool(self._url) and name in STATES_WITH_PAGE and self._has_web() and not self._problem
         self._details_button.setVisible(has_page)
         self._reload.setVisible(has_page)
         if has_page and not self._details_button.isChecked() and self.isVisible():
@@ -222,9 +219,9 @@ class WandbTab(QWidget):
         if state is None:
             return wandb_model.NO_DATA_TEXT
         if state.state == "offline" and not self._is_finished():
-            return "Everything is kept on this machine, and uploaded when W&B can be reached."
+            return "Everything is stored on this machine and uploaded when W&B can be reached."
         if self._workbench.is_remote and wandb_model.can_sync(state):
-            return f"It is kept on the trainer's machine. Sync it there: mosaic wandb sync {self._run_id}"
+            return f"It is stored on the trainer's machine. Sync it there: mosaic wandb sync {self._run_id}"
         return wandb_model.STATE_DESCRIPTIONS.get(state.state, "")
 
     def _proxy_problems(self) -> list[str]:
@@ -236,14 +233,14 @@ class WandbTab(QWidget):
 
     def _sync_tooltip(self) -> str:
         if self.upload_process.is_running:
-            return "An upload is under way"
-        return "Upload it to W&B now" if self._is_finished() else "It uploads by itself while the run goes on"
+            return "An upload is in progress"
+        return "Upload it to W&B now" if self._is_finished() else "An active run uploads by itself"
 
     def _show_progress(self, state: WandbStatus | None) -> None:
         is_ours = self.upload_process.is_running and self._uploading_run_id == self._run_id
         self._progress.setVisible(is_ours or (state is not None and state.state == "syncing"))
         done, total = wandb_model.upload_progress(state) if state else (0, 0)
-        # W&B's program tells of nothing but the end: until something is through, the bar only says that it moves.
+        # W&B's program reports only the end: until then the bar is indeterminate.
         self._progress.setRange(0, 1000 if done else 0)
         self._progress.setValue(1000 * done // total if total else 0)
 
@@ -274,11 +271,11 @@ class WandbTab(QWidget):
 
     def _on_upload_ended(self, problem: str) -> None:
         if problem and self._uploading_run_id == self._run_id:
-            self._problem = f"The upload broke off. {problem}"
+            self._problem = f"The upload ended unexpectedly. {problem}"
         self._refresh()
         self._poll()
 
-    # --- its page
+    # --- the page
 
     def _show_page(self) -> None:
         if self.web is None:
@@ -310,7 +307,7 @@ class WandbTab(QWidget):
 
     def _on_load_finished(self, is_ok: bool) -> None:
         if not is_ok and self._loaded_url:
-            self._show_problem("W&B's page could not be loaded. Find out why in Settings, or with: mosaic wandb probe")
+            self._show_problem("W&B's page could not be loaded. Check the connection: mosaic wandb probe")
 
     def _authenticate(self, _: QUrl, authenticator: QAuthenticator, __: str) -> None:
         proxy = self._app_proxy.proxy
@@ -319,7 +316,7 @@ class WandbTab(QWidget):
             authenticator.setPassword(proxy.password())
 
     def _on_closing(self) -> None:
-        """The window goes, and the page first: Qt's end would trip over it."""
+        """Deletes the page before the window: Qt crashes otherwise."""
         self._poll_timer.stop()
         self._app_proxy.use(None)
         self.upload_process.close()
