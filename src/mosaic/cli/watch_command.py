@@ -191,11 +191,13 @@ class FrameRateMeter:
 
 def status_lines(view: RunView, source: Any, displayed_hz: float, is_single: bool, eval_line: str = "") -> list[str]:
     """Two lines below the picture: how the environments stand, and how often they are drawn and why."""
+    from mosaic.fastlane import CONNECTED
+
     title = f"{view.env_id or 'run'} {output.short_id(view.run_id)}"
     if view.kind == RunKind.POLICY_EVAL:
         title += f" (Eval)  {eval_line}".rstrip()
     keys = "q quits, g grid, arrows" if is_single else "q quits, g one"
-    if source.state != "connected" or not source.huds:
+    if source.state != CONNECTED or not source.huds:
         return [f"{title}  {source.state}{': ' + source.reason if source.reason else ''}", keys]
     drawn = f"{displayed_hz:.1f} frames/s ({source.huds[0]['pace']})   {keys}"
     if is_single:
@@ -244,9 +246,11 @@ def video_size(size: tuple[int, int]) -> tuple[int, int]:
 
 def _record_video(run_poller: _RunPoller, source: Any, video: VideoWriter, seconds: float) -> None:
     """By the clock: what is not drawn as often as the film wants stands still in it."""
+    from mosaic.fastlane import UNAVAILABLE
+
     deadline = time.monotonic() + FIRST_FRAME_TIMEOUT_S
     while not source.poll() and source.full_size() is None:
-        if source.state == "unavailable" or run_poller.has_ended or time.monotonic() > deadline:
+        if source.state == UNAVAILABLE or run_poller.has_ended or time.monotonic() > deadline:
             why = source.reason if not run_poller.has_ended else "the run has ended"
             raise MosaicError(f"No frame came: {why}. Nothing was saved.")
         time.sleep(0.01)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mosaic.contracts.errors import MissingExtra, MosaicError, NoDaemon
 from mosaic.fastlane import (
+    UNAVAILABLE,
+    WAITING,
     LaneView,
     as_rgb,
     compose_grid,
@@ -95,7 +97,7 @@ class RemoteFrameSource:
     def __init__(
         self, trainer: TrainerClient, run: str, envs: Sequence[int], rate_hz: float | None, budget: float | None
     ) -> None:
-        self.state = "waiting"
+        self.state = WAITING
         self.reason = "the daemon has sent nothing yet"
         self.huds: list[Json] = []
         self._trainer = trainer
@@ -116,7 +118,7 @@ class RemoteFrameSource:
                     self._latest_jpeg = sight.image
         except MosaicError as error:
             if not self._is_closed:
-                self.state, self.reason = "unavailable", str(error)
+                self.state, self.reason = UNAVAILABLE, str(error)
                 self._failure = None if isinstance(error, NoDaemon) else error
 
     def poll(self) -> bool:

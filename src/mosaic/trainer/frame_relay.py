@@ -13,7 +13,16 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from mosaic.fastlane import LaneView, as_rgb, compose_grid, fit_size, grid_shape, hud_fields, scale_image_smoothly
+from mosaic.fastlane import (
+    UNAVAILABLE,
+    LaneView,
+    as_rgb,
+    compose_grid,
+    fit_size,
+    grid_shape,
+    hud_fields,
+    scale_image_smoothly,
+)
 
 log = structlog.get_logger("mosaic.trainer.frame_relay")
 
@@ -157,7 +166,7 @@ def relay_frames(
             now = clock()
             why_over = end_reason()
             if why_over:
-                yield RelayMessage("unavailable", why_over)
+                yield RelayMessage(UNAVAILABLE, why_over)
                 return
             outgoing.acknowledge(acknowledged_count(), now)
             standing = (view.state, view.reason)
@@ -190,7 +199,7 @@ def _encode_frame(view: LaneView, side: int, throttle: Throttle) -> RelayMessage
     try:
         from PIL import Image
     except ImportError:
-        return RelayMessage("unavailable", "the daemon needs Pillow to send frames: pip install 'mosaic-rl[train]'")
+        return RelayMessage(UNAVAILABLE, "the daemon needs Pillow to send frames: pip install 'mosaic-rl[train]'")
     frames = [(index, frame) for index, frame in sorted(view.frames.items())]
     images = [None if frame is None else as_rgb(frame.image, frame.format) for _, frame in frames]
     first = next(image for image in images if image is not None)
