@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 import numpy as np  # noqa: E402
-from tests.helpers.algorithm_cases import newest, opened  # noqa: E402
+from tests.helpers.algorithm_cases import latest_checkpoint, open_run  # noqa: E402
 
 from cleanrl_worker.registry import load_algorithm  # noqa: E402
 
@@ -35,8 +35,8 @@ TRAININGS: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 def run_training(path: Path, name: str, config: Any, stop_at: int | None = None, is_resumed: bool = False) -> Any:
     """The run, and how long it took."""
-    resume = newest(path) if is_resumed else None
-    with opened(path, config, resume) as run:
+    resume = latest_checkpoint(path) if is_resumed else None
+    with open_run(path, config, resume) as run:
         run.stop_at = stop_at
         began = time.perf_counter()
         load_algorithm(name).train(config, run, resume)
@@ -49,9 +49,9 @@ def run_and_format(name: str, settings: dict[str, Any], steps_fraction: float, f
     config = load_algorithm(name).Config(env_id=env_id, total_timesteps=total, seed=1, **{**own, **settings})
     run, taken = run_training(folder / f"{name} whole", name, config)
     run_training(folder / f"{name} halves", name, config, stop_at=total // 2)
-    half = newest(folder / f"{name} halves").step
+    half = latest_checkpoint(folder / f"{name} halves").step
     run_training(folder / f"{name} halves", name, config, is_resumed=True)
-    one, other = newest(folder / f"{name} whole"), newest(folder / f"{name} halves")
+    one, other = latest_checkpoint(folder / f"{name} whole"), latest_checkpoint(folder / f"{name} halves")
     apart = max(float(np.abs(part - other.weights[key]).max()) for key, part in one.weights.items())
     verdict = "equal" if apart == 0 and one.step == other.step else f"DIFFER by {apart:.1e}"
     returns = [episode[2] for episode in run.episodes]

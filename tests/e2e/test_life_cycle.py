@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tests.conftest import logged_problems
-from tests.helpers.algorithm_cases import assert_same
+from tests.helpers.algorithm_cases import assert_same_checkpoint
 from tests.helpers.daemons import ended, running_daemon, wait_for
 from tests.helpers.held_worker import HELD_AT, install_held_worker
 
@@ -211,7 +211,7 @@ def assert_resumed(trainer: TrainerClient, name: str, view: RunView, whole: RunV
     one, other = last_good_checkpoint(straight), last_good_checkpoint(folder)
     assert one is not None
     assert other is not None
-    assert_same(one, other)
+    assert_same_checkpoint(one, other)
     assert model_of(folder, name) == model_of(straight, name)
     ours, theirs = (curves(trainer, run.run_id) for run in (view, whole))
     assert ours.pop(SPEED)

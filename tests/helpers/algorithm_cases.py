@@ -19,13 +19,13 @@ from mosaic.run import Checkpoint, Run, last_good_checkpoint
 
 
 class Corridor(gymnasium.Env[Any, Any]):
-    """Walks on a line of random beginning; never terminal, so that only a time limit ends it."""
+    """A walk on a line with a random start; never terminal, so that only a time limit ends it."""
 
     def __init__(self, observation: str = "box", actions: str = "discrete", noise: str = "own") -> None:
         spaces: dict[str, gymnasium.Space[Any]] = {
             "box": Box(-np.inf, np.inf, (2,), np.float64),
-            "picture": Box(-np.inf, np.inf, (2, 3), np.float32),
-            "dict": Dict({"place": Box(-np.inf, np.inf, (1,), np.float32), "parity": Discrete(2)}),
+            "image": Box(-np.inf, np.inf, (2, 3), np.float32),
+            "dict": Dict({"position": Box(-np.inf, np.inf, (1,), np.float32), "parity": Discrete(2)}),
             "number": Discrete(5, start=10),
         }
         self._kind = observation
@@ -35,31 +35,31 @@ class Corridor(gymnasium.Env[Any, Any]):
             "box": Box(-0.5, 0.5, (2, 1), np.float32),
         }[actions]
         self._noise = np.random.default_rng() if noise == "foreign" else None
-        self._place = 0.0
+        self._position = 0.0
         self.received: list[Any] = []
 
     def _observe(self) -> Any:
-        shown: dict[str, Any] = {
-            "box": np.array([self._place, 1.0]),
-            "picture": np.full((2, 3), self._place, np.float32),
-            "dict": {"place": np.array([self._place], np.float32), "parity": int(self._place) % 2},
-            "number": np.int64(10 + int(self._place) % 5),
+        observations: dict[str, Any] = {
+            "box": np.array([self._position, 1.0]),
+            "image": np.full((2, 3), self._position, np.float32),
+            "dict": {"position": np.array([self._position], np.float32), "parity": int(self._position) % 2},
+            "number": np.int64(10 + int(self._position) % 5),
         }
-        return shown[self._kind]
+        return observations[self._kind]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
-        self._place = float((self._noise or self.np_random).uniform(-1, 1))
+        self._position = float((self._noise or self.np_random).uniform(-1, 1))
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.received.append(action)
-        self._place += float(np.sum(action)) + float((self._noise or self.np_random).normal()) * 0.1
+        self._position += float(np.sum(action)) + float((self._noise or self.np_random).normal()) * 0.1
         return self._observe(), 1.0, False, False, {}
 
 
-class NotANumber(Corridor):
-    """Rewards well until its tenth step."""
+class NanRewardEnv(Corridor):
+    """Gives a NaN reward in its tenth step."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, reward, *rest = super().step(action)
@@ -67,8 +67,8 @@ class NotANumber(Corridor):
 
 
 @contextmanager
-def registered(limit: int | None = 7, kind: type[Corridor] = Corridor, **settings: Any) -> Iterator[str]:
-    """The environment under an id, while the block lasts."""
+def register_env(limit: int | None = 7, kind: type[Corridor] = Corridor, **settings: Any) -> Iterator[str]:
+    """Register the environment under an id inside the block."""
     env_id = "AlgorithmCase-v0"
     gymnasium.register(env_id, entry_point=kind, max_episode_steps=limit, kwargs=settings)  # type: ignore[arg-type]
     try:
@@ -78,11 +78,11 @@ def registered(limit: int | None = 7, kind: type[Corridor] = Corridor, **setting
 
 
 class Killed(Exception):
-    """Stands for a kill -9: nothing after it is written."""
+    """Simulates a kill -9: nothing is written after it."""
 
 
-class WatchedRun(Run):
-    """A run that remembers its episodes, and may be killed or stopped at a step."""
+class RecordingRun(Run):
+    """A run that records its episodes and can be killed or stopped at a step."""
 
     episodes: list[tuple[int, int, float, int]]
     kill_at: int | None = None
@@ -101,10 +101,10 @@ class WatchedRun(Run):
 
 
 @contextmanager
-def opened(
+def open_run(
     path: Path, config: AlgorithmConfig, resume: Checkpoint | None = None, keep: int = 100
-) -> Iterator[WatchedRun]:
-    run = WatchedRun.open(
+) -> Iterator[RecordingRun]:
+    run = RecordingRun.open(
         RunFolder(path),
         worker="cleanrl",
         version="0",
@@ -118,22 +118,22 @@ def opened(
         yield run
 
 
-def trained(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> WatchedRun:
-    """A whole training here, or the rest of one; orders are attributes of the run."""
-    with opened(path, config, resume) as run:
+def train_run(path: Path, name: str, config: Any, resume: Checkpoint | None = None, **orders: Any) -> RecordingRun:
+    """Train, or resume a training, in this process; `orders` are set as attributes of the run."""
+    with open_run(path, config, resume) as run:
         for order, value in orders.items():
             setattr(run, order, value)
         load_algorithm(name).train(config, run, resume)
     return run
 
 
-def newest(path: Path) -> Checkpoint:
-    found = last_good_checkpoint(RunFolder(path))
-    assert found is not None
-    return found
+def latest_checkpoint(path: Path) -> Checkpoint:
+    checkpoint = last_good_checkpoint(RunFolder(path))
+    assert checkpoint is not None
+    return checkpoint
 
 
-def assert_same(one: Checkpoint, other: Checkpoint) -> None:
+def assert_same_checkpoint(one: Checkpoint, other: Checkpoint) -> None:
     assert one.step == other.step
     for kind in ("weights", "arrays"):
         parts, others = getattr(one, kind), getattr(other, kind)

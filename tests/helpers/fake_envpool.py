@@ -1,7 +1,7 @@
-"""A module in the place of envpool, with games of its own that end, reset and count as envpool 1.2's do.
+"""A fake envpool module whose games end, reset and count like those of envpool 1.2.
 
-An end is followed by a reset in the next step, whose action is ignored; a lost life is followed by idle frames of the
-same game; `reset` begins a new game in any case; `terminated` is told of the game, `trunc` of its time limit.
+The end of an episode is followed by a reset in the next step, whose action is ignored; a lost life is followed by idle
+frames of the same game; `reset` always starts a new game; `terminated` refers to the game, `trunc` to its time limit.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-LIVES, POINTS, LEAST_LIFE = 2, 7.0, 3
-"""Lives of a game; what action 1 earns; the least number of steps before a life may be lost."""
-MOST_STEPS = 30
+LIVES, POINTS, MIN_LIFE_STEPS = 2, 7.0, 3
+"""Lives of a game; the reward of action 1; the minimum number of steps of a life."""
+MAX_STEPS = 30
 
 
 class FakeGame:
-    def __init__(self, seed: int, most_steps: int) -> None:
+    def __init__(self, seed: int, max_steps: int) -> None:
         self._rng = np.random.default_rng(seed)
-        self._most_steps = most_steps
+        self._max_steps = max_steps
         self.is_done = True
         self.lives = 0
         self.steps = 0
-        self.pictures = np.zeros((4, 84, 84), np.uint8)
+        self.frames = np.zeros((4, 84, 84), np.uint8)
         self.actions: list[int] = []
 
     @property
@@ -36,28 +36,28 @@ class FakeGame:
 
     def begin(self, is_forced: bool) -> None:
         idle = int(self._rng.integers(30))
-        if is_forced or self.is_over or self.steps >= self._most_steps:
+        if is_forced or self.is_over or self.steps >= self._max_steps:
             self.lives, self.steps = LIVES, 0
-            self.pictures[...] = self._picture()
+            self.frames[...] = self._random_frame()
         else:
-            self._see()
-        self._life = LEAST_LIFE + idle % 5
+            self._add_frame()
+        self._life = MIN_LIFE_STEPS + idle % 5
         self.is_done = False
 
-    def _picture(self) -> Any:
+    def _random_frame(self) -> Any:
         return self._rng.integers(0, 256, (84, 84), np.uint8)
 
-    def _see(self) -> None:
-        self.pictures = np.concatenate([self.pictures[1:], self._picture()[None]])
+    def _add_frame(self) -> None:
+        self.frames = np.concatenate([self.frames[1:], self._random_frame()[None]])
 
     def step(self, action: int) -> float:
         self.actions.append(action)
         self.steps += 1
-        self._see()
+        self._add_frame()
         self._life -= 1
         if self._life <= 0:
             self.lives -= 1
-        self.is_done = self._life <= 0 or self.steps >= self._most_steps
+        self.is_done = self._life <= 0 or self.steps >= self._max_steps
         return POINTS if action == 1 else 0.0
 
 
@@ -70,13 +70,13 @@ class FakePool:
         assert len(env_seed) == num_envs
         assert episodic_life
         assert reward_clip
-        self.games = [FakeGame(seed, min(max_episode_steps, MOST_STEPS)) for seed in env_seed]
+        self.games = [FakeGame(seed, min(max_episode_steps, MAX_STEPS)) for seed in env_seed]
 
     def reset(self, env_id: Any = None) -> tuple[Any, dict[str, Any]]:
         chosen = [self.games[index] for index in (range(len(self.games)) if env_id is None else env_id)]
         for game in chosen:
             game.begin(is_forced=True)
-        observations, _, _, _, info = self._told(chosen, [0.0] * len(chosen))
+        observations, _, _, _, info = self._results(chosen, [0.0] * len(chosen))
         return observations, info
 
     def step(self, actions: Any, env_id: Any = None) -> Any:
@@ -88,43 +88,43 @@ class FakePool:
                 rewards.append(0.0)
             else:
                 rewards.append(game.step(int(action)))
-        return self._told(chosen, rewards)
+        return self._results(chosen, rewards)
 
-    def _told(self, games: Sequence[FakeGame], rewards: Sequence[float]) -> Any:
-        is_cut = np.array([game.is_done and game.steps >= game._most_steps for game in games])
+    def _results(self, games: Sequence[FakeGame], rewards: Sequence[float]) -> Any:
+        is_truncated = np.array([game.is_done and game.steps >= game._max_steps for game in games])
         info = {
             "lives": np.array([game.lives for game in games], np.int32),
             "terminated": np.array([game.is_over for game in games], np.int32),
             "reward": np.array(rewards, np.float32),
         }
-        observations = np.stack([game.pictures for game in games])
+        observations = np.stack([game.frames for game in games])
         is_done = np.array([game.is_done for game in games])
-        return observations, np.sign(info["reward"]), is_done & ~is_cut, is_cut, info
+        return observations, np.sign(info["reward"]), is_done & ~is_truncated, is_truncated, info
 
     def render(self, env_ids: Sequence[int] = (0,)) -> Any:
-        return np.stack([np.repeat(self.games[index].pictures[-1][:, :, None], 3, 2) for index in env_ids])
+        return np.stack([np.repeat(self.games[index].frames[-1][:, :, None], 3, 2) for index in env_ids])
 
 
 @contextmanager
 def fake_envpool() -> Iterator[list[FakePool]]:
-    """While it lasts `import envpool` gives this; the pools that are made."""
-    made: list[FakePool] = []
+    """Replace `envpool` by the fake inside the block; yield the list of created pools."""
+    pools: list[FakePool] = []
 
     def make(name: str, *, env_type: str, num_threads: int, repeat_action_probability: float, **settings: Any) -> Any:
         assert env_type == "gymnasium"
         assert settings.pop("render_mode") == "rgb_array"
         assert num_threads >= 1
-        made.append(FakePool(**settings))
-        return made[-1]
+        pools.append(FakePool(**settings))
+        return pools[-1]
 
     module: Any = ModuleType("envpool")
     module.make, module.make_spec = make, lambda name: FakePool
     module.list_all_envs = lambda: ["Breakout-v5", "Pong-v5", "Ant-v5"]
-    before = sys.modules.get("envpool")
+    previous = sys.modules.get("envpool")
     sys.modules["envpool"] = module
     try:
-        yield made
+        yield pools
     finally:
         del sys.modules["envpool"]
-        if before is not None:
-            sys.modules["envpool"] = before
+        if previous is not None:
+            sys.modules["envpool"] = previous

@@ -1,9 +1,9 @@
-"""Small networks for a worker, and a run that waits until it was told what to do.
+"""Small networks for a worker, and a run that waits for orders.
 
-A few hundred steps are over before anybody could say "pause". So this file lies as `sitecustomize.py` before all else
-on the path of a daemon's children. In the processes of runs, and in no other, networks that look at pictures get a few
-units. Where the payload says `held_at` under `metadata.ui`, the run stands at that step until a pause lies in its
-inbox, and at the next update until a stop does. How it obeys is the worker's own affair.
+A few hundred steps are over before a test could send "pause". So this file is installed as `sitecustomize.py` at the
+start of the path of a daemon's children. Only in the processes of runs, convolutional networks get a few units. If the
+payload has `held_at` under `metadata.ui`, the run waits at that step until its inbox has a pause, and at the next
+update until it has a stop. How the run obeys is the worker's own code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 HELD_AT = "held_at"
 _SIZES = ((4, 4, 4), 8)
-"""Channels of the convolutions, and units behind them."""
+"""Channels of the convolutions, and units of the layer after them."""
 
 
 def install_held_worker(plugins: Path) -> None:
@@ -34,8 +34,8 @@ def _prepare(run_dir: str) -> None:
     folder = RunFolder(run_dir)
     held_at = (json.loads(folder.config.read_bytes())["metadata"].get("ui") or {}).get(HELD_AT)
     if held_at is not None:
-        kind: Any = launcher.ConsoleRun
-        kind.update = _held(kind.update, int(held_at), folder.inbox)
+        run_class: Any = launcher.ConsoleRun
+        run_class.update = _held(run_class.update, int(held_at), folder.inbox)
 
 
 def _held(update: Callable[[Any, int], None], held_at: int, inbox: Path) -> Callable[[Any, int], None]:
@@ -49,7 +49,7 @@ def _held(update: Callable[[Any, int], None], held_at: int, inbox: Path) -> Call
             order = orders.pop(0)
             while not any(line["kind"] == order for line in read_all(inbox)):
                 time.sleep(0.01)
-            time.sleep(INBOX_S)  # so that it is time to look into the inbox again
+            time.sleep(INBOX_S)  # so that the inbox is due to be read again
         update(run, global_step)
 
     return held_update

@@ -1,6 +1,6 @@
-"""A worker that does as its config says: the daemon's counterpart in tests. Found by entry point, as anyone's.
+"""A worker that follows its config: the daemon's counterpart in tests. Discovered by its entry point.
 
-Config: `steps`, `dt` (seconds a step), `exit` (code), `kill` (signal to itself), `deaf` (ignores stop and SIGTERM),
+Config: `steps`, `dt` (seconds per step), `exit` (code), `kill` (signal to itself), `deaf` (ignores stop and SIGTERM),
 `reject` (a sentence), `say` (to stderr), `child` (starts a daemonised child), `allocate_mb`,
 `diverges_at` (the step from which returns are not finite: null in the journal).
 """

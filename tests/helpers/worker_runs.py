@@ -20,12 +20,12 @@ SMALL_SETTINGS: dict[str, Any] = {"num_envs": 2, "num_steps": 16}
 
 
 def small(**changes: Any) -> dict[str, Any]:
-    """A config whose training takes milliseconds."""
+    """Return a config whose training takes milliseconds."""
     return {**SMALL, "extras": {**SMALL_SETTINGS, **changes.pop("extras", {})}, **changes}
 
 
 def train_here(folder: RunFolder, config: dict[str, Any], is_resume: bool = False) -> RunFolder:
-    """The whole run, in this process."""
+    """Run the worker's job in this process."""
     build_job(parse_request(config))(folder, is_resume)
     return folder
 

@@ -1,4 +1,4 @@
-"""PPO for Atari games, without and with memory, against the real run handle, with tiny networks."""
+"""PPO for Atari games, without and with an LSTM, with the real run handle and tiny networks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from tests.helpers.algorithm_cases import Killed, assert_same, events, newest, trained
+from tests.helpers.algorithm_cases import Killed, assert_same_checkpoint, events, latest_checkpoint, train_run
 
 pytest.importorskip("ale_py")
 
@@ -44,44 +44,44 @@ def config_of(name: str, **changes: Any) -> Any:
 
 @EACH
 def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(name: str, place: Path) -> None:
-    # Long enough for whole games, before the kill and behind it.
+    # Long enough for whole games before and after the kill.
     config = config_of(name, total_timesteps=832, checkpoint_every=256)
-    straight = trained(place / "straight", name, config)
+    uninterrupted = train_run(place / "straight", name, config)
     with pytest.raises(Killed):
-        trained(place / "killed", name, config, kill_at=600)
-    checkpoint = newest(place / "killed")
+        train_run(place / "killed", name, config, kill_at=600)
+    checkpoint = latest_checkpoint(place / "killed")
     assert checkpoint.step == 512
 
-    resumed = trained(place / "killed", name, config, checkpoint)
+    resumed = train_run(place / "killed", name, config, checkpoint)
 
-    assert_same(newest(place / "straight"), newest(place / "killed"))
-    assert newest(place / "killed").step == 832
-    assert resumed.episodes == [episode for episode in straight.episodes if episode[1] > checkpoint.step] != []
-    assert all(length > 400 for _, _, _, length in straight.episodes), "a length is in frames, of a whole game"
+    assert_same_checkpoint(latest_checkpoint(place / "straight"), latest_checkpoint(place / "killed"))
+    assert latest_checkpoint(place / "killed").step == 832
+    assert resumed.episodes == [episode for episode in uninterrupted.episodes if episode[1] > checkpoint.step] != []
+    assert all(length > 400 for _, _, _, length in uninterrupted.episodes), "a length is in frames, of a whole game"
     assert events(place / "killed", "warning") == []
 
 
 @EACH
 def test_equal_seeds_give_equal_weights_and_saving_changes_nothing(name: str, place: Path) -> None:
-    trained(place / "often", name, config_of(name))
-    trained(place / "once", name, config_of(name, checkpoint_every=10**6))
-    trained(place / "other", name, config_of(name, seed=2))
-    assert_same(newest(place / "often"), newest(place / "once"))
-    weights, others = newest(place / "once").weights, newest(place / "other").weights
-    assert any(weights[key].tobytes() != others[key].tobytes() for key in weights)
+    train_run(place / "often", name, config_of(name))
+    train_run(place / "once", name, config_of(name, checkpoint_every=10**6))
+    train_run(place / "other", name, config_of(name, seed=2))
+    assert_same_checkpoint(latest_checkpoint(place / "often"), latest_checkpoint(place / "once"))
+    weights, other_weights = latest_checkpoint(place / "once").weights, latest_checkpoint(place / "other").weights
+    assert any(weights[key].tobytes() != other_weights[key].tobytes() for key in weights)
 
 
 @EACH
 @pytest.mark.parametrize("stop_at", [70, 96])
-def test_a_stop_goes_on_later_from_before_the_rollout_it_came_in(name: str, stop_at: int, place: Path) -> None:
+def test_a_stopped_run_resumes_from_before_the_interrupted_rollout(name: str, stop_at: int, place: Path) -> None:
     config = config_of(name, checkpoint_every=10**6)
-    trained(place / "straight", name, config)
-    run = trained(place / "stopped", name, config, stop_at=stop_at)
-    stopped = newest(place / "stopped")
+    train_run(place / "straight", name, config)
+    run = train_run(place / "stopped", name, config, stop_at=stop_at)
+    stopped = latest_checkpoint(place / "stopped")
     assert run.global_step == stop_at
     assert stopped.step == 64
-    trained(place / "stopped", name, config, stopped)
-    assert_same(newest(place / "straight"), newest(place / "stopped"))
+    train_run(place / "stopped", name, config, stopped)
+    assert_same_checkpoint(latest_checkpoint(place / "straight"), latest_checkpoint(place / "stopped"))
 
 
 @EACH
@@ -100,17 +100,17 @@ def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: st
         def update(self, step: int) -> None:
             self.stop_requested = True
 
-    made: Any = (config, Stopping(), Learner(), np.random.default_rng(1))
-    assert not module._run_update_epochs(*made, 64)
+    arguments: Any = (config, Stopping(), Learner(), np.random.default_rng(1))
+    assert not module._run_update_epochs(*arguments, 64)
     assert len(updates) == 1
-    assert module._run_update_epochs(*made, 128)
+    assert module._run_update_epochs(*arguments, 128)
     assert len(updates) == 1 + 2 * 2
 
 
 @EACH
 def test_everything_is_logged_under_cleanrls_tags(name: str, place: Path) -> None:
     config = config_of(name, total_timesteps=64)
-    trained(place / "run", name, config)
+    train_run(place / "run", name, config)
     series = {tag for event in events(place / "run", "metrics") for tag in event["series"]}
     losses = ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac", "explained_variance")
     assert {"charts/learning_rate", "charts/SPS", *(f"losses/{name}" for name in losses)} <= series
@@ -118,54 +118,54 @@ def test_everything_is_logged_under_cleanrls_tags(name: str, place: Path) -> Non
 
 @EACH
 def test_a_policy_change_that_is_large_enough_ends_an_update(name: str, place: Path) -> None:
-    trained(place / "all", name, config_of(name, total_timesteps=32))
-    trained(place / "some", name, config_of(name, total_timesteps=32, target_kl=1e-12, learning_rate=0.01))
-    assert newest(place / "all").facts["adam_count"] == 4
-    assert newest(place / "some").facts["adam_count"] == 2
+    train_run(place / "all", name, config_of(name, total_timesteps=32))
+    train_run(place / "some", name, config_of(name, total_timesteps=32, target_kl=1e-12, learning_rate=0.01))
+    assert latest_checkpoint(place / "all").facts["adam_count"] == 4
+    assert latest_checkpoint(place / "some").facts["adam_count"] == 2
 
 
 @EACH
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(name: str, place: Path) -> None:
     config = config_of(name, total_timesteps=10_000, learning_rate=0.9, max_grad_norm=1e30, ent_coef=10, vf_coef=100)
-    trained(place / "run", name, config, stop_at=64)
-    checkpoint = newest(place / "run")
+    train_run(place / "run", name, config, stop_at=64)
+    checkpoint = latest_checkpoint(place / "run")
     arrays = {**checkpoint.weights, "network.0.weight": np.full_like(checkpoint.weights["network.0.weight"], 3e38)}
     broken = dataclasses.replace(checkpoint, weights=arrays)
     with pytest.raises(MosaicError, match="became infinite or NaN"):
-        trained(place / "run", name, config, broken)
-    assert newest(place / "run").step == checkpoint.step
+        train_run(place / "run", name, config, broken)
+    assert latest_checkpoint(place / "run").step == checkpoint.step
     assert events(place / "run", "anomaly") != []
 
 
 @EACH
-def test_a_game_that_was_cut_short_is_valued_and_a_lost_one_is_not(
+def test_a_game_that_was_truncated_is_valued_and_a_lost_one_is_not(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(name, total_timesteps=32, num_envs=2, gamma=1.0, gae_lambda=1.0)
     module = load_algorithm(name)
-    found: list[Any] = []
-    kept = module.ppo_kernels.gae_advantages
+    calls: list[Any] = []
+    original = module.ppo_kernels.gae_advantages
     steps = {"count": 0}
     step = AtariEnv.step
 
-    def cut_short(game: AtariEnv, action: Any) -> Any:
+    def truncate_sixth_step(game: AtariEnv, action: Any) -> Any:
         observation, reward, is_terminal, is_truncated, info = step(game, action)
         steps["count"] += 1
-        if steps["count"] == 11:  # the first game's sixth step
+        if steps["count"] == 11:  # the sixth step of the first game
             game._is_game_over = True
             return observation, reward, False, True, info
         return observation, reward, is_terminal, is_truncated, info
 
-    def listen(rewards: Any, values: Any, dones: Any, *more: Any) -> Any:
-        found.append((rewards.copy(), values.copy(), dones.copy()))
-        return kept(rewards, values, dones, *more)
+    def record_advantages(rewards: Any, values: Any, dones: Any, *more: Any) -> Any:
+        calls.append((rewards.copy(), values.copy(), dones.copy()))
+        return original(rewards, values, dones, *more)
 
-    monkeypatch.setattr(AtariEnv, "step", cut_short)
-    monkeypatch.setattr(module.ppo_kernels, "gae_advantages", listen)
-    trained(place / "run", name, config)
-    rewards, values, dones = found[0]
+    monkeypatch.setattr(AtariEnv, "step", truncate_sixth_step)
+    monkeypatch.setattr(module.ppo_kernels, "gae_advantages", record_advantages)
+    train_run(place / "run", name, config)
+    rewards, values, dones = calls[0]
     assert dones[5, 0]
-    # The value of what followed, near that of the step before; not that of the next game's beginning.
+    # The value of the true next observation, near that of the previous step; not that of the next game's start.
     assert rewards[5, 0] == pytest.approx(values[5, 0], abs=0.05)
     assert rewards[5, 0] not in (0.0, 1.0)
 
@@ -175,26 +175,26 @@ def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(nam
     import torch
 
     module = load_algorithm(name)
-    trained(place / "run", name, config_of(name, total_timesteps=64))
-    checkpoint = newest(place / "run")
+    train_run(place / "run", name, config_of(name, total_timesteps=64))
+    checkpoint = latest_checkpoint(place / "run")
 
-    def evaluated(deterministic: bool) -> list[float]:
+    def evaluate_policy(deterministic: bool) -> list[float]:
         policy = module.load_policy(checkpoint)
         maker: Any = lambda: atari_envs.make_evaluation_env("PongNoFrameskip-v4")  # noqa: E731
         limit = iter(range(40))
         seen: list[float] = []
 
-        class Listening:
+        class RecordingPolicy:
             def act(self, observations: Any, is_deterministic: bool, rng: Any) -> Any:
                 chosen = policy.act(observations, is_deterministic, rng)
                 seen.extend(chosen.tolist())
                 return chosen
 
-        evaluate(Listening(), maker, [1, 2], deterministic, on_step=lambda _: next(limit, None) is not None)
+        evaluate(RecordingPolicy(), maker, [1, 2], deterministic, on_step=lambda _: next(limit, None) is not None)
         return seen
 
-    assert evaluated(True) == evaluated(True)
-    assert set(evaluated(False)) <= set(range(4))
+    assert evaluate_policy(True) == evaluate_policy(True)
+    assert set(evaluate_policy(False)) <= set(range(4))
     with pytest.raises(ValueError, match="expected"):
         module.load_policy(checkpoint).act(np.zeros((1, 210, 160, 3), np.uint8), True, np.random.default_rng(0))
     model = place / f"{name}.cleanrl_model"

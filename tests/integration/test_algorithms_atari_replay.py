@@ -1,4 +1,4 @@
-"""What learns Atari games from a replay buffer, against the real run handle, with tiny networks and buffers."""
+"""The Atari algorithms with a replay buffer, with the real run handle and tiny networks and buffers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from tests.helpers.algorithm_cases import Killed, assert_same, events, newest, trained
+from tests.helpers.algorithm_cases import Killed, assert_same_checkpoint, events, latest_checkpoint, train_run
 
 pytest.importorskip("ale_py")
 
@@ -53,26 +53,26 @@ def config_of(name: str, **changes: Any) -> Any:
 @EACH
 def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(name: str, place: Path) -> None:
     config = config_of(name)
-    straight = trained(place / "straight", name, config)
+    uninterrupted = train_run(place / "straight", name, config)
     with pytest.raises(Killed):
-        trained(place / "killed", name, config, kill_at=170)
-    checkpoint = newest(place / "killed")
+        train_run(place / "killed", name, config, kill_at=170)
+    checkpoint = latest_checkpoint(place / "killed")
     assert checkpoint.step == 128
     assert checkpoint.facts["adam_count"] > 10
 
-    resumed = trained(place / "killed", name, config, checkpoint)
+    resumed = train_run(place / "killed", name, config, checkpoint)
 
-    assert_same(newest(place / "straight"), newest(place / "killed"))
-    assert newest(place / "killed").step == 240
-    assert resumed.episodes == [episode for episode in straight.episodes if episode[1] > checkpoint.step]
+    assert_same_checkpoint(latest_checkpoint(place / "straight"), latest_checkpoint(place / "killed"))
+    assert latest_checkpoint(place / "killed").step == 240
+    assert resumed.episodes == [episode for episode in uninterrupted.episodes if episode[1] > checkpoint.step]
     assert events(place / "killed", "warning") == []
 
 
 @EACH
 def test_it_learns_and_logs_what_cleanrl_logs_and_stops_when_asked(name: str, place: Path) -> None:
     config = config_of(name, checkpoint_every=10**6)
-    trained(place / "run", name, config, stop_at=206)
-    last = newest(place / "run")
+    train_run(place / "run", name, config, stop_at=206)
+    last = latest_checkpoint(place / "run")
     assert 206 <= last.step <= 208
     tags = {tag for event in events(place / "run", "metrics") for tag in event["series"]}
     assert tags >= TAGS[name]
@@ -80,54 +80,54 @@ def test_it_learns_and_logs_what_cleanrl_logs_and_stops_when_asked(name: str, pl
 
 
 @EACH
-def test_a_policy_acts_on_pictures_and_the_model_is_the_checkpoints(name: str, place: Path) -> None:
-    trained(place / "run", name, config_of(name, total_timesteps=80))
-    checkpoint = newest(place / "run")
+def test_a_policy_acts_on_images_and_the_model_is_the_checkpoints(name: str, place: Path) -> None:
+    train_run(place / "run", name, config_of(name, total_timesteps=80))
+    checkpoint = latest_checkpoint(place / "run")
     policy = load_algorithm(name).load_policy(checkpoint)
     rng = np.random.default_rng(0)
-    seen = rng.integers(256, size=(5, 4, 84, 84), dtype=np.uint8)
-    first = policy.act(seen, True, rng)
+    observations = rng.integers(256, size=(5, 4, 84, 84), dtype=np.uint8)
+    first = policy.act(observations, True, rng)
     assert first.shape == (5,)
-    assert (policy.act(seen, True, rng) == first).all()
-    assert set(policy.act(seen, False, rng).tolist()) <= set(range(4))
+    assert (policy.act(observations, True, rng) == first).all()
+    assert set(policy.act(observations, False, rng).tolist()) <= set(range(4))
     with pytest.raises(ValueError, match="expected"):
-        policy.act(seen[:, :3], True, rng)
+        policy.act(observations[:, :3], True, rng)
     checkpoint.facts["algorithm"] = "another"
     with pytest.raises(BadInput, match="was saved by 'another'"):
         load_algorithm(name).load_policy(checkpoint)
 
 
 @EACH
-def test_a_loss_that_is_no_number_is_reported_and_never_saved(
+def test_a_loss_that_is_not_finite_is_reported_and_never_saved(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest, calls = torch_replay.ReplayFeed.stage_columns, []
+    original, calls = torch_replay.ReplayFeed.stage_columns, []
 
-    def poisoned(self: Any) -> None:
+    def poison(self: Any) -> None:
         calls.append(self)
         if len(calls) == 8:
             self.batch.rewards[0] = np.nan
-        honest(self)
+        original(self)
 
-    monkeypatch.setattr(torch_replay.ReplayFeed, "stage_columns", poisoned)
+    monkeypatch.setattr(torch_replay.ReplayFeed, "stage_columns", poison)
     with pytest.raises(MosaicError, match=r"stopped at step 92: losses/.*learning_rate"):
-        trained(place / "run", name, config_of(name, checkpoint_every=4))
+        train_run(place / "run", name, config_of(name, checkpoint_every=4))
     assert {event["step"] for event in events(place / "run", "anomaly")} == {92}
-    last = newest(place / "run")
+    last = latest_checkpoint(place / "run")
     assert last.step == 88
     assert all(np.isfinite(weight).all() for weight in last.weights.values())
 
 
 @EACH
-def test_a_replay_buffer_that_was_not_saved_is_filled_anew(name: str, place: Path) -> None:
+def test_a_replay_buffer_that_was_not_saved_is_filled_again(name: str, place: Path) -> None:
     config = config_of(name, checkpoint_replay_mb=0.001)
-    trained(place / "run", name, config, stop_at=100)
-    stopped = newest(place / "run")
+    train_run(place / "run", name, config, stop_at=100)
+    stopped = latest_checkpoint(place / "run")
     assert not any(key.startswith("replay.") for key in stopped.arrays)
-    trained(place / "run", name, config, stopped)
+    train_run(place / "run", name, config, stopped)
     (warning,) = events(place / "run", "warning")
     assert "checkpoint_replay_mb" in warning["text"]
-    assert newest(place / "run").step == 240
+    assert latest_checkpoint(place / "run").step == 240
 
 
 @EACH
@@ -145,10 +145,10 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
 
 
 @EACH
-def test_what_follows_a_game_that_was_cut_short_is_estimated_from_its_last_pictures(
+def test_what_follows_a_game_that_was_truncated_is_estimated_from_its_last_images(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Games show how many steps they are old, and are cut after 9; a step ahead must never show the first again."""
+    """Frames show the age of a game, which is truncated after 9 steps; no next observation may be a first frame."""
     played: dict[Any, int] = {}
 
     def reset(self: AtariEnv, **options: Any) -> Any:
@@ -164,19 +164,19 @@ def test_what_follows_a_game_that_was_cut_short_is_estimated_from_its_last_pictu
 
     monkeypatch.setattr(AtariEnv, "reset", reset)
     monkeypatch.setattr(AtariEnv, "step", step)
-    honest, drawn = torch_replay.ReplayFeed.stage_columns, set()
+    original, drawn = torch_replay.ReplayFeed.stage_columns, set()
 
     def watched(self: Any) -> None:
         batch = self.batch
         assert not batch.terminals.any()
         for now, later in zip(batch.observations[:, -1, 0, 0], batch.next_observations[:, -1, 0, 0], strict=True):
             drawn.add((int(now), int(later)))
-        honest(self)
+        original(self)
 
     monkeypatch.setattr(torch_replay.ReplayFeed, "stage_columns", watched)
-    trained(place / "run", name, config_of(name, batch_size=16))
+    train_run(place / "run", name, config_of(name, batch_size=16))
     ahead = 3 if name == "rainbow_atari" else 1
     expected = {(age, min(age + ahead, 10)) for age in range(1, 10)}
-    # The newest steps see only as far as there is anything.
-    newest_steps = {(age, later) for age in range(1, 10) for later in range(age + 1, age + ahead)}
-    assert expected <= drawn <= expected | newest_steps
+    # The latest steps have shorter n-step returns.
+    latest_steps = {(age, later) for age in range(1, 10) for later in range(age + 1, age + ahead)}
+    assert expected <= drawn <= expected | latest_steps

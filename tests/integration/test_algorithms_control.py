@@ -1,4 +1,4 @@
-"""SAC, TD3 and DDPG against the real run handle: the same checks for each, then what one of them has alone."""
+"""SAC, TD3 and DDPG with the real run handle: common checks for each, then special ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from tests.helpers.algorithm_cases import (
     Corridor,
     Killed,
-    NotANumber,
-    assert_same,
+    NanRewardEnv,
+    assert_same_checkpoint,
     events,
-    newest,
-    registered,
-    trained,
+    latest_checkpoint,
+    register_env,
+    train_run,
 )
 
 from cleanrl_worker import control_kernels, replay
@@ -72,82 +72,86 @@ def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
     name: str, settings: dict[str, Any], place: Path
 ) -> None:
     config = config_of(name, **settings)
-    straight = trained(place / "straight", name, config)
+    uninterrupted = train_run(place / "straight", name, config)
     with pytest.raises(Killed):
-        trained(place / "killed", name, config, kill_at=440)
-    checkpoint = newest(place / "killed")
+        train_run(place / "killed", name, config, kill_at=440)
+    checkpoint = latest_checkpoint(place / "killed")
     assert checkpoint.step == 384
 
-    resumed = trained(place / "killed", name, config, checkpoint)
+    resumed = train_run(place / "killed", name, config, checkpoint)
 
-    assert_same(newest(place / "straight"), newest(place / "killed"))
-    assert newest(place / "killed").step == config.total_timesteps
-    assert resumed.episodes == [episode for episode in straight.episodes if episode[1] > 384] != []
-    assert resumed.mean_return == straight.mean_return
+    assert_same_checkpoint(latest_checkpoint(place / "straight"), latest_checkpoint(place / "killed"))
+    assert latest_checkpoint(place / "killed").step == config.total_timesteps
+    assert resumed.episodes == [episode for episode in uninterrupted.episodes if episode[1] > 384] != []
+    assert resumed.mean_return == uninterrupted.mean_return
     assert events(place / "killed", "warning") == []
 
 
 @EACH
 def test_equal_seeds_give_equal_weights_and_saving_changes_nothing(name: str, place: Path) -> None:
-    often = trained(place / "often", name, config_of(name))
-    once = trained(place / "once", name, config_of(name, checkpoint_every=10**6))
-    other = trained(place / "other", name, config_of(name, seed=2))
-    assert_same(newest(place / "often"), newest(place / "once"))
-    assert often.episodes == once.episodes != other.episodes
+    often = train_run(place / "often", name, config_of(name))
+    once = train_run(place / "once", name, config_of(name, checkpoint_every=10**6))
+    second = train_run(place / "other", name, config_of(name, seed=2))
+    assert_same_checkpoint(latest_checkpoint(place / "often"), latest_checkpoint(place / "once"))
+    assert often.episodes == once.episodes != second.episodes
     assert [int(path.name) for path in (place / "once" / "checkpoints").glob("[0-9]*")] == [640]
 
 
 @EACH
-def test_a_stop_saves_at_once_and_goes_on_later(name: str, place: Path) -> None:
+def test_a_stop_saves_at_once_and_can_be_resumed(name: str, place: Path) -> None:
     config = config_of(name, checkpoint_every=10**6)
-    trained(place / "straight", name, config)
-    run = trained(place / "stopped", name, config, stop_at=301)
-    stopped = newest(place / "stopped")
+    train_run(place / "straight", name, config)
+    run = train_run(place / "stopped", name, config, stop_at=301)
+    stopped = latest_checkpoint(place / "stopped")
     assert run.global_step == stopped.step == 301
-    trained(place / "stopped", name, config, stopped)
-    assert_same(newest(place / "straight"), newest(place / "stopped"))
+    train_run(place / "stopped", name, config, stopped)
+    assert_same_checkpoint(latest_checkpoint(place / "straight"), latest_checkpoint(place / "stopped"))
 
 
 @EACH
 def test_a_finished_run_is_extended_and_keeps_its_replay_buffer(name: str, place: Path) -> None:
     short = config_of(name, total_timesteps=300)
-    trained(place / "run", name, short)
-    finished = newest(place / "run")
-    assert trained(place / "run", name, short, finished).episodes == []
-    trained(place / "run", name, config_of(name, total_timesteps=450), finished)
-    assert newest(place / "run").facts["global_step"] == 450
-    assert newest(place / "run").facts["replay"]["count"] == 400
+    train_run(place / "run", name, short)
+    finished = latest_checkpoint(place / "run")
+    assert train_run(place / "run", name, short, finished).episodes == []
+    train_run(place / "run", name, config_of(name, total_timesteps=450), finished)
+    assert latest_checkpoint(place / "run").facts["global_step"] == 450
+    assert latest_checkpoint(place / "run").facts["replay"]["count"] == 400
     assert events(place / "run", "warning") == []
 
 
 @EACH
-def test_each_backend_goes_on_from_the_others_checkpoint(name: str, place: Path) -> None:
+def test_each_backend_resumes_from_the_others_checkpoint(name: str, place: Path) -> None:
     backends: list[dict[str, Any]] = [{"backend": "numpy"}, TORCH]
-    for before, after in itertools.product(backends, backends):
-        path = place / f"{before['backend']} to {after['backend']}"
+    for previous, after in itertools.product(backends, backends):
+        path = place / f"{previous['backend']} to {after['backend']}"
         short = {"learning_starts": 170, "total_timesteps": 230}
-        trained(path, name, config_of(name, **before, **short), stop_at=200)
-        trained(path, name, config_of(name, **after, **short), newest(path))
-    counts = newest(place / "numpy to numpy").facts["optimizer"]["counts"]
+        train_run(path, name, config_of(name, **previous, **short), stop_at=200)
+        train_run(path, name, config_of(name, **after, **short), latest_checkpoint(path))
+    counts = latest_checkpoint(place / "numpy to numpy").facts["optimizer"]["counts"]
     assert counts["actor"] == (60 if name == "sac_continuous_action" else 30)
     for path in (place / "numpy to torch", place / "torch to numpy"):
-        mixed = newest(path)
+        mixed = latest_checkpoint(path)
         assert mixed.facts["optimizer"]["counts"] == counts
         assert all(np.isfinite(weight).all() for weight in mixed.weights.values())
 
 
 def test_a_resumed_run_keeps_the_backend_that_it_began_with(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained(place / "run", "ddpg_continuous_action", config_of("ddpg_continuous_action"), stop_at=150)
+    train_run(place / "run", "ddpg_continuous_action", config_of("ddpg_continuous_action"), stop_at=150)
     monkeypatch.setattr("cleanrl_worker.devices.has_gpu", lambda: True)
-    trained(
-        place / "run", "ddpg_continuous_action", config_of("ddpg_continuous_action"), newest(place / "run"), stop_at=200
+    train_run(
+        place / "run",
+        "ddpg_continuous_action",
+        config_of("ddpg_continuous_action"),
+        latest_checkpoint(place / "run"),
+        stop_at=200,
     )
-    assert newest(place / "run").facts["backend"] == "numpy"
+    assert latest_checkpoint(place / "run").facts["backend"] == "numpy"
 
 
 @EACH
 def test_everything_that_cleanrl_logs_is_logged_every_hundred_updates(name: str, place: Path) -> None:
-    run = trained(place / "run", name, config_of(name))
+    run = train_run(place / "run", name, config_of(name))
     series: dict[str, list[int]] = {}
     for event in events(place / "run", "metrics"):
         for tag, points in event["series"].items():
@@ -176,34 +180,34 @@ def test_everything_that_cleanrl_logs_is_logged_every_hundred_updates(name: str,
 
 
 @EACH
-def test_a_reward_that_is_no_number_stops_the_training_at_its_step(name: str, place: Path) -> None:
-    with registered(limit=None, kind=NotANumber, actions="box") as env_id:
+def test_a_reward_that_is_not_finite_stops_the_training_at_its_step(name: str, place: Path) -> None:
+    with register_env(limit=None, kind=NanRewardEnv, actions="box") as env_id:
         config = config_of(name, env_id=env_id, checkpoint_every=8)
         with pytest.raises(MosaicError, match="step 10: reward became infinite or NaN"):
-            trained(place / "run", name, config)
+            train_run(place / "run", name, config)
     assert [(event["tag"], event["step"]) for event in events(place / "run", "anomaly")] == [("reward", 10)]
-    assert newest(place / "run").step == 8
+    assert latest_checkpoint(place / "run").step == 8
 
 
 @EACH
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_a_loss_that_is_no_number_is_reported_and_never_saved(
+def test_a_loss_that_is_not_finite_is_reported_and_never_saved(
     name: str, backend: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest, calls = Replay.sample, []
+    original, calls = Replay.sample, []
 
-    def poisoned(self: Replay, batch: Any) -> None:
-        honest(self, batch)
+    def poison(self: Replay, batch: Any) -> None:
+        original(self, batch)
         calls.append(batch)
         if len(calls) == 10:
             batch.rewards[3] = np.nan
 
-    monkeypatch.setattr(Replay, "sample", poisoned)
+    monkeypatch.setattr(Replay, "sample", poison)
     config = config_of(name, backend=backend, cuda=False, checkpoint_every=1, learning_starts=20)
     with pytest.raises(MosaicError, match=r"step 30: losses/qf1_loss.*learning_rate"):
-        trained(place / "run", name, config)
+        train_run(place / "run", name, config)
     assert ("losses/qf1_loss", 30) in {(event["tag"], event["step"]) for event in events(place / "run", "anomaly")}
-    last = newest(place / "run")
+    last = latest_checkpoint(place / "run")
     assert last.step == 29
     assert all(np.isfinite(weight).all() for weight in last.weights.values())
 
@@ -212,68 +216,70 @@ def test_a_loss_that_is_no_number_is_reported_and_never_saved(
 def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[Any, Any, Any]] = []
-    honest = Replay.sample
+    observations: list[tuple[Any, Any, Any]] = []
+    original = Replay.sample
 
-    def watched(self: Replay, batch: Any) -> None:
-        honest(self, batch)
-        seen.extend(zip(batch.observations.copy(), batch.next_observations.copy(), batch.terminals.copy(), strict=True))
+    def record(self: Replay, batch: Any) -> None:
+        original(self, batch)
+        observations.extend(
+            zip(batch.observations.copy(), batch.next_observations.copy(), batch.terminals.copy(), strict=True)
+        )
 
-    class Counting(Corridor):
-        """Its observations are the number of the episode and of the step."""
+    class CountingEnv(Corridor):
+        """Observations are the numbers of the episode and of the step."""
 
         episode = 0
 
         def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
             super().reset(**options)
             self.episode += 1
-            self._place = 0.0
+            self._position = 0.0
             return np.array([self.episode, 0.0]), {}
 
         def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-            self._place += 1
-            return np.array([self.episode, self._place]), 1.0, False, False, {}
+            self._position += 1
+            return np.array([self.episode, self._position]), 1.0, False, False, {}
 
-    monkeypatch.setattr(Replay, "sample", watched)
-    with registered(limit=5, kind=Counting, actions="box") as env_id:
-        trained(place / "run", name, config_of(name, env_id=env_id, total_timesteps=150))
-    assert len(seen) > 500
-    for before, after, is_terminal in seen:
-        assert (after - before).tolist() == [0, 1]
+    monkeypatch.setattr(Replay, "sample", record)
+    with register_env(limit=5, kind=CountingEnv, actions="box") as env_id:
+        train_run(place / "run", name, config_of(name, env_id=env_id, total_timesteps=150))
+    assert len(observations) > 500
+    for previous, after, is_terminal in observations:
+        assert (after - previous).tolist() == [0, 1]
         assert not is_terminal
-    assert {after[1] for _, after, _ in seen} == {1, 2, 3, 4, 5}
+    assert {after[1] for _, after, _ in observations} == {1, 2, 3, 4, 5}
 
 
 @EACH
-@pytest.mark.parametrize("observation", ["box", "picture", "dict", "number"])
+@pytest.mark.parametrize("observation", ["box", "image", "dict", "number"])
 def test_observations_and_actions_of_every_fitting_kind_are_trained_on(
     name: str, observation: str, place: Path
 ) -> None:
-    made: list[Corridor] = []
+    envs: list[Corridor] = []
 
-    class Kept(Corridor):
+    class RecordingEnv(Corridor):
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
-            made.append(self)
+            envs.append(self)
 
-    with registered(kind=Kept, observation=observation, actions="box") as env_id:
+    with register_env(kind=RecordingEnv, observation=observation, actions="box") as env_id:
         config = config_of(name, env_id=env_id, total_timesteps=150)
         env = gymnasium.make(env_id)
         facts = MODULES[name].check(config, env)
-        made.clear()
-        trained(place / "run", name, config)
-        policy = MODULES[name].load_policy(newest(place / "run"))
+        envs.clear()
+        train_run(place / "run", name, config)
+        policy = MODULES[name].load_policy(latest_checkpoint(place / "run"))
         assert facts["actions"] == [2, 1]
         assert facts["backend"] == "numpy"
-        sent = np.array([action for env in made for action in env.received])
+        sent = np.array([action for env in envs for action in env.received])
         assert sent.shape == (150, 2, 1)
         assert -0.5 <= sent.min() < -0.4
         assert 0.4 < sent.max() <= 0.5
         if observation != "dict":
-            seen = np.array([env.observation_space.sample() for _ in range(3)])
+            observations = np.array([env.observation_space.sample() for _ in range(3)])
             rng = np.random.default_rng(1)
             for is_deterministic in (True, False):
-                chosen = policy.act(seen, is_deterministic, rng)
+                chosen = policy.act(observations, is_deterministic, rng)
                 assert all(env.action_space.contains(action) for action in chosen)
         env.close()
 
@@ -284,8 +290,8 @@ def test_the_policy_of_a_checkpoint_acts_as_cleanrls_actor_would(name: str, plac
     from torch.nn import Linear
     from torch.nn.functional import relu
 
-    trained(place / "run", name, config_of(name, total_timesteps=200))
-    checkpoint = newest(place / "run")
+    train_run(place / "run", name, config_of(name, total_timesteps=200))
+    checkpoint = latest_checkpoint(place / "run")
     states = MODULES[name].state_dict_of(checkpoint)
     assert len(states) == (2 if name == "ddpg_continuous_action" else 3)
     heads = ["fc_mean", "fc_logstd"] if name == "sac_continuous_action" else ["fc_mu"]
@@ -299,48 +305,48 @@ def test_the_policy_of_a_checkpoint_acts_as_cleanrls_actor_would(name: str, plac
     loaded = torch.load(place / "model", weights_only=True)
     assert isinstance(loaded, tuple)
     actor = loaded[0]
-    seen = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
-    hidden = torch.from_numpy(seen)
+    observations = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    hidden = torch.from_numpy(observations)
     for layer in ("fc1", "fc2"):
         linear = Linear(*actor[f"{layer}.weight"].shape[::-1])
         linear.load_state_dict({kind: actor[f"{layer}.{kind}"] for kind in kinds})
         hidden = relu(linear(hidden))
     mean = hidden @ actor[f"{heads[0]}.weight"].T + actor[f"{heads[0]}.bias"]
-    wanted = (torch.tanh(mean) * actor["action_scale"] + actor["action_bias"]).detach().numpy()
+    expected = (torch.tanh(mean) * actor["action_scale"] + actor["action_bias"]).detach().numpy()
     policy = MODULES[name].load_policy(checkpoint)
-    np.testing.assert_allclose(policy.act(seen, True, np.random.default_rng(0)), wanted, atol=1e-5)
-    assert (policy.act(seen, False, np.random.default_rng(0)) != wanted).any()
+    np.testing.assert_allclose(policy.act(observations, True, np.random.default_rng(0)), expected, atol=1e-5)
+    assert (policy.act(observations, False, np.random.default_rng(0)) != expected).any()
 
 
 @EACH
-def test_a_replay_buffer_too_large_to_save_is_filled_anew_before_learning_goes_on(
+def test_a_replay_buffer_too_large_to_save_is_filled_again_before_updates_continue(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(name, checkpoint_replay_mb=0)
-    trained(place / "run", name, config, stop_at=256)
+    train_run(place / "run", name, config, stop_at=256)
     updates: list[int] = []
-    honest = control_kernels.ActorCriticKernel._update_critics
+    original = control_kernels.ActorCriticKernel._update_critics
 
-    def watched(kernel: Any) -> bool:
+    def record(kernel: Any) -> bool:
         updates.append(1)
-        return honest(kernel)
+        return original(kernel)
 
-    monkeypatch.setattr(control_kernels.ActorCriticKernel, "_update_critics", watched)
-    run = trained(place / "run", name, config, newest(place / "run"), stop_at=400)
+    monkeypatch.setattr(control_kernels.ActorCriticKernel, "_update_critics", record)
+    run = train_run(place / "run", name, config, latest_checkpoint(place / "run"), stop_at=400)
     assert len(updates) == run.global_step - 356
     (warning,) = events(place / "run", "warning")
     assert warning["code"] == "resumed_inexactly"
     assert "checkpoint_replay_mb = 0" in warning["text"]
 
 
-def test_an_environment_that_had_to_be_reset_is_learned_from_as_one_that_was_cut_short(place: Path) -> None:
-    with registered(noise="foreign", actions="box", limit=50) as env_id:
+def test_an_environment_that_had_to_be_reset_is_learned_from_as_one_that_was_truncated(place: Path) -> None:
+    with register_env(noise="foreign", actions="box", limit=50) as env_id:
         config = config_of("td3_continuous_action", env_id=env_id)
-        trained(place / "run", "td3_continuous_action", config, stop_at=220)
-        trained(place / "run", "td3_continuous_action", config, newest(place / "run"), stop_at=225)
+        train_run(place / "run", "td3_continuous_action", config, stop_at=220)
+        train_run(place / "run", "td3_continuous_action", config, latest_checkpoint(place / "run"), stop_at=225)
     (warning,) = events(place / "run", "warning")
     assert warning["code"] == "resumed_inexactly"
-    assert newest(place / "run").arrays["replay.cut.spots"].tolist() == [49, 99, 149, 199, 219]
+    assert latest_checkpoint(place / "run").arrays["replay.cut.spots"].tolist() == [49, 99, 149, 199, 219]
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,9 +374,9 @@ def test_a_run_on_the_cpu_does_not_import_torch(place: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from cleanrl_worker.algorithms import sac_continuous_action as sac\n"
-        "from tests.helpers.algorithm_cases import opened\n"
+        "from tests.helpers.algorithm_cases import open_run\n"
         "config = sac.Config(env_id='Pendulum-v1', total_timesteps=120, learning_starts=100, batch_size=8)\n"
-        "with opened(Path(sys.argv[1]), config) as run:\n"
+        "with open_run(Path(sys.argv[1]), config) as run:\n"
         "    sac.train(config, run)\n"
         "print(sorted({'torch', 'tensorboard', 'scipy'} & sys.modules.keys()))\n"
     )

@@ -1,6 +1,6 @@
-"""The algorithms that play in envpool, against the real run handle, with tiny networks.
+"""The envpool algorithms with the real run handle and tiny networks.
 
-Their games are a stand-in's that ends, resets and counts as envpool does; and envpool's own where it is installed.
+Their games are those of a fake envpool that ends, resets and counts in the same way, and of envpool if it is installed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.helpers import fake_envpool
-from tests.helpers.algorithm_cases import Killed, assert_same, events, newest, trained
+from tests.helpers.algorithm_cases import Killed, assert_same_checkpoint, events, latest_checkpoint, train_run
 
 from cleanrl_worker.algorithms import ppo_rnd_envpool
 from cleanrl_worker.conv_network import ConvNetworkSizes
@@ -53,10 +53,10 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ppo_rnd_envpool, "FEATURES", 5)
 
 
-@pytest.fixture(params=["stand-in", "envpool"])
+@pytest.fixture(params=["fake", "envpool"])
 def games(request: pytest.FixtureRequest) -> Iterator[str]:
-    """What plays: the stand-in, or envpool itself."""
-    if request.param == "stand-in":
+    """The module that runs the games: the fake, or envpool itself."""
+    if request.param == "fake":
         with fake_envpool.fake_envpool():
             yield request.param
         return
@@ -66,7 +66,7 @@ def games(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def stand_in() -> Iterator[list[fake_envpool.FakePool]]:
+def fake_pools() -> Iterator[list[fake_envpool.FakePool]]:
     with fake_envpool.fake_envpool() as pools:
         yield pools
 
@@ -78,65 +78,65 @@ def config_of(name: str, **changes: Any) -> Any:
 
 @EACH
 def test_equal_seeds_give_equal_weights_and_saving_changes_nothing(name: str, games: str, place: Path) -> None:
-    trained(place / "often", name, config_of(name))
-    trained(place / "once", name, config_of(name, checkpoint_every=10**6))
-    trained(place / "other", name, config_of(name, seed=2))
-    assert_same(newest(place / "often"), newest(place / "once"))
-    weights, others = newest(place / "once").weights, newest(place / "other").weights
-    assert any(weights[key].tobytes() != others[key].tobytes() for key in weights)
+    train_run(place / "often", name, config_of(name))
+    train_run(place / "once", name, config_of(name, checkpoint_every=10**6))
+    train_run(place / "other", name, config_of(name, seed=2))
+    assert_same_checkpoint(latest_checkpoint(place / "often"), latest_checkpoint(place / "once"))
+    weights, other_weights = latest_checkpoint(place / "once").weights, latest_checkpoint(place / "other").weights
+    assert any(weights[key].tobytes() != other_weights[key].tobytes() for key in weights)
 
 
 @EACH
-def test_a_killed_run_goes_on_with_new_games_and_says_so(name: str, games: str, place: Path) -> None:
+def test_a_killed_run_resumes_with_new_games_and_warns(name: str, games: str, place: Path) -> None:
     config = config_of(name, total_timesteps=192)
-    straight = trained(place / "straight", name, config)
+    uninterrupted = train_run(place / "straight", name, config)
     ended = []
     for number in range(2):
         path = place / f"killed {number}"
         with pytest.raises(Killed):
-            trained(path, name, config, kill_at=150)
-        checkpoint = newest(path)
+            train_run(path, name, config, kill_at=150)
+        checkpoint = latest_checkpoint(path)
         assert checkpoint.step == 128
-        run = trained(path, name, config, checkpoint)
-        ended.append((newest(path), run.episodes))
+        run = train_run(path, name, config, checkpoint)
+        ended.append((latest_checkpoint(path), run.episodes))
         (warning,) = events(path, "warning")
         assert warning["code"] == "resumed_inexactly"
         assert "envpool cannot restore games, so all 2 of them started again" in warning["text"]
-    assert_same(ended[0][0], ended[1][0])
+    assert_same_checkpoint(ended[0][0], ended[1][0])
     assert ended[0][1] == ended[1][1]
-    # All but the games is as it was: the schedule, the optimizer, the random numbers.
-    facts, whole = ended[0][0].facts, newest(place / "straight").facts
+    # Everything but the games is restored: the schedule, the optimizer, the random numbers.
+    facts, complete = ended[0][0].facts, latest_checkpoint(place / "straight").facts
     for key in ("iteration", "learning_rate", "adam_count", "rng"):
-        assert facts[key] == whole[key], key
-    assert straight.global_step == 192
+        assert facts[key] == complete[key], key
+    assert uninterrupted.global_step == 192
 
 
 @EACH
 def test_where_games_are_all_alike_a_resumed_run_is_the_one_that_was_never_interrupted(
-    name: str, stand_in: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, fake_pools: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fake_envpool, "MOST_STEPS", 10**6)
-    monkeypatch.setattr(fake_envpool, "LEAST_LIFE", 10**6)
-    monkeypatch.setattr(fake_envpool.FakeGame, "_picture", lambda _: np.full((84, 84), 9, np.uint8))
+    monkeypatch.setattr(fake_envpool, "MAX_STEPS", 10**6)
+    monkeypatch.setattr(fake_envpool, "MIN_LIFE_STEPS", 10**6)
+    monkeypatch.setattr(fake_envpool.FakeGame, "_random_frame", lambda _: np.full((84, 84), 9, np.uint8))
     config = config_of(name)
-    trained(place / "straight", name, config)
+    train_run(place / "straight", name, config)
     with pytest.raises(Killed):
-        trained(place / "killed", name, config, kill_at=100)
-    trained(place / "killed", name, config, newest(place / "killed"))
-    straight, resumed = newest(place / "straight"), newest(place / "killed")
-    for checkpoint in (straight, resumed):
+        train_run(place / "killed", name, config, kill_at=100)
+    train_run(place / "killed", name, config, latest_checkpoint(place / "killed"))
+    uninterrupted, resumed = latest_checkpoint(place / "straight"), latest_checkpoint(place / "killed")
+    for checkpoint in (uninterrupted, resumed):
         checkpoint.facts.pop("environments")
-    assert_same(straight, resumed)
+    assert_same_checkpoint(uninterrupted, resumed)
 
 
 @EACH
 @pytest.mark.parametrize("stop_at", [70, 96])
-def test_a_stop_goes_on_later_from_before_the_rollout_it_came_in(
-    name: str, stop_at: int, stand_in: Any, place: Path
+def test_a_stopped_run_resumes_from_before_the_interrupted_rollout(
+    name: str, stop_at: int, fake_pools: Any, place: Path
 ) -> None:
-    run = trained(place / "stopped", name, config_of(name, checkpoint_every=10**6), stop_at=stop_at)
+    run = train_run(place / "stopped", name, config_of(name, checkpoint_every=10**6), stop_at=stop_at)
     assert run.global_step == stop_at
-    assert newest(place / "stopped").step == 64
+    assert latest_checkpoint(place / "stopped").step == 64
 
 
 @EACH
@@ -156,31 +156,36 @@ def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: st
         def update(self, step: int) -> None:
             self.stop_requested = bool(updates)
 
-    made: Any = (config_of(name), Stopping(), Learner(), np.random.default_rng(1))
-    assert not load_algorithm(name)._run_update_epochs(*made, 64)
+    arguments: Any = (config_of(name), Stopping(), Learner(), np.random.default_rng(1))
+    assert not load_algorithm(name)._run_update_epochs(*arguments, 64)
     assert len(updates) == 1
-    assert load_algorithm(name)._run_update_epochs(*made, 128)
+    assert load_algorithm(name)._run_update_epochs(*arguments, 128)
     assert len(updates) == 1 + 2 * 2
 
 
-def test_curiosity_can_be_stopped_before_it_has_looked_around_and_does_so_later(stand_in: Any, place: Path) -> None:
+def test_curiosity_can_be_stopped_before_it_has_looked_around_and_does_so_later(fake_pools: Any, place: Path) -> None:
     config = config_of("ppo_rnd_envpool")
-    trained(place / "run", "ppo_rnd_envpool", config, stop_at=0)
-    begun = newest(place / "run")
-    assert begun.step == 0
-    assert begun.facts["looks"] < 1
-    trained(place / "run", "ppo_rnd_envpool", config, begun)
-    # Its random play, and then what it saw while it learned.
-    assert newest(place / "run").facts["looks"] == pytest.approx(32 + 128, abs=0.01)
+    train_run(place / "run", "ppo_rnd_envpool", config, stop_at=0)
+    first = latest_checkpoint(place / "run")
+    assert first.step == 0
+    assert first.facts["looks"] < 1
+    train_run(place / "run", "ppo_rnd_envpool", config, first)
+    # The initial random actions, and then the frames seen in training.
+    assert latest_checkpoint(place / "run").facts["looks"] == pytest.approx(32 + 128, abs=0.01)
 
 
 @EACH
 def test_everything_is_logged_under_cleanrls_tags(name: str, games: str, place: Path) -> None:
     # Long enough for a whole game.
-    run = trained(place / "run", name, config_of(name, total_timesteps=640, num_steps=160))
+    run = train_run(place / "run", name, config_of(name, total_timesteps=640, num_steps=160))
     series = {tag for event in events(place / "run", "metrics") for tag in event["series"]}
-    wanted = {"charts/learning_rate", "charts/SPS", "charts/avg_episodic_return", *(f"losses/{t}" for t in TAGS[name])}
-    assert wanted <= series
+    expected = {
+        "charts/learning_rate",
+        "charts/SPS",
+        "charts/avg_episodic_return",
+        *(f"losses/{t}" for t in TAGS[name]),
+    }
+    assert expected <= series
     assert {tag for tag in series if tag.startswith("losses/")} == {f"losses/{tag}" for tag in TAGS[name]}
     assert ("charts/episode_curiosity_reward" in series) == (name == "ppo_rnd_envpool")
     assert run.episodes != []
@@ -188,73 +193,73 @@ def test_everything_is_logged_under_cleanrls_tags(name: str, games: str, place: 
 
 
 @EACH
-def test_a_game_that_was_cut_short_is_valued_and_a_lost_one_is_not(
-    name: str, stand_in: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_game_that_was_truncated_is_valued_and_a_lost_one_is_not(
+    name: str, fake_pools: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = load_algorithm(name)
-    found: list[Any] = []
+    calls: list[Any] = []
     kernels, function = (
         (module.value_kernels, "q_lambda_returns")
         if name == "pqn_atari_envpool"
         else (module.ppo_kernels, "gae_advantages")
     )
-    kept = getattr(kernels, function)
+    original = getattr(kernels, function)
 
-    def listen(rewards: Any, values: Any, dones: Any, *more: Any) -> Any:
-        found.append((rewards.copy(), dones.copy()))
-        return kept(rewards, values, dones, *more)
+    def record_advantages(rewards: Any, values: Any, dones: Any, *more: Any) -> Any:
+        calls.append((rewards.copy(), dones.copy()))
+        return original(rewards, values, dones, *more)
 
-    monkeypatch.setattr(kernels, function, listen)
-    monkeypatch.setattr(fake_envpool, "MOST_STEPS", 6)
-    monkeypatch.setattr(fake_envpool, "LEAST_LIFE", 100)
+    monkeypatch.setattr(kernels, function, record_advantages)
+    monkeypatch.setattr(fake_envpool, "MAX_STEPS", 6)
+    monkeypatch.setattr(fake_envpool, "MIN_LIFE_STEPS", 100)
     changes = {"num_steps": 16, "total_timesteps": 32, "gamma": 1.0, "num_iterations_obs_norm_init": 3}
-    trained(place / "run", name, config_of(name, **changes))
-    rewards, dones = found[0]
+    train_run(place / "run", name, config_of(name, **changes))
+    rewards, dones = calls[0]
     assert dones.any(0).all()
     assert all(reward not in (0.0, 1.0) for reward in rewards[dones]), "the value of what would have followed is there"
     assert set(rewards[~dones]) <= {0.0, 1.0}
     if name == "ppo_rnd_envpool":
-        _, no_ends = found[1]
-        assert not no_ends.any(), "surprises go on through all games"
+        _, no_ends = calls[1]
+        assert not no_ends.any(), "intrinsic returns continue through all games"
 
 
 @EACH
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpoint(
-    name: str, stand_in: Any, place: Path
+    name: str, fake_pools: Any, place: Path
 ) -> None:
     config = config_of(name, total_timesteps=10_000)
-    trained(place / "run", name, config, stop_at=64)
-    checkpoint = newest(place / "run")
+    train_run(place / "run", name, config, stop_at=64)
+    checkpoint = latest_checkpoint(place / "run")
     arrays = {**checkpoint.weights, "network.0.weight": np.full_like(checkpoint.weights["network.0.weight"], 3e38)}
     broken = dataclasses.replace(checkpoint, weights=arrays)
     with pytest.raises(MosaicError, match="became infinite or NaN"):
-        trained(place / "run", name, config, broken)
-    assert newest(place / "run").step == checkpoint.step
+        train_run(place / "run", name, config, broken)
+    assert latest_checkpoint(place / "run").step == checkpoint.step
     assert {event["step"] for event in events(place / "run", "anomaly")} == {checkpoint.step + 32}
 
 
 @EACH
-def test_a_reward_that_is_no_number_is_told_at_its_step(
-    name: str, stand_in: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_reward_that_is_not_finite_is_reported_at_its_step(
+    name: str, fake_pools: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, before = fake_envpool.FakePool._told, 16 if name == "ppo_rnd_envpool" else 0
+    original, earlier_calls = fake_envpool.FakePool._results, 16 if name == "ppo_rnd_envpool" else 0
     calls = []
 
-    def once_not(pool: Any, chosen: Any, rewards: Any) -> Any:
-        observations, clipped, *rest = told(pool, chosen, rewards)
+    def nan_once(pool: Any, chosen: Any, rewards: Any) -> Any:
+        observations, clipped, *rest = original(pool, chosen, rewards)
         if len(chosen) == 2 and len(rewards) == 2:
             calls.append(1)
-            if len(calls) == 1 + before + 10 + _resets(pool):
+            if len(calls) == 1 + earlier_calls + 10 + _resets(pool):
                 clipped = clipped * np.nan
         return observations, clipped, *rest
 
     def _resets(pool: Any) -> int:
-        """Games that both ended in one step take another call."""
+        """Count the extra calls for games that ended in the same step."""
         return len(calls) - 1 - len(pool.games[0].actions)
 
-    monkeypatch.setattr(fake_envpool.FakePool, "_told", once_not)
+    monkeypatch.setattr(fake_envpool.FakePool, "_results", nan_once)
     with pytest.raises(MosaicError, match=f"{name} stopped at step 20: reward became infinite"):
-        trained(place / "run", name, config_of(name))
+        train_run(place / "run", name, config_of(name))
     assert [(event["tag"], event["step"]) for event in events(place / "run", "anomaly")] == [("reward", 20)]
 
 
@@ -265,8 +270,8 @@ def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(
     import torch
 
     module = load_algorithm(name)
-    trained(place / "run", name, config_of(name, total_timesteps=64))
-    checkpoint = newest(place / "run")
+    train_run(place / "run", name, config_of(name, total_timesteps=64))
+    checkpoint = latest_checkpoint(place / "run")
     game = evaluation_spec(name).make_env("Breakout-v5")
     assert isinstance(game, EnvpoolGame)
     assert game._task == EnvpoolTask("Breakout-v5", module.STICKINESS)
@@ -285,11 +290,13 @@ def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(
     save_state_dict(model, module.state_dict_of(checkpoint))
     state = torch.load(model, weights_only=True)
     assert list(dict.fromkeys(key.partition(".")[0] for key in state)) == KINDS[name]
-    # What is saved for users of CleanRL is enough to act by.
+    # The model that is saved for CleanRL is enough to act.
     alone = dataclasses.replace(checkpoint, weights={key: part.numpy() for key, part in state.items()})
-    seen = np.stack([observation] * 8)
+    observations = np.stack([observation] * 8)
     rngs = np.random.default_rng(0), np.random.default_rng(0)
-    assert (module.load_policy(alone).act(seen, False, rngs[0]) == policy.act(seen, False, rngs[1])).all()
+    assert (
+        module.load_policy(alone).act(observations, False, rngs[0]) == policy.act(observations, False, rngs[1])
+    ).all()
 
 
 @EACH
@@ -301,34 +308,36 @@ def test_the_dry_run_says_what_the_run_will_be_made_of(name: str, games: str) ->
     assert (facts["actions"], facts["observations"], facts["backend"]) == (4, [4, 84, 84], "torch")
 
 
-def test_a_policy_change_that_is_large_enough_ends_an_update(stand_in: Any, place: Path) -> None:
+def test_a_policy_change_that_is_large_enough_ends_an_update(fake_pools: Any, place: Path) -> None:
     for name in ("ppo_atari_envpool", "ppo_rnd_envpool"):
         changes = {"total_timesteps": 32, "target_kl": 1e-12, "learning_rate": 0.01}
-        trained(place / name, name, config_of(name, **changes))
-        assert newest(place / name).facts["adam_count"] == 2
+        train_run(place / name, name, config_of(name, **changes))
+        assert latest_checkpoint(place / name).facts["adam_count"] == 2
 
 
-def test_envpool_itself_ends_resets_and_counts_as_the_stand_in_does() -> None:
+def test_envpool_itself_ends_resets_and_counts_as_the_fake_does() -> None:
     pytest.importorskip("envpool", reason="envpool is not installed: pip install 'mosaic-rl[envpool]'")
-    following = {}
+    next_values = {}
     for ignored in (0, 3):
         pool, rng = EnvpoolTask("Breakout-v5", 0.0).make_pool([1, 2], 1), np.random.default_rng(0)
-        seen, _ = pool.reset()
+        observations, _ = pool.reset()
         ends = np.zeros(2, bool)
         while not ends.any():
-            before = seen
-            seen, rewards, ends, cuts, info = pool.step(rng.integers(4, size=2))
+            previous = observations
+            observations, rewards, ends, cuts, info = pool.step(rng.integers(4, size=2))
             assert not cuts.any()
             assert (rewards == np.sign(info["reward"])).all()
         ended = np.flatnonzero(ends).astype(np.int32)
-        assert (seen[ended, :3] == before[ended, 1:]).all(), "what is seen at an end belongs to what has ended"
+        assert (observations[ended, :3] == previous[ended, 1:]).all(), (
+            "what is seen at an end belongs to what has ended"
+        )
         assert set(info["lives"][ended]) == {4}
-        assert not info["terminated"].any(), "a life is an end, and the game goes on"
+        assert not info["terminated"].any(), "a life ends, and the game continues"
         after, _, ends, _, info = pool.step(np.full(len(ended), ignored), ended)
         assert len(after) == len(ended), "only the games that are named are stepped"
         assert not ends.any()
-        assert (after[:, :3] == seen[ended, 1:]).all()
+        assert (after[:, :3] == observations[ended, 1:]).all()
         assert info["lives"].tolist() == [4] * len(ended)
-        following[ignored] = after.tobytes()
+        next_values[ignored] = after.tobytes()
         pool.reset(ended)
-    assert following[0] == following[3], "the action of a step that resets counts for nothing"
+    assert next_values[0] == next_values[3], "the action of a step that resets counts for nothing"

@@ -1,4 +1,4 @@
-"""What is no number ends a run at its step, whatever learns, and the last checkpoint from before stays the last."""
+"""A value that is not finite ends a run of any algorithm at its step, and the previous checkpoint stays the last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.helpers.algorithm_cases import NotANumber, events, newest, opened, registered
+from tests.helpers.algorithm_cases import NanRewardEnv, events, latest_checkpoint, open_run, register_env
 
 from cleanrl_worker.conv_network import ConvNetworkSizes
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
@@ -23,50 +23,50 @@ SMALL: dict[str, Any] = {
     "target_network_frequency": 8, "n_atoms": 11, "cuda": False,
 }  # fmt: skip
 BAD_STEP = 10
-"""Of whose reward the environments make no number."""
+"""The step with a NaN reward."""
 
 
-class Patient(NotANumber):
-    """Takes any action, also one that is no number."""
+class TolerantEnv(NanRewardEnv):
+    """Accepts any action, even one that is not finite."""
 
     def _observe(self) -> Any:
-        return np.array([self._place, 1.0])
+        return np.array([self._position, 1.0])
 
 
 @pytest.fixture
 def env_id(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An environment for the algorithm; the networks that look at it are small."""
+    """An environment for the algorithm; convolutional networks are small."""
     if ALGORITHMS[name].is_for_atari:
         pytest.importorskip("ale_py")
         monkeypatch.setattr(load_algorithm(name), "SIZES", ConvNetworkSizes((4, 4, 4), 8))
         yield "PongNoFrameskip-v4"
         return
     actions = "discrete" if "Discrete" in ALGORITHMS[name].action_spaces else "box"
-    with registered(limit=None, kind=Patient, actions=actions) as made:
-        yield made
+    with register_env(limit=None, kind=TolerantEnv, actions=actions) as env_id:
+        yield env_id
 
 
 def train(path: Path, name: str, env_id: str, resume: Checkpoint | None = None, **changes: Any) -> None:
     module = load_algorithm(name)
     known = module.Config.model_fields
     config = module.Config(env_id=env_id, **{key: value for key, value in (SMALL | changes).items() if key in known})
-    with opened(path, config, resume) as run:
+    with open_run(path, config, resume) as run:
         module.train(config, run, resume)
 
 
 @EACH
-def test_a_reward_that_is_no_number_ends_the_run_at_its_step(
+def test_a_reward_that_is_not_finite_ends_the_run_at_its_step(
     name: str, env_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if ALGORITHMS[name].is_for_atari:
         from mosaic.envs.atari import AtariEnv
 
-        honest, steps = AtariEnv.step, []
+        original, steps = AtariEnv.step, []
 
         def step(self: Any, action: Any) -> Any:
             steps.append(action)
-            pictures, reward, *rest = honest(self, action)
-            return pictures, float("nan") if len(steps) == BAD_STEP else reward, *rest
+            images, reward, *rest = original(self, action)
+            return images, float("nan") if len(steps) == BAD_STEP else reward, *rest
 
         monkeypatch.setattr(AtariEnv, "step", step)
     with pytest.raises(MosaicError, match=f"^{name} stopped at step {BAD_STEP}: reward became infinite or NaN"):
@@ -74,7 +74,7 @@ def test_a_reward_that_is_no_number_ends_the_run_at_its_step(
     assert [(event["tag"], event["step"]) for event in events(tmp_path / "a user's run", "anomaly")] == [
         ("reward", BAD_STEP)
     ]
-    assert_last_is_whole(tmp_path / "a user's run", 8)
+    assert_last_is_finite(tmp_path / "a user's run", 8)
 
 
 @EACH
@@ -85,7 +85,7 @@ def test_weights_that_went_wrong_end_the_run_and_are_never_saved(
 ) -> None:
     path = tmp_path / "a user's run"
     train(path, name, env_id, total_timesteps=8)
-    good = newest(path)
+    good = latest_checkpoint(path)
     assert good.step == 8
     poisoned = replace(good, weights={key: np.full_like(part, poison) for key, part in good.weights.items()})
     with pytest.raises(MosaicError, match=f"^{name} stopped at step .* became infinite or NaN"):
@@ -93,10 +93,10 @@ def test_weights_that_went_wrong_end_the_run_and_are_never_saved(
     flagged = events(path, "anomaly")
     assert flagged
     assert 8 <= min(event["step"] for event in flagged) <= 16, "at the first update that met them, or before it"
-    assert_last_is_whole(path, 8)
+    assert_last_is_finite(path, 8)
 
 
-def assert_last_is_whole(path: Path, step: int) -> None:
-    last = newest(path)
+def assert_last_is_finite(path: Path, step: int) -> None:
+    last = latest_checkpoint(path)
     assert last.step == step
     assert all(np.isfinite(part).all() for part in last.weights.values())

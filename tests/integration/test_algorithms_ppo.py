@@ -1,4 +1,4 @@
-"""PPO and RPO against the real run handle: the same checks for each, then what one of them has alone."""
+"""PPO and RPO with the real run handle: common checks for each, then special ones."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pytest
 from tests.helpers.algorithm_cases import (
     Corridor,
     Killed,
-    NotANumber,
-    assert_same,
+    NanRewardEnv,
+    assert_same_checkpoint,
     events,
-    newest,
-    opened,
-    registered,
-    trained,
+    latest_checkpoint,
+    open_run,
+    register_env,
+    train_run,
 )
 
 from cleanrl_worker import ppo_kernels, registry
@@ -67,68 +67,68 @@ def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(
     name: str, settings: dict[str, Any], place: Path
 ) -> None:
     config = config_of(name, **settings)
-    straight = trained(place / "straight", name, config)
+    uninterrupted = train_run(place / "straight", name, config)
     with pytest.raises(Killed):
-        trained(place / "killed", name, config, kill_at=700)
-    checkpoint = newest(place / "killed")
+        train_run(place / "killed", name, config, kill_at=700)
+    checkpoint = latest_checkpoint(place / "killed")
     assert checkpoint.step == 512
 
-    resumed = trained(place / "killed", name, config, checkpoint)
+    resumed = train_run(place / "killed", name, config, checkpoint)
 
-    assert_same(newest(place / "straight"), newest(place / "killed"))
-    assert newest(place / "killed").step == 1280
-    assert resumed.episodes == [episode for episode in straight.episodes if episode[1] > 512]
+    assert_same_checkpoint(latest_checkpoint(place / "straight"), latest_checkpoint(place / "killed"))
+    assert latest_checkpoint(place / "killed").step == 1280
+    assert resumed.episodes == [episode for episode in uninterrupted.episodes if episode[1] > 512]
     assert resumed.episodes or name != "ppo"
-    assert resumed.mean_return == straight.mean_return
+    assert resumed.mean_return == uninterrupted.mean_return
     assert events(place / "killed", "warning") == []
 
 
 @EACH
 def test_equal_seeds_give_equal_weights_and_saving_changes_nothing(name: str, place: Path) -> None:
-    often = trained(place / "often", name, config_of(name))
-    once = trained(place / "once", name, config_of(name, checkpoint_every=10**6))
-    other = trained(place / "other", name, config_of(name, seed=2))
-    assert_same(newest(place / "often"), newest(place / "once"))
-    assert often.episodes == once.episodes != other.episodes
+    often = train_run(place / "often", name, config_of(name))
+    once = train_run(place / "once", name, config_of(name, checkpoint_every=10**6))
+    second = train_run(place / "other", name, config_of(name, seed=2))
+    assert_same_checkpoint(latest_checkpoint(place / "often"), latest_checkpoint(place / "once"))
+    assert often.episodes == once.episodes != second.episodes
     assert [int(path.name) for path in (place / "once" / "checkpoints").glob("[0-9]*")] == [1280]
 
 
 @EACH
-def test_a_stop_saves_at_the_end_of_the_rollout_and_goes_on_later(name: str, place: Path) -> None:
+def test_a_stop_saves_at_the_end_of_the_rollout_and_can_be_resumed(name: str, place: Path) -> None:
     config = config_of(name, checkpoint_every=10**6)
-    trained(place / "straight", name, config)
-    run = trained(place / "stopped", name, config, stop_at=300)
-    stopped = newest(place / "stopped")
+    train_run(place / "straight", name, config)
+    run = train_run(place / "stopped", name, config, stop_at=300)
+    stopped = latest_checkpoint(place / "stopped")
     assert run.global_step == stopped.step == (320 if name == "ppo" else 384)
-    trained(place / "stopped", name, config, stopped)
-    assert_same(newest(place / "straight"), newest(place / "stopped"))
+    train_run(place / "stopped", name, config, stopped)
+    assert_same_checkpoint(latest_checkpoint(place / "straight"), latest_checkpoint(place / "stopped"))
 
 
 @EACH
 def test_a_finished_run_is_extended_with_the_schedule_of_its_new_length(name: str, place: Path) -> None:
-    trained(place / "run", name, config_of(name, total_timesteps=640))
-    finished = newest(place / "run")
-    assert trained(place / "run", name, config_of(name, total_timesteps=640), finished).episodes == []
-    assert_same(newest(place / "run"), finished)
+    train_run(place / "run", name, config_of(name, total_timesteps=640))
+    finished = latest_checkpoint(place / "run")
+    assert train_run(place / "run", name, config_of(name, total_timesteps=640), finished).episodes == []
+    assert_same_checkpoint(latest_checkpoint(place / "run"), finished)
 
     longer = config_of(name, total_timesteps=1280)
-    trained(place / "run", name, longer, finished)
-    facts = newest(place / "run").facts
+    train_run(place / "run", name, longer, finished)
+    facts = latest_checkpoint(place / "run").facts
     assert facts["global_step"] == 1280
     assert facts["learning_rate"] == pytest.approx(longer.learning_rate / longer.num_iterations)
 
 
 @EACH
-def test_each_backend_goes_on_from_the_others_checkpoint(name: str, place: Path) -> None:
+def test_each_backend_resumes_from_the_others_checkpoint(name: str, place: Path) -> None:
     backends: list[dict[str, Any]] = [{"backend": "numpy"}, {"backend": "torch", "cuda": False}]
-    for before, after in itertools.product(backends, backends):
-        path = place / f"{before['backend']} to {after['backend']}"
-        half = config_of(name, total_timesteps=1280, **before)
-        trained(path, name, half, stop_at=512)
-        trained(path, name, config_of(name, total_timesteps=1280, **after), newest(path))
-    numpys, torchs = newest(place / "numpy to numpy"), newest(place / "torch to torch")
+    for previous, after in itertools.product(backends, backends):
+        path = place / f"{previous['backend']} to {after['backend']}"
+        half = config_of(name, total_timesteps=1280, **previous)
+        train_run(path, name, half, stop_at=512)
+        train_run(path, name, config_of(name, total_timesteps=1280, **after), latest_checkpoint(path))
+    numpys, torchs = latest_checkpoint(place / "numpy to numpy"), latest_checkpoint(place / "torch to torch")
     for path in (place / "numpy to torch", place / "torch to numpy"):
-        mixed = newest(path)
+        mixed = latest_checkpoint(path)
         assert mixed.facts["adam_count"] == numpys.facts["adam_count"]
         for key, weight in mixed.weights.items():
             np.testing.assert_allclose(weight, numpys.weights[key], atol=2e-3)
@@ -137,7 +137,7 @@ def test_each_backend_goes_on_from_the_others_checkpoint(name: str, place: Path)
 
 @EACH
 def test_everything_that_cleanrl_logs_is_logged_at_its_step(name: str, place: Path) -> None:
-    run = trained(place / "run", name, config_of(name))
+    run = train_run(place / "run", name, config_of(name))
     series: dict[str, list[int]] = {}
     for event in events(place / "run", "metrics"):
         for tag, points in event["series"].items():
@@ -148,40 +148,40 @@ def test_everything_that_cleanrl_logs_is_logged_at_its_step(name: str, place: Pa
     for tag in ["charts/learning_rate", "charts/SPS", *(f"losses/{tag}" for tag in tags)]:
         assert series[tag] == expected, tag
     rows = [row for event in events(place / "run", "episodes") for row in event["rows"]]
-    # The journal holds single precision, as TensorBoard does.
+    # The journal stores single precision, as TensorBoard does.
     played = [(env, step, float(np.float32(earned)), length) for env, step, earned, length in run.episodes]
     assert [(env, step, earned, length) for _, env, step, _, earned, length in rows] == played
 
 
 @EACH
-def test_a_reward_that_is_no_number_stops_the_training_at_its_step(name: str, place: Path) -> None:
+def test_a_reward_that_is_not_finite_stops_the_training_at_its_step(name: str, place: Path) -> None:
     actions = "discrete" if name == "ppo" else "box"
-    with registered(limit=None, kind=NotANumber, actions=actions) as env_id:
+    with register_env(limit=None, kind=NanRewardEnv, actions=actions) as env_id:
         config = config_of(name, env_id=env_id, num_envs=1, num_steps=8, num_minibatches=2, checkpoint_every=8)
         with pytest.raises(MosaicError, match="step 10: reward became infinite or NaN"):
-            trained(place / "run", name, config)
+            train_run(place / "run", name, config)
     assert [(event["tag"], event["step"]) for event in events(place / "run", "anomaly")] == [("reward", 10)]
-    assert newest(place / "run").step == 8
+    assert latest_checkpoint(place / "run").step == 8
 
 
 @EACH
 @pytest.mark.parametrize("backend", ["numpy", "torch"])
-def test_a_loss_that_is_no_number_is_reported_and_never_saved(
+def test_a_loss_that_is_not_finite_is_reported_and_never_saved(
     name: str, backend: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest, calls = ppo_kernels.gae_advantages, []
+    original, calls = ppo_kernels.gae_advantages, []
 
-    def poisoned(*args: Any) -> Any:
+    def poison(*args: Any) -> Any:
         calls.append(args)
-        return honest(*args) * (np.nan if len(calls) == 4 else 1)
+        return original(*args) * (np.nan if len(calls) == 4 else 1)
 
-    monkeypatch.setattr(ppo_kernels, "gae_advantages", poisoned)
+    monkeypatch.setattr(ppo_kernels, "gae_advantages", poison)
     config = config_of(name, backend=backend, cuda=False, checkpoint_every=1)
     with pytest.raises(MosaicError, match=r"losses/value_loss.*learning_rate"):
-        trained(place / "run", name, config)
+        train_run(place / "run", name, config)
     flagged = {(event["tag"], event["step"]) for event in events(place / "run", "anomaly")}
     assert ("losses/value_loss", 4 * config.batch_size) in flagged
-    last = newest(place / "run")
+    last = latest_checkpoint(place / "run")
     assert last.step == 3 * config.batch_size
     assert all(np.isfinite(weight).all() for weight in last.weights.values())
 
@@ -195,21 +195,21 @@ def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
     monkeypatch.setattr(kernel, "run_epoch", lambda self, batch, order: batches.append(batch))
     monkeypatch.setattr(kernel, "losses", lambda self: ppo_kernels.PpoLosses(0, 0, 0, 0, 0, 0))
     seen: list[Any] = []
-    honest = PpoNetwork.critic_values
+    original = PpoNetwork.critic_values
 
-    def watched(network: PpoNetwork, observations: Any) -> Any:
-        values = honest(network, observations)
+    def record(network: PpoNetwork, observations: Any) -> Any:
+        values = original(network, observations)
         seen.append((observations.copy(), values))
         return values
 
-    monkeypatch.setattr(PpoNetwork, "critic_values", watched)
+    monkeypatch.setattr(PpoNetwork, "critic_values", record)
     actions = "discrete" if name == "ppo" else "box"
-    with registered(limit=5, actions=actions) as env_id:
+    with register_env(limit=5, actions=actions) as env_id:
         config = config_of(
             name, env_id=env_id, num_envs=1, num_steps=8, num_minibatches=1, gae_lambda=0.0, gamma=0.5,
             total_timesteps=8, update_epochs=1,
         )  # fmt: skip
-        trained(place / "run", name, config)
+        train_run(place / "run", name, config)
     (_, values), (last, (after,)) = seen
     returns = batches[0].returns
     assert last.shape == (1, 2)
@@ -218,64 +218,64 @@ def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
         rewards = RewardNormaliser(1, gamma=0.5)(rewards, np.zeros((8, 1), bool))
     assert returns[3] == pytest.approx(rewards[3, 0] + 0.5 * values[4], abs=1e-5)
     assert returns[4] == pytest.approx(rewards[4, 0] + 0.5 * after, abs=1e-5)
-    # Not from the observation behind the reset.
+    # Not from the observation after the reset.
     assert abs(after - values[5]) > 1e-4
     assert (last[0] != batches[0].observations[5]).any()
 
 
 @EACH
-@pytest.mark.parametrize("observation", ["box", "picture", "dict", "number"])
+@pytest.mark.parametrize("observation", ["box", "image", "dict", "number"])
 def test_observations_and_actions_of_every_fitting_kind_are_trained_on(
     name: str, observation: str, place: Path
 ) -> None:
     actions = "discrete" if name == "ppo" else "box"
-    made: list[Corridor] = []
+    envs: list[Corridor] = []
 
-    class Kept(Corridor):
+    class RecordingEnv(Corridor):
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
-            made.append(self)
+            envs.append(self)
 
-    with registered(kind=Kept, observation=observation, actions=actions) as env_id:
+    with register_env(kind=RecordingEnv, observation=observation, actions=actions) as env_id:
         config = config_of(name, env_id=env_id, total_timesteps=256)
         env = gymnasium.make(env_id)
         facts = MODULES[name].check(config, env)
-        made.clear()
-        trained(place / "run", name, config)
-        policy = MODULES[name].load_policy(newest(place / "run"))
+        envs.clear()
+        train_run(place / "run", name, config)
+        policy = MODULES[name].load_policy(latest_checkpoint(place / "run"))
         if name == "ppo":
             assert facts["actions"] == 3
-            assert {action for env in made for action in env.received} == {-1, 0, 1}
+            assert {action for env in envs for action in env.received} == {-1, 0, 1}
         else:
             assert facts["actions"] == [2, 1]
-            sent = np.array([action for env in made for action in env.received])
+            sent = np.array([action for env in envs for action in env.received])
             assert sent.shape == (256, 2, 1)
             assert sent.min() == -0.5
             assert sent.max() == 0.5
         if observation != "dict":
-            seen = np.array([env.observation_space.sample() for _ in range(3)])
+            observations = np.array([env.observation_space.sample() for _ in range(3)])
             rng = np.random.default_rng(1)
             for is_deterministic in (True, False):
-                chosen = policy.act(seen, is_deterministic, rng)
+                chosen = policy.act(observations, is_deterministic, rng)
                 assert all(env.action_space.contains(action) for action in chosen)
         env.close()
 
 
 def test_a_policy_that_is_not_deterministic_draws_with_the_actors_probabilities(place: Path) -> None:
-    trained(place / "run", "ppo", config_of("ppo", total_timesteps=256))
-    checkpoint = newest(place / "run")
+    train_run(place / "run", "ppo", config_of("ppo", total_timesteps=256))
+    checkpoint = latest_checkpoint(place / "run")
     checkpoint.weights["actor.4.bias"][:] = [0.0, 1.0]
     checkpoint.weights["actor.4.weight"][:] = 0
     policy = ppo.load_policy(checkpoint)
-    seen = np.zeros((20_000, 4), np.float32)
-    assert policy.act(seen, False, np.random.default_rng(0)).mean() == pytest.approx(0.731, abs=0.02)
-    assert policy.act(seen[:5], True, np.random.default_rng(0)).tolist() == [1] * 5
+    observations = np.zeros((20_000, 4), np.float32)
+    assert policy.act(observations, False, np.random.default_rng(0)).mean() == pytest.approx(0.731, abs=0.02)
+    assert policy.act(observations[:5], True, np.random.default_rng(0)).tolist() == [1] * 5
 
 
 def test_a_continuous_policy_normalises_as_the_training_did(place: Path) -> None:
     name = "ppo_continuous_action"
-    trained(place / "run", name, config_of(name, num_envs=1, num_steps=64))
-    checkpoint = newest(place / "run")
+    train_run(place / "run", name, config_of(name, num_envs=1, num_steps=64))
+    checkpoint = latest_checkpoint(place / "run")
     raw = checkpoint.arrays["env.0.observation"]
     module: Any = ppo_continuous_action.Agent(3, 1)
     module.load_state_dict(checkpoint.weights)
@@ -289,8 +289,8 @@ def test_a_continuous_policy_normalises_as_the_training_did(place: Path) -> None
 
 @pytest.mark.parametrize("name", MODULES)
 def test_a_policy_builds_its_actor_once(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained(place / "run", name, config_of(name))
-    policy = MODULES[name].load_policy(newest(place / "run"))
+    train_run(place / "run", name, config_of(name))
+    policy = MODULES[name].load_policy(latest_checkpoint(place / "run"))
     built: list[int] = []
     build = PpoActor.__init__
 
@@ -325,7 +325,7 @@ def test_spaces_that_do_not_fit_are_refused_with_what_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"num_minibatches": 3}, "cannot be split into"),
         ({"total_timesteps": 63}, "less than one rollout"),
@@ -334,32 +334,32 @@ def test_spaces_that_do_not_fit_are_refused_with_what_does() -> None:
         ({"gamma": 1.1}, "less than or equal to 1"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_in_a_sentence(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_settings_that_cannot_work_are_refused_in_a_sentence(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         config_of("ppo", **settings)
 
 
 def test_a_checkpoint_of_another_kind_is_refused_by_name(place: Path) -> None:
-    trained(place / "run", "ppo", config_of("ppo"))
-    checkpoint = newest(place / "run")
+    train_run(place / "run", "ppo", config_of("ppo"))
+    checkpoint = latest_checkpoint(place / "run")
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("ppo", {"env_id": "Acrobot-v1"}, "its env_id is 'CartPole-v1', but the run's is 'Acrobot-v1'"),
         ("ppo", {"num_envs": 4}, "its num_envs is 2, but the run's is 4"),
         ("ppo_continuous_action", {}, "its algorithm is 'ppo', but the run's is 'ppo_continuous_action'"),
     ]
-    for index, (name, settings, said) in enumerate(cases):
+    for index, (name, settings, message) in enumerate(cases):
         config = config_of(name, **settings)
-        with opened(place / str(index), config) as run, pytest.raises(BadInput, match=said):
+        with open_run(place / str(index), config) as run, pytest.raises(BadInput, match=message):
             MODULES[name].train(config, run, checkpoint)
     with pytest.raises(BadInput, match="was saved by 'ppo'"):
         ppo_continuous_action.load_policy(checkpoint)
 
 
-def test_an_environment_that_cannot_be_brought_back_is_told_of(place: Path) -> None:
-    with registered(noise="foreign") as env_id:
+def test_an_environment_that_cannot_be_restored_is_reported(place: Path) -> None:
+    with register_env(noise="foreign") as env_id:
         config = config_of("ppo", env_id=env_id, num_steps=33, num_envs=2, num_minibatches=2)
-        trained(place / "run", "ppo", config, stop_at=200)
-        trained(place / "run", "ppo", config, newest(place / "run"))
+        train_run(place / "run", "ppo", config, stop_at=200)
+        train_run(place / "run", "ppo", config, latest_checkpoint(place / "run"))
     (warning,) = events(place / "run", "warning")
     assert warning["code"] == "resumed_inexactly"
     assert "environment 0" in warning["text"]
@@ -367,24 +367,27 @@ def test_an_environment_that_cannot_be_brought_back_is_told_of(place: Path) -> N
 
 
 def test_an_update_stops_early_where_the_policy_has_moved_far_enough(place: Path) -> None:
-    trained(place / "free", "ppo", config_of("ppo"))
-    trained(place / "held", "ppo", config_of("ppo", target_kl=1e-7))
-    free, held = newest(place / "free").facts["adam_count"], newest(place / "held").facts["adam_count"]
+    train_run(place / "free", "ppo", config_of("ppo"))
+    train_run(place / "held", "ppo", config_of("ppo", target_kl=1e-7))
+    free, held = (
+        latest_checkpoint(place / "free").facts["adam_count"],
+        latest_checkpoint(place / "held").facts["adam_count"],
+    )
     assert free == 20 * 4 * 4
     assert held < free / 2
 
 
-def test_rpo_moves_the_means_anew_in_each_pass(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rpo_draws_new_mean_noise_in_each_epoch(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "rpo_continuous_action"
     batches: list[ppo_kernels.RolloutBatch] = []
-    honest = ppo_kernels.GaussianKernel.run_epoch
+    original = ppo_kernels.GaussianKernel.run_epoch
 
-    def watched(kernel: Any, batch: ppo_kernels.RolloutBatch, order: Any) -> None:
+    def record(kernel: Any, batch: ppo_kernels.RolloutBatch, order: Any) -> None:
         batches.append(batch)
-        honest(kernel, batch, order)
+        original(kernel, batch, order)
 
-    monkeypatch.setattr(ppo_kernels.GaussianKernel, "run_epoch", watched)
-    trained(place / "moved", name, config_of(name, total_timesteps=128, rpo_alpha=0.2))
+    monkeypatch.setattr(ppo_kernels.GaussianKernel, "run_epoch", record)
+    train_run(place / "moved", name, config_of(name, total_timesteps=128, rpo_alpha=0.2))
     first, second, third = (batch.actions for batch in batches)
     for one, other in ((first, second), (second, third)):
         assert 0.3 < np.abs(one - other).max() <= 0.4
@@ -394,7 +397,7 @@ def test_rpo_moves_the_means_anew_in_each_pass(place: Path, monkeypatch: pytest.
 
 @EACH
 def test_the_checkpoints_weights_are_the_model_that_cleanrl_would_save(name: str, place: Path) -> None:
-    trained(place / "run", name, config_of(name))
+    train_run(place / "run", name, config_of(name))
     checkpoint = load_checkpoint(RunFolder(place / "run").last_checkpoint)
     shape = checkpoint.facts["shape"]
     module = MODULES[name].Agent(shape["observation_size"], shape["actions"]).module()
@@ -410,9 +413,9 @@ def test_a_small_run_imports_neither_torch_nor_tensorboard(place: Path) -> None:
         "import sys\n"
         "from pathlib import Path\n"
         "from cleanrl_worker.algorithms import ppo, ppo_continuous_action\n"
-        "from tests.helpers.algorithm_cases import opened\n"
+        "from tests.helpers.algorithm_cases import open_run\n"
         "config = ppo.Config(total_timesteps=512)\n"
-        "with opened(Path(sys.argv[1]), config) as run:\n"
+        "with open_run(Path(sys.argv[1]), config) as run:\n"
         "    ppo.train(config, run)\n"
         "print(sorted({'torch', 'tensorboard', 'scipy'} & sys.modules.keys()))\n"
     )

@@ -1,4 +1,4 @@
-"""Whatever an environment shows: what fits is trained on, resumed, evaluated and saved; the rest is refused."""
+"""All kinds of spaces: what fits is trained on, resumed, evaluated and saved; the rest is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENV_ID = "Shown-v0"
 SHOWN: dict[str, gymnasium.Space[Any]] = {
     "one number": Box(-1, 1, (), np.float64),
     "whole numbers": Box(-5, 5, (4,), np.int64),
-    "a small picture": Box(0, 255, (4, 4, 3), np.uint8),
+    "a small image": Box(0, 255, (4, 4, 3), np.uint8),
     "a state": Discrete(6, start=3),
     "switches": MultiBinary((2, 2)),
     "dials": MultiDiscrete([3, 2, 4], start=[1, 0, -2]),
@@ -43,8 +43,8 @@ TINY = {
 }  # fmt: skip
 
 
-class Shown(gymnasium.Env[Any, Any]):
-    """Shows anything that its space holds, and pays for large actions."""
+class SampleEnv(gymnasium.Env[Any, Any]):
+    """Observations are samples of its space; large actions are rewarded."""
 
     def __init__(self, observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> None:
         self.observation_space, self.action_space = observations, actions
@@ -63,9 +63,9 @@ class Shown(gymnasium.Env[Any, Any]):
 
 
 @contextmanager
-def showing(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> Iterator[str]:
+def register_env(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> Iterator[str]:
     spaces = {"observations": observations, "actions": actions}
-    gymnasium.register(ENV_ID, entry_point=Shown, max_episode_steps=6, kwargs=spaces)  # type: ignore[arg-type]
+    gymnasium.register(ENV_ID, entry_point=SampleEnv, max_episode_steps=6, kwargs=spaces)  # type: ignore[arg-type]
     try:
         yield ENV_ID
     finally:
@@ -83,17 +83,17 @@ def config_of(name: str, env_id: str, steps: int = 32) -> dict[str, Any]:
 
 
 def assert_lives(name: str, env_id: str, place: Path) -> None:
-    """Trains, goes on exactly, is evaluated from its checkpoint and from its model."""
-    straight = train_here(RunFolder(place / "straight"), config_of(name, env_id))
+    """Check that it trains, resumes exactly, and is evaluated from its checkpoint and from its model."""
+    uninterrupted = train_here(RunFolder(place / "straight"), config_of(name, env_id))
     folder = train_here(RunFolder(place / "run"), config_of(name, env_id, steps=16))
     train_here(folder, config_of(name, env_id), is_resume=True)
     assert events(folder, "warning") == []
-    one, other = last_good_checkpoint(straight), last_good_checkpoint(folder)
-    assert one is not None
-    assert other is not None
-    assert one.step == other.step == 32
-    if "anneal_lr" not in one.facts["config"] and "end_e" not in one.facts["config"]:  # schedules follow the length
-        assert all((one.weights[key] == other.weights[key]).all() for key in one.weights)
+    first, second = last_good_checkpoint(uninterrupted), last_good_checkpoint(folder)
+    assert first is not None
+    assert second is not None
+    assert first.step == second.step == 32
+    if "anneal_lr" not in first.facts["config"] and "end_e" not in first.facts["config"]:  # schedules follow the length
+        assert all((first.weights[key] == second.weights[key]).all() for key in first.weights)
     extras = {"mode": "policy_eval", "policy_path": str(folder.path), "eval_episodes": 2}
     for is_drawn in (False, True):
         played = train_here(
@@ -107,7 +107,7 @@ def assert_lives(name: str, env_id: str, place: Path) -> None:
 @pytest.mark.parametrize("name", VECTOR_ALGORITHMS)
 def test_everything_that_holds_numbers_is_learned_from(name: str, tmp_path: Path) -> None:
     for shown, observations in SHOWN.items():
-        with showing(observations, actions_of(name)) as env_id:
+        with register_env(observations, actions_of(name)) as env_id:
             folder = train_here(RunFolder(tmp_path / shown), config_of(name, env_id))
         checkpoint = last_good_checkpoint(folder)
         assert checkpoint is not None
@@ -116,8 +116,8 @@ def test_everything_that_holds_numbers_is_learned_from(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(("shown", "name"), zip(SHOWN, VECTOR_ALGORITHMS, strict=False))
-def test_what_was_learned_goes_on_and_is_evaluated_whatever_is_shown(shown: str, name: str, tmp_path: Path) -> None:
-    with showing(SHOWN[shown], actions_of(name)) as env_id:
+def test_a_run_is_resumed_and_evaluated_whatever_is_shown(shown: str, name: str, tmp_path: Path) -> None:
+    with register_env(SHOWN[shown], actions_of(name)) as env_id:
         assert_lives(name, env_id, tmp_path / "a user's runs")
 
 
@@ -129,11 +129,11 @@ def test_environments_with_numbered_states_pairs_and_missions_are_learned_from(e
 
 
 def test_parts_that_are_left_out_are_named_by_the_dry_run() -> None:
-    with showing(SHOWN["a dictionary with words"], CHOICES) as env_id:
+    with register_env(SHOWN["a dictionary with words"], CHOICES) as env_id:
         summary = check_request(parse_request(config_of("ppo", env_id)))
-    said = "The agent will not see 'mission' of Shown-v0's observations: only numbers are supported."
-    assert summary["warnings"] == [said]
-    assert said in format_summary(summary)
+    message = "The agent will not see 'mission' of Shown-v0's observations: only numbers are supported."
+    assert summary["warnings"] == [message]
+    assert message in format_summary(summary)
     assert summary["environment"]["observation_space"] == "Dict(image: Box(3, 3) uint8, mission: Text)"
 
 
@@ -157,16 +157,16 @@ def refusal(name: str, env_id: str) -> str:
 @pytest.mark.parametrize("name", VECTOR_ALGORITHMS)
 def test_actions_that_nothing_fits_are_refused_with_that(name: str, actions: Any, has: str) -> None:
     needed = "discrete action space" if actions_of(name) is CHOICES else "continuous (Box) action space"
-    with showing(SHOWN["a pair"], actions) as env_id:
-        said = refusal(name, env_id)
-    assert said == f"{name} needs a {needed}; Shown-v0 has {has}. No algorithm of this worker supports it."
+    with register_env(SHOWN["a pair"], actions) as env_id:
+        message = refusal(name, env_id)
+    assert message == f"{name} needs a {needed}; Shown-v0 has {has}. No algorithm of this worker supports it."
 
 
 @pytest.mark.parametrize("highest", [np.inf, float(np.finfo(np.float32).max)])
 def test_actions_without_bounds_fit_only_what_needs_none(highest: float) -> None:
     bounds = np.array([1, highest], np.float32)
     unbounded = Box(-bounds, bounds)
-    with showing(SHOWN["a pair"], unbounded) as env_id:
+    with register_env(SHOWN["a pair"], unbounded) as env_id:
         for name in ("sac_continuous_action", "td3_continuous_action", "ddpg_continuous_action"):
             assert refusal(name, env_id) == (
                 f"{name} needs a continuous (Box) action space with bounds; Shown-v0 has Box(2,) without bounds. "
@@ -178,26 +178,26 @@ def test_actions_without_bounds_fit_only_what_needs_none(highest: float) -> None
 
 @pytest.mark.parametrize("name", VECTOR_ALGORITHMS)
 def test_observations_without_numbers_or_with_too_many_are_refused(name: str) -> None:
-    for observations, said in (
+    for observations, message in (
         (
             Sequence(Discrete(3)),
             f"{name} needs observations that can be flattened to a vector; Shown-v0 has Sequence. ",
         ),
         (Discrete(10**9), f"{name} flattens observations to a vector; that of Shown-v0 would have 1,000,000,000 "),
     ):
-        with showing(observations, actions_of(name)) as env_id:
-            assert refusal(name, env_id).startswith(said)
+        with register_env(observations, actions_of(name)) as env_id:
+            assert refusal(name, env_id).startswith(message)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_no_algorithm_is_suggested_that_would_refuse(name: str) -> None:
-    """Whatever is shown and done, whoever is asked."""
+    """Every algorithm with every combination of spaces."""
     shown = [*SHOWN.values(), Box(0, 255, (84, 84, 3), np.uint8), Sequence(Discrete(3))]
     done: list[gymnasium.Space[Any]] = [CHOICES, FORCES, MultiBinary(2), Box(-np.inf, np.inf, (2,), np.float32)]
     seen = set()
     for observations in shown:
         for actions in done:
-            with showing(observations, actions) as env_id:
+            with register_env(observations, actions) as env_id:
                 try:
                     check_request(parse_request(config_of(name, env_id)))
                 except BadInput as refused:

@@ -1,4 +1,4 @@
-"""The CleanRL worker as a process: its files, its exit codes, its words, and its checker."""
+"""The CleanRL worker as a process: its files, its exit codes, its messages, and its checker."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "it's a place" / "var"
 
 
-def beside(folder: Path) -> str:
-    """A PYTHONPATH with one more folder."""
+def python_path_with(folder: Path) -> str:
+    """Return a PYTHONPATH with one more folder."""
     return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
@@ -83,7 +83,7 @@ def test_a_small_run_imports_no_torch_and_stays_small(place: Path) -> None:
     assert peak_mb < 2 * libraries_mb
 
 
-def test_a_dry_run_tells_everything_and_makes_nothing(place: Path) -> None:
+def test_a_dry_run_reports_everything_and_creates_nothing(place: Path) -> None:
     done = run_worker(place, {**CARTPOLE, "extras": {"cuda": False}}, "--dry-run", "--emit-summary", "--seed", "9")
     assert (done.returncode, done.stderr) == (0, "")
     summary = json.loads(done.stdout)
@@ -114,7 +114,7 @@ def test_a_refusal_is_one_sentence_exit_code_2_and_no_folder(
     assert [path.name for path in place.iterdir()] == ["config.json"]
 
 
-def test_a_run_folder_in_use_is_told_of_the_refusal(place: Path) -> None:
+def test_a_run_folder_in_use_records_the_refusal(place: Path) -> None:
     folder = RunFolder(place / "R2")
     done = run_worker(place, {**CARTPOLE, "env_id": "Pendulum-v1"}, run_dir=folder.path)
     assert done.returncode == 2
@@ -136,7 +136,7 @@ def test_a_config_that_is_none_is_refused(place: Path, text: str, sentence: str)
 
 
 def test_a_bug_shows_its_traceback_and_exit_code_1(place: Path) -> None:
-    """An environment that breaks in the middle stands for any bug."""
+    """An environment that raises during training stands for any bug."""
     place.mkdir(parents=True)
     (place / "broken_env.py").write_text(
         "import gymnasium\n"
@@ -149,7 +149,7 @@ def test_a_bug_shows_its_traceback_and_exit_code_1(place: Path) -> None:
     folder = RunFolder(place / "R3")
     done = run_worker(
         place, {**CARTPOLE, "env_id": "broken_env:Broken-v0"}, run_dir=folder.path,
-        MOSAIC_ENV_MODULES="broken_env", PYTHONPATH=beside(place),
+        MOSAIC_ENV_MODULES="broken_env", PYTHONPATH=python_path_with(place),
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "KeyError: 'a bug'"
@@ -167,15 +167,15 @@ def test_a_run_resumes_in_its_own_folder(place: Path) -> None:
 def test_an_evaluation_gives_the_same_returns_each_time(place: Path) -> None:
     trained = RunFolder(place / "R5")
     assert run_worker(place, small(), run_dir=trained.path).returncode == 0
-    found = []
+    result = []
     for name in ("E1", "E2"):
         folder = RunFolder(place / name)
         config = {"extras": {"mode": "policy_eval", "policy_path": str(trained.last_checkpoint), "eval_episodes": 10}}
         done = run_worker(place, config, run_dir=folder.path)
         assert (done.returncode, done.stderr) == (0, "")
-        found.append(json.loads(folder.eval_summary.read_text())["returns"])
-    assert found[0] == found[1]
-    assert len(found[0]) == 10
+        result.append(json.loads(folder.eval_summary.read_text())["returns"])
+    assert result[0] == result[1]
+    assert len(result[0]) == 10
     dry = run_worker(place, config, "--dry-run", "--emit-summary")
     summary = json.loads(dry.stdout)
     assert (summary["eval_batch_size"], summary["eval_repeat"], summary["algo"]) == (10, False, "ppo")
@@ -199,7 +199,7 @@ def test_the_checker_answers_on_a_clean_stdout_until_its_stdin_ends(place: Path)
         "os.write(1, b'and from its C code')\n"
         "gymnasium.register('Noisy-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv')\n"
     )
-    environment = {**os.environ, "PYTHONPATH": beside(libraries), "MOSAIC_ENV_MODULES": "noisy_env"}
+    environment = {**os.environ, "PYTHONPATH": python_path_with(libraries), "MOSAIC_ENV_MODULES": "noisy_env"}
     done = subprocess.run(
         [*COMMAND, "--checker"], input=lines, env=environment, capture_output=True, timeout=100, cwd=place
     )
@@ -230,17 +230,17 @@ def test_a_probe_of_a_broken_driver_says_what_to_set() -> None:
         [sys.executable, "-c", script],
         env={**os.environ, "MUJOCO_GL": "bad"}, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
-    found = json.loads(done.stdout)
-    assert found["ok"] is False
-    assert "invalid value for environment variable MUJOCO_GL: bad" in found["message"]
-    assert "Set MUJOCO_GL=egl" in found["message"]
+    result = json.loads(done.stdout)
+    assert result["ok"] is False
+    assert "invalid value for environment variable MUJOCO_GL: bad" in result["message"]
+    assert "Set MUJOCO_GL=egl" in result["message"]
 
 
-# --- the word to the daemon
+# --- registration with the daemon
 
 
-class Daemon(TrainerServicer):
-    """Knows the token, or pretends to."""
+class FakeDaemon(TrainerServicer):
+    """A daemon that knows the token, or pretends to."""
 
     def __init__(self, token: str) -> None:
         self.token = token
@@ -261,7 +261,7 @@ def test_a_worker_registers_once_and_only_with_whom_knows_the_token(
     known: str, heard: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
-    daemon = Daemon(known)  # type: ignore[abstract]
+    daemon = FakeDaemon(known)  # type: ignore[abstract]
     server = grpc.server(futures.ThreadPoolExecutor(2))
     add_TrainerServicer_to_server(daemon, server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -278,7 +278,7 @@ def test_a_worker_registers_once_and_only_with_whom_knows_the_token(
         assert (daemon.heard[0].run, daemon.heard[0].worker, daemon.heard[0].pid) == ("R9", "cleanrl", os.getpid())
 
 
-def test_a_target_where_nobody_answers_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_does_not_answer_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

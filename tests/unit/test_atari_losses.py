@@ -1,4 +1,4 @@
-"""The losses of C51, Rainbow and SAC for Atari games against plain ones, and their networks against torch's modules."""
+"""The losses of C51, Rainbow and SAC for Atari compared with plain ones, and their networks with torch modules."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def begun(module: Any, *settings: Any) -> Any:
+def make_agent(module: Any, *settings: Any) -> Any:
     agent = module.Agent(ACTIONS, *settings, sizes=SIZES)
     agent.initialise(np.random.default_rng(1))
     return agent
 
 
-def drawn_rows(seed: int = 0) -> SimpleNamespace:
-    """What a replay buffer gives, pictures with their channels last."""
+def make_batch(seed: int = 0) -> SimpleNamespace:
+    """Make a batch as a replay buffer gives it, with channels last."""
     rng = np.random.default_rng(seed)
     frames = torch.as_tensor(rng.integers(256, size=(ROWS, 5, *SHAPE), dtype=np.uint8))
     return SimpleNamespace(
@@ -53,17 +53,17 @@ def drawn_rows(seed: int = 0) -> SimpleNamespace:
     )
 
 
-def seen(pictures: Tensor) -> Tensor:
-    return pictures.permute(0, 3, 1, 2) / 255.0
+def channels_first(images: Tensor) -> Tensor:
+    return images.permute(0, 3, 1, 2) / 255.0
 
 
 def convolutions(state: dict[str, Tensor], name: str) -> nn.Sequential:
     layers: list[nn.Module] = []
     for number, stride in ((0, 4), (2, 2), (4, 1)):
         weight = state[f"{name}.{number}.weight"]
-        made = nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2], stride=stride)
-        made.load_state_dict({"weight": weight, "bias": state[f"{name}.{number}.bias"]})
-        layers += [made, nn.ReLU()]
+        layer = nn.Conv2d(weight.shape[1], weight.shape[0], weight.shape[2], stride=stride)
+        layer.load_state_dict({"weight": weight, "bias": state[f"{name}.{number}.bias"]})
+        layers += [layer, nn.ReLU()]
     return nn.Sequential(*layers, nn.Flatten())
 
 
@@ -75,15 +75,15 @@ def tensors(state: dict[str, Any]) -> dict[str, Tensor]:
     return {name: torch.as_tensor(part) for name, part in state.items()}
 
 
-def spread_out(pmf: list[float], moved: list[float], atoms: list[float]) -> list[float]:
-    """Each value's probability given to the atoms beside it, by how near they are."""
-    found, gap = [0.0] * len(atoms), atoms[1] - atoms[0]
+def project(pmf: list[float], moved: list[float], atoms: list[float]) -> list[float]:
+    """Split the probability of each value between its neighboring atoms, by distance."""
+    result, gap = [0.0] * len(atoms), atoms[1] - atoms[0]
     for probability, value in zip(pmf, moved, strict=True):
         place = (min(max(value, atoms[0]), atoms[-1]) - atoms[0]) / gap
         lower = min(int(place), len(atoms) - 2)
-        found[lower] += probability * (lower + 1 - place)
-        found[lower + 1] += probability * (place - lower)
-    return found
+        result[lower] += probability * (lower + 1 - place)
+        result[lower + 1] += probability * (place - lower)
+    return result
 
 
 def test_moved_values_are_laid_onto_the_atoms_beside_them() -> None:
@@ -91,78 +91,78 @@ def test_moved_values_are_laid_onto_the_atoms_beside_them() -> None:
     atoms = torch.linspace(-3, 3, ATOMS)
     pmfs = torch.softmax(torch.as_tensor(rng.normal(size=(4, ATOMS)).astype(np.float32)), 1)
     moved = torch.as_tensor(rng.uniform(-5, 5, (4, ATOMS)).astype(np.float32))
-    moved[0] = atoms  # exactly on them
-    moved[1] = 99.0  # behind the last
-    found = project_onto_atoms(pmfs, moved, atoms)
+    moved[0] = atoms  # exactly on the atoms
+    moved[1] = 99.0  # beyond the last atom
+    result = project_onto_atoms(pmfs, moved, atoms)
     for row in range(4):
-        expected = spread_out(pmfs[row].tolist(), moved[row].tolist(), atoms.tolist())
-        np.testing.assert_allclose(found[row], expected, atol=1e-5)
-    torch.testing.assert_close(found.sum(1), torch.ones(4))
-    torch.testing.assert_close(found[0], pmfs[0])
-    assert found[1, -1] == pytest.approx(1)
+        expected = project(pmfs[row].tolist(), moved[row].tolist(), atoms.tolist())
+        np.testing.assert_allclose(result[row], expected, atol=1e-5)
+    torch.testing.assert_close(result.sum(1), torch.ones(4))
+    torch.testing.assert_close(result[0], pmfs[0])
+    assert result[1, -1] == pytest.approx(1)
 
 
 def test_c51_learns_towards_what_the_target_network_expects() -> None:
-    agent, other = begun(c51_atari, ATOMS, -3, 3), begun(c51_atari, ATOMS, -3, 3)
-    other.initialise(np.random.default_rng(9))
-    rows, atoms = drawn_rows(), torch.as_tensor(agent.atoms)
+    agent, second = make_agent(c51_atari, ATOMS, -3, 3), make_agent(c51_atari, ATOMS, -3, 3)
+    second.initialise(np.random.default_rng(9))
+    rows, atoms = make_batch(), torch.as_tensor(agent.atoms)
 
-    def pmfs(state: dict[str, Tensor], pictures: Tensor) -> Tensor:
-        hidden = torch.relu(dense(state, "network.7", convolutions(state, "network")(seen(pictures))))
+    def pmfs(state: dict[str, Tensor], images: Tensor) -> Tensor:
+        hidden = torch.relu(dense(state, "network.7", convolutions(state, "network")(channels_first(images))))
         return torch.softmax(dense(state, "network.9", hidden).view(ROWS, ACTIONS, ATOMS), 2)
 
     with torch.no_grad():
-        following = pmfs(tensors(other.state_dict()), rows.next_observations)
-        found = pmfs(tensors(agent.state_dict()), rows.observations)
+        next_values = pmfs(tensors(second.state_dict()), rows.next_observations)
+        result = pmfs(tensors(agent.state_dict()), rows.observations)
     expected = 0.0
     for row in range(ROWS):
-        best = int((following[row] * atoms).sum(1).argmax())
+        best = int((next_values[row] * atoms).sum(1).argmax())
         moved = rows.rewards[row] + GAMMA * atoms * (1 - rows.terminals[row])
-        wanted = torch.as_tensor(spread_out(following[row, best].tolist(), moved.tolist(), atoms.tolist()))
-        expected -= float((wanted * found[row, rows.actions[row]].log()).sum()) / ROWS
-    weights, target = as_tensors(agent.parameters, CPU), as_tensors(other.parameters, CPU, is_learned=False)
-    loss, figures = c51_atari.loss(weights, target, rows, atoms=atoms, gamma=GAMMA)
+        wanted = torch.as_tensor(project(next_values[row, best].tolist(), moved.tolist(), atoms.tolist()))
+        expected -= float((wanted * result[row, rows.actions[row]].log()).sum()) / ROWS
+    weights, target = as_tensors(agent.parameters, CPU), as_tensors(second.parameters, CPU, is_learned=False)
+    loss, metrics = c51_atari.loss(weights, target, rows, atoms=atoms, gamma=GAMMA)
     assert loss.item() == pytest.approx(expected, rel=1e-4)
-    values = (found * atoms).sum(2)[torch.arange(ROWS), rows.actions]
-    np.testing.assert_allclose(figures, [expected, values.mean().item()], rtol=1e-3, atol=1e-6)
+    values = (result * atoms).sum(2)[torch.arange(ROWS), rows.actions]
+    np.testing.assert_allclose(metrics, [expected, values.mean().item()], rtol=1e-3, atol=1e-6)
 
 
 def test_rainbow_chooses_with_one_network_and_judges_with_the_other() -> None:
-    agent, other = begun(rainbow_atari, ATOMS, -3, 3), begun(rainbow_atari, ATOMS, -3, 3)
-    other.initialise(np.random.default_rng(9))
-    rows, atoms = drawn_rows(), torch.as_tensor(agent.atoms)
+    agent, second = make_agent(rainbow_atari, ATOMS, -3, 3), make_agent(rainbow_atari, ATOMS, -3, 3)
+    second.initialise(np.random.default_rng(9))
+    rows, atoms = make_batch(), torch.as_tensor(agent.atoms)
     noise, target_noise = FactorisedNoise(agent.noisy, CPU), FactorisedNoise(agent.noisy, CPU)
-    weights, target = as_tensors(agent.parameters, CPU), as_tensors(other.parameters, CPU, is_learned=False)
-    loss, figures = rainbow_atari.loss(weights, target, rows, noise=noise, target_noise=target_noise, atoms=atoms)
-    assert noise.flat.std() > 0.5  # it was renewed
+    weights, target = as_tensors(agent.parameters, CPU), as_tensors(second.parameters, CPU, is_learned=False)
+    loss, metrics = rainbow_atari.loss(weights, target, rows, noise=noise, target_noise=target_noise, atoms=atoms)
+    assert noise.flat.std() > 0.5  # it was resampled
     assert not torch.equal(noise.flat, target_noise.flat)
-    agent.noise[...], other.noise[...] = noise.to_array(), target_noise.to_array()
+    agent.noise[...], second.noise[...] = noise.to_array(), target_noise.to_array()
 
     def noisy(state: dict[str, Tensor], name: str, below: Tensor) -> Tensor:
         weight = state[f"{name}.weight_mu"] + state[f"{name}.weight_sigma"] * state[f"{name}.weight_epsilon"]
         bias = state[f"{name}.bias_mu"] + state[f"{name}.bias_sigma"] * state[f"{name}.bias_epsilon"]
         return below @ weight.T + bias
 
-    def pmfs(state: dict[str, Tensor], pictures: Tensor) -> Tensor:
-        below = convolutions(state, "network")(seen(pictures))
+    def pmfs(state: dict[str, Tensor], images: Tensor) -> Tensor:
+        below = convolutions(state, "network")(channels_first(images))
         value = noisy(state, "value_head.2", torch.relu(noisy(state, "value_head.0", below)))
         advantages = noisy(state, "advantage_head.2", torch.relu(noisy(state, "advantage_head.0", below)))
         advantages = advantages.view(ROWS, ACTIONS, ATOMS)
         return torch.softmax(value[:, None] + advantages - advantages.mean(1, keepdim=True), 2)
 
     with torch.no_grad():
-        ours, theirs = tensors(agent.state_dict()), tensors(other.state_dict())
+        ours, theirs = tensors(agent.state_dict()), tensors(second.state_dict())
         chosen = (pmfs(ours, rows.next_observations) * atoms).sum(2).argmax(1)
-        following = pmfs(theirs, rows.next_observations)
-        found = pmfs(ours, rows.observations)
+        next_values = pmfs(theirs, rows.next_observations)
+        result = pmfs(ours, rows.observations)
     expected = []
     for row in range(ROWS):
         moved = rows.rewards[row] + rows.discounts[row] * atoms
-        wanted = spread_out(following[row, chosen[row]].tolist(), moved.tolist(), atoms.tolist())
-        expected.append(-float((torch.as_tensor(wanted) * found[row, rows.actions[row]].log()).sum()))
+        wanted = project(next_values[row, chosen[row]].tolist(), moved.tolist(), atoms.tolist())
+        expected.append(-float((torch.as_tensor(wanted) * result[row, rows.actions[row]].log()).sum()))
     np.testing.assert_allclose(rows.td_errors, expected, rtol=1e-4)
     assert loss.item() == pytest.approx(float((torch.as_tensor(expected) * rows.weights).mean()), rel=1e-4)
-    assert float(figures[0]) == pytest.approx(loss.item())
+    assert float(metrics[0]) == pytest.approx(loss.item())
 
 
 def test_noise_of_a_weight_is_that_of_its_input_times_that_of_its_output() -> None:
@@ -171,13 +171,13 @@ def test_noise_of_a_weight_is_that_of_its_input_times_that_of_its_output() -> No
     noise.resample()
     outputs, inputs = noise.parts["one"]
     product = outputs[:, None] * inputs
-    # The root of a normal number's size has a mean square of the root of 2 over pi.
+    # E[sqrt(|x|)^2] = E|x| = sqrt(2 / pi) for a standard normal x.
     assert float(product.square().mean()) == pytest.approx(2 / np.pi, rel=0.15)
     assert abs(float(product.mean())) < 0.05
 
 
-class Drawn:
-    """Answers as a replay buffer does, always with the same rows."""
+class FakeReplay:
+    """A fake replay buffer that always gives the same rows."""
 
     num_envs = 1
     stack = 4
@@ -188,7 +188,7 @@ class Drawn:
         self.samples = 0
 
     def allocate_batch(self, rows: int, buffer: Any = None) -> Any:
-        drawn = drawn_rows()
+        drawn = make_batch()
         buffer[:, :4] = drawn.observations.permute(0, 3, 1, 2).numpy()
         buffer[:, -4:] = drawn.next_observations.permute(0, 3, 1, 2).numpy()
         columns = ("actions", "rewards", "terminals", "discounts", "weights")
@@ -202,8 +202,8 @@ class Drawn:
         self.settled.append((self.samples, td_errors.copy()))
 
 
-def test_surprises_reach_the_buffer_before_the_next_sample_and_once() -> None:
-    agent, replay = begun(rainbow_atari, ATOMS, -3, 3), Drawn()
+def test_td_errors_reach_the_buffer_before_the_next_sample_and_once() -> None:
+    agent, replay = make_agent(rainbow_atari, ATOMS, -3, 3), FakeReplay()
 
     def loss(weights: Any, target: Any, rows: Any) -> tuple[Tensor, Tensor]:
         rows.td_errors.copy_(torch.arange(ROWS) + replay.samples)
@@ -217,19 +217,19 @@ def test_surprises_reach_the_buffer_before_the_next_sample_and_once() -> None:
     learner.synchronize(replay)
     learner.synchronize(replay)
     assert [when for when, _ in replay.settled] == [1, 2]
-    for (when, surprises), expected in zip(replay.settled, (1, 2), strict=True):
-        np.testing.assert_array_equal(surprises, np.arange(ROWS) + expected)
+    for (when, td_errors), expected in zip(replay.settled, (1, 2), strict=True):
+        np.testing.assert_array_equal(td_errors, np.arange(ROWS) + expected)
         assert when == expected
 
 
 @pytest.mark.parametrize("autotune", [True, False])
 def test_sac_makes_the_steps_that_plain_torch_makes(autotune: bool) -> None:
-    agent, other = begun(sac_atari), begun(sac_atari)
+    agent, other = make_agent(sac_atari), make_agent(sac_atari)
     other.initialise(np.random.default_rng(9))
     settings = SimpleNamespace(
         gamma=GAMMA, policy_lr=1e-3, q_lr=2e-3, alpha=0.3, autotune=autotune, target_entropy_scale=0.8
     )
-    replay = Drawn()
+    replay = FakeReplay()
     learner = DiscreteSacLearner(
         agent.parameters, other.critics(other.parameters), ReplayFeed(replay, ROWS, 5, COMPUTE), settings, COMPUTE
     )
@@ -242,16 +242,16 @@ def test_sac_makes_the_steps_that_plain_torch_makes(autotune: bool) -> None:
         return torch.optim.Adam([part for name, part in plain.items() if name.startswith(prefix)], lr=rate, eps=1e-4)
 
     adams = {"critics": adam("qf", 2e-3), "actor": adam("actor", 1e-3), "alpha": adam("log_alpha", 2e-3)}
-    rows, alpha, figures = drawn_rows(), 1.0 if autotune else 0.3, {}
+    rows, alpha, metrics = make_batch(), 1.0 if autotune else 0.3, {}
     for _ in range(3):
         learner.update(replay)
         with torch.no_grad():
             policy: Any = torch.distributions.Categorical(logits=actor(rows.next_observations))
             worth = torch.min(*(follower(rows.next_observations) for follower in followers))
             value = (policy.probs * worth).sum(1) + alpha * policy.entropy()
-            goals = rows.rewards + GAMMA * (1 - rows.terminals) * value
-        found = [critic(rows.observations)[torch.arange(ROWS), rows.actions] for critic in (first, second)]
-        errors: list[Any] = [((values - goals) ** 2).mean() for values in found]
+            td_targets = rows.rewards + GAMMA * (1 - rows.terminals) * value
+        result = [critic(rows.observations)[torch.arange(ROWS), rows.actions] for critic in (first, second)]
+        errors: list[Any] = [((values - td_targets) ** 2).mean() for values in result]
         adams["critics"].zero_grad()
         (errors[0] + errors[1]).backward()
         adams["critics"].step()
@@ -263,13 +263,13 @@ def test_sac_makes_the_steps_that_plain_torch_makes(autotune: bool) -> None:
         adams["actor"].zero_grad()
         actor_loss.backward()
         adams["actor"].step()
-        figures = {
+        metrics = {
             "qf1_loss": errors[0],
             "qf2_loss": errors[1],
             "actor_loss": actor_loss,
-            "qf1_values": found[0].mean(),
+            "qf1_values": result[0].mean(),
         }
-        figures["qf_loss"] = (errors[0] + errors[1]) / 2
+        metrics["qf_loss"] = (errors[0] + errors[1]) / 2
         if autotune:
             wanted = 0.8 * np.log(ACTIONS)
             alpha_loss = (log_probs.exp().detach() * -plain["log_alpha"].exp() * (log_probs.detach() + wanted)).mean()
@@ -277,25 +277,25 @@ def test_sac_makes_the_steps_that_plain_torch_makes(autotune: bool) -> None:
             alpha_loss.backward()
             adams["alpha"].step()
             alpha = plain["log_alpha"].exp().item()
-            figures["alpha_loss"] = alpha_loss
+            metrics["alpha_loss"] = alpha_loss
     for name, part in learner.arrays().items():
         np.testing.assert_allclose(part, plain[name].detach(), atol=2e-5, err_msg=name)
     losses = learner.losses()
     assert losses["alpha"] == pytest.approx(alpha)
     assert ("alpha_loss" in losses) == autotune
-    for name, expected in figures.items():
+    for name, expected in metrics.items():
         assert losses[name] == pytest.approx(expected.item(), rel=1e-3, abs=1e-5), name
 
 
 def test_sacs_targets_follow_the_critics() -> None:
-    agent, other = begun(sac_atari), begun(sac_atari)
-    other.initialise(np.random.default_rng(9))
+    agent, second = make_agent(sac_atari), make_agent(sac_atari)
+    second.initialise(np.random.default_rng(9))
     settings = sac_atari.Config()
-    feed = ReplayFeed(Drawn(), ROWS, 5, COMPUTE)
-    learner = DiscreteSacLearner(agent.parameters, other.critics(other.parameters), feed, settings, COMPUTE)
+    feed = ReplayFeed(FakeReplay(), ROWS, 5, COMPUTE)
+    learner = DiscreteSacLearner(agent.parameters, second.critics(second.parameters), feed, settings, COMPUTE)
     learner.update_target(0.25)
     name = "qf2.head.weight"
-    expected = 0.75 * other.parameters[name] + 0.25 * agent.parameters[name]
+    expected = 0.75 * second.parameters[name] + 0.25 * agent.parameters[name]
     np.testing.assert_allclose(learner.optimizer_state()[f"target.{name}"], expected, rtol=1e-5)
     learner.update_target(1)
     np.testing.assert_array_equal(learner.optimizer_state()[f"target.{name}"], agent.parameters[name])
@@ -303,15 +303,15 @@ def test_sacs_targets_follow_the_critics() -> None:
 
 def test_models_have_the_keys_of_cleanrls_in_its_order() -> None:
     convolved = [f"{number}.{kind}" for number in (0, 2, 4) for kind in ("weight", "bias")]
-    c51 = begun(c51_atari, ATOMS, -3, 3).state_dict()
+    c51 = make_agent(c51_atari, ATOMS, -3, 3).state_dict()
     layers = [f"network.{number}.{kind}" for number in (7, 9) for kind in ("weight", "bias")]
     assert list(c51) == ["atoms", *(f"network.{name}" for name in convolved), *layers]
-    rainbow = begun(rainbow_atari, ATOMS, -3, 3).state_dict()
+    rainbow = make_agent(rainbow_atari, ATOMS, -3, 3).state_dict()
     parts = ("weight_mu", "weight_sigma", "bias_mu", "bias_sigma", "weight_epsilon", "bias_epsilon")
     heads = [f"{head}.{number}.{part}" for head in rainbow_atari.HEADS for number in (0, 2) for part in parts]
     assert list(rainbow) == ["support", *(f"network.{name}" for name in convolved), *heads]
     assert rainbow["advantage_head.2.weight_epsilon"].shape == (ACTIONS * ATOMS, 5)
-    sac = begun(sac_atari).state_dict()
+    sac = make_agent(sac_atari).state_dict()
     actor = [name.removeprefix("actor.") for name in sac if name.startswith("actor.")]
     layers = [f"{name}.{kind}" for name in ("fc1", "fc_logits") for kind in ("weight", "bias")]
     assert actor == [*(f"conv.{name}" for name in convolved), *layers]

@@ -32,8 +32,8 @@ SETTINGS = SimpleNamespace(batch_size=ROWS, gamma=0.9, tau=0.1)
 CPU = torch.device("cpu")
 
 
-class Recorded:
-    """A generator that remembers what it drew."""
+class RecordingGenerator:
+    """A random generator that records its samples."""
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(3)
@@ -44,7 +44,7 @@ class Recorded:
         self.draws.append(torch.tensor(out.T))
 
 
-def made_networks(heads: tuple[str, ...], critics: int, has_target_actor: bool) -> ActorCriticNetworks:
+def make_networks(heads: tuple[str, ...], critics: int, has_target_actor: bool) -> ActorCriticNetworks:
     networks = ActorCriticNetworks(OBSERVATIONS, ACTIONS, (16, 12), heads, critics, has_target_actor)
     rng = np.random.default_rng(1)
     for part in (*networks.trained_networks.values(), *networks.target_networks.values()):
@@ -52,7 +52,7 @@ def made_networks(heads: tuple[str, ...], critics: int, has_target_actor: bool) 
     return networks
 
 
-def made_replay() -> Replay:
+def make_replay() -> Replay:
     rng = np.random.default_rng(2)
     replay = Replay(100, 2, (OBSERVATIONS, np.float32), (ACTIONS, np.float32), seed=1)
     replay.start(rng.normal(size=(2, OBSERVATIONS)))
@@ -64,18 +64,18 @@ def made_replay() -> Replay:
 
 def sac_kernel(networks: ActorCriticNetworks, rates: tuple[float, float], rng: Any, **more: Any) -> SacKernel:
     settings = {"policy_steps": 1, "alpha": 0.2, "log_alpha": np.full(1, -0.5, np.float32), **more}
-    return SacKernel(networks, made_replay(), SETTINGS, rates, SCALE, BIAS, rng, **settings)
+    return SacKernel(networks, make_replay(), SETTINGS, rates, SCALE, BIAS, rng, **settings)
 
 
 def td3_kernel(
     networks: ActorCriticNetworks, rates: tuple[float, float], rng: Any, noise: float = 0.2
 ) -> DeterministicKernel:
     return DeterministicKernel(
-        networks, made_replay(), SETTINGS, rates, SCALE, BIAS, rng, policy_noise=noise, noise_clip=0.3
+        networks, make_replay(), SETTINGS, rates, SCALE, BIAS, rng, policy_noise=noise, noise_clip=0.3
     )
 
 
-def rows_of(kernel: ActorCriticKernel) -> TransitionTensors:
+def batch_tensors(kernel: ActorCriticKernel) -> TransitionTensors:
     batch = kernel.batch
     return TransitionTensors(
         *(
@@ -95,10 +95,10 @@ def assert_gradient(loss: torch.Tensor, stack: StackedNetworks, gradients: list[
 
 
 def test_the_gradients_of_sac_by_hand_are_autograds() -> None:
-    networks, rng = made_networks(("fc_mean", "fc_logstd"), 2, False), Recorded()
+    networks, rng = make_networks(("fc_mean", "fc_logstd"), 2, False), RecordingGenerator()
     kernel = sac_kernel(networks, (0.0, 0.0), rng)
-    assert kernel.update(made_replay(), True, False)
-    rows, alpha = rows_of(kernel), torch.tensor(-0.5).exp()
+    assert kernel.update(make_replay(), True, False)
+    rows, alpha = batch_tensors(kernel), torch.tensor(-0.5).exp()
     scale, bias = torch.tensor(SCALE), torch.tensor(BIAS)
     actor, critics = (
         StackedNetworks.from_networks([networks.actor], CPU, True),
@@ -107,16 +107,16 @@ def test_the_gradients_of_sac_by_hand_are_autograds() -> None:
     targets = StackedNetworks.from_networks(networks.targets, CPU, False)
     with torch.no_grad():
         actions, log_probs = sample_squashed_gaussian(actor(rows.next_observations)[0], rng.draws[0], scale, bias)
-        promised = targets(concat_actions(rows.next_observations, actions)).squeeze(2).amin(0)
-        goals = compute_td_targets(rows, promised - alpha * log_probs, 0.9)
-    loss, errors, values = critic_loss(critics, rows, goals)
+        next_values = targets(concat_actions(rows.next_observations, actions)).squeeze(2).amin(0)
+        td_targets = compute_td_targets(rows, next_values - alpha * log_probs, 0.9)
+    loss, errors, values = critic_loss(critics, rows, td_targets)
     assert_gradient(loss, critics, [critic.views for critic in kernel.critics])
     outputs = actor(rows.observations)[0]
     actor_loss = sac_actor_loss(outputs, critics, rows.observations, rng.draws[1], alpha, scale, bias)
     assert_gradient(actor_loss, actor, [kernel.actor.views])
     _, log_probs = sample_squashed_gaussian(outputs.detach(), rng.draws[2], scale, bias)
-    figures = kernel.losses()
-    assert figures == pytest.approx(
+    metrics = kernel.losses()
+    assert metrics == pytest.approx(
         {
             "qf1_loss": errors[0].item(),
             "qf2_loss": errors[1].item(),
@@ -142,16 +142,16 @@ def test_the_log_probabilities_are_those_of_torchs_distributions() -> None:
         torch.distributions.AffineTransform(torch.tensor(BIAS), torch.tensor(SCALE)),
     ]
     squashed_normal = torch.distributions.TransformedDistribution(normal, transforms)
-    wanted = squashed_normal.log_prob(actions).sum(1)  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(log_probs, wanted, rtol=2e-3, atol=2e-3)
+    expected = squashed_normal.log_prob(actions).sum(1)  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(log_probs, expected, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize(("critics", "noise"), [(2, 0.2), (1, 0.0)])
 def test_the_gradients_of_td3_and_ddpg_by_hand_are_autograds(critics: int, noise: float) -> None:
-    networks, rng = made_networks(("fc_mu",), critics, True), Recorded()
+    networks, rng = make_networks(("fc_mu",), critics, True), RecordingGenerator()
     kernel = td3_kernel(networks, (0.0, 0.0), rng, noise)
-    assert kernel.update(made_replay(), True, False)
-    rows, scale, bias = rows_of(kernel), torch.tensor(SCALE), torch.tensor(BIAS)
+    assert kernel.update(make_replay(), True, False)
+    rows, scale, bias = batch_tensors(kernel), torch.tensor(SCALE), torch.tensor(BIAS)
     actor, target_actor = (
         StackedNetworks.from_networks([networks.actor], CPU, True),
         StackedNetworks.from_networks([networks.target_actor], CPU, False),
@@ -165,24 +165,24 @@ def test_the_gradients_of_td3_and_ddpg_by_hand_are_autograds(critics: int, noise
         if noise:
             actions = actions + (rng.draws[0] * noise).clamp(-0.3, 0.3) * scale
             actions = actions.clamp(bias - scale, bias + scale)
-        promised = targets(concat_actions(rows.next_observations, actions)).squeeze(2).amin(0)
-    loss, errors, values = critic_loss(stack, rows, compute_td_targets(rows, promised, 0.9))
+        next_values = targets(concat_actions(rows.next_observations, actions)).squeeze(2).amin(0)
+    loss, errors, values = critic_loss(stack, rows, compute_td_targets(rows, next_values, 0.9))
     assert_gradient(loss, stack, [critic.views for critic in kernel.critics])
     actor_loss = deterministic_actor_loss(actor(rows.observations)[0], stack, rows.observations, scale, bias)
     assert_gradient(actor_loss, actor, [kernel.actor.views])
-    figures = kernel.losses()
-    assert figures["qf1_loss"] == pytest.approx(errors[0].item(), rel=1e-4)
-    assert figures["qf1_values"] == pytest.approx(values[0].item(), rel=1e-4)
-    assert figures["actor_loss"] == pytest.approx(actor_loss.item(), rel=1e-4)
-    assert ("qf2_loss" in figures) == (critics == 2)
+    metrics = kernel.losses()
+    assert metrics["qf1_loss"] == pytest.approx(errors[0].item(), rel=1e-4)
+    assert metrics["qf1_values"] == pytest.approx(values[0].item(), rel=1e-4)
+    assert metrics["actor_loss"] == pytest.approx(actor_loss.item(), rel=1e-4)
+    assert ("qf2_loss" in metrics) == (critics == 2)
 
 
 @pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
 def test_several_updates_in_torch_lead_where_those_in_numpy_lead(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     heads = ("fc_mean", "fc_logstd") if name == "sac" else ("fc_mu",)
     critics = 1 if name == "ddpg" else 2
-    ours, theirs = (made_networks(heads, critics, name != "sac") for _ in range(2))
-    rng = Recorded()
+    ours, theirs = (make_networks(heads, critics, name != "sac") for _ in range(2))
+    rng = RecordingGenerator()
     compute = TorchContext.set_up(cuda=False)
     more: dict[str, Any]
     learner: TorchActorCriticLearner
@@ -190,26 +190,26 @@ def test_several_updates_in_torch_lead_where_those_in_numpy_lead(name: str, monk
     if name == "sac":
         kernel = sac_kernel(ours, (1e-2, 1e-2), rng, policy_steps=2)
         more = {"policy_steps": 2, "alpha": 0.2, "log_alpha": np.full(1, -0.5, np.float32)}
-        learner = ContinuousSacLearner(theirs, made_replay(), SETTINGS, (1e-2, 1e-2), SCALE, BIAS, compute, **more)
+        learner = ContinuousSacLearner(theirs, make_replay(), SETTINGS, (1e-2, 1e-2), SCALE, BIAS, compute, **more)
     else:
         noise = 0.2 if name == "td3" else 0.0
         kernel = td3_kernel(ours, (1e-2, 1e-2), rng, noise)
         more = {"policy_noise": noise, "noise_clip": 0.3}
-        learner = DeterministicActorLearner(theirs, made_replay(), SETTINGS, (1e-2, 1e-2), SCALE, BIAS, compute, **more)
-    one, other = made_replay(), made_replay()
+        learner = DeterministicActorLearner(theirs, make_replay(), SETTINGS, (1e-2, 1e-2), SCALE, BIAS, compute, **more)
+    first, second = make_replay(), make_replay()
     for index in range(6):
-        assert kernel.update(one, index % 2 == 0, index % 3 > 0)
+        assert kernel.update(first, index % 2 == 0, index % 3 > 0)
     waiting = iter(rng.draws)
     monkeypatch.setattr(torch, "randn", lambda *_, **__: next(waiting))
     for index in range(6):
-        assert learner.update(other, index % 2 == 0, index % 3 > 0)
+        assert learner.update(second, index % 2 == 0, index % 3 > 0)
     learner.sync_networks()
     state = theirs.state_dict()
     for key, part in ours.state_dict().items():
         np.testing.assert_allclose(part, state[key], rtol=1e-3, atol=2e-5, err_msg=key)
     assert kernel.losses() == pytest.approx(learner.losses(), rel=1e-3)
-    seen = np.ones((2, OBSERVATIONS), np.float32)
-    np.testing.assert_allclose(kernel.act(seen), learner.act(seen), atol=1e-4)
+    observations = np.ones((2, OBSERVATIONS), np.float32)
+    np.testing.assert_allclose(kernel.act(observations), learner.act(observations), atol=1e-4)
 
     arrays, facts = kernel.optimizer_state()
     other_arrays, other_facts = learner.optimizer_state()
@@ -219,12 +219,12 @@ def test_several_updates_in_torch_lead_where_those_in_numpy_lead(name: str, monk
         np.testing.assert_allclose(moment, other_arrays[key], rtol=1e-3, atol=1e-5, err_msg=key)
     kernel.restore(other_arrays, other_facts)
     learner.restore(arrays, facts)
-    again, _ = learner.optimizer_state()
-    assert all(np.allclose(again[key], arrays[key], rtol=1e-6, atol=0) for key in arrays)
+    restored, _ = learner.optimizer_state()
+    assert all(np.allclose(restored[key], arrays[key], rtol=1e-6, atol=0) for key in arrays)
 
 
 def test_names_and_layouts_are_those_of_cleanrls_modules() -> None:
-    networks = made_networks(("fc_mean", "fc_logstd"), 2, False)
+    networks = make_networks(("fc_mean", "fc_logstd"), 2, False)
     state = networks.state_dict()
     assert list(state)[:8] == [
         f"actor.{layer}.{kind}" for layer in ("fc1", "fc2", "fc_mean", "fc_logstd") for kind in ("weight", "bias")
@@ -232,7 +232,7 @@ def test_names_and_layouts_are_those_of_cleanrls_modules() -> None:
     assert list(state)[8:14] == [f"qf1.fc{number}.{kind}" for number in (1, 2, 3) for kind in ("weight", "bias")]
     assert state["actor.fc_logstd.weight"].shape == (ACTIONS, 12)
     assert state["qf2_target.fc1.weight"].shape == (16, OBSERVATIONS + ACTIONS)
-    fresh = made_networks(("fc_mean", "fc_logstd"), 2, False)
+    fresh = make_networks(("fc_mean", "fc_logstd"), 2, False)
     fresh.initialise(np.random.default_rng(9))
     fresh.load_state_dict(state)
     assert all((part == state[key]).all() for key, part in fresh.state_dict().items())
@@ -240,20 +240,20 @@ def test_names_and_layouts_are_those_of_cleanrls_modules() -> None:
         fresh.load_state_dict({**state, "actor.fc1.weight": np.zeros((2, 2))})
 
 
-def test_a_gradient_that_is_no_number_is_told_and_changes_nothing() -> None:
-    networks = made_networks(("fc_mu",), 1, True)
+def test_a_gradient_that_is_not_finite_is_reported_and_changes_nothing() -> None:
+    networks = make_networks(("fc_mu",), 1, True)
     kernel = td3_kernel(networks, (1e-2, 1e-2), np.random.default_rng(1), 0.0)
-    replay, before = made_replay(), networks.state_dict()
+    replay, previous = make_replay(), networks.state_dict()
     replay._rewards[...] = np.nan
     assert not kernel.update(replay, False, False)
-    assert all((part == before[key]).all() for key, part in networks.state_dict().items())
+    assert all((part == previous[key]).all() for key, part in networks.state_dict().items())
 
 
 def test_adam_on_a_number_is_torchs() -> None:
     number, tensor = np.full(1, 0.3, np.float32), torch.full((1,), 0.3, requires_grad=True)
     ours, theirs = ScalarAdam(number, 0.01), torch.optim.Adam([tensor], lr=0.01)
-    for slope in (0.5, -2.0, 1.5, 0.1):
-        ours(slope)
-        tensor.grad = torch.tensor([slope])
+    for gradient in (0.5, -2.0, 1.5, 0.1):
+        ours(gradient)
+        tensor.grad = torch.tensor([gradient])
         theirs.step()
     assert number[0] == pytest.approx(tensor.item(), rel=1e-5)

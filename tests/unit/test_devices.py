@@ -30,12 +30,12 @@ def test_a_gpu_that_is_hidden_is_not_looked_for(hidden: str, monkeypatch: pytest
     assert not devices.has_gpu()
 
 
-@pytest.mark.parametrize(("told", "count"), [("1", 1), ("4", 4), ("", 1), ("0", 1), ("2,1", 1), (None, 1)])
+@pytest.mark.parametrize(("value", "count"), [("1", 1), ("4", 4), ("", 1), ("0", 1), ("2,1", 1), (None, 1)])
 def test_threads_are_those_that_the_run_was_given(
-    told: str | None, count: int, monkeypatch: pytest.MonkeyPatch
+    value: str | None, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if told is None:
+    if value is None:
         monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     else:
-        monkeypatch.setenv("OMP_NUM_THREADS", told)
+        monkeypatch.setenv("OMP_NUM_THREADS", value)
     assert devices.thread_count() == count

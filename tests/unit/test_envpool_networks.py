@@ -1,4 +1,4 @@
-"""The networks of the algorithms that play in envpool, against the same ones made of torch's own modules."""
+"""The networks of the envpool algorithms, compared with the same networks built from torch modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACTIONS, ENVS, STEPS, WIDE, FEATURES = 3, 4, 6, 12, 7
 TOTAL = ENVS * STEPS
 
 
-def normed(sizes: ConvNetworkSizes, actions: int) -> nn.Module:
+def build_pqn_network(sizes: ConvNetworkSizes, actions: int) -> nn.Module:
     """PQN's network as CleanRL builds it."""
     first, second, third = sizes.channels
     module = nn.Module()
@@ -36,7 +36,7 @@ def normed(sizes: ConvNetworkSizes, actions: int) -> nn.Module:
     return module
 
 
-def looking(seen: int, sizes: ConvNetworkSizes, between: Any) -> list[nn.Module]:
+def conv_layers(seen: int, sizes: ConvNetworkSizes, between: Any) -> list[nn.Module]:
     first, second, third = sizes.channels
     return [
         nn.Conv2d(seen, first, 8, stride=4), between(), nn.Conv2d(first, second, 4, stride=2), between(),
@@ -44,26 +44,26 @@ def looking(seen: int, sizes: ConvNetworkSizes, between: Any) -> list[nn.Module]
     ]  # fmt: skip
 
 
-def curious(sizes: ConvNetworkSizes, actions: int, wide: int, features: int) -> tuple[nn.Module, nn.Module]:
+def build_rnd_networks(sizes: ConvNetworkSizes, actions: int, wide: int, features: int) -> tuple[nn.Module, nn.Module]:
     """Agent and RND model as CleanRL builds them."""
     agent, model = nn.Module(), nn.Module()
-    layers = looking(4, sizes, nn.ReLU)
+    layers = conv_layers(4, sizes, nn.ReLU)
     agent.network = nn.Sequential(*layers, nn.ReLU(), nn.Linear(sizes.hidden, wide), nn.ReLU())
     agent.extra_layer = nn.Sequential(nn.Linear(wide, wide), nn.ReLU())
     agent.actor = nn.Sequential(nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, actions))
     agent.critic_ext, agent.critic_int = nn.Linear(wide, 1), nn.Linear(wide, 1)
     sight = ConvNetworkSizes(sizes.channels, features)
     deeper = [nn.ReLU(), nn.Linear(features, features), nn.ReLU(), nn.Linear(features, features)]
-    model.predictor = nn.Sequential(*looking(1, sight, nn.LeakyReLU), *deeper)
-    model.target = nn.Sequential(*looking(1, sight, nn.LeakyReLU))
+    model.predictor = nn.Sequential(*conv_layers(1, sight, nn.LeakyReLU), *deeper)
+    model.target = nn.Sequential(*conv_layers(1, sight, nn.LeakyReLU))
     return agent, model
 
 
-def begun(agent: Any, *modules: nn.Module) -> Any:
-    """The agent with weights of its own, which are given to torch's modules, too."""
+def initialized_module(agent: Any, *modules: nn.Module) -> Any:
+    """Initialize the agent and copy its weights to the torch modules."""
     agent.initialise(np.random.default_rng(3))
     if any(name.startswith("network.1.") for name in agent.parameters):
-        rng = np.random.default_rng(4)  # normalisations that change nothing would hide a wrong order
+        rng = np.random.default_rng(4)  # layer norms with gain 1 and offset 0 would hide a wrong order
         for name, part in agent.parameters.items():
             part += 0.1 * rng.standard_normal(part.shape, np.float32) if ".1." in name or ".4." in name else 0
     for module in modules:
@@ -72,7 +72,7 @@ def begun(agent: Any, *modules: nn.Module) -> Any:
     return agent
 
 
-def some_pictures(rows: int) -> np.ndarray:
+def random_images(rows: int) -> np.ndarray:
     return np.random.default_rng(1).integers(0, 256, (rows, 4, 84, 84), np.uint8)
 
 
@@ -90,12 +90,12 @@ def compute() -> TorchContext:
 
 
 def test_the_networks_have_the_keys_and_shapes_of_cleanrls() -> None:
-    agent, model = curious(ppo_rnd_envpool.SIZES, 18, 448, 512)
+    agent, model = build_rnd_networks(ppo_rnd_envpool.SIZES, 18, 448, 512)
     ours: Any = ppo_rnd_envpool.Agent(18)
     assert {**_shapes(agent), **_shapes(model)} == ours.shapes
     assert list(_shapes(agent)) == list(ours.policy_shapes)
-    assert list(_shapes(normed(ConvNetworkSizes(), 4))) == list(pqn_atari_envpool.Agent(4).shapes)
-    assert _shapes(normed(ConvNetworkSizes(), 4)) == pqn_atari_envpool.Agent(4).shapes
+    assert list(_shapes(build_pqn_network(ConvNetworkSizes(), 4))) == list(pqn_atari_envpool.Agent(4).shapes)
+    assert _shapes(build_pqn_network(ConvNetworkSizes(), 4)) == pqn_atari_envpool.Agent(4).shapes
     assert ppo_atari_envpool.Agent(4).shapes == ppo_atari.Agent(4).shapes
 
 
@@ -120,26 +120,26 @@ def test_the_networks_begin_as_cleanrls() -> None:
 
 
 def test_values_are_those_of_torchs_modules() -> None:
-    module = normed(SIZES, ACTIONS)
-    agent = begun(pqn_atari_envpool.Agent(ACTIONS, SIZES), module)
-    pictures = torch.from_numpy(some_pictures(5))
-    found = action_values(as_tensors(agent.parameters, torch.device("cpu")), channels_last(pictures))
-    expected = module.network(pictures.float() / 255)  # type: ignore[operator]
-    np.testing.assert_allclose(found.detach(), expected.detach(), atol=1e-5)
+    module = build_pqn_network(SIZES, ACTIONS)
+    agent = initialized_module(pqn_atari_envpool.Agent(ACTIONS, SIZES), module)
+    images = torch.from_numpy(random_images(5))
+    result = action_values(as_tensors(agent.parameters, torch.device("cpu")), channels_last(images))
+    expected = module.network(images.float() / 255)  # type: ignore[operator]
+    np.testing.assert_allclose(result.detach(), expected.detach(), atol=1e-5)
 
 
 def test_updates_of_pqn_move_the_weights_as_torchs_own_radam_does(compute: TorchContext) -> None:
-    module = normed(SIZES, ACTIONS)
-    agent = begun(pqn_atari_envpool.Agent(ACTIONS, SIZES), module)
+    module = build_pqn_network(SIZES, ACTIONS)
+    agent = initialized_module(pqn_atari_envpool.Agent(ACTIONS, SIZES), module)
     learner = PqnLearner(agent.parameters, (4, 84, 84), settings(), compute)
     optimizer = torch.optim.RAdam(module.parameters(), lr=2e-3)
     rng = np.random.default_rng(2)
-    pictures, actions = some_pictures(TOTAL), rng.integers(ACTIONS, size=TOTAL)
+    images, actions = random_images(TOTAL), rng.integers(ACTIONS, size=TOTAL)
     returns = rng.standard_normal(TOTAL, np.float32)
-    learner.load_rollout(2e-3, pictures, actions, returns)
+    learner.load_rollout(2e-3, images, actions, returns)
     for rows in np.tile(rng.permutation(TOTAL).reshape(2, -1), (4, 1)):
         learner.update(rows)
-        values = module.network(torch.from_numpy(pictures[rows]).float() / 255)  # type: ignore[operator]
+        values = module.network(torch.from_numpy(images[rows]).float() / 255)  # type: ignore[operator]
         chosen = values[torch.arange(len(rows)), torch.from_numpy(actions[rows])]
         loss: Any = functional.mse_loss(torch.from_numpy(returns[rows]), chosen)
         optimizer.zero_grad()
@@ -148,34 +148,34 @@ def test_updates_of_pqn_move_the_weights_as_torchs_own_radam_does(compute: Torch
         optimizer.step()
     for name, part in learner.arrays().items():
         np.testing.assert_allclose(part, module.state_dict()[name].numpy(), atol=2e-5, err_msg=name)
-    figures, is_finite = learner.losses()
+    metrics, is_finite = learner.losses()
     assert is_finite
-    assert figures == pytest.approx({"td_loss": loss.item(), "q_values": chosen.mean().item()}, abs=1e-5)
+    assert metrics == pytest.approx({"td_loss": loss.item(), "q_values": chosen.mean().item()}, abs=1e-5)
 
 
 def test_judging_twice_is_what_torchs_modules_do() -> None:
-    module, model = curious(SIZES, ACTIONS, WIDE, FEATURES)
-    agent = begun(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
+    module, model = build_rnd_networks(SIZES, ACTIONS, WIDE, FEATURES)
+    agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
     weights = as_tensors(agent.parameters, torch.device("cpu"))
-    pictures = torch.from_numpy(some_pictures(5))
-    found = rnd_heads(weights, channels_last(pictures)).detach()
-    np.testing.assert_allclose(found, _outputs(module, pictures).detach(), atol=1e-5)
-    one = torch.randn(5, 1, 84, 84)
+    images = torch.from_numpy(random_images(5))
+    result = rnd_heads(weights, channels_last(images)).detach()
+    np.testing.assert_allclose(result, _outputs(module, images).detach(), atol=1e-5)
+    first = torch.randn(5, 1, 84, 84)
     for name in ("predictor", "target"):
         np.testing.assert_allclose(
-            rnd_features(weights, name, one).detach(), getattr(model, name)(one).detach(), atol=1e-5
+            rnd_features(weights, name, first).detach(), getattr(model, name)(first).detach(), atol=1e-5
         )
 
 
-def _outputs(module: Any, pictures: torch.Tensor) -> torch.Tensor:
-    hidden = module.network(pictures.float() / 255)
+def _outputs(module: Any, images: torch.Tensor) -> torch.Tensor:
+    hidden = module.network(images.float() / 255)
     features = module.extra_layer(hidden) + hidden
     return torch.cat([module.actor(hidden), module.critic_ext(features), module.critic_int(features)], 1)
 
 
 def test_updates_with_curiosity_move_policy_and_predictor_and_leave_the_target(compute: TorchContext) -> None:
-    module, model = curious(SIZES, ACTIONS, WIDE, FEATURES)
-    agent = begun(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
+    module, model = build_rnd_networks(SIZES, ACTIONS, WIDE, FEATURES)
+    agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
     config = settings()
     learner = RndLearner(agent.parameters, (4, 84, 84), config, compute)
     learned = [*module.parameters(), *model.predictor.parameters()]  # type: ignore[union-attr]
@@ -184,25 +184,25 @@ def test_updates_with_curiosity_move_policy_and_predictor_and_leave_the_target(c
     names = ("advantages", "returns", "values", "int_returns", "log_probs")
     batch: dict[str, Any] = {name: rng.standard_normal(TOTAL, np.float32) for name in names}
     batch["actions"] = rng.integers(ACTIONS, size=TOTAL)
-    pictures = some_pictures(TOTAL)
-    arrived = rng.integers(0, 256, (TOTAL, 84, 84), np.uint8)
-    mean, variance = arrived.mean(0), arrived.var(0) + 0.1
-    looks = torch.from_numpy(((arrived - mean) / np.sqrt(variance)).clip(-5, 5).astype(np.float32))[:, None]
+    images = random_images(TOTAL)
+    next_frames = rng.integers(0, 256, (TOTAL, 84, 84), np.uint8)
+    mean, variance = next_frames.mean(0), next_frames.var(0) + 0.1
+    normalized = torch.from_numpy(((next_frames - mean) / np.sqrt(variance)).clip(-5, 5).astype(np.float32))[:, None]
 
     learner.set_normalisation(mean, variance)
-    miss = model.target(looks) - model.predictor(looks)  # type: ignore[operator]
-    np.testing.assert_allclose(learner.intrinsic_rewards(arrived), (miss**2).sum(1).detach() / 2, rtol=1e-4)
-    learner.load_rollout(1e-3, pictures, arrived, **batch)
+    error = model.target(normalized) - model.predictor(normalized)  # type: ignore[operator]
+    np.testing.assert_allclose(learner.intrinsic_rewards(next_frames), (error**2).sum(1).detach() / 2, rtol=1e-4)
+    learner.load_rollout(1e-3, images, next_frames, **batch)
     learner.compute_target_features(0)
     for rows in rng.permutation(TOTAL).reshape(2, -1):
-        is_taught = rng.random(len(rows)) < 0.5
-        learner.update(rows, is_taught)
+        predictor_mask = rng.random(len(rows)) < 0.5
+        learner.update(rows, predictor_mask)
         part = SimpleNamespace(**{name: torch.from_numpy(column[rows]) for name, column in batch.items()})
-        outputs = _outputs(module, torch.from_numpy(pictures[rows]))
-        loss, figures = ppo_loss(outputs[:, :-1], part, config)
+        outputs = _outputs(module, torch.from_numpy(images[rows]))
+        loss, metrics = ppo_loss(outputs[:, :-1], part, config)
         second = 0.5 * ((outputs[:, -1] - part.int_returns) ** 2).mean()
-        wrong = (model.predictor(looks[rows]) - model.target(looks[rows]).detach()) ** 2  # type: ignore[operator]
-        forward = wrong.mean(1)[torch.from_numpy(is_taught)].mean()
+        wrong = (model.predictor(normalized[rows]) - model.target(normalized[rows]).detach()) ** 2  # type: ignore[operator]
+        forward = wrong.mean(1)[torch.from_numpy(predictor_mask)].mean()
         optimizer.zero_grad()
         (loss + 0.5 * second + forward).backward()
         nn.utils.clip_grad_norm_(learned, 0.5)
@@ -210,35 +210,35 @@ def test_updates_with_curiosity_move_policy_and_predictor_and_leave_the_target(c
     expected = module.state_dict() | model.state_dict()
     for name, part in learner.arrays().items():
         np.testing.assert_allclose(part, expected[name].numpy(), atol=3e-5, err_msg=name)
-    told, is_finite = learner.losses()
+    reported, is_finite = learner.losses()
     assert is_finite
-    assert told["fwd_loss"] == pytest.approx(forward.item(), abs=1e-5)
-    assert told["value_loss"] == pytest.approx(figures[0].item() + second.item(), abs=1e-5)
-    assert list(told)[:-1] == list(PPO_METRIC_NAMES)
+    assert reported["fwd_loss"] == pytest.approx(forward.item(), abs=1e-5)
+    assert reported["value_loss"] == pytest.approx(metrics[0].item() + second.item(), abs=1e-5)
+    assert list(reported)[:-1] == list(PPO_METRIC_NAMES)
 
 
 def test_a_minibatch_from_which_nothing_is_taught_costs_nothing(compute: TorchContext) -> None:
-    agent = begun(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
+    agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
     learner = RndLearner(agent.parameters, (4, 84, 84), settings(), compute)
     learner.update(np.arange(TOTAL // 2), np.zeros(TOTAL // 2, bool))
-    figures, is_finite = learner.losses()
+    metrics, is_finite = learner.losses()
     assert is_finite
-    assert figures["fwd_loss"] == 0
+    assert metrics["fwd_loss"] == 0
 
 
 @pytest.mark.parametrize("kind", ["returns", "curious"])
-def test_a_gradient_that_is_not_finite_is_told(kind: str, compute: TorchContext) -> None:
+def test_a_gradient_that_is_not_finite_is_reported(kind: str, compute: TorchContext) -> None:
     bad = np.full(TOTAL, np.inf, np.float32)
     learner: Any
     if kind == "returns":
         learner = PqnLearner(
-            begun(pqn_atari_envpool.Agent(ACTIONS, SIZES)).parameters, (4, 84, 84), settings(), compute
+            initialized_module(pqn_atari_envpool.Agent(ACTIONS, SIZES)).parameters, (4, 84, 84), settings(), compute
         )
-        learner.load_rollout(1e-3, some_pictures(TOTAL), np.zeros(TOTAL, np.int64), bad)
+        learner.load_rollout(1e-3, random_images(TOTAL), np.zeros(TOTAL, np.int64), bad)
         learner.update(np.arange(TOTAL // 2))
     else:
-        agent = begun(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
+        agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
         learner = RndLearner(agent.parameters, (4, 84, 84), settings(), compute)
-        learner.load_rollout(1e-3, some_pictures(TOTAL), np.zeros((TOTAL, 84, 84), np.uint8), int_returns=bad)
+        learner.load_rollout(1e-3, random_images(TOTAL), np.zeros((TOTAL, 84, 84), np.uint8), int_returns=bad)
         learner.update(np.arange(TOTAL // 2), np.ones(TOTAL // 2, bool))
     assert not learner.losses()[1]

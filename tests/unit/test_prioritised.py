@@ -12,8 +12,8 @@ Array = np.ndarray[Any, Any]
 GAMMA, STACK, SHAPE = 0.9, 4, (2, 2)
 
 
-class Games:
-    """Games whose every frame has a number of its own, and the truth about what followed each step."""
+class FakeGames:
+    """Games in which every frame has a unique number, and the true outcome of each step."""
 
     def __init__(self, envs: int) -> None:
         self.envs = envs
@@ -48,7 +48,7 @@ class Games:
         replay.add(actions, rewards, endings, self.frames)
 
     def truth(self, env: int, index: int, n_step: int) -> tuple[float, float, list[int]]:
-        """Sum of rewards, discount and next stack of a step."""
+        """Return the sum of rewards, the discount and the next stack of a step."""
         total, ahead = 0.0, self.steps[env][index : index + n_step]
         for count, step in enumerate(ahead, start=1):
             total += GAMMA ** (count - 1) * step["reward"]
@@ -59,7 +59,7 @@ class Games:
         raise AssertionError
 
 
-def replay_of(capacity: int, envs: int = 1, n_step: int = 3, alpha: float = 0.5) -> PrioritisedReplay:
+def make_replay(capacity: int, envs: int = 1, n_step: int = 3, alpha: float = 0.5) -> PrioritisedReplay:
     return PrioritisedReplay(
         capacity, envs, SHAPE, STACK, seed=1, n_step=n_step, gamma=GAMMA, alpha=alpha, beta=0.4, epsilon=1e-6
     )
@@ -95,7 +95,7 @@ def test_a_tree_never_finds_what_has_no_weight_however_sums_are_rounded() -> Non
 @pytest.mark.parametrize("n_step", [1, 3, 5])
 @pytest.mark.parametrize("steps", [1, 2, 6, 20, 47])
 def test_what_is_drawn_reaches_ahead_and_never_over_an_end(envs: int, n_step: int, steps: int) -> None:
-    games, replay = Games(envs), replay_of(12 * envs, envs, n_step)
+    games, replay = FakeGames(envs), make_replay(12 * envs, envs, n_step)
     replay.start(games.frames)
     for _ in range(steps):
         games.play(replay)
@@ -109,39 +109,39 @@ def test_what_is_drawn_reaches_ahead_and_never_over_an_end(envs: int, n_step: in
         for row in range(16):
             env, index = truth[tuple(batch.observations[row, :, 0, 0].tolist())]
             drawn.add((env, index))
-            reward, discount, following = games.truth(env, index, n_step)
+            reward, discount, next_values = games.truth(env, index, n_step)
             assert batch.actions[row] == games.steps[env][index]["action"]
             assert batch.rewards[row] == pytest.approx(reward, abs=1e-5)
             assert batch.discounts[row] == pytest.approx(discount)
             if discount:
-                assert batch.next_observations[row, :, 0, 0].tolist() == following
+                assert batch.next_observations[row, :, 0, 0].tolist() == next_values
     assert len(drawn) == len(truth)
 
 
-def test_what_surprised_is_drawn_more_often_and_counts_less_each_time() -> None:
-    games, replay = Games(1), replay_of(16, alpha=0.5)
+def test_large_td_errors_are_drawn_more_often_and_weigh_less() -> None:
+    games, replay = FakeGames(1), make_replay(16, alpha=0.5)
     replay.start(games.frames)
     for _ in range(16):
         games.play(replay)
     batch = replay.allocate_batch(1000)
     replay.sample(batch)
-    spots = np.unique(batch.indices)
-    assert len(spots) == 16
+    indices = np.unique(batch.indices)
+    assert len(indices) == 16
     assert (batch.weights == 1).all()
-    surprises = np.where(spots == spots[5], 9.0, 1.0)
-    replay.update_priorities(spots, surprises)
+    td_errors = np.where(indices == indices[5], 9.0, 1.0)
+    replay.update_priorities(indices, td_errors)
     replay.sample(batch)
-    assert (batch.indices == spots[5]).sum() == pytest.approx(1000 * 3 / 18, abs=2)
-    expected = np.where(batch.indices == spots[5], 3.0**-0.4, 1.0)
+    assert (batch.indices == indices[5]).sum() == pytest.approx(1000 * 3 / 18, abs=2)
+    expected = np.where(batch.indices == indices[5], 3.0**-0.4, 1.0)
     np.testing.assert_allclose(batch.weights, expected, rtol=1e-5)
-    # What is new counts as surprising as the greatest surprise so far.
+    # A new row gets the maximum priority so far.
     games.play(replay)
     replay.sample(batch)
-    assert (batch.indices == (spots[-1] + 1)).sum() == pytest.approx(1000 * 3 / 20, abs=2)
+    assert (batch.indices == (indices[-1] + 1)).sum() == pytest.approx(1000 * 3 / 20, abs=2)
 
 
-def test_a_surprise_about_what_has_left_meanwhile_does_not_bring_it_back() -> None:
-    games, replay = Games(1), replay_of(8)
+def test_a_td_error_of_an_overwritten_row_is_ignored() -> None:
+    games, replay = FakeGames(1), make_replay(8)
     replay.start(games.frames)
     for _ in range(8):
         games.play(replay)
@@ -152,13 +152,13 @@ def test_a_surprise_about_what_has_left_meanwhile_does_not_bring_it_back() -> No
     replay.update_priorities(batch.indices, np.full(64, 5.0))
     oldest = games.steps[0][-8]["seen"]
     replay.sample(batch)
-    seen = {tuple(stack) for stack in batch.observations[:, :, 0, 0].tolist()}
-    assert seen == {tuple(step["seen"]) for step in games.steps[0][-8:]}
-    assert tuple(oldest) in seen
+    observations = {tuple(stack) for stack in batch.observations[:, :, 0, 0].tolist()}
+    assert observations == {tuple(step["seen"]) for step in games.steps[0][-8:]}
+    assert tuple(oldest) in observations
 
 
 def test_a_restored_buffer_draws_as_the_first_one_would_have() -> None:
-    games, replay = Games(2), replay_of(20, 2)
+    games, replay = FakeGames(2), make_replay(20, 2)
     replay.start(games.frames)
     batch = replay.allocate_batch(8)
     for _ in range(25):
@@ -167,29 +167,29 @@ def test_a_restored_buffer_draws_as_the_first_one_would_have() -> None:
         replay.update_priorities(batch.indices, games.rng.random(8))
     arrays, facts = replay.checkpoint_state(1)
     arrays = {name: part.copy() for name, part in arrays.items()}
-    other = replay_of(20, 2)
-    assert other.restore(arrays, facts) is None
-    again = other.allocate_batch(8)
-    for one in (replay, other):
-        one.beta = 1.0
+    second = make_replay(20, 2)
+    assert second.restore(arrays, facts) is None
+    restored = second.allocate_batch(8)
+    for first in (replay, second):
+        first.beta = 1.0
     for _ in range(5):
         replay.sample(batch)
-        other.sample(again)
+        second.sample(restored)
         for name in ("indices", "frames", "rewards", "discounts", "weights"):
-            np.testing.assert_array_equal(getattr(batch, name), getattr(again, name))
+            np.testing.assert_array_equal(getattr(batch, name), getattr(restored, name))
 
 
-def test_one_that_was_too_large_to_be_saved_begins_anew() -> None:
-    games, replay = Games(1), replay_of(20)
+def test_one_that_was_too_large_to_be_saved_starts_again() -> None:
+    games, replay = FakeGames(1), make_replay(20)
     replay.start(games.frames)
     for _ in range(9):
         games.play(replay)
     arrays, facts = replay.checkpoint_state(0)
     assert arrays == {}
-    other = replay_of(20)
-    assert "filled again" in str(other.restore(arrays, facts))
-    other.start(games.frames)
-    games.play(other)
-    batch = other.allocate_batch(4)
-    other.sample(batch)
+    second = make_replay(20)
+    assert "filled again" in str(second.restore(arrays, facts))
+    second.start(games.frames)
+    games.play(second)
+    batch = second.allocate_batch(4)
+    second.sample(batch)
     assert set(batch.indices) == {0}

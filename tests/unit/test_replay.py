@@ -14,8 +14,8 @@ Array = np.ndarray[Any, Any]
 FLOATS = (3, np.float32)
 
 
-class Life:
-    """Steps of several environments, each observation telling which environment and which moment it is of."""
+class FakeSteps:
+    """Steps of several environments; each observation encodes its environment and its step."""
 
     def __init__(self, envs: int, seed: int = 0) -> None:
         self.envs = envs
@@ -48,7 +48,7 @@ class Life:
 @pytest.mark.parametrize("envs", [1, 3])
 @pytest.mark.parametrize("steps", [4, 10, 11, 12, 57])
 def test_every_kept_transition_is_drawn_as_it_was_and_no_other(envs: int, steps: int) -> None:
-    life = Life(envs)
+    life = FakeSteps(envs)
     kept = Replay(10 * envs, envs, FLOATS, (1, np.int64), seed=1)
     kept.start(life.now)
     for _ in range(steps):
@@ -60,17 +60,17 @@ def test_every_kept_transition_is_drawn_as_it_was_and_no_other(envs: int, steps:
         kept.sample(batch)
         for index in range(batch.rows):
             env, moment, _ = batch.observations[index].astype(int)
-            before, action, reward, is_terminal, after = truth[env, moment]
+            previous, action, reward, is_terminal, after = truth[env, moment]
             drawn.add((env, moment))
-            assert batch.observations[index].tolist() == before.tolist()
+            assert batch.observations[index].tolist() == previous.tolist()
             assert (batch.actions[index, 0], batch.rewards[index]) == (action, np.float32(reward))
             assert batch.terminals[index] == is_terminal
             if not is_terminal:
                 assert batch.next_observations[index].tolist() == after.tolist()
     assert drawn == truth.keys()
-    cut = [row for row in truth.values() if row[4][1] % 1 and not row[3]]
-    # The row of the newest observation may still have what it held before.
-    assert len(cut) <= len(kept.checkpoint_state(1)[0].get("replay.cut.spots", ())) <= len(cut) + envs
+    truncated = [row for row in truth.values() if row[4][1] % 1 and not row[3]]
+    # The row of the latest observation may still hold an old transition.
+    assert len(truncated) <= len(kept.checkpoint_state(1)[0].get("replay.cut.spots", ())) <= len(truncated) + envs
 
 
 @pytest.mark.parametrize("steps", [5, 10, 13, 14, 15, 31])
@@ -82,37 +82,37 @@ def test_stacks_are_rebuilt_as_a_frame_stack_would_have_made_them(envs: int, ste
     def frame() -> Array:
         return rng.integers(256, size=(envs, *shape), dtype=np.uint8)
 
-    newest = frame()
-    frames.start(newest)
-    stacks = np.repeat(newest[:, None], stack, 1)
+    latest = frame()
+    frames.start(latest)
+    stacks = np.repeat(latest[:, None], stack, 1)
     truth: dict[bytes, tuple[int, Array, bool]] = {}
     for step in range(steps):
         rolled = np.concatenate([stacks[:, 1:], frame()[:, None]], 1)
-        after, endings = rolled.copy(), []
+        after, episode_ends = rolled.copy(), []
         for env in range(envs):
             if (step + env) % 6 == 5:
                 is_terminal = step > 8
-                endings.append(EpisodeEnd(env, rolled[env].reshape(-1).copy(), is_terminal, 0.0, 1))
+                episode_ends.append(EpisodeEnd(env, rolled[env].reshape(-1).copy(), is_terminal, 0.0, 1))
                 after[env] = np.repeat(frame()[env][None], stack, 0)
             else:
                 is_terminal = False
             if step >= steps - 10:
                 truth[stacks[env].tobytes()] = (step, rolled[env], is_terminal)
-        frames.add(np.full(envs, step), np.full(envs, step, np.float32), endings, after[:, -1])
+        frames.add(np.full(envs, step), np.full(envs, step, np.float32), episode_ends, after[:, -1])
         stacks = after
-    batch, seen = frames.allocate_batch(64), set()
+    batch, observations = frames.allocate_batch(64), set()
     for _ in range(30):
         frames.sample(batch)
         for index in range(batch.rows):
             key = batch.observations[index].tobytes()
-            reward, following, is_terminal = truth[key]
+            reward, next_values, is_terminal = truth[key]
             assert batch.rewards[index] == reward
             assert batch.actions[index] == reward
             assert batch.terminals[index] == is_terminal
             if not is_terminal:
-                assert (batch.next_observations[index] == following).all()
-            seen.add(key)
-    assert seen == truth.keys()
+                assert (batch.next_observations[index] == next_values).all()
+            observations.add(key)
+    assert observations == truth.keys()
 
 
 @pytest.mark.parametrize("steps", [7, 23])
@@ -121,13 +121,13 @@ def test_a_restored_buffer_draws_what_the_other_would_have_drawn(kind: str, step
     def made() -> Any:
         return Replay(10, 2, FLOATS, (1, np.int64), 3) if kind == "rows" else FrameReplay(10, 2, (3,), 3, 3)
 
-    def added(into: Any, actions: Array, rewards: Array, endings: list[EpisodeEnd], after: Array) -> None:
+    def add_step(into: Any, actions: Array, rewards: Array, endings: list[EpisodeEnd], after: Array) -> None:
         into.add(actions if kind == "rows" else actions[:, 0], rewards, endings, after)
 
-    life, one, other = Life(2), made(), made()
+    life, one, other = FakeSteps(2), made(), made()
     one.start(life.now)
     for _ in range(steps):
-        added(one, *life.step())
+        add_step(one, *life.step())
     one.sample(one.allocate_batch(8))
     assert other.restore(*one.checkpoint_state(limit_mb=1)) is None
     first, second = one.allocate_batch(8), other.allocate_batch(8)
@@ -137,16 +137,16 @@ def test_a_restored_buffer_draws_what_the_other_would_have_drawn(kind: str, step
         for name in ("observations", "actions", "rewards", "terminals", "next_observations"):
             assert (getattr(first, name) == getattr(second, name)).all()
         step = life.step()
-        added(one, *step)
-        added(other, *step)
-    again, facts = one.checkpoint_state(1)
-    others, other_facts = other.checkpoint_state(1)
+        add_step(one, *step)
+        add_step(other, *step)
+    restored, facts = one.checkpoint_state(1)
+    other_arrays, other_facts = other.checkpoint_state(1)
     assert facts == other_facts
-    assert all(again[key].tobytes() == others[key].tobytes() for key in again)
+    assert all(restored[key].tobytes() == other_arrays[key].tobytes() for key in restored)
 
 
 def test_beyond_the_limit_only_the_facts_are_saved_and_restoring_says_so() -> None:
-    life, kept = Life(1), Replay(50_000, 1, FLOATS, (1, np.int64), 1)
+    life, kept = FakeSteps(1), Replay(50_000, 1, FLOATS, (1, np.int64), 1)
     kept.start(life.now)
     for _ in range(30):
         kept.add(*life.step())
@@ -158,7 +158,7 @@ def test_beyond_the_limit_only_the_facts_are_saved_and_restoring_says_so() -> No
 
 
 def test_a_buffer_of_another_size_is_restored_where_it_was_not_yet_full() -> None:
-    life, kept = Life(2), Replay(40, 2, FLOATS, (1, np.int64), 1)
+    life, kept = FakeSteps(2), Replay(40, 2, FLOATS, (1, np.int64), 1)
     kept.start(life.now)
     for _ in range(20):
         kept.add(*life.step())
@@ -187,8 +187,8 @@ def test_after_an_unseen_reset_the_newest_step_keeps_its_own_next_observation(ki
     kept.add(np.zeros((1, 1) if kind == "rows" else 1), np.zeros(1), [], np.full((1, 1), 101))
     batch = kept.allocate_batch(200)
     kept.sample(batch)
-    now, following = (part.reshape(200, -1) for part in (batch.observations, batch.next_observations))
-    moves = set(zip(now[:, -1].tolist(), following[:, -1].tolist(), strict=True))
+    now, next_values = (part.reshape(200, -1) for part in (batch.observations, batch.next_observations))
+    moves = set(zip(now[:, -1].tolist(), next_values[:, -1].tolist(), strict=True))
     first = max(0, steps - 4)
     assert moves == {(moment, moment + 1) for moment in range(first, steps)} | {(100, 101)}
     if kind == "frames":

@@ -22,16 +22,16 @@ CUDA = [
 
 
 def test_threads_and_device_follow_from_the_settings_alone() -> None:
-    before = torch.get_num_threads()
+    previous = torch.get_num_threads()
     compute = TorchContext.set_up(cuda=False, threads=2, cuda_graphs=True)
     assert torch.get_num_threads() == 2
     assert compute == TorchContext(torch.device("cpu"), uses_graphs=False, is_compiled=False)
-    torch.set_num_threads(before)
+    torch.set_num_threads(previous)
 
 
 @pytest.mark.parametrize(("rows", "threads"), [(1, 1), (8, 2)])
-def test_a_single_observation_is_looked_at_by_one_thread(rows: int, threads: int) -> None:
-    before, seen = torch.get_num_threads(), []
+def test_a_single_observation_is_run_on_one_thread(rows: int, threads: int) -> None:
+    previous, seen = torch.get_num_threads(), []
     compute = TorchContext.set_up(cuda=False, threads=2)
 
     def work(observations: torch.Tensor) -> torch.Tensor:
@@ -40,7 +40,7 @@ def test_a_single_observation_is_looked_at_by_one_thread(rows: int, threads: int
 
     InferenceStep((rows, 4), torch.float32, 4, work, compute)(np.zeros((rows, 4)))
     assert (seen, torch.get_num_threads()) == ([threads], 2)
-    torch.set_num_threads(before)
+    torch.set_num_threads(previous)
 
 
 @pytest.mark.parametrize("cuda", CUDA)
@@ -49,13 +49,13 @@ def test_a_step_counts_once_for_each_call_and_adam_is_torchs(cuda: bool) -> None
     ours, theirs = (torch.full((3,), 2.0, device=compute.device, requires_grad=True) for _ in range(2))
     adam, reference = TorchAdam([ours], 0.1, compute), torch.optim.Adam([theirs], lr=0.1)
     drawn = torch.zeros(3, device=compute.device)
-    told: list[str] = []
+    calls: list[str] = []
 
     def work() -> None:
         drawn.copy_(torch.randn(3, device=compute.device))
         adam.step((ours**2).sum())
 
-    step = GraphedStep(work, lambda: [*adam.state_tensors(), drawn], compute, before=lambda: told.append("before"))
+    step = GraphedStep(work, lambda: [*adam.state_tensors(), drawn], compute, before=lambda: calls.append("before"))
     draws = []
     for _ in range(4):
         step()
@@ -65,7 +65,7 @@ def test_a_step_counts_once_for_each_call_and_adam_is_torchs(cuda: bool) -> None
         reference.step()
     torch.testing.assert_close(ours, theirs)
     assert adam.count == 4
-    assert told[0] == "before"
+    assert calls[0] == "before"
     torch.manual_seed(1)
     torch.testing.assert_close(draws, [torch.randn(3, device=compute.device) for _ in range(4)])
 
@@ -107,12 +107,12 @@ def test_packed_rows_are_read_in_place() -> None:
 def test_a_watch_names_the_step_and_the_figures_that_were_first_not_finite(cuda: bool, bad: float) -> None:
     compute = TorchContext.set_up(cuda=cuda)
     watch = NonFiniteMonitor(("loss", "norm", "value"), compute)
-    figures = torch.zeros(3, device=compute.device)
+    metrics = torch.zeros(3, device=compute.device)
     step = GraphedStep(
-        lambda: None, lambda: [figures, *watch.state_tensors()], compute, after=lambda: watch.check(figures)
+        lambda: None, lambda: [metrics, *watch.state_tensors()], compute, after=lambda: watch.check(metrics)
     )
     for number in range(7):
-        compute.copy_to_device(figures, [1.0, bad if number in (3, 4) else 1.0, bad if number >= 5 else 0.0])
+        compute.copy_to_device(metrics, [1.0, bad if number in (3, 4) else 1.0, bad if number >= 5 else 0.0])
         step()
         watch.count_step()
         if number < 3:
@@ -121,18 +121,18 @@ def test_a_watch_names_the_step_and_the_figures_that_were_first_not_finite(cuda:
 
 
 @pytest.mark.parametrize("cuda", CUDA)
-def test_acting_answers_by_the_newest_weights_and_reads_what_lies_beside(cuda: bool) -> None:
+def test_inference_uses_the_latest_weights_and_extra_inputs(cuda: bool) -> None:
     compute = TorchContext.set_up(cuda=cuda)
     weight = torch.ones(2, 3, device=compute.device)
     host = compute.host_buffer(4, dtype=torch.float32)
-    beside = compute.device_buffer(host)
+    extra = compute.device_buffer(host)
     calls = torch.zeros((), device=compute.device)
 
     def work(seen: torch.Tensor) -> torch.Tensor:
         calls.add_(1)
-        return seen.float() @ weight + beside[:, None]
+        return seen.float() @ weight + extra[:, None]
 
-    acting = InferenceStep((4, 2), torch.uint8, 3, work, compute, lambda: (calls,), [(beside, host)])
+    acting = InferenceStep((4, 2), torch.uint8, 3, work, compute, lambda: (calls,), [(extra, host)])
     assert acting(np.full((4, 2), 3)).tolist() == [[6.0] * 3] * 4
     weight.mul_(2)
     host.numpy()[...] = [0, 1, 2, 3]
@@ -150,7 +150,7 @@ def test_what_is_sent_may_be_changed_at_once(cuda: bool) -> None:
 
 
 @pytest.mark.parametrize("cuda", CUDA)
-def test_the_learning_rate_can_change_behind_a_step_and_a_loaded_state_is_gone_on_from(cuda: bool) -> None:
+def test_the_learning_rate_can_change_after_a_step_and_a_loaded_state_can_be_continued(cuda: bool) -> None:
     compute = TorchContext.set_up(cuda=cuda)
     for kind, theirs in ((TorchAdam, torch.optim.Adam), (TorchRAdam, torch.optim.RAdam)):
         ours, reference = (torch.full((3,), 2.0, device=compute.device, requires_grad=True) for _ in range(2))

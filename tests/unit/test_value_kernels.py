@@ -19,15 +19,15 @@ ROWS = 64
 def config_of(name: str, **changes: Any) -> Any:
     settings: dict[str, Any] = {"batch_size": ROWS, "learning_starts": 0}
     if name == "c51":
-        # Narrow enough that some targets fall outside.
+        # Narrow enough that some targets are outside.
         settings |= {"n_atoms": 11, "v_min": -2.0, "v_max": 3.0}
     if name == "pqn":
         settings = {"num_envs": 1, "num_steps": ROWS, "num_minibatches": 1}
     return MODULES[name].Config(**{**settings, **changes})
 
 
-def made_agents(name: str, config: Any, hidden: tuple[int, ...] = (24, 16)) -> tuple[Any, Any]:
-    """The agent and its target, different from each other."""
+def make_agents(name: str, config: Any, hidden: tuple[int, ...] = (24, 16)) -> tuple[Any, Any]:
+    """Make an agent and a different target."""
     atoms = {"n_atoms": config.n_atoms, "v_min": config.v_min, "v_max": config.v_max} if name == "c51" else {}
     agents = [MODULES[name].Agent(5, 3, hidden=hidden, **atoms) for _ in range(2)]
     rng = np.random.default_rng(1)
@@ -37,13 +37,13 @@ def made_agents(name: str, config: Any, hidden: tuple[int, ...] = (24, 16)) -> t
     return agents[0], agents[1]
 
 
-def made_learner(name: str, config: Any, agent: Any, target: Any) -> Any:
+def make_learner(name: str, config: Any, agent: Any, target: Any) -> Any:
     return MODULES[name]._learner(config, agent) if name == "pqn" else MODULES[name]._learner(config, agent, target)
 
 
-def made_batch(name: str, seed: int = 2) -> Any:
+def make_batch(name: str, seed: int = 2) -> Any:
     rng = np.random.default_rng(seed)
-    observations, following = rng.standard_normal((2, ROWS, 5)).astype(np.float32)
+    observations, next_values = rng.standard_normal((2, ROWS, 5)).astype(np.float32)
     actions = rng.integers(3, size=ROWS)
     rewards = rng.standard_normal(ROWS).astype(np.float32)
     if name == "pqn":
@@ -51,9 +51,9 @@ def made_batch(name: str, seed: int = 2) -> Any:
     return SimpleNamespace(
         observations=observations,
         actions=actions[:, None],
-        rewards=rewards.round(),  # some of C51's atoms are then met exactly
+        rewards=rewards.round(),  # so that some targets are exactly on C51's atoms
         terminals=(rng.random(ROWS) < 0.3).astype(np.float32),
-        next_observations=following,
+        next_observations=next_values,
     )
 
 
@@ -61,17 +61,17 @@ def made_batch(name: str, seed: int = 2) -> Any:
 @pytest.mark.parametrize("changes", [{}, {"gamma": 1.0}])
 def test_the_gradient_by_hand_is_autograds(name: str, changes: dict[str, Any]) -> None:
     config = config_of(name, **changes)
-    agent, target = made_agents(name, config)
-    batch = made_batch(name)
-    reference = made_learner(name, config.model_copy(update={"backend": "torch", "cuda": False}), agent, target)
-    kernel = made_learner(name, config, agent, target)
+    agent, target = make_agents(name, config)
+    batch = make_batch(name)
+    reference = make_learner(name, config.model_copy(update={"backend": "torch", "cuda": False}), agent, target)
+    kernel = make_learner(name, config, agent, target)
 
     reference.update(batch, learning_rate=0.0)
     assert kernel.update(batch, learning_rate=0.0)
 
-    found = agent.network.named_arrays(kernel.gradient.views)
+    result = agent.network.named_arrays(kernel.gradient.views)
     for key, parameter in reference.module.named_parameters():
-        np.testing.assert_allclose(found[key], parameter.grad.numpy(), atol=2e-6, rtol=2e-4, err_msg=key)
+        np.testing.assert_allclose(result[key], parameter.grad.numpy(), atol=2e-6, rtol=2e-4, err_msg=key)
     assert kernel.losses() == pytest.approx(reference.losses(), rel=1e-4)
 
 
@@ -80,12 +80,12 @@ def test_the_gradient_by_hand_is_autograds(name: str, changes: dict[str, Any]) -
 def test_steps_follow_torchs_optimizer_and_targets_follow_the_network(name: str, hidden: tuple[int, ...]) -> None:
     changes = {"max_grad_norm": 0.5} if name == "pqn" else {}
     config = config_of(name, **changes)
-    (ours, our_target), (theirs, their_target) = (made_agents(name, config, hidden) for _ in range(2))
-    kernel = made_learner(name, config, ours, our_target)
-    reference = made_learner(name, config.model_copy(update={"backend": "torch", "cuda": False}), theirs, their_target)
-    for step in range(12):  # RAdam changes its mind at the sixth
+    (ours, our_target), (theirs, their_target) = (make_agents(name, config, hidden) for _ in range(2))
+    kernel = make_learner(name, config, ours, our_target)
+    reference = make_learner(name, config.model_copy(update={"backend": "torch", "cuda": False}), theirs, their_target)
+    for step in range(12):  # RAdam switches its formula at the sixth
         for learner in (kernel, reference):
-            assert learner.update(made_batch(name, seed=step), 1e-3 / (step + 1))
+            assert learner.update(make_batch(name, seed=step), 1e-3 / (step + 1))
             if name != "pqn" and step % 4 == 3:
                 learner.update_target(0.3 if step < 8 else 1)
             learner.sync_networks()
@@ -104,13 +104,13 @@ def test_steps_follow_torchs_optimizer_and_targets_follow_the_network(name: str,
 @EACH
 def test_on_a_gpu_captured_updates_lead_where_the_kernel_leads(name: str) -> None:
     config = config_of(name)
-    (ours, our_target), (theirs, their_target) = (made_agents(name, config) for _ in range(2))
-    kernel = made_learner(name, config, ours, our_target)
-    captured = made_learner(name, config.model_copy(update={"backend": "torch"}), theirs, their_target)
+    (ours, our_target), (theirs, their_target) = (make_agents(name, config) for _ in range(2))
+    kernel = make_learner(name, config, ours, our_target)
+    captured = make_learner(name, config.model_copy(update={"backend": "torch"}), theirs, their_target)
     assert captured.compute.uses_graphs
     for step in range(12):
         for learner in (kernel, captured):
-            assert learner.update(made_batch(name, seed=step), 1e-3 / (step + 1))
+            assert learner.update(make_batch(name, seed=step), 1e-3 / (step + 1))
             if name != "pqn" and step % 4 == 3:
                 learner.follow(0.3)
     captured.sync_networks()
@@ -120,7 +120,7 @@ def test_on_a_gpu_captured_updates_lead_where_the_kernel_leads(name: str) -> Non
 
 @EACH
 def test_the_network_in_numpy_and_its_module_give_the_same(name: str) -> None:
-    agent, _ = made_agents(name, config_of(name))
+    agent, _ = make_agents(name, config_of(name))
     observations = np.random.default_rng(4).standard_normal((6, 5), np.float32)
     with torch.no_grad():
         expected = agent.module().network(torch.from_numpy(observations)).numpy()
@@ -147,12 +147,12 @@ def test_state_dicts_have_cleanrls_keys_in_its_order_and_torchs_layout() -> None
 
 @EACH
 def test_a_state_dict_comes_back_as_it_was(name: str) -> None:
-    one, other = made_agents(name, config_of(name))
-    other.load_state_dict(one.state_dict())
-    assert (one.parameters == other.parameters).all()
-    state = one.state_dict()
+    first, second = make_agents(name, config_of(name))
+    second.load_state_dict(first.state_dict())
+    assert (first.parameters == second.parameters).all()
+    state = first.state_dict()
     with pytest.raises(ValueError, match="expected"):
-        one.load_state_dict({**state, "network.0.weight": state["network.0.weight"][:1]})
+        first.load_state_dict({**state, "network.0.weight": state["network.0.weight"][:1]})
 
 
 def test_first_weights_are_spread_as_torch_spreads_them_and_pqns_are_orthogonal() -> None:
@@ -175,13 +175,13 @@ def test_first_weights_are_spread_as_torch_spreads_them_and_pqns_are_orthogonal(
 @EACH
 def test_a_gradient_that_is_not_finite_changes_nothing(name: str) -> None:
     config = config_of(name)
-    agent, target = made_agents(name, config)
-    learner = made_learner(name, config, agent, target)
-    before = agent.parameters.copy()
-    batch = made_batch(name)
+    agent, target = make_agents(name, config)
+    learner = make_learner(name, config, agent, target)
+    previous = agent.parameters.copy()
+    batch = make_batch(name)
     batch.observations[3] = np.nan
     assert not learner.update(batch, 1e-3)
-    assert (agent.parameters == before).all()
+    assert (agent.parameters == previous).all()
     assert learner.count == 0
     assert not np.isfinite(list(learner.losses().values())).all()
 
@@ -189,9 +189,9 @@ def test_a_gradient_that_is_not_finite_changes_nothing(name: str) -> None:
 @EACH
 def test_torch_tells_later_in_which_update_what_was_first_not_finite(name: str) -> None:
     config = config_of(name, backend="torch", cuda=False)
-    learner = made_learner(name, config, *made_agents(name, config))
+    learner = make_learner(name, config, *make_agents(name, config))
     for step in range(8):
-        batch = made_batch(name, seed=step)
+        batch = make_batch(name, seed=step)
         if step == 3:
             batch.observations[5] = np.nan
         assert learner.update(batch, 1e-3)
@@ -206,9 +206,9 @@ def test_the_projection_keeps_the_mass_and_the_mean_of_what_lies_within_the_boun
     reward: float, terminal: float
 ) -> None:
     config = config_of("c51", gamma=0.9)
-    agent, target = made_agents("c51", config)
-    kernel = made_learner("c51", config, agent, target)
-    batch = made_batch("c51")
+    agent, target = make_agents("c51", config)
+    kernel = make_learner("c51", config, agent, target)
+    batch = make_batch("c51")
     batch.rewards[...], batch.terminals[...] = reward, terminal
     kernel.update(batch, 0.0)
 
@@ -226,34 +226,34 @@ def test_returns_mix_what_followed_with_the_value_of_the_best_action() -> None:
     rewards, values = rng.standard_normal((6, 2)), rng.standard_normal((6, 2)).astype(np.float32)
     dones = np.zeros((6, 2), bool)
     dones[2, 0] = dones[5, 1] = True
-    found = q_lambda_returns(rewards, values, dones, 0.9, 0.8)
+    result = q_lambda_returns(rewards, values, dones, 0.9, 0.8)
     for env in range(2):
-        behind = values[5, env]
+        future = values[5, env]
         for t in reversed(range(6)):
-            mixed = behind if t == 5 else 0.8 * behind + 0.2 * values[t, env]
-            behind = rewards[t, env] + (0.0 if dones[t, env] else 0.9 * mixed)
-            assert found[t, env] == pytest.approx(behind, abs=1e-5)
+            mixed = future if t == 5 else 0.8 * future + 0.2 * values[t, env]
+            future = rewards[t, env] + (0.0 if dones[t, env] else 0.9 * mixed)
+            assert result[t, env] == pytest.approx(future, abs=1e-5)
 
 
 def test_c51s_reference_is_the_papers_projection_atom_by_atom() -> None:
     config = config_of("c51")
-    agent, target = made_agents("c51", config)
-    batch = made_batch("c51")
-    learner = made_learner("c51", config.model_copy(update={"backend": "torch", "cuda": False}), agent, target)
+    agent, target = make_agents("c51", config)
+    batch = make_batch("c51")
+    learner = make_learner("c51", config.model_copy(update={"backend": "torch", "cuda": False}), agent, target)
     learner.update(batch, learning_rate=0.0)
 
     atoms, gap = agent.atoms.astype(float), 0.5
-    following = np.exp(target.network(batch.next_observations).astype(float)).reshape(ROWS, 3, 11)
-    following /= following.sum(2, keepdims=True)
+    next_values = np.exp(target.network(batch.next_observations).astype(float)).reshape(ROWS, 3, 11)
+    next_values /= next_values.sum(2, keepdims=True)
     present = np.exp(agent.network(batch.observations).astype(float)).reshape(ROWS, 3, 11)
     present /= present.sum(2, keepdims=True)
     total = 0.0
     for row in range(ROWS):
-        best = following[row, (following[row] @ atoms).argmax()]
-        wanted = np.zeros(11)
+        best = next_values[row, (next_values[row] @ atoms).argmax()]
+        expected = np.zeros(11)
         for place, mass in zip(atoms, best, strict=True):
             moved = np.clip(batch.rewards[row] + config.gamma * (1 - batch.terminals[row]) * place, -2.0, 3.0)
-            wanted += mass * np.clip(1 - np.abs(moved - atoms) / gap, 0, 1)
+            expected += mass * np.clip(1 - np.abs(moved - atoms) / gap, 0, 1)
         logs = np.log(np.clip(present[row, batch.actions[row, 0]], 1e-5, 1 - 1e-5))
-        total -= float(wanted @ logs)
+        total -= float(expected @ logs)
     assert learner.losses()["loss"] == pytest.approx(total / ROWS, rel=1e-4)

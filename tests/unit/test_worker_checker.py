@@ -1,4 +1,4 @@
-"""The checker: one answer a question, whatever the question."""
+"""The checker: one reply per request, whatever the request."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ def test_a_broken_environment_does_not_end_the_checker(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: Any) -> Any:
-        raise RuntimeError("somebody else's bug")
+        raise RuntimeError("a bug of a plugin")
 
     monkeypatch.setattr(checker, "check_request", broken)
     reply = ask(ask="check", config=SMALL)
     assert (reply["ok"], reply["error"]) == (False, "MosaicError")
-    assert "RuntimeError: somebody else's bug" in reply["message"]
+    assert "RuntimeError: a bug of a plugin" in reply["message"]
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -141,23 +141,23 @@ def trained(tmp_path: Path) -> RunFolder:
 
 
 def test_a_checkpoint_tells_what_it_is(trained: RunFolder) -> None:
-    found = ask(ask="checkpoint", path=str(trained.last_checkpoint))["checkpoint"]
-    assert (found["algo"], found["env_id"], found["seed"], found["step"]) == ("ppo", "CartPole-v1", 3, 64)
-    assert found["weights"]["actor.4.weight"] == [2, 64]
-    assert inspect_policy(str(trained.path)) == found
+    result = ask(ask="checkpoint", path=str(trained.last_checkpoint))["checkpoint"]
+    assert (result["algo"], result["env_id"], result["seed"], result["step"]) == ("ppo", "CartPole-v1", 3, 64)
+    assert result["weights"]["actor.4.weight"] == [2, 64]
+    assert inspect_policy(str(trained.path)) == result
     model = next(trained.models.glob("*/*.cleanrl_model"))
     of_model = ask(ask="checkpoint", path=str(model))["checkpoint"]
     assert (of_model["kind"], of_model["algo"], of_model["env_id"]) == ("cleanrl_model", "ppo", "CartPole-v1")
-    assert sorted(of_model["weights"]) == sorted(found["weights"])
+    assert sorted(of_model["weights"]) == sorted(result["weights"])
 
 
 def test_a_lone_model_file_tells_its_keys(trained: RunFolder, tmp_path: Path) -> None:
     lone = tmp_path / "elsewhere" / "ppo.cleanrl_model"
     lone.parent.mkdir()
     lone.write_bytes(next(trained.models.glob("*/*.cleanrl_model")).read_bytes())
-    found = inspect_policy(str(lone))
-    assert (found["algo"], found["env_id"]) == ("ppo", None)
-    assert "critic.0.bias" in found["weights"]
+    result = inspect_policy(str(lone))
+    assert (result["algo"], result["env_id"]) == ("ppo", None)
+    assert "critic.0.bias" in result["weights"]
 
 
 class Canary:
@@ -180,8 +180,8 @@ def test_a_model_file_that_would_run_code_is_refused_and_runs_none(tmp_path: Pat
 
 def test_damaged_files_are_refused(trained: RunFolder, tmp_path: Path) -> None:
     model = next(trained.models.glob("*/*.cleanrl_model"))
-    whole = model.read_bytes()
-    for part in (b"", whole[:1], whole[: len(whole) // 2], whole[:-1], b"no zip at all"):
+    complete = model.read_bytes()
+    for part in (b"", complete[:1], complete[: len(complete) // 2], complete[:-1], b"no zip at all"):
         model.write_bytes(part)
         with pytest.raises(CheckpointDamaged):
             inspect_policy(str(model))

@@ -1,4 +1,4 @@
-"""What the worker understands of a config, and how it refuses the rest."""
+"""Which configs the worker accepts, and how it refuses the rest."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def refusal(data: Any) -> str:
 
 
 def test_a_bare_config_and_a_payload_mean_the_same() -> None:
-    bare, whole = parse_request(BARE), parse_request(payload(BARE))
-    assert algorithm_config(bare) == algorithm_config(whole)
-    assert bare.config == whole.config
+    bare, complete = parse_request(BARE), parse_request(payload(BARE))
+    assert algorithm_config(bare) == algorithm_config(complete)
+    assert bare.config == complete.config
 
 
 def test_a_payload_says_how_artifacts_are_kept() -> None:

@@ -1,4 +1,4 @@
-"""A policy plays on fresh seeds: the same seeds, the same returns; what does not fit is refused by name."""
+"""Evaluation on new seeds: equal seeds give equal returns; what does not fit is refused by name."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from mosaic.run import checkpoints, last_good_checkpoint
 from mosaic.statistics import iqm, mean_with_band
 
 
-class Pushes:
-    """Pushes towards where the pole leans, or at random."""
+class PushingPolicy:
+    """Pushes in the direction in which the pole leans, or randomly."""
 
     def __init__(self) -> None:
         self.batches: list[int] = []
@@ -52,33 +52,33 @@ def evaluation(policy_path: object, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_the_same_seeds_give_the_same_returns(deterministic: bool) -> None:
     def play() -> list[Episode]:
-        return evaluate(Pushes(), lambda: make("CartPole-v1"), range(100, 120), deterministic)
+        return evaluate(PushingPolicy(), lambda: make("CartPole-v1"), range(100, 120), deterministic)
 
     first = play()
     assert first == play()
     assert [episode.seed for episode in first] == list(range(100, 120))
-    assert len({episode.length for episode in first}) > 3, "each seed is a start of its own"
+    assert len({episode.length for episode in first}) > 3, "each seed gives a different start"
 
 
 def test_an_episode_is_the_one_that_a_lone_environment_would_play() -> None:
-    together = evaluate(Pushes(), lambda: make("CartPole-v1"), range(7, 27))
+    together = evaluate(PushingPolicy(), lambda: make("CartPole-v1"), range(7, 27))
     for index in (0, 9, 19):
-        alone = evaluate(Pushes(), lambda: make("CartPole-v1"), [7 + index])
+        alone = evaluate(PushingPolicy(), lambda: make("CartPole-v1"), [7 + index])
         assert alone[0].length == together[index].length
 
 
 @pytest.mark.parametrize("seeds", [range(11), [3], [7, 15, 23]])
 def test_every_call_of_the_policy_has_the_same_number_of_rows(seeds: Sequence[int]) -> None:
-    policy = Pushes()
+    policy = PushingPolicy()
     evaluate(policy, lambda: make("CartPole-v1"), seeds)
     assert set(policy.batches) == {8}
 
 
 def test_what_a_stochastic_episode_draws_does_not_depend_on_the_others() -> None:
-    together = evaluate(Pushes(), lambda: make("CartPole-v1"), range(20), deterministic=False)
+    together = evaluate(PushingPolicy(), lambda: make("CartPole-v1"), range(20), deterministic=False)
     assert len({episode.length for episode in together}) > 3
     for seed in (0, 7, 19):
-        alone = evaluate(Pushes(), lambda: make("CartPole-v1"), [seed], deterministic=False)
+        alone = evaluate(PushingPolicy(), lambda: make("CartPole-v1"), [seed], deterministic=False)
         assert (alone[0].length, alone[0].episodic_return) == (together[seed].length, together[seed].episodic_return)
 
 
@@ -91,10 +91,10 @@ def test_a_seed_has_the_same_return_to_the_last_bit_whatever_is_played_beside_it
             assert episode.episodic_return == together[episode.seed - 100].episodic_return
 
 
-def test_an_evaluation_that_is_told_to_stop_leaves_out_what_had_not_ended() -> None:
+def test_an_evaluation_that_is_asked_to_stop_leaves_out_what_had_not_ended() -> None:
     ended: list[Episode] = []
     episodes = evaluate(
-        Pushes(),
+        PushingPolicy(),
         lambda: make("CartPole-v1"),
         range(50),
         on_episode=ended.append,
@@ -105,11 +105,11 @@ def test_an_evaluation_that_is_told_to_stop_leaves_out_what_had_not_ended() -> N
 
 
 def test_actions_outside_the_box_are_clipped() -> None:
-    class Shouts:
+    class LoudPolicy:
         def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
             return np.full((len(observations), 1), 1e9)
 
-    episodes = evaluate(Shouts(), lambda: make("MountainCarContinuous-v0"), [1])
+    episodes = evaluate(LoudPolicy(), lambda: make("MountainCarContinuous-v0"), [1])
     assert episodes[0].episodic_return == pytest.approx(-0.1 * episodes[0].length)  # its price of full throttle
 
 
@@ -128,7 +128,7 @@ def test_the_summary_says_what_the_episodes_say() -> None:
     json.dumps(summary, allow_nan=False)
 
 
-def test_a_return_that_is_no_number_is_null_and_spoils_the_mean_visibly() -> None:
+def test_a_return_that_is_not_finite_is_null_and_spoils_the_mean_visibly() -> None:
     summary = summarize([Episode(0, 1, 5.0, 3), Episode(1, 2, float("nan"), 3)])
     assert (summary["returns"], summary["avg_return"], summary["ci95"]) == ([5.0, None], None, None)
     assert pool_summaries([summary]) == summary
@@ -155,31 +155,31 @@ def test_an_evaluation_writes_its_summary_its_events_and_its_scalars(trained: Ru
     tags = {tag for event in events(folder, "metrics") for tag in event["series"]}
     assert {"eval/episodic_return", "eval/avg_return", "eval/iqm"} <= tags
     assert json.loads(folder.analytics.read_text())["evaluation"]["avg_return"] == summary["avg_return"]
-    again = train_here(RunFolder(tmp_path / "again"), evaluation(trained.last_checkpoint))
-    assert json.loads(again.eval_summary.read_text())["returns"] == summary["returns"]
+    restored = train_here(RunFolder(tmp_path / "again"), evaluation(trained.last_checkpoint))
+    assert json.loads(restored.eval_summary.read_text())["returns"] == summary["returns"]
 
 
-def test_an_episode_that_would_never_end_is_cut_and_that_is_said_once(
+def test_an_episode_that_would_never_end_is_truncated_with_one_warning(
     trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("mosaic.arena.evaluate", "cleanrl_worker.policy_evaluation"):
         monkeypatch.setattr(sys.modules[module], "MAX_EPISODE_STEPS", 5)
     folder = train_here(RunFolder(tmp_path / "evaluation"), evaluation(trained.path))
     assert json.loads(folder.eval_summary.read_text())["batches"][0]["lengths"] == [5, 5, 5]
-    (said,) = (event["text"] for event in events(folder, "warning") if event.get("code") == "eval_cut_warning")
-    assert said.startswith("An episode was cut after 5 steps: CartPole-v1 has no earlier limit")
+    (message,) = (event["text"] for event in events(folder, "warning") if event.get("code") == "eval_cut_warning")
+    assert message.startswith("An episode was cut after 5 steps: CartPole-v1 has no earlier limit")
 
 
-def test_a_seed_may_be_told(trained: RunFolder, tmp_path: Path) -> None:
-    folder = train_here(RunFolder(tmp_path / "told"), evaluation(trained.path, extras={"seed_override": 0}))
+def test_a_seed_may_be_given(trained: RunFolder, tmp_path: Path) -> None:
+    folder = train_here(RunFolder(tmp_path / "given"), evaluation(trained.path, extras={"seed_override": 0}))
     assert json.loads(folder.eval_summary.read_text())["seeds"] == [0, 1, 2]
 
 
 def test_a_model_file_stands_for_its_run(trained: RunFolder) -> None:
     model = next(trained.models.glob("*/ppo.cleanrl_model"))
-    found = load_for_evaluation(parse_request(evaluation(model))).saved_policy
-    assert found.checkpoint is not None
-    assert (found.path, found.checkpoint.path) == (model, trained.checkpoint(64))
+    result = load_for_evaluation(parse_request(evaluation(model))).saved_policy
+    assert result.checkpoint is not None
+    assert (result.path, result.checkpoint.path) == (model, trained.checkpoint(64))
 
 
 def test_a_run_that_has_no_checkpoint_is_evaluated_by_its_model(trained: RunFolder, tmp_path: Path) -> None:
@@ -193,13 +193,13 @@ def test_a_run_that_has_no_checkpoint_is_evaluated_by_its_model(trained: RunFold
 
 
 def cleanrl_agent() -> torch.nn.Module:
-    """As CleanRL's ppo.py makes it."""
+    """The agent as CleanRL's ppo.py builds it."""
     torch.manual_seed(1)
-    made = torch.nn.Module()
+    module = torch.nn.Module()
     for name, outputs in (("critic", 1), ("actor", 2)):
         layers = [torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh()]
-        made.add_module(name, torch.nn.Sequential(*layers, torch.nn.Linear(64, outputs)))
-    return made
+        module.add_module(name, torch.nn.Sequential(*layers, torch.nn.Linear(64, outputs)))
+    return module
 
 
 def test_a_model_that_cleanrl_saved_acts_as_its_network_does(tmp_path: Path) -> None:
@@ -209,9 +209,9 @@ def test_a_model_that_cleanrl_saved_acts_as_its_network_does(tmp_path: Path) -> 
     torch.save(agent.state_dict(), model)
     match = load_for_evaluation(parse_request(evaluation(model)))
     assert (match.algo, match.env_id, match.first_seed) == ("ppo", "CartPole-v1", first_evaluation_seed(7))
-    seen = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
-    expected = agent.get_submodule("actor")(torch.from_numpy(seen)).argmax(1).numpy()
-    assert (match.policy.act(seen, True, np.random.default_rng(0)) == expected).all()
+    observations = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
+    expected = agent.get_submodule("actor")(torch.from_numpy(observations)).argmax(1).numpy()
+    assert (match.policy.act(observations, True, np.random.default_rng(0)) == expected).all()
     folder = train_here(RunFolder(tmp_path / "played"), evaluation(model))
     assert json.loads(folder.eval_summary.read_text())["checkpoint_step"] is None
 
@@ -220,9 +220,9 @@ def test_a_bare_state_dict_needs_algorithm_and_environment_to_be_named(tmp_path:
     bare = tmp_path / "weights.pt"
     torch.save(cleanrl_agent().state_dict(), bare)
 
-    def refusal(**told: Any) -> str:
+    def refusal(**settings: Any) -> str:
         with pytest.raises(BadInput) as refused:
-            load_for_evaluation(parse_request(evaluation(bare, **told)))
+            load_for_evaluation(parse_request(evaluation(bare, **settings)))
         return str(refused.value)
 
     assert "does not say its algorithm. Name it: --algo" in refusal(env_id="CartPole-v1")
@@ -347,16 +347,16 @@ def test_videos_come_only_when_asked_for_each_with_its_facts(trained: RunFolder,
 
 def test_a_checkpoint_without_its_normaliser_is_refused(tmp_path: Path) -> None:
     config = small(algo="ppo_continuous_action", env_id="Pendulum-v1", extras={"num_minibatches": 2})
-    whole = last_good_checkpoint(train_here(RunFolder(tmp_path / "whole"), config))
-    assert whole is not None
-    lacking = {name: array for name, array in whole.arrays.items() if not name.startswith("observation")}
-    assert len(lacking) < len(whole.arrays)
-    path = checkpoints.write(RunFolder(tmp_path / "cut"), 64, whole.weights, lacking, whole.facts, {})
+    complete = last_good_checkpoint(train_here(RunFolder(tmp_path / "whole"), config))
+    assert complete is not None
+    lacking = {name: array for name, array in complete.arrays.items() if not name.startswith("observation")}
+    assert len(lacking) < len(complete.arrays)
+    path = checkpoints.write(RunFolder(tmp_path / "cut"), 64, complete.weights, lacking, complete.facts, {})
     with pytest.raises(BadInput, match="lacks 'observation"):
         load_for_evaluation(parse_request(evaluation(path)))
 
 
-def test_with_repeat_on_it_goes_on_with_further_seeds_until_stopped(
+def test_with_repeat_it_continues_with_further_seeds_until_stopped(
     trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     update = ConsoleRun.update
@@ -390,7 +390,7 @@ def test_a_further_attempt_appends_to_what_the_earlier_one_found(trained: RunFol
     assert [event["code"] for event in events(folder, "warning")] == ["eval_summary_warning"]
 
 
-def test_a_model_that_was_asked_for_is_evaluated_after_training_and_filmed_only_where_that_was_said(
+def test_a_model_that_was_asked_for_is_evaluated_after_training_and_recorded_only_if_requested(
     tmp_path: Path,
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -407,11 +407,11 @@ def test_a_model_that_was_asked_for_is_evaluated_after_training_and_filmed_only_
     trained_episodes = sum(len(event["rows"]) for event in events(plain, "episodes"))
     assert sum(len(event["rows"]) for event in events(saved, "episodes")) == trained_episodes
     assert events(saved, "finished")[0]["global_step"] == 64
-    filmed = train_here(RunFolder(tmp_path / "filmed"), small(extras={"eval_capture_video": True}))
-    assert len(list(filmed.eval_videos.glob("*.mp4"))) == 3
+    recorded = train_here(RunFolder(tmp_path / "recorded"), small(extras={"eval_capture_video": True}))
+    assert len(list(recorded.eval_videos.glob("*.mp4"))) == 3
 
 
-def test_an_evaluation_without_a_picture_goes_on_and_says_so(
+def test_an_evaluation_without_frames_continues_and_warns(
     trained: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def blind(*_: Any) -> None:

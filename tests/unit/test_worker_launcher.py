@@ -1,4 +1,4 @@
-"""One training run: which files it leaves, what it says, and what its config decides."""
+"""One training run: the files it writes, its messages, and what its config decides."""
 
 from __future__ import annotations
 
@@ -44,47 +44,49 @@ def test_a_model_is_left_out_when_it_is_not_wanted(folder: RunFolder) -> None:
     assert not folder.models.exists()
 
 
-def test_event_files_go_where_they_are_told(folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_files_go_to_the_given_directory(
+    folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def place(config: dict[str, Any]) -> Path | None:
         return launcher.tensorboard_folder(parse_request(config), folder)
 
     assert place(small()) == folder.tensorboard
-    monkeypatch.setenv(launcher.TENSORBOARD_VARIABLE, str(tmp_path / "told"))
-    assert place(small()) == tmp_path / "told"
+    monkeypatch.setenv(launcher.TENSORBOARD_VARIABLE, str(tmp_path / "given"))
+    assert place(small()) == tmp_path / "given"
     assert place(small(extras={"tensorboard_dir": "tb/here"})) == folder.path / "tb" / "here"
     assert place({"extras": {"mode": "policy_eval", "policy_path": "/x"}}) == folder.tensorboard_eval
     train_here(folder, payload(small(), tensorboard={"enabled": False}))
     assert not folder.tensorboard.exists()
-    assert not (tmp_path / "told").exists()
+    assert not (tmp_path / "given").exists()
 
 
 def test_the_payload_says_how_many_checkpoints_stay(folder: RunFolder) -> None:
     train_here(folder, payload(small(total_timesteps=320, extras={"checkpoint_every": 32}), keep_checkpoints=2))
     steps = sorted(int(path.name) for path in folder.checkpoints.iterdir() if path.name.isdecimal())
     assert steps[-2:] == [288, 320]
-    assert len(steps) <= 3, "the newest two and the best"
+    assert len(steps) <= 3, "the latest two and the best"
 
 
 def test_a_tracked_run_does_nothing_else_in_its_worker(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)  # or an import of it would fail
+    monkeypatch.setitem(sys.modules, "wandb", None)  # otherwise an import of it would fail
     train_here(folder, payload(small(extras={"track_wandb": True}), wandb={"enabled": True}, trackio={"enabled": True}))
     assert events(folder, "warning") == []
     assert not folder.wandb.exists()
 
 
-def test_a_resumed_run_keeps_its_name_and_goes_on(folder: RunFolder) -> None:
+def test_a_resumed_run_keeps_its_name_and_continues(folder: RunFolder) -> None:
     train_here(folder, small(total_timesteps=64))
-    earlier = folder.models / "CartPole-v1__ppo__3__1000"  # as if it had begun long ago
+    earlier = folder.models / "CartPole-v1__ppo__3__1000"  # as if it had started long ago
     next(folder.models.iterdir()).rename(earlier)
     train_here(folder, small(total_timesteps=128), is_resume=True)
     assert [event["resumed_from"] for event in events(folder, "hello")] == [None, 64]
     assert list(folder.models.iterdir()) == [earlier]
     tables = [path for path in folder.tensorboard.iterdir() if b"|param|value|" in path.read_bytes()]
-    assert len(tables) == 1, "the table of settings stands there once"
+    assert len(tables) == 1, "the table of settings is written once"
     assert events(folder, "finished")[-1]["global_step"] == 128
 
 
-def test_a_resume_without_a_checkpoint_starts_anew_with_a_warning(folder: RunFolder) -> None:
+def test_a_resume_without_a_checkpoint_starts_again_with_a_warning(folder: RunFolder) -> None:
     train_here(folder, small(), is_resume=True)
     assert "starts from the beginning" in warnings(folder)["no_checkpoint"]
     assert events(folder, "finished")[-1]["outcome"] == "succeeded"

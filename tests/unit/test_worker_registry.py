@@ -14,10 +14,10 @@ from cleanrl_worker.registry import ALGORITHMS, AlgorithmSpec
 from mosaic.submission.algorithm_schema import get_algorithm
 
 VECTOR = Box(-1, 1, (4,), np.float32)
-PICTURE = Box(0, 255, (84, 84, 3), np.uint8)
+IMAGE = Box(0, 255, (84, 84, 3), np.uint8)
 
 
-def made_env(actions: gymnasium.Space[Any], observations: gymnasium.Space[Any] = VECTOR) -> Any:
+def make_env(actions: gymnasium.Space[Any], observations: gymnasium.Space[Any] = VECTOR) -> Any:
     env: Any = gymnasium.Env()
     env.action_space, env.observation_space = actions, observations
     return env
@@ -37,21 +37,21 @@ def test_every_algorithm_offers_the_same_names_and_explains_itself(name: str) ->
 
 
 def test_what_fits_follows_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert base.compatible_algorithms(made_env(Discrete(2))) == ["ppo", "dqn", "c51", "pqn"]
-    continuous = base.compatible_algorithms(made_env(Box(-1, 1, (2,), np.float32)))
+    assert base.compatible_algorithms(make_env(Discrete(2))) == ["ppo", "dqn", "c51", "pqn"]
+    continuous = base.compatible_algorithms(make_env(Box(-1, 1, (2,), np.float32)))
     assert continuous[:2] == ["ppo_continuous_action", "rpo_continuous_action"]
     assert "sac_continuous_action" in continuous
-    assert "sac_continuous_action" not in base.compatible_algorithms(made_env(Box(-np.inf, np.inf, (2,), np.float32)))
+    assert "sac_continuous_action" not in base.compatible_algorithms(make_env(Box(-np.inf, np.inf, (2,), np.float32)))
     for actions in (MultiDiscrete([2, 2]), Box(0, 3, (2,), np.int64), Box(-1, 1, (0,), np.float32)):
-        assert base.compatible_algorithms(made_env(actions)) == []
-    assert base.compatible_algorithms(made_env(Discrete(2), Text(5))) == []
-    # What looks at games fits games alone; other pictures become vectors.
-    monkeypatch.setitem(ALGORITHMS, "seer", AlgorithmSpec(("Discrete",), ("Box",), is_for_atari=True))
-    picture = made_env(Discrete(2), PICTURE)
-    assert base.compatible_algorithms(picture) == ["ppo", "dqn", "c51", "pqn"]
+        assert base.compatible_algorithms(make_env(actions)) == []
+    assert base.compatible_algorithms(make_env(Discrete(2), Text(5))) == []
+    # Algorithms for Atari frames fit only Atari games; other images become vectors.
+    monkeypatch.setitem(ALGORITHMS, "image_algorithm", AlgorithmSpec(("Discrete",), ("Box",), is_for_atari=True))
+    image = make_env(Discrete(2), IMAGE)
+    assert base.compatible_algorithms(image) == ["ppo", "dqn", "c51", "pqn"]
     monkeypatch.setattr(base, "family_of", lambda env: "atari")
-    assert "seer" in base.compatible_algorithms(picture)
-    assert "ppo" not in base.compatible_algorithms(picture)
+    assert "image_algorithm" in base.compatible_algorithms(image)
+    assert "ppo" not in base.compatible_algorithms(image)
 
 
 def test_a_refusal_names_what_fits_or_says_that_nothing_does() -> None:
@@ -68,8 +68,8 @@ def test_a_refusal_names_what_fits_or_says_that_nothing_does() -> None:
 
 
 def test_the_command_line_lists_what_each_is_for() -> None:
-    said = call(None, "algorithms")
-    lines = {line.split()[0]: line.split() for line in said.out.splitlines()}
+    message = call(None, "algorithms")
+    lines = {line.split()[0]: line.split() for line in message.out.splitlines()}
     assert lines["NAME"][:6] == ["NAME", "ACTIONS", "SEES", "COMPUTES", "WITH", "WHAT"]
     assert ALGORITHMS.keys() <= lines.keys()
     assert lines["dqn"][1:5] == ["discrete", "vectors", "numpy,", "torch"]

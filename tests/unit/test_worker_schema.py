@@ -1,4 +1,4 @@
-"""The schema file says what the code says."""
+"""The schema file matches the code."""
 
 from __future__ import annotations
 

@@ -17,36 +17,36 @@ from mosaic.contracts.errors import BadInput
 from mosaic.envs import make
 
 BREAKOUT = "BreakoutNoFrameskip-v4"
-Told = tuple[list[float], list[tuple[Any, ...]], bytes]
+StepRecord = tuple[list[float], list[tuple[Any, ...]], bytes]
 
 
-def played(games: AtariEnvs, steps: int, rng: np.random.Generator) -> tuple[list[Told], list[EpisodeEnd]]:
+def play(games: AtariEnvs, steps: int, rng: np.random.Generator) -> tuple[list[StepRecord], list[EpisodeEnd]]:
     observations = np.zeros((len(games), *games.shape), np.uint8)
     rewards = np.zeros(len(games))
-    told: list[Told] = []
+    steps_taken: list[StepRecord] = []
     ended: list[EpisodeEnd] = []
     for _ in range(steps):
-        endings = games.advance(rng.integers(4, size=len(games)), observations, rewards)
-        ended += endings
-        told.append((rewards.tolist(), [(*end[:1], *end[2:]) for end in endings], observations.tobytes()))
-    return told, ended
+        episode_ends = games.advance(rng.integers(4, size=len(games)), observations, rewards)
+        ended += episode_ends
+        steps_taken.append((rewards.tolist(), [(*end[:1], *end[2:]) for end in episode_ends], observations.tobytes()))
+    return steps_taken, ended
 
 
 def test_only_the_end_of_a_game_is_an_episode_and_its_score_counts_all_lives() -> None:
     games = AtariEnvs(BREAKOUT, 1, seed=1)
     games.start()
-    told, ended = played(games, 900, np.random.default_rng(0))
+    steps_taken, ended = play(games, 900, np.random.default_rng(0))
     games.close()
     finished = [end for end in ended if end.is_full_episode]
     lives = [end for end in ended if not end.is_full_episode]
     assert len(finished) >= 2
     assert len(lives) >= 4 * len(finished)
     assert all(end.is_terminal for end in ended)
-    # Of Breakout's lowest rows a brick is one point, clipped or not.
+    # A brick of Breakout's lowest rows is one point, clipped or not.
     scores, earned = [], 0.0
-    for rewards, endings, _ in told:
+    for rewards, episode_ends, _ in steps_taken:
         earned += rewards[0]
-        if endings and endings[0][-1]:
+        if episode_ends and episode_ends[0][-1]:
             scores.append(earned)
             earned = 0.0
     assert [end.episodic_return for end in finished] == scores
@@ -55,49 +55,51 @@ def test_only_the_end_of_a_game_is_an_episode_and_its_score_counts_all_lives() -
     assert finished[0].observation.shape == (4, 84, 84)
 
 
-def test_games_go_on_from_a_record_exactly() -> None:
+def test_games_resume_exactly_from_a_checkpoint() -> None:
     games = AtariEnvs(BREAKOUT, 2, seed=1)
     games.start()
     rng = np.random.default_rng(0)
-    played(games, 333, rng)
+    play(games, 333, rng)
     arrays, facts = games.checkpoint_state()
-    before = rng.bit_generator.state
-    straight, _ = played(games, 400, rng)
+    previous = rng.bit_generator.state
+    uninterrupted, _ = play(games, 400, rng)
 
-    again = AtariEnvs(BREAKOUT, 2, seed=5)
-    assert again.restore(arrays, facts) == []
-    rng.bit_generator.state = before
-    assert played(again, 400, rng)[0] == straight
-    assert any(endings and endings[0][-1] for _, endings, _ in straight), "a game should have ended meanwhile"
-    assert again.checkpoint_state()[1] == games.checkpoint_state()[1]
-    for each in (games, again):
+    restored = AtariEnvs(BREAKOUT, 2, seed=5)
+    assert restored.restore(arrays, facts) == []
+    rng.bit_generator.state = previous
+    assert play(restored, 400, rng)[0] == uninterrupted
+    assert any(episode_ends and episode_ends[0][-1] for _, episode_ends, _ in uninterrupted), (
+        "a game should have ended meanwhile"
+    )
+    assert restored.checkpoint_state()[1] == games.checkpoint_state()[1]
+    for each in (games, restored):
         each.close()
 
 
-def test_a_snapshot_that_cannot_be_read_is_told_and_the_game_begins_anew() -> None:
+def test_a_snapshot_that_cannot_be_read_is_reported_and_the_game_starts_again() -> None:
     games = AtariEnvs(BREAKOUT, 1, seed=1)
     games.start()
     arrays, facts = games.checkpoint_state()
     arrays["env.0.emulator"] = arrays["env.0.emulator"][:10]
     assert "environment 0: the emulator cannot read its snapshot" in games.restore(arrays, facts)[0]
-    played(games, 5, np.random.default_rng(0))
+    play(games, 5, np.random.default_rng(0))
     games.close()
 
 
 def test_one_picture_can_be_seen_instead_of_four() -> None:
-    four, one = AtariEnvs(BREAKOUT, 1, seed=1), AtariEnvs(BREAKOUT, 1, seed=1, stack=1)
-    seen = {games.shape: np.zeros((1, *games.shape), np.uint8) for games in (four, one)}
-    for games in (four, one):
+    four, first = AtariEnvs(BREAKOUT, 1, seed=1), AtariEnvs(BREAKOUT, 1, seed=1, stack=1)
+    observations = {games.shape: np.zeros((1, *games.shape), np.uint8) for games in (four, first)}
+    for games in (four, first):
         games.start()
-        games.step([2], seen[games.shape])
+        games.step([2], observations[games.shape])
         games.close()
-    assert (seen[one.shape][:, 0] == seen[four.shape][:, -1]).all()
+    assert (observations[first.shape][:, 0] == observations[four.shape][:, -1]).all()
 
 
 def test_progress_is_the_games_own() -> None:
     games = AtariEnvs(BREAKOUT, 1, seed=1)
     games.start()
-    _, ended = played(games, 300, np.random.default_rng(0))
+    _, ended = play(games, 300, np.random.default_rng(0))
     assert len(ended) > 1
     game = games._unwrapped_envs[0]
     assert games._episode_progress(0) == (game.frame_count, game.score)
@@ -105,7 +107,7 @@ def test_progress_is_the_games_own() -> None:
     games.close()
 
 
-def test_what_is_no_game_is_refused_with_what_fits() -> None:
+def test_what_is_not_a_game_is_refused_with_what_fits() -> None:
     cartpole = gymnasium.make("CartPole-v1")
     with pytest.raises(BadInput, match=r"ppo_atari needs an Atari game; CartPole-v1 is not one. These fit: ppo, dqn"):
         check_atari_env("ppo_atari", cartpole)
@@ -149,16 +151,16 @@ def test_who_watches_sees_the_screen_with_the_games_own_score_and_length() -> No
         def close(self) -> None:
             shown.append((0, 0, 0.0, 0.0))
 
-    class Watcher:
+    class FakeLiveFrames:
         camera = None
 
         def tap_all(self, envs: Any) -> list[Tap]:
             return [Tap(env) for env in envs]
 
-    watcher: Any = Watcher()
+    watcher: Any = FakeLiveFrames()
     games = AtariEnvs(BREAKOUT, 1, seed=1, frames=watcher)
     games.start()
-    _, ended = played(games, 120, np.random.default_rng(0))
+    _, ended = play(games, 120, np.random.default_rng(0))
     games.close()
     assert len(shown) > 2
     assert len(ended) > 2

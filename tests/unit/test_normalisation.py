@@ -17,20 +17,20 @@ def test_one_environments_figures_are_those_of_gymnasiums_wrappers() -> None:
     observations(raw[None], row)
     np.testing.assert_allclose(row[0], seen, atol=1e-3)
     theirs.action_space.seed(1)
-    found, raw_rewards = [], []
+    result, raw_rewards = [], []
     for _ in range(150):
         action = theirs.action_space.sample()
         seen, reward, *_ = theirs.step(action)
         raw, raw_reward, *_ = plain.step(action)
         observations(raw[None], row)
         np.testing.assert_allclose(row[0], np.clip(seen, -10, 10), atol=2e-3)
-        found.append(np.clip(float(reward), -10, 10))
+        result.append(np.clip(float(reward), -10, 10))
         raw_rewards.append(raw_reward)
     ours = [
         rewards(np.array(part, float)[:, None], np.zeros((len(part), 1), bool))[:, 0]
         for part in (raw_rewards[:40], raw_rewards[40:])
     ]
-    np.testing.assert_allclose(np.concatenate(ours), found, rtol=1e-5)
+    np.testing.assert_allclose(np.concatenate(ours), result, rtol=1e-5)
     np.testing.assert_allclose(observations.normalise_frozen(raw[None]), row, atol=1e-5)
 
 
@@ -53,15 +53,15 @@ def test_normalised_values_are_bounded() -> None:
 
 
 def test_statistics_come_back_as_they_were() -> None:
-    one, other = ObservationNormaliser(2), ObservationNormaliser(2)
+    first, second = ObservationNormaliser(2), ObservationNormaliser(2)
     row = np.zeros((5, 2), np.float32)
-    one(np.random.default_rng(0).standard_normal((5, 2)), row)
-    other.restore(one.arrays(), one.count)
-    again = np.zeros_like(row)
-    one(np.ones((5, 2)), row)
-    other(np.ones((5, 2)), again)
-    assert (row == again).all()
-    rewards, others = RewardNormaliser(1, 0.9), RewardNormaliser(1, 0.9)
+    first(np.random.default_rng(0).standard_normal((5, 2)), row)
+    second.restore(first.arrays(), first.count)
+    restored = np.zeros_like(row)
+    first(np.ones((5, 2)), row)
+    second(np.ones((5, 2)), restored)
+    assert (row == restored).all()
+    rewards, restored_rewards = RewardNormaliser(1, 0.9), RewardNormaliser(1, 0.9)
     rewards(np.arange(5.0)[:, None], np.zeros((5, 1), bool))
-    others.restore(rewards.facts())
-    assert others.facts() == rewards.facts()
+    restored_rewards.restore(rewards.facts())
+    assert restored_rewards.facts() == rewards.facts()

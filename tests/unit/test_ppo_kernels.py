@@ -21,7 +21,7 @@ MODULES: dict[str, Any] = {"ppo": ppo, "ppo_continuous_action": ppo_continuous_a
 KERNELS = {"ppo": ppo_kernels.CategoricalKernel, "ppo_continuous_action": ppo_kernels.GaussianKernel}
 
 
-def made_agent(name: str, inputs: int, outputs: int, hidden: tuple[int, ...] = (64, 64)) -> Any:
+def make_agent(name: str, inputs: int, outputs: int, hidden: tuple[int, ...] = (64, 64)) -> Any:
     agent = MODULES[name].Agent(inputs, outputs, hidden)
     rng = np.random.default_rng(1)
     agent.network.initialise(rng)
@@ -29,8 +29,8 @@ def made_agent(name: str, inputs: int, outputs: int, hidden: tuple[int, ...] = (
     return agent
 
 
-def made_batch(name: str, agent: Any, rows: int, spread: float = 0.4) -> RolloutBatch:
-    """Old log-probabilities and values lie around the present ones, so that some rows are clipped and others not."""
+def make_batch(name: str, agent: Any, rows: int, spread: float = 0.4) -> RolloutBatch:
+    """Make a batch whose old log-probabilities and values are near the current ones, so that some rows are clipped."""
     rng = np.random.default_rng(2)
     observations = rng.standard_normal((rows, agent.network.inputs), np.float32)
     module = agent.module()
@@ -72,22 +72,22 @@ def settings(name: str, **changes: Any) -> Any:
 def test_the_gradient_by_hand_is_autograds(
     name: str, inputs: int, outputs: int, clip_vloss: bool, norm_adv: bool, ent_coef: float
 ) -> None:
-    agent = made_agent(name, inputs, outputs)
-    batch = made_batch(name, agent, 64)
+    agent = make_agent(name, inputs, outputs)
+    batch = make_batch(name, agent, 64)
     config = settings(name, clip_vloss=clip_vloss, norm_adv=norm_adv, ent_coef=ent_coef, max_grad_norm=1e9, vf_coef=0.7)
     kernel = KERNELS[name](agent.network, 64, config)
     module = agent.module()
 
     tensors = SimpleNamespace(**{part: torch.from_numpy(values) for part, values in vars(batch).items()})
-    loss, figures = MODULES[name].loss(module, tensors, config)
+    loss, metrics = MODULES[name].loss(module, tensors, config)
     loss.backward()
     kernel.begin_update(learning_rate=0.0)
     kernel.run_epoch(batch, np.arange(64))
 
-    found = agent.network.named_arrays(kernel.gradient)
+    result = agent.network.named_arrays(kernel.gradient)
     for key, parameter in module.named_parameters():
-        np.testing.assert_allclose(found[key], parameter.grad.numpy(), atol=2e-6, rtol=2e-4, err_msg=key)
-    np.testing.assert_allclose(kernel.losses(), [float(figure) for figure in figures], atol=2e-6, rtol=2e-5)
+        np.testing.assert_allclose(result[key], parameter.grad.numpy(), atol=2e-6, rtol=2e-4, err_msg=key)
+    np.testing.assert_allclose(kernel.losses(), [float(figure) for figure in metrics], atol=2e-6, rtol=2e-5)
     assert 0.1 < kernel.losses().clipfrac < 0.9
 
 
@@ -96,8 +96,8 @@ def test_the_gradient_by_hand_is_autograds(
 def test_steps_with_clipped_norm_follow_torchs_adam(
     name: str, inputs: int, outputs: int, hidden: tuple[int, ...]
 ) -> None:
-    ours, theirs = made_agent(name, inputs, outputs, hidden), made_agent(name, inputs, outputs, hidden)
-    batch = made_batch(name, ours, 256)
+    ours, theirs = make_agent(name, inputs, outputs, hidden), make_agent(name, inputs, outputs, hidden)
+    batch = make_batch(name, ours, 256)
     config = settings(name, max_grad_norm=0.5)
     kernel = KERNELS[name](ours.network, 64, config)
     reference = PpoAutogradLearner(
@@ -120,7 +120,7 @@ def test_steps_with_clipped_norm_follow_torchs_adam(
 
 @pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)
 def test_the_network_in_numpy_and_its_module_give_the_same(name: str, inputs: int, outputs: int) -> None:
-    agent = made_agent(name, inputs, outputs)
+    agent = make_agent(name, inputs, outputs)
     module = agent.module()
     observations = np.random.default_rng(4).standard_normal((6, inputs), np.float32)
     out = np.empty((6, outputs), np.float32)
@@ -149,12 +149,12 @@ def test_the_state_dict_has_cleanrls_keys_and_torchs_layout() -> None:
 
 
 def test_a_state_dict_comes_back_as_it_was() -> None:
-    one, other = made_agent("ppo_continuous_action", 3, 2), made_agent("ppo_continuous_action", 3, 2)
-    other.parameters[...] = 0
-    other.load_state_dict(one.state_dict())
-    assert (one.parameters == other.parameters).all()
+    first, second = make_agent("ppo_continuous_action", 3, 2), make_agent("ppo_continuous_action", 3, 2)
+    second.parameters[...] = 0
+    second.load_state_dict(first.state_dict())
+    assert (first.parameters == second.parameters).all()
     with pytest.raises(ValueError, match="expected"):
-        ppo_continuous_action.Agent(4, 2).load_state_dict(one.state_dict())
+        ppo_continuous_action.Agent(4, 2).load_state_dict(first.state_dict())
 
 
 def test_first_weights_are_orthogonal_with_the_papers_gains() -> None:
@@ -173,7 +173,7 @@ def test_advantages_are_the_discounted_sums_of_surprises() -> None:
     rewards, values = rng.standard_normal((6, 2)), rng.standard_normal((7, 2)).astype(np.float32)
     dones = np.zeros((6, 2), bool)
     dones[2, 0] = dones[5, 1] = True
-    found = ppo_kernels.gae_advantages(rewards, values, dones, 0.9, 0.8)
+    result = ppo_kernels.gae_advantages(rewards, values, dones, 0.9, 0.8)
     for env in range(2):
         for begin in range(6):
             total, weight = 0.0, 1.0
@@ -183,18 +183,18 @@ def test_advantages_are_the_discounted_sums_of_surprises() -> None:
                 weight *= 0.72
                 if dones[t, env]:
                     break
-            assert found[begin, env] == pytest.approx(total, abs=1e-5)
+            assert result[begin, env] == pytest.approx(total, abs=1e-5)
 
 
 @pytest.mark.parametrize(("name", "inputs", "outputs"), CASES)
 def test_a_gradient_that_is_not_finite_changes_nothing(name: str, inputs: int, outputs: int) -> None:
-    agent = made_agent(name, inputs, outputs)
-    batch = made_batch(name, agent, 128)
-    before = agent.parameters.copy()
+    agent = make_agent(name, inputs, outputs)
+    batch = make_batch(name, agent, 128)
+    previous = agent.parameters.copy()
     returns = batch.returns.copy()
     returns[3] = np.nan
     kernel = KERNELS[name](agent.network, 64, settings(name))
     kernel.begin_update(1e-3)
     kernel.run_epoch(dataclasses.replace(batch, returns=returns), np.arange(128))
-    assert (agent.parameters == before).all()
+    assert (agent.parameters == previous).all()
     assert np.isnan(kernel.losses().value_loss)

@@ -1,4 +1,4 @@
-"""Policies with a memory are told when an episode begins."""
+"""Recurrent policies are reset when an episode starts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from mosaic.envs import make
 from mosaic.run import Checkpoint
 
 
-class Diary:
-    """Pushes left, and writes down what it is told."""
+class RecordingPolicy:
+    """Pushes left and records its calls."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
 
     def reset_state(self, row: int) -> None:
-        self.told.append(("begins", row))
+        self.calls.append(("reset", row))
 
     def act(self, observations: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
-        self.told.append("acts")
+        self.calls.append("act")
         return np.zeros(len(observations), int)
 
     def sample(self, observations: np.ndarray, rngs: Sequence[np.random.Generator]) -> np.ndarray:
@@ -33,16 +33,16 @@ class Diary:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_the_arena_tells_of_every_beginning_before_the_first_action(deterministic: bool) -> None:
-    diary = Diary()
-    evaluate(diary, lambda: make("CartPole-v1"), [3, 5, 11], deterministic)  # the first and the last share a row
-    began = [told for told in diary.told if told != "acts"]
-    assert began == [("begins", 3), ("begins", 5), ("begins", 3)]
-    assert diary.told[:3] == [("begins", 3), ("begins", 5), "acts"]
-    assert diary.told.index(("begins", 3), 3) > 3
+def test_the_arena_resets_the_state_before_the_first_action_of_each_episode(deterministic: bool) -> None:
+    policy = RecordingPolicy()
+    evaluate(policy, lambda: make("CartPole-v1"), [3, 5, 11], deterministic)  # the first and the last share a row
+    starts = [call for call in policy.calls if call != "act"]
+    assert starts == [("reset", 3), ("reset", 5), ("reset", 3)]
+    assert policy.calls[:3] == [("reset", 3), ("reset", 5), "act"]
+    assert policy.calls.index(("reset", 3), 3) > 3
 
 
-def test_a_memory_is_emptied_by_a_beginning_and_by_nothing_else() -> None:
+def test_only_a_new_episode_resets_the_state() -> None:
     from cleanrl_worker.algorithms import ppo_atari_lstm
 
     agent = ppo_atari_lstm.Agent(6, ConvNetworkSizes((4, 4, 4), 8), 8)
@@ -53,15 +53,15 @@ def test_a_memory_is_emptied_by_a_beginning_and_by_nothing_else() -> None:
     moving = rng.integers(0, 255, (2, 4, 84, 84), dtype=np.uint8)
     still = np.repeat(moving[:, :1], 4, 1)
 
-    def remembered_after(pictures: Any) -> Any:
-        policy.act(pictures, True, rng)
+    def state_after(images: Any) -> Any:
+        policy.act(images, True, rng)
         return policy._state.clone()
 
-    first = remembered_after(moving)
-    again = remembered_after(moving)
-    assert not (first == again).all()
-    assert not (remembered_after(still) == remembered_after(still)).all(), "a game may stand still"
+    first = state_after(moving)
+    restored = state_after(moving)
+    assert not (first == restored).all()
+    assert not (state_after(still) == state_after(still)).all(), "the state changes even for a constant image"
     policy.reset_state(0)
-    anew = remembered_after(moving)
-    assert (anew[:, 0] == first[:, 0]).all()
-    assert not (anew[:, 1] == first[:, 1]).all()
+    restarted = state_after(moving)
+    assert (restarted[:, 0] == first[:, 0]).all()
+    assert not (restarted[:, 1] == first[:, 1]).all()

@@ -1,4 +1,4 @@
-"""The networks that look at pictures, against the same ones made of torch's own modules."""
+"""The convolutional networks, compared with the same networks built from torch modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNITS = 5
 
 
 class Reference(nn.Module):
-    """As CleanRL builds it."""
+    """The network as CleanRL builds it."""
 
     def __init__(self, seen: int, heads: bool = True, units: int = 0) -> None:
         super().__init__()
@@ -39,17 +39,17 @@ class Reference(nn.Module):
             self.actor = nn.Linear(units or SIZES.hidden, ACTIONS)
             self.critic = nn.Linear(units or SIZES.hidden, 1)
 
-    def forward(self, pictures: Any) -> Any:
-        return self.network(pictures / 255.0)
+    def forward(self, images: Any) -> Any:
+        return self.network(images / 255.0)
 
 
-def loaded(reference: nn.Module, agent: Any) -> Any:
+def load_weights(reference: nn.Module, agent: Any) -> Any:
     agent.initialise(np.random.default_rng(3))
     reference.load_state_dict({name: torch.from_numpy(part) for name, part in agent.state_dict().items()})
     return agent
 
 
-def some_pictures(rows: int, seen: int = 4) -> np.ndarray:
+def random_images(rows: int, seen: int = 4) -> np.ndarray:
     return np.random.default_rng(1).integers(0, 256, (rows, seen, 84, 84), np.uint8)
 
 
@@ -64,8 +64,8 @@ def settings(**changes: Any) -> Any:
 
 def columns(rows: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(2)
-    found = {name: rng.standard_normal(rows, np.float32) for name in ("advantages", "returns", "values")}
-    return {**found, "actions": rng.integers(ACTIONS, size=rows), "log_probs": -1 - rng.random(rows, np.float32)}
+    result = {name: rng.standard_normal(rows, np.float32) for name in ("advantages", "returns", "values")}
+    return {**result, "actions": rng.integers(ACTIONS, size=rows), "log_probs": -1 - rng.random(rows, np.float32)}
 
 
 def reference_loss(logits: Any, values: Any, batch: dict[str, Any], config: Any) -> Any:
@@ -77,12 +77,12 @@ def reference_loss(logits: Any, values: Any, batch: dict[str, Any], config: Any)
     gain = torch.min(advantages * ratio, advantages * ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)).mean()
     squares = (values - batch["returns"]) ** 2
     if config.clip_vloss:
-        near = batch["values"] + (values - batch["values"]).clamp(-config.clip_coef, config.clip_coef)
-        squares = torch.max(squares, (near - batch["returns"]) ** 2)
+        clipped_values = batch["values"] + (values - batch["values"]).clamp(-config.clip_coef, config.clip_coef)
+        squares = torch.max(squares, (clipped_values - batch["returns"]) ** 2)
     return -gain - config.ent_coef * chosen.entropy().mean() + config.vf_coef * 0.5 * squares.mean()
 
 
-def moved(reference: nn.Module, optimizer: Any, loss: Any, max_norm: float) -> None:
+def torch_step(reference: nn.Module, optimizer: Any, loss: Any, max_norm: float) -> None:
     optimizer.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(reference.parameters(), max_norm)
@@ -91,9 +91,9 @@ def moved(reference: nn.Module, optimizer: Any, loss: Any, max_norm: float) -> N
 
 def assert_equal_weights(learner: Any, reference: nn.Module, atol: float = 2e-5) -> None:
     state = reference.state_dict()
-    found = learner.arrays()
-    assert list(found) == list(state)
-    for name, part in found.items():
+    result = learner.arrays()
+    assert list(result) == list(state)
+    for name, part in result.items():
         np.testing.assert_allclose(part, state[name].numpy(), atol=atol, err_msg=name)
 
 
@@ -117,11 +117,11 @@ def test_the_whole_network_is_cleanrls() -> None:
 
 def test_looking_gives_what_torchs_modules_give() -> None:
     reference = Reference(4)
-    agent = loaded(reference, ppo_atari.Agent(ACTIONS, SIZES))
-    pictures = torch.from_numpy(some_pictures(5))
+    agent = load_weights(reference, ppo_atari.Agent(ACTIONS, SIZES))
+    images = torch.from_numpy(random_images(5))
     weights = as_tensors(agent.parameters, torch.device("cpu"))
-    found = conv_features(weights, channels_last(pictures))
-    np.testing.assert_allclose(found.detach(), reference(pictures.float()).detach(), atol=1e-5)
+    result = conv_features(weights, channels_last(images))
+    np.testing.assert_allclose(result.detach(), reference(images.float()).detach(), atol=1e-5)
     for name, part in as_arrays(weights).items():
         assert part.tobytes() == agent.parameters[name].tobytes()
 
@@ -132,58 +132,58 @@ def test_updates_of_ppo_move_the_weights_as_torchs_own_adam_does(
 ) -> None:
     config, total = settings(**changes), ENVS * STEPS
     reference = Reference(4)
-    agent = loaded(reference, ppo_atari.Agent(ACTIONS, SIZES))
+    agent = load_weights(reference, ppo_atari.Agent(ACTIONS, SIZES))
     learner = PpoImageLearner(agent.parameters, (4, 84, 84), config, compute)
     optimizer = torch.optim.Adam(reference.parameters(), lr=1e-3, eps=1e-5)
-    pictures, batch = some_pictures(total), columns(total)
-    learner.load_rollout(1e-3, pictures, **batch)
+    images, batch = random_images(total), columns(total)
+    learner.load_rollout(1e-3, images, **batch)
     order = np.random.default_rng(5).permutation(total)
     for rows in order.reshape(2, -1):
         learner.update(rows)
         part = {name: torch.from_numpy(column[rows]) for name, column in batch.items()}
-        hidden = reference(torch.from_numpy(pictures[rows]).float())
+        hidden = reference(torch.from_numpy(images[rows]).float())
         loss = reference_loss(reference.actor(hidden), reference.critic(hidden)[:, 0], part, config)
-        moved(reference, optimizer, loss, config.max_grad_norm)
+        torch_step(reference, optimizer, loss, config.max_grad_norm)
     assert_equal_weights(learner, reference)
-    figures, is_finite = learner.losses()
+    metrics, is_finite = learner.losses()
     assert is_finite
-    assert 0 < figures["clipfrac"] <= 1
+    assert 0 < metrics["clipfrac"] <= 1
 
 
-def test_a_gradient_that_is_not_finite_is_told(compute: TorchContext) -> None:
-    agent = loaded(Reference(4), ppo_atari.Agent(ACTIONS, SIZES))
+def test_a_gradient_that_is_not_finite_is_reported(compute: TorchContext) -> None:
+    agent = load_weights(Reference(4), ppo_atari.Agent(ACTIONS, SIZES))
     learner = PpoImageLearner(agent.parameters, (4, 84, 84), settings(), compute)
     batch = columns(ENVS * STEPS)
     batch["returns"][3] = np.inf
-    learner.load_rollout(1e-3, some_pictures(ENVS * STEPS), **batch)
+    learner.load_rollout(1e-3, random_images(ENVS * STEPS), **batch)
     learner.update(np.arange(12))
     assert not learner.losses()[1]
 
 
 def test_a_gradient_that_lies_differently_in_memory_moves_the_right_weights(compute: TorchContext) -> None:
     start = torch.arange(6.0).reshape(2, 3)
-    slope = torch.tensor([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
+    gradient = torch.tensor([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
     part = start.clone().requires_grad_()
-    TorchAdam([part], 0.1, compute).step((part.t().contiguous() * slope.t()).sum())
+    TorchAdam([part], 0.1, compute).step((part.t().contiguous() * gradient.t()).sum())
     turned = start.t().contiguous().t().requires_grad_()
-    TorchAdam([turned], 0.1, compute).step((turned * slope).sum())
-    for found in (part, turned):
-        np.testing.assert_allclose(found.detach(), start - 0.1 * slope, atol=1e-5)
+    TorchAdam([turned], 0.1, compute).step((turned * gradient).sum())
+    for result in (part, turned):
+        np.testing.assert_allclose(result.detach(), start - 0.1 * gradient, atol=1e-5)
 
 
 def test_remembering_is_torchs_own_lstm_where_nothing_is_forgotten() -> None:
     lstm = nn.LSTM(SIZES.hidden, UNITS)
     weights = {f"lstm.{name}": part for name, part in lstm.named_parameters()}
-    seen, state = torch.randn(STEPS, ENVS, SIZES.hidden), torch.randn(2, ENVS, UNITS)
-    outputs, after = lstm_forward(weights, seen, state, torch.ones(STEPS, ENVS))
-    expected, (hidden, cell) = lstm(seen, (state[:1], state[1:]))
+    observations, state = torch.randn(STEPS, ENVS, SIZES.hidden), torch.randn(2, ENVS, UNITS)
+    outputs, after = lstm_forward(weights, observations, state, torch.ones(STEPS, ENVS))
+    expected, (hidden, cell) = lstm(observations, (state[:1], state[1:]))
     torch.testing.assert_close(outputs, expected)
     torch.testing.assert_close(after, torch.cat([hidden, cell]))
-    # Where an episode begins, nothing from before counts.
+    # Where an episode starts, the earlier state does not matter.
     continue_mask = torch.ones(STEPS, ENVS)
     continue_mask[3, 1] = 0
-    outputs, _ = lstm_forward(weights, seen, state, continue_mask)
-    fresh, _ = lstm(seen[3:, 1:2])
+    outputs, _ = lstm_forward(weights, observations, state, continue_mask)
+    fresh, _ = lstm(observations[3:, 1:2])
     torch.testing.assert_close(outputs[3:, 1:2], fresh)
     torch.testing.assert_close(outputs[:, :1], expected[:, :1])
 
@@ -191,76 +191,78 @@ def test_remembering_is_torchs_own_lstm_where_nothing_is_forgotten() -> None:
 def test_updates_of_ppo_with_memory_move_the_weights_as_torchs_own_adam_does(compute: TorchContext) -> None:
     config, total = settings(), ENVS * STEPS
     reference = Reference(1, units=UNITS)
-    agent = loaded(reference, ppo_atari_lstm.Agent(ACTIONS, SIZES, UNITS))
+    agent = load_weights(reference, ppo_atari_lstm.Agent(ACTIONS, SIZES, UNITS))
     learner = RecurrentLearner(agent.parameters, (1, 84, 84), config, compute)
     optimizer = torch.optim.Adam(reference.parameters(), lr=1e-3, eps=1e-5)
-    pictures, batch = some_pictures(total, 1), columns(total)
+    images, batch = random_images(total, 1), columns(total)
     continue_mask = np.ones((STEPS, ENVS), np.float32)
     continue_mask[2, 0] = continue_mask[4, 3] = 0
     learner.state.copy_(torch.randn(2, ENVS, UNITS))
     state = learner.state.clone()
     learner.begin_rollout()
     learner.set_continue_mask(continue_mask[0])
-    learner.act(pictures[:ENVS])  # what is remembered meanwhile must not matter
-    learner.load_rollout(1e-3, pictures, **batch, continue_mask=continue_mask.ravel())
-    for lanes in np.array([[2, 0], [1, 3]]):
-        learner.update(lanes)
-        rows = (np.arange(STEPS)[:, None] * ENVS + lanes).ravel()
+    learner.act(images[:ENVS])  # the state of the inference must not matter
+    learner.load_rollout(1e-3, images, **batch, continue_mask=continue_mask.ravel())
+    for envs in np.array([[2, 0], [1, 3]]):
+        learner.update(envs)
+        rows = (np.arange(STEPS)[:, None] * ENVS + envs).ravel()
         part = {name: torch.from_numpy(column[rows]) for name, column in batch.items()}
-        seen = reference(torch.from_numpy(pictures[rows]).float()).view(STEPS, 2, -1)
-        now, hidden = (state[:1, lanes], state[1:, lanes]), []
+        observations = reference(torch.from_numpy(images[rows]).float()).view(STEPS, 2, -1)
+        now, hidden = (state[:1, envs], state[1:, envs]), []
         for step in range(STEPS):
-            keep = torch.from_numpy(continue_mask[step, lanes])[None, :, None]
-            output, now = reference.lstm(seen[step : step + 1], (now[0] * keep, now[1] * keep))
+            keep = torch.from_numpy(continue_mask[step, envs])[None, :, None]
+            output, now = reference.lstm(observations[step : step + 1], (now[0] * keep, now[1] * keep))
             hidden.append(output[0])
         flat = torch.cat(hidden)
         loss = reference_loss(reference.actor(flat), reference.critic(flat)[:, 0], part, config)
-        moved(reference, optimizer, loss, config.max_grad_norm)
+        torch_step(reference, optimizer, loss, config.max_grad_norm)
     assert_equal_weights(learner, reference)
 
 
 def test_valuing_what_comes_next_remembers_nothing_of_it(compute: TorchContext) -> None:
-    agent = loaded(Reference(1, units=UNITS), ppo_atari_lstm.Agent(ACTIONS, SIZES, UNITS))
+    agent = load_weights(Reference(1, units=UNITS), ppo_atari_lstm.Agent(ACTIONS, SIZES, UNITS))
     learner = RecurrentLearner(agent.parameters, (1, 84, 84), settings(), compute)
-    pictures = some_pictures(ENVS, 1)
+    images = random_images(ENVS, 1)
     learner.set_continue_mask(np.zeros(ENVS))
-    first = learner.act(pictures).copy()
-    before = learner.state.clone()
-    fresh = learner.next_values(np.arange(ENVS), pictures, np.zeros(ENVS))
+    first = learner.act(images).copy()
+    previous = learner.state.clone()
+    fresh = learner.next_values(np.arange(ENVS), images, np.zeros(ENVS))
     np.testing.assert_allclose(fresh, first[:, -1], atol=1e-6)
-    kept = learner.next_values([2], pictures[2:3], [1.0])
-    assert (learner.state == before).all()
-    assert abs(kept[0] - first[2, -1]) > 1e-6
+    continued = learner.next_values([2], images[2:3], [1.0])
+    assert (learner.state == previous).all()
+    assert abs(continued[0] - first[2, -1]) > 1e-6
     learner.set_continue_mask(np.ones(ENVS))
-    np.testing.assert_allclose(kept[0], learner.act(pictures)[2, -1], atol=1e-6)
+    np.testing.assert_allclose(continued[0], learner.act(images)[2, -1], atol=1e-6)
 
 
 def test_dqns_loss_is_the_distance_to_reward_and_the_targets_best_value() -> None:
     reference, older = Reference(4, heads=False), Reference(4, heads=False)
-    agent = loaded(reference, dqn_atari.Agent(ACTIONS, SIZES))
-    other = dqn_atari.Agent(ACTIONS, SIZES)
-    other.initialise(np.random.default_rng(9))
-    older.load_state_dict({name: torch.from_numpy(part) for name, part in other.state_dict().items()})
-    pictures = torch.from_numpy(some_pictures(6))
+    agent = load_weights(reference, dqn_atari.Agent(ACTIONS, SIZES))
+    second = dqn_atari.Agent(ACTIONS, SIZES)
+    second.initialise(np.random.default_rng(9))
+    older.load_state_dict({name: torch.from_numpy(part) for name, part in second.state_dict().items()})
+    images = torch.from_numpy(random_images(6))
     batch = SimpleNamespace(
-        observations=channels_last(pictures),
-        next_observations=channels_last(pictures.flip(0)),
+        observations=channels_last(images),
+        next_observations=channels_last(images.flip(0)),
         actions=torch.tensor([0, 1, 2, 0, 1, 2]),
         rewards=torch.tensor([1.0, 0, -1, 0, 1, 0]),
         terminals=torch.tensor([0.0, 1, 0, 0, 0, 1]),
     )
     weights = as_tensors(agent.parameters, torch.device("cpu"))
-    found, figures = dqn_atari.loss(weights, as_tensors(other.parameters, torch.device("cpu"), False), batch, 0.9)
+    result, metrics = dqn_atari.loss(weights, as_tensors(second.parameters, torch.device("cpu"), False), batch, 0.9)
     with torch.no_grad():
-        best = older(pictures.flip(0).float()).max(1).values
+        best = older(images.flip(0).float()).max(1).values
         wanted = batch.rewards + 0.9 * best * (1 - batch.terminals)
-    values = reference(pictures.float()).gather(1, batch.actions[:, None])[:, 0]
+    values = reference(images.float()).gather(1, batch.actions[:, None])[:, 0]
     expected = ((values - wanted) ** 2).mean()
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(figures[1], values.mean())
-    slopes = torch.autograd.grad(found, list(weights.values()))
-    for slope, other_slope in zip(slopes, torch.autograd.grad(expected, list(reference.parameters())), strict=True):
-        torch.testing.assert_close(slope, other_slope, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(result, expected)
+    torch.testing.assert_close(metrics[1], values.mean())
+    gradients = torch.autograd.grad(result, list(weights.values()))
+    for gradient, other_slope in zip(
+        gradients, torch.autograd.grad(expected, list(reference.parameters())), strict=True
+    ):
+        torch.testing.assert_close(gradient, other_slope, atol=1e-5, rtol=1e-4)
 
 
 def test_the_figures_of_the_loss_are_ppos() -> None:
@@ -272,5 +274,5 @@ def test_the_figures_of_the_loss_are_ppos() -> None:
         returns=torch.ones(4),
         values=torch.zeros(4),
     )
-    _, figures = ppo_loss(outputs, batch, settings(norm_adv=False))
-    np.testing.assert_allclose(figures, [0.5, -0.5, np.log(ACTIONS), 0, 0, 0], atol=1e-6)
+    _, metrics = ppo_loss(outputs, batch, settings(norm_adv=False))
+    np.testing.assert_allclose(metrics, [0.5, -0.5, np.log(ACTIONS), 0, 0, 0], atol=1e-6)
