@@ -83,7 +83,7 @@ def told_metrics(trainer: TrainerClient, run_id: str) -> int:
     count = 0
     for batch in trainer.telemetry(run_id, ["metrics", "record"]):
         count += len([event for event in batch.events if event.kind == "metrics"])
-        if any(isinstance(event, RecordChanged) and event.view.stage == "finished" for event in batch.events):
+        if any(isinstance(event, RecordChanged) and event.stage == "finished" for event in batch.events):
             return count
     raise AssertionError("The watch ended before the run did.")
 

@@ -58,7 +58,7 @@ def all_events(trainer: TrainerClient) -> list[dict[str, Any]]:
     for batch in trainer.watch(0):
         events += [event.model_dump(mode="json") for event in batch.events]
         if any(
-            event.run_id == last and isinstance(event, RecordChanged) and event.view.stage == "finished"
+            event.run_id == last and isinstance(event, RecordChanged) and event.stage == "finished"
             for event in batch.events
         ):
             return events

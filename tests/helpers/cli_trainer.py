@@ -38,7 +38,7 @@ def finished(run: RunView, outcome: str = "succeeded", **fields: Any) -> RunView
 
 
 def record(run: RunView) -> Event:
-    return RecordChanged(seq=1, at=1.0, kind="record", source="daemon", run_id=run.run_id, view=run)
+    return RecordChanged(seq=1, at=1.0, kind="record", source="daemon", run_id=run.run_id, stage=run.stage, view=run)
 
 
 class FakeTrainer:

@@ -77,7 +77,7 @@ def test_pause_resume_and_cancel(trainer: TrainerClient) -> None:
     stage(trainer, run_id, "running")
     trainer.pause(run_id)
     stage(trainer, run_id, "paused")
-    with pytest.raises(NotAllowed, match="paused already"):
+    with pytest.raises(NotAllowed, match="already paused"):
         trainer.pause(run_id)
     trainer.resume(run_id)
     stage(trainer, run_id, "running")
@@ -112,7 +112,7 @@ def test_a_further_attempt_goes_on_in_the_same_folder_with_one_curve(trainer: Tr
     trainer.resume(run_id)
     view = ended(trainer, run_id)
     assert (view.outcome, view.global_step, len(view.attempts)) == ("succeeded", 60, 2)
-    assert view.history[-2].message == f"It goes on from step {stopped_at}."
+    assert view.history[-2].message == f"Resumed from step {stopped_at}."
     (series,) = trainer.metrics(run_id, ["scripted/step"])
     assert list(series.steps) == list(range(1, 61))
     seqs = [event["seq"] for event in read_all(RunFolder(view.run_dir).journal)]
@@ -195,7 +195,7 @@ def test_bad_input_makes_nothing(trainer: TrainerClient, workspace: Workspace) -
 
 
 def test_runs_are_found_by_id_prefix_and_last(trainer: TrainerClient) -> None:
-    with pytest.raises(UnknownName, match="no run yet"):
+    with pytest.raises(UnknownName, match="no runs yet"):
         trainer.get("last")
     first = trainer.submit(scripted()).run_id
     second = trainer.submit(scripted()).run_id

@@ -39,7 +39,7 @@ def test_summaries_are_told_newest_first_with_the_run_that_trained_the_policy(tr
     acrobot, cartpole = found
     assert acrobot.trained is None
     assert cartpole.trained == TrainedRun(run_id=trained.run_id, seed=0)
-    batch = EvaluationBatch(batch=1, episodes=2, avg_return=1.5, returns=(1.0, 2.0))
+    batch = EvaluationBatch(batch=1, episodes=2, avg_return=1.5, returns=(1.0, 2.0), seeds=(7, 8), lengths=(1, 1))
     assert cartpole.summary.batches == (batch,)
     assert cartpole.evaluated_at == first.finished_at
     assert cartpole.outcome == "succeeded"

@@ -21,7 +21,7 @@ from mosaic.contracts.processes import ProcessIdentity, is_alive
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 
 CHANNEL_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # these users live behind proxies; the daemon does not
+    ("grpc.enable_http_proxy", 0),  # users may be behind a proxy; the daemon is local
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
 )
@@ -29,7 +29,7 @@ START_TIMEOUT_S = 20.0
 
 
 class DaemonAddress(NamedTuple):
-    """What `daemon.json` says."""
+    """The content of `daemon.json`."""
 
     address: str
     token: str

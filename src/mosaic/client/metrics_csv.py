@@ -22,7 +22,7 @@ def write_csv(parts: Iterable[MetricSeries], stream: IO[str]) -> None:
 
 @contextmanager
 def text_stream(file: IO[bytes]) -> Iterator[IO[str]]:
-    """The file, for those who write text; it stays open."""
+    """The file as a text stream; it stays open."""
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     yield text
     text.flush()

@@ -1,4 +1,4 @@
-"""Evaluated policies in order: the better and the surer ones first."""
+"""Ranks evaluated policies by the lower confidence bound of their mean return."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def rank_policies(evaluations: Iterable[Evaluation]) -> list[LeaderboardEntry]:
 
 
 def _policy_key(evaluation: Evaluation) -> tuple[Any, ...]:
-    """A checkpoint of a run here is the same by whatever path it was given; others are told apart by their paths."""
+    """A checkpoint of a known run is identified by run and step; other policies by their path."""
     if evaluation.trained is not None and evaluation.summary.checkpoint_step is not None:
         return evaluation.trained.run_id, evaluation.summary.checkpoint_step
     return (evaluation.summary.policy_path,)
 
 
 def evaluation_returns(evaluation: Evaluation) -> npt.NDArray[np.float64]:
-    """Of all its batches; NaN for one that was not finite."""
+    """The returns of all batches; NaN where one was not finite."""
     return np.array([value for batch in evaluation.summary.batches for value in batch.returns], np.float64)
 
 
@@ -121,6 +121,6 @@ def _build_entry(evaluation: Evaluation) -> LeaderboardEntry:
 
 
 def _sort_key(entry: LeaderboardEntry) -> tuple[float, float]:
-    """The lower, the better. Without an interval there is no lower end: that comes last."""
+    """Lower is better. Policies without an interval come last."""
     low = entry.mean.low
     return -low if math.isfinite(low) else math.inf, -entry.mean.point

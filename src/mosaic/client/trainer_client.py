@@ -60,13 +60,13 @@ class WatchBatch(NamedTuple):
 
 
 class FrameUpdate(NamedTuple):
-    """What a viewer of a run's frames is told."""
+    """A message to a viewer of a run's frames."""
 
     state: str
     """`connected`, `waiting` or `unavailable`."""
     reason: str
     image: bytes
-    """A JPEG; empty where only the state is told."""
+    """A JPEG; empty where only the state is sent."""
     hud: Json
     """`envs`: for each, its env, episode, step, reward, return, rate_hz and pace; `rows` and `columns` of the grid."""
 
@@ -74,18 +74,18 @@ class FrameUpdate(NamedTuple):
 class LogChunk(NamedTuple):
     data: bytes
     offset: int
-    """Byte offset behind it."""
+    """Byte offset after it."""
 
 
 def _to_mosaic_error(error: grpc.RpcError) -> MosaicError:
-    """The daemon's error as it was raised there."""
+    """The error as it was raised in the daemon."""
     details = error.details() or ""
     name, colon, message = details.partition(": ")
     kind = error_class(name)
     if colon and kind.__name__ == name:
         return kind(message, _problems(error))
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-        return NoDaemon(f"The connection to the daemon broke ({details}). It starts again with the next command.")
+        return NoDaemon(f"The connection to the daemon broke ({details}). The next command starts it again.")
     return MosaicError(f"The daemon failed ({error.code().name}): {details}. Its log: logs/trainer.log")
 
 
@@ -119,7 +119,7 @@ def _translate_stream_errors(call: Call) -> Call:
 
 
 class TrainerClient:
-    """`run` is an id, a unique prefix of one, or `last`. Every method raises MosaicError as the daemon meant it."""
+    """`run` is an id, a unique prefix of one, or `last`. Every method raises the MosaicError that the daemon raised."""
 
     def __init__(self, channel: grpc.Channel, token: str) -> None:
         self._channel = channel
@@ -142,22 +142,22 @@ class TrainerClient:
 
     @_translate_errors
     def submit(self, payload: Json, environment: Mapping[str, str] | None = None) -> RunView:
-        """The view of the run that was made. Raises ConfigRefused and its kin before anything is made.
+        """Submits a payload and returns the new run. A refusal (BadInput) is raised before anything is created.
 
-        `environment` is for a run that starts a program of the caller's; it is never written down.
+        `environment` is for a run of the caller's own program; it is never stored.
         """
         request = pb.PayloadRequest(payload_json=json.dumps(payload), environment=environment or {})
         return _parse_view(self._call("SubmitRun", request))
 
     @_translate_errors
     def check(self, payload: Json, environment: Mapping[str, str] | None = None) -> Verdict:
-        """The worker's verdict: `{"ok": true, "summary": {…}}`; a refusal raises, as `submit` would."""
+        """The worker's verdict; a refusal raises, as in `submit`."""
         request = pb.PayloadRequest(payload_json=json.dumps(payload), environment=environment or {})
         return Verdict.model_validate_json(self._call("CheckRun", request).json)
 
     @_translate_errors
     def cancel(self, run: str) -> RunView:
-        """Asks it to stop and returns at once; watch the run for its end."""
+        """Requests a stop and returns at once; watch the run for its end."""
         return _parse_view(self._call("CancelRun", pb.RunRequest(run=run)))
 
     @_translate_errors
@@ -210,7 +210,7 @@ class TrainerClient:
         is_archived: bool | None = None,
         priority: int | None = None,
     ) -> RunView:
-        """`priority` is for runs that wait in the queue."""
+        """`priority` is for queued runs."""
         request = pb.AnnotateRequest(
             run=run,
             add_tags=add_tags,
@@ -228,10 +228,10 @@ class TrainerClient:
 
     @_translate_errors
     def import_run(self, path: str) -> RunView:
-        """Takes in a zip that `mosaic export --zip` made. The path is the daemon's machine's."""
+        """Imports a zip made by `mosaic export --zip`. The path is on the daemon's machine."""
         return _parse_view(self._call("ImportRun", pb.ImportRequest(path=path)))
 
-    # --- what runs say
+    # --- telemetry
 
     @_translate_stream_errors
     def watch(self, after: int = 0, run: str = "", kinds: Sequence[str] = ()) -> Iterator[WatchBatch]:
@@ -288,7 +288,7 @@ class TrainerClient:
 
     @_translate_stream_errors
     def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
-        """The log's bytes from `offset` (negative: so many before its end); with `follow`, until the run has ended."""
+        """The log's bytes from `offset` (negative: counted from its end); with `follow`, until the run has ended."""
         request = pb.LogRequest(run=run, is_stderr=is_stderr, offset=offset, follow=follow)
         for reply in self._call("ReadLog", request):
             yield LogChunk(reply.data, reply.offset)
@@ -297,7 +297,7 @@ class TrainerClient:
     def frames(
         self, run: str, envs: Sequence[int] = (), rate_hz: float = 0, max_side: int = 0, budget: float = 0
     ) -> Iterator[FrameUpdate]:
-        """The newest pictures of some environments, or of all as a grid, until the run ends. Slow readers get fewer."""
+        """The newest frames of some environments, or of all as a grid, until the run ends. Slow readers get fewer."""
         wish = pb.FramesRequest(run=run, envs=envs, rate_hz=rate_hz, max_side=max_side, budget=budget)
         told: queue.SimpleQueue[pb.FramesRequest | None] = queue.SimpleQueue()
         told.put(wish)
@@ -322,22 +322,22 @@ class TrainerClient:
 
     @_translate_errors
     def status(self) -> DaemonStatus:
-        """pid, address, started_at, version, workspace, runs by stage, slots (cap, busy, …), draining, paused."""
+        """The daemon's own state."""
         return _parse_status(self._call("GetStatus", pb.StatusRequest()))
 
     @_translate_errors
     def set_cap(self, runs: int) -> DaemonStatus:
-        """How many runs may be at work at a time, until this daemon ends. Returns the status."""
+        """Sets how many runs may be active at a time, until this daemon stops."""
         return _parse_status(self._call("SetCap", pb.CapRequest(runs=runs)))
 
     @_translate_errors
     def continue_queue(self) -> DaemonStatus:
-        """Lets a queue go on that was paused because several runs in a row failed at once. Returns the status."""
+        """Continues a queue that was paused after several fast failures."""
         return _parse_status(self._call("ContinueQueue", pb.StatusRequest()))
 
     @_translate_errors
     def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> DaemonStatus:
-        """Ends the daemon; its runs go on unless `cancel_runs`. `drain`: it ends by itself behind the last run."""
+        """Stops the daemon; its runs continue unless `cancel_runs`. `drain`: it stops after the last run."""
         return _parse_status(self._call("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain)))
 
 

@@ -19,7 +19,7 @@ KNOWN_KEYS = (
     "wall_time",
 )
 MAX_LINE_LENGTH = 4096
-"""A line that is longer says nothing that we understand; it is passed over."""
+"""Longer lines are skipped."""
 _NUMBER = r"-?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+|inf|nan)"
 # Values come as numbers, as arrays (`[21.]`) and as what numpy 2 prints for its scalars (`np.float32(21.0)`).
 _PAIR = re.compile(rf"\b({'|'.join(KNOWN_KEYS)})\s*[=:][\s\[]*(?:[\w.]+\([\s\[]*)?({_NUMBER})")
@@ -29,7 +29,7 @@ _END = re.compile(r"[\r\n]+")
 
 
 class ConsoleReading(NamedTuple):
-    """What one line or one table told."""
+    """What was parsed from one line or one table."""
 
     step: int | None
     total_timesteps: int | None

@@ -1,4 +1,4 @@
-"""What can go wrong in a way that the user can act on. Shown as it stands, without a traceback.
+"""Errors that the user can act on. Shown as they are, without a traceback.
 
 MosaicError
 ├── BadInput                exit 2
@@ -87,7 +87,7 @@ def decode_problems(data: object) -> list[FieldProblem]:
 
 
 def error_class(name: str) -> type[MosaicError]:
-    """The class behind a name that came over the wire; plain MosaicError when nobody knows it."""
+    """The class for a name that came over the wire; MosaicError where it is unknown."""
     found: list[type[MosaicError]] = [MosaicError]
     for kind in found:
         if kind.__name__ == name:

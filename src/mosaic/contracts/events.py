@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, ValidationError
 
 from mosaic.contracts.model import Contract, ProcessFacts
+from mosaic.contracts.states import Outcome, Stage
 from mosaic.contracts.views import EvaluationBatch, RunView
 
 
@@ -285,6 +286,11 @@ class RecordChanged(Event):
     """A run's stage, outcome, tags or notes have changed."""
 
     KIND = "record"
+    stage: Stage
+    """At the time of the change; `view` is current."""
+    outcome: Outcome | None = None
+    reason: str | None = None
+    said: str = ""
     view: RunView
 
 

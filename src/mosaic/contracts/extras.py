@@ -44,12 +44,12 @@ RESERVED_EXTRAS: dict[str, str] = {
     "cleanrl": f"{CONFIG_PATH}.cleanrl",
     "cleanrl_python": f"{CONFIG_PATH}.cleanrl_python",
 }
-"""By reserved extra: the path in the payload that says the same."""
+"""By reserved extra: the equivalent path in the payload."""
 _SECRET_KEYS = ("api_key", "http_proxy", "https_proxy")
 
 
 class OnConflict(Enum):
-    """What happens where an extra and a section say different things."""
+    """What happens where an extra and a section disagree."""
 
     REFUSE = "refuse"
     """For a payload that is submitted."""
@@ -111,7 +111,7 @@ def _set_value(
     path = ".".join(keys)
     section = translated.data
     if parents and parents[0] == "artifacts" and parents[0] not in section:
-        return  # it is mandatory, and the payload's model says so
+        return  # it is required; the payload's model reports that
     for parent in parents:
         if section.get(parent) is None:
             section[parent] = {}

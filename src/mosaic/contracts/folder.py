@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 
 RUN_DIR_VARIABLE = "MOSAIC_RUN_DIR"
-"""Tells a worker which folder is its run."""
+"""Environment variable: the worker's run folder."""
 INBOX_OFFSET_VARIABLE = "MOSAIC_INBOX_OFFSET"
-"""Tells a worker where in the inbox its attempt begins; what stands before it was for an earlier one."""
+"""Environment variable: byte offset in the inbox at which this attempt starts."""
 TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
-"""Tells a worker where its event files go."""
+"""Environment variable: where a worker writes its event files."""
 CALLER_VARIABLE = "MOSAIC_CALLER"
-"""Hands a worker the environment of whoever submitted the run, as JSON, for programs of that person's own."""
+"""Environment variable: the submitter's environment as JSON, for the submitter's own programs."""
 WORKSPACE_VARIABLE = "MOSAIC_VAR"
-"""Tells every program which workspace is meant."""
+"""Environment variable: the workspace."""
 
 
 def to_file_name(text: str) -> str:
@@ -23,7 +23,7 @@ def to_file_name(text: str) -> str:
 
 
 class Workspace:
-    """One folder that holds everything: `var/` unless told otherwise."""
+    """One folder that holds everything: `var/` by default."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root).absolute()
@@ -48,7 +48,7 @@ class Workspace:
 
     @classmethod
     def containing(cls, folder: RunFolder) -> Workspace:
-        """The one that a run lies in."""
+        """The workspace that contains a run folder."""
         return cls(folder.path.parents[2])
 
     def run(self, run_id: str) -> RunFolder:
@@ -62,7 +62,7 @@ class Workspace:
 
 
 class RunFolder:
-    """One run. Who writes what is in docs/architecture.md; every file has exactly one writer."""
+    """One run. Every file has exactly one writer; see docs/architecture.md."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).absolute()
@@ -90,7 +90,7 @@ class RunFolder:
         self.eval_videos = self.videos / f"{self.run_id}-eval"
         self.eval_summary = self.path / "eval_summary.json"
         self.models = self.path / "runs"
-        # whoever sends it to the Hugging Face Hub, or brought it from there
+        # written by push to and pull from the Hugging Face Hub
         self.hub = self.path / "hub"
 
     def stdout_log(self, log_name: str) -> Path:

@@ -1,4 +1,4 @@
-"""A run folder as a zip that another workspace takes in. Standard library only."""
+"""Packs a run folder as a zip that another workspace can import. Standard library only."""
 
 from __future__ import annotations
 

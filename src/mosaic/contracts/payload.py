@@ -68,7 +68,7 @@ class WorkerChoice(Contract):
 class Metadata(Contract):
     worker: WorkerChoice
     ui: dict[str, Any] | None = None
-    """What a form wants to find again. Nothing else reads it."""
+    """State of a form. Nothing else reads it."""
     tags: tuple[SafeName, ...] = ()
     notes: Text | None = None
     group: SafeName | None = None

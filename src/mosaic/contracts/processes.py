@@ -11,7 +11,7 @@ from typing import TypedDict
 class ProcessIdentity(TypedDict):
     pid: int
     start: str
-    """When the kernel says it was started, in its own unit; empty where it cannot be told."""
+    """Start time as reported by the kernel, in its own unit; empty where it is unknown."""
     boot_id: str
     """Which boot of the machine."""
 

@@ -30,7 +30,7 @@ class ProbeParts(Contract):
     """What the probe does inside of the script. Each part can be turned off."""
 
     frames: bool = True
-    """Pictures for whoever watches."""
+    """Frames for viewers."""
     metrics: bool = True
     """Episodes, and the scalars of SummaryWriter and tensorboardX."""
     checkpoints: bool = True

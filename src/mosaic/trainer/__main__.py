@@ -13,11 +13,11 @@ from mosaic.trainer.daemon import IDLE_TIMEOUT_S, PORT, Daemon, configure_loggin
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="mosaic daemon run", description=__doc__)
-    parser.add_argument("--var", help="the workspace; ./var unless told otherwise")
+    parser.add_argument("--var", help="the workspace  [default: ./var]")
     parser.add_argument("--port", type=int, default=PORT, help="the first port to try")
     parser.add_argument("--max-runs", type=int, help="how many runs at a time; as many as there are cores by default")
     parser.add_argument(
-        "--idle-s", type=float, default=IDLE_TIMEOUT_S, help="ends after so long without work or callers"
+        "--idle-s", type=float, default=IDLE_TIMEOUT_S, help="exit after this many seconds without runs or callers"
     )
     told = parser.parse_args(arguments)
     workspace = Workspace.resolve(told.var)

@@ -1,4 +1,4 @@
-"""Who may come in: every call proves that it knows the token. Checked before anything of the call is read."""
+"""Authentication: every call must carry the token, which is checked before its content is read."""
 
 from __future__ import annotations
 

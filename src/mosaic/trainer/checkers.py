@@ -1,7 +1,7 @@
-"""One long-lived child for each worker that answers for it: checks, environments, checkpoint metadata.
+"""One long-lived child process per worker that answers questions: checks, environments, checkpoint metadata.
 
 JSON lines: `{"id": n, "ask": …}` in; out `{"id": n, "ok": true, …}` or `{"id": n, "ok": false, "error": class,
-"message": sentence}`. It is started when first asked, outside the daemon's lock, and again when it has died.
+"message": sentence}`. It is started on the first question, outside the daemon's lock, and restarted when it has died.
 """
 
 from __future__ import annotations

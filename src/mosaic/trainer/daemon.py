@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported: a taken port is no news
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when grpc is imported; a port in use is not worth a message
 
 import grpc
 import structlog
@@ -62,7 +62,7 @@ class Daemon:
         self._is_draining = False
 
     def run(self) -> None:
-        """Until it is told to end, has been idle for long, or its workspace is gone."""
+        """Runs until it is told to stop, has been idle for long, or its workspace is gone."""
         lock = _acquire_lock(self._workspace)
         try:
             self._serve()
@@ -170,7 +170,7 @@ class Daemon:
         )
 
     def set_cap(self, runs: int) -> None:
-        """How many runs may be at work at a time. What already works goes on, even above it."""
+        """Sets how many runs may be active at a time. Active runs continue, even above the limit."""
         if not 1 <= runs <= MAX_CONCURRENT_RUNS:
             raise BadInput(f"A cap of {runs} runs is not possible; expected a number from 1 to {MAX_CONCURRENT_RUNS}.")
         cpus = count_cpus()
@@ -195,7 +195,7 @@ class Daemon:
             try:
                 self._run_service.cancel(run_id)
             except NotAllowed:
-                continue  # it ended meanwhile
+                continue  # it has just ended
         while self._records.active:
             time.sleep(0.05)
         self._shutdown_requested.set()
@@ -241,7 +241,7 @@ def _add_standard_services(server: grpc.Server) -> None:
 
 
 def detect_slots(max_runs: int | None = None) -> Slots:
-    """As many runs as there are cores, unless told otherwise; a run may ask for several cores or GPUs."""
+    """As many runs as there are cores by default; a run may request several cores or GPUs."""
     cpus = count_cpus()
     runs = max_runs or cpus
     return Slots(runs=runs, cpus=max(cpus, runs), gpus=_count_gpus())

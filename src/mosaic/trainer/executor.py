@@ -1,4 +1,4 @@
-"""Starting a run on this machine: a keeper of its own, which outlives us."""
+"""Starts a run on this machine, with a keeper that outlives the daemon."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LocalExecutor:
             env = self._environment(folder, payload, environment)
         if gpus:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
-        # Who hands over an environment runs a program of its own, which knows nothing of us.
+        # A caller that passes an environment runs its own program, which does not know MOSAIC.
         is_foreign = environment is not None
         grace_s = SCRIPT_GRACE_S if is_foreign else GRACE_S
         launch: LaunchSpec = {
@@ -98,7 +98,7 @@ class LocalExecutor:
         threads = str(payload.resources.cpus or 1)
         return {
             **os.environ,
-            # All cores for one run is a trap: beside another one, spinning barriers slow both a hundredfold.
+            # All cores for one run is a trap: next to another run, spinning barriers slow both a hundredfold.
             "OMP_NUM_THREADS": threads,
             "OPENBLAS_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from mosaic.contracts.states import Outcome, RunRecord
 
 FAST_FAILURE_S = 10.0
-"""A run that failed within so long of its start failed at once."""
+"""A run that fails within this time of its start is a fast failure."""
 MAX_FAST_FAILURES = 3
 
 
 class FastFailureBreaker:
-    """Counts runs that failed at once, one after the other; any other end begins anew."""
+    """Counts fast failures in a row; any other end resets the count."""
 
     def __init__(self) -> None:
         self._failed_run_ids: list[str] = []
@@ -50,7 +50,7 @@ class FastFailureBreaker:
             return None
         return (
             f"The last {MAX_FAST_FAILURES} runs failed within {FAST_FAILURE_S:g} seconds of their start, so the queue "
-            f"waits. See why: mosaic show {self._failed_run_ids[-1][:10]}    Go on: mosaic daemon continue"
+            f"waits. See why: mosaic show {self._failed_run_ids[-1][:10]}    Continue: mosaic daemon continue"
         )
 
 

@@ -36,7 +36,7 @@ TICK_S = 0.005
 _LEVELS = ((80, 1.0), (65, 1.0), (50, 0.75), (35, 0.5), (25, 0.35))
 """JPEG quality and share of the side, from a fast connection to a slow one."""
 MAX_QUEUE_DELAY_S = 0.2
-"""A picture that waits so long for those before it shows that there are too many bytes."""
+"""A frame that waits longer than this for earlier ones shows that the connection is saturated."""
 MAX_IN_FLIGHT = 2
 """Pictures on their way at once: enough for a distant viewer, few enough that what is seen is new."""
 _FAST_FRAMES_TO_UPGRADE = 20
@@ -44,7 +44,7 @@ _WEIGHT = 0.3
 
 
 class RelayOptions(NamedTuple):
-    """What a viewer asked for; zeros and nothing stand for the defaults."""
+    """What a viewer requested; zero and empty mean the defaults."""
 
     envs: Sequence[int] = ()
     rate_hz: float = 0.0
@@ -62,7 +62,7 @@ class RelayMessage:
 
 
 class Throttle:
-    """Fits quality and size to what the connection carries. Pure: it is told how long each picture was on its way."""
+    """Adapts quality and size to the connection. Pure: it is given the latency of each frame."""
 
     def __init__(self) -> None:
         self._level = 0
@@ -142,7 +142,7 @@ def relay_frames(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[RelayMessage]:
-    """Messages for one viewer, until `is_open` says no or `ending` says why no more frames come.
+    """Messages for one viewer, until `is_open` returns false or `ending` returns why no more frames come.
 
     `seen` says how many pictures the viewer has seen: no more than a few are ever on their way.
     """

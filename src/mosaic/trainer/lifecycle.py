@@ -49,7 +49,7 @@ class HandshakeReceived(LifecycleEvent):
 
 @dataclass(frozen=True)
 class EnvironmentReported(LifecycleEvent):
-    """A script said which environment it made, and with which seed."""
+    """A script reported which environment it created, and with which seed."""
 
     env_id: str | None
     seed: int | None
@@ -96,12 +96,12 @@ class KeeperLost(LifecycleEvent):
 
 @dataclass(frozen=True)
 class NeverStarted(LifecycleEvent):
-    """We died before its keeper lived: it waits again, as if nothing had happened."""
+    """The daemon died before the keeper started: the run is queued again."""
 
 
 @dataclass(frozen=True)
 class Requeued(LifecycleEvent):
-    """A further attempt was asked for."""
+    """Another attempt was requested."""
 
     total_timesteps: int | None
 
@@ -149,12 +149,12 @@ def _set_worker(record: RunRecord, event: WorkerUp) -> RunRecord:
 
 
 def _accept_handshake(record: RunRecord, event: HandshakeReceived) -> RunRecord:
-    said = "The worker is ready." if event.resumed_from is None else f"It goes on from step {event.resumed_from:,}."
-    return _with_history_entry(record, event.at, Stage.RUNNING, said, capabilities=event.capabilities)
+    message = "The worker is ready." if event.resumed_from is None else f"Resumed from step {event.resumed_from:,}."
+    return _with_history_entry(record, event.at, Stage.RUNNING, message, capabilities=event.capabilities)
 
 
 def _set_environment(record: RunRecord, event: EnvironmentReported) -> RunRecord:
-    """What the config said stands."""
+    """Values from the config take precedence."""
     changes: dict[str, Any] = {"env_id": record.env_id or event.env_id}
     if record.seed is None and event.seed is not None:
         changes["seed"] = event.seed
@@ -166,7 +166,7 @@ def _pause(record: RunRecord, event: Paused) -> RunRecord:
 
 
 def _unpause(record: RunRecord, event: Unpaused) -> RunRecord:
-    return _with_history_entry(record, event.at, Stage.RUNNING, "It goes on.")
+    return _with_history_entry(record, event.at, Stage.RUNNING, "Resumed.")
 
 
 def _cancel_queued(record: RunRecord, event: StopRequested) -> RunRecord:
@@ -174,7 +174,7 @@ def _cancel_queued(record: RunRecord, event: StopRequested) -> RunRecord:
 
 
 def _ask_to_stop(record: RunRecord, event: StopRequested) -> RunRecord:
-    return _with_history_entry(record, event.at, Stage.STOPPING, "It was asked to stop.", stop_requested_at=event.at)
+    return _with_history_entry(record, event.at, Stage.STOPPING, "A stop was requested.", stop_requested_at=event.at)
 
 
 def _store_final_report(record: RunRecord, event: FinishReported) -> RunRecord:
@@ -191,7 +191,7 @@ def _end(record: RunRecord, event: Ended) -> RunRecord:
 
 
 def _mark_lost(record: RunRecord, event: KeeperLost) -> RunRecord:
-    reason = "Its keeper vanished, so nobody saw how it ended; what was left of it was stopped."
+    reason = "Its keeper disappeared, so its end was not recorded; its remaining processes were stopped."
     return _finish(record, event.at, Outcome.LOST, reason)
 
 
@@ -253,14 +253,14 @@ def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Out
         )
     report = record.final_report
     if exited.code == 0 and report is not None and report.outcome == "succeeded":
-        return Outcome.SUCCEEDED, "It did what it was asked to do."
+        return Outcome.SUCCEEDED, "It completed all its steps."
     if record.stop_requested_at is not None or exited.cause == "stop":
         how = " It did not obey in time and was killed." if exited.signal == signal.SIGKILL else ""
         return Outcome.CANCELLED, f"Cancelled on request.{how}"
     if report is not None and report.outcome == "rejected":
         return Outcome.REJECTED, report.reason or "The worker refused its config."
     if exited.cause == "keeper_terminated":
-        return Outcome.CANCELLED, "Its keeper was told to end."
+        return Outcome.CANCELLED, "Its keeper was told to exit."
     words = f' Last words: "{exited.last_words}".' if exited.last_words else ""
     if exited.signal is not None:
         return (
@@ -268,8 +268,8 @@ def classify_exit(record: RunRecord, exited: Exited, log_path: str) -> tuple[Out
             f"Killed by signal {exited.signal} ({_signal_name(exited.signal)}).{words} Full log: {log_path}",
         )
     if exited.code:
-        said = report.reason if report is not None and report.reason else ""
-        return Outcome.FAILED, f"{said or f'Ended with exit code {exited.code}.{words}'} Full log: {log_path}"
+        message = report.reason if report is not None and report.reason else ""
+        return Outcome.FAILED, f"{message or f'Ended with exit code {exited.code}.{words}'} Full log: {log_path}"
     if report is not None and report.outcome == "stopped":
         return Outcome.CANCELLED, "It was stopped from outside."
     return Outcome.SUCCEEDED, "It ended without an error."
@@ -283,7 +283,7 @@ def _signal_name(number: int) -> str:
 
 
 def _resume_hint(record: RunRecord) -> str:
-    return f"If it saved a checkpoint, it goes on from there: mosaic resume {record.run_id}"
+    return f"If it saved a checkpoint, resume from there: mosaic resume {record.run_id}"
 
 
 _LifecycleEventT = TypeVar("_LifecycleEventT", bound=LifecycleEvent)

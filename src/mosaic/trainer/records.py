@@ -27,7 +27,7 @@ from mosaic.trainer.scheduler import start_order
 log = structlog.get_logger("mosaic.trainer.records")
 
 STALLED_AFTER_S = 120.0
-"""Running without a sign of progress for so long counts as stalled. Nothing is killed for it."""
+"""A running run without progress for this long is shown as stalled. It is not killed."""
 
 
 class Records:
@@ -47,7 +47,7 @@ class Records:
         self._last_id = 0
 
     def new_id(self) -> str:
-        """A ULID that sorts behind every one we gave before."""
+        """A ULID that sorts after all earlier ones."""
         self._last_id = max(int(ULID()), self._last_id + 1)
         return str(ULID.from_int(self._last_id))
 
@@ -108,7 +108,7 @@ class Records:
         if reference.lower() == "last":
             newest = self.index.newest_run_id()
             if newest is None:
-                raise UnknownName("There is no run yet. Start one: mosaic train ppo --env-id CartPole-v1")
+                raise UnknownName("There are no runs yet. Start one: mosaic train ppo --env-id CartPole-v1")
             return newest
         found = self.index.run_ids_with_prefix(reference) if reference else []
         if len(found) == 1 or reference.upper() in found[:1]:

@@ -40,7 +40,7 @@ def recover(records: Records) -> None:
 
 
 def _index_folder(records: Records, path: Path, known: dict[str, int]) -> bool:
-    """Whether this is a run's folder; what the index does not know of it yet is taken in."""
+    """Whether this is a run's folder; new events in it are added to the index."""
     if path.name.startswith(".making-"):
         shutil.rmtree(path, ignore_errors=True)  # never acknowledged
     if path.name.startswith(".") or not path.is_dir():

@@ -1,4 +1,4 @@
-"""Taking in a run from elsewhere: a zip that was exported, or a folder such as one in the trash."""
+"""Imports a run: an exported zip, or a folder such as one in the trash."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, staging: Path, p
         raise BadInput(f"{path}: {member.filename!r} points outside of the run folder.")
     target = staging.joinpath(*parts)
     if any(parent.is_symlink() for parent in target.parents if parent != staging and staging in parent.parents):
-        raise BadInput(f"{path}: {member.filename!r} lies behind a link.")
+        raise BadInput(f"{path}: {member.filename!r} is inside a symbolic link.")
     target.parent.mkdir(parents=True, exist_ok=True)
     if stat.S_ISLNK(member.external_attr >> 16):
         pointed = archive.read(member).decode("utf-8", "replace")
-        if not pointed.isdigit():  # `checkpoints/last` and `best` point at a step beside them; nothing else may
+        if not pointed.isdigit():  # only `checkpoints/last` and `best` may be links, to a step in the same folder
             raise BadInput(f"{path}: the link {member.filename!r} points at {pointed!r}, not at a checkpoint.")
         target.symlink_to(pointed)
     elif member.is_dir():
@@ -127,9 +127,9 @@ def _read_record(staging: Path, source: str) -> RunRecord:
         record = RunRecord.model_validate_json(folder.record.read_text())
         Payload.read(folder.config)
     except (OSError, ValueError) as error:
-        raise BadInput(f"{source}: this is no run of MOSAIC ({str(error).splitlines()[0]}).") from None
+        raise BadInput(f"{source}: this is not a MOSAIC run ({str(error).splitlines()[0]}).") from None
     if not record.run_id.isalnum():
-        raise BadInput(f"{source}: {record.run_id!r} is no run id.")
+        raise BadInput(f"{source}: {record.run_id!r} is not a run id.")
     if record.is_active:
         # It was exported while it ran: here, nothing of it lives.
         changes = {"stage": Stage.FINISHED, "outcome": Outcome.LOST, "reason": "It was exported while it ran."}

@@ -1,4 +1,4 @@
-"""What clients may ask for. Checks first, then the change, under the lock; waiting never happens under it."""
+"""The operations clients can request: checks first, then the change under the lock, never waiting under it."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class RunService:
         return self._checkers.check(payload.metadata.worker.id, payload)
 
     def submit(self, text: str, environment: Mapping[str, str] | None = None) -> RunView:
-        """`environment` is the caller's own, for its own programs. It is kept in memory until the run is started."""
+        """`environment` is the caller's, for its own programs; it is only kept in memory, until the run is started."""
         data = _parse_json(text)
         redacted = redact_secrets(data)
         payload = _parse_payload(redacted)
         _check_programs(payload, bool(environment))
         verdict = self._verdict(payload)
-        stored = store_secrets(data)  # not earlier: what is refused leaves nothing behind
+        stored = store_secrets(data)  # not earlier: a refused payload must leave nothing
         if stored != redacted:  # a reference got another name, because another secret had that one
             payload = _parse_payload(stored)
         record, folder = self._create_run_folder(payload, verdict.get("summary") or {})
@@ -75,7 +75,7 @@ class RunService:
         return self._records.view(folder.run_id)
 
     def _create_run_folder(self, payload: Payload, summary: dict[str, Any]) -> tuple[RunRecord, RunFolder]:
-        """The folder of an accepted run, made elsewhere and renamed, so that there is never half of one."""
+        """Creates the folder of an accepted run under another name and renames it, so that it is never incomplete."""
         workspace = self._records.workspace
         with self._records.lock:
             run_id = self._records.new_id()
@@ -95,7 +95,7 @@ class RunService:
             gpus=min(payload.resources.gpus.requested, self._slots.gpus),
             submitted_at=now,
             queued_at=now,
-            history=(HistoryEntry(at=now, stage=Stage.QUEUED, message="It was accepted and waits for a slot."),),
+            history=(HistoryEntry(at=now, stage=Stage.QUEUED, message="Accepted; waiting for a slot."),),
             **summary_fields(payload, defaults or {}),
         )
         making = workspace.runs / f".making-{run_id}"
@@ -112,7 +112,7 @@ class RunService:
         return record, folder
 
     def _with_cpus(self, payload: Payload, suggested_cpus: object) -> Payload:
-        """Where none are named, as many threads as the worker says that pay. From now on they belong to the config."""
+        """Sets the threads that the worker recommends where the payload names none; they become part of the config."""
         if payload.resources.cpus is not None or not isinstance(suggested_cpus, int) or suggested_cpus < 2:
             return payload
         resources = payload.resources.model_copy(update={"cpus": min(suggested_cpus, self._slots.cpus)})
@@ -136,7 +136,7 @@ class RunService:
         with self._records.lock:
             record = self._resolve_record(reference)
             if record.stage is Stage.PAUSED:
-                raise NotAllowed(f"Run {record.run_id} is paused already. Let it go on: mosaic resume {record.run_id}")
+                raise NotAllowed(f"Run {record.run_id} is already paused. Resume it: mosaic resume {record.run_id}")
             if record.stage is not Stage.RUNNING:
                 raise NotAllowed(f"Run {record.run_id} is {_status(record)}; only a running one can be paused.")
             self._send_command(record, PAUSE, by_signal="pause" not in record.capabilities)
@@ -144,13 +144,13 @@ class RunService:
         return self._records.view(record.run_id)
 
     def resume(self, reference: str, total_timesteps: int | None) -> RunView:
-        """A paused run goes on; one that has ended goes on from its last good checkpoint, in the same folder."""
+        """Unpauses a paused run; continues a finished one from its last good checkpoint, in the same folder."""
         record = self._resolve_record(reference)
         if record.is_active:
             with self._records.lock:
                 record = self._resolve_record(record.run_id)
                 if record.stage is not Stage.PAUSED:
-                    raise NotAllowed(f"Run {record.run_id} is {_status(record)} already.")
+                    raise NotAllowed(f"Run {record.run_id} is already {_status(record)}.")
                 if total_timesteps is not None:
                     raise NotAllowed("The steps of a paused run cannot be changed; extend it when it has ended.")
                 self._send_command(record, RESUME, by_signal="pause" not in record.capabilities)
@@ -169,7 +169,8 @@ class RunService:
             )
         if record.kind is not RunKind.TRAIN or record.outcome is Outcome.REJECTED or not _has_checkpoint(folder):
             raise NotAllowed(
-                f"Run {record.run_id} has no checkpoint to go on from. Start it anew: mosaic resubmit {record.run_id}"
+                f"Run {record.run_id} has no checkpoint to resume from. "
+                f"Submit it again: mosaic resubmit {record.run_id}"
             )
         if total_timesteps is not None and total_timesteps <= reached and record.outcome is Outcome.SUCCEEDED:
             raise BadInput(f"total_timesteps: {total_timesteps:,} is not more than the {reached:,} steps it has done.")
@@ -180,7 +181,7 @@ class RunService:
         with self._records.lock:
             record = self._resolve_record(record.run_id)
             if record.is_active:
-                raise NotAllowed(f"Run {record.run_id} is {_status(record)} already.")
+                raise NotAllowed(f"Run {record.run_id} is already {_status(record)}.")
             if total_timesteps is not None:
                 data = payload.to_json()
                 write_json(folder.config, data)
@@ -225,7 +226,7 @@ class RunService:
         return self._records.view(record.run_id)
 
     def delete(self, reference: str) -> RunView:
-        """To the trash, from where `mosaic import` brings it back."""
+        """Moves it to the trash; `mosaic import` restores it."""
         workspace = self._records.workspace
         with self._records.lock:
             record = self._resolve_record(reference)
@@ -256,7 +257,7 @@ def _parse_payload(data: Any) -> Payload:
 
 
 def _check_programs(payload: Payload, has_environment: bool) -> None:
-    """A config that came from elsewhere does not choose which program is run."""
+    """A submitted config must not choose which program is run."""
     choice = payload.metadata.worker
     worker = worker_named(choice.id)
     for key in worker.programs:

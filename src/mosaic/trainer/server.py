@@ -1,4 +1,4 @@
-"""The RPC door: envelopes in, desk and index behind, JSON out. Errors the user can act on travel by their name."""
+"""The gRPC servicer: decodes requests, calls the run service and the index, encodes replies and errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 EVENTS_PER_BATCH = 500
 MAX_BACKLOG_EVENTS = 4000
-"""A reader this far behind is spared the events that later ones replace."""
+"""A reader that is this many events behind skips those that later ones replace."""
 REPLACEABLE_KINDS = ("progress", "sample")
 LOG_CHUNK_BYTES = 1 << 18
 POINT_KINDS = ("metrics", "episodes")
@@ -201,7 +201,7 @@ class Servicer(TrainerServicer):
     def ImportRun(self, request: pb.ImportRequest, context: Context) -> pb.RunReply:
         return _run_reply(import_run(self._records, request.path))
 
-    # --- what runs say
+    # --- telemetry
 
     @_streaming_method
     def WatchRuns(self, request: pb.WatchRequest, context: Context) -> Iterator[pb.EventBatch]:
@@ -243,7 +243,7 @@ class Servicer(TrainerServicer):
             cursor = events[-1].cursor
 
     def _events_json(self, events: Sequence[IndexedEvent]) -> list[str]:
-        """The events as JSON; without those of runs that have been deleted meanwhile."""
+        """The events as JSON, without those of runs that have been deleted since."""
         texts = []
         with ExitStack() as open_files:
             files: dict[tuple[str, str], BinaryIO] = {}
@@ -306,7 +306,7 @@ class Servicer(TrainerServicer):
         if offset < 0:
             offset = max(0, (path.stat().st_size if path.exists() else 0) + offset)
         while context.is_active() and not self.is_closing:
-            # Asked before reading: what it wrote until its end is then still read.
+            # Checked before reading, so that everything written until its end is still read.
             has_ended = not self._records.get(run_id).is_active
             data = b""
             if path.exists():

@@ -37,7 +37,7 @@ IDLE_TICK_S = 1.0
 """While none is."""
 LANE_REAP_WINDOW_S = 30.0
 KEEPER_CLAIM_TIMEOUT_S = 3.0
-"""A keeper that was started before a crash says so within this time, or it never lived."""
+"""A keeper that was started before a crash reports within this time, or it never started."""
 
 
 class Supervisor:
@@ -52,12 +52,12 @@ class Supervisor:
         self.is_draining = False
         self.failure_breaker = FastFailureBreaker()
         self._notified_waiting: set[str] = set()
-        """Runs that were told why they wait."""
+        """Runs that were told why they are waiting."""
         self._runs_with_slot: set[str] = set()
         self._reap_until: dict[str, float] = {}
-        """Runs that have ended, and until when to look for lanes that they left in shared memory."""
+        """Finished runs, and until when to check for lanes that they left in shared memory."""
         self._sidecars: dict[str, ProcessIdentity] = {}
-        """By run. They have something to say even when their runs have ended."""
+        """By run; sidecars may report after their runs have ended."""
         self.steps: tuple[Callable[[], None], ...] = (
             self.follow_runs,
             self.follow_sidecars,
@@ -95,7 +95,7 @@ class Supervisor:
                     self.follow(record.run_id)
 
     def follow_sidecars(self) -> None:
-        """An upload goes on for a while after its run, and what it says still belongs to the run."""
+        """An upload may continue after its run, and its events still belong to the run."""
         for run_id, process in list(self._sidecars.items()):
             if run_id in self._records.active:
                 continue
@@ -106,7 +106,7 @@ class Supervisor:
                     self.follow(run_id)
 
     def follow(self, run_id: str) -> None:
-        """Takes in what a run's files say, journals before the keeper's: a farewell comes before an exit."""
+        """Ingests a run's files, journals before the keeper's: the final report comes before the exit."""
         folder = self._records.folder(run_id)
         index = self._records.index
         with index.transaction():
@@ -126,7 +126,7 @@ class Supervisor:
     def _follow_journals(self, folder: RunFolder) -> None:
         for name, path in event_sources(folder).items():
             while name != KEEPER and (lines := ingest(self._records.index, folder, name, path)):
-                # Further processes of a run tell what they do, but not how the run stands.
+                # Further processes of a run report telemetry, but not the run's state.
                 self._apply(
                     folder,
                     name,
@@ -158,7 +158,7 @@ class Supervisor:
             worker = worker_named(record.worker)
             happenings = [make(body, str(folder.stderr_log(worker.log_prefix)))]
             if worker.has_own_command and body["kind"] == WorkerStarted.KIND:
-                # Nobody promises a handshake: any program may be run this way.
+                # A script need not send a handshake: any program may be run this way.
                 happenings.append(life.HandshakeReceived(at=body["at"], capabilities=(), resumed_from=None))
         except (ValidationError, KeyError, TypeError, MosaicError) as error:
             log.warning("event_malformed", run_id=folder.run_id, kind=body["kind"], error=str(error)[:300])
@@ -196,7 +196,7 @@ class Supervisor:
                 if not changed.is_active:
                     self._record_end(changed)
 
-    # --- what they leave behind
+    # --- cleaning up
 
     def reap_lanes(self) -> None:
         """A run that was killed cannot take its frames away; its last processes may still be on their way out."""
@@ -233,7 +233,7 @@ class Supervisor:
             log.warning("queue_paused", run_id=record.run_id, said=self.failure_breaker.pause_reason)
 
     def _is_queue_held(self, queued: list[RunRecord]) -> bool:
-        """Whether the queue is paused; whoever waits is told once."""
+        """Whether the queue is paused; each waiting run is told once."""
         if not self.failure_breaker.blocks_queue(queued):
             self._notified_waiting.clear()
             return False
@@ -254,7 +254,7 @@ class Supervisor:
         self.wake()
 
     def _start(self, record: RunRecord) -> None:
-        """Written down before and after: a crash between the two leaves a run that waits or a keeper that is found."""
+        """Stored before and after: a crash in between leaves a queued run or a keeper that is found again."""
         folder = self._records.folder(record.run_id)
         self._slot_count += 1
         attempt = Attempt(
@@ -307,7 +307,7 @@ def _size(path: os.PathLike[str]) -> int:
 
 
 def _kill_process_group(worker: ProcessIdentity | None) -> None:
-    """Ends the session of a worker whose keeper is gone: nobody else will."""
+    """Ends the session of a worker whose keeper is gone."""
     if worker is not None and is_alive(worker):
         with suppress(OSError):
             os.killpg(worker["pid"], signal.SIGKILL)
