@@ -205,7 +205,7 @@ def test_a_remote_run_is_synced_on_its_own_machine(make: Make, workbench: Workbe
 def test_an_unusable_proxy_is_reported(make: Make, trainer: Trainer) -> None:
     trainer.payload = {"artifacts": {"wandb": {"use_vpn_proxy": True, "http_proxy": "ftp://me:hunter2@x"}}}
     tab = make()
-    pump(lambda: "is no address" in text(tab, "error"), "the problem")
+    pump(lambda: "is not a valid address" in text(tab, "error"), "the problem")
     assert "hunter2" not in text(tab, "error")
 
 

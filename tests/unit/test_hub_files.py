@@ -16,6 +16,7 @@ from mosaic.contracts.errors import BadInput, CheckpointDamaged, UnknownName
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord
+from mosaic.contracts.views import EvaluationSummary
 from mosaic.hub import hub_client, pulled_run, push_state
 from mosaic.hub.description import HashedFile, PolicyDescription, PullRequest, PullResult, PushRequest, is_repo_path
 from mosaic.hub.hub_process import explain_hub_error
@@ -27,7 +28,9 @@ SUMMARY: dict[str, Any] = {
     "algo": "ppo", "env_id": "CartPole-v1", "checkpoint_step": 64, "deterministic": True, "episodes": 3,
     "policy_path": "/home/somebody/private", "avg_return": 12.5, "median_return": 12.0, "min_return": 9.0,
     "max_return": 16.5, "std_return": 3.25, "iqm": 12.0, "ci95": [9.5, 15.5], "videos": ["videos/x.mp4"],
+    "batches": [{"batch": 1, "episodes": 3, "returns": [9.0, 12.0, 16.5]}],
 }  # fmt: skip
+EVALUATION = EvaluationSummary.model_validate(SUMMARY)
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +111,7 @@ def create_policy(**changes: Any) -> PolicyDescription:
 
 
 def test_the_hub_reads_the_cards_metadata_and_metrics() -> None:
-    data = ModelCard(model_card(create_policy(), SUMMARY, "me/cart", has_video=True)).data.to_dict()  # type: ignore[no-untyped-call]
+    data = ModelCard(model_card(create_policy(), EVALUATION, "me/cart", has_video=True)).data.to_dict()  # type: ignore[no-untyped-call]
     assert "CartPole-v1" in data["tags"]
     assert "reinforcement-learning" in data["tags"]
     assert data["library_name"] == "mosaic-rl"
@@ -122,7 +125,7 @@ def test_the_hub_reads_the_cards_metadata_and_metrics() -> None:
 
 
 def test_the_card_shows_the_interval_the_settings_and_how_to_load_it() -> None:
-    text = model_card(create_policy(), SUMMARY, "me/cart", has_video=False)
+    text = model_card(create_policy(), EVALUATION, "me/cart", has_video=False)
     assert "12.50 (95 % confidence interval: 9.50 to 15.50)" in text
     assert "mosaic pull me/cart" in text
     assert "| `learning_rate` | `0.1` |" in text
@@ -136,7 +139,7 @@ def test_a_card_without_any_score_has_no_results() -> None:
 
 
 def test_names_are_quoted_in_the_cards_metadata() -> None:
-    text = model_card(create_policy(env_id="a:b/c-v1"), SUMMARY, "me/cart", has_video=False)
+    text = model_card(create_policy(env_id="a:b/c-v1"), EVALUATION, "me/cart", has_video=False)
     data = ModelCard(text).data.to_dict()  # type: ignore[no-untyped-call]
     assert data["model-index"][0]["results"][0]["dataset"]["name"] == "a:b/c-v1"
 

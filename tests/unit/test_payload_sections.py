@@ -16,7 +16,7 @@ from mosaic.contracts.extras import RESERVED_EXTRAS, flatten_sections, translate
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload, WandbArtifacts
 from mosaic.contracts.run_kind import RunKind
-from mosaic.secrets import wandb_environment
+from mosaic.sidecar.wandb_environment import wandb_environment
 from mosaic.workers import get_worker
 
 EXAMPLES: dict[str, Any] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -160,12 +159,3 @@ def find_model_file(folder: RunFolder, checkpoint: Path) -> Path | None:
     is_last = folder.last_checkpoint.exists() and folder.last_checkpoint.resolve() == checkpoint.resolve()
     models = folder.models.glob(f"*/*{MODEL_SUFFIX}") if is_last else ()
     return max(models, key=lambda path: path.stat().st_mtime, default=None)
-
-
-def read_eval_summary(folder: RunFolder) -> dict[str, Any] | None:
-    """Returns what an evaluation measured; None without at least one complete episode."""
-    try:
-        summary = json.loads(folder.eval_summary.read_text())
-    except (OSError, ValueError):
-        return None
-    return summary if isinstance(summary, dict) and isinstance(summary.get("avg_return"), (int, float)) else None

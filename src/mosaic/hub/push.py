@@ -12,7 +12,9 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, EvalResul
 
 from mosaic import __version__
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
+from mosaic.contracts.eval_summary import EvalSummaryInvalid, read_eval_summary
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.views import EvaluationSummary
 from mosaic.hub.description import (
     CARD_FILE,
     CHECKPOINT_FILES,
@@ -27,13 +29,12 @@ from mosaic.hub.description import (
     PushResult,
     find_model_file,
     hash_content,
-    read_eval_summary,
 )
 
 if TYPE_CHECKING:
     from mosaic.hub.hub_process import ReplyWriter
 
-_LOCAL_KEYS = ("policy_path", "videos")
+_LOCAL_KEYS = {"policy_path", "videos", "tensorboard_dir"}
 """Entries of an evaluation that name files of this machine."""
 _STATISTICS = {
     "std_return": "standard deviation",
@@ -42,7 +43,6 @@ _STATISTICS = {
     "min_return": "minimum",
     "max_return": "maximum",
 }
-Evaluation = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def build_bundle(request: PushRequest) -> HubBundle:
         omissions.append(f"No {MODEL_SUFFIX} file is included: there is none of step {step}.")
     summary = _load_evaluation(evaluation or folder, step)
     if summary is not None:
-        files[EVALUATION_FILE] = _json_bytes(summary)
+        files[EVALUATION_FILE] = _json_bytes(summary.model_dump(mode="json", exclude=_LOCAL_KEYS))
     else:
         omissions.append("The card has no evaluation of this checkpoint. Evaluate it first: mosaic eval RUN")
     video = _find_video(evaluation, folder) if request.has_video else None
@@ -170,11 +170,13 @@ def _load_manifest(checkpoint: Path) -> dict[str, Any]:
     return manifest
 
 
-def _load_evaluation(folder: RunFolder, step: int) -> Evaluation | None:
-    summary = read_eval_summary(folder)
-    if summary is None or summary.get("checkpoint_step") not in (None, step):
+def _load_evaluation(folder: RunFolder, step: int) -> EvaluationSummary | None:
+    try:
+        summary = read_eval_summary(folder.eval_summary)
+    except EvalSummaryInvalid:
         return None
-    return {key: value for key, value in summary.items() if key not in _LOCAL_KEYS}
+    is_usable = summary is not None and summary.avg_return is not None and summary.checkpoint_step in (None, step)
+    return summary if is_usable else None
 
 
 def _find_video(evaluation: RunFolder | None, folder: RunFolder) -> Path | None:
@@ -193,7 +195,7 @@ def _size_bytes(content: Path | bytes) -> int:
     return len(content) if isinstance(content, bytes) else content.stat().st_size
 
 
-def model_card(policy: PolicyDescription, evaluation: Evaluation | None, repo: str, has_video: bool) -> str:
+def model_card(policy: PolicyDescription, evaluation: EvaluationSummary | None, repo: str, has_video: bool) -> str:
     """Returns README.md: metadata that the Hub's search and leaderboards read, then text for people."""
     steps = "" if policy.step is None else f", saved after {policy.step:,} environment steps"
     usage = (
@@ -218,10 +220,11 @@ def model_card(policy: PolicyDescription, evaluation: Evaluation | None, repo: s
     return "\n".join(part for part in parts if part)
 
 
-def _card_metadata(policy: PolicyDescription, evaluation: Evaluation | None) -> ModelCardData:
+def _card_metadata(policy: PolicyDescription, evaluation: EvaluationSummary | None) -> ModelCardData:
     tags = [policy.env_id, policy.algo, "deep-reinforcement-learning", "reinforcement-learning", "mosaic-rl"]
     metric = "mean_reward" if evaluation is not None else "mean_reward of the last training episodes"
-    reward = format_reward(evaluation if evaluation is not None else {"avg_return": policy.score})
+    mean = policy.score if evaluation is None else evaluation.avg_return
+    reward = format_reward(mean, None if evaluation is None else evaluation.std_return)
     result = EvalResult(
         task_type="reinforcement-learning",
         task_name="reinforcement-learning",
@@ -241,30 +244,25 @@ def _card_metadata(policy: PolicyDescription, evaluation: Evaluation | None) -> 
     )
 
 
-def format_reward(evaluation: Evaluation) -> str | None:
+def format_reward(mean: float | None, deviation: float | None) -> str | None:
     """Formats `499.20 +/- 2.40`, as the Hub's leaderboards read it."""
-    mean, deviation = evaluation.get("avg_return"), evaluation.get("std_return")
     if mean is None:
         return None
     return f"{mean:.2f}" if deviation is None else f"{mean:.2f} +/- {deviation:.2f}"
 
 
-def _results_section(policy: PolicyDescription, evaluation: Evaluation | None) -> str:
+def _results_section(policy: PolicyDescription, evaluation: EvaluationSummary | None) -> str:
     if evaluation is None:
         if policy.score is None:
             return ""
         return f"## Results\n\nMean return of the last training episodes: {policy.score:.2f}. Not evaluated.\n"
-    mean = f"{evaluation['avg_return']:.2f}"
-    interval = evaluation.get("ci95")
-    if isinstance(interval, (list, tuple)) and len(interval) == 2 and None not in interval:
-        mean += f" (95 % confidence interval: {interval[0]:.2f} to {interval[1]:.2f})"
-    rows = [("episodes", str(evaluation.get("episodes", "?"))), ("mean return", mean)]
-    rows += [
-        (label, f"{evaluation[key]:.2f}")
-        for key, label in _STATISTICS.items()
-        if isinstance(evaluation.get(key), (int, float))
-    ]
-    actions = "deterministic actions" if evaluation.get("deterministic", True) else "sampled actions"
+    mean = f"{evaluation.avg_return:.2f}"
+    if evaluation.ci95 is not None:
+        mean += f" (95 % confidence interval: {evaluation.ci95[0]:.2f} to {evaluation.ci95[1]:.2f})"
+    statistics = [(label, getattr(evaluation, name)) for name, label in _STATISTICS.items()]
+    rows = [("episodes", str(evaluation.episodes)), ("mean return", mean)]
+    rows += [(label, f"{value:.2f}") for label, value in statistics if value is not None]
+    actions = "deterministic actions" if evaluation.deterministic else "sampled actions"
     return f"## Results\n\nEvaluated with {actions} on seeds that training did not use.\n\n{_table(rows, ('', ''))}"
 
 

@@ -1,4 +1,4 @@
-"""Taking secrets out of what a user submits, before anything of it is written, judged or told."""
+"""Replaces secrets in a submission by references, before it is written, checked or shown."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from mosaic.secrets.secret_store import add_secret, is_reference, reference
 _SECRET_KEY_ENDINGS = ("apikey", "password", "passwd", "secret", "token")
 _PROXY_KEY_ENDING = "proxy"
 ReplaceSecret = Callable[[str, str], str]
-"""The name of a secret and its value; what to write instead."""
+"""Maps the name of a secret and its value to the replacement."""
 
 
 def redact_secrets(data: Any) -> Any:
-    """A copy with references in place of secrets. Nothing is stored: this is for those who only look."""
+    """Returns a copy with references in place of secrets, without storing them."""
     return _replace_secrets(data, lambda name, value: reference(name))
 
 
 def store_secrets(data: Any) -> Any:
-    """A copy with references in place of secrets, which are in the store from now on."""
+    """Stores the secrets and returns a copy with references in place of them."""
     return _replace_secrets(data, add_secret)
 
 
@@ -38,7 +38,7 @@ def _replace_secrets(data: Any, replace: ReplaceSecret, path: tuple[str, ...] = 
 
 
 def is_secret(key: str, value: str) -> bool:
-    """By the name of its key; of a proxy's address, when it holds a password."""
+    """Decides by the name of the key; the address of a proxy is a secret if it contains a password."""
     if not value.strip() or is_reference(value):
         return False
     word = re.sub(r"[^a-z0-9]", "", key.lower())
@@ -50,7 +50,7 @@ def is_secret(key: str, value: str) -> bool:
 def has_password(address: str) -> bool:
     try:
         return urlsplit(address if "//" in address else f"//{address}").password is not None
-    except ValueError:  # no address at all, so nobody knows what it holds
+    except ValueError:  # not a valid address
         return "@" in address
 
 

@@ -1,4 +1,4 @@
-"""What a payload asks to be tracked. No I/O."""
+"""What a payload requests to be tracked. No I/O."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from mosaic.workers import discover_workers
 
 DEFAULT_PROJECT = "mosaic"
 MONITOR_VARIABLE = "WANDB_MONITOR_GYM"
-"""W&B's own name for logging videos. Its hook into gym is never used: it breaks the closing of environments."""
+"""W&B's variable for logging videos. Its hook into gym is never used: it breaks the closing of environments."""
 _FALSE_VALUES = ("0", "false", "no", "off")
 _MAX_TAG_CHARS = 64
 _HIDDEN_PREFIXES = ("wandb_", "hf_", "track_", "upload_")
-"""How a run is tracked is not a setting of it."""
+"""Options of tracking, which are not settings of the run."""
 
 
 @dataclass(frozen=True)
 class TrackedRunInfo:
-    """What every tracker is told of a run when it starts."""
+    """What a tracker gets when it starts."""
 
     run_id: str
     name: str
@@ -35,7 +35,7 @@ class TrackedRunInfo:
     config: dict[str, Any] = field(default_factory=dict)
     started_at: float | None = None
     has_videos: bool = True
-    """Whether the run's videos are wanted, too."""
+    """Whether videos are logged."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def parse_tracking_request(
 
 
 def is_user_program(payload: Payload) -> bool:
-    """Whether it is a program of the user's, which tracks itself if it wants to be tracked."""
+    """Returns whether the run is a user's program, which tracks itself."""
     choice = payload.metadata.worker
     known = discover_workers().get(choice.id)
     return known is not None and any(_has_path(choice.config, key.split(".")) for key in known.programs)
@@ -90,7 +90,7 @@ def _has_path(config: Any, path: list[str]) -> bool:
 
 
 def flatten_config(payload: Payload) -> dict[str, Any]:
-    """The settings of a run as one flat table, without what is about tracking, keys and proxies."""
+    """Returns the settings of a run as one flat table, without tracking options, keys and proxies."""
     config = payload.metadata.worker.config
     flat = {name: value for name, value in config.items() if name != "algo_params" and value is not None}
     flat |= flatten_sections(payload.to_json())
@@ -99,6 +99,6 @@ def flatten_config(payload: Payload) -> dict[str, Any]:
 
 
 def _default_name(config: Mapping[str, Any], run_id: str) -> str:
-    """As CleanRL names its runs, with our id in place of the time."""
+    """Names a run as CleanRL does, with our id in place of the time."""
     words = [str(config[key]) for key in ("env_id", "algo", "seed") if config.get(key) is not None]
     return "__".join([*words, run_id[-6:]])

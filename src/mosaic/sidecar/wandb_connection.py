@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from mosaic.secrets.proxies import strip_credentials
+from mosaic.sidecar.wandb_environment import strip_credentials
 
 STEP_TIMEOUT_S = 8.0
 """Time limit of each check."""

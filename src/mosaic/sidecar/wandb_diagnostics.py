@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mosaic.contracts.errors import MosaicError
-from mosaic.secrets.proxies import wandb_environment
 from mosaic.sidecar.wandb_connection import CheckFailed, ConnectionChecks
+from mosaic.sidecar.wandb_environment import wandb_environment
 
 OK, FAIL, SKIPPED = "ok", "fail", "skipped"
 CHECK_NAMES = ("package", "server", "proxy", "DNS", "TLS", "key")

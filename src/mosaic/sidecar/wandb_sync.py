@@ -20,7 +20,6 @@ from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.probe.script_env import wandb_variables
-from mosaic.secrets import wandb_environment
 from mosaic.sidecar import sync_state
 from mosaic.sidecar.sync_state import SyncEntry, SyncState
 from mosaic.sidecar.tracking_request import is_user_program, parse_tracking_request
@@ -32,6 +31,7 @@ from mosaic.sidecar.wandb_connection import (
     problem_from_output,
     server_url,
 )
+from mosaic.sidecar.wandb_environment import wandb_environment
 
 POLL_S = 0.2
 RETRY_DELAYS_S = (60.0, 300.0, 1200.0, 3600.0)

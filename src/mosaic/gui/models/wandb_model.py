@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mosaic.client import TrainerClient
 from mosaic.gui.views.formatting import format_size, format_timestamp
-from mosaic.secrets.proxies import Proxies, resolve_proxies
+from mosaic.sidecar.wandb_environment import Proxies, resolve_proxies
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import WandbStatus

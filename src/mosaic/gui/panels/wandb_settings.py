@@ -24,15 +24,15 @@ from mosaic.gui import theme
 from mosaic.gui.models.json_process import JsonProcess
 from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
-from mosaic.secrets import dotenv
-from mosaic.secrets.proxies import (
+from mosaic.secrets.secret_store import secrets_file_path
+from mosaic.sidecar import wandb_diagnostics
+from mosaic.sidecar.wandb_environment import (
     PROXY_SECRET_NAMES,
     PROXY_VARIABLES,
+    load_workspace_dotenv,
     normalize_address,
     strip_credentials,
 )
-from mosaic.secrets.secret_store import secrets_file_path
-from mosaic.sidecar import wandb_diagnostics
 
 API_KEY_NAME = "wandb_api_key"
 KEY_SOURCE_TEXTS = {
@@ -174,7 +174,7 @@ class WandbSettingsForm(QWidget):
 
         def read_status() -> CredentialStatus:
             stored = {kind: secrets.find_secret(name) for kind, name in PROXY_SECRET_NAMES.items()}
-            values = dotenv.load_workspace_dotenv(root).values
+            values = load_workspace_dotenv(root).values
             return CredentialStatus(
                 secrets.secret_location(API_KEY_NAME),
                 {kind: strip_credentials(address) for kind, address in stored.items() if address},

@@ -5,9 +5,14 @@ from pathlib import Path
 import pytest
 
 from mosaic.contracts.payload import WandbArtifacts
-from mosaic.secrets import put_secret, wandb_environment
-from mosaic.secrets.dotenv import load_workspace_dotenv
-from mosaic.secrets.proxies import normalize_address, resolve_proxies, strip_credentials
+from mosaic.secrets import put_secret
+from mosaic.sidecar.wandb_environment import (
+    load_workspace_dotenv,
+    normalize_address,
+    resolve_proxies,
+    strip_credentials,
+    wandb_environment,
+)
 
 
 def test_a_dotenv_file_is_read_with_quotes_comments_and_export(tmp_path: Path) -> None:
@@ -59,7 +64,7 @@ def test_the_dotenv_file_in_a_workspace_precedes_the_one_next_to_it(tmp_path: Pa
     assert "not valid UTF-8" in load_workspace_dotenv(root).problems[0]
 
 
-def test_proxies_are_used_only_where_the_box_is_ticked(tmp_path: Path) -> None:
+def test_proxies_are_used_only_if_enabled(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("WANDB_VPN_HTTP_PROXY=http://env:1\nWANDB_VPN_HTTPS_PROXY=http://env:2")
     assert resolve_proxies(WandbArtifacts(), tmp_path) == (None, None, [])
     unticked = resolve_proxies(WandbArtifacts(http_proxy="http://told:1"), tmp_path)
@@ -70,17 +75,19 @@ def test_proxies_are_used_only_where_the_box_is_ticked(tmp_path: Path) -> None:
     assert resolve_proxies(told, tmp_path) == ("http://told:3", "http://told:3", [])
 
 
-def test_a_proxy_that_is_missing_or_no_address_is_said_without_its_password(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_proxy_is_reported_without_its_password(tmp_path: Path) -> None:
     missing = resolve_proxies(WandbArtifacts(use_vpn_proxy=True), tmp_path)
-    assert "no proxy is named" in missing.problems[0]
+    assert "there is no proxy" in missing.problems[0]
     put_secret("wandb_vpn_https_proxy", "http://mine:1")
     assert resolve_proxies(WandbArtifacts(use_vpn_proxy=True), tmp_path) == ("http://mine:1", "http://mine:1", [])
     wrong = resolve_proxies(WandbArtifacts(use_vpn_proxy=True, http_proxy="ftp://me:hunter2@x"), tmp_path)
     assert (wrong.http, wrong.https) == (None, None)
-    assert wrong.problems == ["The http proxy for W&B is no address; expected one such as http://10.0.0.1:3128."]
+    assert wrong.problems == [
+        "The http proxy for W&B is not a valid address; expected one such as http://10.0.0.1:3128."
+    ]
 
 
-def test_the_environment_for_wandb_has_key_and_proxies_and_leaves_loopback_direct(tmp_path: Path) -> None:
+def test_the_environment_for_wandb_has_key_and_proxies_and_excludes_loopback(tmp_path: Path) -> None:
     put_secret("wandb_api_key", "mine")
     put_secret("wandb_https_proxy", "http://me:pw@proxy:8")
     wandb = WandbArtifacts(use_vpn_proxy=True, https_proxy="secret:wandb_https_proxy")
@@ -92,7 +99,7 @@ def test_the_environment_for_wandb_has_key_and_proxies_and_leaves_loopback_direc
     assert wandb_environment(WandbArtifacts(), tmp_path, {}).variables == {"WANDB_API_KEY": "mine"}
 
 
-def test_the_key_that_a_config_refers_to_is_taken_before_the_users(tmp_path: Path) -> None:
+def test_the_key_of_a_config_precedes_the_users(tmp_path: Path) -> None:
     put_secret("wandb_api_key", "mine")
     put_secret("wandb_api_key-2", "theirs")
     wandb = WandbArtifacts(api_key="secret:wandb_api_key-2")
@@ -111,7 +118,7 @@ def test_the_key_that_a_config_refers_to_is_taken_before_the_users(tmp_path: Pat
         ("http://[", None),
     ],
 )
-def test_which_addresses_a_proxy_may_have(text: str, expected: str | None) -> None:
+def test_addresses_of_proxies_are_validated(text: str, expected: str | None) -> None:
     assert normalize_address(text) == expected
 
 
