@@ -61,7 +61,7 @@ def test_the_form_shows_the_defaults(program: Application) -> None:
     assert find(window, "train.anneal_lr", QCheckBox).isChecked()
     assert find(window, "train.target_kl", QLineEdit).text() == ""
     assert find(window, "train.env_id", QComboBox).currentText() == "CartPole-v1"
-    assert state_of(window, "learning_rate") == (False, "The step size of Adam; 1e-4 to 1e-3 are usual.")
+    assert state_of(window, "learning_rate") == (False, "The learning rate of Adam; 1e-4 to 1e-3 are usual.")
     assert find(window, "train.count", QLabel).text() == "all defaults"
 
 
