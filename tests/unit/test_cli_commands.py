@@ -40,7 +40,7 @@ def test_the_version_is_told() -> None:
         (("show",), 2, "Missing argument 'RUN'"),
         (("runs", "--status", "tired"), 2, "'tired' is not one of"),
         (("runs",), 4, "No daemon runs."),
-        (("export", "last"), 2, "Say what to export"),
+        (("export", "last"), 2, "Choose what to export"),
         (("submit", "/nowhere/x.json"), 2, "/nowhere/x.json cannot be read: No such file or directory."),
         (("resubmit", "last", "--set", "x"), 2, "expected key=value"),
         (("completion", "tcsh"), 2, "tcsh"),

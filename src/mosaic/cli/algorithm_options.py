@@ -30,7 +30,7 @@ CommandHandler = Callable[[CliContext, Algorithm, Json, str | None, bool], Any]
 
 
 class SettingType(click.ParamType[Any]):
-    """Reads one setting; what is wrong with it is said in one sentence."""
+    """Parses one setting; an invalid value is explained in one sentence."""
 
     def __init__(self, field: SettingField) -> None:
         self.field = field
@@ -73,14 +73,14 @@ def _complete_env_id(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 def build_run_options(is_check: bool) -> list[click.Option]:
-    """What can be said of a run besides the settings of its algorithm."""
+    """Options of a run besides the settings of its algorithm."""
     option = click.Option
     options = [
         option(["--seeds"], metavar="LIST", help="One run for each seed: 1-5 or 1,3,7."),
         option(["--group"], metavar="NAME", help="The group of these runs.  [default: made from algorithm and time]"),
         option(["--tag", "tags"], multiple=True, metavar="TAG", help="A tag; can be given several times."),
         option(["--note"], metavar="TEXT", help="A note, for yourself."),
-        option(["--run-name"], metavar="NAME", help="A name of your own for the run."),
+        option(["--run-name"], metavar="NAME", help="A name for the run."),
         option(
             ["--priority"], metavar="N", type=click.IntRange(-100, 100), help="Higher starts earlier.  [default: 0]"
         ),
@@ -88,10 +88,15 @@ def build_run_options(is_check: bool) -> list[click.Option]:
             ["--max-seconds"],
             metavar="N",
             type=click.FloatRange(0, min_open=True),
-            help="Stop it after so many seconds.",
+            help="Stop the run after N seconds.",
         ),
         option(["--memory-mb"], metavar="N", type=click.IntRange(16), help="The most memory it may take."),
-        option(["--cpus"], metavar="N", type=click.IntRange(1), help="CPU threads it gets.  [default: as many as pay]"),
+        option(
+            ["--cpus"],
+            metavar="N",
+            type=click.IntRange(1),
+            help="CPU threads it gets.  [default: chosen per algorithm]",
+        ),
         option(["--gpus"], metavar="N", type=click.IntRange(0), help="GPUs it needs; it waits for them.  [default: 0]"),
         option(
             ["--keep-checkpoints"],
@@ -101,7 +106,7 @@ def build_run_options(is_check: bool) -> list[click.Option]:
         ),
         option(["--no-tensorboard"], is_flag=True, help="Write no TensorBoard events."),
     ]
-    detach = option(["--detach"], is_flag=True, help="Do not wait and watch; the run goes on by itself.")
+    detach = option(["--detach"], is_flag=True, help="Do not wait; the run continues in the background.")
     return options if is_check else [detach, *options]
 
 
@@ -201,9 +206,9 @@ OWN_CLEANRL_KEYS = ("cleanrl", "cleanrl_python")
 
 
 def parse_own_cleanrl(args: Sequence[str]) -> dict[str, str]:
-    """Where the user's own CleanRL is, if these arguments say so; paths are made absolute."""
+    """The location of the user's own CleanRL, if these arguments name it, as absolute paths."""
     found = {name: flag_value(args, [name]) for name in OWN_CLEANRL_KEYS}
-    # Not resolved: the interpreter of a virtual environment is a link, and means another one behind it.
+    # Not resolved: the interpreter of a virtual environment is a link to another one.
     own = {name: os.path.abspath(os.path.expanduser(path)) for name, path in found.items() if path}
     return own if "cleanrl" in own else {}
 
@@ -211,7 +216,7 @@ def parse_own_cleanrl(args: Sequence[str]) -> dict[str, str]:
 def _own_cleanrl_options() -> list[click.Option]:
     sentences = {
         "cleanrl": "A checkout of CleanRL, or an environment with it.",
-        "cleanrl_python": "The interpreter that runs its scripts.  [default: the one beside them, else ours]",
+        "cleanrl_python": "The interpreter that runs its scripts.  [default: the one next to them, else ours]",
     }
     return [
         click.Option([f"--{name.replace('_', '-')}"], metavar="PATH", expose_value=False, help=sentences[name])
@@ -262,7 +267,7 @@ class AlgorithmGroup(click.Group):
         if own and ":" in args[0]:
             raise unknown_name_error("algorithm", args[0], found, own["cleanrl"])
         if ":" in args[0] and not ctx.resilient_parsing and args[0] not in load_algorithms():
-            raise BadInput(f"{args[0]} is of a CleanRL of your own. Say where it is: --cleanrl PATH")
+            raise BadInput(f"{args[0]} is a script from your own CleanRL. Pass --cleanrl PATH.")
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

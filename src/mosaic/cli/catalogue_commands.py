@@ -52,7 +52,7 @@ def _to_json(name: str, algorithm: Algorithm) -> dict[str, Any]:
 
 
 def _support_cells(algorithm: Algorithm) -> tuple[str, str, str]:
-    """The actions, the observations and the backends that it is for, as far as its worker tells."""
+    """The action spaces, observations and backends that it supports, as far as its worker reports them."""
     said = algorithm.schema_entry.get("supports") or {}
     actions = [_ACTION_SPACE_NAMES.get(space, space) for space in said.get("action_spaces", ())]
     backends = [name for name in said.get("backends", ()) if name != "auto"]

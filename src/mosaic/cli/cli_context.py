@@ -41,7 +41,7 @@ class CliContext:
         return chosen
 
     def print_workspace(self) -> None:
-        """Commands that make or change something say where."""
+        """Printed by commands that create or change something."""
         click.echo(f"Workspace: {self.workspace.root}", err=True)
 
     def daemon_address(self) -> DaemonAddress | None:
@@ -75,7 +75,7 @@ class CliContext:
         return self._trainer
 
     def call_with_reconnect(self, call: Callable[[TrainerClient], Result]) -> Result:
-        """Asks something that may safely be asked twice: a daemon that died meanwhile is started again."""
+        """Makes a call that is safe to repeat; a daemon that died is started again."""
         if self.daemon_address() != self._connected_address:
             self.__exit__()  # another daemon may have taken the port, and does not know our token
         try:
@@ -103,7 +103,7 @@ def common_options(has_json: bool = True) -> list[click.Parameter]:
         type=click.Path(file_okay=False),
         expose_value=False,
         callback=_set_workspace,
-        help=f"The workspace: where everything is kept.  [default: ./var, or ${WORKSPACE_VARIABLE}]",
+        help=f"The workspace folder.  [default: ./var, or ${WORKSPACE_VARIABLE}]",
     )
     json = click.Option(
         ["--json"],

@@ -33,7 +33,7 @@ SPARKLINE_WIDTH = 32
 @click.option(
     "--by",
     metavar="SETTING",
-    help=f"Put runs with the same value of it together; {EACH_RUN!r}: each alone.  [default: what tells some apart]",
+    help=f"Group runs by this setting; {EACH_RUN!r}: no grouping.  [default: chosen from the settings that differ]",
 )
 @click.option("--tag", default=RETURN_TAG, metavar="METRIC", show_default=True, help="The metric to compare.")
 @click.option(
@@ -42,7 +42,7 @@ SPARKLINE_WIDTH = 32
     type=click.IntRange(1),
     default=100,
     show_default=True,
-    help="A run's score is the mean of so many of its last values.",
+    help="A run's score is the mean of its last N values.",
 )
 @pass_context
 def compare(context: CliContext, runs: tuple[str, ...], by: str | None, tag: str, last: int) -> None:
@@ -84,7 +84,7 @@ def resolve_runs(trainer: TrainerClient, names: tuple[str, ...]) -> list[RunView
 
 
 def run_titles(views: list[RunView]) -> list[str]:
-    """What tells runs apart; the id always does."""
+    """Titles that identify the runs; the id is always included."""
     short = output.short_ids([view.run_id for view in views])
     made = []
     for view in views:

@@ -44,12 +44,12 @@ def completion(shell: str | None) -> None:
 
 
 def _cli_context(ctx: click.Context) -> CliContext:
-    """The words before the cursor are parsed, but no command has been called."""
+    """Parses the words before the cursor without calling a command."""
     return ctx.find_object(CliContext) or CliContext()
 
 
 def run_ids(ctx: click.Context) -> list[str]:
-    """The newest runs, where a daemon runs already: nobody starts one by pressing Tab."""
+    """The newest runs, where a daemon is running: pressing Tab does not start one."""
     try:
         with _cli_context(ctx).connect(may_start=False) as trainer:
             return ["last", *(view.run_id for view in trainer.runs(limit=MAX_RUNS_OFFERED))]

@@ -29,7 +29,7 @@ def print_views(context: CliContext, views: list[RunView], template: str) -> Non
 
 @command()
 @runs_argument()
-@click.option("--no-wait", is_flag=True, help="Return at once instead of when they have ended.")
+@click.option("--no-wait", is_flag=True, help="Return at once instead of waiting for their end.")
 @pass_context
 def cancel(context: CliContext, runs: tuple[str, ...], no_wait: bool) -> None:
     """Stops runs, each with a checkpoint from which it can be resumed."""
@@ -51,11 +51,11 @@ def cancel(context: CliContext, runs: tuple[str, ...], no_wait: bool) -> None:
 @runs_argument()
 @pass_context
 def pause(context: CliContext, runs: tuple[str, ...]) -> None:
-    """Pauses runs. A paused run keeps its memory and its slot; `mosaic resume` lets it go on."""
+    """Pauses runs. A paused run keeps its memory and its slot; `mosaic resume` continues it."""
     context.print_workspace()
     trainer = context.trainer()
     print_views(
-        context, [trainer.pause(run) for run in runs], "Run {run} is asked to pause. Go on: mosaic resume {run}"
+        context, [trainer.pause(run) for run in runs], "Run {run} was asked to pause. Resume it: mosaic resume {run}"
     )
 
 
@@ -65,19 +65,19 @@ def pause(context: CliContext, runs: tuple[str, ...]) -> None:
     "--total-timesteps",
     metavar="N",
     type=click.IntRange(1),
-    help="Train until so many steps in all; extends a finished run.",
+    help="Train until this many steps in total; extends a finished run.",
 )
 @click.option("--follow/--detach", default=False, help="Stay and watch it.  [default: detach]")
 @pass_context
 def resume(context: CliContext, runs: tuple[str, ...], total_timesteps: int | None, follow: bool) -> int:
-    """Goes on with runs: a paused one at once, one that has ended from its last good checkpoint."""
+    """Resumes runs: a paused one at once, a finished one from its last good checkpoint."""
     if follow and len(runs) > 1:
         raise BadInput("--follow takes one run.")
     context.print_workspace()
     trainer = context.trainer()
     views = [trainer.resume(run, total_timesteps) for run in runs]
     if not follow:
-        print_views(context, views, "Run {run} goes on. Watch it: mosaic show -f {run}")
+        print_views(context, views, "Run {run} resumed. Watch it: mosaic show -f {run}")
         return 0
     from mosaic.cli.run_follower import exit_code, report_end
     from mosaic.cli.run_follower import follow as follow_run
@@ -95,7 +95,7 @@ def resume(context: CliContext, runs: tuple[str, ...], total_timesteps: int | No
 @click.option("--follow/--detach", default=False, help="Stay and watch it.  [default: detach]")
 @pass_context
 def resubmit(context: CliContext, run: str, assignments: tuple[str, ...], follow: bool) -> int:
-    """Starts a new run from the config of another one, changed where you say so.
+    """Starts a new run from the config of another one, with changes.
 
     KEY is a setting (learning_rate, env_id, seed, …) or a dotted path in the config (schedule.priority).
     """

@@ -1,4 +1,4 @@
-"""The curve of a run's returns as a picture."""
+"""Draws the curve of a run's returns."""
 
 from __future__ import annotations
 

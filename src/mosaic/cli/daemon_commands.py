@@ -25,7 +25,7 @@ CANCEL_TIMEOUT_S = 60.0
 
 @click.group(params=common_options())
 def daemon() -> None:
-    """Starts, stops or looks at the daemon that holds the runs. It starts by itself when it is needed."""
+    """Starts, stops or inspects the daemon that manages the runs. It starts automatically when needed."""
 
 
 @command()
@@ -44,7 +44,7 @@ def start(context: CliContext) -> None:
 @command()
 @pass_context
 def status(context: CliContext) -> int:
-    """Says whether the daemon runs and what it does. Exit code 4: none runs."""
+    """Shows whether the daemon is running, and its state. Exit code 4: it is not running."""
     if context.daemon_address() is None:
         if context.is_json:
             output.print_json(
@@ -78,7 +78,7 @@ def status_rows(status: DaemonStatus, log: str) -> list[tuple[str, str | None]]:
 @command("continue")
 @pass_context
 def continue_queue(context: CliContext) -> None:
-    """Lets the queue go on that was paused because several runs in a row failed at once."""
+    """Continues a queue that was paused because several runs in a row failed at once."""
     trainer = context.trainer(may_start=False)
     was_paused = trainer.status().paused is not None
     status = trainer.continue_queue()
@@ -90,11 +90,11 @@ def continue_queue(context: CliContext) -> None:
 
 
 @command()
-@click.option("--runs", "cancel_runs", is_flag=True, help="Cancel its runs first; otherwise they go on.")
-@click.option("--drain", is_flag=True, help="Start nothing more and end behind the last run; returns at once.")
+@click.option("--runs", "cancel_runs", is_flag=True, help="Cancel its runs first; otherwise they continue.")
+@click.option("--drain", is_flag=True, help="Start no further run and stop after the last one; returns at once.")
 @pass_context
 def stop(context: CliContext, cancel_runs: bool, drain: bool) -> None:
-    """Stops the daemon. Runs go on without it, and the next daemon takes them up."""
+    """Stops the daemon. Runs continue without it, and the next daemon adopts them."""
     if cancel_runs and drain:
         raise BadInput("--runs and --drain exclude each other: cancel the runs or let them end.")
     context.print_workspace()
@@ -104,7 +104,7 @@ def stop(context: CliContext, cancel_runs: bool, drain: bool) -> None:
         return
     if drain:
         context.trainer(may_start=False).stop_daemon(drain=True)
-        _report_stopped(context, None, "The daemon starts nothing more and ends behind its last run.")
+        _report_stopped(context, None, "The daemon starts no further run and stops after its last one.")
         return
     try:
         context.trainer(may_start=False).stop_daemon(cancel_runs)

@@ -27,14 +27,14 @@ MIN_SHARED_MEMORY_MB = 128
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 _ENVIRONMENTS_WORKER = "cleanrl"
 _EXTRA_DISTRIBUTIONS = {"mujoco": "mujoco", "box2d": "box2d"}
-"""Extras that go through an extra of gymnasium: the distribution that tells whether they are there."""
+"""Extras that are extras of gymnasium: the distribution that shows whether they are installed."""
 
 
 @dataclass(frozen=True)
 class DoctorCheck:
     name: str
     state: str
-    """ok, warn (something is missing that you may want) or fail (something that MOSAIC needs)."""
+    """ok, warn (something optional is missing) or fail (something required)."""
     found: str
     todo: str = ""
 
@@ -42,7 +42,7 @@ class DoctorCheck:
 @command()
 @pass_context
 def doctor(context: CliContext) -> int:
-    """Checks this machine and says what to do about each problem. Exit code 1: something that MOSAIC needs fails."""
+    """Checks this machine and shows how to fix each problem. Exit code 1: a required check failed."""
     context.print_workspace()
     found: list[DoctorCheck] = []
     for check in _all_checks(context):
@@ -181,7 +181,7 @@ def _check_gpu() -> Iterator[DoctorCheck]:
     if said.returncode == 0 and names:
         yield DoctorCheck("GPU", "ok", "; ".join(names))
     else:
-        last = (said.stderr or said.stdout or "it said nothing").strip().splitlines()[-1]
+        last = (said.stderr or said.stdout or "no output").strip().splitlines()[-1]
         yield DoctorCheck("GPU", "warn", f"nvidia-smi fails: {last}", "Check the NVIDIA driver.")
 
 
@@ -273,8 +273,8 @@ def _check_family_rendering(context: CliContext, family: str) -> DoctorCheck:
     try:
         said = context.trainer().ask_worker(_ENVIRONMENTS_WORKER, {"ask": "probe", "family": family})
     except MosaicError as error:
-        return DoctorCheck(name, "warn", "no picture", str(error))
+        return DoctorCheck(name, "warn", "no frame", str(error))
     if "shape" not in said:
-        return DoctorCheck(name, "warn", "no picture", str(said.get("message") or said.get("error") or ""))
+        return DoctorCheck(name, "warn", "no frame", str(said.get("message") or said.get("error") or ""))
     height, width = said["shape"][:2]
     return DoctorCheck(name, "ok", f"{width}×{height} in {said['seconds']:.2f} s")

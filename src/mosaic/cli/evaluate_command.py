@@ -72,7 +72,7 @@ class EvalOptions:
     help="First seed, instead of seeds that training never uses.",
 )
 @click.option("--env-id", metavar="ID", help="Another environment, with the same spaces.")
-@click.option("--algo", metavar="NAME", help="Of which algorithm it is, where the file does not say.")
+@click.option("--algo", metavar="NAME", help="The algorithm, where the file does not contain it.")
 @click.option("--grid", metavar="N", type=click.IntRange(1), help="How many environments can be watched.")
 @pass_context
 def evaluate(
@@ -88,10 +88,10 @@ def evaluate(
     algo: str | None,
     grid: int | None,
 ) -> int:
-    """Evaluates a policy on fresh seeds, with the actions that it thinks best. It is a run of its own.
+    """Evaluates a policy on fresh seeds, deterministically. An evaluation is a run.
 
     RUN is a run that has trained one. CHECKPOINT is the folder of a checkpoint or of a run, a .cleanrl_model, or a
-    file of weights alone with --algo and --env-id.
+    file with weights only, with --algo and --env-id.
     """
     context.print_workspace()
     wanted = EvalOptions(episodes, checkpoint, video, seed_override, repeat, env_id, algo, grid, stochastic)
@@ -146,7 +146,7 @@ def _resolve_policy(trainer: TrainerClient, policy: str, options: EvalOptions) -
             payload = trainer.config(view.run_id)
             chosen = payload["metadata"]["worker"]
             config, worker = dict(chosen["config"]), chosen["id"]
-            # An evaluation means its own policy, once more.
+            # For an evaluation: the policy that it evaluated.
             path = payload["evaluation"]["policy_path"] if found is None else str(found)
     config |= {key: value for key, value in (("algo", options.algo), ("env_id", options.env_id)) if value is not None}
     return {"metadata": {"worker": {"id": worker, "config": config}}}, path
@@ -160,7 +160,7 @@ def is_policy_path(policy: str) -> bool:
 
 
 def _inspect_policy_file(trainer: TrainerClient, path: Path) -> tuple[Json, str, str]:
-    """What a worker that can load policies says of a file."""
+    """What a worker that can load policies reports about a file."""
     if not path.exists():
         raise BadInput(f"There is no file or folder {path}.")
     refused: MosaicError = NotAllowed("No worker here can load policies.")
@@ -177,7 +177,7 @@ def _inspect_policy_file(trainer: TrainerClient, path: Path) -> tuple[Json, str,
 
 
 def resolve_trained_run(trainer: TrainerClient, run: str) -> RunView:
-    """Evaluations are runs, too: `last` means the last one that trained."""
+    """`last` means the last training run, as evaluations are runs, too."""
     view = trainer.get(run)
     if run == "last" and view.kind != RunKind.TRAIN:
         return next((other for other in trainer.runs() if other.kind == RunKind.TRAIN), view)

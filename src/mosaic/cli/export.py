@@ -24,7 +24,7 @@ _FILE_TYPE = click.Path(dir_okay=False)
 
 @command()
 @run_argument()
-@click.option("--episodes", metavar="F.jsonl", type=_FILE_TYPE, help="Every episode, one JSON object a line.")
+@click.option("--episodes", metavar="F.jsonl", type=_FILE_TYPE, help="Every episode, one JSON object per line.")
 @click.option("--csv", "csv_file", metavar="F.csv", type=_FILE_TYPE, help="Every logged value: tag,step,at,value.")
 @click.option("--png", metavar="F.png", type=_FILE_TYPE, help="The curve of its returns.")
 @click.option("--zip", "zip_file", metavar="F.zip", type=_FILE_TYPE, help="The whole run, for another machine.")
@@ -34,7 +34,7 @@ def export(
 ) -> None:
     """Writes a run's episodes, metrics, curve or whole folder to a file."""
     if not any((episodes, csv_file, png, zip_file)):
-        raise BadInput("Say what to export: --episodes F.jsonl, --csv F.csv, --png F.png or --zip F.zip.")
+        raise BadInput("Choose what to export: --episodes F.jsonl, --csv F.csv, --png F.png or --zip F.zip.")
     trainer = context.trainer()
     view = trainer.get(run)
     run_id = view.run_id

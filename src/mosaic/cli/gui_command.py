@@ -61,7 +61,7 @@ def has_display() -> bool:
 
 
 def open_workbench_detached(workspace: Path, run_id: str) -> bool:
-    """Opens the workbench on a run and leaves it alone; not where there is no screen or no Qt."""
+    """Opens the workbench on a run in another process; does nothing without a display or Qt."""
     is_seen = sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
     if not is_seen or importlib.util.find_spec("PySide6") is None:
         return False
@@ -80,7 +80,7 @@ def require_display() -> None:
     if not has_display():
         raise BadInput(
             "There is no display to open a window on. Set DISPLAY or WAYLAND_DISPLAY (over SSH: ssh -X), "
-            "or use one that nobody sees: xvfb-run mosaic gui"
+            "or use a virtual one: xvfb-run mosaic gui"
         )
 
 
@@ -88,7 +88,7 @@ def check_loopback_address(address: str) -> str:
     """Checked: connections are not encrypted yet, so nothing but a tunnel's end on this machine is connected to."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise BadInput(f"--trainer {address!r} is no address; expected HOST:PORT, such as 127.0.0.1:50055.")
+        raise BadInput(f"--trainer {address!r} is not an address; expected HOST:PORT, such as 127.0.0.1:50055.")
     try:
         is_here = ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -96,7 +96,7 @@ def check_loopback_address(address: str) -> str:
     if not is_here:
         raise BadInput(
             f"--trainer {address}: the connection would not be encrypted, so only this machine's own addresses are "
-            f"taken. Bring its port here first: ssh -L {port}:127.0.0.1:{port} {host or 'HOST'}   "
+            f"taken. Forward its port first: ssh -L {port}:127.0.0.1:{port} {host or 'HOST'}   "
             f"and then: mosaic gui --trainer 127.0.0.1:{port}"
         )
     return address

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a small live view, or a plain line now and then."""
+"""Shows a run while it is active: a small live view, or a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EPISODES_IN_MEAN = 100
 _MAX_POINTS = 512
 _PLAIN_INTERVAL_S = 5.0
 _STAGE_MESSAGES = {"queued": "waiting for a slot", "starting": "waiting for the worker"}
-"""Said in place of figures while there are none."""
+"""Shown while there are no figures yet."""
 
 
 class DownsampledCurve:
@@ -56,7 +56,7 @@ class DownsampledCurve:
 
 
 class LiveRunState:
-    """One run as its events tell of it."""
+    """The state of one run, from its events."""
 
     def __init__(self, view: RunView, target_episodes: int | None = None) -> None:
         self.view = view
@@ -71,7 +71,7 @@ class LiveRunState:
         self.warnings: list[str] = []
         """Not yet shown."""
         self._recent_returns: deque[float] = deque(maxlen=EPISODES_IN_MEAN)
-        # What was told before this start of the run is history: a resumed run has ended once already.
+        # Views from before this start are outdated: a resumed run has finished before.
         self._queued_at: float = view.queued_at or 0.0
 
     def apply_event(self, event: Event) -> None:
@@ -92,7 +92,7 @@ class LiveRunState:
                 self.warnings.append(f"{event.tag} is not finite at step {event.step:,}.")
 
     def apply_returns(self, update: MetricsUpdate) -> None:
-        """Takes in the returns of episodes; one that is not finite is NaN."""
+        """Adds the returns of episodes; one that is not finite is NaN."""
         if update.is_reload:
             self.episodes = 0
             self.curve = DownsampledCurve()
@@ -246,7 +246,7 @@ class LiveRunView:
 
 
 class ProgressDisplay(Protocol):
-    """Where the state of one or more runs is shown while they go on."""
+    """Shows the state of one or more active runs."""
 
     def refresh(self) -> None: ...
     def print_message(self, message: str) -> None: ...
@@ -254,7 +254,7 @@ class ProgressDisplay(Protocol):
 
 
 class LiveDisplay:
-    """Draws `picture` in place, at the end of the terminal."""
+    """Draws `renderable` in place, at the end of the terminal."""
 
     def __init__(self, renderable: Any) -> None:
         self._renderable = renderable
@@ -286,7 +286,7 @@ class LiveDisplay:
 
 
 class PlainDisplay:
-    """Prints lines: at once when the status changes, else every few seconds."""
+    """Prints lines: when the status changes, otherwise every few seconds."""
 
     def __init__(
         self, get_lines: Callable[[], list[tuple[str, str]]], clock: Callable[[], float] = time.monotonic

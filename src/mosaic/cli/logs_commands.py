@@ -1,4 +1,4 @@
-"""`mosaic logs` and `mosaic metrics`: what a run said."""
+"""`mosaic logs` and `mosaic metrics`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MAX_LINE_CHARS = 4000
 
 @command()
 @run_argument()
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the run has ended.")
 @click.option("--stderr", "is_stderr", is_flag=True, help="What it wrote to stderr.")
-@click.option("-n", "--lines", metavar="N", type=click.IntRange(0), help="Only so many of its last lines.")
+@click.option("-n", "--lines", metavar="N", type=click.IntRange(0), help="Show only the last N lines.")
 @pass_context
 def logs(context: CliContext, run: str, follow: bool, is_stderr: bool, lines: int | None) -> None:
     """Prints what a run wrote to its console: the exact bytes, or made readable where they go to a terminal."""
@@ -77,7 +77,7 @@ def write_log(chunks: Iterable[bytes]) -> int:
 
 
 def sanitize_for_terminal(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Cuts endless lines, replaces what is no text, and lets no control sequence reach the terminal."""
+    """Cuts long lines, replaces invalid text, and removes control sequences."""
     column = 0
     for chunk in chunks:
         shown: list[str] = []

@@ -75,10 +75,10 @@ def note(context: CliContext, run: str, text: str | None) -> None:
 
 @command()
 @runs_argument()
-@click.option("--undo", is_flag=True, help="Bring them back into the list.")
+@click.option("--undo", is_flag=True, help="Show them in the list again.")
 @pass_context
 def archive(context: CliContext, runs: tuple[str, ...], undo: bool) -> None:
-    """Takes runs out of the list without deleting them; `mosaic runs --archived` shows them."""
+    """Hides runs from the list without deleting them; `mosaic runs --archived` shows them."""
     context.print_workspace()
     trainer = context.trainer()
     views = [trainer.annotate(run, is_archived=not undo) for run in runs]
@@ -93,7 +93,7 @@ def delete(context: CliContext, runs: tuple[str, ...], yes: bool) -> None:
     """Moves finished runs to the trash. A run that has not ended is refused."""
     context.print_workspace()
     trainer = context.trainer()
-    # Named once and for all: with 'last', a run that starts meanwhile must not be the one that goes.
+    # Resolved once: with 'last', a run that starts now must not be the one that is deleted.
     views = [trainer.get(run) for run in runs]
     if not yes and any(view.stage == "finished" for view in views):
         _confirm_delete(views)
@@ -108,7 +108,7 @@ def delete(context: CliContext, runs: tuple[str, ...], yes: bool) -> None:
 
 def _confirm_delete(views: list[RunView]) -> None:
     if not sys.stdin.isatty():
-        raise BadInput("Nothing was deleted: nobody can be asked here. Say it with --yes.")
+        raise BadInput("Nothing was deleted: there is no terminal to confirm in. Use --yes.")
     from mosaic.cli.runs_commands import runs_table
 
     output.console(is_stderr=True).print(runs_table(views))

@@ -63,7 +63,7 @@ def _to_plain(data: Any) -> Any:
 
 
 def print_message(message: str) -> None:
-    """A word to the person at the terminal, never part of the output."""
+    """Prints a message to stderr; it is never part of the output."""
     click.echo(message, err=True)
 
 
@@ -98,7 +98,7 @@ def create_table(
 
 
 def print_fields(rows: Iterable[tuple[str, str | None]], indent: str = "") -> None:
-    """Name and value, one a line; rows without a value are left out. Text is wrapped, a path is left whole to copy."""
+    """Prints name and value, one per line, without empty values. Text is wrapped; paths are kept whole."""
     from rich.table import Table
     from rich.text import Text
 
@@ -197,7 +197,7 @@ def format_progress(view: RunView) -> str:
     if view.kind == RunKind.POLICY_EVAL:
         return f"{view.episodes or 0} ep."
     if view.outcome == "succeeded":
-        return "100%"  # also where the last update would not have fitted into the steps asked for
+        return "100%"  # also where the last update did not fit into the requested steps
     if step is None:
         return PLACEHOLDER
     return f"{100 * step / total:.0f}%" if total else format_count(step)

@@ -1,4 +1,4 @@
-"""Staying with a run until its end, whatever happens to the daemon meanwhile, and obeying Ctrl-C."""
+"""Follows a run until its end, across restarts of the daemon, and handles Ctrl-C."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class RunEventStream:
                 return
             except ValueError:
                 if self._closed.is_set():
-                    return  # gRPC's error for a channel that was closed meanwhile
+                    return  # gRPC's error for a closed channel
                 raise
             if self._trainer is not None:
                 self._trainer.close()
@@ -189,7 +189,7 @@ def _follow(
 
 
 def follow_many(context: CliContext, views: list[RunView]) -> list[RunView]:
-    """Shows some runs, a line each, until all have ended or the user has detached."""
+    """Shows several runs, one line each, until all have ended or the user has detached."""
     from mosaic.cli.runs_commands import LiveGroupView, create_group_display
 
     picture = LiveGroupView(views)

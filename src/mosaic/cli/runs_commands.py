@@ -109,7 +109,7 @@ def create_group_display(group_view: LiveGroupView) -> LiveDisplay | PlainDispla
     "--limit",
     metavar="N",
     type=click.IntRange(1),
-    help=f"At most so many.  [default: {DEFAULT_LIMIT}, with --json all]",
+    help=f"Show at most N.  [default: {DEFAULT_LIMIT}, with --json all]",
 )
 @click.option("--all", "is_all", is_flag=True, help="All of them.")
 @click.option("--archived", is_flag=True, help="Archived runs, too.")

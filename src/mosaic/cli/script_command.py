@@ -37,11 +37,13 @@ SEED_FLAGS = ("seed",)
 @click.option("--note", metavar="TEXT", help="A note, for yourself.")
 @click.option("--group", metavar="NAME", help="The group of the run.")
 @click.option("--priority", metavar="N", type=click.IntRange(-100, 100), help="Higher starts earlier.  [default: 0]")
-@click.option("--max-seconds", metavar="N", type=click.FloatRange(0, min_open=True), help="Stop it after so long.")
+@click.option(
+    "--max-seconds", metavar="N", type=click.FloatRange(0, min_open=True), help="Stop the run after N seconds."
+)
 @click.option("--memory-mb", metavar="N", type=click.IntRange(16), help="The most memory it may take.")
 @click.option("--cpus", metavar="N", type=click.IntRange(1), help="CPU threads it needs.  [default: 1]")
 @click.option("--gpus", metavar="N", type=click.IntRange(0), help="GPUs it needs; it waits for them.  [default: 0]")
-@click.option("--detach", is_flag=True, help="Do not wait and watch; the run goes on by itself.")
+@click.option("--detach", is_flag=True, help="Do not wait; the run continues in the background.")
 @click.argument("argv", metavar="-- COMMAND…", nargs=-1, required=True, type=click.UNPROCESSED)
 @pass_context
 def run(
@@ -96,7 +98,7 @@ def run(
 
 
 def caller_environment() -> dict[str, str]:
-    """This shell's, for a program of the caller's own. What is no text cannot be sent."""
+    """This shell's environment, for the caller's own program; values that are not valid text are left out."""
 
     def is_text(word: str) -> bool:
         return not any("\ud800" <= char <= "\udfff" for char in word)

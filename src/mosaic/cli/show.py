@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 @command()
 @run_argument()
-@click.option("-f", "--follow", is_flag=True, help="Watch it live until its end first; Ctrl-C leaves it alone.")
+@click.option("-f", "--follow", is_flag=True, help="Watch it live until its end first; Ctrl-C detaches.")
 @pass_context
 def show(context: CliContext, run: str, follow: bool) -> None:
     """Shows everything about a run: its state, history, files, its last metrics."""
@@ -50,7 +50,7 @@ def show(context: CliContext, run: str, follow: bool) -> None:
 
 
 def run_files(run_dir: str) -> dict[str, str]:
-    """What a person may want to open, by what it is; only what is there."""
+    """The files of a run that exist, by what they are."""
     folder = RunFolder(run_dir)
     wanted = {
         "config": folder.config,
@@ -69,7 +69,7 @@ def run_files(run_dir: str) -> dict[str, str]:
 
 
 def _script_saved_files(folder: RunFolder) -> list[str]:
-    """What a script of the user's saved by itself, wherever it put it."""
+    """Files that the user's script saved itself."""
     try:
         listed = json.loads(folder.analytics.read_text()).get("saved_files") or []
         return [str(entry["path"]) for entry in listed]

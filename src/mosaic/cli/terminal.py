@@ -1,4 +1,4 @@
-"""Pictures in a terminal: coloured half blocks anywhere, real pixels where the terminal says that it can."""
+"""Draws images in a terminal: half blocks anywhere, real pixels where the terminal supports them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _KITTY_QUERY = "\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\"
 _ATTRIBUTES_QUERY = "\x1b[c"
 REPLY_TIMEOUT_S = 0.3
 DEFAULT_CELL_SIZE_PX = (8, 16)
-"""Pixels of a character where the terminal does not say: width, height."""
+"""Width and height of a character in pixels, where the terminal does not report it."""
 MAX_IMAGE_SIDE_PX = 640
 
 
 class DrawArea(NamedTuple):
-    """Characters that a picture may take, and the size of one in pixels."""
+    """Characters available to an image, and the size of one in pixels."""
 
     columns: int
     lines: int
@@ -37,7 +37,7 @@ class DrawArea(NamedTuple):
 
 class ImageRenderer(Protocol):
     def max_image_size(self, area: DrawArea) -> tuple[int, int]:
-        """How large a picture fits: width, height."""
+        """Width and height of the largest image that fits."""
 
     def render(self, image: Any, area: DrawArea) -> str:
         """What to write so that it appears in the room's middle."""
@@ -128,7 +128,7 @@ class SixelRenderer(_PixelRenderer):
 
 
 def encode_sixels(image: Any) -> str:
-    """A picture in DEC's code."""
+    """An image in sixel encoding."""
     high, wide = image.shape[:2]
     levels = (np.asarray(image[:, :, :3], np.uint16) * 5 + 127) // 255
     colours = (levels[:, :, 0] * 36 + levels[:, :, 1] * 6 + levels[:, :, 2]).astype(np.uint8)
@@ -150,7 +150,7 @@ _REPEATED_PATTERN = re.compile(r"(.)\1{3,}", re.DOTALL)
 
 
 class TerminalScreen:
-    """The whole terminal, until it is left: a picture above and lines of text below."""
+    """A full-screen terminal view: an image above, lines of text below."""
 
     def __init__(self, text_lines: int) -> None:
         self._text_lines = text_lines
@@ -202,7 +202,7 @@ class TerminalScreen:
         self._size = (0, 0)
 
     def set_text(self, lines: list[str]) -> None:
-        """The text below the picture."""
+        """The text below the image."""
         if lines != self._shown_lines:
             self._shown_lines = lines
             columns, height = self._size
@@ -215,7 +215,7 @@ class TerminalScreen:
             )
 
     def read_keys(self, timeout_s: float) -> str:
-        """What was typed, waiting so long for it."""
+        """Keys that were pressed, waiting up to the timeout."""
         if not select.select([self._stdin_fd], [], [], timeout_s)[0]:
             return ""
         return os.read(self._stdin_fd, 1024).decode(errors="replace")
@@ -225,7 +225,7 @@ _ATTRIBUTES_PATTERN = re.compile(r"\x1b\[\?([\d;]*)c")
 
 
 def select_renderer(reply: str) -> ImageRenderer:
-    """The best way to a picture, from what the terminal answered."""
+    """The best renderer for what the terminal supports."""
     if "_Gi=31;OK" in reply:
         return KittyRenderer()
     attributes = _ATTRIBUTES_PATTERN.search(reply)

@@ -14,7 +14,7 @@ _EIGHTH_BLOCKS = " ▏▎▍▌▋▊▉"
 
 
 def histogram_rows(values: Sequence[float | None], width: int = WIDTH) -> list[tuple[str, str, int]]:
-    """For each bin its span in words, a bar and how many are in it. Equal figures are one bin."""
+    """For each bin: its range, a bar and its count. Equal values share one bin."""
     known = sorted(value for value in values if value is not None and math.isfinite(value))
     if not known:
         return []

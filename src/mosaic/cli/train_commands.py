@@ -84,7 +84,7 @@ train = AlgorithmGroup(
     _submit_training,
     is_check=False,
     name="train",
-    help="""Trains an agent and watches it. Ctrl-C stops the run with a checkpoint; a second Ctrl-C leaves it alone.
+    help="""Trains an agent and watches it. Ctrl-C stops the run with a checkpoint; a second Ctrl-C detaches.
 
     \b
     mosaic train ppo --env-id CartPole-v1 --total-timesteps 50000
@@ -152,9 +152,9 @@ def read_payload(path: str) -> Json:
     except OSError as error:
         raise BadInput(f"{name} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise BadInput(f"{name} is no text file; expected a config as JSON.") from None
+        raise BadInput(f"{name} is not a text file; expected a config as JSON.") from None
     except ValueError as error:
-        raise BadInput(f"{name} is no JSON: {error}.") from None
+        raise BadInput(f"{name} is not valid JSON: {error}.") from None
     if not isinstance(payload, dict):
         raise BadInput(f"{name} holds {type(payload).__name__}; expected a JSON object with metadata and artifacts.")
     return payload

@@ -1,4 +1,4 @@
-"""`mosaic watch`: a run's environments, live, in the terminal or as a film."""
+"""`mosaic watch`: a run's environments, live in the terminal or as a video."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 DEFAULT_VIDEO_S = 10.0
 DEFAULT_RATE_HZ = 30.0
 FIRST_FRAME_TIMEOUT_S = 20.0
-"""How long a film waits for its first frame."""
+"""How long a video waits for its first frame."""
 MAX_VIDEO_SIDE_PX = 1280
 STATUS_INTERVAL_S = 1.0
 TEXT_LINES = 2
@@ -38,7 +38,9 @@ PREVIOUS_KEYS = ("\x1b[D", "p", "h")
 @run_argument()
 @click.option("--env", "env", metavar="N", type=click.IntRange(0), help="Which environment.  [default: 0]")
 @click.option("--grid", is_flag=True, help="All environments that can be watched.")
-@click.option("--rate", "rate_hz", metavar="HZ", type=click.FloatRange(0.5, 120), help="Pictures a second, in all.")
+@click.option(
+    "--rate", "rate_hz", metavar="HZ", type=click.FloatRange(0.5, 120), help="Frames per second, over all environments."
+)
 @click.option(
     "--budget",
     metavar="PERCENT",
@@ -47,7 +49,7 @@ PREVIOUS_KEYS = ("\x1b[D", "p", "h")
 )
 @click.option("--save", metavar="FILE", type=click.Path(dir_okay=False), help="Write an MP4 instead of showing it.")
 @click.option(
-    "--seconds", metavar="S", type=click.FloatRange(0.1), help=f"The film's length.  [default: {DEFAULT_VIDEO_S:g}]"
+    "--seconds", metavar="S", type=click.FloatRange(0.1), help=f"Length of the video.  [default: {DEFAULT_VIDEO_S:g}]"
 )
 @click.option("--remote", is_flag=True, help="Through the daemon, as from another machine.")
 @pass_context
@@ -62,14 +64,14 @@ def watch(
     seconds: float | None,
     remote: bool,
 ) -> None:
-    """Shows what a run's environments look like now. The run draws only while somebody watches.
+    """Shows a run's environments live. The run renders only while someone watches.
 
     Keys: q ends, g changes between one environment and all, the arrows change the environment.
     """
     if env is not None and grid:
         raise BadInput("--env and --grid cannot both be given.")
     if seconds is not None and save is None:
-        raise BadInput("--seconds is the length of a film. Name its file too: --save out.mp4")
+        raise BadInput("--seconds is the length of a video. Name its file too: --save out.mp4")
     view = context.call_with_reconnect(lambda trainer: trainer.get(run))
     short = output.short_id(view.run_id)
     if view.stage == "finished":
@@ -78,7 +80,7 @@ def watch(
             f"Its last policy can be filmed: mosaic eval {short} --help"
         )
     if save is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise BadInput(f"There is no terminal to draw in. Save a film instead: mosaic watch {short} --save out.mp4")
+        raise BadInput(f"There is no terminal to draw in. Save a video instead: mosaic watch {short} --save out.mp4")
     opened = _frame_source_factory(context, view, rate_hz, None if budget is None else budget / 100, remote)
     envs = () if grid else (env or 0,)
     if save is None:
@@ -101,7 +103,7 @@ def _frame_source_factory(
 
 
 class _RunPoller:
-    """Asks now and then whether the run still goes on, and how an evaluation stands."""
+    """Polls whether the run is still active, and the progress of an evaluation."""
 
     def __init__(self, context: CliContext, view: RunView) -> None:
         self._context = context
@@ -190,7 +192,7 @@ class FrameRateMeter:
 
 
 def status_lines(view: RunView, source: Any, displayed_hz: float, is_single: bool, eval_line: str = "") -> list[str]:
-    """Two lines below the picture: how the environments stand, and how often they are drawn and why."""
+    """Two lines below the image: the state of the environments, and how often they are rendered and why."""
     from mosaic.fastlane import CONNECTED
 
     title = f"{view.env_id or 'run'} {output.short_id(view.run_id)}"
@@ -211,7 +213,7 @@ def status_lines(view: RunView, source: Any, displayed_hz: float, is_single: boo
     return [f"{title}  returns  {each}", drawn]
 
 
-# --- as a film
+# --- as a video
 
 
 def _save_video(context: CliContext, view: RunView, source: Any, path: Path, seconds: float, rate_hz: float) -> None:
@@ -245,7 +247,7 @@ def video_size(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _record_video(run_poller: _RunPoller, source: Any, video: VideoWriter, seconds: float) -> None:
-    """By the clock: what is not drawn as often as the film wants stands still in it."""
+    """Adds frames by the clock; a frame is repeated until there is a newer one."""
     from mosaic.fastlane import UNAVAILABLE
 
     deadline = time.monotonic() + FIRST_FRAME_TIMEOUT_S

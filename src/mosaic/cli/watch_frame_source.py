@@ -1,4 +1,4 @@
-"""Where the pictures of a run come from: shared memory on this machine, or the daemon's relay."""
+"""Sources of a run's frames: shared memory on this machine, or the daemon's relay."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class WatchFrameSource(Protocol):
     state: str
     reason: str
     huds: list[Json]
-    """What is told of each environment that has a picture: env, episode, step, reward, return, rate_hz, pace."""
+    """For each environment with a frame: env, episode, step, reward, return, rate_hz, pace."""
 
     def poll(self) -> bool:
-        """Whether there is something new to see. Never waits."""
+        """Whether there is a new frame. Never waits."""
 
     def full_size(self) -> tuple[int, int] | None:
-        """Width and height of the whole picture, where nothing is made smaller; none before there is one."""
+        """Width and height of the whole image at full size; None before the first frame."""
 
     def render(self, width: int, height: int, is_smooth: bool = False) -> Any:
         """RGB, at most so large. Smooth is better and slower."""
@@ -92,7 +92,7 @@ class LocalFrameSource:
 
 
 class RemoteFrameSource:
-    """Listens in a thread of its own; only the newest picture is kept."""
+    """Receives in its own thread; only the newest frame is kept."""
 
     def __init__(
         self, trainer: TrainerClient, run: str, envs: Sequence[int], rate_hz: float | None, budget: float | None
