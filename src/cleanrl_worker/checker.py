@@ -1,6 +1,6 @@
-"""The verdict on a config before anything starts; and the long-lived process that gives it.
+"""Checks a config before anything starts, and the long-lived process that does so for the daemon.
 
-The process reads questions as JSON lines on stdin and answers each with one JSON line on stdout:
+The process reads requests as JSON lines from stdin and replies to each with one JSON line on stdout:
 `{"id": 1, "ask": "check", "config": {…}}` → `{"id": 1, "ok": true, "summary": {…}}` or
 `{"id": 1, "ok": false, "error": "UnknownName", "message": "…"}`. It ends when stdin does.
 """
@@ -31,13 +31,13 @@ Json = dict[str, Any]
 
 
 def run_folder(run_id: str | None) -> RunFolder:
-    """The folder that was given by whoever started us, else one in the workspace."""
-    told = os.environ.get(RUN_DIR_VARIABLE)
-    return RunFolder(told) if told else Workspace.resolve().run(run_id or "<run>")
+    """Return the folder given by the environment, else one in the workspace."""
+    run_dir = os.environ.get(RUN_DIR_VARIABLE)
+    return RunFolder(run_dir) if run_dir else Workspace.resolve().run(run_id or "<run>")
 
 
 def check_request(request: WorkerRequest, config_path: str = "<config>") -> Json:
-    """Everything that a run would use, from the same code; raises where the run would be refused."""
+    """Return everything that a run would use, computed by the same code; raise if the run would be refused."""
     folder = run_folder(request.config.run_id)
     tensorboard = launcher.tensorboard_folder(request, folder)
     summary: Json = {
@@ -82,23 +82,24 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Json
 
 
 def request_warnings(request: WorkerRequest) -> list[str]:
-    """What was asked for and would be left out: no reason to refuse the run."""
+    """Return warnings about requested features that would be left out, which is no reason to refuse the run."""
     artifacts = request.artifacts
     upload = artifacts.model.upload and not request.is_evaluation
-    asked = {
+    requested = {
         ("wandb", "wandb", "being tracked"): artifacts.wandb.enabled and not request.is_user_script,
         ("trackio", "trackio", "being tracked"): artifacts.trackio.enabled,
         ("huggingface_hub", "hub", "its policy being uploaded"): upload and not request.is_user_script,
     }
     return [
-        f"{package} is not installed: the run would train without {what}. Install it: pip install 'mosaic-rl[{extra}]'"
-        for (package, extra, what), is_asked in asked.items()
-        if is_asked and find_spec(package) is None
+        f"{package} is not installed: the run would train without {feature}. "
+        f"Install it: pip install 'mosaic-rl[{extra}]'"
+        for (package, extra, feature), is_requested in requested.items()
+        if is_requested and find_spec(package) is None
     ]
 
 
 def format_summary(summary: Json) -> str:
-    """The summary for people."""
+    """Format the summary for people."""
     lines = [
         f"{summary['algo']} on {summary['env_id']}: this would run.",
         f"  module       {summary['module']}",
@@ -129,12 +130,12 @@ def _answer_environments(question: Json) -> Json:
 def _answer_algorithms(question: Json) -> Json:
     from cleanrl_worker.schema_generator import build_schema
 
-    found = build_schema()
+    algorithms = build_schema()
     if question.get("cleanrl") is not None:
         from cleanrl_worker.user_cleanrl import script_algorithms as own_algorithms
 
-        found["algorithms"] |= own_algorithms(_require_text(question, "cleanrl"))
-    return {"algorithms": sorted(found["algorithms"]), "schema": found}
+        algorithms["algorithms"] |= own_algorithms(_require_text(question, "cleanrl"))
+    return {"algorithms": sorted(algorithms["algorithms"]), "schema": algorithms}
 
 
 def _answer_checkpoint(question: Json) -> Json:
@@ -142,7 +143,7 @@ def _answer_checkpoint(question: Json) -> Json:
 
 
 def _answer_model(question: Json) -> Json:
-    """Writes a checkpoint's weights as the file that users of CleanRL know."""
+    """Write a checkpoint's weights as CleanRL's model file."""
     into = Path(_require_text(question, "into"))
     try:
         launcher.write_model(load_checkpoint(_require_text(question, "path"), with_parts=False), into)
@@ -152,10 +153,10 @@ def _answer_model(question: Json) -> Json:
 
 
 def _answer_probe(question: Json) -> Json:
-    found = check_rendering(_require_text(question, "family"))
-    if not found["ok"]:
-        raise BadInput(found["message"])
-    return found
+    result = check_rendering(_require_text(question, "family"))
+    if not result["ok"]:
+        raise BadInput(result["message"])
+    return result
 
 
 def _answer_ping(question: Json) -> Json:
@@ -176,36 +177,36 @@ QUESTION_HANDLERS: dict[str, Callable[[Json], Json]] = {
 def _require_text(question: Json, key: str) -> str:
     value = question.get(key)
     if not isinstance(value, str) or not value or "\0" in value:
-        raise BadInput(f"{key}: expected a text.")
+        raise BadInput(f"{key}: expected text.")
     return value
 
 
 def answer(line: bytes) -> Json:
-    """The reply to one line, whatever it holds."""
+    """Return the reply to one line, whatever it contains."""
     try:
         question = json.loads(line)
     except (ValueError, RecursionError):
-        return {"id": None, "ok": False, "error": "BadInput", "message": "A question must be one line of JSON."}
+        return {"id": None, "ok": False, "error": "BadInput", "message": "A request must be one line of JSON."}
     if not isinstance(question, dict):
-        return {"id": None, "ok": False, "error": "BadInput", "message": "A question must be a JSON object."}
-    number = question.get("id")
+        return {"id": None, "ok": False, "error": "BadInput", "message": "A request must be a JSON object."}
+    request_id = question.get("id")
     try:
-        asked = str(question.get("ask"))
-        if asked not in QUESTION_HANDLERS:
-            raise unknown_name_error("question", asked, QUESTION_HANDLERS)
-        return {"id": number, "ok": True, **QUESTION_HANDLERS[asked](question)}
+        kind = str(question.get("ask"))
+        if kind not in QUESTION_HANDLERS:
+            raise unknown_name_error("request", kind, QUESTION_HANDLERS)
+        return {"id": request_id, "ok": True, **QUESTION_HANDLERS[kind](question)}
     except MosaicError as error:
         refusal = {"error": type(error).__name__, "message": str(error), "problems": error.problems}
-        return {"id": number, "ok": False, **refusal}
+        return {"id": request_id, "ok": False, **refusal}
     except Exception as error:
-        # An environment of somebody else's may raise anything; the next question still wants its answer.
+        # A third-party environment may raise anything; the next request must still get its reply.
         traceback.print_exc()
-        said = f"{type(error).__name__}: {error}"
-        return {"id": number, "ok": False, "error": "MosaicError", "message": f"The check itself failed: {said}"}
+        cause = f"{type(error).__name__}: {error}"
+        return {"id": request_id, "ok": False, "error": "MosaicError", "message": f"The check itself failed: {cause}"}
 
 
 def _encode_line(reply: Json) -> bytes:
-    """One line of strict JSON: a number that is not finite becomes null."""
+    """Encode a reply as one line of strict JSON: a number that is not finite becomes null."""
     try:
         return json.dumps(reply, allow_nan=False, default=str).encode() + b"\n"
     except ValueError:
@@ -221,7 +222,7 @@ def _replace_non_finite(value: Any) -> Any:
 
 
 def serve(questions: IO[bytes] | None = None) -> int:
-    """Answers until stdin ends. What libraries print on stdout goes to stderr instead."""
+    """Reply until stdin is closed. What libraries print on stdout goes to stderr instead."""
     replies = os.dup(1)
     os.dup2(2, 1)
     os.environ.pop(RUN_DIR_VARIABLE, None)
@@ -242,7 +243,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _warm_up() -> None:
-    """Imports what the first question would wait for."""
+    """Import what the first request would have to wait for."""
     for name in ("ppo", "ppo_continuous_action"):
         try:
             check_request(parse_request({"algo": name, "env_id": "CartPole-v1", "seed": DEFAULT_SEED}))

@@ -1,4 +1,4 @@
-"""A saved policy and an environment that fits it; what does not go together is refused before anything starts."""
+"""Loads a saved policy with its environment; a combination that does not fit is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class LoadedPolicy:
     policy: EvaluablePolicy
     spec: EvaluationSpec
     environment_summary: dict[str, Any]
-    """What a person wants to know of it."""
+    """Its metadata for the summary."""
 
     @property
     def report_fields(self) -> dict[str, Any]:
-        """What every report of the evaluation says of it."""
+        """The fields that every report of the evaluation contains."""
         return {
             "algo": self.algo,
             "env_id": self.env_id,
@@ -39,33 +39,33 @@ class LoadedPolicy:
 
 
 def first_evaluation_seed(training_seed: int) -> int:
-    """The first of a row of seeds far away from those that training counts up from."""
+    """Return the first evaluation seed, far away from the seeds that training uses."""
     return 1_000_000 + training_seed * 10_000
 
 
 def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
-    """Loads the policy and refuses, naming both sides, what does not go together."""
+    """Load the policy; raise, naming both sides, if it does not fit the request."""
     _check_settings(request)
     assert request.evaluation.policy_path is not None
     saved = find_policy(request.evaluation.policy_path)
-    asked = request.config
-    if saved.checkpoint is not None and asked.algo not in (None, saved.algo):
-        raise BadInput(f"The checkpoint {saved.path} is of {saved.algo!r}, not of {asked.algo!r}.")
-    algo = asked.algo or saved.algo
-    env_id = asked.env_id or saved.env_id
-    for what, known, flag in (("algorithm", algo, "--algo"), ("environment", env_id, "--env-id")):
-        if not known:
-            raise BadInput(f"{saved.path} does not say its {what}. Name it: {flag}")
+    config = request.config
+    if saved.checkpoint is not None and config.algo not in (None, saved.algo):
+        raise BadInput(f"The checkpoint {saved.path} is of {saved.algo!r}, not of {config.algo!r}.")
+    algo = config.algo or saved.algo
+    env_id = config.env_id or saved.env_id
+    for field, value, flag in (("algorithm", algo, "--algo"), ("environment", env_id, "--env-id")):
+        if not value:
+            raise BadInput(f"{saved.path} does not state its {field}. Give it: {flag}")
     assert algo is not None
     assert env_id is not None
     override = request.evaluation.seed
     seed = DEFAULT_SEED if saved.seed is None else int(saved.seed)
-    chosen = evaluation_spec(algo)
-    env = chosen.make_env(env_id)
+    spec = evaluation_spec(algo)
+    env = spec.make_env(env_id)
     try:
         if env_id != saved.env_id and saved.env_id is not None:
-            _check_spaces(saved, env_id, env, chosen)
-        policy = _build_policy(saved, algo, env_id, env, chosen)
+            _check_spaces(saved, env_id, env, spec)
+        policy = _build_policy(saved, algo, env_id, env, spec)
         _try_one_action(saved, env_id, env, policy)
     finally:
         env.close()
@@ -75,7 +75,7 @@ def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
         env_id,
         first_evaluation_seed(seed) if override is None else override,
         policy,
-        chosen,
+        spec,
         describe_env(env),
     )
 
@@ -100,25 +100,27 @@ def _build_policy(saved: SavedPolicy, algo: str, env_id: str, env: Any, spec: Ev
 
 
 def _checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: Any, spec: EvaluationSpec) -> Checkpoint:
-    """A checkpoint of the weights alone."""
+    """Build a checkpoint from weights alone."""
     module = load_algorithm(algo)
     module.check(module.Config(env_id=env_id), env)
     try:
         weights = flatten_weights(saved.weights, spec.model_parts)
     except MosaicError:
-        raise BadInput(f"{saved.path} holds no state dict of {algo}. Choose another file.") from None
+        raise BadInput(f"{saved.path} does not contain a state dict of {algo}. Choose another file.") from None
     if spec.build_checkpoint is None:
         raise BadInput(
-            f"{saved.path} holds weights alone; {algo} also needs {spec.missing_state}, without which the policy would "
+            f"{saved.path} has only weights; {algo} also needs {spec.missing_state}, without which the policy would "
             "not act as it was trained. Choose a checkpoint of its run."
         )
     config = {**module.Config(env_id=env_id).model_dump(mode="json"), **saved.config}
-    found = spec.build_checkpoint(algo, env, config)
-    acting = [name for name in found.weights if name.startswith(f"{spec.model_parts[0]}.")]
+    checkpoint = spec.build_checkpoint(algo, env, config)
+    acting = [name for name in checkpoint.weights if name.startswith(f"{spec.model_parts[0]}.")]
     missing = next((name for name in acting if name not in weights), None)
     if missing is not None:
         raise BadInput(f"{saved.path} lacks {missing!r} of {algo}. Choose another file.")
-    return Checkpoint(saved.path, 0, {**found.weights, **weights}, found.arrays, {**found.facts, "config": config}, {})
+    return Checkpoint(
+        saved.path, 0, {**checkpoint.weights, **weights}, checkpoint.arrays, {**checkpoint.facts, "config": config}, {}
+    )
 
 
 def _policy_label(saved: SavedPolicy) -> str:
@@ -137,7 +139,7 @@ def _check_spaces(saved: SavedPolicy, env_id: str, env: Any, spec: EvaluationSpe
 
 
 def _describe_spaces(env: Any) -> str:
-    """What a policy depends on: shapes and counts, not bounds."""
+    """Describe what a policy depends on: shapes and counts, not bounds."""
     return ", ".join(
         f"{name} {type(space).__name__} {getattr(space, 'n', space.shape)}"
         for name, space in (("observations", env.observation_space), ("actions", env.action_space))
@@ -145,7 +147,7 @@ def _describe_spaces(env: Any) -> str:
 
 
 def _try_one_action(saved: SavedPolicy, env_id: str, env: Any, policy: EvaluablePolicy) -> None:
-    """One action, on the first observation."""
+    """Compute one action for the first observation."""
     import numpy as np
 
     observation, _ = env.reset(seed=0)
@@ -158,11 +160,13 @@ def _try_one_action(saved: SavedPolicy, env_id: str, env: Any, policy: Evaluable
     if np.shape(actions)[1:] != env.action_space.shape:
         raise BadInput(f"The actions of {saved.path} do not fit {env_id!r} ({env.action_space}).")
     if not np.isfinite(np.asarray(actions, np.float64)).all():
-        raise BadInput(f"The weights of {saved.path} give no finite actions on {env_id!r}: it was saved too late.")
+        raise BadInput(
+            f"The weights of {saved.path} give actions on {env_id!r} that are not finite. Choose an earlier checkpoint."
+        )
 
 
 def check_evaluation(request: WorkerRequest) -> dict[str, Any]:
-    """The part of a dry run's summary that is about an evaluation."""
+    """Return the evaluation's part of a dry run's summary."""
     match = load_for_evaluation(request)
     checkpoint = match.saved_policy.checkpoint
     return {

@@ -1,4 +1,4 @@
-"""One training run from its config to its last file."""
+"""Runs one training from its config to its last file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFAULT_KEEP_CHECKPOINTS = 3
 
 
 class ConsoleRun(Run):
-    """Says in CleanRL's words on stdout how far it is: by the clock, because a line for each episode costs."""
+    """Prints its progress in CleanRL's format at fixed intervals, because a line per episode costs time."""
 
     _printed_at = 0.0
     _printed_step = -1
@@ -41,7 +41,7 @@ class ConsoleRun(Run):
         if self._recent_returns and self.global_step != self._printed_step:
             self._printed_at = time.monotonic()
             self._printed_step = self.global_step
-            # Nobody may be listening any more; that is no reason to stop.
+            # The reader of stdout may be gone; that is no reason to stop.
             try:
                 print(f"global_step={self.global_step}, episodic_return={self._recent_returns[-1]:g}", flush=True)
             except OSError:
@@ -49,7 +49,7 @@ class ConsoleRun(Run):
 
 
 def tensorboard_folder(request: WorkerRequest, folder: RunFolder) -> Path | None:
-    """Where event files go; none where they are switched off."""
+    """Return the folder of event files; None if they are disabled."""
     tensorboard = request.artifacts.tensorboard
     if not tensorboard.enabled:
         return None
@@ -73,7 +73,7 @@ def open_run(request: WorkerRequest, folder: RunFolder, **options: Any) -> Conso
 
 
 def make_live_frames(request: WorkerRequest, run: Run, env_id: str) -> LiveFrames | None:
-    """Pictures while somebody watches, as `artifacts.video.mode` says; without a watcher nothing is drawn."""
+    """Publish frames as set by `artifacts.video.mode`; nothing is rendered without a viewer."""
     video = request.artifacts.video
     if video.mode == "off":
         return None
@@ -83,7 +83,7 @@ def make_live_frames(request: WorkerRequest, run: Run, env_id: str) -> LiveFrame
 
 @contextlib.contextmanager
 def record_training_videos(request: WorkerRequest, run: Run) -> Iterator[None]:
-    """Where videos of the training are asked for: of the first environment, on CleanRL's schedule."""
+    """Record videos of the first environment on CleanRL's schedule, if requested."""
     if not request.artifacts.video.capture:
         yield
         return
@@ -91,12 +91,12 @@ def record_training_videos(request: WorkerRequest, run: Run) -> Iterator[None]:
 
     folder = run.folder
 
-    def tell(films: list[Path]) -> None:
-        log_video_preview(run, films[-1])
+    def report_videos(videos: list[Path]) -> None:
+        log_video_preview(run, videos[-1])
         earlier = folder.videos.glob("*.mp4") if run.attempt > 1 else ()
-        run.artifact("videos", sorted({str(path.relative_to(folder.path)) for path in (*earlier, *films)}))
+        run.artifact("videos", sorted({str(path.relative_to(folder.path)) for path in (*earlier, *videos)}))
 
-    camera = VideoRecorder(folder.videos, folder.run_id, is_cubic, run.warn, tell)
+    camera = VideoRecorder(folder.videos, folder.run_id, is_cubic, run.warn, report_videos)
     run.frames = run.frames or LiveFrames(folder, 0, run.warn)
     run.frames.camera = camera
     try:
@@ -106,7 +106,7 @@ def record_training_videos(request: WorkerRequest, run: Run) -> Iterator[None]:
 
 
 def check_training(request: WorkerRequest) -> tuple[Any, dict[str, Any], Any]:
-    """The algorithm's config, what it says of the environment, and that environment; or why they do not fit."""
+    """Return the algorithm's config, its summary of the environment, and the environment; raise if they do not fit."""
     module = load_algorithm(request.algo)
     config = algorithm_config(request)
     env = getattr(module, "make_env", make)(config.env_id)
@@ -118,11 +118,11 @@ def check_training(request: WorkerRequest) -> tuple[Any, dict[str, Any], Any]:
 
 
 Job = Callable[[RunFolder, bool], None]
-"""Does what was asked in a run folder; the flag says whether to go on from its last good checkpoint."""
+"""Runs a request in a run folder; the flag says whether to resume from its last good checkpoint."""
 
 
 def build_job(request: WorkerRequest) -> Job:
-    """Checks everything as a dry run does, so that what is refused is refused before a folder is touched."""
+    """Check everything as a dry run does, so that a refusal comes before a folder is touched."""
     if request.is_user_script:
         from cleanrl_worker.script_job import build_script_job
 
@@ -138,7 +138,7 @@ def build_job(request: WorkerRequest) -> Job:
 
 
 def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: bool) -> None:
-    """Trains until done or stopped."""
+    """Train until done or stopped."""
     module = load_algorithm(request.algo)
     with open_run(
         request,
@@ -152,7 +152,9 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
             resumed = last_good_checkpoint(folder) if is_resume else None
             run.hello(resumed)
             if is_resume and resumed is None:
-                run.warn("No checkpoint to resume from is whole: the run starts from the beginning.", "no_checkpoint")
+                run.warn(
+                    "There is no intact checkpoint to resume from: the run starts from the beginning.", "no_checkpoint"
+                )
             if resumed is None:
                 run.hyperparameters(config.model_dump())
             run.frames = make_live_frames(request, run, config.env_id)
@@ -173,15 +175,15 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
 
 
 def write_rejection(folder: RunFolder, reason: str) -> None:
-    """Writes down that an accepted run was refused by the worker after all."""
+    """Record that the worker refused an accepted run."""
     with Run.open(folder, worker=WORKER_NAME, version=__version__, capabilities=()) as run:
-        if run.attempt == 1:  # a later one that begins nothing must not drop what the earlier ones did
+        if run.attempt == 1:  # a later attempt that starts nothing must not drop the results of earlier ones
             run.hello()
         run.finish("rejected", reason)
 
 
 def _save_model(run: Run, algo: str, config: Any) -> None:
-    """The file that users of CleanRL know, from the checkpoint that training ended with."""
+    """Write the final checkpoint as CleanRL's model file."""
     checkpoint = last_good_checkpoint(run.folder, with_parts=False)
     if checkpoint is None:
         run.warn("No checkpoint was saved, so no .cleanrl_model was written.", "no_model")
@@ -199,7 +201,7 @@ def write_model(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def _cleanrl_run_name(folder: RunFolder, config: Any) -> str:
-    """CleanRL's name of a run; a resumed run keeps the one it has."""
+    """Return CleanRL's name of a run; a resumed run keeps its name."""
     stem = to_file_name(f"{config.env_id}__{config.exp_name}__{config.seed}__")
     earlier = sorted(path.name for path in folder.models.glob("*") if path.name.startswith(stem))
     return earlier[-1] if earlier else f"{stem}{int(time.time())}"

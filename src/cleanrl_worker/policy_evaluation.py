@@ -1,4 +1,4 @@
-"""Plays a trained policy on seeds that training never saw, and writes down how it did."""
+"""Evaluates a trained policy on seeds that training did not use, and writes the summary."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 
 Json = dict[str, Any]
 MAX_VIDEO_EPISODES = 3
-"""Episodes that are recorded when videos are asked for: the first ones."""
+"""The number of first episodes that are recorded if videos are requested."""
 EPISODES_AFTER_TRAINING = 10
 CAPABILITIES = ("inbox", "pause")
 SUMMARY_METRICS = ("avg_return", "median_return", "min_return", "max_return", "std_return", "iqm")
@@ -43,7 +43,7 @@ _PER_EPISODE_KEYS = ("seeds", "returns", "lengths")
 
 
 def run_evaluation(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFolder) -> None:
-    """One batch, or batch after batch until stopped."""
+    """Run one batch, or batches until stopped."""
     with launcher.open_run(request, folder, capabilities=CAPABILITIES) as run:
         try:
             run.hello()
@@ -63,7 +63,7 @@ def run_evaluation(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFold
 
 
 def evaluate_after_training(request: WorkerRequest, run: Run) -> None:
-    """What CleanRL does after it has saved a model: some episodes, whose returns go to the run's own event file."""
+    """Evaluate as CleanRL does after saving a model: some episodes, whose returns go to the run's event file."""
     evaluation = request.evaluation.model_copy(
         update={
             "policy_path": str(run.folder.path),
@@ -84,7 +84,7 @@ def evaluate_after_training(request: WorkerRequest, run: Run) -> None:
 
 
 def _request_fields(request: WorkerRequest, folder: RunFolder) -> Json:
-    """What the run's reports repeat of what was asked for. Paths are relative where they lie in the run's folder."""
+    """Return the request's fields for the run's reports. Paths inside the run's folder are relative."""
     place = launcher.tensorboard_folder(request, folder)
     if place is not None and place.is_relative_to(folder.path):
         place = place.relative_to(folder.path)
@@ -96,7 +96,7 @@ def _request_fields(request: WorkerRequest, folder: RunFolder) -> Json:
 
 
 class EvaluationBatches:
-    """Batch after batch, each on the next seeds. Those of an earlier attempt are kept."""
+    """Runs batches, each on the next seeds. Those of an earlier attempt are kept."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class EvaluationBatches:
         self._run = run
         self._request_fields = request_fields
         self._is_evaluation_run = is_evaluation_run
-        """Whether the run is the evaluation's, and not a training that ends with one."""
+        """Whether the run is an evaluation, not a training that ends with one."""
         earlier = _read_earlier_summary(run) if is_evaluation_run else {}
         self.completed_batches: list[Json] = earlier.get("batches", [])
         self._videos: list[str] = earlier.get("videos", [])
@@ -124,41 +124,41 @@ class EvaluationBatches:
         self._step_count = sum(sum(batch["lengths"]) for batch in self.completed_batches)
 
     def play_batch(self) -> bool:
-        """One batch; False when the run was asked to stop."""
-        run, match = self._run, self._loaded
-        first = match.first_seed + len(self.completed_batches) * self._batch_size
-        number = self.episode_count
-        """Of its first episode: films are counted through."""
-        camera = self._make_camera(number) if self._captures_video and self._is_first_batch else None
+        """Run one batch; return False if the run was asked to stop."""
+        run, loaded = self._run, self._loaded
+        first_seed = loaded.first_seed + len(self.completed_batches) * self._batch_size
+        first_episode = self.episode_count
+        """The number of its first episode: videos are numbered over all batches."""
+        camera = self._make_camera(first_episode) if self._captures_video and self._is_first_batch else None
         self._is_first_batch = False
         started = time.monotonic()
 
         def record(index: int, env: Any) -> None:
             assert camera is not None
-            if index not in begun:
-                begun.add(index)
-                camera.start_episode(number + index, env)
+            if index not in started_episodes:
+                started_episodes.add(index)
+                camera.start_episode(first_episode + index, env)
             else:
-                camera.capture_frame(number + index)
+                camera.capture_frame(first_episode + index)
 
         def on_episode(episode: Episode) -> None:
             self._log_episode(episode)
             if camera is not None:
-                camera.finish_episode(number + episode.index, episode.episodic_return, episode.length)
+                camera.finish_episode(first_episode + episode.index, episode.episodic_return, episode.length)
 
-        begun: set[int] = set()
+        started_episodes: set[int] = set()
         steps_before = self._step_count
         try:
-            episodes = match.spec.evaluator(
-                match.policy,
+            episodes = loaded.spec.evaluator(
+                loaded.policy,
                 self._env_factory(),
-                range(first, first + self._batch_size),
+                range(first_seed, first_seed + self._batch_size),
                 not self._is_stochastic,
                 on_episode=on_episode,
                 record=record if camera else None,
                 on_step=lambda steps: self._on_step(steps_before + steps),
                 processes=self._process_count,
-                make_helper_env=lambda: match.spec.make_env(match.env_id),
+                make_helper_env=lambda: loaded.spec.make_env(loaded.env_id),
             )
         finally:
             if camera is not None:
@@ -177,8 +177,8 @@ class EvaluationBatches:
         if episode.length >= MAX_EPISODE_STEPS and not self._has_warned_of_truncation:
             self._has_warned_of_truncation = True
             self._run.warn(
-                f"An episode was cut after {MAX_EPISODE_STEPS:,} steps: {self._loaded.env_id} has no earlier limit, "
-                "and the policy seems to be stuck.",
+                f"An episode was truncated after {MAX_EPISODE_STEPS:,} steps: {self._loaded.env_id} has no lower "
+                "time limit, and the policy seems to be stuck.",
                 "eval_cut_warning",
             )
         if self._is_evaluation_run:
@@ -202,19 +202,19 @@ class EvaluationBatches:
         )
 
     def _env_factory(self) -> Callable[[], Any]:
-        """Makes one environment after the other, each to be watched as far as the run shows any."""
+        """Return a factory of environments whose frames are published, if the run publishes any."""
         from cleanrl_worker.vector_envs import TappedEnv
 
-        run, match = self._run, self._loaded
+        run, loaded = self._run, self._loaded
         frames = run.frames if self._is_evaluation_run else None
         indices = itertools.count()
 
-        def made() -> Any:
-            env = match.spec.make_env(match.env_id)
+        def make_env() -> Any:
+            env = loaded.spec.make_env(loaded.env_id)
             tap = frames.tap(env, next(indices), min(BATCH_SIZE, self._batch_size)) if frames else None
             return env if tap is None else TappedEnv(env, tap)
 
-        return made
+        return make_env
 
     def _write_summary(self, batch: Json, duration_s: float) -> None:
         batch["duration_s"] = duration_s
@@ -225,29 +225,31 @@ class EvaluationBatches:
             if batch[name] is not None:
                 run.scalar(f"eval/{name}", batch[name], batch["batch"])
         facts = {**self._loaded.report_fields, **self._request_fields, "deterministic": not self._is_stochastic}
-        whole = {
+        full_summary = {
             **facts,
             **pool_summaries(self.completed_batches),
             "batches": self.completed_batches,
             "videos": self._videos,
         }
         try:
-            write_json(run.folder.eval_summary, whole)
+            write_json(run.folder.eval_summary, full_summary)
         except OSError as error:
             run.warn(f"The summary of the evaluation could not be written ({error}).", "eval_summary_warning")
-        brief = {key: value for key, value in {**facts, **batch}.items() if key not in _PER_EPISODE_KEYS}
-        run.artifact("evaluation", brief)
+        batch_summary = {key: value for key, value in {**facts, **batch}.items() if key not in _PER_EPISODE_KEYS}
+        run.artifact("evaluation", batch_summary)
         run.artifact("videos", self._videos)
-        run.event("eval_summary_update", summary=brief)
+        run.event("eval_summary_update", summary=batch_summary)
 
 
 def _read_earlier_summary(run: Run) -> Json:
-    """What earlier attempts have written; a file that cannot be read is kept under another name."""
+    """Read the summary of earlier attempts; an unreadable file is moved aside."""
     path = run.folder.eval_summary
     try:
-        said = json.loads(path.read_text())
-        if all(isinstance(batch["episodes"], int) for batch in said["batches"]) and isinstance(said["videos"], list):
-            return dict(said)
+        summary = json.loads(path.read_text())
+        if all(isinstance(batch["episodes"], int) for batch in summary["batches"]) and isinstance(
+            summary["videos"], list
+        ):
+            return dict(summary)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError):
@@ -255,12 +257,12 @@ def _read_earlier_summary(run: Run) -> Json:
     aside = path.with_name(f"{path.name}.damaged")
     with contextlib.suppress(OSError):
         os.replace(path, aside)
-    run.warn(f"The earlier summary cannot be read; it is kept as {aside}.", "eval_summary_warning")
+    run.warn(f"The earlier summary cannot be read; it was moved to {aside}.", "eval_summary_warning")
     return {}
 
 
 def process_count(max_processes: int | None) -> int:
-    """How many may play. Only Linux forks without harm."""
+    """Return the number of processes to use: several only on Linux, where forking is safe."""
     if sys.platform != "linux":
         return 1
     cores = len(os.sched_getaffinity(0))

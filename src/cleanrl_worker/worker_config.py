@@ -1,4 +1,4 @@
-"""What this worker is asked to do: the settings common to all algorithms, and those of one algorithm apart."""
+"""The worker's request: the payload, the settings common to all algorithms, and those of the chosen algorithm."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEFAULT_EVAL_EPISODES = 50
 
 
 def _check_algo_name(value: str) -> str:
-    """Ours by its name; one of the user's own CleanRL as `cleanrl:name`."""
+    """Accept an algorithm of this worker, or a script of the user's CleanRL as `cleanrl:name`."""
     validate_safe_name(value.removeprefix(USER_CLEANRL_PREFIX))
     return value
 
@@ -50,13 +50,13 @@ AlgoName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_c
 
 
 class WorkerConfig(Contract):
-    """What is this worker's own in a payload: the algorithm and its settings."""
+    """The worker's own part of a payload: the algorithm and its settings."""
 
     run_id: SafeName | None = None
     algo: AlgoName | None = None
     env_id: EnvId | None = None
     total_timesteps: Count | None = None
-    """Environment steps to train for; the algorithm's own default where unset."""
+    """Environment steps to train for; unset: the algorithm's default."""
     seed: Seed | None = None
     worker_id: SafeName | None = None
     """A name for this worker process, in the run's records."""
@@ -67,7 +67,7 @@ class WorkerConfig(Contract):
     cleanrl: AnyPath | None = None
     """A checkout of CleanRL, or an environment with it: its scripts are the algorithms `cleanrl:NAME`."""
     cleanrl_python: AnyPath | None = None
-    """The interpreter that runs them; unset: the one next to them, else ours."""
+    """The interpreter that runs them; unset: the one next to them, else the worker's."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class WorkerRequest:
     config: WorkerConfig
     payload: Payload
     setting_paths: dict[str, str] = field(default_factory=dict)
-    """Where the user wrote each of the algorithm's settings, for messages."""
+    """The path of each of the algorithm's settings in the user's config, for messages."""
     written_paths: dict[str, str] = field(default_factory=dict)
-    """By path in the payload: where the user wrote it, if elsewhere."""
+    """The path in the user's config by path in the payload, if they differ."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The algorithm's own, as given."""
+        """The given settings of the algorithm."""
         return self.config.algo_params
 
     @property
@@ -106,7 +106,7 @@ class WorkerRequest:
 
     @property
     def is_user_script(self) -> bool:
-        """Whether it is a script of the user's own CleanRL."""
+        """Whether it is a script of the user's CleanRL."""
         return self.config.algo is not None and self.config.algo.startswith(USER_CLEANRL_PREFIX)
 
     @property
@@ -115,7 +115,7 @@ class WorkerRequest:
 
     @property
     def evaluates_model(self) -> bool:
-        """As CleanRL does: a model whose saving is asked for by name is evaluated, and recorded where that is asked."""
+        """Whether to evaluate the model after training: as in CleanRL, if saving it is requested explicitly."""
         return self.artifacts.model.save is True or self.artifacts.video.capture_evaluation
 
     @property
@@ -130,7 +130,7 @@ class WorkerRequest:
 
 
 def read_config_file(path: str) -> Any:
-    """The JSON of a config file."""
+    """Read the JSON of a config file."""
     try:
         return json.loads(Path(path).read_bytes())
     except OSError as error:
@@ -140,7 +140,7 @@ def read_config_file(path: str) -> Any:
 
 
 def parse_request(data: Any, overrides: Mapping[str, Any] | None = None) -> WorkerRequest:
-    """Decodes a whole payload or a bare worker config; `overrides` come from the command line."""
+    """Decode a payload or a bare worker config; `overrides` come from the command line."""
     data = _require_object(data, "The config was refused")
     prefix = CONFIG_PATH
     if "metadata" not in data:
@@ -168,7 +168,7 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def algorithm_config(request: WorkerRequest) -> Any:
-    """The algorithm's own Config: its settings with seed, steps and environment; refused with the key's path."""
+    """Build the algorithm's Config from its settings, seed, steps and environment; errors name the key's path."""
     kind = load_algorithm(request.algo).Config
     given = dict(request.settings)
     for key in request.settings:
@@ -197,13 +197,13 @@ def algorithm_config(request: WorkerRequest) -> Any:
 
 
 def _explain_with_paths(error: ValidationError, paths: Mapping[str, str]) -> str:
-    """`explain`, with each key under the path where the user wrote it."""
+    """Explain a validation error with the path of each key in the user's config."""
     sentence = format_validation_error(error)
     for problem in error.errors():
         if problem["loc"]:
             key = str(problem["loc"][0])
             sentence = sentence.replace(f"{key}: ", f"{paths.get(key, key)}: ", 1)
-    return sentence.removeprefix(": ")  # a problem of several settings together has no path
+    return sentence.removeprefix(": ")  # a problem of a combination of settings has no path
 
 
 def _unknown_setting_message(request: WorkerRequest, key: str, known: Iterable[str]) -> str:

@@ -167,7 +167,7 @@ def test_an_episode_that_would_never_end_is_truncated_with_one_warning(
     folder = train_here(RunFolder(tmp_path / "evaluation"), evaluation(trained.path))
     assert json.loads(folder.eval_summary.read_text())["batches"][0]["lengths"] == [5, 5, 5]
     (message,) = (event["text"] for event in events(folder, "warning") if event.get("code") == "eval_cut_warning")
-    assert message.startswith("An episode was cut after 5 steps: CartPole-v1 has no earlier limit")
+    assert message.startswith("An episode was truncated after 5 steps: CartPole-v1 has no lower time limit")
 
 
 def test_a_seed_may_be_given(trained: RunFolder, tmp_path: Path) -> None:
@@ -225,8 +225,8 @@ def test_a_bare_state_dict_needs_algorithm_and_environment_to_be_named(tmp_path:
             load_for_evaluation(parse_request(evaluation(bare, **settings)))
         return str(refused.value)
 
-    assert "does not say its algorithm. Name it: --algo" in refusal(env_id="CartPole-v1")
-    assert "does not say its environment. Name it: --env-id" in refusal(algo="ppo")
+    assert "does not state its algorithm. Give it: --algo" in refusal(env_id="CartPole-v1")
+    assert "does not state its environment. Give it: --env-id" in refusal(algo="ppo")
     assert "do not fit ppo on 'Acrobot-v1'" in refusal(algo="ppo", env_id="Acrobot-v1")
     assert "ppo needs a discrete action space" in refusal(algo="ppo", env_id="Pendulum-v1")
     assert "also needs the mean and variance" in refusal(algo="ppo_continuous_action", env_id="Pendulum-v1")
@@ -237,7 +237,7 @@ def test_a_bare_state_dict_needs_algorithm_and_environment_to_be_named(tmp_path:
     torch.save({"other.weight": torch.zeros(2)}, bare)
     assert "lacks 'critic.0.weight'" in refusal(algo="ppo", env_id="CartPole-v1")
     torch.save([1, 2, 3], bare)
-    assert "holds no state dict of ppo" in refusal(algo="ppo", env_id="CartPole-v1")
+    assert "does not contain a state dict of ppo" in refusal(algo="ppo", env_id="CartPole-v1")
 
 
 def test_a_model_file_has_the_keys_of_cleanrl_in_their_order(tmp_path: Path) -> None:
