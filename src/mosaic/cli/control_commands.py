@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,8 +14,6 @@ from mosaic.submission.run_payloads import apply_assignments, parse_assignment
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
-
-Json = dict[str, Any]
 
 
 def print_views(context: CliContext, views: list[RunView], template: str) -> None:

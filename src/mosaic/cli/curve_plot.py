@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from mosaic.cli import output
 from mosaic.cli.live_view import EPISODES_IN_MEAN
@@ -12,7 +12,6 @@ from mosaic.contracts.errors import MissingExtra, NotAllowed
 if TYPE_CHECKING:
     from mosaic.contracts.views import EpisodeRow, RunView
 
-Json = dict[str, Any]
 _LINE_COLOR = "#1f4e79"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from mosaic.client import DaemonAddress
     from mosaic.contracts.views import DaemonStatus
 
-Json = dict[str, Any]
 STOP_TIMEOUT_S = 10.0
 CANCEL_TIMEOUT_S = 60.0
 

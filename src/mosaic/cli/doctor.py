@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
-from typing import Any
 
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.folder import Workspace
 
-Json = dict[str, Any]
 DISTRIBUTION = "mosaic-rl"
 DEFAULT_PORT = 50055
 MIN_FREE_DISK_MB = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +18,6 @@ from mosaic.contracts.packing import pack
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
-Json = dict[str, Any]
 _FILE_TYPE = click.Path(dir_okay=False)
 
 

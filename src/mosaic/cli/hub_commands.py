@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
-Json = dict[str, Any]
 _TIMEOUT_OPTION = click.option(
     "--timeout",
     "timeout_s",

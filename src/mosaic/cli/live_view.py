@@ -28,7 +28,6 @@ from mosaic.contracts.events import (
 )
 from mosaic.contracts.views import HardwareSample, RunView
 
-Json = dict[str, Any]
 EPISODES_IN_MEAN = 100
 _MAX_POINTS = 512
 _PLAIN_INTERVAL_S = 5.0

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
-Json = dict[str, Any]
 PLACEHOLDER = "–"
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _SHORT_ID_LENGTH = 10

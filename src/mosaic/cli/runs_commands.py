@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
-Json = dict[str, Any]
 DEFAULT_LIMIT = 30
 COLUMNS = ("RUN", "STATUS", "ALGO", "ENV", "SEED", "DONE", "RETURN", "STEPS/S", "AGE", "TAGS")
 OPTIONAL_COLUMNS = ("STEPS/S", "AGE", "SEED")

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mosaic.contracts.states import Attempt
     from mosaic.contracts.views import RunView
 
-Json = dict[str, Any]
-
 
 @command()
 @run_argument()

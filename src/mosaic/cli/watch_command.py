@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
-Json = dict[str, Any]
 DEFAULT_VIDEO_S = 10.0
 DEFAULT_RATE_HZ = 30.0
 FIRST_FRAME_TIMEOUT_S = 20.0

@@ -24,7 +24,6 @@ from mosaic.contracts.folder import Workspace
 if TYPE_CHECKING:
     from mosaic.contracts.events import Event
 
-Json = dict[str, Any]
 Callback = Callable[[Any], None]
 
 DISPATCH_INTERVAL_MS = 100

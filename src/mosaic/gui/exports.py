@@ -14,8 +14,6 @@ from mosaic.contracts.packing import pack
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
-Json = dict[str, Any]
-
 
 class ExportCancelled(MosaicError):
     """The user has changed their mind."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QWidget
@@ -15,7 +15,6 @@ from mosaic.submission.verdict_table import verdict_rows
 if TYPE_CHECKING:
     from mosaic.contracts.views import VerdictSummary
 
-Json = dict[str, Any]
 ICONS = {"good": "mdi6.check-circle", "bad": "mdi6.close-circle", "muted": "mdi6.progress-clock"}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer, Signal
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from mosaic.contracts.events import Event
     from mosaic.contracts.views import Evaluation
 
-Json = dict[str, Any]
 SUMMARY_EVENT = "eval_summary_update"
 POLL_INTERVAL_MS = 1000
 """Between two questions: batches of a small environment take less."""

@@ -12,7 +12,6 @@ from mosaic.client.eval_status import format_eval_line
 from mosaic.contracts.events import EvalSummaryUpdate, Event
 from mosaic.gui.bridge import Bridge
 
-Json = dict[str, Any]
 MAX_EVENT_LINES = 5000
 HIDDEN_KINDS = ("progress", "sample", "step")
 """Kinds that come all the time and are shown elsewhere."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from PySide6.QtCore import QObject, Signal
@@ -14,7 +13,6 @@ from mosaic.contracts.views import HardwareSample
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.series import GrowingPoints
 
-Json = dict[str, Any]
 CPU_TAG, MEMORY_TAG = "hardware/CPU %", "hardware/memory MB"
 
 

@@ -7,14 +7,11 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from PySide6.QtCore import QObject, QProcess, QTimer, Signal
 
 STOP_TIMEOUT_MS = 3_000
 """For an end in order: an upload ends what it has started."""
-
-Json = dict[str, Any]
 
 
 class JsonProcess(QObject):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
-
-Json = dict[str, Any]
 
 
 def sort_queue(views: Iterable[RunView]) -> list[RunView]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal
 
@@ -14,8 +14,6 @@ from mosaic.gui.bridge import Bridge
 
 if TYPE_CHECKING:
     from mosaic.contracts.events import Event
-
-Json = dict[str, Any]
 
 
 class Runs(QObject):

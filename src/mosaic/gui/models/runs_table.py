@@ -17,7 +17,6 @@ from mosaic.gui.views import formatting
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
-Json = dict[str, Any]
 Index = QModelIndex | QPersistentModelIndex
 Key = tuple[Any, ...]
 

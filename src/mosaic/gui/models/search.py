@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mosaic.gui.views.formatting import state_of
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
-Json = dict[str, Any]
 Matcher = Callable[["RunView", str], bool]
 
 _TERM_PATTERN = re.compile(r'-?(?:\w+:)?"[^"]*"?|\S+')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mosaic.client import TrainerClient
 from mosaic.gui.views.formatting import format_size, format_timestamp
@@ -12,7 +12,6 @@ from mosaic.sidecar.wandb_environment import Proxies, resolve_proxies
 if TYPE_CHECKING:
     from mosaic.contracts.views import WandbStatus
 
-Json = dict[str, Any]
 WANDB_STATE_ICONS = {
     "offline": ("mdi6.cloud-off-outline", "muted"),
     "syncing": ("mdi6.cloud-upload-outline", "accent"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QGridLayout, QLabel, QVBoxLayout, QWidget
@@ -15,8 +15,6 @@ from mosaic.gui.views.widgets import muted_label, with_object_name
 
 if TYPE_CHECKING:
     from mosaic.contracts.states import HistoryEntry
-
-Json = dict[str, Any]
 
 
 class Detail(NamedTuple):

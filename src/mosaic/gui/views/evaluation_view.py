@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QStackedWidget, QVBoxLayout, QWidget
@@ -20,7 +20,6 @@ from mosaic.statistics import ConfidenceInterval
 if TYPE_CHECKING:
     from mosaic.contracts.views import Evaluation, EvaluationBatch
 
-Json = dict[str, Any]
 MAX_ROWS = 200
 COLUMN_TITLES = ("Batch", "Episodes", "Mean [95 %]", "IQM", "Lowest", "Highest", "Took")
 RETURN_COLUMNS = ("iqm", "min_return", "max_return")

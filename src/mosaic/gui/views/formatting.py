@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
 from mosaic.contracts.run_kind import RunKind
-
-Json = dict[str, Any]
 
 
 def short_id(run_id: str) -> str:
