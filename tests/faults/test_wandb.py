@@ -171,7 +171,7 @@ def test_a_sidecar_whose_keeper_and_worker_are_killed_finishes_and_exits(run: Ke
     (entry,) = state.entries.values()
     assert (entry.state, entry.is_whole) == ("offline", True)
     warnings = [line["text"] for line in read_events(run.folder) if line["kind"] == "warning"]
-    hint = f"The run is kept offline; sync it later with: mosaic wandb sync {RUN_ID}"
+    hint = f"The run is stored offline; sync it later with: mosaic wandb sync {RUN_ID}"
     assert warnings == [f"W&B cannot be reached (connection refused). {hint}"], "once"
 
 

@@ -42,10 +42,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    with running_hub() as made:
-        for name, value in {**made.environment, "HF_HOME": str(tmp_path / "hf")}.items():
+    with running_hub() as fake_hub:
+        for name, value in {**fake_hub.environment, "HF_HOME": str(tmp_path / "hf")}.items():
             monkeypatch.setenv(name, value)
-        yield made
+        yield fake_hub
 
 
 def push(
@@ -190,8 +190,8 @@ def test_a_pulled_policy_plays_like_the_pushed_one(workspace: Workspace, hub: Hu
     assert pulled.json["checkpoint_step"] == 256
     assert play(pulled.json["run_id"]) == played["returns"]
     out = tmp_path / "it's out"
-    made = mosaic(workspace, "pull", "tester/cart", "--revision", pushed.json["commit"], "--out", str(out))
-    assert made.code == 0, made.err
+    pulled_out = mosaic(workspace, "pull", "tester/cart", "--revision", pushed.json["commit"], "--out", str(out))
+    assert pulled_out.code == 0, pulled_out.err
     assert (out / "checkpoints" / "last" / "manifest.json").is_file()
 
     # After the run, the sidecar has pushed it where CleanRL would.

@@ -37,24 +37,24 @@ def run_checks(
     environment = {"WANDB_BASE_URL": server, "WANDB_API_KEY": key, **variables}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = list(wandb_diagnostics.run_checks(environment, []))
-    assert [finding.name for finding in found] == list(wandb_diagnostics.CHECK_NAMES)
-    assert all(finding.todo for finding in found if finding.state == "fail")
-    assert KEY not in repr(found)
-    return {finding.name: finding for finding in found}
+    findings = list(wandb_diagnostics.run_checks(environment, []))
+    assert [finding.name for finding in findings] == list(wandb_diagnostics.CHECK_NAMES)
+    assert all(finding.todo for finding in findings if finding.state == "fail")
+    assert KEY not in repr(findings)
+    return {finding.name: finding for finding in findings}
 
 
-def failures(found: dict[str, wandb_diagnostics.Finding]) -> list[str]:
-    return [name for name, finding in found.items() if finding.state == "fail"]
+def failures(findings: dict[str, wandb_diagnostics.Finding]) -> list[str]:
+    return [name for name, finding in findings.items() if finding.state == "fail"]
 
 
 def test_all_checks_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     heads: list[str] = []
     with listening(answering("200 OK", VIEWER, heads)) as port:
-        found = run_checks(monkeypatch, f"http://127.0.0.1:{port}/")
-    assert failures(found) == []
-    assert found["key"].found == "of ada"
-    assert "from WANDB_BASE_URL" in found["server"].found
+        findings = run_checks(monkeypatch, f"http://127.0.0.1:{port}/")
+    assert failures(findings) == []
+    assert findings["key"].found == "of ada"
+    assert "from WANDB_BASE_URL" in findings["server"].found
     assert heads[0].startswith("POST /graphql ")
     assert "Authorization: Basic " + base64.b64encode(f"api:{KEY}".encode()).decode() in heads[0]
 
@@ -75,9 +75,9 @@ def test_a_rejected_key_is_distinguished_from_a_faulty_server(
     monkeypatch: pytest.MonkeyPatch, talk: Talk, expected: str
 ) -> None:
     with listening(talk) as port:
-        found = run_checks(monkeypatch, f"http://127.0.0.1:{port}")
-    assert failures(found) == ["key"]
-    assert expected in found["key"].found
+        findings = run_checks(monkeypatch, f"http://127.0.0.1:{port}")
+    assert failures(findings) == ["key"]
+    assert expected in findings["key"].found
 
 
 def test_a_missing_package_is_reported_and_the_rest_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,16 +86,16 @@ def test_a_missing_package_is_reported_and_the_rest_is_checked(monkeypatch: pyte
 
     monkeypatch.setattr("importlib.metadata.version", missing)
     with listening(answering("200 OK", VIEWER)) as port:
-        found = run_checks(monkeypatch, f"http://127.0.0.1:{port}")
-    assert failures(found) == ["package"]
-    assert "mosaic-rl[wandb]" in found["package"].todo
+        findings = run_checks(monkeypatch, f"http://127.0.0.1:{port}")
+    assert failures(findings) == ["package"]
+    assert "mosaic-rl[wandb]" in findings["package"].todo
 
 
 def test_without_a_key_the_command_to_store_one_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused_port() as port:
-        found = run_checks(monkeypatch, f"http://127.0.0.1:{port}", key="", NETRC="/nowhere")
-    assert failures(found) == ["TLS", "key"]
-    assert "mosaic wandb login" in found["key"].todo
+        findings = run_checks(monkeypatch, f"http://127.0.0.1:{port}", key="", NETRC="/nowhere")
+    assert failures(findings) == ["TLS", "key"]
+    assert "mosaic wandb login" in findings["key"].todo
 
 
 def test_the_key_of_wandb_login_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -103,21 +103,21 @@ def test_the_key_of_wandb_login_is_used(monkeypatch: pytest.MonkeyPatch, tmp_pat
     path.write_text(f"machine 127.0.0.1 login user password {KEY}\n")
     path.chmod(0o600)
     with listening(answering("200 OK", VIEWER)) as port:
-        found = run_checks(monkeypatch, f"http://127.0.0.1:{port}", key="", NETRC=str(path))
-    assert found["key"].found == "of ada"
+        findings = run_checks(monkeypatch, f"http://127.0.0.1:{port}", key="", NETRC=str(path))
+    assert findings["key"].found == "of ada"
 
 
 def test_a_server_that_refuses_or_speaks_no_tls_fails_at_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused_port() as port:
-        found = run_checks(monkeypatch, f"https://127.0.0.1:{port}")
-    assert failures(found) == ["TLS"]
-    assert "refused" in found["TLS"].found
-    assert found["key"].found == "a key is stored; it was not tried"
+        findings = run_checks(monkeypatch, f"https://127.0.0.1:{port}")
+    assert failures(findings) == ["TLS"]
+    assert "refused" in findings["TLS"].found
+    assert findings["key"].found == "a key is stored; it was not tried"
     for talk in (answering("400 Bad"), silent):
         with listening(talk) as port:
-            found = run_checks(monkeypatch, f"https://127.0.0.1:{port}")
-        assert failures(found) == ["TLS"]
-        assert "does not speak TLS" in found["TLS"].found
+            findings = run_checks(monkeypatch, f"https://127.0.0.1:{port}")
+        assert failures(findings) == ["TLS"]
+        assert "does not speak TLS" in findings["TLS"].found
 
 
 def test_an_unknown_host_fails_at_dns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +125,9 @@ def test_an_unknown_host_fails_at_dns(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(-2, "Name or service not known")
 
     monkeypatch.setattr("socket.getaddrinfo", unknown)
-    found = run_checks(monkeypatch, "https://unknown.invalid")
-    assert failures(found) == ["DNS"]
-    assert "unknown.invalid cannot be resolved" in found["DNS"].found
+    findings = run_checks(monkeypatch, "https://unknown.invalid")
+    assert failures(findings) == ["DNS"]
+    assert "unknown.invalid cannot be resolved" in findings["DNS"].found
 
 
 @pytest.mark.parametrize(
@@ -139,28 +139,28 @@ def test_a_proxy_that_refuses_the_connection_is_reported(
 ) -> None:
     heads: list[str] = []
     with listening(answering(status, seen=heads)) as port:
-        found = run_checks(monkeypatch, "https://api.invalid", https_proxy=f"http://me:s%40fe@127.0.0.1:{port}")
-    assert failures(found) == ["proxy"]
-    assert expected in found["proxy"].found
+        findings = run_checks(monkeypatch, "https://api.invalid", https_proxy=f"http://me:s%40fe@127.0.0.1:{port}")
+    assert failures(findings) == ["proxy"]
+    assert expected in findings["proxy"].found
     assert heads[0].startswith("CONNECT api.invalid:443 ")
     assert base64.b64encode(b"me:s@fe").decode() in heads[0]
-    assert "fe@" not in repr(found)
+    assert "fe@" not in repr(findings)
 
 
 def test_an_unreachable_proxy_fails_at_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused_port() as port:
-        found = run_checks(monkeypatch, "https://api.invalid", https_proxy=f"http://127.0.0.1:{port}")
-    assert failures(found) == ["proxy"]
-    assert "refused" in found["proxy"].found
+        findings = run_checks(monkeypatch, "https://api.invalid", https_proxy=f"http://127.0.0.1:{port}")
+    assert failures(findings) == ["proxy"]
+    assert "refused" in findings["proxy"].found
 
 
 def test_loopback_is_reached_without_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     with refused_port() as closed_port, listening(answering("200 OK", VIEWER)) as port:
-        found = run_checks(
+        findings = run_checks(
             monkeypatch, f"http://127.0.0.1:{port}", http_proxy=f"http://127.0.0.1:{closed_port}", no_proxy="127.0.0.1"
         )
-    assert failures(found) == []
-    assert found["proxy"].found == "none; direct"
+    assert failures(findings) == []
+    assert findings["proxy"].found == "none; direct"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason="the wandb extra is not installed")
@@ -180,8 +180,8 @@ def test_the_diagnostics_process_uses_the_stored_key_and_the_vpn_proxy(
             check=True,
             timeout=60,
         )
-    found = [wandb_diagnostics.Finding(**json.loads(line)) for line in process.stdout.splitlines()]
-    assert [(finding.name, finding.state) for finding in found] == [
+    findings = [wandb_diagnostics.Finding(**json.loads(line)) for line in process.stdout.splitlines()]
+    assert [(finding.name, finding.state) for finding in findings] == [
         (name, "ok") for name in wandb_diagnostics.CHECK_NAMES
     ]
     assert heads[0].startswith("POST http://wandb.invalid:80/graphql ")
@@ -197,10 +197,10 @@ def test_a_name_server_that_never_answers_fails_at_dns(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(socket, "getaddrinfo", block)
     try:
-        found = run_checks(monkeypatch, "https://slow.invalid")
+        findings = run_checks(monkeypatch, "https://slow.invalid")
     finally:
         is_over.set()
         for thread in threads:
             thread.join()
-    assert failures(found) == ["DNS"]
-    assert "no answer" in found["DNS"].found
+    assert failures(findings) == ["DNS"]
+    assert "no answer" in findings["DNS"].found

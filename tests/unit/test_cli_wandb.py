@@ -173,25 +173,25 @@ def test_sync_requires_runs_or_all(arguments: tuple[str, ...]) -> None:
     assert "or use --all" in result.err
 
 
-def fake_probe(monkeypatch: pytest.MonkeyPatch, *found: Finding) -> list[Json]:
+def fake_probe(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> list[Json]:
     requests: list[Json] = []
 
-    def findings(root: Path, wandb: Json) -> Iterator[Finding]:
+    def run_diagnostics(root: Path, wandb: Json) -> Iterator[Finding]:
         requests.append(wandb)
-        yield from found
+        yield from findings
 
-    monkeypatch.setattr("mosaic.sidecar.wandb_diagnostics.run_diagnostics", findings)
+    monkeypatch.setattr("mosaic.sidecar.wandb_diagnostics.run_diagnostics", run_diagnostics)
     return requests
 
 
 def test_a_probe_prints_one_line_per_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [Finding(name, "ok", "fine") for name in CHECK_NAMES[:-1]] + [
+    findings = [Finding(name, "ok", "fine") for name in CHECK_NAMES[:-1]] + [
         Finding("key", "fail", "no key", "Store yours.")
     ]
-    requests = fake_probe(monkeypatch, *found)
+    requests = fake_probe(monkeypatch, *findings)
     result = call(Trainer(), "wandb", "probe")
     assert result.code == 1
-    assert [line.split()[:2] for line in result.out.splitlines()] == [[one.name, one.state] for one in found]
+    assert [line.split()[:2] for line in result.out.splitlines()] == [[one.name, one.state] for one in findings]
     assert result.out.splitlines()[-1].endswith("no key. Store yours.")
     data = json.loads(call(Trainer(), "wandb", "probe", OFFLINE, "--vpn", "--json").out)
     assert (data["ok"], data["findings"][-1]["todo"]) == (False, "Store yours.")

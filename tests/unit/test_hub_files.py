@@ -26,7 +26,7 @@ from mosaic.journal import read_all
 
 SUMMARY: dict[str, Any] = {
     "algo": "ppo", "env_id": "CartPole-v1", "checkpoint_step": 64, "deterministic": True, "episodes": 3,
-    "policy_path": "/home/somebody/private", "avg_return": 12.5, "median_return": 12.0, "min_return": 9.0,
+    "policy_path": "/home/private_user/private", "avg_return": 12.5, "median_return": 12.0, "min_return": 9.0,
     "max_return": 16.5, "std_return": 3.25, "iqm": 12.0, "ci95": [9.5, 15.5], "videos": ["videos/x.mp4"],
     "batches": [{"batch": 1, "episodes": 3, "returns": [9.0, 12.0, 16.5]}],
 }  # fmt: skip
@@ -74,7 +74,7 @@ def test_paths_of_this_machine_are_not_pushed(trained: RunFolder, tmp_path: Path
     bundle = create_bundle(trained, evaluation=create_evaluation(tmp_path / "eval"))
     for name, source in bundle.files.items():
         data = source if isinstance(source, bytes) else source.read_bytes()
-        assert b"somebody" not in data, name
+        assert b"private_user" not in data, name
         assert str(tmp_path).encode() not in data, name
 
 
@@ -163,17 +163,17 @@ def test_a_pulled_policy_becomes_a_run_that_names_no_path_and_no_program(trained
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(data if isinstance(data, bytes) else data.read_bytes())
     (source / "stray.py").write_text("raise SystemExit")
-    made = RunFolder(tmp_path / "01PULLED")
+    pulled_folder = RunFolder(tmp_path / "01PULLED")
     pulled = PullResult(
         repo="me/cart", url="http://hub/me/cart", commit="abc" * 9, policy=bundle.description, size_bytes=1
     )
-    pulled_run.create_run_folder(source, made, made.run_id, pulled)
-    assert made.last_checkpoint.resolve() == made.checkpoint(64)
-    assert [path.name for path in made.models.glob("*/*")] == ["ppo.cleanrl_model"]
-    assert not list(made.path.rglob("*.py"))
-    record = RunRecord.model_validate_json(made.record.read_text())
+    pulled_run.create_run_folder(source, pulled_folder, pulled_folder.run_id, pulled)
+    assert pulled_folder.last_checkpoint.resolve() == pulled_folder.checkpoint(64)
+    assert [path.name for path in pulled_folder.models.glob("*/*")] == ["ppo.cleanrl_model"]
+    assert not list(pulled_folder.path.rglob("*.py"))
+    record = RunRecord.model_validate_json(pulled_folder.record.read_text())
     assert (record.run_id, record.algo, record.env_id, record.tags) == ("01PULLED", "ppo", "CartPole-v1", ("hub",))
-    payload = json.loads(made.config.read_text())
+    payload = json.loads(pulled_folder.config.read_text())
     Payload.parse(payload)
     assert payload["metadata"]["worker"]["config"].keys() == {
         "algo",
@@ -182,7 +182,7 @@ def test_a_pulled_policy_becomes_a_run_that_names_no_path_and_no_program(trained
         "total_timesteps",
         "algo_params",
     }
-    assert [event["kind"] for event in read_all(made.journal)] == ["progress", "checkpoint"]
+    assert [event["kind"] for event in read_all(pulled_folder.journal)] == ["progress", "checkpoint"]
 
 
 def test_an_algorithm_that_no_installed_worker_has_is_refused() -> None:

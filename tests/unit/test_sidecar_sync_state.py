@@ -18,9 +18,9 @@ from mosaic.sidecar.wandb_sync import UploadResult, apply_result, offline_warnin
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    made = make_run_folder(tmp_path)
-    made.path.mkdir(parents=True)
-    return made
+    folder = make_run_folder(tmp_path)
+    folder.path.mkdir(parents=True)
+    return folder
 
 
 def offline_run(folder: RunFolder, name: str = "offline-run-20260101_000000-a", size: int = 10) -> str:
@@ -121,6 +121,6 @@ def test_a_failed_upload_has_an_error_and_a_successful_one_clears_it() -> None:
 
 
 def test_the_warning_ends_with_the_command_to_sync() -> None:
-    assert offline_warning(WandbProblem("W&B cannot be reached (connection refused)"), "01K") == (
-        "W&B cannot be reached (connection refused). The run is kept offline; sync it later with: mosaic wandb sync 01K"
+    assert offline_warning(WandbProblem("W&B cannot be reached"), "01K") == (
+        "W&B cannot be reached. The run is stored offline; sync it later with: mosaic wandb sync 01K"
     )

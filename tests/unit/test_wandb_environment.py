@@ -67,12 +67,12 @@ def test_the_dotenv_file_in_a_workspace_precedes_the_one_next_to_it(tmp_path: Pa
 def test_proxies_are_used_only_if_enabled(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("WANDB_VPN_HTTP_PROXY=http://env:1\nWANDB_VPN_HTTPS_PROXY=http://env:2")
     assert resolve_proxies(WandbArtifacts(), tmp_path) == (None, None, [])
-    unticked = resolve_proxies(WandbArtifacts(http_proxy="http://told:1"), tmp_path)
-    assert unticked[:2] == (None, None)
-    assert "wandb_use_vpn_proxy is not" in unticked.problems[0]
+    disabled = resolve_proxies(WandbArtifacts(http_proxy="http://given:1"), tmp_path)
+    assert disabled[:2] == (None, None)
+    assert "wandb_use_vpn_proxy is not" in disabled.problems[0]
     assert resolve_proxies(WandbArtifacts(use_vpn_proxy=True), tmp_path) == ("http://env:1", "http://env:2", [])
-    told = WandbArtifacts(use_vpn_proxy=True, https_proxy="told:3")
-    assert resolve_proxies(told, tmp_path) == ("http://told:3", "http://told:3", [])
+    given = WandbArtifacts(use_vpn_proxy=True, https_proxy="given:3")
+    assert resolve_proxies(given, tmp_path) == ("http://given:3", "http://given:3", [])
 
 
 def test_a_missing_or_invalid_proxy_is_reported_without_its_password(tmp_path: Path) -> None:
@@ -91,11 +91,11 @@ def test_the_environment_for_wandb_has_key_and_proxies_and_excludes_loopback(tmp
     put_secret("wandb_api_key", "mine")
     put_secret("wandb_https_proxy", "http://me:pw@proxy:8")
     wandb = WandbArtifacts(use_vpn_proxy=True, https_proxy="secret:wandb_https_proxy")
-    found, problems = wandb_environment(wandb, tmp_path, {"no_proxy": "intra.net, localhost"})
+    variables, problems = wandb_environment(wandb, tmp_path, {"no_proxy": "intra.net, localhost"})
     assert problems == []
-    assert found["WANDB_API_KEY"] == "mine"
-    assert found["HTTPS_PROXY"] == found["https_proxy"] == "http://me:pw@proxy:8"
-    assert found["NO_PROXY"] == found["no_proxy"] == "intra.net,localhost,127.0.0.1,::1"
+    assert variables["WANDB_API_KEY"] == "mine"
+    assert variables["HTTPS_PROXY"] == variables["https_proxy"] == "http://me:pw@proxy:8"
+    assert variables["NO_PROXY"] == variables["no_proxy"] == "intra.net,localhost,127.0.0.1,::1"
     assert wandb_environment(WandbArtifacts(), tmp_path, {}).variables == {"WANDB_API_KEY": "mine"}
 
 

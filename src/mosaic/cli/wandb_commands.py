@@ -256,14 +256,14 @@ def probe(context: CliContext, run: str | None, is_vpn: bool) -> int:
         wandb = context.trainer().config(run)["artifacts"].get("wandb") or {}
     if is_vpn:
         wandb = {**wandb, "use_vpn_proxy": True}
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for finding in run_diagnostics(context.workspace.root, wandb):
-        found.append(finding)
+        findings.append(finding)
         if not context.is_json:
             _print_finding(finding)
-    is_clear = all(finding.state == "ok" for finding in found)
+    is_clear = all(finding.state == "ok" for finding in findings)
     if context.is_json:
-        output.print_json({"ok": is_clear, "findings": [asdict(finding) for finding in found]})
+        output.print_json({"ok": is_clear, "findings": [asdict(finding) for finding in findings]})
     return 0 if is_clear else 1
 
 

@@ -1,4 +1,4 @@
-"""`mosaic.json` of a repository (the policy in it and the hashes of its files), and what is asked of the Hub."""
+"""`mosaic.json` of a repository (the policy in it and the hashes of its files), and the requests to the Hub."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class ConnectionChecks:
         self._problems = problems or []
         self._server = urlsplit("")
         self._connection: HTTPConnection | None = None
-        try:  # whoever wants to wait less for W&B sets the same variable as for its own client
+        try:  # the variable that limits W&B's own client
             self._timeout_s = min(STEP_TIMEOUT_S, max(0.1, float(env["WANDB_INIT_TIMEOUT"])))
         except (KeyError, ValueError):
             self._timeout_s = STEP_TIMEOUT_S

@@ -334,7 +334,7 @@ def upload_environment(folder: RunFolder, payload: Payload | None = None) -> tup
 
 
 def offline_warning(problem: WandbProblem, run_id: str) -> str:
-    return f"{problem.sentence} The run is kept offline; sync it later with: mosaic wandb sync {run_id}"
+    return f"{problem.sentence} The run is stored offline; sync it later with: mosaic wandb sync {run_id}"
 
 
 def _record_in_subprocess(folder: RunFolder, env: Mapping[str, str], timeout_s: float) -> None:
