@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic import __version__
-from mosaic.workers import WorkerDescription, python_module
+from mosaic.workers import ActingPolicy, WorkerDescription, python_module
 
 
 def describe() -> WorkerDescription:
@@ -23,6 +23,7 @@ def describe() -> WorkerDescription:
         can_load_policies=True,
         programs=("cleanrl", "cleanrl_python"),
         algorithms_in=_algorithms_in,
+        load_policy=_load_policy,
     )
 
 
@@ -30,3 +31,9 @@ def _algorithms_in(path: str) -> dict[str, Any]:
     from cleanrl_worker.user_cleanrl import script_algorithms
 
     return script_algorithms(path)
+
+
+def _load_policy(path: Path, algo: str | None, env_id: str | None) -> ActingPolicy:
+    from cleanrl_worker.evaluation_policy import load_acting_policy
+
+    return load_acting_policy(path, algo, env_id)

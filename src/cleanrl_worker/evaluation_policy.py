@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cleanrl_worker.evaluation_registry import EvaluationSpec, evaluation_spec
 from cleanrl_worker.inspection import SavedPolicy, find_policy, flatten_weights
 from cleanrl_worker.registry import load_algorithm, module_name
 from cleanrl_worker.worker_config import DEFAULT_SEED, WorkerRequest
 from mosaic.arena import EvaluablePolicy
-from mosaic.arena.evaluate import make_array_converter
+from mosaic.arena.evaluate import BATCH_SIZE, RecurrentPolicy, make_action_clipper, make_array_converter
 from mosaic.contracts.errors import BadInput, ConfigRefused, MosaicError
 from mosaic.envs.factory import describe_env
 from mosaic.run import Checkpoint
+from mosaic.workers import ActingPolicy
 
 
 @dataclass(frozen=True)
@@ -47,18 +52,23 @@ def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
     """Load the policy; raise, naming both sides, if it does not fit the request."""
     _check_settings(request)
     assert request.evaluation.policy_path is not None
-    saved = find_policy(request.evaluation.policy_path)
     config = request.config
-    if saved.checkpoint is not None and config.algo not in (None, saved.algo):
-        raise BadInput(f"The checkpoint {saved.path} is of {saved.algo!r}, not of {config.algo!r}.")
-    algo = config.algo or saved.algo
-    env_id = config.env_id or saved.env_id
+    loaded, env = _load(request.evaluation.policy_path, config.algo, config.env_id, request.evaluation.seed)
+    env.close()
+    return loaded
+
+
+def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | None) -> tuple[LoadedPolicy, Any]:
+    """Return the policy with an environment that it fits; names that are not given come from the file."""
+    saved = find_policy(path)
+    if saved.checkpoint is not None and algo not in (None, saved.algo):
+        raise BadInput(f"The checkpoint {saved.path} is of {saved.algo!r}, not of {algo!r}.")
+    algo, env_id = algo or saved.algo, env_id or saved.env_id
     for field, value, flag in (("algorithm", algo, "--algo"), ("environment", env_id, "--env-id")):
         if not value:
             raise BadInput(f"{saved.path} does not state its {field}. Give it: {flag}")
     assert algo is not None
     assert env_id is not None
-    override = request.evaluation.seed
     seed = DEFAULT_SEED if saved.seed is None else int(saved.seed)
     spec = evaluation_spec(algo)
     env = spec.make_env(env_id)
@@ -67,16 +77,37 @@ def load_for_evaluation(request: WorkerRequest) -> LoadedPolicy:
             _check_spaces(saved, env_id, env, spec)
         policy = _build_policy(saved, algo, env_id, env, spec)
         _try_one_action(saved, env_id, env, policy)
-    finally:
+    except BaseException:
         env.close()
-    return LoadedPolicy(
-        saved,
-        algo,
-        env_id,
-        first_evaluation_seed(seed) if override is None else override,
-        policy,
-        spec,
-        describe_env(env),
+        raise
+    first_seed = first_evaluation_seed(seed) if first_seed is None else first_seed
+    return LoadedPolicy(saved, algo, env_id, first_seed, policy, spec, describe_env(env)), env
+
+
+def load_acting_policy(path: Path, algo: str | None = None, env_id: str | None = None) -> ActingPolicy:
+    """Load a policy for a program that calls it itself, observation by observation."""
+    loaded, env = _load(str(path), algo, env_id, None)
+    observations, actions = env.observation_space, env.action_space
+    env.close()
+    policy, clip = loaded.policy, make_action_clipper(actions)
+    is_recurrent = isinstance(policy, RecurrentPolicy)
+
+    def act(rows: np.ndarray, deterministic: bool, rng: np.random.Generator) -> np.ndarray:
+        if isinstance(policy, RecurrentPolicy) and not deterministic:
+            return clip(policy.sample(rows, [rng] * len(rows)))
+        return clip(policy.act(rows, deterministic, rng))
+
+    return ActingPolicy(
+        path=loaded.saved_policy.path,
+        algo=loaded.algo,
+        env_id=loaded.env_id,
+        step=loaded.saved_policy.step,
+        observation_shape=observations.shape,
+        flatten=make_array_converter(observations),
+        act=act,
+        make_env=partial(loaded.spec.make_env, loaded.env_id),
+        rows=BATCH_SIZE if is_recurrent else None,
+        reset_row=policy.reset_state if isinstance(policy, RecurrentPolicy) else None,
     )
 
 
@@ -148,8 +179,6 @@ def _describe_spaces(env: Any) -> str:
 
 def _try_one_action(saved: SavedPolicy, env_id: str, env: Any, policy: EvaluablePolicy) -> None:
     """Compute one action for the first observation."""
-    import numpy as np
-
     observation, _ = env.reset(seed=0)
     try:
         actions = policy.act(

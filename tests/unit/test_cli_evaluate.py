@@ -11,8 +11,9 @@ import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
 from tests.helpers.evaluations import evaluation
 
+from mosaic.api.policy_lookup import is_policy_path
 from mosaic.arena import Episode, summarize
-from mosaic.cli.evaluate_command import is_policy_path, summary_rows
+from mosaic.cli.evaluate_command import summary_rows
 from mosaic.cli.text_histogram import MAX_BINS, format_bar, histogram_rows
 from mosaic.cli.watch_command import status_lines
 from mosaic.client.eval_status import latest_eval_line

@@ -7,13 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mosaic.cli.gui_command import (
-    TOKEN_VARIABLE,
-    check_loopback_address,
-    open_workbench_detached,
-    read_token,
-    require_display,
-)
+from mosaic.cli.gui_command import open_workbench_detached, require_display
+from mosaic.client.remote_address import TOKEN_VARIABLE, check_loopback_address, read_token
 from mosaic.contracts.errors import BadInput
 
 
@@ -51,7 +46,7 @@ def test_without_a_token_it_says_where_to_find_one(tmp_path: Path, monkeypatch: 
     with pytest.raises(BadInput, match="cannot be read"):
         read_token(tmp_path / "missing")
     (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(BadInput, match="holds no token"):
+    with pytest.raises(BadInput, match="has no token"):
         read_token(tmp_path / "other.json")
 
 

@@ -252,7 +252,7 @@ class EpisodeRunner:
         env = self._envs[row] = self._make_env()
         if len(self._envs) == 1:
             self._as_array = make_array_converter(env.observation_space)
-            self._clip = _make_action_clipper(env.action_space)
+            self._clip = make_action_clipper(env.action_space)
 
     def play(self, on_episode: Callable[[Episode], None], on_step: Callable[[], bool]) -> None:
         """Play until no episode is left, or until `on_step` returns False."""
@@ -299,7 +299,7 @@ def make_array_converter(space: Any) -> Callable[[Any], np.ndarray]:
     return np.asarray if isinstance(space, (Box, Discrete, MultiBinary)) else make_flattener(space) or np.asarray
 
 
-def _make_action_clipper(space: Any) -> Callable[[np.ndarray], np.ndarray]:
+def make_action_clipper(space: Any) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function that clips actions to a Box: a Gaussian policy often exceeds it."""
     low, high = getattr(space, "low", None), getattr(space, "high", None)
     if low is None or high is None:

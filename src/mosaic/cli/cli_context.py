@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mosaic.contracts.errors import BadInput, NoDaemon
+from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 
 if TYPE_CHECKING:
     from mosaic.client import DaemonAddress, TrainerClient
+    from mosaic.client.reconnecting import ReconnectingClient
 
 Result = TypeVar("Result")
 
@@ -22,16 +23,14 @@ class CliContext:
     def __init__(self) -> None:
         self.workspace_dir: str | None = None
         self.is_json = False
-        self._trainer: TrainerClient | None = None
-        self._connected_address: DaemonAddress | None = None
+        self._connection: ReconnectingClient | None = None
 
     def __enter__(self) -> CliContext:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._trainer is not None:
-            self._trainer.close()
-            self._trainer = None
+        if self._connection is not None:
+            self._connection.close()
 
     @property
     def workspace(self) -> Workspace:
@@ -69,20 +68,18 @@ class CliContext:
 
     def trainer(self, may_start: bool = True) -> TrainerClient:
         """The connection of this call, made when it is first needed."""
-        if self._trainer is None:
-            self._trainer = self.connect(may_start)
-            self._connected_address = self.daemon_address()
-        return self._trainer
+        return self._reconnecting(may_start).trainer()
 
     def call_with_reconnect(self, call: Callable[[TrainerClient], Result]) -> Result:
-        """Makes a call that is safe to repeat; a daemon that died is started again."""
-        if self.daemon_address() != self._connected_address:
-            self.__exit__()  # another daemon may have taken the port, and does not know our token
-        try:
-            return call(self.trainer())
-        except NoDaemon:
-            self.__exit__()
-            return call(self.trainer())
+        """Makes a call that may safely be made twice: a daemon that died meanwhile is started again."""
+        return self._reconnecting().call(call)
+
+    def _reconnecting(self, may_start: bool = True) -> ReconnectingClient:
+        from mosaic.client.reconnecting import ReconnectingClient
+
+        if self._connection is None:
+            self._connection = ReconnectingClient(lambda: self.connect(may_start), self.daemon_address)
+        return self._connection
 
 
 def _set_workspace(ctx: click.Context, _: click.Parameter, value: str | None) -> None:

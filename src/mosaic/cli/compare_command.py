@@ -10,21 +10,15 @@ import click
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import runs_argument
-from mosaic.contracts.errors import BadInput, UnknownName, unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
-from mosaic.contracts.run_kind import RunKind
 
 if TYPE_CHECKING:
-    from mosaic.client import TrainerClient
+    from mosaic.api.group_comparison import ComparisonResult
     from mosaic.statistics import ConfidenceInterval
-    from mosaic.statistics.comparison import ComparedRun, Comparison, Settings
-
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
+    from mosaic.statistics.comparison import Comparison
 
 Json = dict[str, Any]
 EACH_RUN = "run"
-CURVE_SMOOTHING = 0.9
 SPARKLINE_WIDTH = 32
 
 
@@ -51,88 +45,19 @@ def compare(context: CliContext, runs: tuple[str, ...], by: str | None, tag: str
     For each group: the mean over its runs with Student's 95 % interval, the interquartile mean (IQM) with a
     bootstrap interval, and how likely one of its runs is better than one of another group.
     """
-    from mosaic.statistics import comparison
+    from mosaic.api.group_comparison import compare_runs
 
-    trainer = context.trainer()
-    views = resolve_runs(trainer, runs)
-    entries = [_load_entry(trainer, view, title, tag) for view, title in zip(views, run_titles(views), strict=True)]
-    _check_has_points(trainer, entries, tag)
-    settings = [entry.settings for entry in entries]
-    key = comparison.suggest_grouping_key(settings) if by is None else resolve_group_key(by, settings)
-    found = comparison.compare(entries, key, CURVE_SMOOTHING, last)
-    differing = comparison.differing_settings(settings)
+    result = compare_runs(context.trainer(), runs, by, tag, last)
     if context.is_json:
-        output.print_json(comparison_to_json(found, entries, key, tag, last, differing))
+        output.print_json(comparison_to_json(result))
         return
-    _print_groups(found, key)
-    _print_improvement_probabilities(found)
-    _print_differences(found, entries, differing)
+    _print_groups(result.statistics, result.by)
+    _print_improvement_probabilities(result.statistics)
+    _print_differences(result)
 
 
-def resolve_runs(trainer: TrainerClient, names: tuple[str, ...]) -> list[RunView]:
-    """Each run once, in the order given; those of a group from its first to its last."""
-    views: dict[str, RunView] = {}
-    for name in names:
-        try:
-            found = [trainer.get(name)]
-        except UnknownName:
-            found = trainer.runs(group=name)[::-1]
-            if not found:
-                raise
-        views |= {view.run_id: view for view in found}
-    return list(views.values())
-
-
-def run_titles(views: list[RunView]) -> list[str]:
-    """Titles that identify the runs; the id is always included."""
-    short = output.short_ids([view.run_id for view in views])
-    made = []
-    for view in views:
-        seed = None if view.seed is None else f"seed {view.seed}"
-        kind = "eval" if view.kind == RunKind.POLICY_EVAL else None
-        parts = (short[view.run_id], view.algo or view.worker, view.env_id, seed, kind)
-        made.append(" · ".join(str(part) for part in parts if part))
-    return made
-
-
-def _load_entry(trainer: TrainerClient, view: RunView, title: str, tag: str) -> ComparedRun:
-    import numpy as np
-
-    from mosaic.statistics.comparison import ComparedRun
-    from mosaic.submission.run_settings import comparison_settings
-
-    parts = list(trainer.metrics(view.run_id, [tag]))
-    steps = np.array([step for part in parts for step in part.steps], np.float64)
-    values = np.array([value for part in parts for value in part.values], np.float64)
-    settings = comparison_settings(view, trainer.config(view.run_id))
-    return ComparedRun(view.run_id, title, settings, steps, values, values)
-
-
-def _check_has_points(trainer: TrainerClient, entries: list[ComparedRun], tag: str) -> None:
-    """Where none has a point of it, the name is probably wrong; runs that have logged nothing have no score."""
-    if any(len(entry.returns) for entry in entries):
-        return
-    known = {part.tag for entry in entries for part in trainer.metrics(entry.run_id, last_only=True)}
-    if known and tag != RETURN_TAG:
-        raise unknown_name_error("metric", tag, known, "these runs")
-    raise BadInput("None of these runs has finished an episode yet: there is nothing to compare.")
-
-
-def resolve_group_key(name: str, settings: list[Settings]) -> str:
-    from mosaic.statistics.comparison import NO_GROUPING
-
-    wanted = name.replace("-", "_")
-    if wanted == EACH_RUN:
-        return NO_GROUPING
-    known = {key for one in settings for key in one}
-    if wanted not in known:
-        raise unknown_name_error("setting", name, known | {EACH_RUN}, "these runs")
-    return wanted
-
-
-def comparison_to_json(
-    comparison: Comparison, entries: list[ComparedRun], key: str, tag: str, last: int, differing: dict[str, list[Any]]
-) -> Json:
+def comparison_to_json(result: ComparisonResult) -> Json:
+    comparison = result.statistics
     groups = [
         {
             "name": group.name,
@@ -150,14 +75,14 @@ def comparison_to_json(
         for (one, other), value in comparison.improvement_probability.items()
     ]
     return {
-        "tag": tag,
-        "last": last,
-        "by": key or EACH_RUN,
-        "runs": [entry.run_id for entry in entries],
+        "tag": result.tag,
+        "last": result.last,
+        "by": result.by or EACH_RUN,
+        "runs": [entry.run_id for entry in result.entries],
         "groups": groups,
         "is_scaled": comparison.is_normalized,
         "probability_of_improvement": better,
-        "differences": differing,
+        "differences": result.differences,
     }
 
 
@@ -200,22 +125,20 @@ def _print_improvement_probabilities(comparison: Comparison) -> None:
     screen.print(table)
 
 
-def _print_differences(comparison: Comparison, entries: list[ComparedRun], differing: dict[str, list[Any]]) -> None:
-    """For each group the values that its runs have."""
+def _print_differences(result: ComparisonResult) -> None:
+    """Prints the values of each group's runs."""
     from mosaic.statistics.comparison import format_value
 
-    if not differing:
+    if not result.differences:
         return
-    place = {entry.run_id: at for at, entry in enumerate(entries)}
-    heads = [group.name.partition(" · ")[0] for group in comparison.groups]
+    groups = result.statistics.groups
+    place = {entry.run_id: at for at, entry in enumerate(result.entries)}
+    heads = [group.name.partition(" · ")[0] for group in groups]
     screen = output.console()
     screen.print("\nWhat differs", style="bold")
     table = output.create_table("SETTING", *heads, wrap=heads)
-    for name, row in differing.items():
-        cells = [
-            ", ".join(dict.fromkeys(format_value(row[place[run]]) for run in group.run_ids))
-            for group in comparison.groups
-        ]
+    for name, row in result.differences.items():
+        cells = [", ".join(dict.fromkeys(format_value(row[place[run]]) for run in group.run_ids)) for group in groups]
         table.add_row(name, *cells)
     screen.print(table)
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mosaic.api.policy_lookup import EvalOptions
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.curve_plot import draw_curve
-from mosaic.cli.evaluate_command import EvalOptions, run_evaluation, summary_json
+from mosaic.cli.evaluate_command import run_evaluation, summary_json
 from mosaic.cli.gui_command import open_workbench_detached
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
 from mosaic.contracts.errors import MissingExtra

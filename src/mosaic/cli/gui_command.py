@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import ipaddress
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +13,6 @@ import click
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.contracts.errors import BadInput, MissingExtra
 
-TOKEN_VARIABLE = "MOSAIC_TOKEN"
 INSTALL_HINT = "pip install 'mosaic-rl[gui]'"
 
 
@@ -31,11 +28,13 @@ INSTALL_HINT = "pip install 'mosaic-rl[gui]'"
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help=f"That trainer's daemon.json, copied here.  [default: the token in ${TOKEN_VARIABLE}]",
+    help="That trainer's daemon.json, copied here.  [default: the token in $MOSAIC_TOKEN]",
 )
 @pass_context
 def gui(context: CliContext, run: str | None, trainer: str | None, token_file: Path | None) -> int:
     """Opens the workbench. Closing it touches no run."""
+    from mosaic.client.remote_address import check_loopback_address, read_token
+
     if token_file is not None and trainer is None:
         raise BadInput("--token-file goes with --trainer HOST:PORT; this machine's own trainer needs no token.")
     remote = None if trainer is None else (check_loopback_address(trainer), read_token(token_file))
@@ -82,39 +81,3 @@ def require_display() -> None:
             "There is no display to open a window on. Set DISPLAY or WAYLAND_DISPLAY (over SSH: ssh -X), "
             "or use a virtual one: xvfb-run mosaic gui"
         )
-
-
-def check_loopback_address(address: str) -> str:
-    """Checked: connections are not encrypted yet, so nothing but a tunnel's end on this machine is connected to."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise BadInput(f"--trainer {address!r} is not an address; expected HOST:PORT, such as 127.0.0.1:50055.")
-    try:
-        is_here = ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        is_here = host == "localhost"
-    if not is_here:
-        raise BadInput(
-            f"--trainer {address}: the connection would not be encrypted, so only this machine's own addresses are "
-            f"taken. Forward its port first: ssh -L {port}:127.0.0.1:{port} {host or 'HOST'}   "
-            f"and then: mosaic gui --trainer 127.0.0.1:{port}"
-        )
-    return address
-
-
-def read_token(file: Path | None) -> str:
-    if file is None:
-        token = os.environ.get(TOKEN_VARIABLE, "")
-        if not token:
-            raise BadInput(
-                f"--trainer needs that trainer's token: copy its trainer/daemon.json here and name it with "
-                f"--token-file, or put the token into ${TOKEN_VARIABLE}."
-            )
-        return token
-    try:
-        token = json.loads(file.read_text())["token"]
-    except OSError as error:
-        raise BadInput(f"--token-file {file} cannot be read: {error.strerror}.") from None
-    except (ValueError, KeyError, TypeError):
-        raise BadInput(f"--token-file {file} holds no token; expected a copy of a trainer's daemon.json.") from None
-    return str(token)

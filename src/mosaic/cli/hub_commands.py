@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mosaic.api.policy_lookup import checkpoint_path, resolve_trained_run
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.evaluate_command import checkpoint_path, resolve_trained_run
 from mosaic.cli.run_arguments import run_argument
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import RunFolder

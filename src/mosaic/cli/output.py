@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mosaic.contracts.run_ids import short_id as short_id
+from mosaic.contracts.run_ids import short_ids as short_ids
 from mosaic.contracts.run_kind import RunKind
 
 if TYPE_CHECKING:
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
 
 PLACEHOLDER = "–"
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_SHORT_ID_LENGTH = 10
-"""The part of a run id that tells the millisecond."""
 
 OUTCOMES = ("succeeded", "failed", "cancelled", "rejected", "lost")
 OUTCOME_STYLES = {
@@ -117,20 +117,6 @@ def print_fields(rows: Iterable[tuple[str, str | None]], indent: str = "") -> No
 
 def run_status(view: RunView) -> str:
     return view.status
-
-
-def short_ids(run_ids: Sequence[str]) -> dict[str, str]:
-    """Beginnings that tell these runs apart, as short as can be."""
-    ordered = sorted(run_ids)
-    length = _SHORT_ID_LENGTH
-    for one, other in itertools.pairwise(ordered):
-        same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-        length = max(length, same + 1)
-    return {run_id: run_id[:length] for run_id in run_ids}
-
-
-def short_id(run_id: str) -> str:
-    return run_id[:_SHORT_ID_LENGTH]
 
 
 def format_count(number: float | None) -> str:

@@ -13,11 +13,37 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.errors import MosaicError, unknown_name_error
 
+if TYPE_CHECKING:
+    import numpy as np
+
 ENTRY_POINT_GROUP = "mosaic.workers"
+
+
+@dataclass(frozen=True)
+class ActingPolicy:
+    """A saved policy that its worker has loaded."""
+
+    path: Path
+    algo: str
+    env_id: str
+    step: int | None
+    """The step of its checkpoint; None for a file of weights."""
+    observation_shape: tuple[int, ...] | None
+    """The shape of one observation; None where observations are not arrays."""
+    flatten: Callable[[Any], np.ndarray]
+    """Turns one observation into a row of the policy's input."""
+    act: Callable[[np.ndarray, bool, np.random.Generator], np.ndarray]
+    """Returns one action per row, from the rows, whether to act deterministically, and a random generator."""
+    make_env: Callable[..., Any]
+    """Makes the environment with the wrappers used in training."""
+    rows: int | None = None
+    """How many rows a policy with memory is always called with; None for one without memory."""
+    reset_row: Callable[[int], None] | None = None
+    """Clears the memory of a row."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +70,10 @@ class WorkerDescription:
     """Other ids under which payloads may name it."""
     algorithms_in: Callable[[str], dict[str, Any]] | None = None
     """Reads the algorithms out of a folder of the user's, such as a checkout of CleanRL, without running anything."""
+
+    load_policy: Callable[[Path, str | None, str | None], ActingPolicy] | None = None
+    """Loads a saved policy into this process, from its path and, where the file does not contain them, the names of its
+    algorithm and environment. It never unpickles."""
 
     @property
     def log_prefix(self) -> str:

@@ -1,0 +1,132 @@
+"""Metrics and episodes of a run as numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from mosaic.api.tables import make_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mosaic.client.trainer_client import MetricSeries as SeriesPart
+    from mosaic.contracts.views import EpisodeRow
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class MetricSeries:
+    """The points of one metric, in the order in which they were logged."""
+
+    tag: str
+    steps: Ints
+    times: Floats
+    """Seconds since 1970."""
+    values: Floats
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __repr__(self) -> str:
+        last = f", last {self.values[-1]:.6g} at step {self.steps[-1]:,}" if len(self) else ""
+        return f"MetricSeries({self.tag!r}, {len(self):,} points{last})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the columns step, time and value. Requires pandas."""
+        return make_frame({"step": self.steps, "time": self.times, "value": self.values})
+
+
+class Metrics(Mapping[str, MetricSeries]):
+    """All metrics of a run by tag."""
+
+    def __init__(self, series: Mapping[str, MetricSeries]) -> None:
+        self._series = dict(series)
+
+    def __getitem__(self, tag: str) -> MetricSeries:
+        return self._series[tag]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._series)
+
+    def __len__(self) -> int:
+        return len(self._series)
+
+    def __repr__(self) -> str:
+        return f"Metrics({', '.join(map(repr, self._series.values()))})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the columns tag, step, time and value, one row per point. Requires pandas."""
+        series = [empty_series(""), *self._series.values()]
+        return make_frame(
+            {
+                "tag": [one.tag for one in series for _ in range(len(one))],
+                "step": np.concatenate([one.steps for one in series]),
+                "time": np.concatenate([one.times for one in series]),
+                "value": np.concatenate([one.values for one in series]),
+            }
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """The finished episodes of a run, one element per episode in each array."""
+
+    steps: Ints
+    """Environment steps of the run when the episode ended."""
+    times: Floats
+    """Seconds since 1970."""
+    returns: Floats
+    """NaN where a return was not finite."""
+    lengths: Ints
+    envs: Ints
+    """Index of the environment that it was played in."""
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __repr__(self) -> str:
+        mean = f", mean return of the last 100: {np.nanmean(self.returns[-100:]):.6g}" if len(self) else ""
+        return f"Episodes({len(self):,} episodes{mean})"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the columns step, time, return, length and env. Requires pandas."""
+        columns: dict[str, Ints | Floats] = {"step": self.steps, "time": self.times, "return": self.returns}
+        return make_frame({**columns, "length": self.lengths, "env": self.envs})
+
+
+def join_series(parts: Iterable[SeriesPart]) -> dict[str, MetricSeries]:
+    """Join the parts in which the daemon sends the points, by tag."""
+    by_tag: dict[str, list[SeriesPart]] = {}
+    for part in parts:
+        by_tag.setdefault(part.tag, []).append(part)
+    return {
+        tag: MetricSeries(
+            tag,
+            np.concatenate([np.array(part.steps, np.int64) for part in found]),
+            np.concatenate([np.array(part.at, np.float64) for part in found]),
+            np.concatenate([np.array(part.values, np.float64) for part in found]),
+        )
+        for tag, found in by_tag.items()
+    }
+
+
+def empty_series(tag: str) -> MetricSeries:
+    return MetricSeries(tag, np.empty(0, np.int64), np.empty(0), np.empty(0))
+
+
+def join_episodes(rows: Iterable[EpisodeRow]) -> Episodes:
+    found = list(rows)
+    return Episodes(
+        np.array([row.step for row in found], np.int64),
+        np.array([row.at for row in found], np.float64),
+        np.array([np.nan if row.episodic_return is None else row.episodic_return for row in found], np.float64),
+        np.array([row.length for row in found], np.int64),
+        np.array([row.env for row in found], np.int64),
+    )

@@ -1,0 +1,113 @@
+"""Waits for the end of a run and shows its progress."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from mosaic.contracts.states import Stage
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
+
+POLL_S = 0.1
+SLOW_POLL_S = 0.5
+"""After the first seconds: a run that takes long is asked for less often."""
+FAST_POLLS = 50
+REPORT_PERCENT = 10
+"""How often a line is printed where the output is a file."""
+
+ShowProgress = Callable[["RunView"], None]
+
+
+def poll_until_finished(
+    read_view: Callable[[], RunView], timeout: float | None = None, show: ShowProgress | None = None
+) -> RunView:
+    """Return the run's last view. Raises TimeoutError after `timeout` seconds; the run continues."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    polls = 0
+    while True:
+        view = read_view()
+        if show is not None:
+            show(view)
+        if view.stage is Stage.FINISHED:
+            return view
+        polls += 1
+        pause_s = POLL_S if polls < FAST_POLLS else SLOW_POLL_S
+        if deadline is not None:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"Run {view.run_id} is still {view.status} after {timeout:g} s. It continues.")
+            pause_s = min(pause_s, left_s)
+        time.sleep(pause_s)
+
+
+@contextmanager
+def open_progress() -> Iterator[ShowProgress]:
+    """Yield a function that shows progress: a bar in a terminal, one line of text in a notebook or a file."""
+    if sys.stderr.isatty() and not _is_notebook():
+        with _open_terminal_bar() as show:
+            yield show
+    else:
+        yield _TextProgress(is_rewritten=_is_notebook())
+
+
+def format_progress_line(view: RunView) -> str:
+    """`running  12,400 of 50,000 steps  return 93.1  8,200 steps/s`."""
+    parts = [view.status]
+    if view.is_evaluation:
+        parts.append(f"{view.episodes:,} episodes")
+    elif view.global_step is not None:
+        total = f" of {view.total_timesteps:,}" if view.total_timesteps else ""
+        parts.append(f"{view.global_step:,}{total} steps")
+    if view.episodic_return is not None:
+        parts.append(f"return {view.episodic_return:,.1f}")
+    if view.sps:
+        parts.append(f"{view.sps:,.0f} steps/s")
+    return "  ".join(parts)
+
+
+class _TextProgress:
+    def __init__(self, is_rewritten: bool) -> None:
+        self._is_rewritten = is_rewritten
+        self._last = ""
+        self._width = 0
+
+    def __call__(self, view: RunView) -> None:
+        line = format_progress_line(view)
+        total = view.total_timesteps or 0
+        share = int(100 * (view.global_step or 0) / total) // REPORT_PERCENT if total else 0
+        key = line if self._is_rewritten else f"{view.status} {share}"
+        if key == self._last:
+            return
+        self._last = key
+        if self._is_rewritten:
+            end = "\n" if view.stage is Stage.FINISHED else ""
+            print("\r" + line.ljust(self._width), end=end, flush=True)
+            self._width = len(line)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _open_terminal_bar() -> Iterator[ShowProgress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns: tuple[Any, ...] = (BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("queued", total=None)
+
+        def show(view: RunView) -> None:
+            completed = view.episodes if view.is_evaluation else view.global_step or 0
+            total = None if view.is_evaluation else view.total_timesteps
+            progress.update(task, description=format_progress_line(view), completed=completed, total=total)
+
+        yield show
+
+
+def _is_notebook() -> bool:
+    return "ipykernel" in sys.modules

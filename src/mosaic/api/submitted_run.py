@@ -1,0 +1,337 @@
+"""A run of the workspace, and sequences of runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from mosaic.api.metric_arrays import Episodes, Metrics, MetricSeries, empty_series, join_episodes, join_series
+from mosaic.api.policy import Policy, load_policy_file
+from mosaic.api.policy_lookup import EvalOptions, checkpoint_path, evaluation_payload
+from mosaic.api.run_wait import ShowProgress, format_progress_line, open_progress, poll_until_finished
+from mosaic.api.tables import html_table, make_frame
+from mosaic.contracts.errors import RunEnded, unknown_name_error
+from mosaic.contracts.run_ids import short_id
+from mosaic.contracts.states import Outcome, Stage
+from mosaic.submission.run_settings import effective_settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mosaic.client.reconnecting import ReconnectingClient
+    from mosaic.contracts.views import EvaluationSummary, RunView
+
+UNSUCCESSFUL = (Outcome.FAILED, Outcome.REJECTED, Outcome.LOST)
+FRAME_COLUMNS = (
+    *("run_id", "run_name", "kind", "status", "algo", "env_id", "seed", "group", "tags", "global_step"),
+    *("total_timesteps", "episodes", "episodic_return", "sps", "submitted_at", "finished_at", "run_dir"),
+)
+
+
+class Run:
+    """A run: training, an evaluation or a script.
+
+    Attributes such as `status` show the run as it was last read; `refresh` reads it again.
+    """
+
+    def __init__(self, connection: ReconnectingClient, view: RunView) -> None:
+        self._connection = connection
+        self._view = view
+
+    # --- state
+
+    @property
+    def id(self) -> str:
+        return self._view.run_id
+
+    @property
+    def view(self) -> RunView:
+        """Everything that lists show of the run, as it was last read."""
+        return self._view
+
+    @property
+    def status(self) -> str:
+        """The outcome of a finished run (`succeeded`, `failed`, …), else its stage (`queued`, `running`, …)."""
+        return self._view.status
+
+    @property
+    def is_finished(self) -> bool:
+        return self._view.stage is Stage.FINISHED
+
+    @property
+    def folder(self) -> Path:
+        """The folder with everything that the run wrote, on the daemon's machine."""
+        return Path(self._view.run_dir)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The payload that was submitted."""
+        return self._connection.call(lambda trainer: trainer.config(self.id))
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Every setting by name, including those that were left at their default."""
+        return effective_settings(dict(self.config))
+
+    def refresh(self) -> Run:
+        """Read the run's state again, and return the run."""
+        self._view = self._connection.call(lambda trainer: trainer.get(self.id))
+        return self
+
+    def wait(self, progress: bool = False, timeout: float | None = None) -> Run:
+        """Wait until the run has ended, and return it.
+
+        Raises RunEnded with the reason if it failed, and TimeoutError after `timeout` seconds. Ctrl-C detaches:
+        the run continues, and `wait` returns.
+        """
+        try:
+            if progress:
+                with open_progress() as show:
+                    self._wait(timeout, show)
+            else:
+                self._wait(timeout)
+        except KeyboardInterrupt:
+            print(f"Detached from run {short_id(self.id)}, which is {self.refresh().status}.", file=sys.stderr)
+            return self
+        if self._view.outcome in UNSUCCESSFUL:
+            raise RunEnded(f"Run {short_id(self.id)} {self.status}: {self._view.reason}")
+        return self
+
+    def _wait(self, timeout: float | None, show: ShowProgress | None = None) -> None:
+        poll_until_finished(lambda: self.refresh().view, timeout, show)
+
+    # --- results
+
+    @overload
+    def metrics(self, tag: None = None) -> Metrics: ...
+    @overload
+    def metrics(self, tag: str) -> MetricSeries: ...
+
+    def metrics(self, tag: str | None = None) -> MetricSeries | Metrics:
+        """Return the points of one metric, such as `charts/episodic_return`, or all metrics by tag."""
+        tags = [] if tag is None else [tag]
+        series = self._connection.call(lambda trainer: join_series(trainer.metrics(self.id, tags)))
+        if tag is None:
+            return Metrics(series)
+        if tag in series:
+            return series[tag]
+        known = self._connection.call(lambda trainer: {p.tag for p in trainer.metrics(self.id, last_only=True)})
+        if known:
+            raise unknown_name_error("metric", tag, known, f"run {short_id(self.id)}")
+        return empty_series(tag)
+
+    def episodes(self) -> Episodes:
+        return self._connection.call(lambda trainer: join_episodes(trainer.episodes(self.id)))
+
+    def logs(self, stderr: bool = False) -> str:
+        """Return what the run wrote to its standard output, or to its standard error."""
+        chunks = self._connection.call(lambda trainer: [chunk.data for chunk in trainer.log(self.id, stderr)])
+        return b"".join(chunks).decode("utf-8", "replace")
+
+    def evaluate(
+        self,
+        episodes: int = 50,
+        *,
+        checkpoint: str | int = "last",
+        deterministic: bool = True,
+        seed: int | None = None,
+        env_id: str | None = None,
+        video: bool = False,
+        progress: bool = False,
+        timeout: float | None = None,
+    ) -> EvaluationResult:
+        """Evaluate its policy on seeds that training did not use, wait for the end, and return the result.
+
+        `checkpoint` is `last`, `best` or a step. `seed` is the first seed instead. The evaluation is a run of its own.
+        """
+        options = EvalOptions(
+            episodes=episodes,
+            checkpoint=str(checkpoint),
+            has_video=video,
+            seed_override=seed,
+            env_id=env_id,
+            is_stochastic=not deterministic,
+        )
+        return evaluate_policy(self._connection, self.id, options, progress, timeout)
+
+    def load_policy(self, checkpoint: str | int = "last") -> Policy:
+        """Load its policy into this process. `checkpoint` is `last`, `best` or a step.
+
+        The policy of an evaluation is the one that it evaluated.
+        """
+        if self._view.is_evaluation:
+            return load_policy_file(self.config["evaluation"]["policy_path"])
+        return load_policy_file(checkpoint_path(self.refresh().view, str(checkpoint)))
+
+    # --- control
+
+    def cancel(self) -> Run:
+        """Ask the run to stop with a checkpoint, and return; `wait` waits for its end."""
+        return self._update(lambda trainer: trainer.cancel(self.id))
+
+    def pause(self) -> Run:
+        return self._update(lambda trainer: trainer.pause(self.id))
+
+    def resume(self, total_timesteps: int | None = None) -> Run:
+        """Continue a paused run, or one that has ended from its last checkpoint, up to `total_timesteps` if given."""
+        return self._update(lambda trainer: trainer.resume(self.id, total_timesteps))
+
+    def tag(self, *tags: str, remove: Sequence[str] = ()) -> Run:
+        """Add tags, and remove others."""
+        return self._update(lambda trainer: trainer.annotate(self.id, add_tags=tags, remove_tags=remove))
+
+    def note(self, text: str) -> Run:
+        """Replace the run's note."""
+        return self._update(lambda trainer: trainer.annotate(self.id, notes=text))
+
+    def delete(self) -> None:
+        """Move the folder of a finished run to the trash, where it stays for 30 days."""
+        self._connection.trainer().delete(self.id)
+
+    def _update(self, call: Callable[[Any], RunView]) -> Run:
+        self._view = call(self._connection.trainer())
+        return self
+
+    # --- display
+
+    def __repr__(self) -> str:
+        view = self._view
+        name = f" {view.run_name!r}" if view.run_name else ""
+        what = " on ".join(part for part in (view.algo or view.worker, view.env_id) if part)
+        seed = "" if view.seed is None else f", seed {view.seed}"
+        return f"<Run {short_id(self.id)}{name}: {what}{seed}, {format_progress_line(view)}>"
+
+    def _repr_html_(self) -> str:
+        view = self._view
+        rows = (
+            ("run", self.id),
+            ("name", view.run_name),
+            ("algorithm", view.algo or view.worker),
+            ("environment", view.env_id),
+            ("seed", view.seed),
+            ("status", format_progress_line(view)),
+            ("reason", view.reason if view.outcome in UNSUCCESSFUL else None),
+            ("folder", view.run_dir),
+        )
+        return html_table((), [(name, value) for name, value in rows if value is not None])
+
+
+class Runs(Sequence[Run]):
+    """Some runs, newest first."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = tuple(runs)
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> Runs: ...
+
+    def __getitem__(self, index: int | slice) -> Run | Runs:
+        return Runs(self._runs[index]) if isinstance(index, slice) else self._runs[index]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def wait(self, timeout: float | None = None) -> Runs:
+        """Wait until all have ended; raises RunEnded for the first that failed."""
+        for run in self._runs:
+            run.wait(timeout=timeout)
+        return self
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per run. Requires pandas."""
+        return make_frame({name: [_cell(run.view, name) for run in self._runs] for name in FRAME_COLUMNS})
+
+    def __repr__(self) -> str:
+        return f"Runs([{', '.join(map(repr, self._runs))}])"
+
+    def _repr_html_(self) -> str:
+        header = ("run", "algorithm", "environment", "seed", "status", "return")
+        views = [run.view for run in self._runs]
+        rows = [
+            (short_id(v.run_id), v.algo or v.worker, v.env_id or "", v.seed, v.status, v.episodic_return) for v in views
+        ]
+        return html_table(header, [["" if cell is None else cell for cell in row] for row in rows])
+
+
+def _cell(view: RunView, name: str) -> object:
+    value = getattr(view, name)
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if name == "kind" else value
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """The returns of an evaluation and their statistics."""
+
+    run: Run
+    """The evaluation, which is a run of its own."""
+    summary: EvaluationSummary
+
+    @property
+    def returns(self) -> npt.NDArray[np.float64]:
+        """One return per episode; NaN where it was not finite."""
+        return np.array([np.nan if value is None else value for value in self.summary.returns], np.float64)
+
+    @property
+    def episodes(self) -> int:
+        return self.summary.episodes
+
+    @property
+    def mean(self) -> float:
+        return _to_float(self.summary.avg_return)
+
+    @property
+    def median(self) -> float:
+        return _to_float(self.summary.median_return)
+
+    @property
+    def std(self) -> float:
+        return _to_float(self.summary.std_return)
+
+    @property
+    def iqm(self) -> float:
+        """The interquartile mean."""
+        return _to_float(self.summary.iqm)
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """Student's 95 % confidence interval of the mean; None for a single episode."""
+        return self.summary.ci95
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the columns seed, return and length, one row per episode. Requires pandas."""
+        lengths, seeds = (np.array(values, np.int64) for values in (self.summary.lengths, self.summary.seeds))
+        return make_frame({"seed": seeds, "return": self.returns, "length": lengths})
+
+    def __repr__(self) -> str:
+        interval = "" if self.ci95 is None else f", 95 % interval {self.ci95[0]:.6g} to {self.ci95[1]:.6g}"
+        return f"<EvaluationResult: {self.episodes} episodes, mean {self.mean:.6g}{interval}>"
+
+
+def _to_float(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def evaluate_policy(
+    connection: ReconnectingClient, policy: str, options: EvalOptions, progress: bool, timeout: float | None
+) -> EvaluationResult:
+    """Evaluate the policy of a run or a path as a run of its own."""
+    trainer = connection.trainer()
+    run = Run(connection, trainer.submit(evaluation_payload(trainer, policy, options)))
+    run.wait(progress, timeout)
+    evaluation = connection.call(lambda trainer: next(iter(trainer.evaluations(run.id)), None))
+    if evaluation is None:
+        raise RunEnded(f"Evaluation {short_id(run.id)} is {run.status} and has no complete batch of episodes.")
+    return EvaluationResult(run, evaluation.summary)

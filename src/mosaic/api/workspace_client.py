@@ -1,0 +1,258 @@
+"""Connections to a workspace, and the functions of `import mosaic` that use the current one."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from mosaic.api.policy import Policy, load_policy_file
+from mosaic.api.policy_lookup import is_policy_path, resolve_trained_run
+from mosaic.api.submitted_run import Run, Runs
+from mosaic.client import connect as connect_workspace
+from mosaic.client import connect_remote, read_daemon_address
+from mosaic.client.reconnecting import ReconnectingClient
+from mosaic.client.remote_address import check_loopback_address, read_token
+from mosaic.contracts.errors import BadInput
+from mosaic.contracts.folder import Workspace
+from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.submission.algorithm_schema import get_algorithm
+from mosaic.submission.run_payloads import RunOptions, build_train_payload
+
+if TYPE_CHECKING:
+    from mosaic.api.group_comparison import ComparisonResult
+    from mosaic.contracts.views import DaemonStatus, Verdict
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+_HOST_AND_PORT = re.compile(r"[^/\\\s]+:\d+")
+
+
+class Client:
+    """A connection to the daemon of a workspace, with the functions of the module as methods.
+
+    It is opened on first use and opened again if the daemon was restarted. Use it as a context manager, or close it.
+    """
+
+    def __init__(self, connection: ReconnectingClient, name: str, workspace: Workspace | None = None) -> None:
+        self._connection = connection
+        self._name = name
+        self._workspace = workspace
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection. Runs and the daemon continue."""
+        self._connection.close()
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._name}>"
+
+    @property
+    def status(self) -> DaemonStatus:
+        """The daemon's process, address, slots and numbers of runs."""
+        return self._connection.call(lambda trainer: trainer.status())
+
+    # --- submitting
+
+    def train(
+        self,
+        /,
+        algo: str,
+        env_id: str,
+        *,
+        seed: int = 1,
+        total_timesteps: int | None = None,
+        wait: bool = False,
+        name: str | None = None,
+        group: str | None = None,
+        tags: Sequence[str] = (),
+        notes: str | None = None,
+        priority: int | None = None,
+        max_seconds: float | None = None,
+        memory_mb: int | None = None,
+        cpus: int | None = None,
+        gpus: int | None = None,
+        keep_checkpoints: int | None = None,
+        tensorboard: bool = True,
+        **settings: Any,
+    ) -> Run:
+        """Submit a training run and return it; with `wait=True`, when it has ended.
+
+        `settings` are those of the algorithm, such as `learning_rate`; `mosaic train ALGO --help` lists them. What is
+        not given has the algorithm's default. An invalid config raises ConfigRefused, and nothing is started.
+        """
+        options = RunOptions(
+            run_name=name,
+            tags=tuple(tags),
+            notes=notes,
+            group=group,
+            priority=priority,
+            max_seconds=max_seconds,
+            memory_mb=memory_mb,
+            cpus=cpus,
+            gpus=gpus,
+            keep_checkpoints=keep_checkpoints,
+            has_tensorboard=tensorboard,
+        )
+        run = self.submit(_train_payload(algo, env_id, seed, total_timesteps, settings, options))
+        return run.wait() if wait else run
+
+    def submit(self, payload: Mapping[str, Any]) -> Run:
+        """Submit a whole config, as `mosaic submit` reads it from a file."""
+        return Run(self._connection, self._connection.trainer().submit(dict(payload)))
+
+    def check(
+        self, /, algo: str, env_id: str, *, seed: int = 1, total_timesteps: int | None = None, **settings: Any
+    ) -> Verdict:
+        """Return what the worker would run; a refusal is raised as by `train`. Nothing is started."""
+        payload = _train_payload(algo, env_id, seed, total_timesteps, settings, RunOptions())
+        return self._connection.call(lambda trainer: trainer.check(payload))
+
+    # --- finding
+
+    def get_run(self, run: str = "last") -> Run:
+        """Return a run by its id, a unique prefix of it, or `last` for the newest."""
+        return Run(self._connection, self._connection.call(lambda trainer: trainer.get(run)))
+
+    def runs(
+        self,
+        *,
+        status: str | Sequence[str] = (),
+        group: str = "",
+        algo: str = "",
+        env_id: str = "",
+        tags: str | Sequence[str] = (),
+        include_archived: bool = False,
+        limit: int = 0,
+    ) -> Runs:
+        """Return the runs that match all filters, newest first. `status` takes stages and outcomes; 0 is no limit."""
+        views = self._connection.call(
+            lambda trainer: trainer.runs(
+                _as_words(status), _as_words(tags), algo, env_id, group, include_archived, limit
+            )
+        )
+        return Runs([Run(self._connection, view) for view in views])
+
+    def compare(
+        self, *runs: str | Run, by: str | None = None, tag: str = RETURN_TAG, last: int = 100
+    ) -> ComparisonResult:
+        """Compare runs or groups of them, as `mosaic compare` does.
+
+        `by` is the setting to group by, or `run` to keep runs apart. A score is the mean of the `last` values of `tag`.
+        """
+        from mosaic.api.group_comparison import compare_runs
+
+        if not runs:
+            raise BadInput("compare() needs at least one run or group, such as mosaic.compare('groupA', 'groupB').")
+        names = [run.id if isinstance(run, Run) else run for run in runs]
+        return self._connection.call(lambda trainer: compare_runs(trainer, names, by, tag, last))
+
+    def load_policy(
+        self,
+        policy: str | os.PathLike[str] | Run,
+        checkpoint: str | int = "last",
+        *,
+        algo: str | None = None,
+        env_id: str | None = None,
+    ) -> Policy:
+        """Load a policy into this process, from a run, its folder, a checkpoint or a `.cleanrl_model` file.
+
+        `checkpoint` chooses among those of a run: `last`, `best` or a step. `algo` and `env_id` are for files that do
+        not contain them. Nothing is unpickled.
+        """
+        if isinstance(policy, Run):
+            return policy.load_policy(checkpoint)
+        if isinstance(policy, str) and not is_policy_path(policy) and not Path(policy).is_dir():
+            view = self._connection.call(lambda trainer: resolve_trained_run(trainer, policy))
+            return Run(self._connection, view).load_policy(checkpoint)
+        return load_policy_file(policy, algo, env_id)
+
+
+def _as_words(words: str | Sequence[str]) -> Sequence[str]:
+    return (words,) if isinstance(words, str) else words
+
+
+def _train_payload(
+    algo: str,
+    env_id: str,
+    seed: int,
+    total_timesteps: int | None,
+    settings: Mapping[str, Any],
+    options: RunOptions,
+) -> dict[str, Any]:
+    algorithm = get_algorithm(algo)
+    given = {"env_id": env_id, "seed": seed, **settings}
+    if total_timesteps is not None:
+        given["total_timesteps"] = total_timesteps
+    defaults = {field.name: field.default for field in algorithm.fields}
+    return build_train_payload(algorithm.worker.id, algorithm.name, given, defaults, options)
+
+
+def connect(workspace: str | os.PathLike[str] | None = None, *, token: str | None = None) -> Client:
+    """Connect to the daemon of a workspace, starting it where none runs.
+
+    `workspace` is its folder (default: $MOSAIC_VAR or ./var), or `HOST:PORT` of a daemon on another machine whose port
+    a tunnel forwards to this one; that needs its token (default: $MOSAIC_TOKEN).
+    """
+    if isinstance(workspace, str) and _HOST_AND_PORT.fullmatch(workspace):
+        address = check_loopback_address(workspace)
+        client = Client(
+            ReconnectingClient(partial(connect_remote, address, token or read_token()), lambda: None), address
+        )
+    else:
+        client = _workspace_client(Workspace.resolve(workspace))
+    client._connection.trainer()
+    return client
+
+
+def _workspace_client(workspace: Workspace) -> Client:
+    connection = ReconnectingClient(partial(_connect, workspace), partial(read_daemon_address, workspace))
+    return Client(connection, str(workspace.root), workspace)
+
+
+def _connect(workspace: Workspace) -> Any:
+    try:
+        return connect_workspace(workspace)
+    except OSError as error:
+        raise BadInput(f"The workspace {workspace.root} cannot be used: {error.strerror}.") from None
+
+
+_default_clients: dict[Path, Client] = {}
+
+
+def default_client() -> Client:
+    """Return the client of the current workspace: $MOSAIC_VAR or ./var."""
+    workspace = Workspace.resolve()
+    return _default_clients.setdefault(workspace.root, _workspace_client(workspace))
+
+
+def _with_default_client(
+    method: Callable[Concatenate[Client, Parameters], Result],
+) -> Callable[Parameters, Result]:
+    """Return a function that calls a method of the current workspace's client."""
+
+    @wraps(method)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        return method(default_client(), *args, **kwargs)
+
+    signature = inspect.signature(method)
+    call.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
+    return call
+
+
+train = _with_default_client(Client.train)
+submit = _with_default_client(Client.submit)
+check = _with_default_client(Client.check)
+get_run = _with_default_client(Client.get_run)
+runs = _with_default_client(Client.runs)
+compare = _with_default_client(Client.compare)
+load_policy = _with_default_client(Client.load_policy)

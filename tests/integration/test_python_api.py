@@ -1,0 +1,138 @@
+"""The Python API against a real daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+import gymnasium
+import numpy as np
+import pytest
+from tests.helpers.commands import mosaic as command
+from tests.helpers.daemons import LiveDaemon, scripted, wait_for
+
+import mosaic
+from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
+
+
+@pytest.fixture
+def client(daemon: LiveDaemon) -> Iterator[mosaic.Client]:
+    with mosaic.connect(daemon.workspace.root) as connected:
+        yield connected
+
+
+def test_training_waiting_curves_evaluation_and_policy(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(WORKSPACE_VARIABLE, str(workspace.root))
+    run = mosaic.train(
+        "ppo", "CartPole-v1", seed=3, total_timesteps=6_000, learning_rate=1e-3, group="ours", tags=["first"]
+    )
+    assert run.status in ("queued", "starting", "running")
+    assert run.wait(progress=True) is run
+    assert "succeeded" in capsys.readouterr().err
+    assert (run.status, run.is_finished, run.view.seed, run.view.tags) == ("succeeded", True, 3, ("first",))
+    assert run.settings["learning_rate"] == 1e-3
+    assert run.config["metadata"]["group"] == "ours"
+    assert run.folder.is_dir()
+    assert run.id[:10] in repr(run)
+    assert "CartPole-v1" in run._repr_html_()
+
+    curve = run.metrics("charts/episodic_return")
+    assert [str(part.dtype) for part in (curve.steps, curve.times, curve.values)] == ["int64", "float64", "float64"]
+    episodes = run.episodes()
+    assert len(curve) == len(episodes) == run.view.episodes
+    np.testing.assert_allclose(curve.values, episodes.returns)
+    assert set(run.metrics()) >= {"charts/episodic_return", "charts/learning_rate"}
+    with pytest.raises(mosaic.UnknownName, match="Did you mean 'charts/learning_rate'"):
+        run.metrics("charts/lerning_rate")
+
+    result = run.evaluate(episodes=8)
+    assert (result.episodes, len(result.returns)) == (8, 8)
+    assert result.mean == pytest.approx(result.returns.mean())
+    assert result.ci95 is not None
+    assert result.ci95[0] <= result.mean <= result.ci95[1]
+
+    policy = run.load_policy()
+    env = gymnasium.make("CartPole-v1")
+    first_seed = result.summary.seeds[0]
+    total, is_done = 0.0, False
+    observation, _ = env.reset(seed=first_seed)
+    while not is_done:
+        observation, reward, terminated, truncated, _ = env.step(policy.act(observation))
+        total, is_done = total + float(reward), terminated or truncated
+    env.close()
+    assert total == result.returns[0], "The loaded policy acts as the evaluated one."
+    batch = np.stack([observation] * 5)
+    assert policy.act(batch).shape == (5,)
+    assert policy.act(batch).tolist() == [policy.act(observation)] * 5
+    with pytest.raises(mosaic.BadInput, match=r"shape \(3,\); CartPole-v1 needs \(4,\)"):
+        policy.act([1.0, 2.0, 3.0])
+    model = next(run.folder.rglob("*.cleanrl_model"))
+    loaded = mosaic.load_policy(run), mosaic.load_policy("last"), mosaic.load_policy(model), result.run.load_policy()
+    for other in loaded:
+        assert other.act(batch).tolist() == policy.act(batch).tolist()
+
+    assert [one.id for one in mosaic.runs(group="ours")] == [run.id]
+    comparison = mosaic.compare("ours")
+    printed = json.loads(command(workspace, "compare", "ours", "--json").out)
+    assert [group.final_return.point for group in comparison.statistics.groups] == [printed["groups"][0]["mean"]]
+    assert command(workspace, "daemon", "stop").code == 0
+    assert mosaic.get_run(run.id).tag("second", remove=["first"]).note("well").view.tags == ("second",)
+
+
+def test_frames_need_pandas_and_say_so(client: mosaic.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = client.submit(scripted(steps=5)).wait()
+    frame = client.runs().to_frame()
+    assert frame["run_id"].tolist() == [run.id]
+    assert list(run.metrics().to_frame().columns) == ["tag", "step", "time", "value"]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(mosaic.MissingExtra, match=r"pip install 'mosaic-rl\[pandas\]'"):
+        client.runs().to_frame()
+
+
+def test_what_is_refused_raises_and_starts_nothing(client: mosaic.Client) -> None:
+    with pytest.raises(mosaic.UnknownName, match="Did you mean 'ppo'"):
+        client.train("pppo", "CartPole-v1")
+    with pytest.raises(mosaic.ConfigRefused, match="learning_rate") as refused:
+        client.train("ppo", "CartPole-v1", lerning_rate=1)
+    assert refused.value.log_code == "LOG705"
+    assert client.check("ppo", "CartPole-v1", total_timesteps=999).summary.total_timesteps == 999
+    assert len(client.runs()) == 0
+    with pytest.raises(mosaic.BadInput, match="not be encrypted"):
+        mosaic.connect("10.0.0.4:50055", token="t")
+
+
+def test_a_failed_run_raises_its_reason(client: mosaic.Client) -> None:
+    run = client.submit(scripted(exit=3))
+    with pytest.raises(mosaic.RunEnded, match="exit code 3"):
+        run.wait()
+    assert run.status == "failed"
+
+
+def test_ctrl_c_detaches_and_the_run_continues(client: mosaic.Client, capsys: pytest.CaptureFixture[str]) -> None:
+    run = client.submit(scripted(steps=100_000, dt=0.01))
+    wait_for(lambda: run.refresh().status == "running", "the run to start")
+    with pytest.raises(TimeoutError, match="It continues"):
+        run.wait(timeout=0.2)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    assert run.wait(timeout=60) is run
+    assert "Detached from run" in capsys.readouterr().err
+    assert run.refresh().status == "running"
+    run.pause()
+    wait_for(lambda: run.refresh().status == "paused", "the pause")
+    run.resume()
+    assert run.cancel().wait().status == "cancelled"
+    run.delete()
+    with pytest.raises(mosaic.UnknownName):
+        run.refresh()
+
+
+def test_a_client_finds_the_daemon_by_address_and_token(client: mosaic.Client, daemon: LiveDaemon) -> None:
+    said = json.loads(daemon.workspace.daemon_file.read_text())
+    with mosaic.connect(said["address"], token=said["token"]) as remote:
+        assert remote.status.pid == client.status.pid
