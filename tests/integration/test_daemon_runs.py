@@ -310,3 +310,11 @@ def test_the_cap_and_the_priority_of_a_waiting_run_can_be_changed(trainer: Train
     assert trainer.set_cap(5).slots.runs == 5
     stage(trainer, second, "running")
     assert trainer.get(first).stage == "queued"
+
+
+def test_a_refusal_carries_the_paths_of_its_fields(trainer: TrainerClient) -> None:
+    payload = {**scripted(), "stray": 1, "schedule": {"priority": 1000}}
+    with pytest.raises(ConfigRefused) as refused:
+        trainer.submit(payload)
+    assert {path for path, _ in refused.value.problems} == {"stray", "schedule.priority"}
+    assert dict(refused.value.problems)["stray"] == "unknown key"
