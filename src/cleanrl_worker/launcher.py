@@ -14,6 +14,7 @@ from cleanrl_worker.worker_config import WORKER_NAME, WorkerRequest, algorithm_c
 from mosaic import __version__
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder, to_file_name
+from mosaic.contracts.options import OPTIONS
 from mosaic.envs import make
 from mosaic.envs.factory import render_help
 from mosaic.run import Checkpoint, Run, last_good_checkpoint
@@ -23,7 +24,6 @@ from mosaic.run.video_preview import log_video_preview
 TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 CONSOLE_INTERVAL_S = 1.0
 CAPABILITIES = ("inbox", "pause", "checkpoint", "resume")
-DEFAULT_KEEP_CHECKPOINTS = 3
 
 
 class ConsoleRun(Run):
@@ -145,7 +145,7 @@ def train(request: WorkerRequest, config: Any, folder: RunFolder, is_resume: boo
         folder,
         capabilities=CAPABILITIES,
         total_timesteps=config.total_timesteps,
-        keep_checkpoints=request.artifacts.keep_checkpoints or DEFAULT_KEEP_CHECKPOINTS,
+        keep_checkpoints=request.artifacts.keep_checkpoints or OPTIONS["keep_checkpoints"].default,
         checkpoint_every=config.checkpoint_interval,
     ) as run:
         try:

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from cleanrl_worker import describe
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import WORKER_NAME, WorkerConfig
-from mosaic.contracts.extras import RESERVED_EXTRAS
+from mosaic.contracts.options import OPTIONS
 
 Json = dict[str, Any]
 _CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length")
@@ -34,7 +34,7 @@ def build_schema() -> Json:
         "version": description.version,
         "algorithms": {name: _describe_algorithm(name) for name in sorted(ALGORITHMS)},
         "worker_fields": describe_fields(WorkerConfig),
-        "reserved_extras": [{"name": name, "path": path} for name, path in RESERVED_EXTRAS.items()],
+        "options": [option.name for option in OPTIONS.values() if option.is_worker_option],
     }
 
 

@@ -15,13 +15,13 @@ from cleanrl_worker.registry import load_algorithm, module_name
 from cleanrl_worker.user_cleanrl import USER_CLEANRL_PREFIX
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.extras import (
-    CONFIG_PATH,
     RESERVED_EXTRAS,
     OnConflict,
     apply_extras,
     translate_extras,
 )
 from mosaic.contracts.model import Contract, format_validation_error
+from mosaic.contracts.options import CONFIG_PATH, OPTIONS
 from mosaic.contracts.payload import (
     AnyPath,
     Artifacts,
@@ -31,13 +31,12 @@ from mosaic.contracts.payload import (
     Payload,
     SafeName,
     Seed,
-    validate_safe_name,
 )
+from mosaic.contracts.setting_field import validate_safe_name
 
 WORKER_NAME = "cleanrl"
 WORKER_ALIASES = ("cleanrl_worker",)
 DEFAULT_SEED = 1
-DEFAULT_EVAL_EPISODES = 50
 
 
 def _check_algo_name(value: str) -> str:
@@ -120,7 +119,8 @@ class WorkerRequest:
 
     @property
     def eval_batch_size(self) -> int:
-        return self.evaluation.episodes or DEFAULT_EVAL_EPISODES
+        episodes: int = self.evaluation.episodes or OPTIONS["eval_batch_size"].default
+        return episodes
 
     @property
     def algo(self) -> str:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Payload
+from mosaic.contracts.setting_field import SettingField
 from mosaic.gui.forms.draft import (
     Draft,
     build_payloads,
@@ -27,7 +28,6 @@ from mosaic.gui.forms.draft import (
 )
 from mosaic.gui.forms.environment_choices import environment_problem, families, parse_choices
 from mosaic.gui.forms.form_layout import FormLayout, algorithms_by_worker, field_label, field_tooltip, get_layout
-from mosaic.submission.algorithm_schema import SettingField
 
 RATE = SettingField("learning_rate", "float", 0.00025, "The step size.", {"gt": 0, "lt": 1})
 KL = SettingField("target_kl", "float", None, "", {"gt": 0}, is_optional=True)
@@ -69,7 +69,7 @@ def test_what_does_not_fit_says_what_was_expected() -> None:
         "Expected a whole number"
     )
     assert field_problem(SettingField("n", "int", 4, constraints={"ge": 1}), "1e6") == ""
-    assert field_problem(SettingField("env_id", "str"), " ") == "Needed."
+    assert field_problem(SettingField("env_id", "str"), " ") == "Required."
 
 
 def test_an_optional_field_may_stay_unset() -> None:

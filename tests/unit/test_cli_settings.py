@@ -9,7 +9,7 @@ from tests.helpers.cli_trainer import FakeTrainer, call
 
 from mosaic.cli.algorithm_options import normalize_bool_flags
 from mosaic.contracts.errors import BadInput
-from mosaic.submission.algorithm_schema import SettingField
+from mosaic.contracts.setting_field import SettingField
 
 FLAGS = ("anneal-lr", "cuda")
 

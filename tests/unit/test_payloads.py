@@ -9,7 +9,6 @@ import pytest
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Payload
 from mosaic.submission.run_payloads import (
-    RunOptions,
     apply_assignments,
     build_eval_payload,
     build_train_payload,
@@ -47,7 +46,6 @@ def test_the_flags_of_cleanrl_become_artifacts() -> None:
     given = {"track": True, "wandb_project_name": "p", "wandb_entity": "e", "capture_video": True, "save_model": False}
     payload = build_train_payload("cleanrl", "ppo", given, DEFAULTS)
     assert payload["artifacts"] == {
-        "tensorboard": {"enabled": True},
         "wandb": {"enabled": True, "project": "p", "entity": "e"},
         "video": {"capture": True},
         "model": {"save": False},
@@ -56,12 +54,12 @@ def test_the_flags_of_cleanrl_become_artifacts() -> None:
     Payload.parse(payload)
 
 
-def test_every_wish_finds_its_place() -> None:
-    wishes = RunOptions(
-        run_name="mine", tags=("a", "b"), notes="n", group="g", priority=3, max_seconds=60.0, memory_mb=500, cpus=2,
-        gpus=1, keep_checkpoints=4, has_tensorboard=False,
-    )  # fmt: skip
-    parsed = Payload.parse(build_train_payload("cleanrl", "ppo", {}, DEFAULTS, wishes))
+def test_every_option_is_written_to_its_path() -> None:
+    options = {
+        "run_name": "mine", "tags": ("a", "b"), "notes": "n", "group": "g", "priority": 3, "max_seconds": 60.0,
+        "memory_mb": 500, "cpus": 2, "gpus": 1, "keep_checkpoints": 4, "tensorboard": False,
+    }  # fmt: skip
+    parsed = Payload.parse(build_train_payload("cleanrl", "ppo", options, DEFAULTS))
     assert parsed.run_name == "mine"
     assert (parsed.metadata.tags, parsed.metadata.notes, parsed.metadata.group) == (("a", "b"), "n", "g")
     assert (parsed.schedule.priority, parsed.schedule.max_duration_seconds) == (3, 60.0)
@@ -84,7 +82,7 @@ def test_what_is_no_list_of_seeds_is_refused(text: str) -> None:
 
 
 def test_runs_of_a_group_differ_in_their_seed_and_name_only() -> None:
-    payload = build_train_payload("cleanrl", "ppo", {}, DEFAULTS, RunOptions(run_name="mine"))
+    payload = build_train_payload("cleanrl", "ppo", {"run_name": "mine"}, DEFAULTS)
     made = with_seed(payload, 7, "g")
     assert (config_of(made)["seed"], made["metadata"]["group"], made["run_name"]) == (7, "g", "mine-7")
     assert config_of(payload)["seed"] == 1
@@ -92,12 +90,12 @@ def test_runs_of_a_group_differ_in_their_seed_and_name_only() -> None:
 
 def test_the_name_of_a_group_is_one_that_the_contract_takes() -> None:
     name = default_group_name("ppo", "ALE/Pong v5", 0.0)
-    Payload.parse(build_train_payload("cleanrl", "ppo", {}, DEFAULTS, RunOptions(group=name)))
+    Payload.parse(build_train_payload("cleanrl", "ppo", {"group": name}, DEFAULTS))
     assert name.startswith("ppo-ALE_Pong_v5-1")
 
 
 def test_an_evaluation_takes_environment_and_seed_from_what_was_trained_but_no_settings() -> None:
-    trained = build_train_payload("cleanrl", "ppo", {"learning_rate": 0.1}, DEFAULTS, RunOptions(tags=("t",)))
+    trained = build_train_payload("cleanrl", "ppo", {"learning_rate": 0.1, "tags": ("t",)}, DEFAULTS)
     payload = build_eval_payload(trained, "/runs/x/checkpoints/512", 20, has_video=True, seed_override=9)
     assert config_of(payload) == {"algo": "ppo", "env_id": "CartPole-v1", "seed": 1}
     assert payload["kind"] == "policy_eval"
@@ -150,11 +148,11 @@ def test_a_path_through_something_that_is_no_object_is_refused() -> None:
 
 def test_settings_are_compared_by_the_names_that_set_takes_and_with_their_defaults() -> None:
     one = build_train_payload("cleanrl", "ppo", {"learning_rate": 0.00025, "save_model": True}, DEFAULTS)
-    other = build_train_payload("cleanrl", "ppo", {"learning_rate": 0.1, "seed": 2}, DEFAULTS, RunOptions(priority=1))
+    other = build_train_payload("cleanrl", "ppo", {"learning_rate": 0.1, "seed": 2, "priority": 1}, DEFAULTS)
     assert diff_settings(flatten_settings(one, DEFAULTS), flatten_settings(other, DEFAULTS)) == {
         "learning_rate": (0.00025, 0.1),
         "save_model": (True, None),
-        "schedule.priority": (None, 1),
+        "priority": (None, 1),
         "seed": (1, 2),
     }
     same = build_train_payload("cleanrl", "ppo", {}, DEFAULTS)

@@ -34,7 +34,7 @@ def test_a_payload_says_how_artifacts_are_kept() -> None:
     given = parse_request(payload(BARE, tensorboard={"enabled": False}, keep_checkpoints=7)).artifacts
     assert (given.tensorboard.enabled, given.keep_checkpoints) == (False, 7)
     default = parse_request(BARE).artifacts
-    assert (default.tensorboard.enabled, default.keep_checkpoints) == (True, None)
+    assert (default.tensorboard.enabled, default.keep_checkpoints) == (True, 3)
 
 
 def test_extras_that_are_not_reserved_become_settings_beside_algo_params() -> None:

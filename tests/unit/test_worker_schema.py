@@ -9,6 +9,8 @@ from tests.helpers.cli_trainer import call
 from cleanrl_worker import describe
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.schema_generator import build_schema, render_schema
+from mosaic.contracts.extras import RESERVED_EXTRAS
+from mosaic.contracts.options import OPTIONS
 from mosaic.submission.algorithm_schema import load_algorithms
 
 
@@ -48,15 +50,16 @@ def test_the_schema_has_types_defaults_and_limits_of_the_code() -> None:
     assert fields["anneal_lr"]["type"] == "bool"
 
 
-def test_reserved_extras_are_all_there() -> None:
-    names = {field["name"] for field in build_schema()["reserved_extras"]}
+def test_every_worker_option_is_there() -> None:
     reserved = """
     mode policy_path tensorboard_dir track_wandb wandb_project_name wandb_entity wandb_run_name wandb_api_key
     wandb_email wandb_use_vpn_proxy wandb_http_proxy wandb_https_proxy capture_video eval_capture_video video_mode
     grid_limit fastlane_only seed_override eval_batch_size eval_episodes eval_repeat eval_stochastic save_model
     upload_model hf_entity algo_params cleanrl cleanrl_python
     """
-    assert names == set(reserved.split())
+    assert set(RESERVED_EXTRAS) == set(reserved.split())
+    supported = {extra for name in build_schema()["options"] for extra in OPTIONS[name].extras}
+    assert set(RESERVED_EXTRAS) - supported == {"algo_params", "cleanrl", "cleanrl_python"}
     worker_fields = {field["name"] for field in build_schema()["worker_fields"]}
     assert worker_fields == {
         "run_id", "algo", "env_id", "total_timesteps", "seed", "worker_id", "agent_id", "algo_params", "cleanrl",
@@ -65,9 +68,8 @@ def test_reserved_extras_are_all_there() -> None:
 
 
 def test_no_setting_of_an_algorithm_hides_behind_a_reserved_extra() -> None:
-    reserved = {field["name"] for field in build_schema()["reserved_extras"]}
     for name in ALGORITHMS:
-        assert not reserved & set(load_algorithm(name).Config.model_fields)
+        assert not set(RESERVED_EXTRAS) & set(load_algorithm(name).Config.model_fields)
 
 
 def test_the_description_reads_the_same_file() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.run_ids import short_id
 from mosaic.contracts.run_kind import RunKind
 from mosaic.submission.run_payloads import build_eval_payload
@@ -25,7 +26,7 @@ MODEL_SUFFIXES = (".cleanrl_model", ".pt", ".pth")
 class EvalOptions:
     """How a policy is evaluated."""
 
-    episodes: int = 50
+    episodes: int = OPTIONS["eval_batch_size"].default
     checkpoint: str = "last"
     has_video: bool = False
     seed_override: int | None = None

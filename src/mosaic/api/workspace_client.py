@@ -21,7 +21,7 @@ from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.submission.algorithm_schema import get_algorithm
-from mosaic.submission.run_payloads import RunOptions, build_train_payload
+from mosaic.submission.run_payloads import build_train_payload
 
 if TYPE_CHECKING:
     from mosaic.api.group_comparison import ComparisonResult
@@ -90,20 +90,20 @@ class Client:
         `settings` are those of the algorithm, such as `learning_rate`; `mosaic train ALGO --help` lists them. What is
         not given has the algorithm's default. An invalid config raises ConfigRefused, and nothing is started.
         """
-        options = RunOptions(
-            run_name=name,
-            tags=tuple(tags),
-            notes=notes,
-            group=group,
-            priority=priority,
-            max_seconds=max_seconds,
-            memory_mb=memory_mb,
-            cpus=cpus,
-            gpus=gpus,
-            keep_checkpoints=keep_checkpoints,
-            has_tensorboard=tensorboard,
-        )
-        run = self.submit(_train_payload(algo, env_id, seed, total_timesteps, settings, options))
+        options = {
+            "run_name": name,
+            "tags": tuple(tags),
+            "notes": notes,
+            "group": group,
+            "priority": priority,
+            "max_seconds": max_seconds,
+            "memory_mb": memory_mb,
+            "cpus": cpus,
+            "gpus": gpus,
+            "keep_checkpoints": keep_checkpoints,
+            "tensorboard": tensorboard,
+        }
+        run = self.submit(_train_payload(algo, env_id, seed, total_timesteps, {**settings, **options}))
         return run.wait() if wait else run
 
     def submit(self, payload: Mapping[str, Any]) -> Run:
@@ -114,7 +114,7 @@ class Client:
         self, /, algo: str, env_id: str, *, seed: int = 1, total_timesteps: int | None = None, **settings: Any
     ) -> Verdict:
         """Return what the worker would run; a refusal is raised as by `train`. Nothing is started."""
-        payload = _train_payload(algo, env_id, seed, total_timesteps, settings, RunOptions())
+        payload = _train_payload(algo, env_id, seed, total_timesteps, settings)
         return self._connection.call(lambda trainer: trainer.check(payload))
 
     # --- finding
@@ -187,14 +187,13 @@ def _train_payload(
     seed: int,
     total_timesteps: int | None,
     settings: Mapping[str, Any],
-    options: RunOptions,
 ) -> dict[str, Any]:
     algorithm = get_algorithm(algo)
     given = {"env_id": env_id, "seed": seed, **settings}
     if total_timesteps is not None:
         given["total_timesteps"] = total_timesteps
     defaults = {field.name: field.default for field in algorithm.fields}
-    return build_train_payload(algorithm.worker.id, algorithm.name, given, defaults, options)
+    return build_train_payload(algorithm.worker.id, algorithm.name, given, defaults)
 
 
 def connect(workspace: str | os.PathLike[str] | None = None, *, token: str | None = None) -> Client:

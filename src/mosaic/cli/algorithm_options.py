@@ -10,104 +10,22 @@ import click
 from click.core import ParameterSource
 
 from mosaic.cli.cli_context import CliContext, Command, common_options
+from mosaic.cli.option_flags import build_flag
 from mosaic.cli.script_command import flag_value
 from mosaic.contracts.errors import BadInput, unknown_name_error
+from mosaic.contracts.options import CORE_GROUP, OPTIONS
+from mosaic.contracts.setting_field import SettingField, parse_bool
 from mosaic.submission.algorithm_schema import (
-    DEFAULT_CORE_FIELDS,
-    DEFAULT_EXTRA_FIELDS,
     Algorithm,
-    SettingField,
     get_algorithm,
     load_algorithms,
     load_algorithms_from,
-    parse_bool,
 )
-from mosaic.submission.run_payloads import CORE_FIELD_NAMES, SECTION_PATHS, RunOptions, build_train_payload
+from mosaic.submission.run_payloads import TRAIN_OPTION_NAMES, build_train_payload
 
 Json = dict[str, Any]
 CommandHandler = Callable[[CliContext, Algorithm, Json, str | None, bool], Any]
 """Door, algorithm, payload, seeds as written, whether to detach."""
-
-
-class SettingType(click.ParamType[Any]):
-    """Parses one setting; an invalid value is explained in one sentence."""
-
-    def __init__(self, field: SettingField) -> None:
-        self.field = field
-        self.name = {"int": "integer", "float": "number"}.get(field.type, "text")
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return self.field.parse(value) if isinstance(value, str) else value
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        choices = (self.field.constraints or {}).get("choices")
-        return "|".join(map(str, choices)) if choices else self.name.upper()
-
-
-class SettingOption(click.Option):
-    """An option that belongs to a section of the help page."""
-
-    section = ""
-
-
-def build_setting_option(field: SettingField, section: str) -> click.Option:
-    words = field.help.strip()
-    if field.default is not None:
-        shown = str(field.default).lower() if isinstance(field.default, bool) else field.default
-        words = f"{words}  [default: {shown}]"
-    flag = field.flag
-    if field.type == "bool":
-        option = SettingOption([field.name, f"{flag}/--no-{flag[2:]}"], default=None, help=words)
-    else:
-        option = SettingOption([field.name, flag], type=SettingType(field), help=words)
-        if field.name == "env_id":
-            option._custom_shell_complete = _complete_env_id
-    option.section = section
-    return option
-
-
-def _complete_env_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-    from mosaic.cli.completion import env_ids
-
-    return [env_id for env_id in env_ids(ctx) if env_id.startswith(incomplete)]
-
-
-def build_run_options(is_check: bool) -> list[click.Option]:
-    """Options of a run besides the settings of its algorithm."""
-    option = click.Option
-    options = [
-        option(["--seeds"], metavar="LIST", help="One run for each seed: 1-5 or 1,3,7."),
-        option(["--group"], metavar="NAME", help="The group of these runs.  [default: made from algorithm and time]"),
-        option(["--tag", "tags"], multiple=True, metavar="TAG", help="A tag; can be given several times."),
-        option(["--note"], metavar="TEXT", help="A note, for yourself."),
-        option(["--run-name"], metavar="NAME", help="A name for the run."),
-        option(
-            ["--priority"], metavar="N", type=click.IntRange(-100, 100), help="Higher starts earlier.  [default: 0]"
-        ),
-        option(
-            ["--max-seconds"],
-            metavar="N",
-            type=click.FloatRange(0, min_open=True),
-            help="Stop the run after N seconds.",
-        ),
-        option(["--memory-mb"], metavar="N", type=click.IntRange(16), help="The most memory it may take."),
-        option(
-            ["--cpus"],
-            metavar="N",
-            type=click.IntRange(1),
-            help="CPU threads it gets.  [default: chosen per algorithm]",
-        ),
-        option(["--gpus"], metavar="N", type=click.IntRange(0), help="GPUs it needs; it waits for them.  [default: 0]"),
-        option(
-            ["--keep-checkpoints"],
-            metavar="N",
-            type=click.IntRange(1),
-            help="How many of the newest checkpoints to keep.",
-        ),
-        option(["--no-tensorboard"], is_flag=True, help="Write no TensorBoard events."),
-    ]
-    detach = option(["--detach"], is_flag=True, help="Do not wait; the run continues in the background.")
-    return options if is_check else [detach, *options]
 
 
 class AlgorithmCommand(Command):
@@ -126,31 +44,26 @@ class AlgorithmCommand(Command):
         self.algorithm = algorithm
         self._own_cleanrl = dict(own_cleanrl or {})
         shown = {field.name: field for field in algorithm.fields}
-        core = [
-            shown.get(name) or DEFAULT_CORE_FIELDS[name]
-            for name in CORE_FIELD_NAMES
-            if own_cleanrl is None or name in shown
+        options = [OPTIONS[name] for name in TRAIN_OPTION_NAMES]
+        core = [option for option in options if option.is_core]
+        for_worker = [option for option in options if option.is_worker_option]
+        for_run = [option for option in options if not option.is_core and not option.is_worker_option]
+        if own_cleanrl is not None:
+            core, for_worker = ([option for option in some if option.name in shown] for some in (core, for_worker))
+        rest = [field for field in algorithm.fields if field.name not in TRAIN_OPTION_NAMES]
+        sections: list[tuple[str | None, Sequence[SettingField]]] = [
+            (CORE_GROUP, [shown.get(option.name, option) for option in core]),
+            (None, rest),
+            ("Tracking and recording", [shown.get(option.name, option) for option in for_worker]),
+            ("", for_run),
         ]
-        extra = [
-            shown.get(field.name) or field
-            for field in DEFAULT_EXTRA_FIELDS
-            if own_cleanrl is None or field.name in shown
-        ]
-        rest = [
-            field
-            for field in algorithm.fields
-            if field.name not in CORE_FIELD_NAMES and field.name not in SECTION_PATHS
-        ]
-        self.settings = [*core, *rest, *extra]
-        options = [
-            *(build_setting_option(field, "What to train") for field in core),
-            *(build_setting_option(field, field.group) for field in rest),
-            *(build_setting_option(field, "Tracking and recording") for field in extra),
-            *(_own_cleanrl_options() if own_cleanrl is not None else ()),
+        self.settings = [field for _, fields in sections for field in fields]
+        flags = [
+            build_flag(field, field.group if title is None else title) for title, fields in sections for field in fields
         ]
         super().__init__(
             algorithm.name,
-            params=[*options, *build_run_options(is_check)],
+            params=[*(_own_cleanrl_options() if own_cleanrl is not None else ()), *flags, *_start_options(is_check)],
             callback=self._invoke_handler,
             help=f"{algorithm.title}. {algorithm.summary}",
             short_help=algorithm.title,
@@ -181,25 +94,18 @@ class AlgorithmCommand(Command):
         }
         if values["seeds"] is not None and "seed" in given:
             raise BadInput("--seed and --seeds cannot both be given.")
-        wishes = RunOptions(
-            run_name=values["run_name"],
-            tags=values["tags"],
-            notes=values["note"],
-            group=values["group"],
-            priority=values["priority"],
-            max_seconds=values["max_seconds"],
-            memory_mb=values["memory_mb"],
-            cpus=values["cpus"],
-            gpus=values["gpus"],
-            keep_checkpoints=values["keep_checkpoints"],
-            has_tensorboard=not values["no_tensorboard"],
-        )
         defaults = {field.name: field.default for field in self.settings}
-        payload = build_train_payload(self.algorithm.worker.id, self.algorithm.name, given, defaults, wishes)
+        payload = build_train_payload(self.algorithm.worker.id, self.algorithm.name, given, defaults)
         if self._own_cleanrl:
             payload["metadata"]["worker"]["config"].update(self._own_cleanrl)
         door = ctx.ensure_object(CliContext)
         return self._handler(door, self.algorithm, payload, values["seeds"], bool(values.get("detach")))
+
+
+def _start_options(is_check: bool) -> list[click.Option]:
+    seeds = click.Option(["--seeds"], metavar="LIST", help="One run for each seed: 1-5 or 1,3,7.")
+    detach = click.Option(["--detach"], is_flag=True, help="Do not wait; the run continues in the background.")
+    return [seeds] if is_check else [detach, seeds]
 
 
 OWN_CLEANRL_KEYS = ("cleanrl", "cleanrl_python")

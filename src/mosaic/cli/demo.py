@@ -21,7 +21,7 @@ from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.files import atomic_write
 from mosaic.contracts.folder import RunFolder
-from mosaic.submission.run_payloads import RunOptions, build_train_payload
+from mosaic.submission.run_payloads import build_train_payload
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import EvaluationSummary, RunView
@@ -39,9 +39,7 @@ def demo(context: CliContext) -> int:
     context.print_workspace()
     began_at = time.monotonic()
     output.print_message("Training PPO to balance a pole. A return of 500 is perfect.")
-    view = submit_and_follow(
-        context, build_train_payload("cleanrl", "ppo", DEMO_SETTINGS, {}, RunOptions(tags=("demo",)))
-    )
+    view = submit_and_follow(context, build_train_payload("cleanrl", "ppo", {**DEMO_SETTINGS, "tags": ("demo",)}, {}))
     if view.stage != "finished" or view.outcome != "succeeded":
         report_end(context, view)
         return exit_code(view)

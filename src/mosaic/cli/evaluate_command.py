@@ -9,10 +9,12 @@ import click
 from mosaic.api.policy_lookup import EvalOptions, evaluation_payload
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.option_flags import SettingType
 from mosaic.cli.run_arguments import run_argument
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
 from mosaic.cli.text_histogram import histogram_rows
 from mosaic.contracts.errors import RunEnded
+from mosaic.contracts.options import OPTIONS
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import EvaluationSummary, RunView
@@ -29,26 +31,26 @@ SUMMARY_KEYS = (
 @click.option(
     "--episodes",
     metavar="N",
-    type=click.IntRange(1),
+    type=SettingType(OPTIONS["eval_batch_size"]),
     default=EvalOptions.episodes,
     show_default=True,
-    help="How many to play in each batch.",
+    help=OPTIONS["eval_batch_size"].help,
 )
 @click.option("--repeat", is_flag=True, help="Batch after batch on further seeds, until Ctrl-C.")
 @click.option(
     "--checkpoint", default="last", show_default=True, metavar="best|last|STEP", help="Which of the run's policies."
 )
 @click.option("--video", is_flag=True, help="Record the first episodes.")
-@click.option("--stochastic", is_flag=True, help="Draw actions as in training, instead of taking the best one.")
+@click.option("--stochastic", is_flag=True, help=OPTIONS["eval_stochastic"].help)
 @click.option(
     "--seed-override",
     metavar="N",
-    type=click.IntRange(0),
-    help="First seed, instead of seeds that training never uses.",
+    type=SettingType(OPTIONS["seed_override"]),
+    help=OPTIONS["seed_override"].help,
 )
 @click.option("--env-id", metavar="ID", help="Another environment, with the same spaces.")
 @click.option("--algo", metavar="NAME", help="The algorithm, where the file does not contain it.")
-@click.option("--grid", metavar="N", type=click.IntRange(1), help="How many environments can be watched.")
+@click.option("--grid", metavar="N", type=SettingType(OPTIONS["grid_limit"]), help=OPTIONS["grid_limit"].help)
 @pass_context
 def evaluate(
     context: CliContext,

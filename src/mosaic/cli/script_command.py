@@ -11,8 +11,9 @@ from typing import Any
 import click
 
 from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.option_flags import run_options
 from mosaic.contracts.errors import BadInput
-from mosaic.submission.run_payloads import RunOptions, build_payload
+from mosaic.submission.run_payloads import build_payload
 
 Json = dict[str, Any]
 PROBE_PARTS = ("frames", "metrics", "checkpoints", "console", "wandb")
@@ -33,36 +34,21 @@ SEED_FLAGS = ("seed",)
     type=click.Choice((*PROBE_PARTS, "probe")),
     help=f"Leave a part of the probe out: {', '.join(PROBE_PARTS)}, or the whole probe.",
 )
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag; can be given several times.")
-@click.option("--note", metavar="TEXT", help="A note, for yourself.")
-@click.option("--group", metavar="NAME", help="The group of the run.")
-@click.option("--priority", metavar="N", type=click.IntRange(-100, 100), help="Higher starts earlier.  [default: 0]")
-@click.option(
-    "--max-seconds", metavar="N", type=click.FloatRange(0, min_open=True), help="Stop the run after N seconds."
-)
-@click.option("--memory-mb", metavar="N", type=click.IntRange(16), help="The most memory it may take.")
-@click.option("--cpus", metavar="N", type=click.IntRange(1), help="CPU threads it needs.  [default: 1]")
-@click.option("--gpus", metavar="N", type=click.IntRange(0), help="GPUs it needs; it waits for them.  [default: 0]")
+@run_options("tags", "notes", "group", "priority", "max_seconds", "memory_mb", "cpus", "gpus")
 @click.option("--detach", is_flag=True, help="Do not wait; the run continues in the background.")
 @click.argument("argv", metavar="-- COMMAND…", nargs=-1, required=True, type=click.UNPROCESSED)
 @pass_context
 def run(
     context: CliContext,
+    /,
     name: str | None,
     env_id_from: str | None,
     total_timesteps: int | None,
     compat: bool,
     without: tuple[str, ...],
-    tags: tuple[str, ...],
-    note: str | None,
-    group: str | None,
-    priority: int | None,
-    max_seconds: float | None,
-    memory_mb: int | None,
-    cpus: int | None,
-    gpus: int | None,
     detach: bool,
     argv: tuple[str, ...],
+    **options: Any,
 ) -> int:
     """Runs any script of yours as a run: queue, logs, limits, history, live frames and curves, without editing it.
 
@@ -82,18 +68,7 @@ def run(
     config["probe"] = {**parts, "compat": compat and not is_bare}
     if total_timesteps is not None:
         config["total_timesteps"] = total_timesteps
-    wishes = RunOptions(
-        run_name=name,
-        tags=tags,
-        notes=note,
-        group=group,
-        priority=priority,
-        max_seconds=max_seconds,
-        memory_mb=memory_mb,
-        cpus=cpus,
-        gpus=gpus,
-    )
-    payload = build_payload({"id": "script", "config": config}, wishes)
+    payload = build_payload({"id": "script", "config": config}, {"run_name": name, **options})
     return submit_run(context, payload, detach, environment)
 
 

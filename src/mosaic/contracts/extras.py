@@ -12,37 +12,11 @@ from enum import Enum
 from typing import Any
 
 from mosaic.contracts.errors import ConfigRefused
+from mosaic.contracts.options import CONFIG_PATH, OPTIONS
 
-CONFIG_PATH = "metadata.worker.config"
 RESERVED_EXTRAS: dict[str, str] = {
-    "mode": "kind",
-    "policy_path": "evaluation.policy_path",
-    "eval_batch_size": "evaluation.episodes",
-    "eval_episodes": "evaluation.episodes",
-    "eval_repeat": "evaluation.repeat",
-    "eval_stochastic": "evaluation.stochastic",
-    "seed_override": "evaluation.seed",
-    "tensorboard_dir": "artifacts.tensorboard.directory",
-    "track_wandb": "artifacts.wandb.enabled",
-    "wandb_project_name": "artifacts.wandb.project",
-    "wandb_entity": "artifacts.wandb.entity",
-    "wandb_run_name": "artifacts.wandb.run_name",
-    "wandb_api_key": "artifacts.wandb.api_key",
-    "wandb_email": "artifacts.wandb.email",
-    "wandb_use_vpn_proxy": "artifacts.wandb.use_vpn_proxy",
-    "wandb_http_proxy": "artifacts.wandb.http_proxy",
-    "wandb_https_proxy": "artifacts.wandb.https_proxy",
-    "capture_video": "artifacts.video.capture",
-    "eval_capture_video": "artifacts.video.capture_evaluation",
-    "video_mode": "artifacts.video.mode",
-    "grid_limit": "artifacts.video.grid_limit",
-    "fastlane_only": "artifacts.video.fastlane_only",
-    "save_model": "artifacts.model.save",
-    "upload_model": "artifacts.model.upload",
-    "hf_entity": "artifacts.model.hub_entity",
-    "algo_params": f"{CONFIG_PATH}.algo_params",
-    "cleanrl": f"{CONFIG_PATH}.cleanrl",
-    "cleanrl_python": f"{CONFIG_PATH}.cleanrl_python",
+    **{extra: option.path for option in OPTIONS.values() for extra in option.extras},
+    **{name: f"{CONFIG_PATH}.{name}" for name in ("algo_params", "cleanrl", "cleanrl_python")},
 }
 """By reserved extra: the equivalent path in the payload."""
 _SECRET_KEYS = ("api_key", "http_proxy", "https_proxy")

@@ -12,13 +12,9 @@ from pydantic import AfterValidator, Field
 from mosaic.contracts.errors import ConfigRefused
 from mosaic.contracts.extras import OnConflict, TranslatedPayload, translate_extras
 from mosaic.contracts.model import Contract, parse_contract
+from mosaic.contracts.options import OPTIONS_BY_PATH
 from mosaic.contracts.run_kind import RunKind
-
-
-def validate_safe_name(value: str) -> str:
-    if not re.fullmatch(r"[^\W_][\w.@+-]*", value) or ".." in value:
-        raise ValueError("expected letters, digits and . _ @ + - only, beginning with a letter or digit")
-    return value
+from mosaic.contracts.setting_field import validate_safe_name
 
 
 def _validate_env_id(value: str) -> str:
@@ -75,40 +71,38 @@ class Metadata(Contract):
     """Runs that belong together, such as the seeds of one experiment."""
 
 
+def _option(path: str, **changes: Any) -> Any:
+    """A field with the default, the range and the help of the option at this path; `changes` replace some of them."""
+    option = OPTIONS_BY_PATH[path]
+    bounds = {name: value for name, value in (option.constraints or {}).items() if name != "choices"}
+    return Field(**{"default": option.default, "description": option.help, **bounds, **changes})
+
+
 class Evaluation(Contract):
     """How a policy is evaluated: in a run of kind `policy_eval`, or after training."""
 
-    policy_path: AnyPath | None = None
-    """A checkpoint folder, a run folder or a .cleanrl_model file. For runs of kind `policy_eval`, which require it."""
-    episodes: Count | None = None
-    """Episodes in each batch."""
-    repeat: bool = False
-    """Evaluate batch after batch until stopped."""
-    stochastic: bool = False
-    """Sample actions as in training, instead of taking the best one; each episode samples with its own seed."""
-    seed: Seed | None = None
-    """Seed of the first episode, instead of seeds that training never uses."""
+    policy_path: AnyPath | None = _option("evaluation.policy_path")
+    episodes: int | None = _option("evaluation.episodes", default=None)
+    repeat: bool = _option("evaluation.repeat")
+    stochastic: bool = _option("evaluation.stochastic")
+    seed: Seed | None = _option("evaluation.seed")
 
 
 class TensorBoardArtifacts(Contract):
-    enabled: bool = True
-    directory: RelativePath | None = None
-    """Where the event files go, inside the run's folder."""
+    enabled: bool = _option("artifacts.tensorboard.enabled")
+    directory: RelativePath | None = _option("artifacts.tensorboard.directory")
 
 
 class WandbArtifacts(Contract):
-    enabled: bool = False
-    project: Text | None = None
-    entity: Text | None = None
-    run_name: Text | None = None
-    email: Text | None = None
-    """The team member that the run is attributed to when it is uploaded with a service account's key."""
-    api_key: Text | None = None
-    """Another key than the user's own. Stored as a reference to the secret store."""
-    use_vpn_proxy: bool = False
-    """Reach W&B through the VPN's proxies."""
-    http_proxy: Text | None = None
-    https_proxy: Text | None = None
+    enabled: bool = _option("artifacts.wandb.enabled")
+    project: Text | None = _option("artifacts.wandb.project")
+    entity: Text | None = _option("artifacts.wandb.entity")
+    run_name: Text | None = _option("artifacts.wandb.run_name")
+    email: Text | None = _option("artifacts.wandb.email")
+    api_key: Text | None = _option("artifacts.wandb.api_key")
+    use_vpn_proxy: bool = _option("artifacts.wandb.use_vpn_proxy")
+    http_proxy: Text | None = _option("artifacts.wandb.http_proxy")
+    https_proxy: Text | None = _option("artifacts.wandb.https_proxy")
 
 
 class TrackioArtifacts(Contract):
@@ -119,25 +113,18 @@ class TrackioArtifacts(Contract):
 class VideoArtifacts(Contract):
     """Frames to watch live, and recorded videos."""
 
-    mode: Literal["single", "grid", "off"] = "grid"
-    """What can be watched live: a single environment, a grid of them, or none."""
-    grid_limit: Count = 8
-    """Maximum number of environments in the grid."""
-    fastlane_only: bool = False
-    """Live frames, but no records of single steps."""
-    capture: bool = False
-    """Record videos while training: the first environment's episodes 0, 1, 8, 27, … and every thousandth."""
-    capture_evaluation: bool = False
-    """Record videos of an evaluation's first episodes."""
+    mode: Literal["single", "grid", "off"] = _option("artifacts.video.mode")
+    grid_limit: int = _option("artifacts.video.grid_limit")
+    fastlane_only: bool = _option("artifacts.video.fastlane_only")
+    capture: bool = _option("artifacts.video.capture")
+    capture_evaluation: bool = _option("artifacts.video.capture_evaluation")
 
 
 class ModelArtifacts(Contract):
-    save: bool | None = None
+    save: bool | None = _option("artifacts.model.save", default=None)
     """Whether to write the .cleanrl_model file after training. Unset: write it; true: also evaluate it."""
-    upload: bool = False
-    """Upload the policy to the Hugging Face Hub, with a model card, once training has succeeded."""
-    hub_entity: Text | None = None
-    """The Hub's user or organization that it is uploaded to; unset: the owner of the token."""
+    upload: bool = _option("artifacts.model.upload")
+    hub_entity: Text | None = _option("artifacts.model.hub_entity")
 
 
 class Artifacts(Contract):
@@ -146,30 +133,25 @@ class Artifacts(Contract):
     trackio: TrackioArtifacts = TrackioArtifacts()
     video: VideoArtifacts = VideoArtifacts()
     model: ModelArtifacts = ModelArtifacts()
-    keep_checkpoints: Count | None = None
-    """How many of the newest checkpoints to keep; the best one is always kept."""
-    persist_logs: bool = True
-    """Whether the logs stay when the run has succeeded."""
+    keep_checkpoints: int | None = _option("artifacts.keep_checkpoints")
+    persist_logs: bool = _option("artifacts.persist_logs")
 
 
 class GpuRequest(Contract):
-    requested: Annotated[int, Field(ge=0)] = 0
+    requested: int = _option("resources.gpus.requested")
     mandatory: bool = False
     """Whether to wait for them, and to refuse where there are none."""
 
 
 class Resources(Contract):
-    cpus: Annotated[int, Field(ge=1)] | None = None
+    cpus: int | None = _option("resources.cpus")
     gpus: GpuRequest = GpuRequest()
-    memory_mb: Annotated[int, Field(ge=16)] | None = None
-    """The most the whole process tree may take."""
+    memory_mb: int | None = _option("resources.memory_mb")
 
 
 class Schedule(Contract):
-    max_duration_seconds: Annotated[float, Field(gt=0)] | None = None
-    """Running time after which it is stopped, with a checkpoint. Pauses do not count."""
-    priority: Annotated[int, Field(ge=-100, le=100)] = 0
-    """Higher starts earlier."""
+    max_duration_seconds: float | None = _option("schedule.max_duration_seconds")
+    priority: int = _option("schedule.priority")
 
 
 class Payload(Contract):

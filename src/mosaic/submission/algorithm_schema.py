@@ -3,162 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mosaic.contracts.errors import BadInput, unknown_name_error
+from mosaic.contracts.errors import unknown_name_error
+from mosaic.contracts.options import OPTIONS, Option
+from mosaic.contracts.setting_field import SettingField
 from mosaic.workers import WorkerDescription, discover_workers, get_worker
-
-_TYPE_DESCRIPTIONS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "text",
-    "json": "JSON",
-}
-_BOUND_DESCRIPTIONS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
-
-
-@dataclass(frozen=True)
-class SettingField:
-    """One setting of an algorithm."""
-
-    name: str
-    type: str
-    default: Any = None
-    help: str = ""
-    constraints: Mapping[str, Any] | None = None
-    group: str = "Settings"
-    is_optional: bool = False
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
-
-    def parse(self, text: str) -> Any:
-        """The value a person wrote; BadInput names the setting and what was expected."""
-        if self.is_optional and text.lower() in ("none", "null"):
-            return None
-        try:
-            value = _PARSERS[self.type](text)
-        except ValueError:
-            raise BadInput(
-                f"{self.name}: {text!r} is not {_TYPE_DESCRIPTIONS[self.type]}; expected {self.expected_values}."
-            ) from None
-        if not self._satisfies_constraints(value):
-            raise BadInput(f"{self.name}: {text!r} does not fit; expected {self.expected_values}.")
-        return value
-
-    def _satisfies_constraints(self, value: Any) -> bool:
-        rules = self.constraints or {}
-        return (
-            value in rules.get("choices", (value,))
-            and not ("gt" in rules and not value > rules["gt"])
-            and not ("ge" in rules and not value >= rules["ge"])
-            and not ("lt" in rules and not value < rules["lt"])
-            and not ("le" in rules and not value <= rules["le"])
-        )
-
-    @property
-    def expected_values(self) -> str:
-        rules = self.constraints or {}
-        if "choices" in rules:
-            return "one of " + ", ".join(map(str, rules["choices"]))
-        bounds = [f"{words} {rules[key]}" for key, words in _BOUND_DESCRIPTIONS.items() if key in rules]
-        said = " ".join([_TYPE_DESCRIPTIONS.get(self.type, "text"), " and ".join(bounds)]).strip()
-        return f"{said}, or none" if self.is_optional else said
-
-
-def _parse_int(text: str) -> int:
-    """Also `1e6` and `1_000_000`."""
-    try:
-        return int(text)
-    except ValueError:
-        value = float(text)
-        if not value.is_integer():
-            raise
-        return int(value)
-
-
-def _parse_float(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
-
-
-def parse_bool(text: str) -> bool:
-    try:
-        return {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}[text.lower()]
-    except KeyError:
-        raise ValueError(text) from None
-
-
-_PARSERS: dict[str, Any] = {
-    "int": _parse_int,
-    "float": _parse_float,
-    "bool": parse_bool,
-    "str": str,
-    "choice": str,
-    "json": json.loads,
-}
-
-
-DEFAULT_CORE_FIELDS = {
-    "env_id": SettingField("env_id", "str", help="The environment to train on."),
-    "total_timesteps": SettingField(
-        "total_timesteps", "int", help="Environment steps to train for.", constraints={"ge": 1}
-    ),
-    "seed": SettingField("seed", "int", 1, "Seed of everything random.", {"ge": 0}),
-}
-"""What every run has, for algorithms that say nothing of it."""
-DEFAULT_EXTRA_FIELDS = (
-    SettingField(
-        "track", "bool", False, "Record the run for Weights & Biases, and upload it where W&B can be reached."
-    ),
-    SettingField("wandb_project_name", "str", help="The W&B project; unset: mosaic.", is_optional=True),
-    SettingField("wandb_entity", "str", help="The W&B user or team; unset: your own.", is_optional=True),
-    SettingField(
-        "wandb_use_vpn_proxy",
-        "bool",
-        False,
-        "Reach W&B through the VPN's proxies, as the run, .env or the settings name them.",
-    ),
-    SettingField(
-        "wandb_http_proxy", "str", help="A proxy for W&B; one with a password belongs in .env.", is_optional=True
-    ),
-    SettingField("wandb_https_proxy", "str", help="The same for HTTPS; else the other one is used.", is_optional=True),
-    SettingField(
-        "capture_video",
-        "bool",
-        False,
-        "Record videos of the first environment while it trains: episodes 0, 1, 8, 27, … and every thousandth.",
-    ),
-    SettingField(
-        "save_model",
-        "bool",
-        True,
-        "Save the trained model in CleanRL's form, too; where it is asked for by name, evaluate it over ten episodes.",
-    ),
-    SettingField("eval_capture_video", "bool", False, "Evaluate the trained model, and record the first episodes."),
-    SettingField(
-        "upload_model", "bool", False, "Upload the policy to the Hugging Face Hub once training has succeeded."
-    ),
-    SettingField(
-        "hf_entity", "str", help="The Hub's user or organisation that it goes to; else yourself.", is_optional=True
-    ),
-    SettingField(
-        "video_mode",
-        "choice",
-        "grid",
-        "What can be watched: a grid of environments, a single one, or none.",
-        {"choices": ("grid", "single", "off")},
-    ),
-    SettingField("grid_limit", "int", 8, "How many environments the grid shows at most.", {"ge": 1}),
-)
-"""Settings that are the worker's business, for algorithms that say nothing of them."""
 
 
 @dataclass(frozen=True)
@@ -211,13 +63,13 @@ def load_algorithms_from(path: str) -> dict[str, Algorithm]:
     return found
 
 
-def reserved_extras(worker_id: str) -> tuple[str, ...]:
-    """Extras that are the worker's own business, not settings of an algorithm."""
+def supported_options(worker_id: str) -> tuple[Option, ...]:
+    """The options that this worker supports: those that every worker does, and those that its schema names."""
     description = get_worker(worker_id)
-    if description.schemas is None or not description.schemas.is_file():
-        return ()
-    said = json.loads(description.schemas.read_text())
-    return tuple(field["name"] for field in said.get("reserved_extras", ()))
+    named: set[str] = set()
+    if description.schemas is not None and description.schemas.is_file():
+        named = set(json.loads(description.schemas.read_text()).get("options", ()))
+    return tuple(option for option in OPTIONS.values() if not option.is_worker_option or option.name in named)
 
 
 def _parse_algorithm(worker: WorkerDescription, name: str, schema_entry: Mapping[str, Any]) -> Algorithm:

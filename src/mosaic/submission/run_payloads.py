@@ -6,101 +6,46 @@ import copy
 import json
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from mosaic.contracts.errors import BadInput
-from mosaic.contracts.extras import CONFIG_PATH, RESERVED_EXTRAS
+from mosaic.contracts.extras import RESERVED_EXTRAS
 from mosaic.contracts.folder import to_file_name
+from mosaic.contracts.options import CONFIG_PATH, OPTIONS, OPTIONS_BY_PATH, set_option
 from mosaic.contracts.run_kind import RunKind
 
 Json = dict[str, Any]
 
-CORE_FIELD_NAMES = ("env_id", "total_timesteps", "seed")
+CORE_FIELD_NAMES = tuple(option.name for option in OPTIONS.values() if option.is_core)
 """Fields of the worker's config itself; all other settings of an algorithm are its `algo_params`."""
-WORKER_FIELD_NAMES = ("algo", *CORE_FIELD_NAMES, "worker_id", "agent_id")
-SECTION_PATHS: dict[str, tuple[str, ...]] = {
-    "track": ("artifacts", "wandb", "enabled"),
-    **{name: tuple(path.split(".")) for name, path in RESERVED_EXTRAS.items() if not path.startswith(CONFIG_PATH)},
-}
-"""By flag or setting: its path in the payload, where it is not a setting of the algorithm."""
-_NAMES_BY_PATH = {path: name for name, path in reversed(SECTION_PATHS.items())}
-METADATA_FIELD_NAMES = ("tags", "notes", "group")
+TRAIN_OPTION_NAMES = tuple(option.name for option in OPTIONS.values() if option.has_flag)
 MAX_SEEDS = 1000
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """What a run shall have besides the algorithm's settings. None: not said."""
+def build_train_payload(worker: str, algo: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> Json:
+    """`settings` are the options and the algorithm's settings that were given, by name.
 
-    run_name: str | None = None
-    tags: tuple[str, ...] = ()
-    notes: str | None = None
-    group: str | None = None
-    priority: int | None = None
-    max_seconds: float | None = None
-    memory_mb: int | None = None
-    cpus: int | None = None
-    gpus: int | None = None
-    keep_checkpoints: int | None = None
-    has_tensorboard: bool = True
-
-
-def build_train_payload(
-    worker: str, algo: str, settings: Mapping[str, Any], defaults: Mapping[str, Any], options: RunOptions | None = None
-) -> Json:
-    """`settings` are those that were given; what was not given stays out, so that the algorithm's default holds.
-
-    `defaults` are the algorithm's, of which only those of CORE_FIELDS are used.
+    What was not given stays out, so that the default applies. Of `defaults`, only those of CORE_FIELD_NAMES are used.
     """
     config: Json = {"algo": algo}
     for name in CORE_FIELD_NAMES:
         value = settings.get(name, defaults.get(name))
         if value is not None:
             config[name] = value
-    params = {
-        name: value for name, value in settings.items() if name not in CORE_FIELD_NAMES and name not in SECTION_PATHS
-    }
-    if params:
-        config["algo_params"] = params
-    payload = build_payload({"id": worker, "config": config}, options)
-    for name, value in settings.items():
-        if name in SECTION_PATHS and value is not None:
-            _set_path(payload, SECTION_PATHS[name], value)
+    own = {name: value for name, value in settings.items() if name not in TRAIN_OPTION_NAMES}
+    if own:
+        config["algo_params"] = own
+    given = {name: value for name, value in settings.items() if name not in own and name not in CORE_FIELD_NAMES}
+    return build_payload({"id": worker, "config": config}, given)
+
+
+def build_payload(worker: Json, options: Mapping[str, Any] | None = None) -> Json:
+    """`options` by name; those that are None or empty were not given."""
+    payload: Json = {"metadata": {"worker": worker}, "artifacts": {}}
+    for name, value in (options or {}).items():
+        if value is not None and value != ():
+            set_option(payload, OPTIONS[name], value)
     return payload
-
-
-def build_payload(worker: Json, options: RunOptions | None = None) -> Json:
-    options = options or RunOptions()
-    metadata: Json = {"worker": worker}
-    if options.tags:
-        metadata["tags"] = list(options.tags)
-    _set_given(metadata, notes=options.notes, group=options.group)
-    artifacts: Json = {"tensorboard": {"enabled": options.has_tensorboard}}
-    _set_given(artifacts, keep_checkpoints=options.keep_checkpoints)
-    gpus = None if options.gpus is None else {"requested": options.gpus, "mandatory": options.gpus > 0}
-    resources: Json = {}
-    _set_given(resources, cpus=options.cpus, gpus=gpus, memory_mb=options.memory_mb)
-    schedule: Json = {}
-    _set_given(schedule, max_duration_seconds=options.max_seconds, priority=options.priority)
-    payload: Json = {}
-    _set_given(payload, run_name=options.run_name)
-    payload |= {"metadata": metadata, "artifacts": artifacts}
-    return payload | ({"resources": resources} if resources else {}) | ({"schedule": schedule} if schedule else {})
-
-
-def _set_given(target: Json, **values: Any) -> None:
-    target.update({name: value for name, value in values.items() if value is not None})
-
-
-def _set_path(payload: Json, path: tuple[str, ...], value: Any) -> None:
-    *parents, last = path
-    section = payload
-    for parent in parents:
-        section = section.setdefault(parent, {})
-        if not isinstance(section, dict):
-            raise BadInput(f"{'.'.join(path)}: {parent!r} in the config is not an object, so nothing can be set in it.")
-    section[last] = value
 
 
 def with_seed(payload: Json, seed: int, group: str) -> Json:
@@ -119,7 +64,7 @@ def parse_seeds(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise BadInput(f"seeds: {text!r} is no list of seeds; expected something like 1-5 or 1,3,7.")
+            raise BadInput(f"seeds: {text!r} is not a list of seeds; expected something like 1-5 or 1,3,7.")
         if dash and int(last) - int(first) >= MAX_SEEDS:
             raise BadInput(f"seeds: {text!r} asks for more than {MAX_SEEDS} runs at once.")
         seeds |= dict.fromkeys(range(int(first), int(last if dash else first) + 1))
@@ -154,13 +99,19 @@ def build_eval_payload(
     """
     worker = trained_payload["metadata"]["worker"]
     config = {key: worker["config"][key] for key in ("algo", "env_id", "seed") if key in worker["config"]}
-    evaluation: Json = {"policy_path": policy_path, "episodes": episodes}
-    _set_given(evaluation, repeat=is_repeated or None, stochastic=is_stochastic or None, seed=seed_override)
-    video: Json = {"capture_evaluation": has_video}
-    _set_given(video, mode=video_mode, grid_limit=grid_limit)
-    payload = build_payload({"id": worker["id"], "config": config}, RunOptions(tags=tags))
-    payload |= {"kind": str(RunKind.POLICY_EVAL), "evaluation": evaluation}
-    payload["artifacts"]["video"] = video
+    options = {
+        "kind": str(RunKind.POLICY_EVAL),
+        "policy_path": policy_path,
+        "eval_batch_size": episodes,
+        "eval_repeat": is_repeated or None,
+        "eval_stochastic": is_stochastic or None,
+        "seed_override": seed_override,
+        "eval_capture_video": has_video,
+        "video_mode": video_mode,
+        "grid_limit": grid_limit,
+        "tags": tags,
+    }
+    payload = build_payload({"id": worker["id"], "config": config}, options)
     payload["metadata"]["ui"] = {"eval_batch_size": episodes, "eval_repeat": is_repeated}
     return payload
 
@@ -181,27 +132,26 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 
 
 def setting_path(key: str) -> tuple[str, ...]:
-    """The path of a setting in the payload. A dotted key is a path already."""
+    """The path of an option, a reserved extra or a setting in the payload. A dotted key is a path already."""
     if "." in key:
         return tuple(key.split("."))
     key = key.replace("-", "_")
-    if key == "run_name":
-        return (key,)
-    if key in METADATA_FIELD_NAMES:
-        return ("metadata", key)
-    config = ("metadata", "worker", "config")
-    if key in WORKER_FIELD_NAMES:
-        return (*config, key)
-    if key in SECTION_PATHS:
-        return SECTION_PATHS[key]
-    return (*config, "algo_params", key)
+    if key in OPTIONS:
+        return OPTIONS[key].keys
+    return tuple(RESERVED_EXTRAS.get(key, f"{CONFIG_PATH}.algo_params.{key}").split("."))
 
 
 def apply_assignments(payload: Json, assignments: Iterable[tuple[str, Any]]) -> Json:
     """A copy of the payload with these settings."""
     changed = copy.deepcopy(payload)
     for key, value in assignments:
-        _set_path(changed, setting_path(key), value)
+        *parents, last = setting_path(key)
+        section = changed
+        for parent in parents:
+            section = section.setdefault(parent, {})
+            if not isinstance(section, dict):
+                raise BadInput(f"--set {key}: {parent!r} in the config is not an object, so nothing can be set in it.")
+        section[last] = value
     return changed
 
 
@@ -217,8 +167,9 @@ def _flatten_into(value: Any, path: tuple[str, ...], target: Json) -> None:
         for key, inner in value.items():
             _flatten_into(inner, (*path, key), target)
         return
-    is_plain = len(path) > 0 and setting_path(path[-1]) == path
-    target[_NAMES_BY_PATH.get(path) or (path[-1] if is_plain else ".".join(path))] = value
+    option = OPTIONS_BY_PATH.get(".".join(path))
+    is_setting = path[:-1] == (*CONFIG_PATH.split("."), "algo_params")
+    target[option.name if option else path[-1] if is_setting else ".".join(path)] = value
 
 
 def diff_settings(one: Json, other: Json) -> dict[str, tuple[Any, Any]]:

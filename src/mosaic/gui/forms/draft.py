@@ -12,34 +12,20 @@ from typing import Any
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.extras import translate_extras
-from mosaic.gui.forms.form_layout import FormLayout, expected_text, format_value, get_layout
-from mosaic.submission.algorithm_schema import SettingField, load_algorithms
+from mosaic.contracts.options import OPTIONS, OPTIONS_BY_PATH
+from mosaic.contracts.setting_field import SettingField
+from mosaic.gui.forms.form_layout import FormLayout, format_value, get_layout
+from mosaic.submission.algorithm_schema import load_algorithms
 from mosaic.submission.run_payloads import (
     CORE_FIELD_NAMES,
-    SECTION_PATHS,
-    RunOptions,
     build_train_payload,
     default_group_name,
     parse_seeds,
+    setting_path,
     with_seed,
 )
 
 Json = dict[str, Any]
-
-_PAYLOAD_PATHS: dict[str, tuple[str, ...]] = {
-    "tensorboard": ("artifacts", "tensorboard", "enabled"),
-    "keep_checkpoints": ("artifacts", "keep_checkpoints"),
-    "cpus": ("resources", "cpus"),
-    "gpus": ("resources", "gpus", "requested"),
-    "memory_mb": ("resources", "memory_mb"),
-    "max_seconds": ("schedule", "max_duration_seconds"),
-    "priority": ("schedule", "priority"),
-    "run_name": ("run_name",),
-    "tags": ("metadata", "tags"),
-    "group": ("metadata", "group"),
-    "notes": ("metadata", "notes"),
-}
-"""Where a payload holds what the form asks of a run."""
 
 
 @dataclass(frozen=True)
@@ -84,22 +70,7 @@ def parse_value(setting: SettingField, text: str) -> Any:
         return None if setting.is_optional else setting.default
     if setting.type == "text":
         return text
-    if setting.type == "name":
-        return _parse_name(written)
-    if setting.type == "names":
-        return tuple(_parse_name(part.strip()) for part in written.split(",") if part.strip()) or None
     return setting.parse(written)
-
-
-def _parse_name(text: str) -> str:
-    from mosaic.contracts.payload import (
-        validate_safe_name,  # brings pydantic, which the window's start does not wait for
-    )
-
-    try:
-        return validate_safe_name(text)
-    except ValueError as error:
-        raise BadInput(str(error)) from None
 
 
 def is_default(setting: SettingField, text: str) -> bool:
@@ -114,9 +85,9 @@ def field_problem(setting: SettingField, text: str) -> str:
     try:
         value = parse_value(setting, text)
     except BadInput:
-        return f"Expected {expected_text(setting)}."
+        return f"Expected {setting.expected_values}."
     if value is None and not setting.is_optional:
-        return "Needed."
+        return "Required."
     return ""
 
 
@@ -124,7 +95,7 @@ def seeds_problem(text: str) -> str:
     try:
         parse_seeds(text)
     except BadInput as error:
-        return "Expected seeds such as 1-5 or 1,3,7." if "no list" in str(error) else str(error)
+        return "Expected seeds such as 1-5 or 1,3,7." if "not a list" in str(error) else str(error)
     return ""
 
 
@@ -164,13 +135,9 @@ def build_payloads(layout: FormLayout, draft: Draft, now: float) -> list[Json]:
 
 
 def _build_payload(layout: FormLayout, draft: Draft) -> Json:
-    values = changed_values(layout, draft)
-    settings = {name: value for name, value in values.items() if name in layout.settings}
     defaults = {of.name: of.default for of in layout.core}
-    wished = {name: value for name, value in values.items() if name not in settings and value is not None}
-    has_tensorboard = bool(wished.pop("tensorboard", True))
-    wishes = RunOptions(**wished, has_tensorboard=has_tensorboard)
-    return _deep_merge(draft.rest, build_train_payload(draft.worker, draft.algorithm, settings, defaults, wishes))
+    made = build_train_payload(draft.worker, draft.algorithm, changed_values(layout, draft), defaults)
+    return _deep_merge(draft.rest, made)
 
 
 def _deep_merge(under: Json, over: Json) -> Json:
@@ -188,17 +155,9 @@ def draft_from_payload(payload: Json) -> Draft:
     config = chosen.get("config", {})
     worker, algorithm = str(chosen.pop("id", "")), str(config.pop("algo", ""))
     layout = get_layout(worker, algorithm)
-    params = config.get("algo_params", {})
     draft = Draft(worker, algorithm)
     for name, of in layout.fields.items():
-        if name in _PAYLOAD_PATHS:
-            found = _pop_path(rest, _PAYLOAD_PATHS[name])
-        elif name in CORE_FIELD_NAMES:
-            found = _pop_path(config, (name,))
-        elif name in SECTION_PATHS:
-            found = _pop_path(rest, SECTION_PATHS[name])
-        else:
-            found = _pop_path(params, (name,))
+        found = _pop_path(rest, setting_path(name))
         if found:
             draft = draft.with_text(of, format_value(found[0]))
     _pop_path(rest, ("resources", "gpus", "mandatory"))
@@ -244,7 +203,7 @@ def to_command_line(layout: FormLayout, draft: Draft) -> str:
 
 
 def _to_flags(setting: SettingField, value: Any) -> list[str]:
-    flag = {"tags": "--tag", "notes": "--note"}.get(setting.name, setting.flag)
+    flag = setting.flag
     if setting.type == "names":
         return [word for name in value or () for word in (flag, name)]
     if setting.type == "bool":
@@ -261,9 +220,10 @@ def field_of_error(message: str, names: Iterable[str], env_id: str = "", changed
     """The field that a worker's refusal is about, as far as it names one; of several the one that was changed."""
     known = set(names)
     for path in re.findall(r"([\w.]+): ", message):
-        last = str(path.rsplit(".", 1)[-1])
-        if last in known:
-            return last
+        option = OPTIONS_BY_PATH.get(path)
+        name = option.name if option else str(path.rsplit(".", 1)[-1])
+        if name in known:
+            return name
     said: list[str] = [word for word in re.findall(r"\w+", message) if "_" in word and word in known]
     touched = set(changed)
     if said:
@@ -275,7 +235,8 @@ def message_for_field(message: str, name: str) -> str:
     """What is left of a refusal where it stands beside the field it is about."""
     short = re.sub(r"^LOG\d+ ", "", message)
     short = re.sub(r"^The (worker )?config was refused: ", "", short)
-    short = re.sub(rf"^[\w.]*\b{re.escape(name)}: ", "", short)
+    path = rf"[\w.]*\b{re.escape(name)}" if name not in OPTIONS else rf"(?:[\w.]*\b{name}|{OPTIONS[name].path})"
+    short = re.sub(rf"^{path}: ", "", short)
     return short[:1].upper() + short[1:]
 
 

@@ -15,10 +15,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic.contracts.setting_field import SettingField
 from mosaic.gui import theme
-from mosaic.gui.forms.form_layout import FIELD_UNITS, field_label, field_tooltip, format_default, format_value
+from mosaic.gui.forms.form_layout import field_label, field_tooltip, field_unit, format_default, format_value
 from mosaic.gui.views.widgets import with_object_name
-from mosaic.submission.algorithm_schema import SettingField
 
 EDITOR_WIDTH = 150
 RESET_WIDTH = 28
@@ -160,7 +160,7 @@ class FieldRow(QWidget):
 
     def show_state(self, is_changed: bool, problem: str) -> None:
         field = self.field
-        unit = FIELD_UNITS.get(field.name, "")
+        unit = field_unit(field)
         default = f"default {format_default(field)}" if is_changed else ""
         self._hint.setText(" · ".join(word for word in (unit, default) if word))
         self._hint.setMinimumWidth(self._hint.fontMetrics().horizontalAdvance(unit))

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.extras import flatten_sections, translate_extras
+from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.setting_field import SettingField
 from mosaic.gui.forms.draft import field_problem, parse_value
 from mosaic.gui.forms.form_layout import format_value
 from mosaic.gui.views.formatting import format_age, format_number, short_id
-from mosaic.submission.algorithm_schema import DEFAULT_EXTRA_FIELDS, SettingField, reserved_extras
+from mosaic.submission.algorithm_schema import supported_options
 from mosaic.submission.run_payloads import build_eval_payload
 from mosaic.workers import discover_workers
 
@@ -24,23 +26,17 @@ Json = dict[str, Any]
 
 TELEMETRY_FIELDS = ("video_mode", "grid_limit")
 """What a training run says of how it is watched; its policy is watched the same way unless told otherwise."""
-POLICY_FIELDS = (
-    SettingField("eval_batch_size", "int", 50, "For each batch, each on a seed that training never saw.", {"ge": 1}),
-    SettingField("eval_repeat", "bool", False, "Play batch after batch until the run is cancelled."),
-    SettingField(
-        "eval_stochastic", "bool", False, "Draw actions at random as in training, instead of the likeliest ones."
-    ),
-    SettingField(
+POLICY_FIELDS = tuple(
+    OPTIONS[name]
+    for name in (
+        "eval_batch_size",
+        "eval_repeat",
+        "eval_stochastic",
         "seed_override",
-        "int",
-        None,
-        "Each episode takes the next; unset: seeds that training never uses.",
-        {"ge": 0},
-        is_optional=True,
-    ),
-    SettingField("eval_capture_video", "bool", False, "Record the first episodes."),
-    *(of for of in DEFAULT_EXTRA_FIELDS if of.name in TELEMETRY_FIELDS),
-    SettingField("tags", "names", None, "Separated by commas.", is_optional=True),
+        "eval_capture_video",
+        *TELEMETRY_FIELDS,
+        "tags",
+    )
 )
 ENVIRONMENT_FIELD = SettingField("env_id", "str", None, "Must have the same spaces as the one it was trained on.")
 
@@ -81,8 +77,7 @@ def policy_workers() -> list[str]:
 @cache
 def policy_fields(worker: str) -> tuple[SettingField, ...]:
     """Those that this worker takes."""
-    known = set(reserved_extras(worker))
-    return tuple(of for of in POLICY_FIELDS if of.name == "tags" or of.name in known)
+    return tuple(option for option in POLICY_FIELDS if option in supported_options(worker))
 
 
 def policy_problems(draft: PolicyDraft) -> dict[str, str]:

@@ -23,6 +23,7 @@ from PySide6.QtWidgets import (
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
+from mosaic.contracts.options import OPTIONS
 from mosaic.gui import theme
 from mosaic.gui.forms.draft import draft_from_payload, to_command_line
 from mosaic.gui.forms.form_layout import get_layout
@@ -55,15 +56,11 @@ def changed_settings(payload: Json) -> dict[str, tuple[Any, Any]]:
     """The settings that differ from the algorithm's defaults. Reads the workers' schemas."""
     algorithm = load_algorithms().get(str(payload["metadata"]["worker"]["config"].get("algo", "")))
     defaults = {one.name: one.default for one in algorithm.fields} if algorithm else {}
-    quiet = {
-        "artifacts.tensorboard.enabled": True,
-        "track": False,
-        "schedule.priority": 0,
-        "metadata.worker.id": payload["metadata"]["worker"]["id"],
-    }
+    unremarkable = {name: option.default for name, option in OPTIONS.items()}
+    unremarkable["metadata.worker.id"] = payload["metadata"]["worker"]["id"]
     found = {}
     for name, value in flatten_settings(payload).items():
-        default = defaults.get(name, quiet.get(name))
+        default = defaults.get(name, unremarkable.get(name))
         if value != default and not name.startswith(FORM_STATE_PREFIX):
             found[name] = (value, default)
     return found

@@ -11,7 +11,7 @@ from mosaic.client import TrainerClient
 from mosaic.gui import theme
 from mosaic.gui.views.widgets import accent_button, muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
-from mosaic.submission.run_payloads import RunOptions, build_train_payload, with_seed
+from mosaic.submission.run_payloads import build_train_payload, with_seed
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -28,7 +28,7 @@ class Example:
     """Several: one run each, as a group."""
 
     def payloads(self) -> list[Json]:
-        payload = build_train_payload("cleanrl", self.algo, self.settings, {}, RunOptions(tags=("example",)))
+        payload = build_train_payload("cleanrl", self.algo, {**self.settings, "tags": ("example",)}, {})
         return [with_seed(payload, seed, f"example-{self.id}") for seed in self.seeds] or [payload]
 
 

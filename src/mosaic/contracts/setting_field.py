@@ -1,0 +1,128 @@
+"""One setting of a run or of an algorithm: its type, range and default, and how its text is parsed. No pydantic."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mosaic.contracts.errors import BadInput
+
+_TYPE_DESCRIPTIONS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "json": "JSON",
+    "name": "a name",
+    "names": "a list of names",
+}
+_NAME_CHARACTERS = "letters, digits and . _ @ + -"
+_NAME_DESCRIPTIONS = {
+    "name": f"{_NAME_CHARACTERS}, beginning with a letter or digit",
+    "names": f"names of {_NAME_CHARACTERS}, separated by commas",
+}
+_BOUND_DESCRIPTIONS = {"gt": "above", "ge": "of at least", "lt": "below", "le": "of at most"}
+
+
+@dataclass(frozen=True)
+class SettingField:
+    """One setting."""
+
+    name: str
+    type: str
+    default: Any = None
+    help: str = ""
+    constraints: Mapping[str, Any] | None = None
+    group: str = "Settings"
+    is_optional: bool = False
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    def parse(self, text: str) -> Any:
+        """Returns the value that a person wrote; BadInput names the setting and what was expected."""
+        if self.is_optional and text.lower() in ("none", "null"):
+            return None
+        try:
+            value = _PARSERS[self.type](text)
+        except ValueError:
+            raise BadInput(
+                f"{self.name}: {text!r} is not {_TYPE_DESCRIPTIONS[self.type]}; expected {self.expected_values}."
+            ) from None
+        if not self._satisfies_constraints(value):
+            raise BadInput(f"{self.name}: {text!r} does not fit; expected {self.expected_values}.")
+        return value
+
+    def _satisfies_constraints(self, value: Any) -> bool:
+        rules = self.constraints or {}
+        return (
+            value in rules.get("choices", (value,))
+            and not ("gt" in rules and not value > rules["gt"])
+            and not ("ge" in rules and not value >= rules["ge"])
+            and not ("lt" in rules and not value < rules["lt"])
+            and not ("le" in rules and not value <= rules["le"])
+        )
+
+    @property
+    def expected_values(self) -> str:
+        if self.type in _NAME_DESCRIPTIONS:
+            return _NAME_DESCRIPTIONS[self.type]
+        rules = self.constraints or {}
+        if "choices" in rules:
+            return "one of " + ", ".join(map(str, rules["choices"]))
+        bounds = [f"{words} {rules[key]}" for key, words in _BOUND_DESCRIPTIONS.items() if key in rules]
+        expected = " ".join([_TYPE_DESCRIPTIONS.get(self.type, "text"), " and ".join(bounds)]).strip()
+        return f"{expected}, or none" if self.is_optional else expected
+
+
+def validate_safe_name(value: str) -> str:
+    if not re.fullmatch(r"[^\W_][\w.@+-]*", value) or ".." in value:
+        raise ValueError(f"expected {_NAME_CHARACTERS} only, beginning with a letter or digit")
+    return value
+
+
+def _parse_names(text: str) -> tuple[str, ...] | None:
+    return tuple(validate_safe_name(part.strip()) for part in text.split(",") if part.strip()) or None
+
+
+def _parse_int(text: str) -> int:
+    """Also `1e6` and `1_000_000`."""
+    try:
+        return int(text)
+    except ValueError:
+        value = float(text)
+        if not value.is_integer():
+            raise
+        return int(value)
+
+
+def _parse_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def parse_bool(text: str) -> bool:
+    try:
+        return {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}[text.lower()]
+    except KeyError:
+        raise ValueError(text) from None
+
+
+_PARSERS: dict[str, Any] = {
+    "int": _parse_int,
+    "float": _parse_float,
+    "bool": parse_bool,
+    "str": str,
+    "choice": str,
+    "json": json.loads,
+    "text": str,
+    "name": validate_safe_name,
+    "names": _parse_names,
+}
