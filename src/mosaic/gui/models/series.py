@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from PySide6.QtCore import QObject, Signal
+from shiboken6 import isValid
 
 from mosaic.client import TrainerClient
 from mosaic.client.trainer_client import MetricsCursor
@@ -68,8 +69,14 @@ def read_points(run_id: str, cursor: MetricsCursor) -> Callable[[TrainerClient],
     return ask
 
 
+class Viewer(Protocol):
+    """A widget that shows points."""
+
+    def isVisible(self) -> bool: ...
+
+
 class RunSeries(QObject):
-    """All tags of one run."""
+    """All tags of one run. They are read once, and again while a viewer is visible."""
 
     loaded = Signal()
     """All points were read, for the first time or again; `tags` holds new columns."""
@@ -83,23 +90,38 @@ class RunSeries(QObject):
         self.is_loaded = False
         self._bridge = bridge
         self._cursor = MetricsCursor()
+        self._viewers: list[Viewer] = []
         self._is_reading = False
-        self._has_more = False
-        """The daemon reported points after the current reading had started."""
+        self._has_more = True
+        """The daemon may have points that have not been requested."""
         bridge.points_changed.connect(self._on_points_changed)
         bridge.connected.connect(self._on_connected)
         self._read()
 
-    def _on_points_changed(self, run_ids: set[str]) -> None:
-        if self.run_id in run_ids:
+    def add_viewer(self, viewer: Viewer) -> None:
+        self._viewers.append(viewer)
+        self.refresh()
+
+    def remove_viewer(self, viewer: Viewer) -> None:
+        self._viewers.remove(viewer)
+
+    def refresh(self) -> None:
+        """Reads what is new, if anything is and a viewer is visible. A viewer calls it when it is shown."""
+        self._viewers = [viewer for viewer in self._viewers if isValid(viewer)]
+        if self._has_more and any(viewer.isVisible() for viewer in self._viewers):
             self._read()
 
+    def _on_points_changed(self, run_ids: set[str]) -> None:
+        if self.run_id in run_ids:
+            self._has_more = True
+            self.refresh()
+
     def _on_connected(self, _: object) -> None:
-        self._read()
+        self._has_more = True
+        self.refresh()
 
     def _read(self) -> None:
         if self._is_reading:
-            self._has_more = True
             return
         self._is_reading, self._has_more = True, False
         self._bridge.ask(read_points(self.run_id, self._cursor), self._on_read, self._on_read_failed, self)
@@ -116,12 +138,11 @@ class RunSeries(QObject):
             self.loaded.emit()
         elif new.parts:
             self.points_added.emit({tag for tag, *_ in new.parts})
-        if self._has_more:
-            self._read()
+        self.refresh()
 
     def _on_read_failed(self, _: Exception) -> None:
         """Gives up until the daemon reports points, or is there again."""
-        self._is_reading = False
+        self._is_reading, self._has_more = False, True
         if not self.is_loaded:
             self.is_loaded = True
             self.loaded.emit()

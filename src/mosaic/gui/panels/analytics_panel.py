@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
@@ -118,6 +119,7 @@ class AnalyticsTab(QWidget):
             self._series = self._workbench.series(run_id)
             self._series.loaded.connect(self._refresh)
             self._series.points_added.connect(self._on_points_added)
+            self._series.add_viewer(self)
             self._hardware = HardwareSeries(run_id, self._workbench.bridge, view.hardware, self)
             self._hardware.points_added.connect(self._on_points_added)
             self.grid.crosshair.move_to(None)
@@ -127,8 +129,14 @@ class AnalyticsTab(QWidget):
         if self._series is not None and isValid(self._series):  # the oldest of many is let go of
             self._series.loaded.disconnect(self._refresh)
             self._series.points_added.disconnect(self._on_points_added)
+            self._series.remove_viewer(self)
         if self._hardware is not None:
             self._hardware.deleteLater()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        if self._series is not None and isValid(self._series):
+            self._series.refresh()
 
     def _on_points_added(self, tags: set[str]) -> None:
         if tags.issubset(self.grid.tags()):

@@ -194,6 +194,7 @@ class ComparePage(QWidget):
         for run_id in set(self._series) - set(run_ids):
             self._series[run_id].loaded.disconnect(self._on_points_added)
             self._series[run_id].points_added.disconnect(self._on_points_added)
+            self._series[run_id].remove_viewer(self)
         kept, self._series = self._series, {}
         for run_id in run_ids:
             self._series[run_id] = kept.get(run_id) or self._connect_series(run_id)
@@ -207,6 +208,7 @@ class ComparePage(QWidget):
         series = self._workbench.series(run_id)
         series.loaded.connect(self._on_points_added)
         series.points_added.connect(self._on_points_added)
+        series.add_viewer(self)
         return series
 
     def run_ids(self) -> list[str]:
@@ -290,6 +292,8 @@ class ComparePage(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
+        for series in self._series.values():
+            series.refresh()
         self._timer.start(0)
 
     def hideEvent(self, event: QHideEvent) -> None:

@@ -48,9 +48,11 @@ class ReturnChart(QWidget):
         if self._series is not None and isValid(self._series):  # the oldest of many is deleted
             self._series.loaded.disconnect(self._update_curve)
             self._series.points_added.disconnect(self._update_curve)
+            self._series.remove_viewer(self)
         self._series = series
         series.loaded.connect(self._update_curve)
         series.points_added.connect(self._update_curve)
+        series.add_viewer(self)
 
     def _update_curve(self, *_: Any) -> None:
         if self.isVisible() and self._feed is not None and self._feed.update("step"):
@@ -60,3 +62,5 @@ class ReturnChart(QWidget):
         super().showEvent(event)
         self.chart.set_smoothing(self._workbench.settings.get("chart_smoothing", DEFAULT_SMOOTHING))
         self._update_curve()
+        if self._series is not None and isValid(self._series):
+            self._series.refresh()
