@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -255,17 +254,16 @@ class TrainerClient:
     def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
         """Yields all points by tag, in parts of some thousand."""
         request = pb.MetricsRequest(run=run, tags=tags, last_only=last_only)
-        for reply in itertools.islice(self._call("ReadMetrics", request), 1, None):
-            yield MetricSeries(reply.tag, reply.steps, reply.at, reply.values)
+        for reply in self._call("ReadMetrics", request):
+            yield from map(_parse_series, reply.series)
 
     @_translate_errors
     def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
         """Reads the points that were logged after `cursor`; all points, where a resume has dropped some before it."""
         request = pb.MetricsRequest(run=run, tags=tags, generation=cursor.generation, last_point=cursor.last_point)
-        replies = self._call("ReadMetrics", request)
-        first = next(replies)
-        series = [MetricSeries(reply.tag, reply.steps, reply.at, reply.values) for reply in replies]
-        now = MetricsCursor(first.generation, first.last_point)
+        replies = list(self._call("ReadMetrics", request))
+        now = MetricsCursor(replies[0].generation, replies[0].last_point)
+        series = [_parse_series(series) for reply in replies for series in reply.series]
         return MetricsUpdate(now, now.generation != cursor.generation, series)
 
     @_translate_stream_errors
@@ -344,6 +342,10 @@ class TrainerClient:
 def _parse_batch(reply: pb.EventBatch) -> WatchBatch:
     events = [decode_event(json.loads(event)) for event in reply.events_json]
     return WatchBatch(reply.cursor, events, reply.skipped, frozenset(reply.runs_with_points))
+
+
+def _parse_series(series: pb.MetricSeries) -> MetricSeries:
+    return MetricSeries(series.tag, series.steps, series.at, series.values)
 
 
 def _parse_view(reply: pb.RunReply) -> RunView:

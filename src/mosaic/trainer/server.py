@@ -22,7 +22,7 @@ from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
 from mosaic.contracts.views import DaemonStatus, RunView
 from mosaic.fastlane import lanes_folder
 from mosaic.journal import Journal
-from mosaic.store import BULK_KINDS, IndexedEvent, MetricsCursor, encode_event
+from mosaic.store import BULK_KINDS, IndexedEvent, MetricsCursor, PointSeries, encode_event
 from mosaic.store.ingest import event_sources
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.evaluation_results import evaluations
@@ -42,6 +42,7 @@ EVENTS_PER_BATCH = 500
 MAX_BACKLOG_EVENTS = 4000
 """A reader that is this many events behind skips those that later ones replace."""
 REPLACEABLE_KINDS = ("progress", "sample")
+POINTS_PER_REPLY = 5000
 LOG_CHUNK_BYTES = 1 << 18
 POINT_KINDS = ("metrics", "episodes")
 
@@ -275,9 +276,11 @@ class Servicer(TrainerServicer):
         after = MetricsCursor(request.generation, request.last_point)
         read = self._records.index.read_metrics(run_id, list(request.tags), request.last_only, after)
         with read as (now, parts):
-            yield pb.MetricsReply(generation=now.generation, last_point=now.last_point)
-            for series in parts:
-                yield pb.MetricsReply(tag=series.tag, steps=series.steps, at=series.at, values=series.values)
+            for group in _group_parts(parts):
+                series = [
+                    pb.MetricSeries(tag=part.tag, steps=part.steps, at=part.at, values=part.values) for part in group
+                ]
+                yield pb.MetricsReply(series=series, generation=now.generation, last_point=now.last_point)
 
     @_streaming_method
     def ReadEpisodes(self, request: pb.RunRequest, context: Context) -> Iterator[pb.JsonReply]:
@@ -406,6 +409,19 @@ class Servicer(TrainerServicer):
         status = self._controls.status()
         self._controls.shut_down(request.cancel_runs, request.drain)
         return pb.JsonReply(json=status.model_dump_json())
+
+
+def _group_parts(parts: Iterator[PointSeries]) -> Iterator[list[PointSeries]]:
+    """Groups small parts, as a message costs more than its points; there is at least one group."""
+    group: list[PointSeries] = []
+    size = 0
+    for part in parts:
+        group.append(part)
+        size += len(part.steps)
+        if size >= POINTS_PER_REPLY:
+            yield group
+            group, size = [], 0
+    yield group
 
 
 def _read_event(file: BinaryIO, event: IndexedEvent) -> str:

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QObject, QTimer, Signal
 from shiboken6 import isValid
 
 from mosaic.client import TrainerClient
 from mosaic.client.trainer_client import MetricsCursor
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.growing_array import Floats, GrowingArray
+
+READ_INTERVAL_MS = 200
+"""Between two readings of a series: each one makes its charts draw again."""
 
 
 class GrowingPoints:
@@ -94,6 +97,8 @@ class RunSeries(QObject):
         self._is_reading = False
         self._has_more = True
         """The daemon may have points that have not been requested."""
+        self._pause = QTimer(self, singleShot=True, interval=READ_INTERVAL_MS)
+        self._pause.timeout.connect(self.refresh)
         bridge.points_changed.connect(self._on_points_changed)
         bridge.connected.connect(self._on_connected)
         self._read()
@@ -108,7 +113,8 @@ class RunSeries(QObject):
     def refresh(self) -> None:
         """Reads what is new, if anything is and a viewer is visible. A viewer calls it when it is shown."""
         self._viewers = [viewer for viewer in self._viewers if isValid(viewer)]
-        if self._has_more and any(viewer.isVisible() for viewer in self._viewers):
+        is_due = self._has_more and not self._is_reading and not self._pause.isActive()
+        if is_due and any(viewer.isVisible() for viewer in self._viewers):
             self._read()
 
     def _on_points_changed(self, run_ids: set[str]) -> None:
@@ -121,9 +127,8 @@ class RunSeries(QObject):
         self.refresh()
 
     def _read(self) -> None:
-        if self._is_reading:
-            return
         self._is_reading, self._has_more = True, False
+        self._pause.start()
         self._bridge.ask(read_points(self.run_id, self._cursor), self._on_read, self._on_read_failed, self)
 
     def _on_read(self, new: NewPoints) -> None:
