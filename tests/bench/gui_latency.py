@@ -42,7 +42,7 @@ def main() -> None:
         workspace = Workspace(Path(place) / "var")
         daemon = LiveDaemon(workspace, Path(place) / "plugins")
         trainer = daemon.start()
-        run_id = trainer.submit(scripted(steps=1_000_000, dt=options.interval))["run_id"]
+        run_id = trainer.submit(scripted(steps=1_000_000, dt=options.interval)).run_id
         app = QApplication(sys.argv[:1])
         program = Application(app, workspace, Path(place) / "settings.ini")
         program.start()
