@@ -18,6 +18,7 @@ from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, Unknown
 from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.views import RunView
+from mosaic.formatting import short_id
 from mosaic.journal import read_all
 
 
@@ -194,15 +195,19 @@ def test_bad_input_makes_nothing(trainer: TrainerClient, workspace: Workspace) -
     assert not workspace.configs.exists()
 
 
-def test_runs_are_found_by_id_prefix_and_last(trainer: TrainerClient) -> None:
+def test_runs_are_found_by_id_beginning_end_and_last(trainer: TrainerClient) -> None:
     with pytest.raises(UnknownName, match="no runs yet"):
         trainer.get("last")
     first = trainer.submit(scripted()).run_id
     second = trainer.submit(scripted()).run_id
     assert trainer.get("last").run_id == second
     assert trainer.get(first.lower()).run_id == first
-    with pytest.raises(UnknownName, match="could be any of"):
-        trainer.get(first[:8])
+    assert trainer.get(short_id(first)).run_id == first, "as the window and the command line show it"
+    assert trainer.get(first[-4:].lower()).run_id == first
+    with pytest.raises(UnknownName, match=f"could be any of {first}, {second}"):
+        trainer.get(first[:4])
+    with pytest.raises(UnknownName, match="No run"):
+        trainer.get(first[-3:])
     with pytest.raises(UnknownName, match="No run"):
         trainer.get("01ZZZZ")
 

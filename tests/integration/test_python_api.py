@@ -39,7 +39,7 @@ def test_training_waiting_curves_evaluation_and_policy(
     assert run.settings["learning_rate"] == 1e-3
     assert run.config["metadata"]["group"] == "ours"
     assert run.folder.is_dir()
-    assert run.id[:10] in repr(run)
+    assert run.id[-6:] in repr(run)
     assert "CartPole-v1" in run._repr_html_()
 
     curve = run.metrics("charts/episodic_return")

@@ -71,7 +71,7 @@ def test_runs_are_a_table_for_people_and_an_array_for_programs() -> None:
     one = finished(view(episodic_return=487.25, sps=12_345.6, global_step=1000, tags=["good"]))
     table = call(FakeTrainer(one), "runs").out
     assert [line.split() for line in table.splitlines()][1][:8] == [
-        "01M7F4D1G1", "succeeded", "ppo", "CartPole-v1", "1", "100%", "487.2", "12,346"
+        "3GKCSW", "succeeded", "ppo", "CartPole-v1", "1", "100%", "487.2", "12,346"
     ]  # fmt: skip
     assert json.loads(call(FakeTrainer(one), "runs", "--json").out) == [one.model_dump(mode="json")]
 

@@ -179,7 +179,7 @@ def test_events_make_the_figures_of_the_view() -> None:
     watched.apply_event(Event(seq=1, at=1.0, kind="unknown"))
     assert (watched.mean_return, watched.episodes, watched.step, watched.seconds_left) == (15.0, 150, 1500, 0.0)
     assert format_progress_line(watched) == (
-        "01M7F4D1G1 running, step 1,500 (100%), 100 steps/s, 0.0 s left, return 15, CPU 98 % RAM 143 MB"
+        "3GKCSW running, step 1,500 (100%), 100 steps/s, 0.0s left, return 15, CPU 98 % RAM 143 MB"
     )
 
 

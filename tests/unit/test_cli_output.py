@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.cli_trainer import finished, view
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.curve_plot import running_mean
 from mosaic.cli.doctor import required_distributions
@@ -28,24 +29,40 @@ from mosaic.contracts.packing import pack
      (-0.00123456, "-0.0012"), (7.58e-10, "7.58e-10"), (math.nan, "nan"), (math.inf, "inf"), (1e12, "1e+12")],
 )  # fmt: skip
 def test_a_figure_has_about_four_telling_digits(value: float | None, words: str) -> None:
-    assert output.format_number(value) == words
+    assert formatting.format_number(value) == words
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(None, "–"), (0.04, "0.0 s"), (9.96, "10 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (7500, "2 h 05 min"),
-     (280000, "3 d 5 h")],
+    [(None, "–"), (0.04, "0.0s"), (9.96, "10s"), (59.6, "1m"), (200, "3m 20s"), (3605, "1h"), (7500, "2h 5m"),
+     (280000, "3d 5h")],
 )  # fmt: skip
 def test_a_duration_has_two_units_at_most(seconds: float | None, words: str) -> None:
-    assert output.format_duration(seconds) == words
+    assert formatting.format_duration(seconds) == words
 
 
-def test_short_ids_tell_runs_apart() -> None:
-    ids = ["01ABCDEFGHJ1xxxxxxxxxxxxxx", "01ABCDEFGHJ2xxxxxxxxxxxxxx", "01ZZZZZZZZ1111111111111111"]
-    short = output.short_ids(ids)
-    assert len(set(short.values())) == 3
-    assert all(run_id.startswith(short[run_id]) for run_id in ids)
-    assert output.short_ids(["01ABCDEFGHJ1xxxxxxxxxxxxxx"]) == {"01ABCDEFGHJ1xxxxxxxxxxxxxx": "01ABCDEFGH"}
+def test_short_ids_are_ends_that_differ() -> None:
+    ids = ["01AAAAAAAAAAAAAAAA12345678", "01BBBBBBBBBBBBBBBBX2345678", "01CCCCCCCCCCCCCCCC11111111"]
+    short = formatting.short_ids(ids)
+    assert short == {ids[0]: "12345678", ids[1]: "X2345678", ids[2]: "11111111"}
+    assert formatting.short_ids(ids[:1] * 2) == {ids[0]: "345678"}
+    assert formatting.short_id(ids[0]) == "345678"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0.0, "0"),
+        (482.123, "482.1"),
+        (9_999, "9,999"),
+        (50_700, "50.7k"),
+        (1.2e6, "1.2M"),
+        (math.nan, "nan"),
+    ],
+)
+def test_a_number_in_the_window_has_an_si_suffix(value: float | None, text: str) -> None:
+    assert formatting.format_si_number(value) == text
 
 
 def test_a_sparkline_keeps_low_and_high() -> None:
@@ -63,9 +80,9 @@ def test_json_is_one_line_without_nan(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_run_that_succeeded_is_done_even_if_the_last_update_did_not_fit() -> None:
-    assert output.format_progress(finished(view(global_step=512))) == "100%"
-    assert output.format_progress(view(global_step=512)) == "51%"
-    assert output.format_progress(view()) == "–"
+    assert formatting.format_progress(finished(view(global_step=512))) == "100%"
+    assert formatting.format_progress(view(global_step=512)) == "51%"
+    assert formatting.format_progress(view()) == "–"
 
 
 def test_a_terminal_is_shown_no_endless_line_and_no_control_sequence() -> None:

@@ -18,7 +18,7 @@ from mosaic.secrets import keyring_client
 from mosaic.sidecar.wandb_diagnostics import CHECK_NAMES, Finding
 
 KEY = "canary0123456789abcdef0123456789abcdef01"
-OFFLINE, SYNCED, NOTHING = "01OFFLINE0000000", "01SYNCED00000000", "01NOTHING0000000"
+OFFLINE, SYNCED, NOTHING = "01RUN00000OFFLINE", "01RUN000000SYNCED", "01RUN00000NOTHING"
 Json = dict[str, Any]
 
 
@@ -106,8 +106,8 @@ def test_the_status_shows_every_run_and_the_next_command() -> None:
     assert (result.code, "mosaic wandb login" in result.out) == (0, True)
     rows = [line.split() for line in result.out.splitlines()[2:]]
     assert rows == [
-        [OFFLINE[:10], "ppo", "CartPole-v1", "offline", "12", "2.0", "MB", "on", "this", "machine"],
-        [SYNCED[:10], "ppo", "CartPole-v1", "synced", "12", "2.0", "MB", "http://w/1"],
+        [OFFLINE[-6:], "ppo", "CartPole-v1", "offline", "12", "2.0", "MB", "on", "this", "machine"],
+        [SYNCED[-6:], "ppo", "CartPole-v1", "synced", "12", "2.0", "MB", "http://w/1"],
     ]
     assert "1 not uploaded: mosaic wandb sync --all" in result.err
     data = json.loads(call(Trainer(), "wandb", "status", SYNCED, "--json").out)
@@ -137,7 +137,7 @@ def test_sync_uploads_offline_runs_and_prints_their_urls(monkeypatch: pytest.Mon
     requests = fake_uploads(monkeypatch, state(OFFLINE, "syncing"), synced)
     result = call(Trainer(), "wandb", "sync", "--all", root=tmp_path)
     assert requests == [[tmp_path / "trainer" / "runs" / OFFLINE]]
-    assert (result.code, result.out) == (0, f"Run {OFFLINE[:10]} is synced: http://w/2\n")
+    assert (result.code, result.out) == (0, f"Run {OFFLINE[-6:]} is synced: http://w/2\n")
     assert "Odd .env." in result.err
 
 
@@ -148,7 +148,7 @@ def test_an_upload_that_fails_or_ends_early_is_an_error(monkeypatch: pytest.Monk
     result = call(Trainer(), "wandb", "sync", OFFLINE)
     assert (result.code, result.out) == (
         1,
-        f"Run {OFFLINE[:10]} is not synced. W&B cannot be reached (connection refused).\n",
+        f"Run {OFFLINE[-6:]} is not synced. W&B cannot be reached (connection refused).\n",
     )
     fake_uploads(monkeypatch)
     result = call(Trainer(), "wandb", "sync", OFFLINE, "--json")

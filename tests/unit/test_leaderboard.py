@@ -80,7 +80,7 @@ def test_the_command_prints_a_table_for_each_environment() -> None:
     assert "ppo (stochastic)" in lines[2]
     assert lines[4] == "CartPole-v1"
     assert lines[5].split()[:4] == ["RANK", "POLICY", "ALGO", "STEP"]
-    assert lines[6].split()[:6] == ["1", "01TRAINED00002", "seed", "2", "ppo", "512"]
+    assert lines[6].split()[:6] == ["1", "D00002", "seed", "2", "ppo", "512"]
     assert "200  199.3 to 200.7  200" in lines[6]
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import OPTIONS
-from mosaic.contracts.run_ids import short_id
 from mosaic.contracts.run_kind import RunKind
+from mosaic.formatting import short_id
 from mosaic.submission.run_payloads import build_eval_payload
 from mosaic.workers import discover_workers
 

@@ -17,8 +17,8 @@ from mosaic.api.policy_lookup import EvalOptions, checkpoint_path, evaluation_pa
 from mosaic.api.run_wait import ShowProgress, format_progress_line, open_progress, poll_until_finished
 from mosaic.api.tables import html_table, make_frame
 from mosaic.contracts.errors import RunEnded, unknown_name_error
-from mosaic.contracts.run_ids import short_id
 from mosaic.contracts.states import Outcome, Stage
+from mosaic.formatting import short_id
 from mosaic.submission.run_settings import effective_settings
 
 if TYPE_CHECKING:

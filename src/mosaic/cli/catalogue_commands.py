@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.contracts.errors import unknown_name_error
@@ -57,9 +58,9 @@ def _support_cells(algorithm: Algorithm) -> tuple[str, str, str]:
     actions = [_ACTION_SPACE_NAMES.get(space, space) for space in said.get("action_spaces", ())]
     backends = [name for name in said.get("backends", ()) if name != "auto"]
     return (
-        ", ".join(actions) or output.PLACEHOLDER,
-        said.get("sees") or output.PLACEHOLDER,
-        ", ".join(backends) or output.PLACEHOLDER,
+        ", ".join(actions) or formatting.PLACEHOLDER,
+        said.get("sees") or formatting.PLACEHOLDER,
+        ", ".join(backends) or formatting.PLACEHOLDER,
     )
 
 
@@ -118,7 +119,7 @@ def _print_envs(envs: list[Json]) -> None:
     for env in envs:
         longest = env.get("max_episode_steps")
         hint = "" if env["is_installed"] else _install_hint(env)
-        table.add_row(env["id"], env["family"], f"{longest:,}" if longest else output.PLACEHOLDER, hint)
+        table.add_row(env["id"], env["family"], f"{longest:,}" if longest else formatting.PLACEHOLDER, hint)
     output.console().print(table)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import runs_argument
@@ -121,7 +122,9 @@ def _print_improvement_probabilities(comparison: Comparison) -> None:
     table = output.create_table("", *names)
     for one in names:
         values = [comparison.improvement_probability.get((one, other)) for other in names]
-        table.add_row(one, *(output.PLACEHOLDER if value is None else format_probability(value) for value in values))
+        table.add_row(
+            one, *(formatting.PLACEHOLDER if value is None else format_probability(value) for value in values)
+        )
     screen.print(table)
 
 
@@ -146,12 +149,11 @@ def _print_differences(result: ComparisonResult) -> None:
 def format_with_interval(value: ConfidenceInterval) -> str:
     """`482.1 [450.2, 500]`; without the interval where there is none."""
     if not math.isfinite(value.point):
-        return output.PLACEHOLDER
+        return formatting.PLACEHOLDER
     if not math.isfinite(value.low) or value.low == value.high:
-        return output.format_number(value.point)
-    return (
-        f"{output.format_number(value.point)} [{output.format_number(value.low)}, {output.format_number(value.high)}]"
-    )
+        return formatting.format_number(value.point)
+    point, low, high = map(formatting.format_number, (value.point, value.low, value.high))
+    return f"{point} [{low}, {high}]"
 
 
 def format_probability(value: ConfidenceInterval) -> str:

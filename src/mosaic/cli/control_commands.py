@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import run_argument, runs_argument
@@ -22,7 +23,7 @@ def print_views(context: CliContext, views: list[RunView], template: str) -> Non
         output.print_json(views[0] if len(views) == 1 else views)
         return
     for view in views:
-        click.echo(template.format(run=output.short_id(view.run_id), status=output.run_status(view)))
+        click.echo(template.format(run=formatting.short_id(view.run_id), status=view.status))
 
 
 @command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import IO, TYPE_CHECKING
 
-from mosaic.cli import output
+from mosaic import formatting
 from mosaic.cli.live_view import EPISODES_IN_MEAN
 from mosaic.contracts.errors import MissingExtra, NotAllowed
 
@@ -18,7 +18,9 @@ _LINE_COLOR = "#1f4e79"
 def draw_curve(view: RunView, episodes: list[EpisodeRow], file: IO[bytes]) -> None:
     """Each episode as a dot, the mean of the last 100 as a line."""
     if not episodes:
-        raise NotAllowed(f"Run {output.short_id(view.run_id)} has finished no episode yet: there is nothing to draw.")
+        raise NotAllowed(
+            f"Run {formatting.short_id(view.run_id)} has finished no episode yet: there is nothing to draw."
+        )
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
 from mosaic.contracts.errors import BadInput, NoDaemon
@@ -63,7 +64,7 @@ def status_rows(status: DaemonStatus, log: str) -> list[tuple[str, str | None]]:
     slots = status.slots
     return [
         ("daemon", f"pid {status.pid} at {status.address}"),
-        ("started", f"{output.format_timestamp(status.started_at)} ({output.format_age(status.started_at)} ago)"),
+        ("started", f"{formatting.format_timestamp(status.started_at)} ({formatting.format_ago(status.started_at)})"),
         ("version", status.version),
         ("workspace", status.workspace),
         ("runs", runs or "none"),

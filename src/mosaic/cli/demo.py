@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mosaic import formatting
 from mosaic.api.policy_lookup import EvalOptions
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
@@ -88,12 +89,13 @@ def _existing_path(path: Path) -> str | None:
 
 
 def _print_report(view: RunView, summary: EvaluationSummary, artifacts: dict[str, str | None], took_s: float) -> None:
-    short = output.short_id(view.run_id)
+    short = formatting.short_id(view.run_id)
     console = output.console()
     console.print(
-        f"\nThe agent learned to balance the pole: its mean return was {output.format_number(view.episodic_return)} "
-        f"at the end of training and {output.format_number(summary.avg_return)} on {summary.episodes} fresh "
-        f"seeds ({output.format_duration(took_s)} in all, {output.format_count(view.sps)} steps/s)."
+        "\nThe agent learned to balance the pole: its mean return was "
+        f"{formatting.format_number(view.episodic_return)} at the end of training and "
+        f"{formatting.format_number(summary.avg_return)} on {summary.episodes} fresh "
+        f"seeds ({formatting.format_duration(took_s)} in all, {formatting.format_count(view.sps)} steps/s)."
     )
     click.echo("\nWhat it made:")
     output.print_fields(artifacts.items(), "  ")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mosaic import formatting
 from mosaic.api.policy_lookup import EvalOptions, evaluation_payload
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
@@ -111,7 +112,7 @@ def print_summary(run_id: str, summary: EvaluationSummary) -> None:
 
 
 def summary_rows(run_id: str, summary: EvaluationSummary) -> list[tuple[str, str]]:
-    number = output.format_number
+    number = formatting.format_number
     interval = "no interval: it needs at least two episodes"
     if summary.ci95 is not None:
         interval = f"95 % interval: {number(summary.ci95[0])} to {number(summary.ci95[1])}"

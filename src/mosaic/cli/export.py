@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import run_argument
@@ -42,7 +43,7 @@ def export(
     def done(path: str) -> None:
         written.append(str(Path(path).absolute()))
         if not context.is_json:
-            click.echo(f"Wrote {written[-1]} ({output.format_size(os.path.getsize(path))})")
+            click.echo(f"Wrote {written[-1]} ({formatting.format_size(os.path.getsize(path))})")
 
     if episodes:
         with atomic_write(episodes) as file:
@@ -71,7 +72,7 @@ def export(
 def _write_zip(view: RunView, path: str) -> None:
     if view.stage != "finished":
         raise NotAllowed(
-            f"Run {output.short_id(view.run_id)} is {view.stage}; its folder can be exported when it has ended."
+            f"Run {formatting.short_id(view.run_id)} is {view.stage}; its folder can be exported when it has ended."
         )
     from rich.progress import Progress
 

@@ -17,7 +17,7 @@ INSTALL_HINT = "pip install 'mosaic-rl[gui]'"
 
 
 @command(has_json=False)
-@click.option("--run", metavar="RUN", help="Show this run: its id, the beginning of one, or 'last'.")
+@click.option("--run", metavar="RUN", help="Show this run: its id, the beginning or end of one, or 'last'.")
 @click.option(
     "--trainer",
     metavar="HOST:PORT",

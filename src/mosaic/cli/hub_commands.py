@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mosaic import formatting
 from mosaic.api.policy_lookup import checkpoint_path, resolve_trained_run
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
@@ -62,7 +63,7 @@ def push(
     folder = RunFolder(view.run_dir)
     chosen = checkpoint_path(view, checkpoint)
     if not chosen.is_dir():
-        raise NotAllowed(f"Run {output.short_id(view.run_id)} has a model file, but no checkpoint to push.")
+        raise NotAllowed(f"Run {formatting.short_id(view.run_id)} has a model file, but no checkpoint to push.")
     with tempfile.TemporaryDirectory() as scratch, _transfer_progress(f"Pushing to {repo}") as on_progress:
         evaluation = _find_evaluation(trainer, folder, int(chosen.name))
         request = PushRequest(
@@ -81,8 +82,8 @@ def push(
         output.print_json({"run_id": view.run_id, **result.model_dump()})
         return
     for sentence in result.left_out:
-        output.print_message(sentence.replace("RUN", output.short_id(view.run_id)))
-    click.echo(f"Pushed step {result.step:,} ({output.format_size(result.size_bytes)}) to {result.url}")
+        output.print_message(sentence.replace("RUN", formatting.short_id(view.run_id)))
+    click.echo(f"Pushed step {result.step:,} ({formatting.format_size(result.size_bytes)}) to {result.url}")
 
 
 def _export_model(
@@ -173,7 +174,7 @@ def _policy_file(folder: RunFolder, policy: PolicyDescription) -> Path:
 def _eval_argument(folder: RunFolder, policy: PolicyDescription, target: Path | None) -> str:
     if policy.step is None:
         return f"'{next(folder.models.glob('*/*'))}'"
-    return output.short_id(folder.run_id) if target is None else f"'{folder.path}'"
+    return formatting.short_id(folder.run_id) if target is None else f"'{folder.path}'"
 
 
 def _check_target_folder(out: str) -> Path:

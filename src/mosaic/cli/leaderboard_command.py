@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.contracts.errors import unknown_name_error
@@ -44,7 +45,7 @@ def leaderboard(context: CliContext, env_id: str) -> None:
             f"No policy has been evaluated yet in {context.workspace.root}. Evaluate one: mosaic eval RUN"
         )
         return
-    names = output.short_ids(list({place.trained.run_id for place in places if place.trained}))
+    names = formatting.short_ids(list({place.trained.run_id for place in places if place.trained}))
     screen = output.console()
     for at, (env, group) in enumerate(itertools.groupby(places, key=lambda place: place.env_id)):
         if at:
@@ -65,17 +66,17 @@ def _row_cells(entry: LeaderboardEntry, names: dict[str, str]) -> tuple[str, ...
         str(entry.rank),
         policy,
         entry.algo if entry.is_deterministic else f"{entry.algo} (stochastic)",
-        output.format_count(entry.step),
-        output.format_count(entry.episodes),
-        output.format_number(entry.mean.point),
+        formatting.format_count(entry.step),
+        formatting.format_count(entry.episodes),
+        formatting.format_number(entry.mean.point),
         format_interval(entry.mean),
-        output.format_number(entry.iqm),
-        f"{output.format_age(entry.evaluated_at)} ago",
+        formatting.format_number(entry.iqm),
+        formatting.format_ago(entry.evaluated_at),
     )
 
 
 def format_interval(value: ConfidenceInterval) -> str:
     """`450.2 to 500`."""
     if not math.isfinite(value.low):
-        return output.PLACEHOLDER
-    return f"{output.format_number(value.low)} to {output.format_number(value.high)}"
+        return formatting.PLACEHOLDER
+    return f"{formatting.format_number(value.low)} to {formatting.format_number(value.high)}"

@@ -9,7 +9,6 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mosaic.cli import output
-from mosaic.contracts.run_kind import RunKind
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from mosaic.client.trainer_client import MetricsUpdate
 
+from mosaic import formatting
 from mosaic.contracts.events import (
     Anomaly,
     CheckpointSaved,
@@ -136,7 +136,7 @@ class LiveRunState:
         """`15`, or `15 (3 of 100 not finite)`."""
         bad = sum(not isfinite(value) for value in self._recent_returns)
         note = f" ({bad} of {len(self._recent_returns)} not finite)" if bad else ""
-        return output.format_number(self.mean_return) + note
+        return formatting.format_number(self.mean_return) + note
 
     @property
     def seconds_left(self) -> float | None:
@@ -151,7 +151,7 @@ class LiveRunState:
             return f"{self.episodes} / {self.target_episodes} episodes"
         if self.is_evaluation:
             return f"{self.episodes:,} episodes"
-        return f"{output.format_count(self.step)} / {output.format_count(self.total_steps)}"
+        return f"{formatting.format_count(self.step)} / {formatting.format_count(self.total_steps)}"
 
     @property
     def fraction_done(self) -> float | None:
@@ -160,17 +160,6 @@ class LiveRunState:
         if self.target_episodes:
             return min(1.0, self.episodes / self.target_episodes)
         return min(1.0, self.step / self.total_steps) if self.step is not None and self.total_steps else None
-
-
-def run_title(view: RunView) -> str:
-    """`ppo on CartPole-v1, seed 1`."""
-    if view.kind == RunKind.POLICY_EVAL:
-        return f"evaluation of {view.algo} on {view.env_id}"
-    if not view.algo:
-        return str(view.run_name or view.worker)
-    place = f" on {view.env_id}" if view.env_id else ""
-    seed = f", seed {view.seed}" if view.seed is not None else ""
-    return f"{view.algo}{place}{seed}"
 
 
 def format_hardware(hardware: HardwareSample) -> str:
@@ -182,7 +171,7 @@ def format_hardware(hardware: HardwareSample) -> str:
 def format_progress_line(state: LiveRunState) -> str:
     """One line for a log file."""
     view = state.view
-    parts = [f"{output.short_id(view.run_id)} {output.run_status(view)}"]
+    parts = [f"{formatting.short_id(view.run_id)} {view.status}"]
     if state.step is not None:
         share = f" ({state.fraction_done:.0%})" if state.fraction_done is not None else ""
         parts.append(f"step {state.step:,}{share}")
@@ -191,7 +180,7 @@ def format_progress_line(state: LiveRunState) -> str:
     if state.sps and not state.has_ended:
         parts.append(f"{state.sps:,.0f} steps/s")
     if state.seconds_left is not None:
-        parts.append(f"{output.format_duration(state.seconds_left)} left")
+        parts.append(f"{formatting.format_duration(state.seconds_left)} left")
     if state.mean_return is not None:
         parts.append(f"return {state.return_text}")
     if state.hardware and not state.has_ended:
@@ -212,15 +201,18 @@ class LiveRunView:
         from rich.text import Text
 
         watched, view = self.state, self.state.view
-        word = output.run_status(view)
+        word = view.status
         yield Text.assemble(
-            (word, f"bold {output.OUTCOME_STYLES.get(word, '')}"), "  ", run_title(view), ("  " + view.run_id, "dim")
+            (word, f"bold {output.OUTCOME_STYLES.get(word, '')}"),
+            "  ",
+            formatting.run_description(view),
+            ("  " + view.run_id, "dim"),
         )
         share = watched.fraction_done
         without_share = _STAGE_MESSAGES.get(view.stage, watched.progress_text if watched.is_evaluation else "")
         figures = f"{share:4.0%}  {watched.progress_text}" if share is not None else without_share
         pace = f"{watched.sps:,.0f} steps/s" if watched.sps else ""
-        left = f"{output.format_duration(watched.seconds_left)} left" if watched.seconds_left is not None else ""
+        left = f"{formatting.format_duration(watched.seconds_left)} left" if watched.seconds_left is not None else ""
         words = "   ".join(part for part in (figures, pace, left) if part)
         line = Table.grid(padding=(0, 2, 0, 0), expand=True)
         line.add_column(ratio=1, min_width=8)
@@ -324,4 +316,4 @@ class PlainDisplay:
 def create_display(state: LiveRunState) -> LiveDisplay | PlainDisplay:
     if output.console(is_stderr=True).is_terminal:
         return LiveDisplay(LiveRunView(state))
-    return PlainDisplay(lambda: [(output.run_status(state.view), format_progress_line(state))])
+    return PlainDisplay(lambda: [(state.view.status, format_progress_line(state))])

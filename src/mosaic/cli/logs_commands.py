@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import run_argument
@@ -49,9 +50,9 @@ def logs(context: CliContext, run: str, follow: bool, is_stderr: bool, lines: in
     else:
         size = write_log(chunk.data for chunk in trainer.log(run_id, is_stderr, follow=follow))
     if size == 0:
-        other = "" if is_stderr else f" Its other stream: mosaic logs --stderr {output.short_id(run_id)}"
+        other = "" if is_stderr else f" Its other stream: mosaic logs --stderr {formatting.short_id(run_id)}"
         output.print_message(
-            f"Run {output.short_id(run_id)} wrote nothing to {'stderr' if is_stderr else 'stdout'}.{other}"
+            f"Run {formatting.short_id(run_id)} wrote nothing to {'stderr' if is_stderr else 'stdout'}.{other}"
         )
 
 
@@ -118,16 +119,16 @@ def metrics(context: CliContext, run: str, tags: tuple[str, ...], is_csv: bool) 
     if not all(tag in found for tag in tags):
         known = {series.tag for series in trainer.metrics(run_id, last_only=True)}
         missing = next(tag for tag in tags if tag not in found)
-        raise unknown_name_error("metric", missing, known, f"run {output.short_id(run_id)}")
+        raise unknown_name_error("metric", missing, known, f"run {formatting.short_id(run_id)}")
     if context.is_json:
         output.print_json({"run_id": run_id, "series": found})
         return
     if not found:
-        output.print_message(f"Run {output.short_id(run_id)} has logged no metrics yet.")
+        output.print_message(f"Run {formatting.short_id(run_id)} has logged no metrics yet.")
         return
     table = output.create_table("METRIC", "LAST", "STEP", "VALUES", "COURSE", right_aligned=("LAST", "STEP", "VALUES"))
     for tag, points in sorted(found.items()):
         step, _, value = points[-1]
         course = output.sparkline([point[2] for point in points])
-        table.add_row(tag, output.format_number(value), f"{step:,}", f"{len(points):,}", course)
+        table.add_row(tag, formatting.format_number(value), f"{step:,}", f"{len(points):,}", course)
     output.console().print(table)

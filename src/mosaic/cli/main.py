@@ -115,7 +115,7 @@ class LazyGroup(click.Group):
         "token_normalize_func": lambda token: token.replace("_", "-"),
     },
     params=common_options(),
-    epilog="RUN is a run's id, the beginning of one, or 'last'. Every command explains itself: mosaic train --help",
+    epilog="RUN is a run's id, the beginning or end of one, or 'last'. Help for one command: mosaic train --help",
 )
 @click.version_option(__version__, message="mosaic %(version)s")
 @click.pass_context

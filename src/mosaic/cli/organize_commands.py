@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, Command, command, pass_context
 from mosaic.cli.control_commands import print_views
@@ -49,7 +50,7 @@ def tag(context: CliContext, run: str, tags: tuple[str, ...], remove: tuple[str,
     if context.is_json:
         output.print_json(view)
     else:
-        click.echo(f"Tags of run {output.short_id(view.run_id)}: {', '.join(view.tags) or 'none'}")
+        click.echo(f"Tags of run {formatting.short_id(view.run_id)}: {', '.join(view.tags) or 'none'}")
 
 
 @command()
@@ -70,7 +71,7 @@ def note(context: CliContext, run: str, text: str | None) -> None:
     elif view.notes:
         click.echo(view.notes)
     else:
-        output.print_message(f"Run {output.short_id(view.run_id)} has no note.")
+        output.print_message(f"Run {formatting.short_id(view.run_id)} has no note.")
 
 
 @command()
@@ -102,7 +103,7 @@ def delete(context: CliContext, runs: tuple[str, ...], yes: bool) -> None:
         output.print_json(deleted[0] if len(deleted) == 1 else deleted)
         return
     for view in deleted:
-        click.echo(f"Run {output.short_id(view.run_id)} is in the trash: {view.run_dir}")
+        click.echo(f"Run {formatting.short_id(view.run_id)} is in the trash: {view.run_dir}")
     output.print_message(f"Undo: mosaic import {shlex.quote(deleted[0].run_dir)}")
 
 

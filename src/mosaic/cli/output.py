@@ -1,4 +1,4 @@
-"""How things are written: figures, times and tables for people, one line of JSON for programs."""
+"""Output of the command line: tables and messages for people, one line of JSON for programs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,15 @@ import json
 import math
 import os
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mosaic.contracts.run_ids import short_id as short_id
-from mosaic.contracts.run_ids import short_ids as short_ids
-from mosaic.contracts.run_kind import RunKind
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
-
-PLACEHOLDER = "–"
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 OUTCOMES = ("succeeded", "failed", "cancelled", "rejected", "lost")
@@ -113,79 +104,6 @@ def print_fields(rows: Iterable[tuple[str, str | None]], indent: str = "") -> No
         line.add_column(overflow="fold")
         line.add_row(Text(name), Text(value))
         screen.print(line)
-
-
-def run_status(view: RunView) -> str:
-    return view.status
-
-
-def format_count(number: float | None) -> str:
-    return PLACEHOLDER if number is None else f"{number:,.0f}"
-
-
-def format_number(value: float | None) -> str:
-    """A metric: about four telling digits."""
-    if value is None:
-        return PLACEHOLDER
-    if not math.isfinite(value):
-        return str(value)
-    size = abs(value)
-    if size < 1e9 and value == int(value):
-        return f"{value:,.0f}"
-    if size and not 0.001 <= size < 1e9:
-        return f"{value:.3g}"
-    digits = next(digits for digits, bound in enumerate((1000, 100, 10, 1, 0)) if size >= bound)
-    return f"{value:,.{digits}f}"
-
-
-def format_duration(seconds: float | None) -> str:
-    """`4.1 s`, `3 min 20 s`, `2 h 05 min`, `3 d 4 h`."""
-    if seconds is None:
-        return PLACEHOLDER
-    if seconds < 9.95:
-        return f"{max(0.0, seconds):.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
-
-
-def format_age(at: float | None, now: float | None = None) -> str:
-    """How long ago, in one unit."""
-    if at is None:
-        return PLACEHOLDER
-    seconds = max(0.0, (time.time() if now is None else now) - at)
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds // size:.0f}{unit}"
-    return f"{seconds:.0f}s"
-
-
-def format_timestamp(at: float | None) -> str:
-    return PLACEHOLDER if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-
-
-def format_size(size_bytes: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size_bytes < 1000:
-            return f"{size_bytes:.0f} {unit}" if unit == "bytes" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1000
-    return f"{size_bytes:.1f} TB"
-
-
-def format_progress(view: RunView) -> str:
-    step, total = view.global_step, view.total_timesteps
-    if view.kind == RunKind.POLICY_EVAL:
-        return f"{view.episodes or 0} ep."
-    if view.outcome == "succeeded":
-        return "100%"  # also where the last update did not fit into the requested steps
-    if step is None:
-        return PLACEHOLDER
-    return f"{100 * step / total:.0f}%" if total else format_count(step)
 
 
 def sparkline(values: Sequence[float | None], width: int = 24, bounds: tuple[float, float] | None = None) -> str:

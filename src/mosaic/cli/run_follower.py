@@ -9,9 +9,10 @@ import time
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext
-from mosaic.cli.live_view import LiveRunState, ProgressDisplay, create_display, run_title
+from mosaic.cli.live_view import LiveRunState, ProgressDisplay, create_display
 from mosaic.contracts.errors import MosaicError, NoDaemon, NotAllowed
 from mosaic.contracts.metric_tags import RETURN_TAG
 
@@ -261,17 +262,19 @@ def report_end(context: CliContext, view: RunView) -> None:
     if context.is_json:
         output.print_json(view)
         return
-    short = output.short_id(view.run_id)
+    short = formatting.short_id(view.run_id)
     if view.stage != "finished":
-        output.print_message(f"Detached from run {short}, which is {output.run_status(view)}.")
+        output.print_message(f"Detached from run {short}, which is {view.status}.")
         output.print_message(f"Attach again: mosaic show -f {short}")
         return
     from rich.text import Text
 
-    word = output.run_status(view)
+    word = view.status
     console = output.console()
     console.print(
-        Text.assemble((word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"), f"  {run_title(view)}")
+        Text.assemble(
+            (word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"), f"  {formatting.run_description(view)}"
+        )
     )
     output.print_fields(end_summary_rows(view), "  ")
     is_told = "mosaic resume" in (view.reason or "")
@@ -288,8 +291,8 @@ def end_summary_rows(view: RunView) -> list[tuple[str, str | None]]:
     step = view.global_step
     return [
         ("why", view.reason if view.outcome != "succeeded" else None),
-        ("return", f"{output.format_number(view.episodic_return)} ({span})" if episodes else None),
-        ("steps", f"{step:,} in {output.format_duration(took)}{pace}" if step is not None else None),
+        ("return", f"{formatting.format_number(view.episodic_return)} ({span})" if episodes else None),
+        ("steps", f"{step:,} in {formatting.format_duration(took)}{pace}" if step is not None else None),
         ("checkpoint", f"step {view.checkpoint_step:,}" if view.checkpoint_step is not None else None),
         ("run", view.run_id),
         ("folder", view.run_dir),

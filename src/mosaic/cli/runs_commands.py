@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.live_view import LiveDisplay, LiveRunState, PlainDisplay, format_progress_line
@@ -36,7 +37,7 @@ def runs_table(views: list[RunView], width: int | None = None) -> Table:
     from rich.text import Text
 
     width = width or output.console().width
-    short = output.short_ids([view.run_id for view in views])
+    short = formatting.short_ids([view.run_id for view in views])
     rows = [_row_cells(view, short[view.run_id]) for view in views]
     columns = [column for column in COLUMNS if column != "TAGS" or any(view.tags for view in views)]
 
@@ -56,17 +57,17 @@ def runs_table(views: list[RunView], width: int | None = None) -> Table:
 
 
 def _row_cells(view: RunView, short: str) -> dict[str, str]:
-    algo = view.algo or view.worker or output.PLACEHOLDER
+    algo = view.algo or view.worker or formatting.PLACEHOLDER
     return {
         "RUN": short,
-        "STATUS": output.run_status(view),
+        "STATUS": view.status,
         "ALGO": f"{algo} (eval)" if view.kind == RunKind.POLICY_EVAL else algo,
-        "ENV": view.env_id or output.PLACEHOLDER,
-        "SEED": output.PLACEHOLDER if view.seed is None else str(view.seed),
-        "DONE": output.format_progress(view),
-        "RETURN": output.format_number(view.episodic_return),
-        "STEPS/S": output.format_count(view.sps),
-        "AGE": output.format_age(view.submitted_at),
+        "ENV": view.env_id or formatting.PLACEHOLDER,
+        "SEED": formatting.PLACEHOLDER if view.seed is None else str(view.seed),
+        "DONE": formatting.format_progress(view),
+        "RETURN": formatting.format_number(view.episodic_return),
+        "STEPS/S": formatting.format_count(view.sps),
+        "AGE": formatting.format_age(view.submitted_at),
         "TAGS": ",".join(view.tags or ()),
     }
 
@@ -91,9 +92,7 @@ class LiveGroupView:
 def create_group_display(group_view: LiveGroupView) -> LiveDisplay | PlainDisplay:
     if output.console(is_stderr=True).is_terminal:
         return LiveDisplay(group_view)
-    return PlainDisplay(
-        lambda: [(output.run_status(view), format_progress_line(LiveRunState(view))) for view in group_view.views]
-    )
+    return PlainDisplay(lambda: [(view.status, format_progress_line(LiveRunState(view))) for view in group_view.views])
 
 
 @command()
@@ -168,7 +167,7 @@ def diff(context: CliContext, one: str, other: str) -> None:
     trainer = context.trainer()
     views = [trainer.get(one), trainer.get(other)]
     found = diff_settings(*(effective_settings(trainer.config(view.run_id)) for view in views))
-    short = output.short_ids([view.run_id for view in views])
+    short = formatting.short_ids([view.run_id for view in views])
     if context.is_json:
         output.print_json({"runs": [view.run_id for view in views], "differences": found})
         return

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.live_view import format_hardware, run_title
+from mosaic.cli.live_view import format_hardware
 from mosaic.cli.run_arguments import run_argument
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_kind import RunKind
@@ -83,10 +84,12 @@ def _print_run(view: RunView, files: dict[str, str], last_metrics: dict[str, flo
     from rich.text import Text
 
     console = output.console()
-    word = output.run_status(view)
+    word = view.status
     console.print(
         Text.assemble(
-            (word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"), "  ", (run_title(view), "bold")
+            (word.capitalize(), f"bold {output.OUTCOME_STYLES.get(word, '')}"),
+            "  ",
+            (formatting.run_description(view), "bold"),
         )
     )
     output.print_fields(_run_fields(view), "  ")
@@ -102,7 +105,9 @@ def _print_run(view: RunView, files: dict[str, str], last_metrics: dict[str, flo
         output.print_fields([(str(attempt.number), _format_attempt(attempt)) for attempt in view.attempts], "  ")
     if last_metrics:
         _print_section_title("Last metrics")
-        output.print_fields([(tag, output.format_number(value)) for tag, value in sorted(last_metrics.items())], "  ")
+        output.print_fields(
+            [(tag, formatting.format_number(value)) for tag, value in sorted(last_metrics.items())], "  "
+        )
     if files:
         _print_section_title(f"Files in {view.run_dir}")
         root = view.run_dir.rstrip("/") + "/"
@@ -117,7 +122,7 @@ def _print_section_title(title: str) -> None:
 def _run_fields(view: RunView) -> list[tuple[str, Any]]:
     step, total = view.global_step, view.total_timesteps if view.kind == RunKind.TRAIN else None
     episodes = view.episodes or 0
-    share = f" ({output.format_progress(view)})" if view.stage != "finished" else ""
+    share = f" ({formatting.format_progress(view)})" if view.stage != "finished" else ""
     done = f"{step:,}" + (f" of {total:,}{share}" if total else "") if step is not None else None
     span = f"mean of the last {min(100, episodes)} of {episodes:,} episodes"
     started, finished = view.started_at, view.finished_at
@@ -132,13 +137,15 @@ def _run_fields(view: RunView) -> list[tuple[str, Any]]:
         ("why", view.reason if view.outcome != "succeeded" else None),
         ("steps", done),
         ("pace", f"{view.sps:,.0f} steps/s" if view.sps else None),
-        ("time left", output.format_duration(view.seconds_left) if view.seconds_left is not None else None),
-        ("return", f"{output.format_number(view.episodic_return)} ({span})" if episodes else None),
-        ("submitted", output.format_timestamp(view.submitted_at)),
-        ("started", output.format_timestamp(started) if started else None),
+        ("time left", formatting.format_duration(view.seconds_left) if view.seconds_left is not None else None),
+        ("return", f"{formatting.format_number(view.episodic_return)} ({span})" if episodes else None),
+        ("submitted", formatting.format_timestamp(view.submitted_at)),
+        ("started", formatting.format_timestamp(started) if started else None),
         (
             "finished",
-            f"{output.format_timestamp(finished)}, after {output.format_duration(took)}" if finished and took else None,
+            f"{formatting.format_timestamp(finished)}, after {formatting.format_duration(took)}"
+            if finished and took
+            else None,
         ),
         ("process", f"{view.pid}" if view.pid else None),
         ("hardware", hardware),
@@ -168,9 +175,9 @@ def _format_wandb_state(run_dir: str) -> str | None:
 
 def _format_attempt(attempt: Attempt) -> str:
     ended = attempt.ended_at
-    span = f", ran {output.format_duration(ended - attempt.started_at)}" if ended else ", still running"
-    return f"{output.format_timestamp(attempt.started_at)}{span}{', resumed' if attempt.is_resume else ''}"
+    span = f", ran {formatting.format_duration(ended - attempt.started_at)}" if ended else ", still running"
+    return f"{formatting.format_timestamp(attempt.started_at)}{span}{', resumed' if attempt.is_resume else ''}"
 
 
 def _entry_time(at: float, started_at: float) -> str:
-    return f"{output.format_timestamp(at)}  +{output.format_duration(at - started_at)}"
+    return f"{formatting.format_timestamp(at)}  +{formatting.format_duration(at - started_at)}"

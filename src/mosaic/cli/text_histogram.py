@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from mosaic.cli import output
+from mosaic import formatting
 
 MAX_BINS = 10
 WIDTH = 40
@@ -27,7 +27,7 @@ def histogram_rows(values: Sequence[float | None], width: int = WIDTH) -> list[t
     most = max(counts)
     edges = [low + size * at for at in range(bins)] + [high]
     spans = [
-        output.format_number(a) if a == b else f"{output.format_number(a)} to {output.format_number(b)}"
+        formatting.format_number(a) if a == b else f"{formatting.format_number(a)} to {formatting.format_number(b)}"
         for a, b in itertools.pairwise(edges)
     ]
     return [(span, format_bar(count / most, width), count) for span, count in zip(spans, counts, strict=True)]

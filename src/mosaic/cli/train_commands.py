@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.algorithm_options import AlgorithmGroup
 from mosaic.cli.cli_context import CliContext, Command, command, pass_context
@@ -55,7 +56,7 @@ def _report_submitted(context: CliContext, view: RunView) -> int:
         output.print_json(view)
     else:
         click.echo(f"Run {view.run_id} is {view.stage}. Its folder: {view.run_dir}")
-        short = output.short_id(view.run_id)
+        short = formatting.short_id(view.run_id)
         output.print_message(f"Watch it: mosaic show -f {short}    Stop it: mosaic cancel {short}")
     return 0
 

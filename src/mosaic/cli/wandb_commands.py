@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
 from mosaic.cli.run_arguments import run_argument, runs_argument
@@ -133,7 +134,7 @@ def _load_states(context: CliContext, runs: Iterable[str]) -> list[WandbStatus]:
     for run in dict.fromkeys(runs):
         state = next(iter(trainer.wandb(run)), None)
         if state is None:
-            raise BadInput(f"Run {output.short_id(trainer.get(run).run_id)} has no W&B data.")
+            raise BadInput(f"Run {formatting.short_id(trainer.get(run).run_id)} has no W&B data.")
         states.append(state)
     return states
 
@@ -141,7 +142,7 @@ def _load_states(context: CliContext, runs: Iterable[str]) -> list[WandbStatus]:
 def _print_states(states: Sequence[WandbStatus]) -> None:
     from rich.text import Text
 
-    ids = output.short_ids([state.run_id for state in states])
+    ids = formatting.short_ids([state.run_id for state in states])
     table = output.create_table(
         "RUN", "WHAT", "STATE", "RECORDS", "SIZE", "WHERE", right_aligned=("RECORDS", "SIZE"), wrap=("WHERE",)
     )
@@ -152,8 +153,8 @@ def _print_states(states: Sequence[WandbStatus]) -> None:
             ids[state.run_id],
             " ".join(filter(None, (state.algo, state.env_id))) or state.run_name or "",
             Text(state.state, style=_STYLES.get(state.state, "")),
-            output.format_count(sum(records) if records else None),
-            output.format_size(sum(folder.size_bytes for folder in folders)),
+            formatting.format_count(sum(records) if records else None),
+            formatting.format_size(sum(folder.size_bytes for folder in folders)),
             state.error or state.url or "on this machine",
         )
     output.console().print(table)
@@ -175,7 +176,7 @@ def sync(context: CliContext, runs: tuple[str, ...], is_all: bool) -> int:
     offline = [state for state in states if state.state in UPLOADABLE_STATES]
     for state in states:
         if runs and state not in offline:
-            output.print_message(f"Run {output.short_id(state.run_id)} is {state.state} already.")
+            output.print_message(f"Run {formatting.short_id(state.run_id)} is {state.state} already.")
     results = _upload_runs(context, offline)
     if context.is_json:
         output.print_json([results.get(state.run_id, state) for state in states if runs or state in offline])
@@ -188,7 +189,7 @@ def sync(context: CliContext, runs: tuple[str, ...], is_all: bool) -> int:
 
 
 def _format_sync_result(state: WandbStatus) -> str:
-    run = output.short_id(state.run_id)
+    run = formatting.short_id(state.run_id)
     if state.state == "synced":
         return f"Run {run} is synced" + (f": {state.url}" if state.url else ".")
     return f"Run {run} is not synced. {state.error or 'The reason is unknown.'}"
@@ -232,7 +233,7 @@ def _upload_progress(count: int) -> Iterator[Callable[[WandbStatus], None]]:
             folders = list(state.runs.values())
             progress.update(
                 task,
-                description=f"Uploading run {output.short_id(state.run_id)} ({len(seen)} of {count})",
+                description=f"Uploading run {formatting.short_id(state.run_id)} ({len(seen)} of {count})",
                 completed=sum(folder.sent_bytes for folder in folders),
                 total=sum(folder.size_bytes for folder in folders) or None,
             )

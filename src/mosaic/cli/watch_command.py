@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import run_argument
@@ -72,7 +73,7 @@ def watch(
     if seconds is not None and save is None:
         raise BadInput("--seconds is the length of a video. Name its file too: --save out.mp4")
     view = context.call_with_reconnect(lambda trainer: trainer.get(run))
-    short = output.short_id(view.run_id)
+    short = formatting.short_id(view.run_id)
     if view.stage == "finished":
         raise NotAllowed(
             f"Run {short} has ended ({view.outcome}): there is nothing to watch. "
@@ -160,8 +161,8 @@ def _show_in_terminal(
     finally:
         sight.close()
     if standing.has_ended:
-        short = output.short_id(view.run_id)
-        output.print_message(f"Run {short} has ended: {output.run_status(standing.view)}. More: mosaic show {short}")
+        short = formatting.short_id(view.run_id)
+        output.print_message(f"Run {short} has ended: {standing.view.status}. More: mosaic show {short}")
 
 
 def select_envs(key: str, env: int, envs: Sequence[int]) -> tuple[int, ...] | None:
@@ -194,7 +195,7 @@ def status_lines(view: RunView, source: Any, displayed_hz: float, is_single: boo
     """Two lines below the image: the state of the environments, and how often they are rendered and why."""
     from mosaic.fastlane import CONNECTED
 
-    title = f"{view.env_id or 'run'} {output.short_id(view.run_id)}"
+    title = f"{view.env_id or 'run'} {formatting.short_id(view.run_id)}"
     if view.kind == RunKind.POLICY_EVAL:
         title += f" (Eval)  {eval_line}".rstrip()
     keys = "q quits, g grid, arrows" if is_single else "q quits, g one"
@@ -205,10 +206,10 @@ def status_lines(view: RunView, source: Any, displayed_hz: float, is_single: boo
         hud = source.huds[0]
         return [
             f"{title}  env {hud['env']}  episode {hud['episode']:,}  step {hud['step']:,}  "
-            f"reward {output.format_number(hud['reward'])}  return {output.format_number(hud['return'])}",
+            f"reward {formatting.format_number(hud['reward'])}  return {formatting.format_number(hud['return'])}",
             drawn,
         ]
-    each = "  ".join(output.format_number(hud["return"]) for hud in source.huds)
+    each = "  ".join(formatting.format_number(hud["return"]) for hud in source.huds)
     return [f"{title}  returns  {each}", drawn]
 
 

@@ -118,7 +118,10 @@ def _translate_stream_errors(call: Call) -> Call:
 
 
 class TrainerClient:
-    """`run` is an id, a unique prefix of one, or `last`. Every method raises the MosaicError that the daemon raised."""
+    """`run` is an id, a unique beginning or end of one, or `last`.
+
+    Every method raises the MosaicError that the daemon raised.
+    """
 
     def __init__(self, channel: grpc.Channel, token: str) -> None:
         self._channel = channel

@@ -9,6 +9,7 @@ from typing import Any
 
 from mosaic.contracts.extras import flatten_sections
 from mosaic.contracts.payload import Payload
+from mosaic.formatting import short_id
 from mosaic.workers import discover_workers
 
 DEFAULT_PROJECT = "mosaic"
@@ -101,4 +102,4 @@ def flatten_config(payload: Payload) -> dict[str, Any]:
 def _default_name(config: Mapping[str, Any], run_id: str) -> str:
     """Names a run as CleanRL does, with our id in place of the time."""
     words = [str(config[key]) for key in ("env_id", "algo", "seed") if config.get(key) is not None]
-    return "__".join([*words, run_id[-6:]])
+    return "__".join([*words, short_id(run_id)])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.formatting import short_id
 from mosaic.sidecar.tracking_request import TrackedRunInfo
 
 _REMOTE_VARIABLES = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_BUCKET_ID", "TRACKIO_WEBHOOK_URL")
@@ -29,7 +30,7 @@ class TrackioTracker:
         self._trackio_folder.mkdir(parents=True, exist_ok=True)
         import trackio
 
-        suffix = run_info.run_id[-6:]
+        suffix = short_id(run_info.run_id)
         self._run = trackio.init(
             run_info.project,
             name=run_info.name if run_info.name.endswith(suffix) else f"{run_info.name}-{suffix}",

@@ -20,6 +20,7 @@ from mosaic.store.index_schema import open_index
 BULK_KINDS = ("metrics", "episodes", "step")
 """Events that carry points: they are many and large, and readers get their points from the index."""
 MAX_RECENT_EVENTS = 4000
+MIN_SUFFIX_LENGTH = 4
 _CHUNK = 5000
 _NO_RUN = 0
 """Stands for the run of an event whose run is no longer there."""
@@ -175,12 +176,18 @@ class Index:
         )
         return int(rows[0][0] or 0)
 
-    def run_ids_with_prefix(self, prefix: str, limit: int = 8) -> list[str]:
-        """Run ids that begin so. Ids are upper case; people type as they like."""
-        start = prefix.upper()
+    def find_run_ids(self, part: str, limit: int = 8) -> list[str]:
+        """Return the run with this id, else the runs whose id starts or ends with it, in any case of letters.
+
+        Ends shorter than MIN_SUFFIX_LENGTH are not searched: they would match too many runs.
+        """
+        wanted = part.upper()
+        if self._rows("SELECT 1 FROM run WHERE run_id=?", (wanted,)):
+            return [wanted]
         rows = self._rows(
-            "SELECT run_id FROM run WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT ?",
-            (start, start + "~", limit),
+            "SELECT run_id FROM run WHERE run_id >= ? AND run_id < ? OR ? AND substr(run_id, ?) = ?"
+            " ORDER BY run_id LIMIT ?",
+            (wanted, wanted + "~", len(wanted) >= MIN_SUFFIX_LENGTH, -len(wanted), wanted, limit),
         )
         return [run_id for (run_id,) in rows]
 

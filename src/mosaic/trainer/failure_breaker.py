@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mosaic.contracts.states import Outcome, RunRecord
+from mosaic.formatting import short_id
 
 FAST_FAILURE_S = 10.0
 """A run that fails within this time of its start is a fast failure."""
@@ -50,7 +51,7 @@ class FastFailureBreaker:
             return None
         return (
             f"The last {MAX_FAST_FAILURES} runs failed within {FAST_FAILURE_S:g} seconds of their start, so the queue "
-            f"waits. See why: mosaic show {self._failed_run_ids[-1][:10]}    Continue: mosaic daemon continue"
+            f"waits. See why: mosaic show {short_id(self._failed_run_ids[-1])}    Continue: mosaic daemon continue"
         )
 
 

@@ -104,14 +104,14 @@ class Records:
         return record
 
     def resolve(self, reference: str) -> str:
-        """An id, a unique prefix of one, or `last`."""
+        """Return the id that a full id, a unique beginning or end of one, or `last` refers to."""
         if reference.lower() == "last":
             newest = self.index.newest_run_id()
             if newest is None:
                 raise UnknownName("There are no runs yet. Start one: mosaic train ppo --env-id CartPole-v1")
             return newest
-        found = self.index.run_ids_with_prefix(reference) if reference else []
-        if len(found) == 1 or reference.upper() in found[:1]:
+        found = self.index.find_run_ids(reference) if reference else []
+        if len(found) == 1:
             return found[0]
         if found:
             raise UnknownName(f"{reference!r} could be any of {', '.join(found)}. Give more of the id.")

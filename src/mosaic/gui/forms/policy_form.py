@@ -12,9 +12,9 @@ from mosaic.contracts.extras import flatten_sections, translate_extras
 from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.run_kind import RunKind
 from mosaic.contracts.setting_field import SettingField
+from mosaic.formatting import format_ago, format_si_number, short_id
 from mosaic.gui.forms.draft import field_problem, parse_value
 from mosaic.gui.forms.form_layout import format_value
-from mosaic.gui.views.formatting import format_age, format_number, short_id
 from mosaic.submission.algorithm_schema import supported_options
 from mosaic.submission.run_payloads import build_eval_payload
 from mosaic.workers import discover_workers
@@ -171,7 +171,7 @@ def describe_checkpoint(checkpoint_info: Json) -> str:
     if checkpoint_info.get("run_id"):
         parts.append(f"of run {short_id(str(checkpoint_info['run_id']))}")
     if checkpoint_info.get("saved_at"):
-        parts.append(f"saved {format_age(checkpoint_info['saved_at'])}")
+        parts.append(f"saved {format_ago(checkpoint_info['saved_at'])}")
     if checkpoint_info.get("score") is not None:
-        parts.append(f"with return {format_number(checkpoint_info['score'])}")
+        parts.append(f"with return {format_si_number(checkpoint_info['score'])}")
     return " ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:]) + "."

@@ -7,11 +7,11 @@ from PySide6.QtWidgets import QComboBox, QCompleter, QFileDialog, QHBoxLayout, Q
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
+from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.forms.field_rows import guard_wheel
 from mosaic.gui.forms.policy_form import describe_checkpoint, runs_with_policy, telemetry_of
 from mosaic.gui.forms.special_rows import LabelledRow
-from mosaic.gui.views.formatting import run_title, state_of
 from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
 
@@ -97,7 +97,7 @@ class PolicySource(QObject):
         self._runs.blockSignals(True)
         self._runs.clear()
         for view in views:
-            self._runs.addItem(theme.state_icon(state_of(view)), run_title(view), view.run_id)
+            self._runs.addItem(theme.state_icon(view.status), run_title(view), view.run_id)
         self._run_names.setStringList([run_title(view) for view in views])
         self._runs.setCurrentIndex(self._runs.findData(chosen) if chosen else -1)
         if not chosen:

@@ -7,8 +7,8 @@ from typing import Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
 
+from mosaic import formatting
 from mosaic.gui.models.event_log import MAX_EVENT_LINES, EventLine, EventLog
-from mosaic.gui.views import formatting
 
 Index = QModelIndex | QPersistentModelIndex
 COLUMNS = ("Time", "Run", "Kind", "What")

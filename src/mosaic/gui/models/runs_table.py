@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
 
+from mosaic import formatting
 from mosaic.contracts.run_kind import RunKind
 from mosaic.gui.models.runs_model import Runs
 from mosaic.gui.models.search import Query
-from mosaic.gui.views import formatting
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -46,7 +46,7 @@ class Column:
 
 
 def _state_rank(view: RunView) -> int:
-    state = formatting.state_of(view)
+    state = view.status
     return _STATE_ORDER.index(state) if state in _STATE_ORDER else len(_STATE_ORDER)
 
 
@@ -97,14 +97,14 @@ def _field_text(name: str) -> Callable[[RunView], str]:
 
 
 def _number_text(name: str) -> Callable[[RunView], str]:
-    return lambda view: formatting.format_number(getattr(view, name))
+    return lambda view: formatting.format_si_number(getattr(view, name))
 
 
 COLUMNS: tuple[Column, ...] = (
     Column(
         "state",
         "State",
-        formatting.state_of,
+        lambda view: view.status,
         _state_rank,
         "succeeded",
         tooltip=lambda view: str(view.reason or ""),
@@ -135,7 +135,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "age",
         "Age",
-        lambda view: formatting.format_age(view.submitted_at),
+        lambda view: formatting.format_ago(view.submitted_at),
         _age_key,
         "59 min ago",
         True,

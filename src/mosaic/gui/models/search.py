@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mosaic.gui.views.formatting import state_of
-
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
@@ -29,7 +27,7 @@ def _has_tag(view: RunView, value: str) -> bool:
 
 def _has_status(view: RunView, value: str) -> bool:
     """A stage or an outcome, as far as it is written; `active` stands for all that have not ended."""
-    states = [str(view.stage), str(view.outcome or ""), state_of(view)]
+    states = [str(view.stage), str(view.outcome or ""), view.status]
     if view.stage != "finished":
         states.append("active")
     return any(state.startswith(value) for state in states if state)
@@ -70,7 +68,7 @@ def _matches_any_field(view: RunView, value: str) -> bool:
     return (
         _contains("algo", "env_id", "group", "run_name", "notes", "worker", "run_id")(view, value)
         or _has_tag(view, value)
-        or state_of(view).startswith(value)
+        or view.status.startswith(value)
     )
 
 

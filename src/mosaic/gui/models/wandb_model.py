@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from mosaic.client import TrainerClient
-from mosaic.gui.views.formatting import format_size, format_timestamp
+from mosaic.formatting import format_size, format_timestamp
 from mosaic.sidecar.wandb_environment import Proxies, resolve_proxies
 
 if TYPE_CHECKING:

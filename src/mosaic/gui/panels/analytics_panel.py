@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
 )
 from shiboken6 import isValid
 
+from mosaic.formatting import run_title, short_id
 from mosaic.gui import theme
 from mosaic.gui.exports import export_csv
 from mosaic.gui.models.curve_feed import X_KINDS
@@ -28,7 +29,6 @@ from mosaic.gui.models.series import RunSeries
 from mosaic.gui.run_action_handlers import write_export
 from mosaic.gui.views.chart_grid import ChartGrid
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.formatting import run_title, short_id, state_of
 from mosaic.gui.views.smoothing import SmoothingSlider
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
@@ -160,7 +160,7 @@ class AnalyticsTab(QWidget):
         elif not series.is_loaded:
             self._empty.set_text("Loading…")
         else:
-            self._empty.set_text("No points yet", EMPTY_TEXT_BY_STATE.get(state_of(view), NO_POINTS_TEXT))
+            self._empty.set_text("No points yet", EMPTY_TEXT_BY_STATE.get(view.status, NO_POINTS_TEXT))
 
     # --- the tools
 

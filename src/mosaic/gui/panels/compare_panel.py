@@ -23,6 +23,7 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models.curve_feed import X_KINDS, CurveFeed, SeriesSnapshot, take_snapshot
 from mosaic.gui.models.curve_model import ChartCurve
@@ -30,7 +31,6 @@ from mosaic.gui.models.series import RunSeries
 from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.comparison_tables import ProbabilityTable, ResultsTable, SettingsTable
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.formatting import run_title
 from mosaic.gui.views.run_chips import RunChips
 from mosaic.gui.views.smoothing import SmoothingSlider
 from mosaic.gui.views.video_pair import VideoPair

@@ -25,10 +25,10 @@ from mosaic.client.eval_status import format_eval_line
 from mosaic.contracts.events import EvalSummaryUpdate
 from mosaic.contracts.run_kind import RunKind
 from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING
+from mosaic.formatting import format_duration
 from mosaic.gui import theme
 from mosaic.gui.models.recording import Recording, save_image
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.formatting import format_duration
 from mosaic.gui.views.frames_view import FramesView
 from mosaic.gui.views.widgets import status_label, with_object_name
 from mosaic.gui.workbench import Workbench

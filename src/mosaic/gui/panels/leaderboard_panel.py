@@ -7,10 +7,10 @@ from PySide6.QtGui import QHideEvent, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QPushButton, QStackedWidget, QVBoxLayout, QWidget
 
 from mosaic.client.ranking import LeaderboardEntry, rank_policies
+from mosaic.formatting import format_ago, format_si_number, format_timestamp, short_id
 from mosaic.gui import theme
 from mosaic.gui.models.evaluation_model import Evaluations
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.formatting import format_age, format_number, format_timestamp, short_id
 from mosaic.gui.views.read_only_table import ReadOnlyTable, format_interval
 from mosaic.gui.views.run_chips import dot_icon
 from mosaic.gui.views.widgets import accent_button, muted_label, with_object_name
@@ -40,11 +40,11 @@ class LeaderboardTable(ReadOnlyTable):
                 dot_icon(theme.run_colour(place.trained.run_id if place.trained else place.run_id))
             )
             self.set_cell(row, 2, place.env_id)
-            self.set_cell(row, 3, format_number(place.step), "" if place.step is None else f"{place.step:,}")
-            self.set_cell(row, 4, format_number(place.episodes))
+            self.set_cell(row, 3, format_si_number(place.step), "" if place.step is None else f"{place.step:,}")
+            self.set_cell(row, 4, format_si_number(place.episodes))
             self.set_cell(row, 5, format_interval(place.mean))
-            self.set_cell(row, 6, format_number(place.iqm))
-            self.set_cell(row, 7, format_age(place.evaluated_at), format_timestamp(place.evaluated_at))
+            self.set_cell(row, 6, format_si_number(place.iqm))
+            self.set_cell(row, 7, format_ago(place.evaluated_at), format_timestamp(place.evaluated_at))
 
 
 def policy_label(place: LeaderboardEntry) -> str:

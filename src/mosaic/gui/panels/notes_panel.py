@@ -6,9 +6,9 @@ from PySide6.QtCore import QEvent, QObject, QSize, QTimer
 from PySide6.QtGui import QHideEvent
 from PySide6.QtWidgets import QPlainTextEdit, QTabWidget, QVBoxLayout, QWidget
 
+from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models.notes_model import SCRATCH_ID
-from mosaic.gui.views.formatting import run_title
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
 

@@ -21,10 +21,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic import formatting
 from mosaic.contracts.run_kind import RunKind
 from mosaic.gui import theme
 from mosaic.gui.models.evaluation_model import Evaluations
-from mosaic.gui.views import formatting
 from mosaic.gui.views.details_view import Detail, DetailsGrid, HistoryView, StatTile
 from mosaic.gui.views.evaluation_view import EvaluationView
 from mosaic.gui.views.frames_view import FramesView
@@ -190,21 +190,23 @@ class OverviewTab(QWidget):
         episodes = view.episodes or 0
         last = f"last {min(100, episodes)} episodes" if episodes else "no episode yet"
         mean = f"Mean of the last {min(100, episodes)} of {episodes:,} episodes" if episodes else ""
-        self._tiles["return"].set_value(formatting.format_number(view.episodic_return), last, mean)
+        self._tiles["return"].set_value(formatting.format_si_number(view.episodic_return), last, mean)
         step, total = view.global_step, view.total_timesteps
         part = formatting.progress_fraction(view)
-        of = f"of {formatting.format_number(total)}" if total else ""
+        of = f"of {formatting.format_si_number(total)}" if total else ""
         percent = f"{100 * part:.0f} %" if part is not None else ""
         exact = f"{step:,} of {total:,} steps" if step is not None and total else ""
         self._tiles["steps"].caption.setText("Steps")
-        self._tiles["steps"].set_value(formatting.format_number(step), " · ".join(filter(None, (of, percent))), exact)
-        self._tiles["sps"].set_value(formatting.format_number(view.sps), tooltip="As the worker measures it")
+        self._tiles["steps"].set_value(
+            formatting.format_si_number(step), " · ".join(filter(None, (of, percent))), exact
+        )
+        self._tiles["sps"].set_value(formatting.format_si_number(view.sps), tooltip="As the worker measures it")
         is_over = view.stage == "finished"
         self._tiles["time"].caption.setText("Took" if is_over else "Time left")
         ran = _elapsed_s(view)
         if is_over:
             self._tiles["time"].set_value(
-                formatting.format_duration(ran), f"ended {formatting.format_age(view.finished_at)}"
+                formatting.format_duration(ran), f"ended {formatting.format_ago(view.finished_at)}"
             )
         else:
             self._tiles["time"].set_value(
@@ -230,19 +232,19 @@ class OverviewTab(QWidget):
         of = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
         # Single episodes are told by the clock, batches when they end: either may be ahead.
         episodes = max(view.episodes or 0, sum(batch.episodes for batch in batches))
-        self._tiles["steps"].set_value(formatting.format_number(episodes), of if batches else "")
+        self._tiles["steps"].set_value(formatting.format_si_number(episodes), of if batches else "")
         if not is_over:  # nobody knows how long episodes take, nor when a repeated evaluation is stopped
             self._tiles["time"].caption.setText("Runs for")
             self._tiles["time"].set_value(formatting.format_duration(_elapsed_s(view)))
         mean = self._evaluation.histogram.mean if evaluation is not None else None
         if mean is not None and math.isfinite(mean.point):
             sure = (
-                f"95 %: {formatting.format_number(mean.low)} to {formatting.format_number(mean.high)}"
+                f"95 %: {formatting.format_si_number(mean.low)} to {formatting.format_si_number(mean.high)}"
                 if math.isfinite(mean.low)
                 else ""
             )
             self._tiles["return"].set_value(
-                formatting.format_number(mean.point), sure, "Mean return of all its episodes"
+                formatting.format_si_number(mean.point), sure, "Mean return of all its episodes"
             )
 
     def _show_reason(self, view: RunView) -> None:
@@ -314,7 +316,7 @@ def _optional_fact(name: str, value: str | None) -> Detail | None:
 
 
 def _time_fact(name: str, at: float | None) -> Detail | None:
-    return Detail(name, formatting.format_age(at), formatting.format_timestamp(at)) if at else None
+    return Detail(name, formatting.format_ago(at), formatting.format_timestamp(at)) if at else None
 
 
 def _elapsed_s(view: RunView) -> float | None:

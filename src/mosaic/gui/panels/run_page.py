@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QHBoxLayout, QLabel, QStackedWidget, QTabWidget, QToolButton, QVBoxLayout, QWidget
 
+from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.run_action_handlers import STOPPABLE_STAGES
 from mosaic.gui.run_actions import RUN_ACTION_GROUPS, context_menu, is_resumable
 from mosaic.gui.run_actions import find_action as action_row
 from mosaic.gui.ui_specs import RunTab
 from mosaic.gui.views.elided_label import ElidedLabel
-from mosaic.gui.views.formatting import run_title, state_of
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
 
@@ -119,10 +119,10 @@ class RunPage(QWidget):
         self._on_tab_changed()
 
     def _show_header(self, view: RunView) -> None:
-        self._icon.setPixmap(theme.state_icon(state_of(view)).pixmap(20, 20))
+        self._icon.setPixmap(theme.state_icon(view.status).pixmap(20, 20))
         self._title.setText(run_title(view))
         self._title.setToolTip(view.run_id)
-        self._state.setText(state_of(view) + (f": {view.reason}" if view.reason else ""))
+        self._state.setText(view.status + (f": {view.reason}" if view.reason else ""))
         self._state.setToolTip(view.reason or "")
         stage = view.stage
         is_paused = stage == "paused"

@@ -16,11 +16,11 @@ from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_kind import RunKind
+from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models import tensorboard_process
 from mosaic.gui.models.tensorboard_process import FAILED, READY, STARTING, STOPPED, TensorBoardProcess
 from mosaic.gui.views import web
-from mosaic.gui.views.formatting import run_title
 from mosaic.gui.views.widgets import muted_label, status_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
 

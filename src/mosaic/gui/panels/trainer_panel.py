@@ -23,10 +23,10 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.contracts.views import SlotUsage
+from mosaic.formatting import format_ago, format_timestamp, run_title
 from mosaic.gui import theme
 from mosaic.gui.models.queue_order import sort_queue
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.formatting import format_age, format_timestamp, run_title, state_of
 from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
 
@@ -177,12 +177,12 @@ class TrainerPage(QWidget):
             texts = (
                 f"{view.queue_position}." if view.queue_position else "",
                 run_title(view),
-                state_of(view),
+                view.status,
                 str(view.priority),
-                format_age(view.queued_at) if is_queued else "",
+                format_ago(view.queued_at) if is_queued else "",
             )
             cells = [self._set_cell(number, place, text) for place, text in enumerate(texts)]
-            cells[2].setIcon(theme.state_icon(state_of(view)))
+            cells[2].setIcon(theme.state_icon(view.status))
             cells[4].setToolTip(format_timestamp(view.queued_at) if is_queued else "")
             for place, cell in enumerate(cells):
                 flags = Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
@@ -278,7 +278,7 @@ def _trainer_facts(status: DaemonStatus | None, workbench: Workbench) -> dict[st
     return {
         "State": state,
         "Address": f"{status.address}, pid {status.pid}, version {status.version}",
-        "Started": f"{format_age(status.started_at)} ({format_timestamp(status.started_at)})",
+        "Started": f"{format_ago(status.started_at)} ({format_timestamp(status.started_at)})",
         "Room": room + (f", {slots.gpus} GPUs" if slots.gpus else ""),
         "Runs": runs or "none yet",
         "Workspace": status.workspace,

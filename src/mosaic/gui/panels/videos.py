@@ -14,10 +14,10 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic.formatting import format_ago, format_si_number, format_timestamp
 from mosaic.gui import theme
 from mosaic.gui.models.video_file import VideoFile, list_videos
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.formatting import format_age, format_number, format_timestamp
 from mosaic.gui.views.video_player import VideoPlayer
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
@@ -129,8 +129,8 @@ class VideosTab(QWidget):
 def _video_title(video: VideoFile) -> str:
     facts = []
     if video.episode_return is not None:
-        facts.append(f"return {format_number(video.episode_return)}")
+        facts.append(f"return {format_si_number(video.episode_return)}")
     if video.episode_length is not None:
         facts.append(f"{video.episode_length:,} steps")
-    facts.append(format_age(video.written_at))
+    facts.append(format_ago(video.written_at))
     return f"{video.path.stem}\n{' · '.join(facts)}"

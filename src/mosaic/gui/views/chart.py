@@ -16,10 +16,10 @@ from PySide6.QtGui import QAction, QColor, QGuiApplication, QImage, QPainter, QP
 from PySide6.QtSvg import QSvgGenerator
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QLabel, QMenu, QSizePolicy, QToolButton, QVBoxLayout, QWidget
 
+from mosaic.formatting import format_duration, format_si_number, format_timestamp
 from mosaic.gui import theme
 from mosaic.gui.models.curve_model import ChartCurve, ReducedCurve, finite_range, round_range, to_log_scale
 from mosaic.gui.views.crosshair import Crosshair
-from mosaic.gui.views.formatting import format_duration, format_number, format_timestamp
 from mosaic.gui.views.legend import Legend
 from mosaic.gui.views.plot import Band, Plot
 from mosaic.gui.views.widgets import with_object_name
@@ -296,12 +296,14 @@ class Chart(QWidget):
                 found[key] = at
         place = "" if x is None else self.format_x(x)
         if self.legend is not None:
-            self.legend.show_values({key: format_number(at[2]) for key, at in found.items()})
+            self.legend.show_values({key: format_si_number(at[2]) for key, at in found.items()})
             self._values.setText(place)
         elif len(found) == 1:
             (at,) = found.values()
-            raw = f" (raw {format_number(at[1])})" if x is not None and self._weight > 0 else ""
-            self._values.setText(f"{self.format_x(at[0]) + '   ' if x is not None else ''}{format_number(at[2])}{raw}")
+            raw = f" (raw {format_si_number(at[1])})" if x is not None and self._weight > 0 else ""
+            self._values.setText(
+                f"{self.format_x(at[0]) + '   ' if x is not None else ''}{format_si_number(at[2])}{raw}"
+            )
         else:
             self._values.setText(place)
 

@@ -19,9 +19,9 @@ from PySide6.QtWidgets import (
     QVBoxLayout,
 )
 
+from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models.fuzzy import rank
-from mosaic.gui.views.formatting import run_title, state_of
 from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Workbench
 
@@ -102,7 +102,7 @@ class CommandPalette(QDialog):
         return self._runs
 
     def _run_entry(self, view: RunView) -> PaletteEntry:
-        state = state_of(view)
+        state = view.status
         note = "   ".join([*view.tags[:3], state])
         return PaletteEntry(run_title(view), note, theme.state_icon(state), lambda: self._workbench.select(view.run_id))
 
@@ -191,4 +191,4 @@ def _action_entries(window: MainWindow) -> list[PaletteEntry]:
 
 
 def _search_text(view: RunView) -> str:
-    return " ".join((run_title(view), *view.tags, state_of(view)))
+    return " ".join((run_title(view), *view.tags, view.status))

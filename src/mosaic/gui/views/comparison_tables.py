@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtGui import QColor
 
-from mosaic.gui.views.formatting import run_title
+from mosaic.formatting import run_title
 from mosaic.gui.views.read_only_table import ReadOnlyTable, format_interval
 from mosaic.gui.views.run_chips import dot_icon
 from mosaic.statistics.comparison import Comparison, format_value, strip_common_parts

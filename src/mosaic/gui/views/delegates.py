@@ -11,9 +11,9 @@ from PySide6.QtCore import QModelIndex, QObject, QPersistentModelIndex, QPointF,
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPixmap
 from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleOptionViewItem
 
+from mosaic import formatting
 from mosaic.gui import theme
 from mosaic.gui.models.runs_table import COLUMNS, RunsTableModel
-from mosaic.gui.views import formatting
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtWidgets import QGridLayout, QLabel, QVBoxLayout, QWidget
 
+from mosaic.formatting import format_timestamp
 from mosaic.gui import theme
 from mosaic.gui.views.elided_label import ElidedLabel
-from mosaic.gui.views.formatting import format_timestamp
 from mosaic.gui.views.widgets import muted_label, with_object_name
 
 if TYPE_CHECKING:

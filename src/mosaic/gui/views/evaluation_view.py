@@ -9,9 +9,9 @@ from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QStackedWidget, QVBoxLayout, QWidget
 
 from mosaic.client.ranking import evaluation_returns
+from mosaic.formatting import format_duration, format_si_number
 from mosaic.gui import theme
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.formatting import format_duration, format_number
 from mosaic.gui.views.histogram_view import Histogram
 from mosaic.gui.views.read_only_table import ReadOnlyTable, format_interval
 from mosaic.gui.views.widgets import muted_label
@@ -37,13 +37,13 @@ class BatchesTable(ReadOnlyTable):
         for row, batch in enumerate(shown):
             low, high = batch.ci95 or (float("nan"), float("nan"))
             mean = batch.avg_return
-            self.set_cell(row, 0, format_number(batch.batch))
-            self.set_cell(row, 1, format_number(batch.episodes))
+            self.set_cell(row, 0, format_si_number(batch.batch))
+            self.set_cell(row, 1, format_si_number(batch.episodes))
             interval = ConfidenceInterval(float("nan") if mean is None else mean, low, high)
-            more = f"Median {format_number(batch.median_return)}, standard deviation {format_number(batch.std_return)}"
-            self.set_cell(row, 2, format_interval(interval), more)
+            median, deviation = format_si_number(batch.median_return), format_si_number(batch.std_return)
+            self.set_cell(row, 2, format_interval(interval), f"Median {median}, standard deviation {deviation}")
             for column, name in enumerate(RETURN_COLUMNS, 3):
-                self.set_cell(row, column, format_number(getattr(batch, name)))
+                self.set_cell(row, column, format_si_number(getattr(batch, name)))
             self.set_cell(row, len(COLUMN_TITLES) - 1, format_duration(batch.duration_s))
 
 

@@ -10,9 +10,9 @@ from PySide6.QtGui import QHideEvent, QShowEvent
 from PySide6.QtWidgets import QVBoxLayout, QWidget
 
 from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING
+from mosaic.formatting import format_si_number
 from mosaic.gui.models.lanes import FrameCell, Lanes
 from mosaic.gui.views import hud_line
-from mosaic.gui.views.formatting import format_number
 from mosaic.gui.views.frame_grid import FrameGrid
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
@@ -37,8 +37,8 @@ def format_short_hud(cells: Sequence[FrameCell]) -> str:
         return ""
     mean = sum(float(told["return"]) for told in seen) / len(seen)
     if len(cells) > 1:
-        return hud_line.SEPARATOR.join((f"{len(cells)} environments", f"mean return {format_number(mean)}"))
-    return hud_line.SEPARATOR.join((f"episode {seen[0]['episode']:,}", f"return {format_number(mean)}"))
+        return hud_line.SEPARATOR.join((f"{len(cells)} environments", f"mean return {format_si_number(mean)}"))
+    return hud_line.SEPARATOR.join((f"episode {seen[0]['episode']:,}", f"return {format_si_number(mean)}"))
 
 
 class FramesView(QWidget):

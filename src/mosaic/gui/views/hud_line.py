@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from PySide6.QtCore import QRect, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QPainter
 
+from mosaic.formatting import format_si_number
 from mosaic.gui import theme
 from mosaic.gui.models.lanes import FrameCell
-from mosaic.gui.views.formatting import format_number
 
 SEPARATOR = "   "
 PADDING = 10
@@ -36,8 +36,8 @@ def _format_env(cell: FrameCell, has_others: bool) -> list[str]:
         *parts,
         f"episode {told['episode']:,}",
         f"step {told['step']:,}",
-        f"reward {format_number(told['reward'])}",
-        f"return {format_number(told['return'])}",
+        f"reward {format_si_number(told['reward'])}",
+        f"return {format_si_number(told['return'])}",
     ]
 
 
@@ -47,12 +47,12 @@ def _format_envs(seen: Sequence[FrameCell], count: int) -> list[str]:
     return [
         f"{count} environments",
         f"episode {_format_range(min(episodes), max(episodes))}",
-        f"return {_format_range(min(returns), max(returns))}, mean {format_number(sum(returns) / len(returns))}",
+        f"return {_format_range(min(returns), max(returns))}, mean {format_si_number(sum(returns) / len(returns))}",
     ]
 
 
 def _format_range(low: float, high: float) -> str:
-    return format_number(low) if low == high else f"{format_number(low)} to {format_number(high)}"
+    return format_si_number(low) if low == high else f"{format_si_number(low)} to {format_si_number(high)}"
 
 
 # --- drawn

@@ -9,7 +9,7 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QGuiApplication, QKeyEvent, QKeySequence
 from PySide6.QtWidgets import QHeaderView, QTableWidget, QTableWidgetItem
 
-from mosaic.gui.views.formatting import format_number
+from mosaic.formatting import format_si_number
 from mosaic.gui.views.run_chips import DOT_SIZE
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.statistics import ConfidenceInterval
@@ -75,5 +75,5 @@ def format_interval(value: ConfidenceInterval) -> str:
     if not math.isfinite(value.point):
         return "–"
     if not math.isfinite(value.low) or value.low == value.high:
-        return format_number(value.point)
-    return f"{format_number(value.point)}  [{format_number(value.low)}, {format_number(value.high)}]"
+        return format_si_number(value.point)
+    return f"{format_si_number(value.point)}  [{format_si_number(value.low)}, {format_si_number(value.high)}]"

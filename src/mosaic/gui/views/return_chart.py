@@ -9,11 +9,11 @@ from PySide6.QtWidgets import QVBoxLayout, QWidget
 from shiboken6 import isValid
 
 from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models.curve_feed import CurveFeed
 from mosaic.gui.models.series import RunSeries
 from mosaic.gui.views.chart import Chart
-from mosaic.gui.views.formatting import run_title
 from mosaic.gui.views.smoothing import DEFAULT_SMOOTHING
 from mosaic.gui.workbench import Workbench
 

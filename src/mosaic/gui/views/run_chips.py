@@ -9,9 +9,9 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QScrollArea, QSizePolicy, QToolButton, QWidget
 
+from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.views.flow_layout import FlowLayout
-from mosaic.gui.views.formatting import run_title
 from mosaic.gui.views.widgets import with_object_name
 
 if TYPE_CHECKING:

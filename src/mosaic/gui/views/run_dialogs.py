@@ -25,8 +25,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic.formatting import run_title, short_ids
 from mosaic.gui import theme
-from mosaic.gui.views.formatting import run_title, short_id
 from mosaic.gui.views.widgets import accent_button, muted_label, with_object_name
 from mosaic.submission.run_payloads import diff_settings
 
@@ -162,7 +162,7 @@ class SettingsDiffDialog(QDialog):
 
     def _build_table(self, views: Sequence[RunView], differing: dict[str, tuple[Any, Any]]) -> QTableWidget:
         table = with_object_name(QTableWidget(len(differing), 3), "diff.table")
-        table.setHorizontalHeaderLabels(["Setting", *(short_id(view.run_id) for view in views)])
+        table.setHorizontalHeaderLabels(["Setting", *short_ids([view.run_id for view in views]).values()])
         table.verticalHeader().hide()
         table.setShowGrid(False)
         table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)

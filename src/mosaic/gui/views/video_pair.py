@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QPushButton, QSizePolicy, QStackedWidget, QVBoxLayout, QWidget
 
+from mosaic.formatting import format_si_number, run_title
 from mosaic.gui import theme
 from mosaic.gui.models.video_file import VideoFile, list_videos
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.formatting import format_number, run_title
 from mosaic.gui.views.video_player import VideoPlayer
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
@@ -120,5 +120,5 @@ class VideoPair(QWidget):
 def _title(view: RunView, video: VideoFile) -> str:
     parts = [run_title(view), video.path.stem]
     if video.episode_return is not None:
-        parts.append(f"return {format_number(video.episode_return)}")
+        parts.append(f"return {format_si_number(video.episode_return)}")
     return " · ".join(parts)

@@ -1,0 +1,158 @@
+"""Numbers, ids, times and runs as text: the same in the command line and in the window."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mosaic.contracts.run_kind import RunKind
+
+if TYPE_CHECKING:
+    from mosaic.contracts.views import RunView
+
+PLACEHOLDER = "–"
+SHORT_ID_LENGTH = 6
+"""Characters from the end of a run id: its beginning is the time, which runs of one day share."""
+
+
+# --- ids and titles
+
+
+def short_id(run_id: str) -> str:
+    """Return the end of a run id, which every place that takes a run accepts."""
+    return run_id[-SHORT_ID_LENGTH:]
+
+
+def short_ids(run_ids: Sequence[str]) -> dict[str, str]:
+    """Return the shortest ends that are different for each of these runs, but no shorter than `short_id`."""
+    different = set(run_ids)
+    longest = max(map(len, different), default=0)
+    length = SHORT_ID_LENGTH
+    while length < longest and len({run_id[-length:] for run_id in different}) < len(different):
+        length += 1
+    return {run_id: run_id[-length:] for run_id in run_ids}
+
+
+def run_title(view: RunView) -> str:
+    """Return a title that identifies a run: `CartPole-v1 · ppo · seed 1 · ABC123`."""
+    parts = [view.env_id, view.algo or view.worker]
+    if view.seed is not None:
+        parts.append(f"seed {view.seed}")
+    title = " · ".join(str(part) for part in (*parts, short_id(view.run_id)) if part)
+    return f"{title} (Eval)" if view.kind == RunKind.POLICY_EVAL else title
+
+
+def run_description(view: RunView) -> str:
+    """Return a phrase for what a run does: `ppo on CartPole-v1, seed 1`."""
+    if view.kind == RunKind.POLICY_EVAL:
+        return f"evaluation of {view.algo} on {view.env_id}"
+    if not view.algo:
+        return str(view.run_name or view.worker)
+    place = f" on {view.env_id}" if view.env_id else ""
+    seed = f", seed {view.seed}" if view.seed is not None else ""
+    return f"{view.algo}{place}{seed}"
+
+
+# --- numbers
+
+
+def format_count(number: float | None) -> str:
+    """Format a whole number exactly: `12,400`."""
+    return PLACEHOLDER if number is None else f"{number:,.0f}"
+
+
+def format_number(value: float | None) -> str:
+    """Format a metric with about four significant digits and its whole part exactly: `0.0123`, `1,234`."""
+    if value is None:
+        return PLACEHOLDER
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    if size < 1e9 and value == int(value):
+        return f"{value:,.0f}"
+    if size and not 0.001 <= size < 1e9:
+        return f"{value:.3g}"
+    digits = next(digits for digits, bound in enumerate((1000, 100, 10, 1, 0)) if size >= bound)
+    return f"{value:,.{digits}f}"
+
+
+def format_si_number(value: float | None) -> str:
+    """Format a number for a narrow place, with an SI suffix from 10,000 on: `482.1`, `50.7k`, `1.2M`."""
+    if value is None:
+        return PLACEHOLDER
+    if not math.isfinite(value):
+        return str(value)
+    for limit, scale, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / scale:.3g}{unit}"
+    return f"{int(value):,}" if value == int(value) else f"{value:.4g}"
+
+
+def format_size(size_bytes: float) -> str:
+    """Format a size: `812 bytes`, `3.4 MB`."""
+    if size_bytes < 1000:
+        return f"{size_bytes:.0f} bytes"
+    for unit in ("kB", "MB", "GB"):
+        size_bytes /= 1000
+        if size_bytes < 1000:
+            return f"{size_bytes:.1f} {unit}"
+    return f"{size_bytes / 1000:.1f} TB"
+
+
+# --- times
+
+
+def format_duration(seconds: float | None) -> str:
+    """Format a duration in at most two units: `4.1s`, `3m 20s`, `2h 5m`, `3d 4h`."""
+    if seconds is None:
+        return PLACEHOLDER
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f}s"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    parts = [(days, "d"), (hour, "h"), (minute, "m"), (second, "s")]
+    first = next(index for index, (amount, _) in enumerate(parts) if amount)
+    return " ".join(f"{amount}{unit}" for amount, unit in parts[first : first + 2] if amount)
+
+
+def format_age(at: float | None, now: float | None = None) -> str:
+    """Format the time since `at` in one unit: `3m`."""
+    if at is None:
+        return PLACEHOLDER
+    seconds = max(0.0, (time.time() if now is None else now) - at)
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def format_ago(at: float | None) -> str:
+    """Format a moment in the past: `3m ago`."""
+    return PLACEHOLDER if at is None else f"{format_age(at)} ago"
+
+
+def format_timestamp(at: float | None) -> str:
+    """Format a moment in local time: `2026-01-31 18:05:00`."""
+    return PLACEHOLDER if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+# --- progress
+
+
+def progress_fraction(view: RunView) -> float | None:
+    """Return the progress of a run from 0 to 1, None where it is unknown."""
+    if view.outcome == "succeeded":
+        return 1.0  # also where the last update would not have fitted into the steps requested
+    total, step = view.total_timesteps, view.global_step
+    return min(1.0, step / total) if total and step is not None else None
+
+
+def format_progress(view: RunView) -> str:
+    """Format the progress of a run: `51%`, or a count of episodes or steps where no total is known."""
+    if view.kind == RunKind.POLICY_EVAL:
+        return f"{view.episodes or 0} ep."
+    fraction = progress_fraction(view)
+    return format_count(view.global_step) if fraction is None else f"{fraction:.0%}"
