@@ -139,6 +139,13 @@ def test_nothing_is_deleted_where_nobody_can_be_asked(monkeypatch: pytest.Monkey
     assert "mosaic import '/trash/it'\"'\"'s here'" in said.err
 
 
+def test_show_names_the_worker_process_and_the_agent(tmp_path: Path) -> None:
+    result = call(FakeTrainer(view(run_dir=str(tmp_path), worker_id="w-1", agent_id="a-1")), "show", "last")
+    assert result.code == 0, result.err
+    assert "w-1" in result.out
+    assert "a-1" in result.out
+
+
 def test_a_run_is_resubmitted_with_changes() -> None:
     trainer = FakeTrainer(view())
     trainer.payload = {

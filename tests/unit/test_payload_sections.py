@@ -17,6 +17,7 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload, WandbArtifacts
 from mosaic.contracts.run_kind import RunKind
 from mosaic.sidecar.wandb_environment import wandb_environment
+from mosaic.trainer.records import summary_fields
 from mosaic.workers import get_worker
 
 EXAMPLES: dict[str, Any] = {
@@ -249,6 +250,15 @@ def test_worker_and_agent_are_named_in_the_handshake(tmp_path: Path) -> None:
     data = payload()
     data["metadata"]["worker"]["worker_id"] = "w-2"
     assert parse_request(data).names == {"worker_id": "w-2"}
+
+
+def test_worker_and_agent_are_named_in_the_record() -> None:
+    data = payload()
+    data["metadata"]["worker"] |= {"worker_id": "w-1"}
+    data["metadata"]["worker"]["config"]["agent_id"] = "a-1"
+    fields = summary_fields(Payload.parse(data), {"total_timesteps": 64})
+    assert (fields["worker_id"], fields["agent_id"], fields["total_timesteps"]) == ("w-1", "a-1", 64)
+    assert fields["kind"] is RunKind.TRAIN
 
 
 def test_the_command_line_s_extras_win_over_sections() -> None:

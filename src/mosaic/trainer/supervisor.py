@@ -145,9 +145,10 @@ class Supervisor:
             for happening in self._lifecycle_events(record, folder, body):
                 changed = life.advance(changed, happening)
             if changed != record:
-                self._records.put(changed)
                 if not changed.is_active:
                     self._delete_unwanted_logs(changed, folder)
+                self._records.put(changed)
+                if not changed.is_active:
                     self._record_end(changed)
 
     def _lifecycle_events(self, record: RunRecord, folder: RunFolder, body: EventBody) -> list[life.LifecycleEvent]:
