@@ -15,7 +15,7 @@ from cleanrl_worker.registry import load_algorithm, module_name
 from cleanrl_worker.worker_config import DEFAULT_SEED, WorkerRequest
 from mosaic.arena import EvaluablePolicy
 from mosaic.arena.evaluate import BATCH_SIZE, RecurrentPolicy, make_action_clipper, make_array_converter
-from mosaic.contracts.errors import BadInput, ConfigRefused, MosaicError
+from mosaic.contracts.errors import BadInput, MosaicError, problems_of, refuse_key
 from mosaic.envs.factory import describe_env
 from mosaic.run import Checkpoint
 from mosaic.workers import ActingPolicy
@@ -71,10 +71,12 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
     assert env_id is not None
     seed = DEFAULT_SEED if saved.seed is None else int(saved.seed)
     spec = evaluation_spec(algo)
-    env = spec.make_env(env_id)
+    with problems_of("env_id"):
+        env = spec.make_env(env_id)
     try:
         if env_id != saved.env_id and saved.env_id is not None:
-            _check_spaces(saved, env_id, env, spec)
+            with problems_of("env_id"):
+                _check_spaces(saved, env_id, env, spec)
         policy = _build_policy(saved, algo, env_id, env, spec)
         _try_one_action(saved, env_id, env, policy)
     except BaseException:
@@ -114,7 +116,7 @@ def load_acting_policy(path: Path, algo: str | None = None, env_id: str | None =
 def _check_settings(request: WorkerRequest) -> None:
     if request.settings:
         path = next(iter(request.setting_paths.values()))
-        raise ConfigRefused(f"LOG705 {path}: an evaluation takes its settings from the checkpoint. Leave it out.")
+        raise refuse_key(path, "an evaluation takes its settings from the checkpoint. Leave it out.")
 
 
 def _build_policy(saved: SavedPolicy, algo: str, env_id: str, env: Any, spec: EvaluationSpec) -> EvaluablePolicy:

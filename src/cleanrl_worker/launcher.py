@@ -12,7 +12,7 @@ from typing import Any
 from cleanrl_worker.registry import load_algorithm
 from cleanrl_worker.worker_config import WORKER_NAME, WorkerRequest, algorithm_config
 from mosaic import __version__
-from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.errors import BadInput, MosaicError, problems_of
 from mosaic.contracts.folder import RunFolder, to_file_name
 from mosaic.contracts.options import OPTIONS
 from mosaic.envs import make
@@ -109,7 +109,8 @@ def check_training(request: WorkerRequest) -> tuple[Any, dict[str, Any], Any]:
     """Return the algorithm's config, its summary of the environment, and the environment; raise if they do not fit."""
     module = load_algorithm(request.algo)
     config = algorithm_config(request)
-    env = getattr(module, "make_env", make)(config.env_id)
+    with problems_of("env_id"):
+        env = getattr(module, "make_env", make)(config.env_id)
     try:
         facts: dict[str, Any] = module.check(config, env)
     finally:

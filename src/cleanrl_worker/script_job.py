@@ -20,7 +20,7 @@ from cleanrl_worker.user_cleanrl import (
     validate_settings,
 )
 from cleanrl_worker.worker_config import WorkerRequest
-from mosaic.contracts.errors import ConfigRefused, MissingExtra
+from mosaic.contracts.errors import ConfigRefused, FieldProblem, MissingExtra, refuse_key
 from mosaic.contracts.folder import CALLER_VARIABLE, RunFolder, Workspace
 from mosaic.contracts.script_config import ProbeParts
 from mosaic.probe.script_env import script_environment
@@ -89,12 +89,11 @@ def build_script_job(request: WorkerRequest) -> ScriptJob:
     """Check a request and return the job; raise if it is refused."""
     config = request.config
     if config.cleanrl is None:
-        raise ConfigRefused(
-            f"LOG705 cleanrl: missing; {request.algo!r} is a script of a CleanRL checkout. Give its path: "
-            "--cleanrl PATH"
+        raise refuse_key(
+            "cleanrl", f"missing; {request.algo!r} is a script of a CleanRL checkout. Give its path: --cleanrl PATH"
         )
     if request.is_evaluation:
-        raise ConfigRefused("LOG705 kind: policies of scripts of a CleanRL checkout cannot be evaluated here.")
+        raise refuse_key("kind", "policies of scripts of a CleanRL checkout cannot be evaluated here.")
     checkout = find_checkout(config.cleanrl, config.cleanrl_python)
     script = checkout.script(request.algo.removeprefix(USER_CLEANRL_PREFIX))
     fields = script_fields(script)
@@ -104,9 +103,8 @@ def build_script_job(request: WorkerRequest) -> ScriptJob:
     core = {name: getattr(config, name) for name in _CORE_SETTINGS if getattr(config, name) is not None}
     for name, value in core.items():
         if settings.setdefault(name, value) != value:
-            raise ConfigRefused(
-                f"LOG705 {paths[name]} is {settings[name]!r}, but {name} is {value!r}. Give one of them."
-            )
+            message = f"{paths[name]} is {settings[name]!r}, but {name} is {value!r}. Give one of them."
+            raise ConfigRefused(f"LOG705 {message}", [FieldProblem(name, message)])
     checked = validate_settings(f"{request.algo} ({script})", fields, settings, paths)
     problem = missing_package_problem(checkout, script)
     if problem is not None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mosaic.contracts.errors import BadInput, ConfigRefused, unknown_name_error
+from mosaic.contracts.errors import BadInput, refuse_key, unknown_name_error
 
 Json = dict[str, Any]
 USER_CLEANRL_PREFIX = "cleanrl:"
@@ -236,10 +236,10 @@ def validate_settings(name: str, fields: list[Json], given: Mapping[str, Any], p
     by_name = {field["name"]: field for field in fields}
     for key, value in given.items():
         if key not in by_name:
-            raise ConfigRefused(f"LOG705 {paths.get(key, key)}: {unknown_name_error('setting', key, by_name, name)}")
+            raise refuse_key(paths.get(key, key), str(unknown_name_error("setting", key, by_name, name)))
         problem = _setting_problem(by_name[key], value)
         if problem:
-            raise ConfigRefused(f"LOG705 {paths.get(key, key)}: {problem} (given: {str(value)[:60]!r}).")
+            raise refuse_key(paths.get(key, key), f"{problem} (given: {str(value)[:60]!r}).")
     return dict(given)
 
 

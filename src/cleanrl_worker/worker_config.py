@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +14,14 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from cleanrl_worker.registry import load_algorithm, module_name
 from cleanrl_worker.user_cleanrl import USER_CLEANRL_PREFIX
-from mosaic.contracts.errors import ConfigRefused
+from mosaic.contracts.errors import ConfigRefused, FieldProblem, refuse_key
 from mosaic.contracts.extras import (
     RESERVED_EXTRAS,
     OnConflict,
     apply_extras,
     translate_extras,
 )
-from mosaic.contracts.model import Contract, format_validation_error
+from mosaic.contracts.model import Contract, field_problems, refuse
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS
 from mosaic.contracts.payload import (
     AnyPath,
@@ -35,6 +36,7 @@ from mosaic.contracts.payload import (
 from mosaic.contracts.setting_field import validate_safe_name
 
 WORKER_NAME = "cleanrl"
+_SUBJECT = "The worker config was"
 WORKER_ALIASES = ("cleanrl_worker",)
 DEFAULT_SEED = 1
 
@@ -125,7 +127,7 @@ class WorkerRequest:
     @property
     def algo(self) -> str:
         if self.config.algo is None:
-            raise ConfigRefused("LOG705 The worker config was refused: algo: missing.")
+            raise refuse([FieldProblem("algo", "missing")], _SUBJECT)
         return self.config.algo
 
 
@@ -152,7 +154,7 @@ def parse_request(data: Any, overrides: Mapping[str, Any] | None = None) -> Work
     payload = Payload.from_translated(translated)
     choice = payload.metadata.worker
     if choice.id not in (WORKER_NAME, *WORKER_ALIASES):
-        raise ConfigRefused(f"LOG705 metadata.worker.id: {choice.id!r} is another worker; this one is {WORKER_NAME!r}.")
+        raise refuse_key("metadata.worker.id", f"{choice.id!r} is another worker; this one is {WORKER_NAME!r}.")
     given = {"worker_id": choice.worker_id, **choice.config, **_without_none(given)}
     config = _validate(WorkerConfig, _without_none(given), prefix)
     settings_path = _join_path(CONFIG_PATH, "algo_params")
@@ -173,7 +175,7 @@ def algorithm_config(request: WorkerRequest) -> Any:
     given = dict(request.settings)
     for key in request.settings:
         if key not in kind.model_fields:
-            raise ConfigRefused(_unknown_setting_message(request, key, kind.model_fields))
+            raise refuse_key(request.setting_paths[key], _unknown_setting_message(request, key, kind.model_fields))
     common = {
         "env_id": request.config.env_id,
         "total_timesteps": request.config.total_timesteps,
@@ -183,36 +185,30 @@ def algorithm_config(request: WorkerRequest) -> Any:
         if value is None:
             continue
         if given.setdefault(key, value) != value:
-            raise ConfigRefused(
-                f"LOG705 {request.setting_paths[key]} is {given[key]!r}, but {key} is {value!r}. Give one of them."
-            )
+            message = f"{request.setting_paths[key]} is {given[key]!r}, but {key} is {value!r}. Give one of them."
+            raise ConfigRefused(f"LOG705 {message}", [FieldProblem(key, message)])
     if "env_id" not in given:
-        raise ConfigRefused("LOG705 The worker config was refused: env_id: missing.")
+        raise refuse([FieldProblem("env_id", "missing")], _SUBJECT)
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        raise ConfigRefused(
-            f"LOG705 The worker config was refused: {_explain_with_paths(error, request.setting_paths)}"
-        ) from None
+        refusal = refuse(field_problems(error, written_paths=request.setting_paths), _SUBJECT)
+        problems = (one for found in refusal.problems for one in _name_settings(found, kind.model_fields))
+        raise ConfigRefused(str(refusal), problems) from None
 
 
-def _explain_with_paths(error: ValidationError, paths: Mapping[str, str]) -> str:
-    """Explain a validation error with the path of each key in the user's config."""
-    sentence = format_validation_error(error)
-    for problem in error.errors():
-        if problem["loc"]:
-            key = str(problem["loc"][0])
-            sentence = sentence.replace(f"{key}: ", f"{paths.get(key, key)}: ", 1)
-    return sentence.removeprefix(": ")  # a problem of a combination of settings has no path
+def _name_settings(found: FieldProblem, known: Iterable[str]) -> list[FieldProblem]:
+    """Repeat a problem of a combination, which has no path, for each setting that its message names."""
+    if found.path:
+        return [found]
+    names = [word for word in re.findall(r"\w+", found.problem) if "_" in word and word in known]
+    return [FieldProblem(name, found.problem) for name in names] or [found]
 
 
 def _unknown_setting_message(request: WorkerRequest, key: str, known: Iterable[str]) -> str:
     names = sorted(known)
     hint = _suggest_setting(key, [*names, *RESERVED_EXTRAS])
-    return (
-        f"LOG705 {request.setting_paths[key]}: unknown setting of {request.algo!r} ({module_name(request.algo)})."
-        f"{hint} Known: {', '.join(names)}."
-    )
+    return f"unknown setting of {request.algo!r} ({module_name(request.algo)}).{hint} Known: {', '.join(names)}."
 
 
 def _suggest_setting(key: str, known: Iterable[str]) -> str:
@@ -229,9 +225,8 @@ def _validate(kind: type[Any], data: Any, prefix: str) -> Any:
             for problem in error.errors()
             if problem["type"] == "extra_forbidden"
         )
-        raise ConfigRefused(
-            f"LOG705 The worker config was refused: {format_validation_error(error, prefix)}{hints}"
-        ) from None
+        refusal = refuse(field_problems(error, prefix), _SUBJECT)
+        raise ConfigRefused(f"{refusal}{hints}", refusal.problems) from None
 
 
 def _require_object(value: Any, path: str) -> dict[str, Any]:

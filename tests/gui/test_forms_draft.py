@@ -10,17 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, NoDaemon
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.setting_field import SettingField
 from mosaic.gui.forms.draft import (
     Draft,
     build_payloads,
     draft_from_payload,
-    field_of_error,
     field_problem,
+    find_field_error,
     is_default,
-    message_for_field,
     problems,
     seeds_problem,
     summary_line,
@@ -183,32 +182,38 @@ def test_the_command_line_says_the_same(layout: FormLayout) -> None:
     assert "--seeds 1-3,5" in to_command_line(layout, replace(PPO, seeds="1-3, 5"))
 
 
+def refusal(*problems: tuple[str, str]) -> ConfigRefused:
+    return ConfigRefused("LOG705 The config was refused.", [FieldProblem(*problem) for problem in problems])
+
+
 @pytest.mark.parametrize(
-    ("refusal", "name"),
+    ("path", "name"),
     [
-        ("LOG705 The worker config was refused: metadata.worker.config.extras.algo_params.gamma: too large.", "gamma"),
-        ("LOG705 The worker config was refused: env_id: missing.", "env_id"),
-        ("'ALE/Pong-v5' needs the Atari extra: pip install 'mosaic-rl[atari]'.", "env_id"),
-        ("512 transitions cannot be cut into 7 parts (num_minibatches).", "num_minibatches"),
-        ("ppo needs a discrete action space; ALE/Pong-v5 has Box(1,).", "env_id"),
-        ("The daemon is full.", None),
+        ("metadata.worker.config.extras.algo_params.gamma", "gamma"),
+        ("env_id", "env_id"),
+        ("resources.gpus.requested", "gpus"),
+        ("schedule.max_duration_seconds", "max_seconds"),
     ],
 )
-def test_a_refusal_is_shown_at_the_field_it_names(layout: FormLayout, refusal: str, name: str | None) -> None:
-    assert field_of_error(refusal, layout.fields, "ALE/Pong-v5") == name
+def test_a_refusal_is_shown_at_the_field_it_names(layout: FormLayout, path: str, name: str) -> None:
+    assert find_field_error(refusal((path, "too large")), layout.fields) == (name, "Too large.")
+
+
+def test_a_refusal_without_a_field_of_the_form_is_shown_at_none(layout: FormLayout) -> None:
+    for error in (
+        refusal(("", "odd")),
+        refusal(("metadata.stray", "unknown key")),
+        NoDaemon("gamma: no answer."),
+        OSError(),
+    ):
+        assert find_field_error(error, layout.fields) is None
 
 
 def test_of_several_settings_the_changed_one_is_blamed() -> None:
-    refusal = "LOG705 The worker config was refused: num_envs × num_steps cannot be cut into num_minibatches parts."
     names = ("num_envs", "num_steps", "num_minibatches")
-    assert field_of_error(refusal, names) == "num_envs"
-    assert field_of_error(refusal, names, changed=("num_minibatches",)) == "num_minibatches"
-
-
-def test_beside_its_field_a_refusal_is_short() -> None:
-    refusal = "LOG705 The worker config was refused: metadata.worker.config.extras.algo_params.gamma: too large."
-    assert message_for_field(refusal, "gamma") == "Too large."
-    assert message_for_field("No environment 'X'.", "env_id") == "No environment 'X'."
+    error = refusal(*((name, "cannot be cut.") for name in names))
+    assert find_field_error(error, names) == ("num_envs", "Cannot be cut.")
+    assert find_field_error(error, names, changed=("num_minibatches",)) == ("num_minibatches", "Cannot be cut.")
 
 
 def test_a_draft_survives_being_written_down(layout: FormLayout) -> None:

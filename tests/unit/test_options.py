@@ -11,10 +11,10 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from mosaic.cli.option_flags import build_flag
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, refuse_key
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS, Option, set_option
 from mosaic.contracts.payload import Payload
-from mosaic.gui.forms.draft import field_of_error, message_for_field
+from mosaic.gui.forms.draft import find_field_error
 from mosaic.submission.algorithm_schema import supported_options
 from mosaic.submission.run_payloads import build_payload
 
@@ -69,9 +69,11 @@ def test_a_worker_without_a_schema_supports_the_options_of_every_worker() -> Non
 
 
 def test_a_refusal_marks_the_field_whose_path_it_names() -> None:
-    message = "LOG705 The config was refused: artifacts.video.mode: input should be 'single', 'grid' or 'off'"
-    assert field_of_error(message, ["seed", "video_mode"]) == "video_mode"
-    assert message_for_field(message, "video_mode") == "Input should be 'single', 'grid' or 'off'"
+    error = refuse_key("artifacts.video.mode", "input should be 'single', 'grid' or 'off'")
+    assert find_field_error(error, ["seed", "video_mode"]) == (
+        "video_mode",
+        "Input should be 'single', 'grid' or 'off'.",
+    )
 
 
 def test_the_table_and_the_flags_need_no_pydantic() -> None:

@@ -56,21 +56,27 @@ def test_a_good_config_is_answered_with_everything_that_a_run_would_use(
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "sentence"),
+    ("changes", "error", "sentence", "paths"),
     [
-        ({"algo": "nosuch"}, "UnknownName", "No algorithm 'nosuch' in worker 'cleanrl'."),
-        ({"env_id": "NoSuch-v9"}, "UnknownName", "No environment 'NoSuch-v9'."),
-        ({"env_id": "../x"}, "ConfigRefused", "env_id: expected an environment id"),
-        ({"env_id": "Pendulum-v1"}, "BadInput", "ppo needs a discrete action space; Pendulum-v1 has Box(1,)."),
-        ({"extras": {"learning_rate": "banana"}}, "ConfigRefused", "extras.learning_rate: "),
-        ({"extras": {"nosuch": 1}}, "ConfigRefused", "extras.nosuch: unknown setting of 'ppo'"),
-        ({"env_id": "os:CartPole-v1"}, "BadInput", "would import the module 'os', which is not allowed"),
+        ({"algo": "nosuch"}, "UnknownName", "No algorithm 'nosuch' in worker 'cleanrl'.", []),
+        ({"env_id": "NoSuch-v9"}, "UnknownName", "No environment 'NoSuch-v9'.", ["env_id"]),
+        ({"env_id": "../x"}, "ConfigRefused", "env_id: expected an environment id", ["env_id"]),
+        ({"env_id": "Pendulum-v1"}, "BadInput", "ppo needs a discrete action space; Pendulum-v1 has Box(1,).",
+         ["env_id"]),
+        ({"extras": {"learning_rate": "banana"}}, "ConfigRefused", "extras.learning_rate: ", ["extras.learning_rate"]),
+        ({"extras": {"nosuch": 1}}, "ConfigRefused", "extras.nosuch: unknown setting of 'ppo'", ["extras.nosuch"]),
+        ({"extras": {"num_minibatches": 700}}, "ConfigRefused", "700 equal parts",
+         ["num_envs", "num_steps", "num_minibatches"]),
+        ({"env_id": "os:CartPole-v1"}, "BadInput", "would import the module 'os', which is not allowed", ["env_id"]),
     ],
-)
-def test_a_bad_config_is_refused_by_the_class_of_its_error(changes: dict[str, Any], error: str, sentence: str) -> None:
+)  # fmt: skip
+def test_a_bad_config_is_refused_by_the_class_of_its_error(
+    changes: dict[str, Any], error: str, sentence: str, paths: list[str]
+) -> None:
     reply = ask(ask="check", config=small(**changes))
     assert (reply["id"], reply["ok"], reply["error"]) == (7, False, error)
     assert sentence in reply["message"]
+    assert [path for path, _ in reply["problems"]] == paths
 
 
 def test_an_atari_game_without_its_extra_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
 from cleanrl_worker.vector_envs import VectorEnvs
-from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of
 from mosaic.contracts.model import Contract
 from mosaic.contracts.payload import EnvId, SafeName
 from mosaic.envs.factory import family_of
@@ -161,9 +161,11 @@ def suggest_algorithms(env: gymnasium.Env[Any, Any]) -> str:
 def unsupported_actions_error(algorithm: str, needed: str, env: gymnasium.Env[Any, Any]) -> BadInput:
     suffix = "" if is_bounded(env.action_space) else " without bounds"
     has = f"{format_space(env.action_space)}{suffix}"
-    return BadInput(f"{algorithm} needs {needed}; {env_name(env)} has {has}. {suggest_algorithms(env)}")
+    message = f"{algorithm} needs {needed}; {env_name(env)} has {has}. {suggest_algorithms(env)}"
+    return BadInput(message, [FieldProblem("env_id", message)])
 
 
+@problems_of("env_id")
 def check_observations(algorithm: str, env: gymnasium.Env[Any, Any]) -> None:
     space = env.observation_space
     size = flat_size(space)

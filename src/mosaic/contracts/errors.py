@@ -16,7 +16,8 @@ MosaicError
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 
@@ -78,6 +79,21 @@ class IdentityFailed(NoDaemon):
 
 class AlreadyRunning(MosaicError):
     exit_code = 75
+
+
+def refuse_key(path: str, problem: str) -> ConfigRefused:
+    """Return the error for one key of a config: `LOG705 kind: expected train.`"""
+    return ConfigRefused(f"LOG705 {path}: {problem}", [FieldProblem(path, problem)])
+
+
+@contextmanager
+def problems_of(path: str) -> Iterator[None]:
+    """Attribute an error of this block that names no field to one."""
+    try:
+        yield
+    except MosaicError as error:
+        error.problems = error.problems or (FieldProblem(path, str(error)),)
+        raise
 
 
 def decode_problems(data: object) -> list[FieldProblem]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from mosaic.contracts.errors import ConfigRefused
+from mosaic.contracts.errors import ConfigRefused, refuse_key
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS
 
 RESERVED_EXTRAS: dict[str, str] = {
@@ -65,7 +65,7 @@ def apply_extras(translated: TranslatedPayload, extras: Any, on_conflict: OnConf
     if extras is None:
         return
     if not isinstance(extras, dict):
-        raise ConfigRefused(f"LOG705 {written_under}: expected a JSON object.")
+        raise refuse_key(written_under, "expected a JSON object.")
     settings = extras.get("algo_params")
     for name, path in RESERVED_EXTRAS.items():
         if extras.get(name) is not None and not (name == "algo_params" and isinstance(settings, dict)):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from mosaic.contracts.errors import ConfigRefused
+from mosaic.contracts.errors import ConfigRefused, FieldProblem, refuse_key
 from mosaic.contracts.extras import OnConflict, TranslatedPayload, translate_extras
 from mosaic.contracts.model import Contract, parse_contract
 from mosaic.contracts.options import OPTIONS_BY_PATH
@@ -183,15 +183,16 @@ class Payload(Contract):
         if {"kind", policy_path} & set(translated.written_paths):
             kind_path, policy_path = (f"{translated.extras_path}.{name}" for name in ("mode", "policy_path"))
         if payload.is_evaluation and payload.evaluation.policy_path is None:
-            raise ConfigRefused(f"LOG705 {policy_path}: missing. An evaluation needs a checkpoint or a run's folder.")
+            raise refuse_key(policy_path, "missing. An evaluation needs a checkpoint or a run's folder.")
         if not payload.is_evaluation and payload.evaluation.policy_path is not None:
-            raise ConfigRefused(
-                f"LOG705 {policy_path}: only an evaluation takes it; set {kind_path} to {str(RunKind.POLICY_EVAL)!r}."
+            raise refuse_key(
+                policy_path, f"only an evaluation takes it; set {kind_path} to {str(RunKind.POLICY_EVAL)!r}."
             )
         video = payload.artifacts.video
         if video.fastlane_only and video.mode == "off":
-            paths = (translated.written_path(f"artifacts.video.{key}") for key in ("fastlane_only", "mode"))
-            raise ConfigRefused("LOG705 {} asks for live frames, but {} is 'off'. Change one of them.".format(*paths))
+            paths = [translated.written_path(f"artifacts.video.{key}") for key in ("fastlane_only", "mode")]
+            message = "{} asks for live frames, but {} is 'off'. Change one of them.".format(*paths)
+            raise ConfigRefused(f"LOG705 {message}", [FieldProblem(path, message) for path in paths])
         return payload
 
     @property

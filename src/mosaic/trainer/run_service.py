@@ -11,10 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
-from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed
+from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, refuse_key
 from mosaic.contracts.files import write_json, write_text
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.model import format_validation_error, parse_contract
+from mosaic.contracts.model import field_problems, parse_contract, refuse
 from mosaic.contracts.payload import Metadata, Payload, Schedule
 from mosaic.contracts.run_kind import RunKind
 from mosaic.contracts.script_config import ScriptConfig
@@ -50,9 +50,10 @@ class RunService:
     def _verdict(self, payload: Payload) -> dict[str, Any]:
         gpus = payload.resources.gpus
         if gpus.mandatory and gpus.requested > self._slots.gpus:
-            raise ConfigRefused(
-                f"LOG705 resources.gpus: {gpus.requested} are mandatory and this machine has {self._slots.gpus}. "
-                "Ask for fewer, or set resources.gpus.mandatory to false."
+            raise refuse_key(
+                "resources.gpus.requested",
+                f"{gpus.requested} are mandatory and this machine has {self._slots.gpus}. "
+                "Ask for fewer, or set resources.gpus.mandatory to false.",
             )
         return self._checkers.check(payload.metadata.worker.id, payload)
 
@@ -262,16 +263,16 @@ def _check_programs(payload: Payload, has_environment: bool) -> None:
     worker = worker_named(choice.id)
     for key in worker.programs:
         if _value_at(choice.config, key.split(".")) is not None and not has_environment:
-            raise ConfigRefused(
-                f"LOG705 metadata.worker.config.{key}: a submitted config may not choose a program to run. "
-                "Name it on the command line: mosaic run -- python script.py, or mosaic train ALGORITHM --cleanrl PATH"
+            raise refuse_key(
+                f"metadata.worker.config.{key}",
+                "a submitted config may not choose a program to run. "
+                "Name it on the command line: mosaic run -- python script.py, or mosaic train ALGORITHM --cleanrl PATH",
             )
     if worker.has_own_command:
         try:
             ScriptConfig.model_validate(choice.config)
         except ValidationError as error:
-            said = format_validation_error(error, "metadata.worker.config")
-            raise ConfigRefused(f"LOG705 The config was refused: {said}") from None
+            raise refuse(field_problems(error, "metadata.worker.config"), "The config was") from None
 
 
 def _value_at(config: Any, path: list[str]) -> Any:

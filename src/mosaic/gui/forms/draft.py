@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.extras import translate_extras
-from mosaic.contracts.options import OPTIONS, OPTIONS_BY_PATH
+from mosaic.contracts.options import OPTIONS_BY_PATH
 from mosaic.contracts.setting_field import SettingField
 from mosaic.gui.forms.form_layout import FormLayout, format_value, get_layout
 from mosaic.submission.algorithm_schema import load_algorithms
@@ -216,28 +215,15 @@ def _command_name(layout: FormLayout) -> str:
     return next(key for key, found in load_algorithms().items() if (found.worker.id, found.name) == wanted)
 
 
-def field_of_error(message: str, names: Iterable[str], env_id: str = "", changed: Iterable[str] = ()) -> str | None:
-    """The field that a worker's refusal is about, as far as it names one; of several the one that was changed."""
-    known = set(names)
-    for path in re.findall(r"([\w.]+): ", message):
-        option = OPTIONS_BY_PATH.get(path)
-        name = option.name if option else str(path.rsplit(".", 1)[-1])
-        if name in known:
-            return name
-    said: list[str] = [word for word in re.findall(r"\w+", message) if "_" in word and word in known]
-    touched = set(changed)
-    if said:
-        return next((name for name in said if name in touched), said[0])
-    return "env_id" if env_id and env_id in message and "env_id" in known else None
-
-
-def message_for_field(message: str, name: str) -> str:
-    """What is left of a refusal where it stands beside the field it is about."""
-    short = re.sub(r"^LOG\d+ ", "", message)
-    short = re.sub(r"^The (worker )?config was refused: ", "", short)
-    path = rf"[\w.]*\b{re.escape(name)}" if name not in OPTIONS else rf"(?:[\w.]*\b{name}|{OPTIONS[name].path})"
-    short = re.sub(rf"^{path}: ", "", short)
-    return short[:1].upper() + short[1:]
+def find_field_error(error: Exception, names: Collection[str], changed: Collection[str] = ()) -> tuple[str, str] | None:
+    """Return the field that a refusal concerns and its message; of several fields, one that was changed."""
+    found: dict[str, str] = {}
+    for path, problem in error.problems if isinstance(error, MosaicError) else ():
+        name = OPTIONS_BY_PATH[path].name if path in OPTIONS_BY_PATH else path.rpartition(".")[2]
+        if name in names:
+            found.setdefault(name, f"{problem[:1].upper()}{problem[1:].removesuffix('.')}.")
+    chosen = next((name for name in found if name in changed), next(iter(found), None))
+    return None if chosen is None else (chosen, found[chosen])
 
 
 def summary_line(draft: Draft, layout: FormLayout) -> str:

@@ -29,8 +29,8 @@ DEFAULT_ALGORITHM = "ppo"
 class PartlySubmitted(MosaicError):
     """Some runs of a group were made before one was refused."""
 
-    def __init__(self, views: list[RunView], total: int, error: Exception) -> None:
-        super().__init__(f"{len(views)} of {total} runs were submitted, then: {error}")
+    def __init__(self, views: list[RunView], total: int, error: MosaicError) -> None:
+        super().__init__(f"{len(views)} of {total} runs were submitted, then: {error}", error.problems)
         self.views = views
 
 

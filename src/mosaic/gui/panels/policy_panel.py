@@ -9,7 +9,7 @@ from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QCheckBox, QComboBox, QHBoxLayout, QLabel, QScrollArea, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.forms.draft import field_of_error, is_default, message_for_field
+from mosaic.gui.forms.draft import find_field_error, is_default
 from mosaic.gui.forms.environment_choices import EnvironmentChoice
 from mosaic.gui.forms.field_rows import EDITOR_WIDTH, FieldRow, guard_wheel
 from mosaic.gui.forms.form_layout import algorithms_by_worker, field_label, format_value
@@ -286,9 +286,9 @@ class PolicyView(QWidget):
         self._inquiry.submit_runs(ask)
 
     def _show_rejection(self, error: Exception) -> None:
-        name = field_of_error(str(error), self._rows, self._draft.environment)
-        if name is not None:
-            self._refused[name] = message_for_field(str(error), name)
+        found = find_field_error(error, self._rows)
+        if found is not None:
+            self._refused.update([found])
             self._refresh()
 
     # --- being looked at

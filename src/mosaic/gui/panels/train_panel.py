@@ -14,9 +14,7 @@ from mosaic.contracts.errors import BadInput
 from mosaic.gui import theme
 from mosaic.gui.forms.draft import (
     build_payloads,
-    field_of_error,
-    field_text,
-    message_for_field,
+    find_field_error,
     summary_line,
     to_command_line,
 )
@@ -228,11 +226,9 @@ class TrainView(QWidget):
     def _on_rejected(self, error: Exception) -> None:
         if isinstance(error, PartlySubmitted):
             self._workbench.runs.update(error.views)
-        fields = self._training.layout.fields
-        draft = self._training.draft
-        name = field_of_error(str(error), fields, field_text(draft, fields["env_id"]).strip(), draft.texts)
-        if name is not None:
-            self.columns.show_field_error(name, message_for_field(str(error), name))
+        found = find_field_error(error, self._training.layout.fields, self._training.draft.texts)
+        if found is not None:
+            self.columns.show_field_error(*found)
 
     def _copy_command(self) -> None:
         if self._validate():
