@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from mosaic.api.attached_run import AttachedRun
     from mosaic.api.group_comparison import ComparisonResult
     from mosaic.api.metric_arrays import Episodes, Metrics, MetricSeries
     from mosaic.api.policy import Policy
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         get_run,
         load_policy,
         runs,
+        start_run,
         submit,
         train,
     )
@@ -38,12 +40,14 @@ if TYPE_CHECKING:
     )
 
 _MODULES = {
+    "mosaic.api.attached_run": ("AttachedRun",),
     "mosaic.api.group_comparison": ("ComparisonResult",),
     "mosaic.api.metric_arrays": ("Episodes", "MetricSeries", "Metrics"),
     "mosaic.api.policy": ("Policy",),
     "mosaic.api.submitted_run": ("EvaluationResult", "Run", "Runs"),
     "mosaic.api.workspace_client": (
-        *("Client", "check", "compare", "connect", "get_run", "load_policy", "runs", "submit", "train"),
+        *("Client", "check", "compare", "connect", "get_run", "load_policy", "runs"),
+        *("start_run", "submit", "train"),
     ),
     "mosaic.contracts.errors": (
         *("BadInput", "ConfigRefused", "MissingExtra", "MosaicError", "NoDaemon", "NotAllowed", "RunEnded"),
@@ -53,6 +57,7 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
+    "AttachedRun",
     "BadInput",
     "Client",
     "ComparisonResult",
@@ -77,6 +82,7 @@ __all__ = [
     "get_run",
     "load_policy",
     "runs",
+    "start_run",
     "submit",
     "train",
 ]

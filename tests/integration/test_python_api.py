@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -136,3 +137,52 @@ def test_a_client_finds_the_daemon_by_address_and_token(client: mosaic.Client, d
     said = json.loads(daemon.workspace.daemon_file.read_text())
     with mosaic.connect(said["address"], token=said["token"]) as remote:
         assert remote.status.pid == client.status.pid
+
+
+def test_a_loop_of_ones_own_is_a_run_with_curves_checkpoints_and_frames(client: mosaic.Client) -> None:
+    others = [client.submit(scripted(steps=100_000, dt=0.01)) for _ in range(4)]  # every slot is taken
+    settings = {"env_id": "CartPole-v1", "seed": 0, "total_timesteps": 100, "lr": 0.1}
+    with client.start_run("mine", settings, group="own", tags=["x"]) as run:
+        assert (run.status, run.view.seed, run.view.env_id) == ("running", 0, "CartPole-v1")
+        for step in range(1, 101):
+            run.log({"loss": 1 / step}, step=step)
+            if step % 10 == 0:
+                run.log_episode(step, length=10, step=step)
+            run.show_frame(np.zeros((8, 8, 3), np.uint8))
+        path = run.save_checkpoint({"w": np.ones(3)}, step=100)
+        wait_for(lambda: len(client.get_run(run.id).metrics("loss")) == 100, "the points to arrive")
+    assert (run.status, run.view.global_step, run.view.episodes) == ("succeeded", 100, 10)
+    assert path == run.folder / "checkpoints" / "100"
+    assert {name: run.settings[name] for name in settings} == settings
+    assert not [name for name in run.settings if "argv" in name]
+    assert client.status.slots.busy == 4
+    with pytest.raises(mosaic.NotAllowed, match="has been finished"):
+        run.log({"loss": 0.0}, step=101)
+    with pytest.raises(mosaic.NotAllowed, match=r"mosaic\.start_run"):
+        run.resume(total_timesteps=200)
+    for other in others:
+        other.cancel().wait()
+
+
+def test_a_loop_that_raises_is_a_failed_run_and_a_cancelled_one_stops(client: mosaic.Client) -> None:
+    with pytest.raises(ZeroDivisionError), client.start_run("bad") as failing:
+        failing.log({"x": 1 / 0}, step=1)
+    assert failing.status == "failed"
+    assert "ZeroDivisionError: division by zero" in str(failing.view.reason)
+    with client.start_run("stopped") as run:
+        other = client.get_run(run.id)
+        other.pause()
+        wait_for(lambda: other.refresh().status == "paused", "the pause")
+        other.resume()
+        wait_for(lambda: other.refresh().status == "running", "the run to continue")
+        other.cancel()
+        wait_for(lambda: run.should_stop, "the request to stop")
+    assert run.status == "cancelled"
+
+
+def test_a_process_that_dies_ends_its_run(client: mosaic.Client, daemon: LiveDaemon) -> None:
+    code = "import mosaic, os; mosaic.start_run('dies').log({'a': 1}, step=1); os._exit(0)"
+    environment = {**os.environ, WORKSPACE_VARIABLE: str(daemon.workspace.root)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    with pytest.raises(mosaic.RunEnded, match="ended without finishing it"):
+        client.get_run("last").wait()

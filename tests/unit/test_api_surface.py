@@ -14,8 +14,19 @@ from mosaic.contracts.errors import MosaicError
 
 PUBLIC_NAMES = {
     *("BadInput", "ConfigRefused", "MissingExtra", "MosaicError", "NoDaemon", "NotAllowed", "RunEnded", "UnknownName"),
-    *("Client", "ComparisonResult", "Episodes", "EvaluationResult", "MetricSeries", "Metrics", "Policy", "Run", "Runs"),
-    *("check", "compare", "connect", "get_run", "load_policy", "runs", "submit", "train"),
+    *(
+        "AttachedRun",
+        "Client",
+        "ComparisonResult",
+        "Episodes",
+        "EvaluationResult",
+        "MetricSeries",
+        "Metrics",
+        "Policy",
+        "Run",
+        "Runs",
+    ),
+    *("check", "compare", "connect", "get_run", "load_policy", "runs", "start_run", "submit", "train"),
     "__version__",
 }
 

@@ -89,3 +89,9 @@ def test_no_limit_is_ever_passed(wishes: list[tuple[int, int, int, str]], runs: 
     assert len(chosen) <= runs
     assert sum(min(record.cpus, cpus) for record in chosen) <= cpus
     assert sum(record.gpus for record in chosen) <= gpus
+
+
+def test_attached_runs_start_at_once_and_hold_no_slot() -> None:
+    attached = run("A", is_attached=True)
+    assert choose([attached, run("B")], [run("X"), run("Y")], SLOTS) == ["A"]
+    assert choose([run("B")], [attached, run("X")], SLOTS) == ["B"]

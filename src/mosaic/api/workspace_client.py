@@ -17,13 +17,14 @@ from mosaic.client import connect as connect_workspace
 from mosaic.client import connect_remote, read_daemon_address
 from mosaic.client.reconnecting import ReconnectingClient
 from mosaic.client.remote_address import check_loopback_address, read_token
-from mosaic.contracts.errors import BadInput
+from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.submission.algorithm_schema import get_algorithm
 from mosaic.submission.run_payloads import build_train_payload
 
 if TYPE_CHECKING:
+    from mosaic.api.attached_run import AttachedRun
     from mosaic.api.group_comparison import ComparisonResult
     from mosaic.contracts.views import DaemonStatus, Verdict
 
@@ -116,6 +117,29 @@ class Client:
         """Return what the worker would run; a refusal is raised as by `train`. Nothing is started."""
         payload = _train_payload(algo, env_id, seed, total_timesteps, settings)
         return self._connection.call(lambda trainer: trainer.check(payload))
+
+    def start_run(
+        self,
+        name: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        group: str | None = None,
+        tags: Sequence[str] = (),
+        notes: str | None = None,
+        keep_checkpoints: int = 3,
+        tensorboard: bool = True,
+    ) -> AttachedRun:
+        """Start a run that this process produces, such as a training loop in a notebook.
+
+        `config` are the settings that are shown and compared; `env_id`, `seed` and `total_timesteps` among them are
+        those of the run. The run starts at once, whatever waits in the queue. Use it as a context manager.
+        """
+        from mosaic.api.attached_run import start_attached_run
+
+        if self._workspace is None:
+            raise NotAllowed(f"start_run() needs a workspace on this machine; {self._name} is a daemon elsewhere.")
+        options = {"run_name": name, "tags": tuple(tags), "notes": notes, "group": group}
+        return start_attached_run(self._connection, config or {}, options, keep_checkpoints, tensorboard)
 
     # --- finding
 
@@ -250,6 +274,7 @@ def _with_default_client(
 
 train = _with_default_client(Client.train)
 submit = _with_default_client(Client.submit)
+start_run = _with_default_client(Client.start_run)
 check = _with_default_client(Client.check)
 get_run = _with_default_client(Client.get_run)
 runs = _with_default_client(Client.runs)

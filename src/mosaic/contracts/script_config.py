@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
@@ -57,4 +57,8 @@ class ScriptConfig(Contract):
     seed: int | None = None
     total_timesteps: Annotated[int, Field(ge=1)] | None = None
     probe: ProbeParts = ProbeParts()
+    attached: bool = False
+    """The caller's process produces the run, and `argv` only waits for its end. It starts at once and holds no slot."""
+    algo_params: dict[str, Any] = {}
+    """Settings of the caller's program, by which runs are compared."""
     run_id: SafeName | None = None

@@ -87,6 +87,8 @@ class RunRecord(Contract):
     is_archived: bool = False
     is_resume: bool = False
     """Whether the next start continues from the last good checkpoint."""
+    is_attached: bool = False
+    """Whether the process of its caller produces it: it starts at once and holds no slot."""
     priority: int = 0
     cpus: int = 1
     gpus: int = 0

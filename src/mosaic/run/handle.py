@@ -119,10 +119,12 @@ class Run:
         keep_checkpoints: int = 3,
         checkpoint_every: int | None = None,
         names: Mapping[str, str] | None = None,
+        handles_signals: bool = True,
     ) -> Self:
         """Create the run's folder as needed. `tensorboard` is the folder of the event file; None for no event file.
 
-        `names` are the `worker_id` and `agent_id` of its config, repeated in the handshake.
+        `names` are the `worker_id` and `agent_id` of its config, repeated in the handshake. With `handles_signals`,
+        SIGTERM and Ctrl-C request a stop.
         """
         for path in (folder.path, folder.logs, folder.checkpoints):
             path.mkdir(parents=True, exist_ok=True)
@@ -138,7 +140,8 @@ class Run:
             checkpoint_every=checkpoint_every,
             names=names,
         )
-        run._install_signal_handlers()
+        if handles_signals:
+            run._install_signal_handlers()
         return run
 
     def __enter__(self) -> Self:

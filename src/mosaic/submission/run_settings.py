@@ -14,13 +14,17 @@ Json = dict[str, Any]
 FORM_STATE_PREFIX = "metadata.ui."
 """What a form noted for itself; no run is different by it."""
 _CONFIG_PREFIX = "metadata.worker.config."
+_ATTACHED_PREFIXES = tuple(_CONFIG_PREFIX + name for name in ("argv", "cwd", "attached", "probe."))
+"""How an attached run is followed; these are not settings of its program."""
 
 
 def effective_settings(payload: Json) -> Json:
     """Every setting of a payload, those that were left at their default included. Reads the workers' schemas."""
-    algorithm = load_algorithms().get(payload["metadata"]["worker"]["config"].get("algo", ""))
+    config = payload["metadata"]["worker"]["config"]
+    algorithm = load_algorithms().get(config.get("algo", ""))
     defaults = {field.name: field.default for field in algorithm.fields} if algorithm else {}
-    given = {name: value for name, value in flatten_settings(payload).items() if not name.startswith(FORM_STATE_PREFIX)}
+    ignored = (FORM_STATE_PREFIX, *(_ATTACHED_PREFIXES if config.get("attached") is True else ()))
+    given = {name: value for name, value in flatten_settings(payload).items() if not name.startswith(ignored)}
     return {**{name: value for name, value in defaults.items() if value is not None}, **given}
 
 

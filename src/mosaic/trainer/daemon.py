@@ -149,7 +149,7 @@ class Daemon:
 
     def status(self) -> DaemonStatus:
         active = list(self._records.active.values())
-        busy = sum(record.holds_slot for record in active)
+        busy = sum(record.holds_slot and not record.is_attached for record in active)
         return DaemonStatus(
             pid=os.getpid(),
             address=self._address,
@@ -160,7 +160,7 @@ class Daemon:
             slots=SlotUsage(
                 runs=self._slots.runs,
                 busy=busy,
-                queued=len(active) - busy,
+                queued=sum(not record.holds_slot for record in active),
                 cpus=self._slots.cpus,
                 gpus=self._slots.gpus,
             ),

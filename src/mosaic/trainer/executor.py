@@ -58,7 +58,8 @@ class LocalExecutor:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
         # A caller that passes an environment runs its own program, which does not know MOSAIC.
         is_foreign = environment is not None
-        grace_s = SCRIPT_GRACE_S if is_foreign else GRACE_S
+        is_attached = payload.metadata.worker.config.get("attached") is True
+        grace_s = SCRIPT_GRACE_S if is_foreign and not is_attached else GRACE_S
         launch: LaunchSpec = {
             "folder": str(folder.path),
             "argv": argv,

@@ -202,6 +202,7 @@ def summary_fields(payload: Payload, defaults: Mapping[str, Any]) -> dict[str, A
         "seed": number("seed"),
         "worker_id": word("worker_id") or payload.metadata.worker.worker_id,
         "agent_id": word("agent_id"),
+        "is_attached": config.get("attached") is True,
         # An evaluation may repeat the training run's; it counts episodes, not steps.
         "total_timesteps": None if payload.is_evaluation else number("total_timesteps"),
     }

@@ -161,6 +161,10 @@ class RunService:
         return self._records.view(record.run_id)
 
     def _requeue_from_checkpoint(self, record: RunRecord, total_timesteps: int | None) -> None:
+        if record.is_attached:
+            raise NotAllowed(
+                f"Run {record.run_id} was produced by a program that called mosaic.start_run. Run that program again."
+            )
         folder = self._records.folder(record.run_id)
         reached = self._records.index.get_progress(record.run_id).global_step or 0
         if record.outcome is Outcome.SUCCEEDED and total_timesteps is None:

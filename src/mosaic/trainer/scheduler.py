@@ -51,12 +51,15 @@ def choose(queued: Sequence[RunRecord], running: Sequence[RunRecord], slots: Slo
     """Return the runs to start now, in order.
 
     A run that waits for a resource reserves it against the runs after it, so that it is not overtaken indefinitely.
+    Attached runs take nothing, as their process runs already.
     """
+    running = [record for record in running if not record.is_attached]
     free_runs = slots.runs - len(running)
     free_cpus = slots.cpus - sum(record.cpus for record in running)
     free_gpus = slots.gpus - sum(record.gpus for record in running)
-    chosen: list[str] = []
-    for record in start_order(queued, running) if free_runs > 0 else ():
+    chosen = [record.run_id for record in queued if record.is_attached]
+    waiting = [record for record in queued if not record.is_attached]
+    for record in start_order(waiting, running) if free_runs > 0 else ():
         cpus = min(record.cpus, slots.cpus)
         if free_runs == 0 or cpus > free_cpus:
             break

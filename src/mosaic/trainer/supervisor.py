@@ -158,7 +158,7 @@ class Supervisor:
         try:
             worker = worker_named(record.worker)
             happenings = [make(body, str(folder.stderr_log(worker.log_prefix)))]
-            if worker.has_own_command and body["kind"] == WorkerStarted.KIND:
+            if worker.has_own_command and not record.is_attached and body["kind"] == WorkerStarted.KIND:
                 # A script need not send a handshake: any program may be run this way.
                 happenings.append(life.HandshakeReceived(at=body["at"], capabilities=(), resumed_from=None))
         except (ValidationError, KeyError, TypeError, MosaicError) as error:
@@ -220,8 +220,9 @@ class Supervisor:
         with self._records.lock:
             active = list(self._records.active.values())
             queued = [record for record in active if record.stage is Stage.QUEUED]
-            if not queued or self._is_queue_held(queued):
-                return
+            waiting = [record for record in queued if not record.is_attached]
+            if waiting and self._is_queue_held(waiting):
+                queued = [record for record in queued if record.is_attached]
             chosen = choose(queued, [record for record in active if record.holds_slot], self._slots)
         for run_id in chosen:
             with self._records.lock:
@@ -230,7 +231,7 @@ class Supervisor:
                     self._start(record)
 
     def _record_end(self, record: RunRecord) -> None:
-        if self.failure_breaker.record_end(record):
+        if not record.is_attached and self.failure_breaker.record_end(record):
             log.warning("queue_paused", run_id=record.run_id, said=self.failure_breaker.pause_reason)
 
     def _is_queue_held(self, queued: list[RunRecord]) -> bool:
