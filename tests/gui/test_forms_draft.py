@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mosaic.contracts.errors import BadInput, ConfigRefused, FieldProblem, NoDaemon
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.setting_field import SettingField
-from mosaic.gui.forms.draft import (
+from mosaic.gui.models.draft import (
     Draft,
     build_payloads,
     draft_from_payload,
@@ -25,8 +25,8 @@ from mosaic.gui.forms.draft import (
     summary_line,
     to_command_line,
 )
-from mosaic.gui.forms.environment_choices import environment_problem, families, parse_choices
-from mosaic.gui.forms.form_layout import FormLayout, algorithms_by_worker, field_label, field_tooltip, get_layout
+from mosaic.gui.models.environment_choices import environment_problem, families, parse_choices
+from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, field_label, field_tooltip, get_layout
 
 RATE = SettingField("learning_rate", "float", 0.00025, "The step size.", {"gt": 0, "lt": 1})
 KL = SettingField("target_kl", "float", None, "", {"gt": 0}, is_optional=True)

@@ -10,7 +10,7 @@ import pytest
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.views import RunView
-from mosaic.gui.forms.policy_form import (
+from mosaic.gui.models.policy_form import (
     PolicyDraft,
     describe_checkpoint,
     draft_from_evaluation,

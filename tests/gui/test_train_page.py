@@ -28,8 +28,8 @@ from tests.helpers.gui import click, find, press, pump, type_text
 
 from mosaic.client import TrainerClient
 from mosaic.gui.app import Application
-from mosaic.gui.forms.environment_choices import parse_choices
 from mosaic.gui.forms.train_form import TrainForm
+from mosaic.gui.models.environment_choices import parse_choices
 
 LISTED = [
     {"id": "CartPole-v1", "family": "classic_control", "is_installed": True, "extra": "train"},

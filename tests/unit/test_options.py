@@ -14,7 +14,7 @@ from mosaic.cli.option_flags import build_flag
 from mosaic.contracts.errors import BadInput, refuse_key
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS, Option, set_option
 from mosaic.contracts.payload import Payload
-from mosaic.gui.forms.draft import find_field_error
+from mosaic.gui.models.draft import find_field_error
 from mosaic.submission.algorithm_schema import supported_options
 from mosaic.submission.run_payloads import build_payload
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtWidgets import QApplication
 
 from mosaic.gui import theme
-from mosaic.gui.forms.policy_form import policy_workers
+from mosaic.gui.models.policy_form import policy_workers
 from mosaic.gui.panels.train_panel import train_now
 from mosaic.gui.run_actions import RUN_ACTIONS
 from mosaic.gui.ui_specs import Action

@@ -25,10 +25,10 @@ from mosaic.contracts.folder import Workspace
 from mosaic.gui import theme
 from mosaic.gui.actions import ACTIONS
 from mosaic.gui.bridge import Bridge
+from mosaic.gui.dialogs import DIALOGS
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.main_window import MainWindow
 from mosaic.gui.panels import DOCKS, PAGES
-from mosaic.gui.views.dialogs import DIALOGS
 from mosaic.gui.workbench import Workbench
 
 # WebEngine, which is loaded when it is first needed, wants this before there is an application.

@@ -17,7 +17,7 @@ from PySide6.QtWidgets import (
 
 from mosaic.contracts.setting_field import SettingField
 from mosaic.gui import theme
-from mosaic.gui.forms.form_layout import field_label, field_tooltip, field_unit, format_default, format_value
+from mosaic.gui.models.form_layout import field_label, field_tooltip, field_unit, format_default, format_value
 from mosaic.gui.views.widgets import with_object_name
 
 EDITOR_WIDTH = 150

@@ -10,8 +10,8 @@ from mosaic.contracts.errors import MosaicError
 from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.forms.field_rows import guard_wheel
-from mosaic.gui.forms.policy_form import describe_checkpoint, runs_with_policy, telemetry_of
 from mosaic.gui.forms.special_rows import LabelledRow
+from mosaic.gui.models.policy_form import describe_checkpoint, runs_with_policy, telemetry_of
 from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
 

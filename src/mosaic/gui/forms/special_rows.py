@@ -9,8 +9,8 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QCompleter, QGridLayout, QHB
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.setting_field import SettingField
 from mosaic.gui import theme
-from mosaic.gui.forms.environment_choices import ALL_FAMILIES, EnvironmentChoice, families, family_title
 from mosaic.gui.forms.field_rows import EDITOR_WIDTH, MARK_WIDTH, RESET_WIDTH, FieldRow, guard_wheel
+from mosaic.gui.models.environment_choices import ALL_FAMILIES, EnvironmentChoice, families, family_title
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.submission.run_payloads import parse_seeds
 

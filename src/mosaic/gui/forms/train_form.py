@@ -10,11 +10,11 @@ from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QBoxLayout, QComboBox, QLabel, QScrollArea, QSizePolicy, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.forms.draft import field_text, problems
-from mosaic.gui.forms.environment_choices import environment_problem
 from mosaic.gui.forms.field_rows import FieldRow, guard_wheel
-from mosaic.gui.forms.form_layout import FormSection, algorithms_by_worker, field_label
 from mosaic.gui.forms.special_rows import EnvironmentRow, LabelledRow, SeedRow, create_row
+from mosaic.gui.models.draft import field_text, problems
+from mosaic.gui.models.environment_choices import environment_problem
+from mosaic.gui.models.form_layout import FormSection, algorithms_by_worker, field_label
 from mosaic.gui.models.training import Training, WorkerEnvironments
 from mosaic.gui.views.widgets import muted_label, with_object_name
 

@@ -11,10 +11,10 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.gui.bridge import Bridge
-from mosaic.gui.forms.draft import Draft, build_payloads, draft_from_payload
-from mosaic.gui.forms.environment_choices import EnvironmentChoice, parse_choices
-from mosaic.gui.forms.form_layout import FormLayout, algorithms_by_worker, get_layout
 from mosaic.gui.gui_settings import GuiSettings
+from mosaic.gui.models.draft import Draft, build_payloads, draft_from_payload
+from mosaic.gui.models.environment_choices import EnvironmentChoice, parse_choices
+from mosaic.gui.models.form_layout import FormLayout, algorithms_by_worker, get_layout
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView

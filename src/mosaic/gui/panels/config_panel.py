@@ -25,8 +25,8 @@ from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.options import OPTIONS
 from mosaic.gui import theme
-from mosaic.gui.forms.draft import draft_from_payload, to_command_line
-from mosaic.gui.forms.form_layout import get_layout
+from mosaic.gui.models.draft import draft_from_payload, to_command_line
+from mosaic.gui.models.form_layout import get_layout
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.json_view import JsonView
 from mosaic.gui.views.widgets import with_object_name

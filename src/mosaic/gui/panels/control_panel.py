@@ -7,8 +7,8 @@ from PySide6.QtWidgets import QHBoxLayout, QPushButton, QSizePolicy, QVBoxLayout
 
 from mosaic.contracts.errors import BadInput
 from mosaic.gui import theme
-from mosaic.gui.forms.draft import summary_line
-from mosaic.gui.forms.policy_form import policy_workers
+from mosaic.gui.models.draft import summary_line
+from mosaic.gui.models.policy_form import policy_workers
 from mosaic.gui.panels.train_panel import train_now
 from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Workbench

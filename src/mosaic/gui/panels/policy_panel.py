@@ -9,11 +9,14 @@ from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QCheckBox, QComboBox, QHBoxLayout, QLabel, QScrollArea, QVBoxLayout, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.forms.draft import find_field_error, is_default
-from mosaic.gui.forms.environment_choices import EnvironmentChoice
 from mosaic.gui.forms.field_rows import EDITOR_WIDTH, FieldRow, guard_wheel
-from mosaic.gui.forms.form_layout import algorithms_by_worker, field_label, format_value
-from mosaic.gui.forms.policy_form import (
+from mosaic.gui.forms.policy_source import PolicySource
+from mosaic.gui.forms.special_rows import EnvironmentRow, LabelledRow
+from mosaic.gui.forms.submit_controller import Callback, SubmitController
+from mosaic.gui.models.draft import find_field_error, is_default
+from mosaic.gui.models.environment_choices import EnvironmentChoice
+from mosaic.gui.models.form_layout import algorithms_by_worker, field_label, format_value
+from mosaic.gui.models.policy_form import (
     ENVIRONMENT_FIELD,
     PolicyDraft,
     draft_from_evaluation,
@@ -24,9 +27,6 @@ from mosaic.gui.forms.policy_form import (
     policy_workers,
     with_checkpoint_info,
 )
-from mosaic.gui.forms.policy_source import PolicySource
-from mosaic.gui.forms.special_rows import EnvironmentRow, LabelledRow
-from mosaic.gui.forms.submit_controller import Callback, SubmitController
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Json, Workbench

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QKeySequence, QShowEvent
@@ -29,10 +29,23 @@ from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
-    from mosaic.gui.main_window import MainWindow
+    from collections.abc import Sequence
+
+    from PySide6.QtGui import QAction
+
+    from mosaic.gui.ui_specs import Action
 
 THEMES = ("system", "light", "dark")
 SMALLEST_PT, LARGEST_PT = 8.0, 16.0
+
+
+class ShortcutWindow(Protocol):
+    """The part of the main window that the shortcuts need; panels do not import the window that holds them."""
+
+    @property
+    def action_table(self) -> Sequence[Action]: ...
+    def action(self, action_id: str) -> QAction: ...
+    def set_shortcut(self, action_id: str, shortcut: str) -> None: ...
 
 
 class SettingsPage(QWidget):
@@ -165,8 +178,8 @@ class SettingsPage(QWidget):
         super().showEvent(event)
 
     @property
-    def _main_window(self) -> MainWindow:
-        return cast("MainWindow", self.window())
+    def _main_window(self) -> ShortcutWindow:
+        return cast("ShortcutWindow", self.window())
 
     def _fill_shortcuts(self) -> None:
         chosen = self._keys.currentRow()

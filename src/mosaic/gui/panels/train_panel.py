@@ -12,18 +12,18 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QSplitter, QTool
 
 from mosaic.contracts.errors import BadInput
 from mosaic.gui import theme
-from mosaic.gui.forms.draft import (
+from mosaic.gui.forms.help_panel import HelpPanel
+from mosaic.gui.forms.presets_menu import PresetsMenu
+from mosaic.gui.forms.submit_controller import SubmitController, show_submitted_runs
+from mosaic.gui.forms.train_form import TrainForm
+from mosaic.gui.models.draft import (
     build_payloads,
     find_field_error,
     summary_line,
     to_command_line,
 )
-from mosaic.gui.forms.form_layout import field_label
-from mosaic.gui.forms.help_panel import HelpPanel
-from mosaic.gui.forms.policy_form import is_evaluation
-from mosaic.gui.forms.presets_menu import PresetsMenu
-from mosaic.gui.forms.submit_controller import SubmitController, show_submitted_runs
-from mosaic.gui.forms.train_form import TrainForm
+from mosaic.gui.models.form_layout import field_label
+from mosaic.gui.models.policy_form import is_evaluation
 from mosaic.gui.models.training import PartlySubmitted
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.widgets import with_object_name

@@ -13,7 +13,7 @@ from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.extras import translate_extras
 from mosaic.contracts.options import OPTIONS_BY_PATH
 from mosaic.contracts.setting_field import SettingField
-from mosaic.gui.forms.form_layout import FormLayout, format_value, get_layout
+from mosaic.gui.models.form_layout import FormLayout, format_value, get_layout
 from mosaic.submission.algorithm_schema import load_algorithms
 from mosaic.submission.run_payloads import (
     CORE_FIELD_NAMES,

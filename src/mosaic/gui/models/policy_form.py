@@ -13,8 +13,8 @@ from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.run_kind import RunKind
 from mosaic.contracts.setting_field import SettingField
 from mosaic.formatting import format_ago, format_si_number, short_id
-from mosaic.gui.forms.draft import field_problem, parse_value
-from mosaic.gui.forms.form_layout import format_value
+from mosaic.gui.models.draft import field_problem, parse_value
+from mosaic.gui.models.form_layout import format_value
 from mosaic.submission.algorithm_schema import supported_options
 from mosaic.submission.run_payloads import build_eval_payload
 from mosaic.workers import discover_workers

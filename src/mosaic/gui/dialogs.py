@@ -23,7 +23,7 @@ from PySide6.QtWidgets import (
 
 import mosaic
 from mosaic.gui import theme
-from mosaic.gui.views.command_palette import CommandPalette
+from mosaic.gui.command_palette import CommandPalette
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
 
