@@ -16,6 +16,7 @@ from tests.helpers.daemons import wait_for
 from mosaic.cli.main import COMMANDS
 from mosaic.client import connect, read_daemon_address
 from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.contracts.views import RunView
 
 LONG = ("train", "ppo", "--env-id", "CartPole-v1", "--total-timesteps", "20000000", "--json")
 
@@ -60,7 +61,7 @@ def test_ctrl_c_stops_the_run_with_a_checkpoint(workspace: Workspace) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    view = json.loads(out)
+    view = RunView.model_validate(json.loads(out))
     assert (view.stage, view.outcome, view.pid) == ("finished", "cancelled", None)
     assert view.checkpoint_step == view.global_step
     assert (RunFolder(view.run_dir).last_checkpoint / "manifest.json").exists()
@@ -81,7 +82,9 @@ def test_a_train_command_outlives_the_daemon_it_began_with(workspace: Workspace)
 
 
 def test_a_run_goes_round_through_evaluation_export_trash_and_import(workspace: Workspace, tmp_path: Path) -> None:
-    view = mosaic(workspace, "train", "ppo", "--total-timesteps", "2048", "--json", "--tag", "one").json
+    view = RunView.model_validate(
+        mosaic(workspace, "train", "ppo", "--total-timesteps", "2048", "--json", "--tag", "one").json
+    )
     run_id = view.run_id
     summary = mosaic(workspace, "eval", "last", "--episodes", "2", "--json").json
     assert (summary["episodes"], len(summary["returns"])) == (2, 2)
@@ -154,10 +157,10 @@ def test_a_workspace_that_cannot_be_one_is_refused_in_a_sentence(workspace: Work
 def test_the_demo_makes_an_agent_that_balances_the_pole(workspace: Workspace) -> None:
     said = mosaic(workspace, "demo", "--json")
     assert said.code == 0, said.err
-    view = said.json
-    assert view.episodic_return >= 475
-    assert (view["evaluation"]["episodes"], view["evaluation"]["avg_return"] >= 475) == (20, True)
-    assert set(view["made"]) == {"curve", "video", "checkpoint", "tensorboard"}
-    for path in view["made"].values():
+    view = RunView.model_validate(said.json)
+    assert (view.episodic_return or 0) >= 475
+    assert (said.json["evaluation"]["episodes"], said.json["evaluation"]["avg_return"] >= 475) == (20, True)
+    assert set(said.json["made"]) == {"curve", "video", "checkpoint", "tensorboard"}
+    for path in said.json["made"].values():
         assert Path(path).is_relative_to(workspace.root)
         assert Path(path).exists()

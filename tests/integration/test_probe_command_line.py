@@ -12,6 +12,7 @@ from tests.helpers.probe_scripts import write_script
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.folder import Workspace
+from mosaic.contracts.views import RunView
 
 pytestmark = pytest.mark.usefixtures("trainer")
 
@@ -33,7 +34,7 @@ def test_the_script_gets_its_arguments_unchanged(workspace: Workspace, script: s
             workspace, "--json", "run", "--name", "mine", *dashes, sys.executable, script, *words, MINE="yes"
         )
         assert result.code == 0, result.err
-        view = result.json
+        view = RunView.model_validate(result.json)
         assert (view.outcome, view.run_name, view.algo) == ("succeeded", "mine", "script")
         printed = json.loads(Path(view.run_dir, "logs", "script.stdout.log").read_text())
         assert printed["argv"] == words
