@@ -130,8 +130,11 @@ def format_age(at: float | None, now: float | None = None) -> str:
 
 
 def format_ago(at: float | None) -> str:
-    """Format a moment in the past: `3m ago`."""
-    return PLACEHOLDER if at is None else f"{format_age(at)} ago"
+    """Format a moment in the past in one unit: `3 min ago`."""
+    if at is None:
+        return PLACEHOLDER
+    age = format_age(at)
+    return f"{age[:-1]} {'min' if age.endswith('m') else age[-1]} ago"
 
 
 def format_timestamp(at: float | None) -> str:

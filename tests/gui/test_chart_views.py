@@ -179,8 +179,8 @@ def test_a_chart_is_saved_as_picture_drawing_and_table(chart: Chart, tmp_path: P
 def test_the_menu_holds_what_can_be_done_and_nothing_else(chart: Chart) -> None:
     menu = chart.menu()
     titles = [action.text() for action in menu.actions()]
-    assert titles == ["Reset zoom", "Copy picture", "Save as PNG…", "Save as SVG…", "Save as CSV…"]
-    next(action for action in menu.actions() if action.text() == "Copy picture").trigger()
+    assert titles == ["Reset zoom", "Copy image", "Save as PNG…", "Save as SVG…", "Save as CSV…"]
+    next(action for action in menu.actions() if action.text() == "Copy image").trigger()
     assert not QGuiApplication.clipboard().image().isNull()
     QGuiApplication.clipboard().clear()
     menu.deleteLater()

@@ -37,7 +37,7 @@ RUNNING = view_of("/nowhere")
 @pytest.mark.parametrize(
     ("view", "video_mode", "lanes", "late_s", "expected"),
     [
-        (None, None, None, 0, ("waiting", "the trainer has not told of this run yet")),
+        (None, None, None, 0, ("waiting", "the trainer has not reported this run yet")),
         (view_of("/nowhere", stage="queued"), None, None, 0, ("waiting", "the run is queued")),
         (RUNNING, "off", None, 0, ("unavailable", "live frames are off for this run (video_mode is off)")),
         (RUNNING, None, source("connected"), 0, ("connected", "shared memory")),

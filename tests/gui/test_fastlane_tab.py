@@ -172,7 +172,7 @@ def test_a_film_is_recorded_while_frames_come_and_saved_on_stop(shown: Shown, wo
     click(find(shown.tab, "fastlane.record"))
     pump(lambda: shown.said, "the film")
     (film,) = (workspace.root / "exports" / RUN).glob("*.mp4")
-    assert shown.said[0].startswith("good: Saved a film of")
+    assert shown.said[0].startswith("good: Saved a video of")
     assert str(film) in shown.said[0]
     with av.open(str(film)) as container:
         frames = list(container.decode(video=0))

@@ -77,7 +77,7 @@ def test_closing_waits_until_it_is_gone(board: TensorBoardProcess) -> None:
 def test_a_crash_is_told_with_its_last_words(board: TensorBoardProcess) -> None:
     board.start(pretend("import sys; print('no room', file=sys.stderr); sys.exit(3)"))
     pump(lambda: board.state == FAILED, "the crash")
-    assert board.problem == "TensorBoard has ended unexpectedly (exit code 3). Its last words: no room"
+    assert board.problem == "TensorBoard has ended unexpectedly (exit code 3). Last output: no room"
     board.start(pretend(SERVES))
     pump(lambda: board.state == READY, "the second start")
     os.killpg(board.pid, signal.SIGKILL)

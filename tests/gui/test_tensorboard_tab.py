@@ -120,7 +120,7 @@ def test_a_run_that_wrote_nothing_says_so(make: Make, workbench: Workbench, trai
     trainer.views[0] = changed(trainer.views[0], stage="finished", outcome="succeeded", kind="policy_eval")
     workbench.runs.update(trainer.views)
     tab = make()
-    pump(lambda: "written nothing for TensorBoard" in hint(tab), "the hint")
+    pump(lambda: "written no TensorBoard files" in hint(tab), "the hint")
 
 
 def test_a_tensorboard_that_was_killed_can_be_restarted(make: Make, opened: list[str]) -> None:

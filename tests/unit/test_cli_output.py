@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import math
+import time
 import zipfile
 from pathlib import Path
 
@@ -39,6 +40,14 @@ def test_a_figure_has_about_four_telling_digits(value: float | None, words: str)
 )  # fmt: skip
 def test_a_duration_has_two_units_at_most(seconds: float | None, words: str) -> None:
     assert formatting.format_duration(seconds) == words
+
+
+def test_an_age_has_one_unit() -> None:
+    assert [formatting.format_age(1000.0, 1000.0 + seconds) for seconds in (-5, 59, 60, 7300, 200_000)] == [
+        "0s", "59s", "1m", "2h", "2d"
+    ]  # fmt: skip
+    assert formatting.format_ago(time.time() - 130) == "2 min ago"
+    assert formatting.format_ago(None) == "–"
 
 
 def test_short_ids_are_ends_that_differ() -> None:

@@ -118,7 +118,7 @@ def _handle_qt_message(message_type: QtMsgType, _: QMessageLogContext, text: str
     if message_type is QtMsgType.QtFatalMsg:
         first = text.strip().splitlines()[0] if text.strip() else "no reason given"
         print(
-            f"Qt cannot open a window: {first} Check DISPLAY or WAYLAND_DISPLAY, or use a display that nobody sees: "
+            f"Qt cannot open a window: {first} Check DISPLAY or WAYLAND_DISPLAY, or use a virtual display: "
             "xvfb-run mosaic gui",
             file=sys.stderr,
             flush=True,

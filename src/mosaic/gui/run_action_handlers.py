@@ -83,7 +83,7 @@ def resume(workbench: Workbench) -> None:
     dialog = ResumeDialog(view, _main_window())
     dialog.steps_chosen.connect(
         lambda steps: _call_for_each(
-            workbench, [view], lambda trainer, run: trainer.resume(run, int(steps) or None), "{runs}: goes on.", "good"
+            workbench, [view], lambda trainer, run: trainer.resume(run, int(steps) or None), "{runs}: resumed.", "good"
         )
     )
     _open_dialog(dialog)

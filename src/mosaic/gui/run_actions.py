@@ -117,11 +117,11 @@ RUN_ACTION_GROUPS: tuple[tuple[Action, ...], ...] = (
         Action("run.note", "Write note", "Run", verbs.write_note, "", "mdi6.note-edit-outline", _has_one_target),
         Action("run.archive", "Archive", "Run", verbs.archive, "", "mdi6.archive-arrow-down-outline", can_archive,
                "Take it out of the list without deleting it"),
-        Action("run.unarchive", "Bring back from archive", "Run", verbs.unarchive, "", "mdi6.archive-arrow-up-outline",
+        Action("run.unarchive", "Unarchive", "Run", verbs.unarchive, "", "mdi6.archive-arrow-up-outline",
                can_unarchive),
         Action("run.delete", "Delete…", "Run", verbs.delete, "Del", "mdi6.trash-can-outline", _are_all_finished,
                "Move to the trash; runs that have not ended cannot be deleted"),
-        Action("run.undelete", "Bring back what was deleted", "Run", verbs.undelete, "", "mdi6.delete-restore",
+        Action("run.undelete", "Undo delete", "Run", verbs.undelete, "", "mdi6.delete-restore",
                _has_trash, "The runs that were deleted last come back from the trash"),
     ),
     (

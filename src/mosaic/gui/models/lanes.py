@@ -214,7 +214,7 @@ def viewer_status(
 ) -> ViewerStatus:
     """How a viewer stands: what the run says counts before what its lanes say."""
     if view is None:
-        return ViewerStatus(WAITING, "the trainer has not told of this run yet")
+        return ViewerStatus(WAITING, "the trainer has not reported this run yet")
     if view.stage == "finished":
         return ViewerStatus(UNAVAILABLE, f"the run has ended ({view.outcome})")
     if video_mode == "off":

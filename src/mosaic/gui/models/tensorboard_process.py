@@ -160,7 +160,7 @@ class TensorBoardProcess(QObject):
         lines = [line.strip() for line in self._output.splitlines() if line.strip()]
         # What it says when all is well explains nothing.
         told = [line for line in lines if "TensorFlow installation not found" not in line and "(Press CTRL" not in line]
-        return f"Its last words: {told[-1][:200]}" if told else ""
+        return f"Last output: {told[-1][:200]}" if told else ""
 
 
 def _signal_group(process: QProcess, number: signal.Signals) -> None:

@@ -42,7 +42,7 @@ EMPTY_TEXT_BY_STATE = {
     "running": "The run has logged nothing yet. Curves begin with its first episode or update.",
     "paused": "The run was paused before it logged anything. Resume it to go on.",
 }
-NO_POINTS_TEXT = "The run ended before it logged anything. The Logs tab may say why."
+NO_POINTS_TEXT = "The run ended before it logged anything. The Logs tab may show why."
 
 
 class AnalyticsTab(QWidget):

@@ -136,11 +136,11 @@ class FastLaneTab(QWidget):
         kept = self._time.sizePolicy()
         kept.setRetainSizeWhenHidden(True)  # what stands beside it does not jump
         self._time.setSizePolicy(kept)
-        self._record = self._create_button("fastlane.record", "mdi6.record-circle-outline", "Record a film (MP4)")
+        self._record = self._create_button("fastlane.record", "mdi6.record-circle-outline", "Record a video (MP4)")
         self._record.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self._record.setMinimumWidth(self.fontMetrics().horizontalAdvance("Record") + 48)
         self._snapshot = self._create_button(
-            "fastlane.snapshot", "mdi6.camera-outline", "Save what is seen as a picture (PNG)"
+            "fastlane.snapshot", "mdi6.camera-outline", "Save the current frame as an image (PNG)"
         )
         for widget in (self._time, self._record, self._snapshot):
             bar.addWidget(widget)
@@ -282,7 +282,7 @@ class FastLaneTab(QWidget):
         place = self._export_path("png")
         place.parent.mkdir(parents=True, exist_ok=True)
         dialog = with_object_name(
-            QFileDialog(self, "Save snapshot", str(place), "Pictures (*.png *.jpg)"), "fastlane.place"
+            QFileDialog(self, "Save snapshot", str(place), "Images (*.png *.jpg)"), "fastlane.place"
         )
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix("png")
@@ -329,7 +329,7 @@ class FastLaneTab(QWidget):
             self._recording.add(self.frames.lanes.cells)
 
     def _on_recording_saved(self, recording: Recording, path: str, frames: int) -> None:
-        self._workbench.show_message(f"Saved a film of {format_duration(frames / 30)} to {path}", "good")
+        self._workbench.show_message(f"Saved a video of {format_duration(frames / 30)} to {path}", "good")
         recording.deleteLater()
 
     def _on_recording_failed(self, recording: Recording, reason: str) -> None:

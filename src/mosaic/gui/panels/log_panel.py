@@ -56,7 +56,7 @@ class LogPanel(QWidget):
         self._search.setClearButtonEnabled(True)
         self._kind.setToolTip("Only events of this kind")
         self._only_selected_run.setCheckable(True)
-        self._only_selected_run.setToolTip("Only events of the run that is looked at")
+        self._only_selected_run.setToolTip("Only events of the selected run")
         row = QHBoxLayout()
         row.setSpacing(4)
         row.addWidget(self._search, 1)

@@ -95,7 +95,7 @@ class LogsTab(QWidget):
         row.addWidget(self._missing)
         self._missing.setWordWrap(False)
         self._search.setPlaceholderText("Search the log")
-        self._search.setToolTip("Search (Ctrl+F); Enter goes on, Shift+Enter goes back")
+        self._search.setToolTip("Search (Ctrl+F); Enter: next match, Shift+Enter: previous match")
         self._search.setClearButtonEnabled(True)
         self._search.setMaximumWidth(240)
         self._search.textChanged.connect(lambda text: self._view.search(text, from_selection_start=True))
@@ -229,7 +229,7 @@ class LogsTab(QWidget):
 
     def _show_empty(self, is_ended: bool) -> None:
         if is_ended:
-            title, text = f"It wrote nothing to {self._stream}", "Its other stream may say more."
+            title, text = f"It wrote nothing to {self._stream}", "See its other stream."
         else:
             title, text = f"Nothing on {self._stream} yet", "Lines appear here as the run writes them."
         self._empty.set_text(title, text)

@@ -15,8 +15,8 @@ from mosaic.gui.workbench import Workbench
 SAVE_DELAY_MS = 1200
 """How long the keys must rest before a note is saved."""
 NO_RUN_TEXT = "Choose a run to write its note."
-NOTE_PLACEHOLDER = "What should be remembered of this run? It is saved by itself."
-SCRATCH_PLACEHOLDER = "For what belongs to no run yet. Verdicts of dry runs are written here, too."
+NOTE_PLACEHOLDER = "Notes on this run. They are saved automatically."
+SCRATCH_PLACEHOLDER = "Notes that belong to no run. Results of dry runs are added here."
 
 
 class NotesPanel(QWidget):

@@ -95,7 +95,7 @@ class OverviewTab(QWidget):
         self._main_stack.addWidget(self._chart)
         self._main_stack.addWidget(self._evaluation)
         right.addWidget(self._main_stack)
-        right.addWidget(self._with_heading("Story", self._history))
+        right.addWidget(self._with_heading("History", self._history))
         right.setStretchFactor(0, 1)
         right.setSizes([400, 130])
         right.setChildrenCollapsible(False)

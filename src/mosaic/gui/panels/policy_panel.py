@@ -63,7 +63,7 @@ class PolicyPage(QWidget):
                 self._view = PolicyView(self._workbench, known[0])
                 self._column.addWidget(self._view)
             else:
-                said = "No worker that is installed can load policies: pip install 'mosaic-rl[train]'"
+                said = "No installed worker can load policies: pip install 'mosaic-rl[train]'"
                 self._column.addWidget(EmptyState("Nothing to load policies with", said))
         self._apply_pending_draft()
         super().showEvent(event)
@@ -85,7 +85,7 @@ class PolicyView(QWidget):
             OBJECT_NAME_PREFIX,
             "Evaluate",
             "Start the evaluation",
-            "Load the policy and say what would be done; nothing is started",
+            "Load the policy and show what would run; nothing is started",
         )
         self._inquiry.dry_run_button.clicked.connect(self.dry_run)
         self._inquiry.submit_button.clicked.connect(self.submit)
@@ -147,7 +147,7 @@ class PolicyView(QWidget):
         self._algorithm.activated.connect(lambda _: self._on_algorithm_chosen())
         self._seed = with_object_name(QLabel("–"), "policy.seed")
         self._override = with_object_name(QCheckBox("Override environment"), "policy.override")
-        self._override.setToolTip("On another environment with the same spaces; or to tell what the file does not")
+        self._override.setToolTip("Use another environment with the same spaces, or one that the file does not state")
         self._override.toggled.connect(self._on_override_toggled)
         self._environment = EnvironmentRow(ENVIRONMENT_FIELD, OBJECT_NAME_PREFIX)
         self._environment.set_object_names(OBJECT_NAME_PREFIX)

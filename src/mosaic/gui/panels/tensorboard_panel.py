@@ -195,7 +195,7 @@ class TensorBoardTab(QWidget):
         if run_id != self._run_id or view is None or not self.isVisible():
             return
         if view.stage == "finished" and not logdir.is_dir():
-            self._show_text("This run has written nothing for TensorBoard. What it told us is in Analytics.")
+            self._show_text("This run has written no TensorBoard files. Its metrics are in Analytics.")
             return
         self._logdir = logdir
         if self._has_web() or self._open_browser_when_ready:
@@ -254,7 +254,7 @@ class TensorBoardTab(QWidget):
             self._open_browser_when_ready = False
             QDesktopServices.openUrl(QUrl(self.board.url))
         if not self._has_web():
-            self._show_text("TensorBoard is open in the browser, and stays up as long as this tab is looked at.")
+            self._show_text("TensorBoard is open in the browser, and keeps running while this tab is shown.")
             return
         try:
             self._create_page()

@@ -86,7 +86,7 @@ class TrainerPage(QWidget):
     def _build_buttons(self) -> QHBoxLayout:
         row = QHBoxLayout()
         self._drain = with_object_name(QPushButton("Drain…"), "trainer.drain")
-        self._drain.setToolTip("Start nothing more and end behind the last run")
+        self._drain.setToolTip("Start no more runs and stop the trainer after the last run")
         self._drain.clicked.connect(self._confirm_drain)
         self._resume_button = with_object_name(QPushButton("Start it again"), "trainer.wake")
         self._resume_button.clicked.connect(self._workbench.bridge.resume)
@@ -102,7 +102,9 @@ class TrainerPage(QWidget):
         self._max_running = with_object_name(QSpinBox(), "trainer.cap")
         self._max_running.setRange(1, 1000)
         self._max_running.setKeyboardTracking(False)
-        self._max_running.setToolTip("What already works goes on, even above it. Holds until this trainer ends.")
+        self._max_running.setToolTip(
+            "Runs that have started continue, even above it. It applies until this trainer stops."
+        )
         self._max_running.valueChanged.connect(self._set_max_running)
         label = QLabel("Runs at once")
         label.setBuddy(self._max_running)
@@ -208,7 +210,9 @@ class TrainerPage(QWidget):
 
     def _continue_queue(self) -> None:
         self._workbench.ask(
-            lambda trainer: trainer.continue_queue(), lambda _: self._workbench.show_message("The queue goes on."), self
+            lambda trainer: trainer.continue_queue(),
+            lambda _: self._workbench.show_message("The queue continues."),
+            self,
         )
 
     def _on_priority_edited(self, item: QTableWidgetItem) -> None:
@@ -219,7 +223,7 @@ class TrainerPage(QWidget):
             priority = int(item.text())
         except ValueError:
             self._workbench.show_message(
-                f"{item.text()!r} is no priority; expected a whole number from -100 to 100.", "warning"
+                f"{item.text()!r} is not a valid priority; expected a whole number from -100 to 100.", "warning"
             )
             self.refresh()
             return
@@ -237,7 +241,7 @@ class TrainerPage(QWidget):
         question = with_object_name(QMessageBox(self), "trainer.drain.question")
         question.setIcon(QMessageBox.Icon.Question)
         question.setWindowTitle("Drain the trainer")
-        question.setText("Start nothing more, and end the trainer behind its last run?")
+        question.setText("Start no more runs, and stop the trainer after its last run?")
         question.setInformativeText(
             f"{slots.busy} at work will be done first. {slots.queued} in the queue stay there "
             "until a trainer is started again."
@@ -252,7 +256,7 @@ class TrainerPage(QWidget):
         self._workbench.bridge.suspend()
         self._workbench.ask(
             lambda trainer: trainer.stop_daemon(drain=True),
-            lambda _: self._workbench.show_message("The trainer starts nothing more and ends behind its last run."),
+            lambda _: self._workbench.show_message("The trainer starts no more runs and stops after its last run."),
             self,
         )
 

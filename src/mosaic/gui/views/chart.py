@@ -325,7 +325,7 @@ class Chart(QWidget):
         menu = QMenu(self)
         rows = (
             ("Reset zoom", "mdi6.magnify-remove-outline", self.reset_zoom),
-            ("Copy picture", "mdi6.content-copy", self.copy),
+            ("Copy image", "mdi6.content-copy", self.copy),
             ("Save as PNG…", "mdi6.file-image-outline", lambda: self._save_as("png", self.save_png)),
             ("Save as SVG…", "mdi6.svg", lambda: self._save_as("svg", self.save_svg)),
             ("Save as CSV…", "mdi6.file-delimited-outline", lambda: self._save_as("csv", self.save_csv)),

@@ -69,7 +69,7 @@ class ResumeDialog(QDialog):
         column.addWidget(QLabel(run_title(view)))
         column.addWidget(
             muted_label(
-                f"It has done {done:,} of {total:,} steps and goes on from its checkpoint at step {checkpoint:,}."
+                f"It has completed {done:,} of {total:,} steps and resumes from its checkpoint at step {checkpoint:,}."
             )
         )
         self._total = total if view.outcome != "succeeded" else None

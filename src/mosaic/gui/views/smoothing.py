@@ -24,7 +24,7 @@ class SmoothingSlider(QWidget):
         self.slider = with_object_name(QSlider(Qt.Orientation.Horizontal), name)
         self.slider.setRange(0, round(MAX_SMOOTHING * 100))
         self.slider.setFixedWidth(120)
-        self.slider.setToolTip("How much of the past goes into the line; the faint line behind it is as measured")
+        self.slider.setToolTip("How strongly the line is smoothed; the faint line shows the measured values")
         self._number = QLabel()
         self._number.setFixedWidth(self._number.fontMetrics().horizontalAdvance("0.00"))
         label = QLabel("Smoothing")

@@ -15,7 +15,7 @@ PROGRESS_STEPS = 1000
 
 class TaskDialog(QProgressDialog):
     def __init__(self, task: ExportTask, parent: QWidget | None) -> None:
-        super().__init__(task.title, "Give up", 0, 0, parent)
+        super().__init__(task.title, "Cancel", 0, 0, parent)
         with_object_name(self, "task")
         self._task = task
         self.setWindowTitle("MOSAIC")
