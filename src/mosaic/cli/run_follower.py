@@ -6,6 +6,7 @@ import queue
 import signal
 import threading
 import time
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -213,12 +214,6 @@ def follow_many(context: CliContext, views: list[RunView]) -> list[RunView]:
     return picture.views
 
 
-def _refresh_view(context: CliContext, view: RunView) -> RunView:
-    if view.stage == "finished":
-        return view
-    return context.call_with_reconnect(lambda trainer: trainer.get(view.run_id))
-
-
 def _refresh_group(context: CliContext, views: list[RunView]) -> list[RunView]:
     """One question for all of them."""
     group = views[0].group or ""
@@ -244,10 +239,12 @@ def _cancel_runs(
 
 def wait_for_end(context: CliContext, views: list[RunView]) -> list[RunView]:
     """Waits without a live view."""
-    while any(view.stage != "finished" for view in views):
-        time.sleep(TICK_S)
-        views = [_refresh_view(context, view) for view in views]
-    return views
+    from mosaic.api.run_wait import poll_until_finished
+
+    def read_view(run_id: str) -> RunView:
+        return context.call_with_reconnect(lambda trainer: trainer.get(run_id))
+
+    return [poll_until_finished(partial(read_view, view.run_id)) for view in views]
 
 
 def exit_code(view: RunView) -> int:
