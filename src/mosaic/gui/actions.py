@@ -62,7 +62,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda _: QApplication.closeAllWindows(),
         "Ctrl+Q",
         "mdi6.exit-to-app",
-        tip="Close the workbench; runs go on",
+        tip="Close the workbench; runs continue",
     ),
     *RUN_ACTIONS,
     Action(

@@ -38,7 +38,7 @@ class Bridge(QObject):
     connected = Signal(object)
     """The daemon's status, after the first connection and after each one that replaced a lost one."""
     connection_lost = Signal(str)
-    """Why there is no daemon; it is tried again by itself."""
+    """Why there is no daemon; the connection is retried automatically."""
     runs_listed = Signal(object)
     """All runs, after a connection was made."""
     status_polled = Signal(object, object)
@@ -163,7 +163,7 @@ class Bridge(QObject):
                 if self._stop_event.is_set():
                     raise NoDaemon("The window is closing.")
                 if self._is_suspended:
-                    raise NoDaemon("The trainer was drained and starts nothing more. Start it again: Tools, Trainer.")
+                    raise NoDaemon("The trainer was drained and starts no more runs. Start it again: Tools, Trainer.")
                 self._trainer = self._connect()
             return self._trainer
 

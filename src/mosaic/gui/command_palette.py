@@ -60,7 +60,7 @@ class CommandPalette(QDialog):
         self._list.setUniformItemSizes(True)
         self._list.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self._empty_label = muted_label("Nothing fits. Runs are found by id, environment, algorithm, tag or state.")
+        self._empty_label = muted_label("No match. Runs are found by id, environment, algorithm, tag or state.")
         column = QVBoxLayout(self)
         column.setContentsMargins(theme.GAP, theme.GAP, theme.GAP, theme.GAP)
         column.setSpacing(theme.GAP)

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from mosaic.gui.main_window import DialogFactory, MainWindow
 
 EXTRA_SHORTCUTS = (
-    ("Space", "Pause or go on with the chosen run, in the list of runs"),
+    ("Space", "Pause or continue the selected run, in the list of runs"),
     ("Arrows, Home, End", "Move in lists and tables"),
-    ("Esc", "Close what is open on top"),
+    ("Esc", "Close the topmost dialog"),
     ("Tab, Shift+Tab", "Go to the next or the previous field"),
     ("Double click", "Reset the view of a chart"),
 )
@@ -57,7 +57,7 @@ def _add_close_button(dialog: QDialog, column: QVBoxLayout) -> QDialogButtonBox:
 
 
 def help_dialog(window: MainWindow, _: Workbench) -> QDialog:
-    """What the widget in focus says about itself; where it says nothing, the guide."""
+    """The help text of the focused widget; the guide where it has none."""
     said = _whats_this_text(QApplication.focusWidget())
     dialog, column = _create_dialog(window, "help", "Help", 720, 240 if said else 600)
     text = with_object_name(QTextBrowser(), "help.text")

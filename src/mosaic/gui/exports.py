@@ -1,4 +1,4 @@
-"""Runs as files: written elsewhere and renamed, told of while it lasts, given up when the user says so."""
+"""Exports of runs: written to a temporary file and renamed, with progress, and cancellable."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ExportTask:
         self.title = title
         self.done = 0
         self.total = 0
-        """0: nobody knows."""
+        """0: unknown."""
         self.is_cancelled = False
 
     def advance(self, amount: int = 1) -> None:

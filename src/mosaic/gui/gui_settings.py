@@ -14,7 +14,7 @@ from mosaic.contracts.folder import Workspace
 
 class GuiSettings:
     def __init__(self, workspace: Workspace, path: Path | None = None, workspace_key: str = "") -> None:
-        """`place` stands for the workspace where that is another machine's."""
+        """`place` identifies a workspace on another machine."""
         if path is None:
             self._store = QSettings(QSettings.Format.IniFormat, QSettings.Scope.UserScope, "mosaic", "workbench")
         else:

@@ -196,7 +196,7 @@ class MainWindow(QMainWindow):
         self._workbench.settings.put_for_workspace("page", page_id)
 
     def _limit_minimum_size_to(self, page_index: int) -> None:
-        """Only the page that is shown may say how small the window can be."""
+        """Only the page that is shown limits how small the window can be."""
         for other in range(self._page_stack.count()):
             ignored, wanted = QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred
             policy = wanted if other == page_index else ignored
@@ -246,7 +246,7 @@ class MainWindow(QMainWindow):
                 "The trainer was drained. Nothing is started until you start it again: Tools, Trainer."
             )
         else:
-            self.banner.show_text("Trainer lost, reconnecting… Runs go on without it.", reason)
+            self.banner.show_text("Trainer lost, reconnecting… Runs continue without it.", reason)
         self._refresh_later()
 
     def _on_connected(self, status: DaemonStatus) -> None:
@@ -275,7 +275,7 @@ class MainWindow(QMainWindow):
         self._save_layout_timer.start()
 
     def save_layout(self) -> None:
-        """Writes where everything stands, if that has changed."""
+        """Save the layout if it has changed."""
         settings = self._workbench.settings
         geometry, state = self.saveGeometry(), self.saveState()
         now = (bytes(geometry.data()), bytes(state.data()), str(self._workbench.selection).encode())

@@ -1,4 +1,4 @@
-"""What is done with the runs that are chosen. Answers come back to the list; errors are told as they stand."""
+"""Handlers of the actions on the selected runs. Answers update the list; errors are shown unchanged."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def edit_tags(workbench: Workbench) -> None:
 
 
 def write_note(workbench: Workbench) -> None:
-    """Goes to the note of the run that is looked at."""
+    """Open the note of the selected run."""
     view = workbench.target_runs()[0]
     workbench.select(view.run_id)
     window = _main_window()
@@ -178,7 +178,7 @@ def unarchive(workbench: Workbench) -> None:
 
 
 def delete(workbench: Workbench) -> None:
-    """Asks, naming what goes; it can be brought back from the trash for 30 days."""
+    """Ask, naming what will be deleted; it can be restored from the trash for 30 days."""
     views = [view for view in workbench.target_runs() if view.stage == "finished"]
     names = [run_title(view) for view in views[:MAX_NAMED_RUNS]]
     if len(views) > MAX_NAMED_RUNS:
@@ -298,7 +298,7 @@ def search(_: Workbench) -> None:
 
 
 def _main_window() -> QWidget | None:
-    """The one that questions stand before."""
+    """The parent of question dialogs."""
     active = QApplication.activeWindow()
     if active is not None and active.objectName() == "window":
         return active

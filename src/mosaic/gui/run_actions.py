@@ -90,7 +90,7 @@ _EXPORT_MENU = f"Run{SUBMENU_SEPARATOR}Export"
 _EXPORT_ZIP = partial(verbs.export, write=export_zip, ending=".zip", kind="Run folder as a zip (*.zip)")
 _EXPORT_CSV = partial(verbs.export, write=export_csv, ending="-metrics.csv", kind="Metrics as a table (*.csv)")
 _EXPORT_EPISODES = partial(
-    verbs.export, write=export_episodes, ending="-episodes.jsonl", kind="One object a line (*.jsonl)"
+    verbs.export, write=export_episodes, ending="-episodes.jsonl", kind="One object per line (*.jsonl)"
 )
 
 RUN_ACTION_GROUPS: tuple[tuple[Action, ...], ...] = (
@@ -98,9 +98,9 @@ RUN_ACTION_GROUPS: tuple[tuple[Action, ...], ...] = (
         Action("run.cancel", "Cancel run", "Run", verbs.cancel, "Ctrl+Shift+X", "mdi6.stop", can_cancel,
                "Stop it; it writes a checkpoint first and can be resumed"),
         Action("run.pause", "Pause or continue", "Run", verbs.toggle_pause, "Space", "mdi6.pause", can_pause,
-               "Pause a running run, let a paused one go on"),
+               "Pause a running run, or continue a paused one"),
         Action("run.resume", "Resume with more steps…", "Run", verbs.resume, "", "mdi6.play", can_resume,
-               "Go on from the last checkpoint, in the same run"),
+               "Continue from the last checkpoint, in the same run"),
     ),
     (
         Action("run.resubmit", "Resubmit", "Run", verbs.resubmit, "Ctrl+R", "mdi6.replay", _has_targets,
@@ -110,7 +110,7 @@ RUN_ACTION_GROUPS: tuple[tuple[Action, ...], ...] = (
         Action("run.diff", "Show differing settings", "Run", verbs.show_settings_diff, "Ctrl+D",
                "mdi6.vector-difference", _has_two_targets, "Mark two runs to see which settings differ"),
         Action("run.compare", "Compare", "Run", verbs.compare_runs, "Ctrl+Shift+M", "mdi6.compare",
-               _has_several_targets, "Put the marked runs together: curves, intervals, differing settings"),
+               _has_several_targets, "Compare the marked runs: curves, intervals, differing settings"),
     ),
     (
         Action("run.tags", "Tags…", "Run", verbs.edit_tags, "Ctrl+T", "mdi6.tag-outline", _has_targets),
@@ -122,7 +122,7 @@ RUN_ACTION_GROUPS: tuple[tuple[Action, ...], ...] = (
         Action("run.delete", "Delete…", "Run", verbs.delete, "Del", "mdi6.trash-can-outline", _are_all_finished,
                "Move to the trash; runs that have not ended cannot be deleted"),
         Action("run.undelete", "Undo delete", "Run", verbs.undelete, "", "mdi6.delete-restore",
-               _has_trash, "The runs that were deleted last come back from the trash"),
+               _has_trash, "Restore the runs that were deleted last from the trash"),
     ),
     (
         Action("run.folder", "Open folder", "Run", verbs.open_folder, "", "mdi6.folder-open-outline",
@@ -135,7 +135,7 @@ RUN_ACTION_GROUPS: tuple[tuple[Action, ...], ...] = (
         Action("run.export_csv", "Export metrics as CSV…", _EXPORT_MENU, _EXPORT_CSV, "", "mdi6.file-delimited-outline",
                _has_one_target),
         Action("run.export_episodes", "Export episodes…", _EXPORT_MENU, _EXPORT_EPISODES, "", "mdi6.file-code-outline",
-               _has_one_target, "Every episode as one JSON object a line"),
+               _has_one_target, "Every episode as one JSON object per line"),
     ),
 )  # fmt: skip
 RUN_ACTIONS: tuple[Action, ...] = (

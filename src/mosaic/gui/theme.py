@@ -17,10 +17,10 @@ MARGIN = 12
 """Inside a panel."""
 
 RUN_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b5a800", "#8c8c8c")
-"""Okabe and Ito's cycle, which colour-blind people can tell apart; its black would be lost on dark."""
+"""Okabe and Ito's cycle, which color-blind people can distinguish; without its black, which is invisible on dark."""
 
 HUD_TEXT, HUD_SHADE = "#ffffff", "#000000"
-"""Over pictures, in either theme."""
+"""Over frames, in either theme."""
 
 STATE_ICONS = {
     "queued": ("mdi6.clock-outline", "muted"),
@@ -35,7 +35,7 @@ STATE_ICONS = {
     "rejected": ("mdi6.alert-circle", "bad"),
     "lost": ("mdi6.help-circle", "bad"),
 }
-"""Icon and colour of each stage and outcome; the word always stands beside them."""
+"""Icon and color of each stage and outcome; always shown with the word."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ class Action:
     """Whether it can be done now."""
     tip: str = ""
     section: int = 0
-    """Rows of one menu with another number stand behind a line."""
+    """Rows of one menu with different numbers are separated by a line."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Page:
 
 @dataclass(frozen=True)
 class RunTab:
-    """A tab of the run page. Its widget has `show_run(run_id)`; it is called when the tab is looked at."""
+    """A tab of the run page. Its widget has `show_run(run_id)`; it is called when the tab is shown."""
 
     id: str
     title: str

@@ -30,7 +30,7 @@ class Workbench(QObject):
     tab_requested = Signal(str)
     """Show this tab of the run page."""
     selection_changed = Signal(object)
-    """The run that is looked at has changed: its id, or None."""
+    """The selected run has changed: its id, or None."""
     marks_changed = Signal(list)
     """The runs that are marked in the list (several may be), newest first."""
     form_requested = Signal(object)
@@ -76,7 +76,7 @@ class Workbench(QObject):
         self.status = status
 
     def _on_runs_removed(self, run_ids: set[str]) -> None:
-        """These runs are gone: whoever looked at them looks elsewhere."""
+        """Drop removed runs from the selection and the marks."""
         if self.selection in run_ids:
             self.mark([])
             self.select(None)
@@ -84,7 +84,7 @@ class Workbench(QObject):
             self.mark([run_id for run_id in self.marks if run_id not in run_ids])
 
     def select(self, run_id: str | None, tab: str | None = None) -> None:
-        """Look at this run."""
+        """Select this run."""
         if run_id != self.selection:
             self.selection = run_id
             self.selection_changed.emit(run_id)
@@ -98,7 +98,7 @@ class Workbench(QObject):
         self.marks_changed.emit(run_ids)
 
     def target_runs(self) -> list[RunView]:
-        """The views that an action is about: the marked runs, else the one that is looked at."""
+        """The views that an action is about: the marked runs, else the selected one."""
         ids = self.marks or ([self.selection] if self.selection else [])
         return [view for view in map(self.runs.get, ids) if view is not None]
 

@@ -57,7 +57,7 @@ class FieldRow(QWidget):
         self.field = field
         self.setObjectName(f"{prefix}.row.{field.name}")
         self._problem = ""
-        self.label = QLabel(field_label(field).replace("&", "&&"))  # or the letter behind it would be underlined
+        self.label = QLabel(field_label(field).replace("&", "&&"))  # or the letter after it would be underlined
         self._changed_mark = QLabel()
         self._changed_mark.setFixedWidth(MARK_WIDTH)
         self._changed_mark.setProperty("accent", True)
@@ -143,7 +143,7 @@ class FieldRow(QWidget):
     # --- what it shows
 
     def show_text(self, text: str) -> None:
-        """Without telling of it; the cursor of whoever is typing is not moved."""
+        """Set the text without a signal; the cursor is not moved while typing."""
         editor = self.input
         editor.blockSignals(True)
         if isinstance(editor, QCheckBox):

@@ -1,4 +1,4 @@
-"""The explanation of the chosen algorithm, beside the form."""
+"""The explanation of the chosen algorithm, next to the form."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class HelpPanel(QWidget):
             self.restyle()
 
     def restyle(self) -> None:
-        """Colours and sizes of a document are its own: it is laid out anew when the theme changes."""
+        """A document has its own colors and sizes: it is laid out again when the theme changes."""
         t = theme.tokens()
         self.browser.setStyleSheet(f"QTextBrowser {{ background: {t.surface}; }}")
         document = self.browser.document()
@@ -53,7 +53,7 @@ class HelpPanel(QWidget):
                 _style_table(frame)
 
     def scroll_to(self, setting: str) -> None:
-        """Shows the first place that tells of a setting."""
+        """Scroll to the first mention of a setting."""
         self.browser.moveCursor(QTextCursor.MoveOperation.Start)
         if setting:
             self.browser.find(setting)

@@ -1,4 +1,4 @@
-"""Where a trained policy is taken from: a run of the workspace, or a file; and what the worker says of it."""
+"""The source of a trained policy: a run of the workspace, or a file; with the worker's description of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PolicySource(QObject):
     path_chosen = Signal(str, str)
     """The worker and a path: nothing is known of it yet."""
     checkpoint_inspected = Signal(object, object)
-    """What the worker says of it, and how the run that trained it was watched."""
+    """The worker's description of it, and the video settings of the run that trained it."""
 
     def __init__(self, workbench: Workbench, worker: str, form: QWidget) -> None:
         super().__init__(form)
@@ -171,7 +171,7 @@ class PolicySource(QObject):
     # --- what it is
 
     def _inspect(self) -> None:
-        """Asks the worker what the checkpoint says of itself; an answer that comes too late is dropped."""
+        """Ask the worker to describe the checkpoint; an answer that comes too late is dropped."""
         self._inspect_timer.stop()
         path, worker = self.path, self._worker
         self._request_number += 1

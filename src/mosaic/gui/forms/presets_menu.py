@@ -14,7 +14,7 @@ from mosaic.gui.workbench import Workbench
 
 
 class PresetsMenu(QObject):
-    """Fills a button's menu, anew each time it opens."""
+    """Fills a button's menu each time it opens."""
 
     def __init__(self, button: QToolButton, training: Training, workbench: Workbench) -> None:
         super().__init__(button)

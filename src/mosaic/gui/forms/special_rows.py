@@ -16,7 +16,7 @@ from mosaic.submission.run_payloads import parse_seeds
 
 
 class LabelledRow(QWidget):
-    """A label and an editor that is no field of the schema, in line with those that are."""
+    """A label and an editor that is not a field of the schema, aligned with those that are."""
 
     def __init__(self, text: str, editor: QWidget, is_wide: bool = False) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class EnvironmentRow(FieldRow):
         self._fill_ids()
 
     def _fill_ids(self) -> None:
-        """What is not installed is listed, but cannot be chosen: it says what to install."""
+        """Environments that are not installed are listed but disabled, with what to install."""
         text = self._ids.currentText()
         family = self._family.currentData()
         self._ids.blockSignals(True)
@@ -170,7 +170,7 @@ class SeedRow(FieldRow):
         self.show_text(text if seeds is None else seeds)
 
     def show_count(self, seeds: str | None) -> None:
-        """How many runs it will be; where the seeds are wrong, the problem stands there."""
+        """Show the number of runs, or the problem with the seeds."""
         try:
             count = len(parse_seeds(seeds)) if seeds is not None else 0
         except BadInput:

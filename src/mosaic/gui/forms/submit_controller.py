@@ -86,7 +86,7 @@ class SubmitController(QObject):
 
 
 def show_submitted_runs(workbench: Workbench, views: list[RunView]) -> None:
-    """Goes to the first of the new runs."""
+    """Select the first of the new runs."""
     workbench.runs.update(views)
     many = f"{len(views)} runs in group {views[0].group}" if len(views) > 1 else "The run"
     workbench.show_message(f"{many} {'are' if len(views) > 1 else 'is'} submitted.", "good")

@@ -20,7 +20,7 @@ from mosaic.gui.views.widgets import muted_label, with_object_name
 
 PREFIX = "train"
 MIN_TWO_COLUMN_WIDTH = 840
-"""Where there is less width, the columns stand one above the other."""
+"""Below this width the columns are stacked."""
 MAX_COLUMN_WIDTH = 760
 MIN_COLUMN_WIDTH = 300
 
@@ -75,7 +75,7 @@ class TrainForm(QScrollArea):
         return stack
 
     def _build(self) -> None:
-        """Rows anew where another algorithm has other settings; section by section, so that nothing stands still."""
+        """Rebuild the rows for another algorithm, section by section, so that the window stays responsive."""
         self._field_errors = {}
         is_first = not self._bodies
         layout = self._training.layout
@@ -192,7 +192,7 @@ class TrainForm(QScrollArea):
         self._training.edit(replace(self._training.draft, seeds=seeds))
 
     def show_field_error(self, name: str, message: str) -> None:
-        """What the worker said of a field; it stays until the field is changed."""
+        """Show the worker's message at a field until the field is changed."""
         self._field_errors[name] = message
         self.refresh()
         self.focus_field(name)

@@ -1,4 +1,4 @@
-"""What the worker thinks of the form: one line beside it, and words for the notes."""
+"""The worker's verdict on the form: one line next to it, and text for the notes."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Data that the window shows: held here, changed here, told of by signals. No widget is imported here."""
+"""Data that the window shows: stored and changed here, published by signals. No widget is imported here."""

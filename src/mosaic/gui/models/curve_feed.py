@@ -51,7 +51,7 @@ class SeriesSnapshot:
 
 
 def take_snapshot(series: RunSeries) -> SeriesSnapshot:
-    """Costs next to nothing: the arrays are views, and what is written behind their end does not matter to them."""
+    """Costs next to nothing: the arrays are views, and what is written after their end does not affect them."""
     return SeriesSnapshot({tag: TagSnapshot(rows.step, rows.at, rows.value) for tag, rows in series.tags.items()})
 
 

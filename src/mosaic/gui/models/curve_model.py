@@ -22,7 +22,7 @@ class ReducedCurve(NamedTuple):
 
 
 class ChartCurve:
-    """Points in ascending x. With `low` and `high` beside them the band shows those, else the extremes of the points.
+    """Points in ascending x. With `low` and `high` the band shows those, else the extremes of the points.
 
     A value that is not finite is a gap.
     """
@@ -54,7 +54,7 @@ class ChartCurve:
 
     @property
     def smooth(self) -> Floats:
-        """Averaged when it is asked for: a chart that nobody sees costs nothing when the weight is changed."""
+        """Averaged on request: a hidden chart costs nothing when the weight is changed."""
         known = len(self._smooth)
         if known < len(self):
             self._smooth.extend(self._smoother.extend(self.y[known:]))

@@ -1,4 +1,4 @@
-"""What a person has filled in so far: judged as it is typed, and turned into payloads. No widget here."""
+"""The content of the train form: validated as it is typed, and turned into payloads. No widget here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Draft:
     seeds: str | None = None
     """Several of them as written, such as 1-5; None: one run with the field's seed."""
     rest: Json = field(default_factory=dict)
-    """What a payload that was opened says beyond the form's fields; it is submitted as it came."""
+    """The parts of an opened payload that the form has no fields for; they are submitted unchanged."""
 
     def to_json(self) -> Json:
         return asdict(self)

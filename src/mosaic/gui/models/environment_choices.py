@@ -52,7 +52,7 @@ def families(choices: Iterable[EnvironmentChoice]) -> list[tuple[str, bool]]:
 
 
 def environment_problem(env_id: str, choices: Iterable[EnvironmentChoice]) -> str:
-    """What stands in the way of an environment that is listed; one that is not listed is the worker's to judge."""
+    """Return why a listed environment cannot be used; one that is not listed is checked by the worker."""
     for one in choices:
         if one.id == env_id and not one.is_installed:
             is_later = not one.hint.startswith("pip")

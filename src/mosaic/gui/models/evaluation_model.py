@@ -1,4 +1,4 @@
-"""What an evaluation has found so far, asked for again as it goes on."""
+"""The results of an evaluation so far, requested again while it runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLL_INTERVAL_MS = 1000
 
 
 class Evaluations(QObject):
-    """Those of one run, or all of the workspace, while somebody looks."""
+    """Those of one run, or all of the workspace, while they are shown."""
 
     changed = Signal()
 

@@ -25,7 +25,7 @@ _ABBREVIATIONS = {
     "lr": "learning rate", "envs": "environments", "coef": "coefficient", "adv": "advantages", "ent": "entropy",
     "vf": "value", "vloss": "value loss", "grad": "gradient", "num": "",
 }  # fmt: skip
-"""What the short words in names of settings stand for."""
+"""The meaning of abbreviations in names of settings."""
 _SETTINGS_ON_THE_RIGHT = {"Checkpoints": ("checkpoint_every",)}
 """Settings of algorithms that are shown among the options, after the first one of a section."""
 
@@ -73,7 +73,7 @@ def get_layout(worker: str, name: str) -> FormLayout:
     for algorithm in _all_algorithms():
         if (algorithm.worker.id, algorithm.name) == (worker, name):
             return build_layout(algorithm, supported_options(worker))
-    raise BadInput(f"The form knows no algorithm {name!r} of worker {worker!r}. Submit it with: mosaic submit")
+    raise BadInput(f"The form has no algorithm {name!r} of worker {worker!r}. Submit it with: mosaic submit")
 
 
 def build_layout(algorithm: Algorithm, options: Iterable[Option]) -> FormLayout:

@@ -1,4 +1,4 @@
-"""A process that is told something once, says JSON lines while it is at it, and ends: an upload, a probe."""
+"""A process that gets one request, prints JSON lines while it works, and ends: an upload, a probe."""
 
 from __future__ import annotations
 

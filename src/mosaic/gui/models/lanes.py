@@ -36,10 +36,10 @@ EventCallback = Callable[..., None]
 
 WAITING_FOR_FRAME = "waiting for the next frame…"
 STALE_AFTER_S = 2.0
-"""A frame that has not been followed by another for so long is the last one for now."""
+"""A frame without a successor for this time is the last one for now."""
 RETRY_S = 1.0
 MAX_RELAYED_SIDE_PX = 1280
-"""Of a picture that the daemon sends."""
+"""Of a frame that the daemon sends."""
 
 
 class FrameCell(NamedTuple):
@@ -131,7 +131,7 @@ def to_image(pixels: Any, pixel_format: str) -> QImage:
 
 
 class RelayedLanes:
-    """Listens in a thread of the bridge's; only the newest picture is kept."""
+    """Listens in a thread of the bridge; only the newest frame is kept."""
 
     transport = "the trainer's relay"
 
@@ -155,7 +155,7 @@ class RelayedLanes:
         self._bridge.ask(self._receive_frames, None, self._on_error)
 
     def _receive_frames(self, trainer: TrainerClient) -> None:
-        """Ends within seconds after `close`: the daemon says something every two of them."""
+        """Ends within seconds after `close`: the daemon sends something every two of them."""
         for sight in trainer.frames(self._run_id, self._envs, max_side=MAX_RELAYED_SIDE_PX, **self._rate_options):
             if self._is_closed:
                 return
@@ -188,7 +188,7 @@ class RelayedLanes:
 
 
 def split_grid(jpeg: bytes, grid_info: Json, envs: Sequence[int]) -> Iterator[FrameCell]:
-    """The cells of a grid that was sent as one picture; by default those of environment 0 and up, row by row."""
+    """The cells of a grid that was sent as one image; by default those of environment 0 and up, row by row."""
     whole = QImage.fromData(jpeg).convertToFormat(QImage.Format.Format_RGB32)
     rows, columns = int(grid_info.get("rows", 1)), int(grid_info.get("columns", 1))
     width, height = whole.width(), whole.height()
@@ -212,7 +212,7 @@ class ViewerStatus(NamedTuple):
 def viewer_status(
     view: RunView | None, video_mode: str | None, source: LaneSource | None, since_frame_s: float
 ) -> ViewerStatus:
-    """How a viewer stands: what the run says counts before what its lanes say."""
+    """Return the status of a viewer: the state of the run takes precedence over that of its lanes."""
     if view is None:
         return ViewerStatus(WAITING, "the trainer has not reported this run yet")
     if view.stage == "finished":
@@ -237,7 +237,7 @@ def viewer_status(
 
 
 class Lanes(QObject):
-    """What one viewer sees of one run. `look` often while somebody looks; `rest` when nobody does."""
+    """The frames of one run for one viewer. Call `poll` often while it is shown; `suspend` when it is not."""
 
     changed = Signal()
     """State, reason or counts."""
@@ -265,7 +265,7 @@ class Lanes(QObject):
         self._next_status_at = 0.0
         self._arrival_times: deque[float] = deque(maxlen=240)
         self._last_logged: dict[str, str] = {}
-        """By run, the last of connected and unavailable that was told of it."""
+        """By run, whether connected or unavailable was reported last."""
 
     def show_run(self, run_id: str) -> None:
         if run_id == self.run_id:
@@ -312,7 +312,7 @@ class Lanes(QObject):
         return new
 
     def suspend(self) -> None:
-        """Nobody looks: the run is told so by silence."""
+        """The viewer is hidden: without requests the run stops rendering."""
         if self._source is not None:
             self._source.close()
             self._source = None
@@ -323,7 +323,7 @@ class Lanes(QObject):
         return self._source is None
 
     def frame_rate_hz(self) -> float:
-        """Pictures of all environments together that came in the last two seconds, a second."""
+        """Frames per second of all environments together, over the last two seconds."""
         now = time.monotonic()
         while self._arrival_times and now - self._arrival_times[0] > STALE_AFTER_S:
             self._arrival_times.popleft()
@@ -348,7 +348,7 @@ class Lanes(QObject):
             self._update_status()
 
     def _update_status(self) -> None:
-        """Now and then only: it may look at folders."""
+        """Called rarely, because it may read folders."""
         now = time.monotonic()
         self._next_status_at = now + 0.25
         view = self._runs.get(self.run_id) if self.run_id else None
@@ -373,6 +373,6 @@ class Lanes(QObject):
             self._events.add(event, text, run_id)
 
     def _log_lane_event(self, event: str, **fields: Any) -> None:
-        """What a lane says of itself, once each; its state is told by us, which know the run's too."""
+        """Log the errors that a lane reports; its state is logged where the run's is known too."""
         if event in ("fastlane_header_invalid", "fastlane_frame_read_error"):
             self._events.add(event, ", ".join(f"{name}: {value}" for name, value in fields.items()), self.run_id or "")

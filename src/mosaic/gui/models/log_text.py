@@ -78,16 +78,16 @@ class LogDecoder:
     """Takes in chunks of bytes; gives the lines that are whole, and keeps what has no end yet."""
 
     def __init__(self, starts_mid_line: bool = False) -> None:
-        """`is_cut`: the first line begins somewhere in its middle and is passed over."""
+        """`is_cut`: the first line is incomplete and is skipped."""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._partial_line = ""
         self._starts_mid_line = starts_mid_line
         self.skipped_prefix = ""
-        """What was passed over: the end of a line that begins in an earlier part."""
+        """What was skipped: the end of a line that begins in an earlier part."""
 
     @property
     def partial_line(self) -> str:
-        """The last line, as far as it is written and as it stands there."""
+        """The last line, as far as it is written."""
         return "" if self._starts_mid_line else self._partial_line
 
     def decode(self, data: bytes, is_last: bool = False) -> list[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 TELEMETRY_FIELDS = ("video_mode", "grid_limit")
-"""What a training run says of how it is watched; its policy is watched the same way unless told otherwise."""
+"""The video settings of a training run; its policy uses the same unless they are changed."""
 POLICY_FIELDS = tuple(
     OPTIONS[name]
     for name in (
@@ -47,7 +47,7 @@ class PolicyDraft:
     path: str = ""
     """A checkpoint folder, a run folder or a .cleanrl_model file, on the trainer's machine."""
     checkpoint_info: Json = field(default_factory=dict)
-    """What the worker says of it; empty until it has answered, or where it refused."""
+    """The worker's description of it; empty until it has answered, or where it refused."""
     telemetry: Json = field(default_factory=dict)
     """How the run that trained it was watched."""
     env_id: str | None = None
@@ -65,7 +65,7 @@ class PolicyDraft:
         return self.algo if self.algo is not None else str(self.checkpoint_info.get("algo") or "")
 
     def text(self, setting: SettingField) -> str:
-        """As it stands in the form."""
+        """As shown in the form."""
         return self.texts.get(setting.name, format_value(self.telemetry.get(setting.name, setting.default)))
 
 
@@ -120,7 +120,7 @@ def policy_payload(draft: PolicyDraft) -> Json:
 
 
 def with_checkpoint_info(draft: PolicyDraft, checkpoint_info: Json, telemetry: Json) -> PolicyDraft:
-    """What the worker says of the file is known now; what it does not know must be told."""
+    """Take in the worker's description of the file; what it does not state must be given."""
     env_id = None if draft.env_id == checkpoint_info.get("env_id") else draft.env_id
     algo = None if draft.algo == checkpoint_info.get("algo") else draft.algo
     if not checkpoint_info.get("env_id") or not checkpoint_info.get("algo"):
@@ -135,7 +135,7 @@ def telemetry_of(payload: Json) -> Json:
 
 
 def draft_from_evaluation(payload: Json) -> PolicyDraft:
-    """The form as this payload would have it filled; what the checkpoint says is asked for anew."""
+    """Return the form filled from this payload; the checkpoint's description is requested again."""
     payload = translate_extras(payload).data
     chosen = payload["metadata"]["worker"]
     config = chosen.get("config", {})
@@ -164,7 +164,7 @@ def runs_with_policy(views: Iterable[RunView]) -> list[RunView]:
 
 
 def describe_checkpoint(checkpoint_info: Json) -> str:
-    """What a checkpoint says of itself, in one line."""
+    """Describe a checkpoint in one line."""
     parts = ["Model file" if checkpoint_info.get("kind") == "cleanrl_model" else "Checkpoint"]
     if checkpoint_info.get("step") is not None:
         parts.append(f"of step {checkpoint_info['step']:,}")

@@ -1,4 +1,4 @@
-"""Frames kept: as one picture, or as a film by the clock."""
+"""Saved frames: as one image, or as a video in real time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mosaic.media.video_writer import VideoWriter
 RATE_HZ = 30
 MAX_SIDE_PX = 1280
 MAX_QUEUED_FRAMES = 60
-"""Frames that may wait for the encoder; further ones are left out, and the film stands still meanwhile."""
+"""Frames that may wait for the encoder; further ones are dropped, and the video freezes meanwhile."""
 
 
 def to_array(image: QImage) -> Any:
@@ -32,7 +32,7 @@ def to_array(image: QImage) -> Any:
 
 
 def compose_cells(cells: Sequence[FrameCell], size: tuple[int, int] | None = None, max_side: int | None = None) -> Any:
-    """All cells as one RGB picture: of this size, or as large as they are."""
+    """Compose all cells into one RGB image: of this size, or of their own."""
     images = [None if cell.image is None else to_array(cell.image) for cell in cells]
     first = next(image for image in images if image is not None)
     high, wide = first.shape[:2]
@@ -95,7 +95,7 @@ class Recording(QObject):
         return film.frame_count
 
     def _write_frames(self, film: VideoWriter) -> None:
-        """By the clock: a picture is shown until the next one comes."""
+        """In real time: a frame is shown until the next one comes."""
         began, cells = self._queue.get()
         while cells:
             # A film's size is that of its first picture, whatever is looked at later.

@@ -1,4 +1,4 @@
-"""All runs of the workspace, as the daemon tells of them."""
+"""All runs of the workspace, as the daemon reports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs as a table: searched, sorted, and told of changes row by row, so that thousands stay fluid."""
+"""The runs as a table: searched, sorted and updated row by row, so that thousands stay fluid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Index = QModelIndex | QPersistentModelIndex
 Key = tuple[Any, ...]
 
 MAX_SINGLE_MOVES = 64
-"""So many rows at once are sorted anew rather than moved one by one."""
+"""From this many changed rows on, the table is sorted again instead of moving rows one by one."""
 _ROOT = QModelIndex()
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
@@ -29,7 +29,7 @@ _STATE_ORDER = (
     *("running", "stalled", "paused", "stopping", "starting", "queued"),
     *("failed", "lost", "rejected", "cancelled", "succeeded"),
 )
-"""Those first that somebody may want to do something about."""
+"""Those that may need attention come first."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Column:
     title: str
     text: Callable[[RunView], str]
     key: Callable[[RunView], Any]
-    """What it is sorted by; None stands behind everything, whichever way."""
+    """The sort key; None comes last in either order."""
     width_sample: str
     """As wide as this."""
     is_right_aligned: bool = False
@@ -163,7 +163,7 @@ class RunsTableModel(QAbstractTableModel):
         self._sort_column = COLUMNS[COLUMN_IDS.index("age")]
         self._is_descending = False
         self.is_updating = False
-        """While rows come, go or move: whatever Qt then says of the current row is not the user's wish."""
+        """While rows come, go or move: changes of the current row that Qt then reports are not the user's."""
         runs.reset.connect(self.rebuild)
         runs.changed.connect(self._on_changed)
         runs.removed.connect(self._on_removed)
@@ -286,7 +286,7 @@ class RunsTableModel(QAbstractTableModel):
         self.dataChanged.emit(self.index(row, 0), self.index(row, len(COLUMNS) - 1))
 
     def refresh_ages(self) -> None:
-        """Time has passed: what is told as an age has changed."""
+        """Update the columns that show ages."""
         if self._ids:
             column = COLUMN_IDS.index("age")
             self.dataChanged.emit(self.index(0, column), self.index(len(self._ids) - 1, column))

@@ -26,7 +26,7 @@ def _has_tag(view: RunView, value: str) -> bool:
 
 
 def _has_status(view: RunView, value: str) -> bool:
-    """A stage or an outcome, as far as it is written; `active` stands for all that have not ended."""
+    """A stage or an outcome, as far as it is written; `active` means all that have not ended."""
     states = [str(view.stage), str(view.outcome or ""), view.status]
     if view.stage != "finished":
         states.append("active")
@@ -94,7 +94,7 @@ class Query:
 
 
 def parse_query(text: str) -> Query:
-    """Reads what stands there so far: a key without its value is passed over, so that typing hides nothing.
+    """Parse the search text; a key without its value is skipped, so that typing hides nothing.
 
     `status:failed,lost` takes either; a minus before a term turns it round.
     """

@@ -1,4 +1,4 @@
-"""A TensorBoard of our own: started for one folder, ended with all its children, never left behind."""
+"""A TensorBoard process: started for one folder, and ended with all its children."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_TIMEOUT_MS = 30_000
 STOP_TIMEOUT_MS = 2_000
 """For an end in order, which tidies its temporary files."""
 CLOSE_TIMEOUT_MS = 500
-"""The same when the window closes and somebody waits."""
+"""The same when the window closes and the user waits."""
 MAX_OUTPUT_CHARS = 4_000
 
 STOPPED, STARTING, READY, FAILED = "stopped", "starting", "ready", "failed"
@@ -55,7 +55,7 @@ def is_installed() -> bool:
 
 
 def launch_command(logdir: Path, name: str) -> list[str]:
-    """Shows one folder under a name. On a free port of this machine alone; it says which when it serves."""
+    """Shows one folder under a name. It listens on a free loopback port, which it prints when it serves."""
     return [sys.executable, "-c", _LAUNCH_SCRIPT, to_file_name(name), str(logdir), "--host", "127.0.0.1", "--port", "0"]
 
 

@@ -160,7 +160,7 @@ def _submit_all(trainer: TrainerClient, payloads: list[Json]) -> list[RunView]:
 
 
 class WorkerEnvironments(QObject):
-    """What each worker can train on, asked for once and again after a trainer was found anew."""
+    """The environments of each worker, requested once and again after a reconnection."""
 
     environments_loaded = Signal(str)
     """The worker whose environments are known now."""

@@ -1,4 +1,4 @@
-"""An MP4 file, frame by frame, for whoever shows it. Decoding is slow: it happens off the GUI thread."""
+"""An MP4 file, frame by frame. Decoding is slow: it happens off the GUI thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mosaic.contracts.errors import BadInput, MissingExtra
 from mosaic.contracts.folder import RunFolder
 
 MAX_SIDE_PX = 1280
-"""Larger pictures are made smaller as they are read."""
+"""Larger frames are scaled down as they are read."""
 
 
 class VideoFile(NamedTuple):
@@ -57,7 +57,7 @@ class DecodedFrame(NamedTuple):
 
 
 class VideoReader:
-    """One at a time may read; `read` goes on where it stopped."""
+    """One thread at a time may read; `read` continues where it stopped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,7 +84,7 @@ class VideoReader:
         self._frames = self._container.decode(stream)
 
     def read(self, count: int, from_s: float | None = None) -> list[DecodedFrame]:
-        """The next pictures, or those from this time on; fewer at the end."""
+        """Return the next frames, or those from this time on; fewer at the end."""
         with self._lock:
             if self._container is None:
                 self.open()

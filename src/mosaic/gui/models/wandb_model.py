@@ -23,7 +23,7 @@ STATE_DESCRIPTIONS = {
     "offline": "Everything is stored on this machine. Nothing is lost while W&B cannot be reached; Sync uploads it.",
     "syncing": "The run is being uploaded.",
     "synced": "The complete run is on W&B's server.",
-    "online": "The script uploads to W&B by itself.",
+    "online": "The script itself uploads to W&B.",
     "failed": "The upload failed. Everything is stored on this machine and can be synced again.",
 }
 NO_DATA_TEXT = "W&B has not written anything yet."

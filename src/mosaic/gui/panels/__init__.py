@@ -1,4 +1,4 @@
-"""The tables of pages, tabs and docks. A new pane is a row here and a module beside it."""
+"""The tables of pages, tabs and docks. A new panel is a row here and a module next to it."""
 
 from __future__ import annotations
 

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     pass
 
 EMPTY_TEXT_BY_STATE = {
-    "queued": "The run waits for a free place. Curves begin when it has started.",
+    "queued": "The run waits for a free slot. Curves begin when it has started.",
     "starting": "The run is starting. Curves begin with its first episode or update.",
     "running": "The run has logged nothing yet. Curves begin with its first episode or update.",
-    "paused": "The run was paused before it logged anything. Resume it to go on.",
+    "paused": "The run was paused before it logged anything. Resume it to continue.",
 }
 NO_POINTS_TEXT = "The run ended before it logged anything. The Logs tab may show why."
 

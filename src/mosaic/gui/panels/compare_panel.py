@@ -132,7 +132,7 @@ class ComparePage(QWidget):
         self._stack.addWidget(
             EmptyState(
                 "No runs to compare yet",
-                "Mark some in the list of runs (Ctrl or Shift and a click marks several), then put them together here.",
+                "Mark some in the list of runs (Ctrl or Shift and a click marks several), then compare them here.",
                 button,
             )
         )
@@ -215,7 +215,7 @@ class ComparePage(QWidget):
         return list(self._series)
 
     def add_target_runs(self) -> None:
-        """Also the button's: the marked runs, else the one that is looked at."""
+        """Also the button's: the marked runs, else the selected one."""
         wanted = [view.run_id for view in self._workbench.target_runs()]
         self.show_runs(self.run_ids() + [run_id for run_id in wanted if run_id not in self._series])
 

@@ -38,13 +38,13 @@ from mosaic.submission.run_settings import FORM_STATE_PREFIX
 
 @dataclass(frozen=True)
 class ConfigDetails:
-    """A payload, and what the schema says of it."""
+    """A payload, with its description by the schema."""
 
     payload: Json
     changed_settings: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    """By setting: what it is, and what it would be by default (None where nobody knows)."""
+    """By setting: what it is, and what it would be by default (None where it is unknown)."""
     command: str = ""
-    """The same run as a command; empty where no command line can say it."""
+    """The same run as a command; empty where no command can express it."""
 
 
 def read_config(trainer: TrainerClient, run_id: str) -> ConfigDetails:
@@ -83,7 +83,7 @@ class ConfigTab(QWidget):
         self._details: ConfigDetails | None = None
         self._json = with_object_name(JsonView(), "config.json")
         self._table = with_object_name(QTableWidget(0, 3), "config.changed")
-        self._same = EmptyState("Nothing differs from the defaults", "Every setting is as the algorithm has it.")
+        self._same = EmptyState("Nothing differs from the defaults", "Every setting has the algorithm's default.")
         self._unreadable = EmptyState("The config cannot be read")
         self._only_changed = with_object_name(QCheckBox("Only what differs from the defaults"), "config.only")
         self._copy_json = with_object_name(QPushButton("Copy as JSON"), "config.copy_json")

@@ -191,7 +191,7 @@ class FastLaneTab(QWidget):
         is_over = view.stage == "finished" and not self.frames.grid.has_image
         if is_over:
             self._ended_page.set_text(
-                f"The run has ended: {view.outcome}", "Frames are live: they are seen while it runs."
+                f"The run has ended: {view.outcome}", "Frames are live: they are shown while it runs."
             )
             is_evaluation = view.kind == RunKind.POLICY_EVAL
             rest = "Show its results" if is_evaluation else "Show its videos"

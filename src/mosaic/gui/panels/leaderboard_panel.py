@@ -48,7 +48,7 @@ class LeaderboardTable(ReadOnlyTable):
 
 
 def policy_label(place: LeaderboardEntry) -> str:
-    """`ppo · seed 1 · ABC123`; a policy of no run here is told of by its file."""
+    """`ppo · seed 1 · ABC123`; a policy that belongs to no run here is named by its file."""
     parts = [place.algo if place.is_deterministic else f"{place.algo} (stochastic)"]
     if place.trained is None:
         parts.append(place.policy_label)
@@ -81,7 +81,7 @@ class LeaderboardPage(QWidget):
         self.evaluation_button.setToolTip("The run that evaluated this policy (Return, or a double click)")
         self.evaluation_button.clicked.connect(lambda: self._open_run(is_training=False))
         self.training_button = with_object_name(QPushButton("Show training"), "leaderboard.trained")
-        self.training_button.setToolTip("The run that this policy is of")
+        self.training_button.setToolTip("The run that trained this policy")
         self.training_button.clicked.connect(lambda: self._open_run(is_training=True))
         head = QHBoxLayout()
         head.setSpacing(theme.GAP)

@@ -54,7 +54,7 @@ class LogsTab(QWidget):
         self._run_id = ""
         self._stream = str(workbench.settings.get("logs.stream", "stdout"))
         self._request_id = 0
-        """Counts what is shown: answers to earlier questions are passed over."""
+        """Counts what is shown: answers to earlier requests are skipped."""
         self._is_loading = False
         self._text = LogDecoder()
         self._partial_first_line = ""
@@ -84,7 +84,7 @@ class LogsTab(QWidget):
             button.setCheckable(True)
             button.setChecked(stream == self._stream)
             button.setToolTip(
-                f"What the run wrote to {stream}" if stream != "daemon" else "What the daemon logged of it"
+                f"What the run wrote to {stream}" if stream != "daemon" else "What the daemon logged about the run"
             )
             button.clicked.connect(lambda _=False, stream=stream: self._show_stream(stream))
             self._buttons.addButton(button, number)
@@ -101,9 +101,9 @@ class LogsTab(QWidget):
         self._search.textChanged.connect(lambda text: self._view.search(text, from_selection_start=True))
         row.addWidget(self._search)
         self._previous = self._create_tool_button(
-            "logs.previous", "Previous place (Shift+Enter)", lambda: self._find(True)
+            "logs.previous", "Previous match (Shift+Enter)", lambda: self._find(True)
         )
-        self._next = self._create_tool_button("logs.next", "Next place (Enter)", lambda: self._find(False))
+        self._next = self._create_tool_button("logs.next", "Next match (Enter)", lambda: self._find(False))
         self._wrap = self._create_tool_button("logs.wrap", "Break long lines", lambda: None)
         self._wrap.setCheckable(True)
         self._wrap.toggled.connect(self._set_wrap)
@@ -292,7 +292,7 @@ class LogsTab(QWidget):
 
 
 def _read_run_log(trainer: TrainerClient, run_id: str, is_stderr: bool, offset: int, until: int | None) -> LogSlice:
-    """From `offset`, or so many bytes before the end, up to `until` or to the end."""
+    """Read from `offset`, or from `-offset` bytes before the end, up to `until` or to the end."""
     taken: list[bytes] = []
     size, end = 0, max(0, offset)
     chunks: Any = trainer.log(run_id, is_stderr, offset)

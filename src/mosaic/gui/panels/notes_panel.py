@@ -1,4 +1,4 @@
-"""The note of the run that is looked at, and a scratch page; both are saved by themselves."""
+"""The note of the selected run, and a scratch page; both are saved automatically."""
 
 from __future__ import annotations
 

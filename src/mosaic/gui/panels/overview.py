@@ -1,4 +1,4 @@
-"""How a run stands: its numbers, its frames while it runs, its curve, its facts and its story."""
+"""The overview of a run: its numbers, its frames while it runs, its curve, its details and its history."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
 REFRESH_INTERVAL_MS = 10_000
-"""How often ages are told anew."""
+"""How often ages are updated."""
 FRAME_RATE_HZ = 15.0
-"""Enough for small pictures beside a curve; FastLane asks for more."""
+"""Enough for small frames next to a curve; FastLane requests more."""
 TILES = (
     ("return", "Return"),
     ("steps", "Steps"),
@@ -157,7 +157,7 @@ class OverviewTab(QWidget):
             )
 
     def _update_evaluation(self) -> None:
-        """An evaluation's own findings stand where a training run has its curve."""
+        """The results of an evaluation are shown where a training run has its curve."""
         view = self._workbench.runs.get(self._run_id)
         is_evaluation = view is not None and view.kind == RunKind.POLICY_EVAL
         self._main_stack.setCurrentWidget(self._evaluation if is_evaluation else self._chart)
@@ -249,7 +249,7 @@ class OverviewTab(QWidget):
 
     def _show_reason(self, view: RunView) -> None:
         is_bad = view.outcome in ("failed", "rejected", "lost") or view.is_stalled
-        said = view.reason or ("Running, but without a sign of progress for a while." if is_bad else "")
+        said = view.reason or ("Running, but without progress for a while." if is_bad else "")
         self._reason.setText(said)
         self._reason_banner.setVisible(bool(is_bad and said))
 

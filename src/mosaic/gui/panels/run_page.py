@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
 HEADER = ("run.cancel", "run.pause", "run.resume", "run.resubmit")
-"""What has a button beside the run's name."""
+"""The actions with a button next to the run's name."""
 
 
 class RunPage(QWidget):
@@ -32,7 +32,7 @@ class RunPage(QWidget):
         self._tab_specs = tabs
         self._holders: dict[str, QWidget] = {}
         self._panes: dict[str, Any] = {}
-        """By tab, its widget: made when it is first looked at."""
+        """By tab, its widget: created when it is first shown."""
         self._create_pane_timer = QTimer(self, singleShot=True, interval=0)
         self._create_pane_timer.timeout.connect(self._create_pane)
         self._fill_pane_timer = QTimer(self, singleShot=True, interval=0)
@@ -69,7 +69,7 @@ class RunPage(QWidget):
         self._header.addWidget(self._state, 1)
         self._buttons = {name: self._create_button(name) for name in HEADER}
         self._more = with_object_name(QToolButton(), "run.more")
-        self._more.setToolTip("More that can be done with this run")
+        self._more.setToolTip("More actions for this run")
         self._more.setProperty("flat", True)
         self._more.clicked.connect(self._open_menu)
         self._header.addWidget(self._more)
@@ -91,7 +91,7 @@ class RunPage(QWidget):
         return button
 
     def _mark_only_selection(self) -> Workbench:
-        """The buttons beside a run's name are about that run, whatever else is marked in the list."""
+        """The buttons next to a run's name apply to that run, whatever is marked in the list."""
         if self._workbench.marks != [self._workbench.selection]:
             self._workbench.mark([self._workbench.selection] if self._workbench.selection else [])
         return self._workbench
@@ -128,13 +128,13 @@ class RunPage(QWidget):
         is_paused = stage == "paused"
         pause = self._buttons["run.pause"]
         pause.setIcon(theme.icon("mdi6.play" if is_paused else "mdi6.pause"))
-        pause.setToolTip(("Let it go on" if is_paused else "Pause it") + " (Space)")
+        pause.setToolTip(("Continue" if is_paused else "Pause it") + " (Space)")
         pause.setVisible(stage in ("running", "paused"))
         self._buttons["run.cancel"].setVisible(stage in STOPPABLE_STAGES)
         self._buttons["run.resume"].setVisible(is_resumable(view))
 
     def _update_tabs(self, view: RunView) -> None:
-        """Shows the tabs that this run has, each made when it is first looked at."""
+        """Show the tabs of this run, each created when it is first shown."""
         wanted = [row for row in self._tab_specs if row.is_available(view)]
         if [row.id for row in wanted] == self._tab_ids():
             return

@@ -30,7 +30,7 @@ from mosaic.gui.workbench import Workbench
 
 SEARCH_MS = 120
 KEY_SELECTION_DELAY_MS = 80
-"""How long the arrow keys must rest before a run is looked at: nobody reads what flies by."""
+"""How long the arrow keys must rest before a run is selected, so that scrolling loads nothing."""
 AGE_REFRESH_INTERVAL_MS = 20_000
 MAX_EXTRA_ALGO_WIDTH = 120
 """What a long name of an algorithm gets of the room that is left."""
@@ -55,7 +55,7 @@ class RunsPanel(QWidget):
         self._search.setClearButtonEnabled(True)
         self._archived = with_object_name(QToolButton(), "runs.archived")
         self._archived.setCheckable(True)
-        self._archived.setToolTip("Show archived runs, too")
+        self._archived.setToolTip("Also show archived runs")
         self._count = muted_label("", "runs.count")
         self.table = with_object_name(RunsTableView(self._model, workbench.settings), "runs.table")
         self._stack = QStackedWidget()
@@ -91,10 +91,10 @@ class RunsPanel(QWidget):
         clear = with_object_name(QPushButton("Show all runs"), "runs.clear")
         clear.clicked.connect(self._show_all)
         self._waiting = EmptyState(
-            "Waiting for the trainer…", "It is started by itself and lists the runs of this workspace."
+            "Waiting for the trainer…", "It starts automatically and lists the runs of this workspace."
         )
         self._none = EmptyState("No runs yet", "Choose an algorithm and an environment; the run appears here.", start)
-        self._no_match = EmptyState("No run fits the search", "Take a word away, or show all.", clear)
+        self._no_match = EmptyState("No run matches the search", "Remove a word, or show all.", clear)
         for page in (self.table, self._waiting, self._none, self._no_match):
             self._stack.addWidget(page)
         column = QVBoxLayout(self)
@@ -148,7 +148,7 @@ class RunsPanel(QWidget):
         return sorted(index.row() for index in self.table.selectionModel().selectedRows())
 
     def _publish_selection(self) -> None:
-        """Tells the others: one run is looked at, several are marked."""
+        """Publish the selection: one run is selected, several are marked."""
         ids = [self._model.run_id(row) for row in self._selected_rows()]
         self._workbench.mark(sorted(ids, reverse=True))
         if len(ids) == 1:
@@ -168,13 +168,13 @@ class RunsPanel(QWidget):
         self._workbench.mark([self._model.run_id(row)])
 
     def _select_marked(self, run_ids: list[str]) -> None:
-        """What an action is about is what is marked here, whoever marked it."""
+        """Show the marked runs of the workbench as marked rows."""
         rows = sorted(row for row in map(self._model.row_of, run_ids) if row is not None)
         if rows != self._selected_rows():
             self._select_rows(rows)
 
     def _restore_selection(self) -> None:
-        """The rows have been made anew: what was chosen still is, as far as it is here."""
+        """The rows have been reset: restore the selection as far as its runs are listed."""
         rows = [row for row in map(self._model.row_of, self._workbench.marks) if row is not None]
         current = self._workbench.selection and self._model.row_of(self._workbench.selection)
         self._select_rows(rows or ([current] if isinstance(current, int) else []))

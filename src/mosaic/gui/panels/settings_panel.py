@@ -132,7 +132,7 @@ class SettingsPage(QWidget):
         self._workbench.apply_theme()
 
     def _show_current_settings(self) -> None:
-        """Shows what is set, whoever set it."""
+        """Update the widgets from the settings."""
         settings = self._workbench.settings
         self._theme.setCurrentIndex(THEMES.index(settings.get("theme", "system")))
         self._font_size.blockSignals(True)

@@ -1,4 +1,4 @@
-"""The TensorBoard tab: the real one, for the run that is looked at, as long as somebody looks."""
+"""The TensorBoard tab: a TensorBoard process for the selected run, while the tab is shown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
 STOP_DELAY_MS = 60_000
-"""How long it stays up behind another tab."""
+"""How long it keeps running while another tab is shown."""
 STARTUP_SCRIPT = """
 if (!localStorage.getItem("_tb_global_settings.timeseries"))
     localStorage.setItem("_tb_global_settings.timeseries",
@@ -249,7 +249,7 @@ class TensorBoardTab(QWidget):
         self._refresh()
 
     def _on_ready(self) -> None:
-        """It has just begun to serve."""
+        """Called when it has started to serve."""
         if self._open_browser_when_ready:
             self._open_browser_when_ready = False
             QDesktopServices.openUrl(QUrl(self.board.url))

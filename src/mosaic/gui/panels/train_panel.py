@@ -1,4 +1,4 @@
-"""The train page: the form, the help beside it, and what can be done with it."""
+"""The train page: the form, the help next to it, and its actions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MIN_WIDTH_WITH_HELP = 1100
 
 
 class TrainPage(QWidget):
-    """Made at once, but its form only when it is first looked at: the window opens without waiting for it."""
+    """Creates its form when it is first shown, so that the window opens without waiting for it."""
 
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class TrainView(QWidget):
         self.columns = TrainForm(self._training, workbench.environments)
         self.help = HelpPanel()
         self._inquiry = SubmitController(
-            workbench, self, "train", "Submit", "Start it", "Ask the worker what it would do; nothing is started"
+            workbench, self, "train", "Submit", "Start it", "Ask the worker to check the settings; nothing is started"
         )
         self._split = with_object_name(QSplitter(Qt.Orientation.Horizontal), "train.split")
         self._split.addWidget(self.columns)
@@ -111,7 +111,7 @@ class TrainView(QWidget):
             "Presets", "train.presets", "Save this configuration by name, or load one"
         )
         PresetsMenu(self._presets, self._training, self._workbench)
-        self._reset = self._create_tool_button("Reset all", "train.reset", "Every setting back to its default")
+        self._reset = self._create_tool_button("Reset all", "train.reset", "Reset every setting to its default")
         self._reset.clicked.connect(self._training.reset)
         self._help_button = self._create_tool_button(
             "Help", "train.help", "What this algorithm is and how to set it (F1)"
@@ -206,7 +206,7 @@ class TrainView(QWidget):
     # --- doing
 
     def _validate(self) -> bool:
-        """Goes to the first setting that is wrong."""
+        """Focus the first invalid setting."""
         wrong = self.columns.problems()
         if wrong:
             name, said = next(iter(wrong.items()))

@@ -50,17 +50,17 @@ class TrainerPage(QWidget):
         self._heading = QLabel("Trainer")
         column.addWidget(self._heading)
         column.addWidget(
-            muted_label("The program in the background that starts runs and follows them. It starts by itself.")
+            muted_label("The program in the background that starts runs and follows them. It starts automatically.")
         )
         column.addSpacing(4)
         column.addLayout(self._build_facts())
         column.addLayout(self._build_buttons())
         column.addSpacing(16)
-        self._queue_heading = QLabel("At work and waiting")
+        self._queue_heading = QLabel("Running and queued")
         column.addWidget(self._queue_heading)
         column.addWidget(
             muted_label(
-                "Higher priority starts first; among equals, the group with the fewest running, then who came first. "
+                "Higher priority starts first; at the same priority, the group with the fewest running runs first. "
                 "A waiting run's priority can be edited: click it twice, or press F2."
             )
         )
@@ -90,7 +90,7 @@ class TrainerPage(QWidget):
         self._drain.clicked.connect(self._confirm_drain)
         self._resume_button = with_object_name(QPushButton("Start it again"), "trainer.wake")
         self._resume_button.clicked.connect(self._workbench.bridge.resume)
-        self._continue_button = with_object_name(QPushButton("Let the queue go on"), "trainer.continue")
+        self._continue_button = with_object_name(QPushButton("Continue the queue"), "trainer.continue")
         self._continue_button.clicked.connect(self._continue_queue)
         self._log = with_object_name(QPushButton("Open its log"), "trainer.open_log")
         self._log.clicked.connect(
@@ -131,7 +131,7 @@ class TrainerPage(QWidget):
         self._queue_table.activated.connect(lambda index: self._workbench.select(self._queue_run_ids[index.row()]))
         self._stack = QStackedWidget()
         self._stack.addWidget(self._queue_table)
-        self._stack.addWidget(EmptyState("Nothing runs and nothing waits", "Start a run with Ctrl+N."))
+        self._stack.addWidget(EmptyState("No runs are running or queued", "Start a run with Ctrl+N."))
         return self._stack
 
     def _set_fonts(self) -> None:
@@ -204,7 +204,7 @@ class TrainerPage(QWidget):
 
     def _set_max_running(self, max_running: int) -> None:
         def tell(_: Json) -> None:
-            self._workbench.show_message(f"Up to {max_running} runs are at work at once now.")
+            self._workbench.show_message(f"Up to {max_running} runs may now run at the same time.")
 
         self._workbench.ask(lambda trainer: trainer.set_cap(max_running), tell, self)
 
@@ -267,7 +267,7 @@ def _trainer_facts(status: DaemonStatus | None, workbench: Workbench) -> dict[st
         resting = workbench.bridge.is_suspended
         return {
             **dict.fromkeys(FACT_NAMES, "–"),
-            "State": "drained; it is not started by itself" if resting else "not connected; trying again",
+            "State": "drained; it does not start automatically" if resting else "not connected; trying again",
             "Workspace": str(workbench.workspace.root),
             "Log": log,
         }
@@ -276,9 +276,9 @@ def _trainer_facts(status: DaemonStatus | None, workbench: Workbench) -> dict[st
     room = f"{slots.busy} of {slots.runs} at once; {slots.queued} waiting; {slots.cpus} CPUs"
     state = "connected"
     if status.paused:
-        state = "paused: the last runs failed as soon as they had started"
+        state = "paused: the last runs failed right after their start"
     if status.is_draining:
-        state = "draining: nothing more is started"
+        state = "draining: no more runs are started"
     return {
         "State": state,
         "Address": f"{status.address}, pid {status.pid}, version {status.version}",

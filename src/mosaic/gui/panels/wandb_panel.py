@@ -234,7 +234,7 @@ class WandbTab(QWidget):
     def _sync_tooltip(self) -> str:
         if self.upload_process.is_running:
             return "An upload is in progress"
-        return "Upload it to W&B now" if self._is_finished() else "An active run uploads by itself"
+        return "Upload it to W&B now" if self._is_finished() else "An active run uploads automatically"
 
     def _show_progress(self, state: WandbStatus | None) -> None:
         is_ours = self.upload_process.is_running and self._uploading_run_id == self._run_id

@@ -1,4 +1,4 @@
-"""The way that pages inside the window take: a proxy, as long as somebody looks at a page that needs it."""
+"""The proxy of the pages inside the window, set as long as a page that needs it is shown."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ OVERLAPPING_BAND_OPACITY = 0.07
 Y_PADDING = 0.03
 """Above and below the data, as a share of its range: a line at the very edge would be cut in half."""
 IMAGE_SCALE = 2
-"""Pixels of a saved picture for one on the screen."""
+"""Pixels of a saved image for one on the screen."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class _CurveItems:
 
 class Chart(QWidget):
     expand_requested = Signal()
-    """The button for more room was pressed; it is shown only where somebody listens."""
+    """The button for more room was pressed; it is shown only where the signal is connected."""
 
     def __init__(
         self, title: str, name: str = "", crosshair: Crosshair | None = None, has_legend: bool = False
@@ -144,7 +144,7 @@ class Chart(QWidget):
     # --- what is shown
 
     def ensure_curve(self, key: str, label: str, colour: QColor, is_dashed: bool = False) -> ChartCurve:
-        """The curve with this key, made or dressed anew."""
+        """Return the curve with this key, created or restyled."""
         drawn = self._items.get(key)
         if drawn is None:
             drawn = self._items[key] = _CurveItems(label, colour, is_dashed, ChartCurve(self._weight))
@@ -161,7 +161,7 @@ class Chart(QWidget):
         self.schedule_redraw()
 
     def order_curves(self, keys: Sequence[str]) -> None:
-        """As they stand in the legend."""
+        """Order the curves as they are listed in the legend."""
         self._items = {key: self._items[key] for key in keys}
         self._restyle_curves()
 
@@ -179,7 +179,7 @@ class Chart(QWidget):
         self._title.setText(title)
 
     def set_empty_text(self, text: str) -> None:
-        """What stands in a chart without points."""
+        """The text in a chart without points."""
         self._nothing.setText(text)
 
     def set_smoothing(self, weight: float) -> None:

@@ -1,4 +1,4 @@
-"""Charts of many tags: grouped by the text before the first slash, as many beside one another as fit.
+"""Charts of many tags: grouped by the text before the first slash, as many side by side as fit.
 
 A chart is made when it scrolls into view, and fed only while it is there.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QObject, QTimer, Signal
 
 UPDATE_INTERVAL_MS = 33
-"""A mouse tells of its moves more often than anyone can read."""
+"""A mouse reports its moves more often than needed."""
 
 
 class Crosshair(QObject):

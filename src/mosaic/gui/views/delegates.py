@@ -34,7 +34,7 @@ class CellDelegate(QStyledItemDelegate):
     """Rows of one height; what is chosen is marked by its background alone."""
 
     EXTRA_WIDTH = 2 * PADDING
-    """What a cell needs beside its text."""
+    """What a cell needs in addition to its text."""
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         return QSize(0, row_height())
@@ -87,7 +87,7 @@ class StateDelegate(RunDelegate):
         _draw_text(painter, rect, left + ICON_SIZE + 4, text)
 
     def _icon(self, state: str, painter: QPainter) -> QPixmap:
-        """Drawing a glyph anew for each row would take most of the time."""
+        """Drawing a glyph again for each row would take most of the time."""
         scale = painter.device().devicePixelRatioF()
         key = (state, theme.is_dark(), scale)
         if key not in self._icons:

@@ -1,4 +1,4 @@
-"""A line of text that gives way: what has no room is cut with an ellipsis, and stands whole in the tooltip."""
+"""A line of text that is elided where it does not fit; the tooltip has all of it."""
 
 from __future__ import annotations
 

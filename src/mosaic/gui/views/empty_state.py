@@ -1,4 +1,4 @@
-"""What stands where there is nothing yet: what it would be, what to do, and the button that does it."""
+"""The placeholder where there is no content yet: what it would be, what to do, and the button that does it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class EvaluationView(QStackedWidget):
         self.histogram = Histogram("evaluation.histogram")
         self.batches = BatchesTable()
         self._title = muted_label("Returns")
-        self._empty = EmptyState("No batch has been played yet")
+        self._empty = EmptyState("No batch has finished yet")
         inside = QWidget()
         column = QVBoxLayout(inside)
         column.setContentsMargins(theme.GAP, 0, 0, 0)
@@ -69,7 +69,7 @@ class EvaluationView(QStackedWidget):
         """None: it has played no whole batch."""
         self.setCurrentIndex(0 if evaluation is None else 1)
         if evaluation is None:
-            self._empty.set_text("No batch was played" if has_ended else "No batch has been played yet")
+            self._empty.set_text("No batch was finished" if has_ended else "No batch has finished yet")
             return
         batches = evaluation.summary.batches
         of = "1 batch" if len(batches) == 1 else f"{len(batches):,} batches"

@@ -31,7 +31,7 @@ MAX_PIXELATED_SIDE_PX = 256
 SCALE_RANGE = (0.1, 32.0)
 ZOOM_STEP = 1.25
 PIXELATED_FROM_SCALE = 4.0
-"""From this scale on single pixels are what is looked at."""
+"""From this scale on, frames are not smoothed."""
 DRAG_THRESHOLD_PX = 4
 
 
@@ -80,7 +80,7 @@ def is_smooth(image: QImage, scale: float) -> bool:
 
 
 class FrameGrid(QWidget):
-    """Wheel: zoom. Drag: move. Double click: fit. Click on a cell: look at it alone."""
+    """Wheel: zoom. Drag: move. Double click: fit. Click on a cell: show it alone."""
 
     env_clicked = Signal(int)
     """The environment whose cell was clicked."""
@@ -116,7 +116,7 @@ class FrameGrid(QWidget):
     # --- what is shown
 
     def show_cells(self, cells: Sequence[FrameCell], new: set[int] | None = None) -> None:
-        """`new`: the environments whose picture has changed; None: everything may have."""
+        """`new`: the environments whose frame has changed; None: possibly all."""
         is_same = [_layout_key(cell) for cell in cells] == [_layout_key(cell) for cell in self._cells]
         self._cells = list(cells)
         if new is None or not is_same:
@@ -135,7 +135,7 @@ class FrameGrid(QWidget):
             self.update(before.united(self._text_rect()))
 
     def show_message(self, text: str, icon: str = "") -> None:
-        """Instead of a picture, while there is none."""
+        """Shown while there is no frame."""
         if (text, icon) != (self._message, self._icon):
             self._message, self._icon = text, icon
             if not self.has_image:
@@ -151,7 +151,7 @@ class FrameGrid(QWidget):
 
     @property
     def message(self) -> str:
-        """What stands in the middle; nothing where there is a picture."""
+        """The text in the middle; empty while there is a frame."""
         return "" if self.has_image else self._message
 
     @property
@@ -159,7 +159,7 @@ class FrameGrid(QWidget):
         return any(cell.image is not None for cell in self._cells)
 
     def rects(self) -> list[QRect]:
-        """Where the cells stand."""
+        """Return the rectangles of the cells."""
         offset = self._pan.toPoint()
         return [rect.translated(offset) for rect in self._arrangement.cells]
 
@@ -177,7 +177,7 @@ class FrameGrid(QWidget):
         self._zoom(None)
 
     def show_actual_pixels(self) -> None:
-        """One of the picture's for one of the screen's."""
+        """One pixel of the frame for one of the screen."""
         self._zoom(1 / self.devicePixelRatioF())
 
     def zoom_by(self, factor: float, around: QPointF | None = None) -> None:
@@ -204,7 +204,7 @@ class FrameGrid(QWidget):
         self._clamp_pan()
 
     def _clamp_pan(self) -> None:
-        """A picture that is larger than the view covers it; a smaller one stands in its middle."""
+        """A frame that is larger than the view covers it; a smaller one is centered."""
         whole = self._arrangement.bounds
         spare_x = max(0.0, (whole.width() - self.width()) / 2)
         spare_y = max(0.0, (whole.height() - self.height()) / 2)
@@ -276,7 +276,7 @@ class FrameGrid(QWidget):
         return self._text_position()[0].adjusted(-soft, -soft, soft, soft)
 
     def _text_position(self) -> tuple[QRect, bool]:
-        """Below the picture where there is room, else over its bottom; and whether it is over it."""
+        """Below the frame where it fits, else over its bottom; and whether it is over it."""
         seen = self._arrangement.bounds.translated(self._pan.toPoint()).intersected(self.rect())
         line = hud_line.text_size(self._text, self.font(), self.width())
         left = (self.width() - line.width()) // 2

@@ -45,19 +45,19 @@ class FramesView(QWidget):
     """`show_run(run_id)`; a click on a cell looks at it alone, Esc at all again."""
 
     changed = Signal()
-    """How it stands, or what is looked at."""
+    """The status line or the shown environment has changed."""
     frames_received = Signal()
     """New frames are in `lanes.cells`."""
 
     def __init__(self, workbench: Workbench, is_small: bool = False) -> None:
-        """`is_small`: beside other things, with the shortest line of text."""
+        """`is_small`: next to other widgets, with the shortest line of text."""
         super().__init__()
         self._workbench = workbench
         self._is_small = is_small
         self.lanes = Lanes(workbench.bridge, workbench.runs, workbench.events, workbench.is_remote, self)
         self.grid = with_object_name(FrameGrid(), "frames.grid")
         self.is_kept_active = False
-        """Looks although nobody sees it, for a film."""
+        """Keeps reading while hidden, for a recording."""
         self._hovered_env: int | None = None
         self._next_text_at = 0.0
         self._timer = QTimer(self)
@@ -93,7 +93,7 @@ class FramesView(QWidget):
 
     @property
     def env(self) -> int | None:
-        """The one that is looked at alone."""
+        """The environment that is shown alone."""
         return self.lanes.envs[0] if self.lanes.envs else None
 
     def _step(self, by: int) -> None:

@@ -18,7 +18,7 @@ SHADOW_STEPS = 4
 
 
 def format_hud(cells: Sequence[FrameCell], frame_rate_hz: float, hovered_env: int | None = None) -> str:
-    """For one environment, how it stands; for several, their spread, or how the one stands that is pointed at."""
+    """Return the status of one environment, of the one under the pointer, or the spread of several."""
     seen = [cell for cell in cells if cell.hud]
     if not seen:
         return ""
@@ -73,7 +73,7 @@ def paint_below(painter: QPainter, text: str, place: QRect) -> None:
 
 
 def paint_over(painter: QPainter, text: str, place: QRect) -> None:
-    """White on a soft shadow that is dark enough to be read on any picture."""
+    """White text on a soft shadow that is dark enough to be readable on any frame."""
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     painter.setPen(Qt.PenStyle.NoPen)
@@ -94,7 +94,7 @@ def _paint_line(painter: QPainter, text: str, place: QRect) -> None:
 
 
 def paint_chip(painter: QPainter, text: str, place: QRect) -> None:
-    """A few letters in a corner of a picture."""
+    """A few letters in a corner of a frame."""
     painter.save()
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
     shade = QColor(theme.HUD_SHADE)

@@ -1,4 +1,4 @@
-"""JSON as people read it: indented, in monospace, keys and values told apart."""
+"""JSON for people: indented, in monospace, with keys and values in different colors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of a chart's curves, beside the data: colour, name, and the value under the crosshair."""
+"""The names of a chart's curves, next to the data: color, name, and the value under the crosshair."""
 
 from __future__ import annotations
 

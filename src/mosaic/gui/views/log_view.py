@@ -57,7 +57,7 @@ class LogView(QPlainTextEdit):
         self.follow(True)
 
     def append_lines(self, lines: Iterable[str], partial_line: str = "") -> None:
-        """Lines behind the last, and the one that is still being written."""
+        """Append lines, and the one that is still being written."""
         self._pending_lines.extend(lines)
         self._partial_line = partial_line
         if not self._batch_timer.isActive():

@@ -1,4 +1,4 @@
-"""What the window says by the way: a banner while something lasts, a passing message when something happened."""
+"""Messages of the window: a banner while a state lasts, a temporary message after an event."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ICONS = {"info": "mdi6.information", "good": "mdi6.check-circle", "warning": "md
 
 
 class Banner(QFrame):
-    """Stands above the page as long as what it says is true."""
+    """Shown above the page as long as its state lasts."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -23,7 +23,7 @@ WHEEL_ZOOM_FACTOR = 0.8
 
 
 def format_ticks(values: list[float], spacing: float) -> list[str]:
-    """Round numbers, SI-shortened, with just the digits that tell neighbours apart."""
+    """Round numbers, SI-shortened, with just enough digits to distinguish neighbors."""
     largest = max((abs(value) for value in values), default=0.0)
     if 0 < largest < 1e-3:
         return [f"{value:.3g}" if abs(value) > spacing / 1000 else "0" for value in values]

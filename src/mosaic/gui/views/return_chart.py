@@ -1,4 +1,4 @@
-"""The return of one run as it grows: the chart that says whether it learns."""
+"""The return of one run while it trains: the chart that shows whether it learns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slider that says how much of the past goes into a curve."""
+"""The slider that sets how strongly curves are smoothed."""
 
 from __future__ import annotations
 

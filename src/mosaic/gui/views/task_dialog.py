@@ -1,4 +1,4 @@
-"""A window that tells how far a task is; it appears only when the task takes its time."""
+"""A dialog with the progress of a task; it appears only when the task takes long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The corner that tells whether the trainer is there and how busy it is; a click opens its page."""
+"""The button that shows whether the trainer is connected and how busy it is; a click opens its page."""
 
 from __future__ import annotations
 

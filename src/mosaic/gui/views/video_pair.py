@@ -1,4 +1,4 @@
-"""Two videos beside one another, of any of the runs that are compared."""
+"""Two videos side by side, of any of the compared runs."""
 
 from __future__ import annotations
 

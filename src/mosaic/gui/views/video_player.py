@@ -1,4 +1,4 @@
-"""Plays a film: some pictures are read ahead elsewhere, a timer shows them."""
+"""Plays a video: a worker thread reads frames ahead, a timer shows them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from mosaic.gui.models.video_file import DecodedFrame, VideoFile, VideoReader
 from mosaic.gui.views.widgets import with_object_name
 
 FRAMES_READ_AHEAD = 24
-"""Pictures that are read ahead; at 600 by 400 these are 17 MB."""
+"""Frames to read ahead; at 600 by 400 these are 17 MB."""
 MIN_BUFFERED_FRAMES = 10
 MAX_PIXELATED_SIDE_PX = 256
-"""Pictures up to this size are enlarged pixel by pixel."""
+"""Frames up to this size are enlarged without smoothing."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0)
 SLIDER_STEPS = 1000
 
 
 class VideoCanvas(QWidget):
-    """One picture, as large as it can be, in the middle."""
+    """One frame, as large as fits, centered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class VideoCanvas(QWidget):
 
     def show_frame(self, frame: DecodedFrame) -> None:
         image = QImage(frame.rgb, frame.width, frame.height, 3 * frame.width, QImage.Format.Format_RGB888)
-        self._image, self._text = image.copy(), ""  # a copy: the bytes go, the picture stays
+        self._image, self._text = image.copy(), ""  # a copy: the image outlives the bytes
         self.update()
 
     def show_text(self, text: str) -> None:
@@ -67,7 +67,7 @@ class VideoPlayer(QWidget):
         self._frames: deque[DecodedFrame] = deque()
         self._is_reading = False
         self._has_ended = False
-        """Whether the last picture has been read."""
+        """Whether the last frame has been read."""
         self._pending_seek_s: float | None = None
         self._at_s = 0.0
         self._is_playing = False
@@ -97,7 +97,7 @@ class VideoPlayer(QWidget):
         self._speed.setToolTip("How fast")
         self._speed.currentIndexChanged.connect(lambda _: self._update_interval())
         self._loop.setCheckable(True)
-        self._loop.setToolTip("Again from the beginning")
+        self._loop.setToolTip("Play again from the start")
         self._open_button.setToolTip("Open with the system's player")
         self._open_button.clicked.connect(self._open_externally)
         row = QHBoxLayout()

@@ -24,7 +24,7 @@ def muted_label(text: str, name: str = "") -> QLabel:
 
 
 def status_label(name: str) -> QLabel:
-    """A line that tells how things stand: it can be copied, and gives way where room is short."""
+    """A status line: it can be copied, and shrinks where space is short."""
     label = with_object_name(QLabel(), name)
     label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
     label.setMinimumWidth(40)
