@@ -188,7 +188,7 @@ class Bridge(QObject):
                 cursor = first.cursor
                 self._pending_signals.put(("runs_listed", trainer.runs(include_archived=True)))
                 self._pending_signals.put(("connected", status))
-                if first.events:  # what was said while we were away
+                if first.events:  # events since the last connection
                     self._pending_signals.put(("events_received", first.events))
                 tries = 0
                 for batch in batches:

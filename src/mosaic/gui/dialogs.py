@@ -58,11 +58,11 @@ def _add_close_button(dialog: QDialog, column: QVBoxLayout) -> QDialogButtonBox:
 
 def help_dialog(window: MainWindow, _: Workbench) -> QDialog:
     """The help text of the focused widget; the guide where it has none."""
-    said = _whats_this_text(QApplication.focusWidget())
-    dialog, column = _create_dialog(window, "help", "Help", 720, 240 if said else 600)
+    help_text = _whats_this_text(QApplication.focusWidget())
+    dialog, column = _create_dialog(window, "help", "Help", 720, 240 if help_text else 600)
     text = with_object_name(QTextBrowser(), "help.text")
     text.setOpenExternalLinks(True)
-    text.setMarkdown(said or (resources.files("mosaic.gui") / "guide.md").read_text(encoding="utf-8"))
+    text.setMarkdown(help_text or (resources.files("mosaic.gui") / "guide.md").read_text(encoding="utf-8"))
     column.addWidget(text, 1)
     _add_close_button(dialog, column)
     return dialog

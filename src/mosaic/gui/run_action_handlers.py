@@ -61,8 +61,8 @@ def _describe_runs(views: Sequence[RunView]) -> str:
 
 def cancel(workbench: Workbench) -> None:
     views = [view for view in workbench.target_runs() if view.stage in STOPPABLE_STAGES]
-    said = "{runs}: stopping, with a checkpoint where it can."
-    _call_for_each(workbench, views, lambda trainer, run: trainer.cancel(run), said)
+    message = "{runs}: stopping, with a checkpoint where it can."
+    _call_for_each(workbench, views, lambda trainer, run: trainer.cancel(run), message)
 
 
 def toggle_pause(workbench: Workbench) -> None:

@@ -20,7 +20,7 @@ INSPECT_DELAY_MS = 300
 
 
 class PolicySource(QObject):
-    """Its parts (`rows`, `said`) are placed by the form."""
+    """Its parts (`rows`, `info_label`) are placed by the form."""
 
     path_chosen = Signal(str, str)
     """The worker and a path: nothing is known of it yet."""

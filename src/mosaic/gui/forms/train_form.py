@@ -208,8 +208,8 @@ class TrainForm(QScrollArea):
         layout = self._training.layout
         found = problems(layout, draft)
         env_id = field_text(draft, layout.fields["env_id"]).strip()
-        said = environment_problem(env_id, self._environments.for_worker(draft.worker))
-        return {"env_id": said, **found} if said and "env_id" not in found else found
+        problem = environment_problem(env_id, self._environments.for_worker(draft.worker))
+        return {"env_id": problem, **found} if problem and "env_id" not in found else found
 
     def refresh(self) -> None:
         draft = self._training.draft

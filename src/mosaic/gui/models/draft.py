@@ -110,7 +110,7 @@ def problems(layout: FormLayout, draft: Draft) -> dict[str, str]:
     found = {name: field_problem(of, field_text(draft, of)) for name, of in layout.fields.items()}
     if draft.seeds is not None:
         found["seed"] = seeds_problem(draft.seeds)
-    return {name: said for name, said in found.items() if said}
+    return {name: problem for name, problem in found.items() if problem}
 
 
 def changed_values(layout: FormLayout, draft: Draft) -> Json:
@@ -123,8 +123,8 @@ def build_payloads(layout: FormLayout, draft: Draft, now: float) -> list[Json]:
     """One for each seed. Raises BadInput where a field is wrong."""
     wrong = problems(layout, draft)
     if wrong:
-        name, said = next(iter(wrong.items()))
-        raise BadInput(f"{name}: {said}")
+        name, problem = next(iter(wrong.items()))
+        raise BadInput(f"{name}: {problem}")
     payload = _build_payload(layout, draft)
     if draft.seeds is None:
         return [payload]
@@ -135,16 +135,16 @@ def build_payloads(layout: FormLayout, draft: Draft, now: float) -> list[Json]:
 
 def _build_payload(layout: FormLayout, draft: Draft) -> Json:
     defaults = {of.name: of.default for of in layout.core}
-    made = build_train_payload(draft.worker, draft.algorithm, changed_values(layout, draft), defaults)
-    return _deep_merge(draft.rest, made)
+    payload = build_train_payload(draft.worker, draft.algorithm, changed_values(layout, draft), defaults)
+    return _deep_merge(draft.rest, payload)
 
 
 def _deep_merge(under: Json, over: Json) -> Json:
-    made = copy.deepcopy(under)
+    merged = copy.deepcopy(under)
     for key, value in over.items():
-        is_both = isinstance(value, dict) and isinstance(made.get(key), dict)
-        made[key] = _deep_merge(made[key], value) if is_both else value
-    return made
+        is_both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _deep_merge(merged[key], value) if is_both else value
+    return merged
 
 
 def draft_from_payload(payload: Json) -> Draft:
@@ -184,11 +184,11 @@ def _drop_empty(data: Json) -> Json:
 
 def to_command_line(layout: FormLayout, draft: Draft) -> str:
     """The same run as a command for a terminal."""
-    made = build_payloads(layout, draft, 0.0)
+    payloads = build_payloads(layout, draft, 0.0)
     if draft.rest:
-        return f"printf %s {shlex.quote(json.dumps(made[0]))} | mosaic submit -"
+        return f"printf %s {shlex.quote(json.dumps(payloads[0]))} | mosaic submit -"
     values = changed_values(layout, draft)
-    config = made[0]["metadata"]["worker"]["config"]
+    config = payloads[0]["metadata"]["worker"]["config"]
     words = ["mosaic", "train", _command_name(layout)]
     for name in CORE_FIELD_NAMES:
         if name == "seed" and draft.seeds is not None:

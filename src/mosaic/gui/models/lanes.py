@@ -193,12 +193,12 @@ def split_grid(jpeg: bytes, grid_info: Json, envs: Sequence[int]) -> Iterator[Fr
     rows, columns = int(grid_info.get("rows", 1)), int(grid_info.get("columns", 1))
     width, height = whole.width(), whole.height()
     places = {env: at for at, env in enumerate(envs)}
-    for told in grid_info.get("envs", []):
-        env = int(told["env"])
+    for hud in grid_info.get("envs", []):
+        env = int(hud["env"])
         row, column = divmod(places.get(env, env), columns)
         top, bottom = row * height // rows, (row + 1) * height // rows
         left, right = column * width // columns, (column + 1) * width // columns
-        yield FrameCell(env, whole.copy(QRect(left, top, right - left, bottom - top)), None, told)
+        yield FrameCell(env, whole.copy(QRect(left, top, right - left, bottom - top)), None, hud)
 
 
 # --- one viewer

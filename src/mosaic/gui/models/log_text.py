@@ -112,19 +112,19 @@ def visible_text(line: str) -> str:
 def format_daemon_line(line: str) -> str:
     """A line of the daemon's log, which is JSON, for people: time, level, what happened, its facts."""
     try:
-        said: Any = json.loads(line)
+        record: Any = json.loads(line)
     except ValueError:
         return line
-    if not isinstance(said, dict) or "event" not in said:
+    if not isinstance(record, dict) or "event" not in record:
         return line
-    level = str(said.pop("level", "info")).lower()
-    at = said.pop("timestamp", said.pop("at", ""))
+    level = str(record.pop("level", "info")).lower()
+    at = record.pop("timestamp", record.pop("at", ""))
     if isinstance(at, (int, float)):
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-    event = said.pop("event")
+    event = record.pop("event")
     colour = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}.get(level, "")
-    facts = " ".join(f"{name}={_format_value(value)}" for name, value in said.items())
-    return f"{at}  {colour}{level:7} {event}\x1b[0m  {facts}"
+    fields = " ".join(f"{name}={_format_value(value)}" for name, value in record.items())
+    return f"{at}  {colour}{level:7} {event}\x1b[0m  {fields}"
 
 
 def _format_value(value: Any) -> str:

@@ -87,14 +87,14 @@ def policy_problems(draft: PolicyDraft) -> dict[str, str]:
     elif draft.env_id is not None or draft.checkpoint_info:
         algo = "" if draft.algorithm else "Choose the algorithm that it was trained with."
         found = {"env_id": field_problem(ENVIRONMENT_FIELD, draft.environment), "algo": algo, **found}
-    return {name: said for name, said in found.items() if said}
+    return {name: problem for name, problem in found.items() if problem}
 
 
 def policy_payload(draft: PolicyDraft) -> Json:
     wrong = policy_problems(draft)
     if wrong:
-        name, said = next(iter(wrong.items()))
-        raise BadInput(f"{name}: {said}")
+        name, problem = next(iter(wrong.items()))
+        raise BadInput(f"{name}: {problem}")
     fields = policy_fields(draft.worker)
     values = {of.name: parse_value(of, draft.text(of)) for of in fields}
     config = {"algo": draft.algorithm or None, "env_id": draft.environment, "seed": draft.checkpoint_info.get("seed")}

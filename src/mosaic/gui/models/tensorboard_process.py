@@ -124,10 +124,10 @@ class TensorBoardProcess(QObject):
         return process
 
     def _read_output(self, process: QProcess) -> None:
-        said = bytes(process.readAll().data()).decode("utf-8", "replace")
+        output = bytes(process.readAll().data()).decode("utf-8", "replace")
         if process is not self._process:
             return
-        self._output = (self._output + said)[-MAX_OUTPUT_CHARS:]
+        self._output = (self._output + output)[-MAX_OUTPUT_CHARS:]
         found = _URL_PATTERN.search(self._output)
         if found and self.state == STARTING:
             self._start_timer.stop()
@@ -159,8 +159,10 @@ class TensorBoardProcess(QObject):
     def _last_output_line(self) -> str:
         lines = [line.strip() for line in self._output.splitlines() if line.strip()]
         # What it says when all is well explains nothing.
-        told = [line for line in lines if "TensorFlow installation not found" not in line and "(Press CTRL" not in line]
-        return f"Last output: {told[-1][:200]}" if told else ""
+        shown = [
+            line for line in lines if "TensorFlow installation not found" not in line and "(Press CTRL" not in line
+        ]
+        return f"Last output: {shown[-1][:200]}" if shown else ""
 
 
 def _signal_group(process: QProcess, number: signal.Signals) -> None:

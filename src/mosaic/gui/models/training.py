@@ -27,7 +27,7 @@ DEFAULT_ALGORITHM = "ppo"
 
 
 class PartlySubmitted(MosaicError):
-    """Some runs of a group were made before one was refused."""
+    """Some runs of a group were created before one was refused."""
 
     def __init__(self, views: list[RunView], total: int, error: MosaicError) -> None:
         super().__init__(f"{len(views)} of {total} runs were submitted, then: {error}", error.problems)
@@ -104,10 +104,10 @@ class Training(QObject):
         self._bridge.ask(lambda trainer: trainer.check(first), on_result, on_error, owner)
 
     def submit(self, on_result: Callback, on_error: Callback, owner: QObject) -> None:
-        """`then` gets the views of the runs that were made. Raises BadInput where a field is wrong."""
-        made = build_payloads(self.layout, self.draft, time.time())
+        """`then` gets the views of the runs that were created. Raises BadInput where a field is wrong."""
+        payloads = build_payloads(self.layout, self.draft, time.time())
         self.save()
-        self._bridge.ask(lambda trainer: _submit_all(trainer, made), on_result, on_error, owner)
+        self._bridge.ask(lambda trainer: _submit_all(trainer, payloads), on_result, on_error, owner)
 
     # --- presets
 
@@ -119,7 +119,7 @@ class Training(QObject):
         self._put_presets(self.presets() | {name: self.draft.to_json()})
 
     def delete_preset(self, name: str) -> None:
-        self._put_presets({other: said for other, said in self.presets().items() if other != name})
+        self._put_presets({other: preset for other, preset in self.presets().items() if other != name})
 
     def load_preset(self, name: str) -> None:
         draft = _draft_if_available(Draft.from_json(self.presets().get(name)))

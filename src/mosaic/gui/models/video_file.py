@@ -32,20 +32,20 @@ def list_videos(run_dir: str) -> list[VideoFile]:
 
 
 def _read_video_file(path: Path) -> VideoFile:
-    facts = path.stat()
+    stat = path.stat()
     try:
-        said: Any = json.loads(path.with_suffix(".meta.json").read_text())
+        metadata: Any = json.loads(path.with_suffix(".meta.json").read_text())
     except (OSError, ValueError):
-        said = {}
-    if not isinstance(said, dict):
-        said = {}
+        metadata = {}
+    if not isinstance(metadata, dict):
+        metadata = {}
     return VideoFile(
         path,
-        facts.st_size,
-        float(said.get("timestamp") or facts.st_mtime),
-        str(said.get("episode_id") or ""),
-        said.get("episode_return"),
-        said.get("episode_length"),
+        stat.st_size,
+        float(metadata.get("timestamp") or stat.st_mtime),
+        str(metadata.get("episode_id") or ""),
+        metadata.get("episode_return"),
+        metadata.get("episode_length"),
     )
 
 

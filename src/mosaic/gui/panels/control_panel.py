@@ -56,15 +56,15 @@ class ControlPanel(QWidget):
         self._policy.setVisible(bool(policy_workers()))
         training = self._workbench.training
         try:
-            said = summary_line(training.draft, training.layout)
+            summary = summary_line(training.draft, training.layout)
         except BadInput as error:
             self._train.setEnabled(False)
             self._train.setToolTip(str(error))
             self._last.setText("")
             return
-        self._train.setToolTip(f"Submit {said} at once (Ctrl+Shift+Return)")
-        self._last.setText(f"Next: {said}")
-        self._last.setToolTip(said)
+        self._train.setToolTip(f"Submit {summary} at once (Ctrl+Shift+Return)")
+        self._last.setText(f"Next: {summary}")
+        self._last.setToolTip(summary)
 
     def _apply_theme(self) -> None:
         self._configure.setIcon(theme.icon("mdi6.tune-variant"))

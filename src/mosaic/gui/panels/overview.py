@@ -170,7 +170,7 @@ class OverviewTab(QWidget):
         if self._run_id in run_ids and self.isVisible():
             self._refresh()
 
-    # --- what is told
+    # --- content
 
     def _refresh(self) -> None:
         view = self._workbench.runs.get(self._run_id)
@@ -230,7 +230,7 @@ class OverviewTab(QWidget):
         self._tiles["steps"].caption.setText("Episodes")
         batches = evaluation.summary.batches if evaluation is not None else ()
         of = "1 batch" if len(batches) == 1 else f"{len(batches)} batches"
-        # Single episodes are told by the clock, batches when they end: either may be ahead.
+        # Single episodes are reported by the clock, batches when they end: either may be ahead.
         episodes = max(view.episodes or 0, sum(batch.episodes for batch in batches))
         self._tiles["steps"].set_value(formatting.format_si_number(episodes), of if batches else "")
         if not is_over:  # nobody knows how long episodes take, nor when a repeated evaluation is stopped
@@ -249,9 +249,9 @@ class OverviewTab(QWidget):
 
     def _show_reason(self, view: RunView) -> None:
         is_bad = view.outcome in ("failed", "rejected", "lost") or view.is_stalled
-        said = view.reason or ("Running, but without progress for a while." if is_bad else "")
-        self._reason.setText(said)
-        self._reason_banner.setVisible(bool(is_bad and said))
+        reason = view.reason or ("Running, but without progress for a while." if is_bad else "")
+        self._reason.setText(reason)
+        self._reason_banner.setVisible(bool(is_bad and reason))
 
     def _apply_theme(self) -> None:
         self._history.rebuild()

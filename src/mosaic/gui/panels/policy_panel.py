@@ -63,8 +63,8 @@ class PolicyPage(QWidget):
                 self._view = PolicyView(self._workbench, known[0])
                 self._column.addWidget(self._view)
             else:
-                said = "No installed worker can load policies: pip install 'mosaic-rl[train]'"
-                self._column.addWidget(EmptyState("Nothing to load policies with", said))
+                text = "No installed worker can load policies: pip install 'mosaic-rl[train]'"
+                self._column.addWidget(EmptyState("Nothing to load policies with", text))
         self._apply_pending_draft()
         super().showEvent(event)
 
@@ -159,10 +159,10 @@ class PolicyView(QWidget):
     def _build_evaluation_rows(self) -> list[LabelledRow | FieldRow]:
         rows: list[LabelledRow | FieldRow] = []
         for field in policy_fields(self._draft.worker):
-            made = FieldRow(field, OBJECT_NAME_PREFIX)
-            made.edited.connect(self._on_field_edited)
-            self._rows[field.name] = made
-            rows.append(made)
+            row = FieldRow(field, OBJECT_NAME_PREFIX)
+            row.edited.connect(self._on_field_edited)
+            self._rows[field.name] = row
+            rows.append(row)
         return rows
 
     # --- what is evaluated
@@ -238,13 +238,13 @@ class PolicyView(QWidget):
 
     def _show_algorithms(self) -> None:
         """Those that the worker has, and the one that the checkpoint names."""
-        told = self._draft.algorithm
+        algorithm = self._draft.algorithm
         names = list(algorithms_by_worker().get(self._draft.worker, ()))
-        names += [told] if told and told not in names else []
+        names += [algorithm] if algorithm and algorithm not in names else []
         if names != [self._algorithm.itemText(at) for at in range(self._algorithm.count())]:
             self._algorithm.clear()
             self._algorithm.addItems(names)
-        self._algorithm.setCurrentIndex(names.index(told) if told else -1)
+        self._algorithm.setCurrentIndex(names.index(algorithm) if algorithm else -1)
 
     def _show_environments(self) -> None:
         found: list[EnvironmentChoice] = self._workbench.environments.for_worker(self._draft.worker)
@@ -256,9 +256,9 @@ class PolicyView(QWidget):
         """None, and the first problem is shown, where something is missing."""
         wrong = policy_problems(self._draft)
         if wrong:
-            name, said = next(iter(wrong.items()))
+            name, problem = next(iter(wrong.items()))
             row = self._rows.get(name)
-            self._inquiry.line.show_text(f"{field_label(row.field)}: {said}" if row is not None else said, "bad")
+            self._inquiry.line.show_text(f"{field_label(row.field)}: {problem}" if row is not None else problem, "bad")
             row.take_focus() if row is not None else self._source.take_focus()
             return None
         return None if self._inquiry.is_busy else policy_payload(self._draft)

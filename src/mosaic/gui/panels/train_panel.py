@@ -161,10 +161,10 @@ class TrainView(QWidget):
         wrong = len(self.columns.problems())
         changed = len(self._training.draft.texts)
         if wrong:
-            said = f"{wrong} setting{'s' if wrong > 1 else ''} to correct"
+            text = f"{wrong} setting{'s' if wrong > 1 else ''} to correct"
         else:
-            said = f"{changed} changed" if changed else "all defaults"
-        self._count.setText(said)
+            text = f"{changed} changed" if changed else "all defaults"
+        self._count.setText(text)
 
     def _apply_theme(self) -> None:
         self._title.setFont(theme.heading_font())
@@ -209,8 +209,8 @@ class TrainView(QWidget):
         """Focus the first invalid setting."""
         wrong = self.columns.problems()
         if wrong:
-            name, said = next(iter(wrong.items()))
-            self._inquiry.line.show_text(f"{field_label(self._training.layout.fields[name])}: {said}", "bad")
+            name, problem = next(iter(wrong.items()))
+            self._inquiry.line.show_text(f"{field_label(self._training.layout.fields[name])}: {problem}", "bad")
             self.columns.focus_field(name)
         return not wrong and not self._inquiry.is_busy
 
@@ -237,8 +237,8 @@ class TrainView(QWidget):
 
     def _copy_json(self) -> None:
         if self._validate():
-            made: Any = build_payloads(self._training.layout, self._training.draft, time.time())
-            QGuiApplication.clipboard().setText(json.dumps(made[0] if len(made) == 1 else made, indent=2))
+            payloads: Any = build_payloads(self._training.layout, self._training.draft, time.time())
+            QGuiApplication.clipboard().setText(json.dumps(payloads[0] if len(payloads) == 1 else payloads, indent=2))
             self._workbench.show_message("The config is in the clipboard.", "good")
 
     # --- being looked at

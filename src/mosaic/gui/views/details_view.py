@@ -127,12 +127,12 @@ class HistoryView(QWidget):
             icon = QLabel()
             icon.setPixmap(theme.state_icon(self._outcome if line.stage == "finished" else line.stage).pixmap(14, 14))
             icon.setToolTip(line.stage)
-            said = QLabel(line.message)
-            said.setWordWrap(True)
-            said.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+            message = QLabel(line.message)
+            message.setWordWrap(True)
+            message.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
             top = Qt.AlignmentFlag.AlignTop
             self._grid.addWidget(at, row, 0, top)
             self._grid.addWidget(icon, row, 1, top)
-            self._grid.addWidget(said, row, 2, top)
+            self._grid.addWidget(message, row, 2, top)
             self._grid.setRowStretch(row, 0)  # the history was shorter before, and this row took the remaining space
         self._grid.setRowStretch(len(self._lines), 1)

@@ -35,7 +35,7 @@ def format_short_hud(cells: Sequence[FrameCell]) -> str:
     seen = [cell.hud for cell in cells if cell.hud]
     if not seen:
         return ""
-    mean = sum(float(told["return"]) for told in seen) / len(seen)
+    mean = sum(float(hud["return"]) for hud in seen) / len(seen)
     if len(cells) > 1:
         return hud_line.SEPARATOR.join((f"{len(cells)} environments", f"mean return {format_si_number(mean)}"))
     return hud_line.SEPARATOR.join((f"episode {seen[0]['episode']:,}", f"return {format_si_number(mean)}"))

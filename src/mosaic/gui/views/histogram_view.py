@@ -112,10 +112,10 @@ class Histogram(QWidget):
             return
         painter.setPen(QPen(QColor(theme.tokens().text), 1.5))
         painter.drawLine(round(at), round(plot.top()), round(at), round(plot.bottom()))
-        said = f"mean {format_interval(self.mean)}"
-        width = painter.fontMetrics().horizontalAdvance(said) + 4
+        text = f"mean {format_interval(self.mean)}"
+        width = painter.fontMetrics().horizontalAdvance(text) + 4
         left = min(max(0.0, at - width / 2), self.width() - width)
-        painter.drawText(QRectF(left, 0, width, TOP - 4), Qt.AlignmentFlag.AlignCenter, said)
+        painter.drawText(QRectF(left, 0, width, TOP - 4), Qt.AlignmentFlag.AlignCenter, text)
 
     def _draw_numbers(self, painter: QPainter, plot: QRectF, low: float, high: float) -> None:
         spacing = round_step((high - low) / max(2.0, plot.width() / MIN_TICK_SPACING_PX))

@@ -30,14 +30,14 @@ def format_hud(cells: Sequence[FrameCell], frame_rate_hz: float, hovered_env: in
 
 
 def _format_env(cell: FrameCell, has_others: bool) -> list[str]:
-    told = cell.hud
+    hud = cell.hud
     parts = [f"environment {cell.env}"] if has_others or cell.env else []
     return [
         *parts,
-        f"episode {told['episode']:,}",
-        f"step {told['step']:,}",
-        f"reward {format_si_number(told['reward'])}",
-        f"return {format_si_number(told['return'])}",
+        f"episode {hud['episode']:,}",
+        f"step {hud['step']:,}",
+        f"reward {format_si_number(hud['reward'])}",
+        f"return {format_si_number(hud['return'])}",
     ]
 
 

@@ -32,9 +32,9 @@ class JsonHighlighter(QSyntaxHighlighter):
 
 
 def _format(colour: str) -> QTextCharFormat:
-    made = QTextCharFormat()
-    made.setForeground(QColor(colour))
-    return made
+    text_format = QTextCharFormat()
+    text_format.setForeground(QColor(colour))
+    return text_format
 
 
 class JsonView(QPlainTextEdit):

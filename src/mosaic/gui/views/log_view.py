@@ -106,15 +106,15 @@ class LogView(QPlainTextEdit):
             cursor.insertText(span.text, self._format(span.colour, span.is_bold))
 
     def _format(self, colour: str, is_bold: bool) -> QTextCharFormat:
-        made = self._formats.get((colour, is_bold))
-        if made is None:
-            made = QTextCharFormat()
+        text_format = self._formats.get((colour, is_bold))
+        if text_format is None:
+            text_format = QTextCharFormat()
             if colour:
-                made.setForeground(QColor(theme.terminal_colour(colour)))
+                text_format.setForeground(QColor(theme.terminal_colour(colour)))
             if is_bold:
-                made.setFontWeight(QFont.Weight.Bold)
-            self._formats[colour, is_bold] = made
-        return made
+                text_format.setFontWeight(QFont.Weight.Bold)
+            self._formats[colour, is_bold] = text_format
+        return text_format
 
     # --- where it stands
 
