@@ -233,13 +233,13 @@ HUD = {"env": 2, "episode": 1200, "step": 7, "reward": 1.0, "return": 7.0, "pace
 
 def test_the_status_lines_show_state_and_hud() -> None:
     assert status_lines(VIEW, FakeSource("unavailable", "no image"), 0.0, True)[0] == (
-        "CartPole-v1 01ABCDEFGH  unavailable: no image"
+        "CartPole-v1 KLMNOP  unavailable: no image"
     )
     first, second = status_lines(VIEW, FakeSource("connected", "", (HUD,)), 29.5, True)
-    assert first == "CartPole-v1 01ABCDEFGH  env 2  episode 1,200  step 7  reward 1  return 7"
+    assert first == "CartPole-v1 KLMNOP  env 2  episode 1,200  step 7  reward 1  return 7"
     assert second.startswith("29.5 frames/s (30 Hz)")
     first, _ = status_lines(VIEW, FakeSource("connected", "", (HUD, HUD)), 29.5, False)
-    assert first == "CartPole-v1 01ABCDEFGH  returns  7  7"
+    assert first == "CartPole-v1 KLMNOP  returns  7  7"
 
 
 def test_the_frame_rate_is_measured_over_two_seconds() -> None:
