@@ -35,7 +35,7 @@ from mosaic.client import TrainerClient, connect, read_daemon_address
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.app import Application
 from mosaic.gui.panels import PAGES, RUN_TABS
-from mosaic.submission.run_payloads import RunOptions, build_eval_payload, build_train_payload, with_seed
+from mosaic.submission.run_payloads import build_eval_payload, build_train_payload, with_seed
 
 ROOT = Path(__file__).parents[1]
 THEMES = ("light", "dark")
@@ -50,7 +50,7 @@ def submit_training(
     trainer: TrainerClient, algo: str, env_id: str, steps: int, track: bool = False, **options: Any
 ) -> str:
     settings = {"env_id": env_id, "total_timesteps": steps, "seed": 1} | ({"track": True} if track else {})
-    view = trainer.submit(build_train_payload("cleanrl", algo, settings, {}, RunOptions(**options)))
+    view = trainer.submit(build_train_payload("cleanrl", algo, settings | options, {}))
     return str(view.run_id)
 
 
@@ -58,9 +58,7 @@ def make_runs(trainer: TrainerClient) -> dict[str, str]:
     """Create one run of each kind, by what it shows."""
     tags, notes = ("baseline", "good"), "The first one."
     runs = {"cartpole": submit_training(trainer, "ppo", "CartPole-v1", 150_000, track=True, tags=tags, notes=notes)}
-    acrobot = build_train_payload(
-        "cleanrl", "ppo", {"env_id": "Acrobot-v1", "total_timesteps": 60_000}, {}, RunOptions()
-    )
+    acrobot = build_train_payload("cleanrl", "ppo", {"env_id": "Acrobot-v1", "total_timesteps": 60_000}, {})
     for seed in (1, 2, 3):
         runs[f"seed{seed}"] = trainer.submit(with_seed(acrobot, seed, "acrobot")).run_id
     runs["short"] = submit_training(trainer, "ppo", "MountainCar-v0", 20_000_000, max_seconds=4.0)
