@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +26,10 @@ ShowProgress = Callable[["RunView"], None]
 
 
 def poll_until_finished(
-    read_view: Callable[[], RunView], timeout: float | None = None, show: ShowProgress | None = None
+    read_view: Callable[[], RunView],
+    timeout: float | None = None,
+    show: ShowProgress | None = None,
+    is_interrupted: Callable[[], bool] = lambda: False,
 ) -> RunView:
     """Return the run's last view. Raises TimeoutError after `timeout` seconds; the run continues."""
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -35,6 +40,8 @@ def poll_until_finished(
             show(view)
         if view.stage is Stage.FINISHED:
             return view
+        if is_interrupted():
+            raise KeyboardInterrupt
         polls += 1
         pause_s = POLL_S if polls < FAST_POLLS else SLOW_POLL_S
         if deadline is not None:
@@ -43,6 +50,20 @@ def poll_until_finished(
                 raise TimeoutError(f"Run {view.run_id} is still {view.status} after {timeout:g} s. It continues.")
             pause_s = min(pause_s, left_s)
         time.sleep(pause_s)
+
+
+@contextmanager
+def catch_interrupts() -> Iterator[Callable[[], bool]]:
+    """Yield a function that says whether Ctrl-C was pressed: an exception raised inside gRPC's code can get lost."""
+    presses: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    previous = signal.signal(signal.SIGINT, lambda number, _: presses.append(number))
+    try:
+        yield lambda: bool(presses)
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager
