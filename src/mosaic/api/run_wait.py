@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.states import Stage
@@ -52,18 +53,24 @@ def poll_until_finished(
         time.sleep(pause_s)
 
 
-@contextmanager
-def catch_interrupts() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether Ctrl-C was pressed: an exception raised inside gRPC's code can get lost."""
-    presses: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    previous = signal.signal(signal.SIGINT, lambda number, _: presses.append(number))
-    try:
-        yield lambda: bool(presses)
-    finally:
-        signal.signal(signal.SIGINT, previous)
+class InterruptCounter:
+    """Counts Ctrl-C instead of raising KeyboardInterrupt, which can get lost inside gRPC's own code."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._previous_handler: Any = None
+
+    def __enter__(self) -> InterruptCounter:
+        if threading.current_thread() is threading.main_thread():
+            self._previous_handler = signal.signal(signal.SIGINT, self._on_sigint)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGINT, self._previous_handler)
+
+    def _on_sigint(self, _: int, __: FrameType | None) -> None:
+        self.count += 1
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mosaic.api.metric_arrays import Episodes, Metrics, MetricSeries, empty_series, join_episodes, join_series
 from mosaic.api.policy import Policy, load_policy_file
 from mosaic.api.policy_lookup import EvalOptions, checkpoint_path, evaluation_payload
-from mosaic.api.run_wait import ShowProgress, catch_interrupts, format_progress_line, open_progress, poll_until_finished
+from mosaic.api.run_wait import InterruptCounter, ShowProgress, format_progress_line, open_progress, poll_until_finished
 from mosaic.api.tables import html_table, make_frame
 from mosaic.contracts.errors import RunEnded, unknown_name_error
 from mosaic.contracts.states import Outcome, Stage
@@ -104,8 +104,8 @@ class Run:
         return self
 
     def _wait(self, timeout: float | None, show: ShowProgress | None = None) -> None:
-        with catch_interrupts() as is_interrupted:
-            poll_until_finished(lambda: self.refresh().view, timeout, show, is_interrupted)
+        with InterruptCounter() as interrupts:
+            poll_until_finished(lambda: self.refresh().view, timeout, show, lambda: interrupts.count > 0)
 
     # --- results
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import queue
-import signal
 import threading
 import time
 from functools import partial
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from mosaic import formatting
+from mosaic.api.run_wait import InterruptCounter
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext
 from mosaic.cli.live_view import LiveRunState, ProgressDisplay, create_display
@@ -36,26 +35,6 @@ FOLLOWED_EVENT_KINDS = ("record", "hello", "progress", "episodes", "sample", "ch
 EXIT_CODES = {"succeeded": 0, "cancelled": 130}
 FAILED_EXIT_CODE = 3
 DETACHED_EXIT_CODE = 130
-
-
-class InterruptCounter:
-    """Counts Ctrl-C instead of dying of it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._previous_handler: Any = None
-
-    def __enter__(self) -> InterruptCounter:
-        if threading.current_thread() is threading.main_thread():
-            self._previous_handler = signal.signal(signal.SIGINT, self._on_sigint)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._previous_handler is not None:
-            signal.signal(signal.SIGINT, self._previous_handler)
-
-    def _on_sigint(self, _: int, __: FrameType | None) -> None:
-        self.count += 1
 
 
 class RunEventStream:

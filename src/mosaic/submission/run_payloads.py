@@ -95,7 +95,7 @@ def build_eval_payload(
     """Evaluates the policy of a run, whose payload is `trained`, as a run of its own.
 
     Algorithm and environment are those of `trained`; what it does not say is the checkpoint's own. `is_repeated`: batch
-    after batch of so many episodes, until it is stopped. `is_stochastic`: actions are drawn as in training.
+    after batch of that many episodes, until it is stopped. `is_stochastic`: actions are drawn as in training.
     """
     worker = trained_payload["metadata"]["worker"]
     config = {key: worker["config"][key] for key in ("algo", "env_id", "seed") if key in worker["config"]}
