@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, settings
 from tests.helpers.daemons import LiveDaemon, running_daemon
 
 from mosaic.client import TrainerClient
+from mosaic.common.processes import identify, is_alive
 from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
-from mosaic.contracts.processes import identify, is_alive
 from mosaic.fastlane.lane_files import LANES_VARIABLE, reap_all
 
 PATIENCE_S = 10.0

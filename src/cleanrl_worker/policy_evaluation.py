@@ -18,8 +18,8 @@ from cleanrl_worker.worker_config import WorkerRequest
 from mosaic.arena import Episode, pool_summaries, summarize
 from mosaic.arena.evaluate import BATCH_SIZE, MAX_EPISODE_STEPS
 from mosaic.arena.video_recorder import VideoRecorder
+from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput, MosaicError
-from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_kind import RunKind
 from mosaic.run import Run

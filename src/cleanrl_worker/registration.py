@@ -43,8 +43,8 @@ class Registration(threading.Thread):
     def _register(self) -> None:
         import grpc
 
+        from mosaic.common.auth_proof import PROOF_KEY, TOKEN_KEY, compute_proof, constant_time_equals
         from mosaic.contracts import trainer_pb2 as pb
-        from mosaic.contracts.auth_proof import PROOF_KEY, TOKEN_KEY, compute_proof, constant_time_equals
         from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 
         nonce = secrets.token_hex(16)

@@ -18,7 +18,7 @@ from pathlib import Path
 from ulid import ULID
 
 from mosaic.client import connect
-from mosaic.contracts.files import write_json, write_text
+from mosaic.common.files import write_json, write_text
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.journal import Journal

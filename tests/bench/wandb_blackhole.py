@@ -24,8 +24,8 @@ from tests.bench.process_turns import TURN_S, Span, running_time_s
 from tests.helpers.wandb_server import KEY, WandbServer
 
 from mosaic.client import TrainerClient, connect
+from mosaic.common.processes import is_alive
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.contracts.processes import is_alive
 from mosaic.journal import read_all
 from mosaic.keeper.tree import read_process
 

@@ -18,13 +18,13 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.helpers.daemons import LiveDaemon, ended, environment, scripted, wait_for
 
 from mosaic.client import TrainerClient, connect, read_daemon_address
+from mosaic.common.auth_proof import TOKEN_KEY
+from mosaic.common.files import write_json
+from mosaic.common.processes import own_identity
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.auth_proof import TOKEN_KEY
 from mosaic.contracts.errors import IdentityFailed, NoDaemon
 from mosaic.contracts.events import RecordChanged
-from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.contracts.processes import own_identity
 from mosaic.contracts.states import Attempt
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
 from mosaic.journal import read_all

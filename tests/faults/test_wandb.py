@@ -19,9 +19,9 @@ from tests.helpers.keeper_runs import SLEEPER, KeeperRun, until
 from tests.helpers.sidecar_runs import RUN_ID, environment, payload, read_events, recorded_run
 from tests.helpers.wandb_server import WandbServer, refusing_url
 
-from mosaic.contracts.files import write_json
+from mosaic.common.files import write_json
+from mosaic.common.processes import is_alive
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.contracts.processes import is_alive
 from mosaic.journal import read_all
 from mosaic.sidecar import sync_state, wandb_sync
 from mosaic.sidecar.wandb_sync import sync_run

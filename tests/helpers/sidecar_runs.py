@@ -13,9 +13,9 @@ import pytest
 from tests.helpers.wandb_server import KEY
 from tests.helpers.worker_runs import small, train_here
 
-from mosaic.contracts.files import write_json
+from mosaic.common.files import write_json
+from mosaic.common.processes import own_identity
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.contracts.processes import own_identity
 from mosaic.journal import Journal
 
 RUN_ID = "01K0000000SIDECAR000000001"

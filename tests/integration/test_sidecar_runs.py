@@ -12,8 +12,8 @@ from tests.helpers.wandb_server import KEY, WandbServer
 from tests.helpers.worker_runs import small
 
 from mosaic.client import TrainerClient
+from mosaic.common.processes import is_alive
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.contracts.processes import is_alive
 from mosaic.journal import read_all
 from mosaic.sidecar import sync_state
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mosaic.contracts.files import write_json
+from mosaic.common.files import write_json
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.sidecar import upload_client
 

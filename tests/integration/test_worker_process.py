@@ -16,8 +16,8 @@ import pytest
 from tests.helpers.worker_runs import COMMAND, events, run_worker, small
 
 from cleanrl_worker.registration import TOKEN_VARIABLE, Registration
+from mosaic.common.auth_proof import TOKEN_KEY, compute_proof
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.auth_proof import TOKEN_KEY, compute_proof
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer, add_TrainerServicer_to_server
 

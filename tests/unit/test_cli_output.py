@@ -19,9 +19,8 @@ from mosaic.cli.curve_plot import running_mean
 from mosaic.cli.doctor import required_distributions
 from mosaic.cli.logs_commands import MAX_LINE_CHARS, last_lines, sanitize_for_terminal
 from mosaic.cli.organize_commands import normalize_tag_arguments
+from mosaic.common.files import atomic_write, pack_folder
 from mosaic.contracts.errors import BadInput
-from mosaic.contracts.files import atomic_write
-from mosaic.contracts.packing import pack
 
 
 @pytest.mark.parametrize(
@@ -127,7 +126,7 @@ def test_a_packed_folder_keeps_its_links_and_its_empty_folders(tmp_path: Path) -
     (folder / "checkpoints" / "last").symlink_to("512")
     file = io.BytesIO()
     sizes: list[int] = []
-    pack(folder, file, sizes.append)
+    pack_folder(folder, file, sizes.append)
     with zipfile.ZipFile(file) as archive:
         assert archive.testzip() is None
         assert sorted(archive.namelist()) == [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mosaic.contracts.events import Exited
-from mosaic.contracts.processes import ProcessIdentity
+from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
 from mosaic.trainer import lifecycle as life
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mosaic.contracts.console_parser import MAX_LINE_LENGTH, ConsoleParser, ConsoleReading
+from mosaic.common.console_parser import MAX_LINE_LENGTH, ConsoleParser, ConsoleReading
 
 TABLE = """
 ---------------------------------

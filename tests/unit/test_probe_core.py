@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.helpers.probe_scripts import episodes, events, points
 
-from mosaic.contracts.console_parser import ConsoleParser
+from mosaic.common.console_parser import ConsoleParser
 from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.helpers.run_folders import make_run_folder
 
+from mosaic.common.processes import own_identity
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
-from mosaic.contracts.processes import own_identity
 from mosaic.journal import Journal
 from mosaic.sidecar import recorder, run_monitor, wandb_connection
 from mosaic.sidecar.recorder import Recorder

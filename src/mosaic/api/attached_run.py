@@ -16,9 +16,9 @@ import numpy as np
 
 from mosaic import __version__
 from mosaic.api.submitted_run import Run
+from mosaic.common.processes import own_identity
 from mosaic.contracts.errors import MissingExtra, NotAllowed
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.processes import own_identity
 from mosaic.contracts.states import Stage
 from mosaic.fastlane import FrameTap, LaneWriter, lanes_folder
 from mosaic.keeper.attached_process import attached_command

@@ -12,8 +12,8 @@ import click
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
+from mosaic.common.processes import is_alive
 from mosaic.contracts.errors import BadInput, NoDaemon
-from mosaic.contracts.processes import is_alive
 
 if TYPE_CHECKING:
     from mosaic.client import DaemonAddress

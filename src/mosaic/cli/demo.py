@@ -19,8 +19,8 @@ from mosaic.cli.curve_plot import draw_curve
 from mosaic.cli.evaluate_command import run_evaluation, summary_json
 from mosaic.cli.gui_command import open_workbench_detached
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
+from mosaic.common.files import atomic_write
 from mosaic.contracts.errors import MissingExtra
-from mosaic.contracts.files import atomic_write
 from mosaic.contracts.folder import RunFolder
 from mosaic.submission.run_payloads import build_train_payload
 

@@ -12,9 +12,8 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import run_argument
+from mosaic.common.files import atomic_write, pack_folder
 from mosaic.contracts.errors import BadInput, NotAllowed
-from mosaic.contracts.files import atomic_write
-from mosaic.contracts.packing import pack
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -81,7 +80,7 @@ def _write_zip(view: RunView, path: str) -> None:
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
     with bar as progress, atomic_write(path) as file:
         task = progress.add_task("Packing", total=sum(one.lstat().st_size for one in folder.rglob("*")))
-        pack(folder, file, lambda size_bytes: progress.advance(task, size_bytes))
+        pack_folder(folder, file, lambda size_bytes: progress.advance(task, size_bytes))
 
 
 @command("import")

@@ -13,11 +13,12 @@ from typing import NamedTuple
 import grpc
 
 from mosaic.client.trainer_client import TrainerClient
+from mosaic.common.auth_proof import PROOF_KEY, compute_proof, constant_time_equals
+from mosaic.common.processes import is_alive
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.auth_proof import PROOF_KEY, compute_proof, constant_time_equals
 from mosaic.contracts.errors import AlreadyRunning, IdentityFailed, NoDaemon
 from mosaic.contracts.folder import Workspace
-from mosaic.contracts.processes import ProcessIdentity, is_alive
+from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 
 CHANNEL_OPTIONS = (

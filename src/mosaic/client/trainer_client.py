@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import grpc
 from pydantic import TypeAdapter
 
+from mosaic.common.auth_proof import PROBLEMS_KEY, TOKEN_KEY
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.auth_proof import PROBLEMS_KEY, TOKEN_KEY
 from mosaic.contracts.errors import FieldProblem, MosaicError, NoDaemon, decode_problems, error_class
 from mosaic.contracts.events import Event, decode_event
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub

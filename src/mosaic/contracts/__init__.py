@@ -1,4 +1,4 @@
-"""The words that every process shares. Importing this package costs nothing: pick the module you need.
+"""Data that processes share. Importing this package costs nothing: pick the module you need.
 
-`console`, `errors`, `folder` and `processes` are standard library only, because the keeper and the probe use them.
+`errors`, `folder` and `process_identity` are standard library only, because the keeper and the probe use them.
 """

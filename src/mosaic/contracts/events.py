@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, ValidationError
 
-from mosaic.contracts.model import Contract, ProcessFacts
+from mosaic.contracts.model import Contract, StoredProcess
 from mosaic.contracts.states import Outcome, Stage
 from mosaic.contracts.views import EvaluationBatch, RunView
 
@@ -209,14 +209,14 @@ class HubPushed(Event):
 
 class KeeperStarted(Event):
     KIND = "keeper_started"
-    process: ProcessFacts
+    process: StoredProcess
 
 
 class SidecarStarted(Event):
     """The process that records and uploads for the run; not part of its process tree."""
 
     KIND = "sidecar_started"
-    process: ProcessFacts
+    process: StoredProcess
 
 
 class SidecarStartFailed(Event):
@@ -226,7 +226,7 @@ class SidecarStartFailed(Event):
 
 class WorkerStarted(Event):
     KIND = "worker_started"
-    process: ProcessFacts
+    process: StoredProcess
 
 
 class WorkerNotStarted(Event):

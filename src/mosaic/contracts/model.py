@@ -8,13 +8,13 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, GetPydanticSchema, ValidationError
 
 from mosaic.contracts.errors import ConfigRefused, FieldProblem
-from mosaic.contracts.processes import ProcessIdentity
+from mosaic.contracts.process_identity import ProcessIdentity
 
 AnyContract = TypeVar("AnyContract", bound="Contract")
 
 
 # pydantic supports the standard library's TypedDict only from Python 3.12 on; its schema is a plain dict.
-ProcessFacts = Annotated[ProcessIdentity, GetPydanticSchema(lambda _, handler: handler(dict[str, int | str]))]
+StoredProcess = Annotated[ProcessIdentity, GetPydanticSchema(lambda _, handler: handler(dict[str, int | str]))]
 
 
 class Contract(BaseModel):

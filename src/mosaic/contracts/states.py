@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import model_validator
 
-from mosaic.contracts.model import Contract, ProcessFacts
+from mosaic.contracts.model import Contract, StoredProcess
 from mosaic.contracts.run_kind import RunKind
 
 
@@ -44,8 +44,8 @@ class Attempt(Contract):
     """The global count of started worker processes; names its config file."""
     started_at: float
     ended_at: float | None = None
-    keeper: ProcessFacts | None = None
-    worker: ProcessFacts | None = None
+    keeper: StoredProcess | None = None
+    worker: StoredProcess | None = None
     is_resume: bool = False
     gpus: tuple[int, ...] = ()
     """Indices of the GPUs assigned to it."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from mosaic.contracts.model import Contract, ProcessFacts
+from mosaic.contracts.model import Contract, StoredProcess
 from mosaic.contracts.states import Outcome, RunRecord, Stage
 
 POLICY_EVAL = "policy_eval"
@@ -228,7 +228,7 @@ class WandbStatus(View):
     error: str | None = None
     project: str | None = None
     entity: str | None = None
-    process: ProcessFacts | None = None
+    process: StoredProcess | None = None
     """The process that is uploading it."""
     runs: dict[str, WandbFolder] = {}
     """By folder name, oldest first."""

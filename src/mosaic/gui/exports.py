@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mosaic.client import TrainerClient
 from mosaic.client.metrics_csv import text_stream, write_csv
+from mosaic.common.files import atomic_write, pack_folder
 from mosaic.contracts.errors import MosaicError, NotAllowed
-from mosaic.contracts.files import atomic_write
-from mosaic.contracts.packing import pack
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -41,7 +40,7 @@ def export_zip(_: TrainerClient, view: RunView, path: Path, task: ExportTask) ->
         raise NotAllowed(f"{folder} is not on this machine; export it where the trainer runs: mosaic export --zip")
     task.total = sum(one.lstat().st_size for one in folder.rglob("*") if not one.is_dir())
     with atomic_write(path) as file:
-        pack(folder, file, task.advance)
+        pack_folder(folder, file, task.advance)
 
 
 def export_csv(trainer: TrainerClient, view: RunView, path: Path, task: ExportTask) -> None:

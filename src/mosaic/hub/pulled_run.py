@@ -6,8 +6,8 @@ import os
 import time
 from pathlib import Path
 
+from mosaic.common.files import write_json, write_text
 from mosaic.contracts.errors import BadInput
-from mosaic.contracts.files import write_json, write_text
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.states import HistoryEntry, Outcome, RunRecord, Stage
 from mosaic.hub.description import CARD_FILE, EVALUATION_FILE, VIDEO_FILE, PolicyDescription, PullResult

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, EvalResult, HfApi, ModelCardData
 
 from mosaic import __version__
+from mosaic.common.eval_summary import EvalSummaryInvalid, read_eval_summary
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
-from mosaic.contracts.eval_summary import EvalSummaryInvalid, read_eval_summary
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import EvaluationSummary
 from mosaic.hub.description import (

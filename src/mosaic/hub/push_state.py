@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from mosaic.contracts.files import write_json
+from mosaic.common.files import write_json
 from mosaic.contracts.folder import RunFolder
 
 STATE_KEYS = ("state", "repo", "url", "commit", "step", "problem")

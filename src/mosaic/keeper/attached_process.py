@@ -16,8 +16,9 @@ if __name__ == "__main__":
     # At the end: modules installed next to `mosaic` must not hide those of the standard library.
     sys.path.append(str(Path(__file__).resolve().parents[2]))
 
+from mosaic.common.processes import is_alive
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, RunFolder
-from mosaic.contracts.processes import ProcessIdentity, is_alive
+from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.journal import Follower
 
 POLL_S = 0.1

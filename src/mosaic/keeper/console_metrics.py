@@ -10,7 +10,7 @@ import os
 import time
 from contextlib import suppress
 
-from mosaic.contracts.console_parser import ConsoleParser, ConsoleReading
+from mosaic.common.console_parser import ConsoleParser, ConsoleReading
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal
 

@@ -11,8 +11,8 @@ import traceback
 from contextlib import suppress
 from types import FrameType
 
+from mosaic.common.processes import identify, own_identity
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.processes import identify, own_identity
 from mosaic.journal import Follower, Journal
 from mosaic.keeper.console_metrics import ConsoleMetrics
 from mosaic.keeper.gpus import GpuMonitor, can_see_gpus

@@ -15,10 +15,12 @@ from pathlib import Path
 _MOSAIC = Path(__file__).resolve().parents[1]
 _INSIDE = Path(__file__).resolve().parent / "inside"
 _COPIED_FILES = (
+    "common/__init__.py",
+    "common/console_parser.py",
+    "common/processes.py",
     "contracts/__init__.py",
-    "contracts/console_parser.py",
     "contracts/folder.py",
-    "contracts/processes.py",
+    "contracts/process_identity.py",
     "journal/__init__.py",
     "journal/follow.py",
     "journal/write.py",
@@ -26,7 +28,7 @@ _COPIED_FILES = (
 )
 """What the probe uses of other packages: standard library only (numpy for frames), Python 3.8 and up."""
 _PROBE_IMPORT = re.compile(r"\bmosaic\.probe\.inside\b")
-_COPIED_IMPORT = re.compile(r"\bmosaic\.(contracts|journal|fastlane)\b")
+_COPIED_IMPORT = re.compile(r"\bmosaic\.(common|contracts|journal|fastlane)\b")
 
 
 def build_probe(cache_folder: Path) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mosaic.contracts.files import write_json
+from mosaic.common.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.run.metric_buffer import SeriesByTag
 

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from mosaic.contracts.processes import start_time
+from mosaic.common.processes import start_time
 from mosaic.journal import Follower
 
 

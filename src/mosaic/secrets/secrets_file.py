@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput
-from mosaic.contracts.files import write_json
 
 
 def secrets_path() -> Path:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mosaic.contracts.files import write_json
+from mosaic.common.files import write_json
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.hub.auto_push import push_after_training, read_last_outcome

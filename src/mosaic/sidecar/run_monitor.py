@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from mosaic.common.processes import is_alive
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.processes import ProcessIdentity, is_alive
+from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.journal import Follower
 
 RUN_POLL_S = 1.0

@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mosaic.contracts.files import write_json
+from mosaic.common.files import write_json
+from mosaic.common.processes import is_alive, own_identity
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.processes import ProcessIdentity, is_alive, own_identity
+from mosaic.contracts.process_identity import ProcessIdentity
 
 if TYPE_CHECKING:
     from mosaic.sidecar.wandb_connection import WandbProblem

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import grpc
 import structlog
 
-from mosaic.contracts.auth_proof import PROOF_KEY, TOKEN_KEY, constant_time_equals
+from mosaic.common.auth_proof import PROOF_KEY, TOKEN_KEY, constant_time_equals
 
 log = structlog.get_logger("mosaic.trainer.auth")
 

@@ -23,11 +23,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from mosaic import __version__
+from mosaic.common.files import write_json
+from mosaic.common.processes import own_identity
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import AlreadyRunning, BadInput, MosaicError, NotAllowed
-from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import Workspace
-from mosaic.contracts.processes import own_identity
 from mosaic.contracts.trainer_pb2_grpc import add_TrainerServicer_to_server
 from mosaic.contracts.views import DaemonStatus, SlotUsage
 from mosaic.store import Index

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 import structlog
 
-from mosaic.contracts.eval_summary import EvalSummaryInvalid, read_eval_summary
+from mosaic.common.eval_summary import EvalSummaryInvalid, read_eval_summary
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import Evaluation, EvaluationSummary, TrainedRun
 from mosaic.trainer.records import Records

@@ -7,10 +7,11 @@ import os
 import subprocess
 from pathlib import Path
 
+from mosaic.common.processes import identify
 from mosaic.contracts.errors import NotAllowed
 from mosaic.contracts.folder import CALLER_VARIABLE, INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder, Workspace
 from mosaic.contracts.payload import Payload
-from mosaic.contracts.processes import ProcessIdentity, identify
+from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.script_config import ScriptConfig
 from mosaic.keeper.launch_spec import LaunchSpec, keeper_command
 from mosaic.probe.script_env import script_environment

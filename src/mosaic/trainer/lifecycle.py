@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mosaic.contracts.events import Exited
-from mosaic.contracts.processes import ProcessIdentity
+from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, FinalReport, HistoryEntry, Outcome, RunRecord, Stage
 
 

@@ -14,11 +14,11 @@ import structlog
 from pydantic import ValidationError
 from ulid import ULID
 
+from mosaic.common.files import write_text
+from mosaic.common.processes import is_alive
 from mosaic.contracts.errors import UnknownName
-from mosaic.contracts.files import write_text
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
-from mosaic.contracts.processes import is_alive
 from mosaic.contracts.states import RunRecord, Stage
 from mosaic.contracts.views import RunView
 from mosaic.store import Index, RunProgress

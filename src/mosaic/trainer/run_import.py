@@ -10,8 +10,8 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from mosaic.common.files import write_json, write_text
 from mosaic.contracts.errors import BadInput, NotAllowed
-from mosaic.contracts.files import write_json, write_text
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.contracts.states import Outcome, RunRecord, Stage

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mosaic.common.files import write_json, write_text
 from mosaic.contracts.commands import PAUSE, RESUME, STOP
 from mosaic.contracts.errors import BadInput, ConfigRefused, NotAllowed, refuse_key
-from mosaic.contracts.files import write_json, write_text
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import field_problems, parse_contract, refuse
 from mosaic.contracts.payload import Metadata, Payload, Schedule

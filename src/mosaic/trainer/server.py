@@ -14,8 +14,8 @@ import grpc
 import structlog
 
 from mosaic import __version__
+from mosaic.common.auth_proof import PROBLEMS_KEY, PROOF_KEY, compute_proof, constant_time_equals
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.auth_proof import PROBLEMS_KEY, PROOF_KEY, compute_proof, constant_time_equals
 from mosaic.contracts.errors import BadInput, MosaicError, UnknownName
 from mosaic.contracts.events import Hello
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer

@@ -14,11 +14,12 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
+from mosaic.common.files import write_json
+from mosaic.common.processes import is_alive
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import EnvironmentSeeded, Exited, SidecarStarted, WorkerStarted
-from mosaic.contracts.files import write_json
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.processes import ProcessIdentity, is_alive
+from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.states import Attempt, FinalReport, Outcome, RunRecord, Stage
 from mosaic.fastlane import lanes_folder, reap
 from mosaic.store.ingest import JOURNAL, KEEPER, EventBody, event_sources, ingest

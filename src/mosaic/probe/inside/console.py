@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mosaic.contracts.console_parser import ConsoleParser
+from mosaic.common.console_parser import ConsoleParser
 from mosaic.probe.inside.core import current_probe
 
 _parser = ConsoleParser()

@@ -1,19 +1,12 @@
-"""Which process is meant, beyond its number: numbers are reused. Standard library only."""
+"""Identifies processes and checks whether they are alive. Standard library only."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from pathlib import Path
-from typing import TypedDict
 
-
-class ProcessIdentity(TypedDict):
-    pid: int
-    start: str
-    """Start time as reported by the kernel, in its own unit; empty where it is unknown."""
-    boot_id: str
-    """Which boot of the machine."""
+from mosaic.contracts.process_identity import ProcessIdentity
 
 
 def boot_id() -> str:
