@@ -1,4 +1,4 @@
-"""Every colour, margin and font of the window, stated once."""
+"""Every color, margin and font of the window, stated once."""
 
 from __future__ import annotations
 
@@ -7,8 +7,18 @@ from functools import lru_cache
 from pathlib import Path
 
 import qtawesome
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QIcon, QPalette
+from PySide6.QtCore import QRect, QSize, Qt
+from PySide6.QtGui import (
+    QColor,
+    QFont,
+    QFontDatabase,
+    QGuiApplication,
+    QIcon,
+    QIconEngine,
+    QPainter,
+    QPalette,
+    QPixmap,
+)
 from PySide6.QtWidgets import QApplication
 
 GAP = 8
@@ -53,32 +63,21 @@ class Tokens:
     bad: str
 
 
-DARK = Tokens(
-    "#14161a",
-    "#1b1e24",
-    "#242830",
-    "#333a46",
-    "#262b34",
-    "#e6e9ee",
-    "#9aa4b2",
-    "#58a6ff",
-    "#3fb950",
-    "#d9a441",
-    "#f0625a",
-)
-LIGHT = Tokens(
-    "#f5f6f8",
-    "#ffffff",
-    "#eef0f4",
-    "#d5dae2",
-    "#e7eaef",
-    "#1a1f27",
-    "#5a6472",
-    "#0b66d8",
-    "#1a7f37",
-    "#9a6700",
-    "#c62b24",
-)
+_COLORS = {
+    "window": ("#14161a", "#f5f6f8"),
+    "surface": ("#1b1e24", "#ffffff"),
+    "raised": ("#242830", "#eef0f4"),
+    "line": ("#333a46", "#d5dae2"),
+    "faint": ("#262b34", "#e7eaef"),
+    "text": ("#e6e9ee", "#1a1f27"),
+    "muted": ("#9aa4b2", "#5a6472"),
+    "accent": ("#58a6ff", "#0b66d8"),
+    "good": ("#3fb950", "#1a7f37"),
+    "warning": ("#d9a441", "#9a6700"),
+    "bad": ("#f0625a", "#c62b24"),
+}
+"""By token: its color in the dark and in the light theme."""
+DARK, LIGHT = (Tokens(*colors) for colors in zip(*_COLORS.values(), strict=True))
 
 _current = LIGHT
 _points = 10.0
@@ -99,7 +98,7 @@ def run_colour(run_id: str) -> QColor:
 
 
 def terminal_colour(name: str) -> str:
-    """A colour that a program's output asks for, so that it can be read on our background."""
+    """A color that a program's output asks for, so that it can be read on our background."""
     t = _current
     tokens_of = {"red": t.bad, "green": t.good, "yellow": t.warning, "blue": t.accent, "black": t.muted}
     if name in ("magenta", "cyan"):
@@ -108,12 +107,11 @@ def terminal_colour(name: str) -> str:
 
 
 def apply(app: QApplication, theme_name: str, font_size_pt: float = 10.0) -> None:
-    """`wanted` is light, dark or system; `points` the size of the plain text."""
+    """Apply the theme `light`, `dark` or `system`, and the size of plain text."""
     global _current, _points
     _points = font_size_pt
     prefers_dark = QGuiApplication.styleHints().colorScheme() is Qt.ColorScheme.Dark
     _current = DARK if theme_name == "dark" or (theme_name == "system" and prefers_dark) else LIGHT
-    _icon.cache_clear()
     app.setStyle("Fusion")
     app.setPalette(_palette(_current))
     app.setStyleSheet(_style_sheet(_current))
@@ -122,20 +120,39 @@ def apply(app: QApplication, theme_name: str, font_size_pt: float = 10.0) -> Non
     app.setFont(font)
 
 
-def icon(name: str, colour: str = "text") -> QIcon:
-    """An icon by its QtAwesome name, in a token's colour."""
-    return _icon(name, str(getattr(_current, colour)))
+class _ThemeIconEngine(QIconEngine):
+    """Draws an icon in the colors of the theme at the time of drawing, so that icons follow a change of the theme."""
+
+    def __init__(self, name: str, token: str) -> None:
+        super().__init__()
+        self._name = name
+        self._token = token
+
+    def clone(self) -> QIconEngine:
+        return _ThemeIconEngine(self._name, self._token)
+
+    def paint(self, painter: QPainter, rect: QRect, mode: QIcon.Mode, state: QIcon.State) -> None:
+        icon = _colored_icon(self._name, getattr(_current, self._token))
+        icon.paint(painter, rect, Qt.AlignmentFlag.AlignCenter, mode, state)
+
+    def pixmap(self, size: QSize, mode: QIcon.Mode, state: QIcon.State) -> QPixmap:
+        return _colored_icon(self._name, getattr(_current, self._token)).pixmap(size, 1.0, mode, state)
 
 
 @lru_cache(maxsize=512)
-def _icon(name: str, colour: str) -> QIcon:
-    made: QIcon = qtawesome.icon(name, color=colour)
-    return made
+def _colored_icon(name: str, color: str) -> QIcon:
+    icon: QIcon = qtawesome.icon(name, color=color)
+    return icon
+
+
+@lru_cache(maxsize=512)
+def icon(name: str, token: str = "text") -> QIcon:
+    """An icon by its QtAwesome name, in a token's color."""
+    return QIcon(_ThemeIconEngine(name, token))
 
 
 def state_icon(state: str) -> QIcon:
-    name, colour = STATE_ICONS.get(state, ("mdi6.help-circle", "muted"))
-    return icon(name, colour)
+    return icon(*STATE_ICONS.get(state, ("mdi6.help-circle", "muted")))
 
 
 def monospace_font() -> QFont:
@@ -195,8 +212,8 @@ def _palette(t: Tokens) -> QPalette:
         QPalette.ColorRole.Shadow: t.line,
         QPalette.ColorRole.Light: t.raised,
     }
-    for role, colour in roles.items():
-        palette.setColor(role, QColor(colour))
+    for role, color in roles.items():
+        palette.setColor(role, QColor(color))
     for role in (QPalette.ColorRole.WindowText, QPalette.ColorRole.Text, QPalette.ColorRole.ButtonText):
         palette.setColor(QPalette.ColorGroup.Disabled, role, QColor(t.muted))
     return palette
@@ -283,6 +300,10 @@ def _style_sheet(t: Tokens) -> str:
     QScrollBar::handle:hover {{ background: {t.muted}; }}
     QScrollBar::add-line, QScrollBar::sub-line {{ width: 0; height: 0; }}
     QScrollBar::add-page, QScrollBar::sub-page {{ background: transparent; }}
+    QLabel[title="true"] {{ font-size: {1.5 * (_points + 2)}pt; font-weight: 600; }}
+    QLabel[heading="true"] {{ font-size: {_points + 2}pt; font-weight: 600; }}
+    QLabel[section="true"] {{ font-weight: 600; }}
+    QLabel[monospace="true"] {{ font-family: "{monospace_font().family()}"; font-size: {_points - 0.5}pt; }}
     QLabel[muted="true"] {{ color: {t.muted}; }}
     QLabel[accent="true"] {{ color: {t.accent}; }}
     QLabel[error="true"] {{ color: {t.bad}; }}

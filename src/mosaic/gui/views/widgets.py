@@ -1,19 +1,134 @@
-"""Small words for making widgets."""
+"""Builders for widgets and layouts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TypeVar
 
-from PySide6.QtCore import QObject, Qt
-from PySide6.QtWidgets import QLabel, QPushButton
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer
+from PySide6.QtGui import QIcon, QPainter, QPaintEvent
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QBoxLayout,
+    QComboBox,
+    QHBoxLayout,
+    QLabel,
+    QLayout,
+    QLineEdit,
+    QPushButton,
+    QScrollArea,
+    QSplitter,
+    QStackedWidget,
+    QTableView,
+    QToolButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from mosaic.gui import theme
 
 ObjectT = TypeVar("ObjectT", bound=QObject)
+TableT = TypeVar("TableT", bound=QTableView)
+Call = Callable[[], object]
 
 
 def with_object_name(target: ObjectT, name: str) -> ObjectT:
     """Its name: for layouts that are remembered, style sheets and tests."""
     target.setObjectName(name)
     return target
+
+
+# --- layouts
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Empty space of a layout that takes what is left."""
+
+    factor: int = 1
+
+
+Item = QWidget | QLayout | Stretch | int | tuple[QWidget | QLayout, int] | tuple[QWidget, Qt.AlignmentFlag]
+"""A part of a layout: a widget or a layout, with its stretch factor or alignment; an int is a space in pixels."""
+Margins = tuple[int, int, int, int]
+"""Left, top, right, bottom."""
+PAGE_MARGINS: Margins = (theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
+TAB_MARGINS: Margins = (0, 0, 0, theme.GAP)
+
+
+def row(
+    *items: Item, parent: QWidget | None = None, margins: Margins = (0, 0, 0, 0), spacing: int = theme.GAP
+) -> QHBoxLayout:
+    """A horizontal layout; that of `parent` where it is given."""
+    layout = QHBoxLayout(parent) if parent is not None else QHBoxLayout()
+    _fill(layout, items, margins, spacing)
+    return layout
+
+
+def column(
+    *items: Item, parent: QWidget | None = None, margins: Margins = (0, 0, 0, 0), spacing: int = theme.GAP
+) -> QVBoxLayout:
+    """A vertical layout; that of `parent` where it is given."""
+    layout = QVBoxLayout(parent) if parent is not None else QVBoxLayout()
+    _fill(layout, items, margins, spacing)
+    return layout
+
+
+def _fill(layout: QBoxLayout, items: Iterable[Item], margins: Margins, spacing: int) -> None:
+    layout.setContentsMargins(*margins)
+    layout.setSpacing(spacing)
+    for item in items:
+        part, how = item if isinstance(item, tuple) else (item, 0)
+        if isinstance(part, Stretch):
+            layout.addStretch(part.factor)
+        elif isinstance(part, int):
+            layout.addSpacing(part)
+        elif isinstance(part, QLayout):
+            layout.addLayout(part, int(how))
+        elif isinstance(how, Qt.AlignmentFlag):
+            layout.addWidget(part, 0, how)
+        else:
+            layout.addWidget(part, how)
+
+
+def widget_column(*items: Item, margins: Margins = (0, 0, 0, 0), spacing: int = theme.GAP) -> QWidget:
+    """A widget with a vertical layout."""
+    widget = QWidget()
+    column(*items, parent=widget, margins=margins, spacing=spacing)
+    return widget
+
+
+def stack(*pages: QWidget) -> QStackedWidget:
+    pages_widget = QStackedWidget()
+    for page in pages:
+        pages_widget.addWidget(page)
+    return pages_widget
+
+
+def splitter(
+    orientation: Qt.Orientation, *widgets: QWidget, sizes: list[int], stretch: int, name: str = ""
+) -> QSplitter:
+    """Widgets that cannot be collapsed; the one with the number `stretch` takes what is left."""
+    split = with_object_name(QSplitter(orientation), name)
+    for widget in widgets:
+        split.addWidget(widget)
+    split.setStretchFactor(stretch, 1)
+    split.setSizes(sizes)
+    split.setChildrenCollapsible(False)
+    return split
+
+
+def scroll_area(widget: QWidget, name: str = "", is_vertical_only: bool = False) -> QScrollArea:
+    area = with_object_name(QScrollArea(), name)
+    area.setWidgetResizable(True)
+    if is_vertical_only:
+        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    area.setWidget(widget)
+    return area
+
+
+# --- labels
 
 
 def muted_label(text: str, name: str = "") -> QLabel:
@@ -23,16 +138,153 @@ def muted_label(text: str, name: str = "") -> QLabel:
     return label
 
 
+def heading_label(text: str) -> QLabel:
+    label = QLabel(text)
+    label.setProperty("heading", True)
+    return label
+
+
+def selectable_label(name: str, text: str = "") -> QLabel:
+    """Wrapped text that can be copied."""
+    label = with_object_name(QLabel(text), name)
+    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    label.setWordWrap(True)
+    return label
+
+
 def status_label(name: str) -> QLabel:
     """A status line: it can be copied, and shrinks where space is short."""
-    label = with_object_name(QLabel(), name)
-    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+    label = selectable_label(name)
+    label.setWordWrap(False)
     label.setMinimumWidth(40)
     return label
 
 
-def accent_button(text: str, name: str = "") -> QPushButton:
+class IconLabel(QWidget):
+    """An icon in the colors of the current theme."""
+
+    def __init__(self, size: int = 16) -> None:
+        super().__init__()
+        self.setFixedSize(QSize(size, size))
+        self._icon = QIcon()
+
+    def set_icon(self, icon: QIcon) -> None:
+        self._icon = icon
+        self.update()
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        self._icon.paint(QPainter(self), self.rect())
+
+
+# --- buttons and fields
+
+
+def button(text: str, name: str, on_click: Call | None = None, tip: str = "", icon: str = "") -> QPushButton:
+    widget = with_object_name(QPushButton(text), name)
+    widget.setToolTip(tip)
+    if icon:
+        widget.setIcon(theme.icon(icon))
+    if on_click is not None:
+        widget.clicked.connect(lambda: on_click())
+    return widget
+
+
+def accent_button(text: str, name: str = "", on_click: Call | None = None) -> QPushButton:
     """The one thing to do in a view."""
-    button = with_object_name(QPushButton(text), name)
-    button.setProperty("accent", True)
-    return button
+    widget = button(text, name, on_click)
+    widget.setProperty("accent", True)
+    return widget
+
+
+def flat_button(text: str, name: str, on_click: Call | None = None, tip: str = "", icon: str = "") -> QPushButton:
+    widget = button(text, name, on_click, tip, icon)
+    widget.setProperty("flat", True)
+    return widget
+
+
+def tool_button(
+    name: str,
+    icon: str,
+    tip: str,
+    on_click: Call | None = None,
+    text: str = "",
+    is_flat: bool = True,
+    is_checkable: bool = False,
+) -> QToolButton:
+    """A button with an icon, and its text next to it where there is one."""
+    widget = with_object_name(QToolButton(), name)
+    widget.setToolTip(tip)
+    widget.setProperty("flat", is_flat)
+    widget.setCheckable(is_checkable)
+    if icon:
+        widget.setIcon(theme.icon(icon))
+    if text:
+        widget.setText(text)
+        widget.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
+    else:
+        widget.setAccessibleName(tip)
+    if on_click is not None:
+        widget.clicked.connect(lambda: on_click())
+    return widget
+
+
+def search_field(name: str, placeholder: str, tip: str = "", max_width: int = 0) -> QLineEdit:
+    field = with_object_name(QLineEdit(), name)
+    field.setPlaceholderText(placeholder)
+    field.setToolTip(tip)
+    field.setClearButtonEnabled(True)
+    if max_width:
+        field.setMaximumWidth(max_width)
+    return field
+
+
+def combo_box(name: str, rows: Iterable[tuple[str, object]] = (), tip: str = "") -> QComboBox:
+    """A list of choices: the title and the value of each."""
+    box = with_object_name(QComboBox(), name)
+    box.setToolTip(tip)
+    for title, value in rows:
+        box.addItem(title, value)
+    return box
+
+
+def plain_table(table: TableT, name: str) -> TableT:
+    """A read-only table of rows, without grid and row numbers."""
+    table.setObjectName(name)
+    table.setShowGrid(False)
+    table.setTabKeyNavigation(False)
+    table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+    table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+    table.verticalHeader().hide()
+    header = table.horizontalHeader()
+    header.setHighlightSections(False)
+    header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
+    return table
+
+
+# --- timers
+
+
+def create_timer(owner: QObject, interval_ms: int, call: Call, is_single_shot: bool = False) -> QTimer:
+    timer = QTimer(owner, interval=interval_ms, singleShot=is_single_shot)
+    timer.timeout.connect(call)
+    return timer
+
+
+class VisibleTimer(QTimer):
+    """Calls at an interval, and at once with `calls_on_show`, while its widget is visible."""
+
+    def __init__(self, widget: QWidget, interval_ms: int, call: Call, calls_on_show: bool = False) -> None:
+        super().__init__(widget, interval=interval_ms)
+        self._call = call
+        self._calls_on_show = calls_on_show
+        self.timeout.connect(call)
+        widget.installEventFilter(self)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if event.type() is QEvent.Type.Show:
+            self.start()
+            if self._calls_on_show:
+                self._call()
+        elif event.type() is QEvent.Type.Hide:
+            self.stop()
+        return False
