@@ -21,7 +21,7 @@ from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
 from mosaic.contracts.events import RecordChanged
 from mosaic.contracts.folder import Workspace
-from mosaic.secrets.secrets_file import secrets_path as secret_file
+from mosaic.secrets import secrets_path as secret_file
 
 CANARY = "canary0123456789abcdef0123456789abcdef01"
 PASSWORD = "canaryproxypassword"

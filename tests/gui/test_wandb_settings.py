@@ -15,7 +15,6 @@ from mosaic import secrets
 from mosaic.contracts.folder import Workspace
 from mosaic.gui.panels.wandb_settings import WandbSettingsForm
 from mosaic.gui.workbench import Workbench
-from mosaic.secrets import keyring_client
 
 KEY = "canary0123456789abcdef0123456789abcdef01"
 PROBE = """
@@ -35,7 +34,7 @@ def workbench(qapp: QApplication, workspace: Workspace, settings_path: Path, tmp
 
 @pytest.fixture
 def page(workbench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbSettingsForm]:
-    monkeypatch.setattr(keyring_client.KeyringClient, "request", lambda *_: None)
+    monkeypatch.setattr(secrets.KeyringClient, "request", lambda *_: None)
     made = WandbSettingsForm(workbench, lambda: [sys.executable, "-c", PROBE])
     made.show()
     pump(lambda: text(made, "key_state"), "the stored credentials")

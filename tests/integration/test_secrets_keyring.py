@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from mosaic import secrets
-from mosaic.secrets import keyring_client, secrets_file
 
 pytest.importorskip("keyring", reason="the keyring extra is not installed")
 
@@ -60,7 +59,7 @@ def keyring_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def use_backend(monkeypatch: pytest.MonkeyPatch, backend: str, timeout_s: float = 30.0) -> None:
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", f"test_backend.{backend}")
-    monkeypatch.setattr(keyring_client, "_keyring", keyring_client.KeyringClient(timeout_s))
+    monkeypatch.setattr(secrets, "keyring", secrets.KeyringClient(timeout_s))
 
 
 def test_a_key_is_stored_in_the_system_keyring_and_no_file_is_created(
@@ -72,7 +71,7 @@ def test_a_key_is_stored_in_the_system_keyring_and_no_file_is_created(
     assert secrets.find_secret("hf_token") == "abc"
     assert secrets.delete_secret("hf_token")
     assert json.loads(keyring_file.read_text()) == {}
-    assert not secrets_file.secrets_path().exists()
+    assert not secrets.secrets_path().exists()
 
 
 @pytest.mark.parametrize(("backend", "timeout_s"), [("Hangs", 0.5), ("Fails", 30.0)])
@@ -82,4 +81,4 @@ def test_a_keyring_that_hangs_or_fails_is_replaced_by_the_file(
     use_backend(monkeypatch, backend, timeout_s)
     assert secrets.put_secret("hf_token", "abc") == "file"
     assert secrets.find_secret("hf_token") == "abc"
-    assert secrets_file.read_secrets() == {"hf_token": "abc"}
+    assert secrets.read_secrets_file() == {"hf_token": "abc"}

@@ -14,7 +14,6 @@ from mosaic import secrets
 from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import WandbStatus
-from mosaic.secrets import keyring_client
 from mosaic.sidecar.wandb_diagnostics import CHECK_NAMES, Finding
 
 KEY = "canary0123456789abcdef0123456789abcdef01"
@@ -46,7 +45,7 @@ class Trainer(FakeTrainer):
 
 @pytest.fixture(autouse=True)
 def no_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyring_client, "_keyring", keyring_client.KeyringClient())
+    monkeypatch.setattr(secrets, "keyring", secrets.KeyringClient())
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
 

@@ -11,13 +11,11 @@ import pytest
 
 from mosaic import secrets
 from mosaic.contracts.errors import BadInput
-from mosaic.secrets import keyring_client, secrets_file
-from mosaic.secrets.payload_redaction import is_secret
 
 
 @pytest.fixture(autouse=True)
 def no_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyring_client, "_keyring", keyring_client.KeyringClient())
+    monkeypatch.setattr(secrets, "keyring", secrets.KeyringClient())
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
 
 
@@ -40,7 +38,7 @@ class SystemKeyring:
         if verb == "put":
             self.stored[name] = value
             reply = True
-        elif verb == "forget":
+        elif verb == "delete":
             reply = self.stored.pop(name, None) is not None
         return CompletedProcess(command, 0, json.dumps(reply), "")
 
@@ -57,7 +55,7 @@ def test_without_a_keyring_a_key_is_stored_in_a_file_that_only_its_owner_can_rea
     assert secrets.find_secret("wandb_api_key") is None
     assert secrets.put_secret("wandb_api_key", " abc123\n") == "file"
     assert secrets.find_secret("wandb_api_key") == "abc123"
-    path = secrets_file.secrets_path()
+    path = secrets.secrets_path()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert os.listdir(path.parent) == ["secrets.json"]
@@ -68,9 +66,9 @@ def test_without_a_keyring_a_key_is_stored_in_a_file_that_only_its_owner_can_rea
 
 def test_a_file_that_others_can_read_is_protected_when_it_is_next_written() -> None:
     secrets.put_secret("hf_token", "abc")
-    secrets_file.secrets_path().chmod(0o644)
+    secrets.secrets_path().chmod(0o644)
     secrets.put_secret("hf_token", "abc")
-    assert stat.S_IMODE(secrets_file.secrets_path().stat().st_mode) == 0o600
+    assert stat.S_IMODE(secrets.secrets_path().stat().st_mode) == 0o600
 
 
 def test_the_environment_precedes_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,16 +89,16 @@ def test_a_reference_falls_back_to_the_environment_of_another_machine(monkeypatc
 def test_a_relative_configuration_folder_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "var")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert secrets_file.secrets_path() == tmp_path / ".config" / "mosaic" / "secrets.json"
+    assert secrets.secrets_path() == tmp_path / ".config" / "mosaic" / "secrets.json"
 
 
 def test_a_damaged_file_is_reported_and_left_unchanged() -> None:
     secrets.put_secret("hf_token", "abc")
     for text in ("{", "[]", '{"hf_token": 3}'):
-        secrets_file.secrets_path().write_text(text)
+        secrets.secrets_path().write_text(text)
         with pytest.raises(BadInput, match=r"secrets\.json is damaged"):
             secrets.put_secret("wandb_api_key", "xyz")
-        assert secrets_file.secrets_path().read_text() == text
+        assert secrets.secrets_path().read_text() == text
 
 
 @pytest.mark.parametrize("value", ["", "  ", "two words", "line\nbreak", "\x7f"])
@@ -114,7 +112,7 @@ def test_a_keyring_is_preferred_and_no_file_is_created(system: SystemKeyring) ->
     assert secrets.put_secret("hf_token", "abc") == "keyring"
     assert secrets.find_secret("hf_token") == "abc"
     assert secrets.secret_location("hf_token") == "keyring"
-    assert not secrets_file.secrets_path().exists()
+    assert not secrets.secrets_path().exists()
     assert "abc" not in " ".join(system.arguments)
     assert secrets.delete_secret("hf_token")
     assert secrets.find_secret("hf_token") is None
@@ -143,14 +141,14 @@ def test_secrets_anywhere_in_a_payload_become_references() -> None:
     data = {"metadata": {"worker": {"config": {"extras": extras, "env_id": "X"}}, "ui": {"HF-Token": ["K2"]}}}
     before = json.dumps(data)
     clean = secrets.redact_secrets(data)
-    assert not secrets_file.secrets_path().exists()
+    assert not secrets.secrets_path().exists()
     stored = secrets.store_secrets(data)
     assert clean == stored
     assert json.dumps(data) == before
-    found = stored["metadata"]["worker"]["config"]["extras"]
-    assert found["wandb_https_proxy"] == "proxy:3128"
-    assert secrets.resolve_reference(found["wandb_api_key"]) == "K1"
-    assert secrets.resolve_reference(found["wandb_http_proxy"]) == "http://me:pw@proxy:3128"
+    stored_extras = stored["metadata"]["worker"]["config"]["extras"]
+    assert stored_extras["wandb_https_proxy"] == "proxy:3128"
+    assert secrets.resolve_reference(stored_extras["wandb_api_key"]) == "K1"
+    assert secrets.resolve_reference(stored_extras["wandb_http_proxy"]) == "http://me:pw@proxy:3128"
     assert stored["metadata"]["ui"] == {"HF-Token": ["secret:hf-token"]}
     assert secrets.store_secrets(stored) == stored
 
@@ -171,4 +169,4 @@ def test_secrets_anywhere_in_a_payload_become_references() -> None:
     ],
 )
 def test_secrets_are_recognized_by_their_keys(key: str, value: str, expected: bool) -> None:
-    assert is_secret(key, value) is expected
+    assert secrets.is_secret(key, value) is expected

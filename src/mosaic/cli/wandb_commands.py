@@ -94,11 +94,11 @@ def logout(context: CliContext, is_all: bool) -> None:
 
 
 def describe_key_location(location: str | None) -> str:
-    from mosaic.secrets.secret_store import secrets_file_path
+    from mosaic.secrets import secrets_path
 
     if location is None:
         return "none is stored: mosaic wandb login"
-    return KEY_LOCATIONS[location].format(path=secrets_file_path())
+    return KEY_LOCATIONS[location].format(path=secrets_path())
 
 
 # --- the sync state

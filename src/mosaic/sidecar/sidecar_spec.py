@@ -15,7 +15,7 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.hub.auto_push import requested_repo
 from mosaic.keeper.launch_spec import SidecarSpec
-from mosaic.secrets.secret_store import secrets_file_path
+from mosaic.secrets import secrets_path
 from mosaic.sidecar.tracking_request import parse_tracking_request
 from mosaic.sidecar.wandb_connection import is_wandb_installed, netrc_path
 
@@ -57,7 +57,7 @@ def build_sidecar_spec(
 def _may_have_key(env: Mapping[str, str]) -> bool:
     """A quick check that spares users without W&B a process; the keyring is not asked."""
     has_key = bool(env.get("WANDB_API_KEY", "").strip()) or netrc_path(env).exists()
-    return has_key or secrets_file_path().exists() or find_spec("keyring") is not None
+    return has_key or secrets_path().exists() or find_spec("keyring") is not None
 
 
 def _is_proxy_variable(name: str) -> bool:

@@ -24,7 +24,6 @@ from mosaic.gui import theme
 from mosaic.gui.models.json_process import JsonProcess
 from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
-from mosaic.secrets.secret_store import secrets_file_path
 from mosaic.sidecar import wandb_diagnostics
 from mosaic.sidecar.wandb_environment import (
     PROXY_SECRET_NAMES,
@@ -185,7 +184,7 @@ class WandbSettingsForm(QWidget):
 
     def _show_status(self, status: CredentialStatus) -> None:
         text = (
-            KEY_SOURCE_TEXTS[status.key_source].format(path=secrets_file_path())
+            KEY_SOURCE_TEXTS[status.key_source].format(path=secrets.secrets_path())
             if status.key_source
             else "none is stored"
         )
