@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from cleanrl_worker.registry import load_algorithm, module_name
 from cleanrl_worker.user_cleanrl import USER_CLEANRL_PREFIX
@@ -52,6 +52,8 @@ AlgoName = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_c
 
 class WorkerConfig(Contract):
     """The worker's own part of a payload: the algorithm and its settings."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     run_id: SafeName | None = None
     algo: AlgoName | None = None

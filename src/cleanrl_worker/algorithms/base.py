@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
 from cleanrl_worker.vector_envs import VectorEnvs
@@ -36,6 +36,8 @@ MAX_OBSERVATION_SIZE = 1_000_000
 
 class AlgorithmConfig(Contract):
     """The settings that every algorithm has. Names and defaults are CleanRL's if it has the setting."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     env_id: EnvId = Field(json_schema_extra=RUN)
     """The environment to train in, by its Gymnasium id."""

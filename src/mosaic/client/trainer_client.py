@@ -6,21 +6,23 @@ import functools
 import json
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import grpc
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from mosaic.common.auth_proof import PROBLEMS_KEY, TOKEN_KEY
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import FieldProblem, MosaicError, NoDaemon, decode_problems, error_class
-from mosaic.contracts.events import Event, decode_event
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 from mosaic.contracts.views import DaemonStatus, EpisodeRow, Evaluation, RunView, Verdict, WandbStatus
 
+if TYPE_CHECKING:
+    from mosaic.contracts.events import Event
+
 Json = dict[str, Any]
 Call = TypeVar("Call", bound=Callable[..., Any])
-_EPISODE_ROWS = TypeAdapter(list[EpisodeRow])
+_EPISODE_ROWS = TypeAdapter(list[EpisodeRow], config=ConfigDict(defer_build=True))
 
 
 class MetricSeries(NamedTuple):
@@ -343,6 +345,8 @@ class TrainerClient:
 
 
 def _parse_batch(reply: pb.EventBatch) -> WatchBatch:
+    from mosaic.contracts.events import decode_event  # many models, which most commands do not need
+
     events = [decode_event(json.loads(event)) for event in reply.events_json]
     return WatchBatch(reply.cursor, events, reply.skipped, frozenset(reply.runs_with_points))
 

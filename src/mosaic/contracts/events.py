@@ -15,7 +15,7 @@ from mosaic.contracts.views import EvaluationBatch, RunView
 
 
 class Event(Contract):
-    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow")
     KIND: ClassVar[str] = ""
     seq: int
     at: float

@@ -18,7 +18,8 @@ StoredProcess = Annotated[ProcessIdentity, GetPydanticSchema(lambda _, handler: 
 
 
 class Contract(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    # Each process validates a few of the models: their schemas are built on first use, not at import.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 def field_problems(

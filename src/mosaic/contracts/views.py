@@ -16,7 +16,7 @@ POLICY_EVAL = "policy_eval"
 
 
 class View(Contract):
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore")
 
 
 class GpuSample(View):
@@ -38,7 +38,7 @@ class HardwareSample(View):
 class RunView(RunRecord):
     """A run's record with its progress. Lists leave out `attempts` and `history`."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="ignore")
 
     run_dir: str
     pid: int | None = None
@@ -93,7 +93,7 @@ class DaemonStatus(View):
     started_at: float = 0.0
     runs: dict[str, int] = {}
     """How many runs there are, by stage or outcome."""
-    slots: SlotUsage = SlotUsage()
+    slots: SlotUsage = Field(default_factory=SlotUsage)
     is_draining: bool = False
     paused: str | None = None
     """Why the queue is paused; null when it is not."""
@@ -112,7 +112,7 @@ class EnvironmentInfo(View):
 class VerdictSummary(View):
     """Everything a run would use. Workers may add more keys."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow")
 
     module: str | None = None
     algo: str | None = None
@@ -120,7 +120,7 @@ class VerdictSummary(View):
     seed: int | None = None
     total_timesteps: int | None = None
     settings: dict[str, Any] = {}
-    environment: EnvironmentInfo = EnvironmentInfo()
+    environment: EnvironmentInfo = Field(default_factory=EnvironmentInfo)
     directories: dict[str, str] = {}
     tensorboard_dir: str | None = None
     backend: str | None = None
@@ -135,7 +135,7 @@ class VerdictSummary(View):
 class Verdict(View):
     """A worker's answer to a dry run. A refusal is raised instead."""
 
-    summary: VerdictSummary = VerdictSummary()
+    summary: VerdictSummary = Field(default_factory=VerdictSummary)
 
 
 class EvaluationBatch(View):
@@ -162,8 +162,6 @@ class EvaluationBatch(View):
 
 class EvaluationSummary(EvaluationBatch):
     """`eval_summary.json`: the statistics of all batches together, and each batch."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
     episodes: int = 0
     algo: str | None = None
