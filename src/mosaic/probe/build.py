@@ -17,10 +17,6 @@ _INSIDE = Path(__file__).resolve().parent / "inside"
 _COPIED_FILES = (
     "common/__init__.py",
     "common/console_parser.py",
-    "common/processes.py",
-    "contracts/__init__.py",
-    "contracts/folder.py",
-    "contracts/process_identity.py",
     "journal/__init__.py",
     "journal/follow.py",
     "journal/write.py",

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from mosaic.contracts.folder import RUN_DIR_VARIABLE, TENSORBOARD_VARIABLE, RunFolder
 from mosaic.probe.build import build_probe
+from mosaic.probe.inside.hooks import INSTRUCTIONS_VARIABLE
 
-INSTRUCTIONS_VARIABLE = "MOSAIC_PROBE"
-"""Instructions to the probe, such as `frames=1 total_timesteps=500`."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _WANDB_FOLDER_VARIABLES = ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR")
 

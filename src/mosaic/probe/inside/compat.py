@@ -13,7 +13,7 @@ import types
 from typing import Any
 
 from mosaic.probe.inside.core import current_probe
-from mosaic.probe.inside.hooks import report_failure
+from mosaic.probe.inside.hooks import call_before, report_failure
 
 _ATARI_ID = re.compile(r"^(ALE/.*|.*(NoFrameskip|Deterministic)-v\d+)$")
 _VERSIONED_ID = re.compile(r"^(.*)-v(\d+)$")
@@ -39,21 +39,16 @@ def patch_gymnasium(gymnasium: Any) -> None:
 
 
 def _patch_vector(kind: Any, same_step: Any) -> None:
-    original_init, original_step = kind.__init__, kind.step
+    call_before(kind, "__init__", "compat", lambda *args, **kwargs: (args, {"autoreset_mode": same_step, **kwargs}))
+    original = kind.step
 
-    @functools.wraps(original_init)
-    def __init__(self: Any, env_fns: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("autoreset_mode", same_step)
-        original_init(self, env_fns, *args, **kwargs)
-
-    @functools.wraps(original_step)
+    @functools.wraps(original)
     def step(self: Any, actions: Any) -> Any:
-        observations, rewards, terminations, truncations, infos = original_step(self, actions)
+        observations, rewards, terminations, truncations, infos = original(self, actions)
         if "final_info" in infos:
             infos = to_old_infos(infos, self.num_envs)
         return observations, rewards, terminations, truncations, infos
 
-    kind.__init__ = __init__
     kind.step = step
 
 
@@ -96,10 +91,13 @@ def _select_env_info(batched: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def _patch_wrappers(wrappers: Any) -> None:
-    _patch_transform(wrappers.TransformObservation, has_space=True)
-    _patch_transform(wrappers.TransformReward, has_space=False)
-    _patch_resize(wrappers.ResizeObservation)
-    _patch_statistics(wrappers.RecordEpisodeStatistics)
+    for kind, adapt in (
+        (wrappers.TransformObservation, _adapt_transform_observation),
+        (wrappers.TransformReward, _adapt_transform_reward),
+        (wrappers.ResizeObservation, _adapt_resize),
+        (wrappers.RecordEpisodeStatistics, _adapt_statistics),
+    ):
+        call_before(kind, "__init__", "compat", adapt)
 
     class FrameStack(wrappers.FrameStackObservation):  # type: ignore[misc]
         def __init__(self, env: Any, num_stack: int, lz4_compress: bool = False) -> None:
@@ -113,38 +111,23 @@ def _patch_wrappers(wrappers: Any) -> None:
     wrappers.normalize = types.SimpleNamespace(RunningMeanStd=wrappers.utils.RunningMeanStd)
 
 
-def _patch_transform(kind: Any, has_space: bool) -> None:
+def _adapt_transform_observation(
+    self: Any, env: Any, func: Any = None, observation_space: Any = None, f: Any = None
+) -> Any:
     """Accept the old argument `f` for the function, and leave the space unchanged."""
-    original = kind.__init__
-
-    @functools.wraps(original)
-    def __init__(self: Any, env: Any, func: Any = None, observation_space: Any = None, f: Any = None) -> None:
-        space_args = (observation_space,) if has_space else ()
-        original(self, env, func if func is not None else f, *space_args)
-
-    kind.__init__ = __init__
+    return (self, env, func if func is not None else f, observation_space), {}
 
 
-def _patch_resize(kind: Any) -> None:
-    original = kind.__init__
-
-    @functools.wraps(original)
-    def __init__(self: Any, env: Any, shape: Any) -> None:
-        original(self, env, (shape, shape) if isinstance(shape, int) else tuple(shape))
-
-    kind.__init__ = __init__
+def _adapt_transform_reward(self: Any, env: Any, func: Any = None, f: Any = None) -> Any:
+    return (self, env, func if func is not None else f), {}
 
 
-def _patch_statistics(kind: Any) -> None:
-    original = kind.__init__
+def _adapt_resize(self: Any, env: Any, shape: Any) -> Any:
+    return (self, env, (shape, shape) if isinstance(shape, int) else tuple(shape)), {}
 
-    @functools.wraps(original)
-    def __init__(self: Any, env: Any, *args: Any, **kwargs: Any) -> None:
-        if "deque_size" in kwargs:
-            kwargs["buffer_length"] = kwargs.pop("deque_size")
-        original(self, env, *args, **kwargs)
 
-    kind.__init__ = __init__
+def _adapt_statistics(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return (self, *args), {("buffer_length" if name == "deque_size" else name): value for name, value in kwargs.items()}
 
 
 # --- names

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mosaic.probe.inside.core import Probe, current_probe
-from mosaic.probe.inside.hooks import report_failure
+from mosaic.probe.inside.hooks import call_after, call_before, report_failure
 
 POLL_S = 0.05
 WATCHED_POLL_S = 0.002
@@ -141,9 +141,9 @@ def _patch_class(kind: type) -> None:
     _patched_classes.add(kind)
     _patch_step(kind)
     if hasattr(kind, "reset"):
-        _patch_reset(kind)
+        call_before(kind, "reset", "environments", _on_reset)
     if hasattr(kind, "close"):
-        _patch_close(kind)
+        call_before(kind, "close", "frames", _on_close)
 
 
 def _patch_step(kind: Any) -> None:
@@ -180,35 +180,18 @@ def _patch_step(kind: Any) -> None:
     kind.step = functools.wraps(original)(step if is_plain else any_step)
 
 
-def _patch_reset(kind: Any) -> None:
-    original = kind.reset
-
-    @functools.wraps(original)
-    def reset(self: Any, *args: Any, **kwargs: Any) -> Any:
-        tap = _taps.get(id(self))
-        if tap is not None:
-            tap.start_episode()
-            if kwargs.get("seed") is not None:
-                tap.report_environment(self, kwargs["seed"])
-        return original(self, *args, **kwargs)
-
-    kind.reset = reset
+def _on_reset(env: Any, *_: Any, **kwargs: Any) -> None:
+    tap = _taps.get(id(env))
+    if tap is not None:
+        tap.start_episode()
+        if kwargs.get("seed") is not None:
+            tap.report_environment(env, kwargs["seed"])
 
 
-def _patch_close(kind: Any) -> None:
-    original = kind.close
-
-    @functools.wraps(original)
-    def close(self: Any, *args: Any, **kwargs: Any) -> Any:
-        tap = _taps.pop(id(self), None)
-        if tap is not None:
-            try:
-                tap.close()
-            except Exception as error:
-                report_failure("frames", error)
-        return original(self, *args, **kwargs)
-
-    kind.close = close
+def _on_close(env: Any, *_: Any, **__: Any) -> None:
+    tap = _taps.pop(id(env), None)
+    if tap is not None:
+        tap.close()
 
 
 # --- creation
@@ -251,23 +234,12 @@ def index_factories(factories: Any) -> list[Any]:
 
 def patch_registration(module: Any) -> None:
     """Patch gymnasium.make, or gym.make; make_vec creates its environments with it."""
-    original = module.make
-
-    @functools.wraps(original)
-    def make(*args: Any, **kwargs: Any) -> Any:
-        env = original(*args, **kwargs)
-        try:
-            _tap_created(env)
-        except Exception as error:
-            report_failure("environments", error)
-        return env
-
-    module.make = make
+    call_after(module, "make", "environments", _tap_created)
     if hasattr(module, "make_vec"):
         _patch_make_vec(module)
 
 
-def _tap_created(env: Any) -> None:
+def _tap_created(env: Any, *_: Any, **__: Any) -> None:
     factory = getattr(_env_creation, "factory", None)
     if factory is not None:
         _env_creation.count += 1
@@ -298,44 +270,22 @@ def _patch_make_vec(module: Any) -> None:
 
 
 def patch_vector(module: Any) -> None:
-    """Patch SyncVectorEnv and AsyncVectorEnv."""
-    for name in ("SyncVectorEnv", "AsyncVectorEnv"):
+    """Patch the vector environments of gymnasium, gym and Stable-Baselines3."""
+    for name in ("SyncVectorEnv", "AsyncVectorEnv", "DummyVecEnv", "SubprocVecEnv"):
         kind = vars(module).get(name)
         if kind is not None:
-            patch_env_factories(kind)
-            if name == "AsyncVectorEnv":
-                patch_step_counting(kind, "step_wait")
+            call_before(kind, "__init__", "environments", _bind_factories)
+            if name in ("AsyncVectorEnv", "SubprocVecEnv"):
+                call_after(kind, "step_wait", "environments", _count_steps)
 
 
-def patch_env_factories(kind: Any) -> None:
-    original = kind.__init__
-
-    @functools.wraps(original)
-    def __init__(self: Any, env_fns: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            factories = index_factories(env_fns)
-        except Exception as error:
-            report_failure("environments", error)
-            factories = env_fns
-        original(self, factories, *args, **kwargs)
-
-    kind.__init__ = __init__
+def _bind_factories(envs: Any, env_fns: Any, *args: Any, **kwargs: Any) -> Any:
+    return (envs, index_factories(env_fns), *args), kwargs
 
 
-def patch_step_counting(kind: Any, method: str) -> None:
+def _count_steps(_: Any, envs: Any, *__: Any, **___: Any) -> None:
     """Count steps that other processes take for this one. They report their episodes themselves."""
-    original = getattr(kind, method)
-
-    @functools.wraps(original)
-    def step_wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        try:
-            probe = current_probe()
-            probe.has_environments = True
-            probe.steps += int(self.num_envs)
-            probe.tick()
-        except Exception as error:
-            report_failure("environments", error)
-        return result
-
-    setattr(kind, method, step_wait)
+    probe = current_probe()
+    probe.has_environments = True
+    probe.steps += int(envs.num_envs)
+    probe.tick()

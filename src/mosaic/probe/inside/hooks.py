@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # typing takes milliseconds to import
     from typing import Any
 
 INSTRUCTIONS_VARIABLE = "MOSAIC_PROBE"
+"""Instructions to the probe, such as `frames=1 total_timesteps=500`."""
 RUN_DIR_VARIABLE = "MOSAIC_RUN_DIR"
 FIRST_PROCESS_VARIABLE = "MOSAIC_PROBE_FIRST"
 """The pid of the process that writes journal.jsonl; all others have their own journal."""
@@ -25,21 +26,21 @@ PATCHES = {
     "gym.vector.async_vector_env": ("", "environments:patch_vector"),
     "gymnasium": ("compat", "compat:patch_gymnasium"),
     "envpool.registration": ("", "vectors:patch_envpool"),
-    "stable_baselines3.common.vec_env.dummy_vec_env": ("", "baselines:patch_vector"),
-    "stable_baselines3.common.vec_env.subproc_vec_env": ("", "baselines:patch_vector"),
-    "stable_baselines3.common.base_class": ("", "baselines:patch_algorithm"),
-    "torch.utils.tensorboard.writer": ("metrics", "writers:patch_writer"),
-    "tensorboardX.writer": ("metrics", "writers:patch_writer"),
-    "wandb.sdk.wandb_run": ("wandb", "trackers:patch_run"),
-    "wandb.integration.gym": ("wandb", "trackers:patch_monitor"),
-    "torch.serialization": ("checkpoints", "saves:patch_torch"),
-    "argparse": ("metrics", "arguments:patch_argparse"),
-    "tyro._cli": ("metrics", "arguments:patch_tyro"),
+    "stable_baselines3.common.vec_env.dummy_vec_env": ("", "environments:patch_vector"),
+    "stable_baselines3.common.vec_env.subproc_vec_env": ("", "environments:patch_vector"),
+    "stable_baselines3.common.base_class": ("", "recorders:patch_baselines"),
+    "torch.utils.tensorboard.writer": ("metrics", "recorders:patch_writer"),
+    "tensorboardX.writer": ("metrics", "recorders:patch_writer"),
+    "wandb.sdk.wandb_run": ("wandb", "recorders:patch_wandb_run"),
+    "wandb.integration.gym": ("wandb", "recorders:patch_wandb_monitor"),
+    "torch.serialization": ("checkpoints", "recorders:patch_torch"),
+    "argparse": ("metrics", "recorders:patch_argparse"),
+    "tyro._cli": ("metrics", "recorders:patch_tyro"),
 }
 
 
 class Instructions:
-    """The content of MOSAIC_PROBE, such as `frames=1 total_timesteps=500`."""
+    """The parsed content of MOSAIC_PROBE."""
 
     def __init__(self, text: str) -> None:
         options = dict(word.split("=", 1) for word in text.split() if "=" in word)
@@ -86,9 +87,9 @@ def _patch_stdout() -> None:
         written = write(text)
         try:
             if "global_step" in text or text[:2] in ("--", "| "):
-                from mosaic.probe.inside import console
+                from mosaic.probe.inside.recorders import read_output
 
-                console.read_output(text)
+                read_output(text)
         except Exception as error:
             report_failure("console", error)
         return written
@@ -111,6 +112,41 @@ def report_failure(part: str, error: Exception) -> None:
         current_probe().warn(f"The probe's part {part} failed: {type(error).__name__}: {error}", "probe_failed")
     except Exception:
         pass
+
+
+def call_before(owner: Any, name: str, part: str, prepare: Any) -> None:
+    """Patch `owner.name` to call `prepare` first, with the same arguments; it may return others as (args, kwargs)."""
+    from functools import wraps
+
+    original = getattr(owner, name)
+
+    @wraps(original)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        try:
+            args, kwargs = prepare(*args, **kwargs) or (args, kwargs)
+        except Exception as error:
+            report_failure(part, error)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, patched)
+
+
+def call_after(owner: Any, name: str, part: str, record: Any) -> None:
+    """Patch `owner.name` to call `record` afterwards, with its result and its arguments."""
+    from functools import wraps
+
+    original = getattr(owner, name)
+
+    @wraps(original)
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        try:
+            record(result, *args, **kwargs)
+        except Exception as error:
+            report_failure(part, error)
+        return result
+
+    setattr(owner, name, patched)
 
 
 class PatchFinder:

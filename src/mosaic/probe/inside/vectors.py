@@ -7,7 +7,7 @@ import functools
 from typing import Any
 
 from mosaic.probe.inside.core import current_probe
-from mosaic.probe.inside.hooks import report_failure
+from mosaic.probe.inside.hooks import call_after, report_failure
 
 _taps: dict[int, VectorTap] = {}
 _patched_classes: set[type] = set()
@@ -50,22 +50,13 @@ def patch_envpool(module: Any) -> None:
     """Patch envpool, which steps all environments in one call and cannot render."""
     for name in ("make", "make_gym", "make_gymnasium"):
         if hasattr(module, name):
-            setattr(module, name, _wrap_make(getattr(module, name)))
+            call_after(module, name, "environments", _tap_envpool)
 
 
-def _wrap_make(original: Any) -> Any:
-    @functools.wraps(original)
-    def make(*args: Any, **kwargs: Any) -> Any:
-        envs = original(*args, **kwargs)
-        try:
-            if id(envs) not in _taps:  # one make function may call another
-                tap_vector(envs)
-                report_no_frames()
-        except Exception as error:
-            report_failure("environments", error)
-        return envs
-
-    return make
+def _tap_envpool(envs: Any, *_: Any, **__: Any) -> None:
+    if id(envs) not in _taps:  # one make function may call another
+        tap_vector(envs)
+        report_no_frames()
 
 
 def report_no_frames() -> None:

@@ -1,0 +1,163 @@
+"""Records what the script itself parses, prints, logs and saves."""
+
+from __future__ import annotations
+
+import numbers
+import os
+import time
+from typing import Any
+
+from mosaic.common.console_parser import ConsoleParser
+from mosaic.probe.inside.core import WANDB, WRITER, current_probe
+from mosaic.probe.inside.hooks import call_after, call_before
+
+TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
+_STEP_ARGUMENTS = ("total_timesteps", "n_timesteps", "num_timesteps", "total_steps")
+_WANDB_STEP_NAMES = ("global_step", "step", "_step")
+_MAX_SAVED_FILES = 1000
+_SAVED_SUFFIXES = (".zip", "")
+
+_console_parser = ConsoleParser()
+_redirected_folders: dict[str, str] = {}
+
+
+def read_output(text: str) -> None:
+    """Parse metrics from what the script prints."""
+    if text[:1] == "g" and current_probe().has_better_episode_source:
+        return
+    # print() writes the newline separately, so every text is a complete line.
+    for reading in _console_parser.feed(text if text.endswith("\n") else text + "\n"):
+        current_probe().add_console_reading(reading)
+
+
+# --- the total number of steps
+
+
+def patch_argparse(module: Any) -> None:
+    call_after(
+        module.ArgumentParser, "parse_known_args", "arguments", lambda result, *_, **__: _read_arguments(result[0])
+    )
+
+
+def patch_tyro(module: Any) -> None:
+    call_after(module, "cli", "arguments", lambda result, *_, **__: _read_arguments(result))
+
+
+def _read_arguments(arguments: Any) -> None:
+    for name in _STEP_ARGUMENTS:
+        value = getattr(arguments, name, None)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1:
+            _set_total_timesteps(value)
+            return
+
+
+def _set_total_timesteps(value: Any) -> None:
+    probe = current_probe()
+    if probe.total_timesteps is None:
+        probe.total_timesteps = int(value)
+
+
+# --- SummaryWriter, of torch and of tensorboardX
+
+
+def patch_writer(module: Any) -> None:
+    keyword = "logdir" if module.__name__.startswith("tensorboardX") else "log_dir"
+
+    def redirect(self: Any, *args: Any, **kwargs: Any) -> Any:
+        folder = redirect_log_dir(args[0] if args else kwargs.get(keyword, kwargs.get("log_dir")))
+        current_probe().has_writer = True
+        if folder is None:
+            return None
+        others = {name: value for name, value in kwargs.items() if name not in (keyword, "log_dir")}
+        return (self, *args[1:]), {**others, keyword: folder}
+
+    call_before(module.SummaryWriter, "__init__", "writers", redirect)
+    call_after(module.SummaryWriter, "add_scalar", "writers", _on_add_scalar)
+    call_after(module.SummaryWriter, "add_scalars", "writers", _on_add_scalars)
+
+
+def redirect_log_dir(log_dir: Any) -> str | None:
+    """Return the run's TensorBoard folder for the first log dir, and a subfolder of it for each further one."""
+    run_log_dir = os.environ.get(TENSORBOARD_VARIABLE)
+    if not run_log_dir:
+        return None
+    script_path = os.path.abspath(os.fspath(log_dir)) if log_dir else ""
+    if script_path and not script_path.startswith(run_log_dir):
+        # The script may expect its own folder to exist: models are often saved next to the event file.
+        os.makedirs(script_path, exist_ok=True)
+    if script_path not in _redirected_folders:
+        subfolder = os.path.join(run_log_dir, os.path.basename(script_path) or "run")
+        _redirected_folders[script_path] = subfolder if run_log_dir in _redirected_folders.values() else run_log_dir
+    return _redirected_folders[script_path]
+
+
+def _on_add_scalar(
+    _: Any, writer: Any, tag: Any, scalar_value: Any, global_step: Any = None, *__: Any, **___: Any
+) -> None:
+    current_probe().add_scalar(WRITER, tag, scalar_value, global_step)
+
+
+def _on_add_scalars(
+    _: Any, writer: Any, main_tag: Any, tag_scalar_dict: Any, global_step: Any = None, *__: Any, **___: Any
+) -> None:
+    for tag, value in tag_scalar_dict.items():
+        current_probe().add_scalar(WRITER, f"{main_tag}/{tag}", value, global_step)
+
+
+# --- wandb.log; its folders and its offline mode are set by environment variables before the import
+
+
+def patch_wandb_run(module: Any) -> None:
+    call_before(module.Run, "log", "wandb", _on_wandb_log)
+
+
+def _on_wandb_log(run: Any, data: Any, step: Any = None, *_: Any, **__: Any) -> None:
+    if step is None:
+        steps = (data[name] for name in _WANDB_STEP_NAMES if isinstance(data.get(name), numbers.Real))
+        step = next(steps, getattr(run, "step", None))
+    for tag, value in data.items():
+        if tag in _WANDB_STEP_NAMES or isinstance(value, bool):
+            continue
+        if isinstance(value, numbers.Real) or getattr(value, "shape", None) == ():
+            current_probe().add_scalar(WANDB, str(tag), value, step)
+
+
+def patch_wandb_monitor(module: Any) -> None:
+    """Disable `monitor_gym`, which on gymnasium 1.x breaks closing every environment that records videos."""
+    module.monitor = lambda: None
+
+
+# --- saved models, of torch and of Stable-Baselines3
+
+
+def patch_torch(module: Any) -> None:
+    call_after(module, "save", "checkpoints", lambda _, obj, f, *__, **___: report_saved_file(f))
+
+
+def patch_baselines(module: Any) -> None:
+    model_class = module.BaseAlgorithm
+    call_before(
+        model_class,
+        "_setup_learn",
+        "arguments",
+        lambda _, total_timesteps, *__, **___: _set_total_timesteps(total_timesteps),
+    )
+    if "checkpoints" in current_probe().parts:
+        call_after(model_class, "save", "checkpoints", lambda _, model, path, *__, **___: report_saved_file(path))
+
+
+def report_saved_file(target: Any) -> None:
+    """Report a file that the script has saved; the file is not moved. Streams are ignored."""
+    if not isinstance(target, (str, os.PathLike)):
+        return
+    probe = current_probe()
+    path = os.path.abspath(os.fspath(target))
+    saved_path = next((path + suffix for suffix in _SAVED_SUFFIXES if os.path.isfile(path + suffix)), None)
+    if saved_path is None or saved_path.startswith(os.path.join(probe.run_dir, "wandb")):
+        return
+    if len(probe.saved_files) >= _MAX_SAVED_FILES and saved_path not in probe.saved_files:
+        return
+    entry = {"path": saved_path, "step": probe.global_step, "size_bytes": os.path.getsize(saved_path)}
+    probe.saved_files[saved_path] = {**entry, "at": time.time()}
+    probe.has_unwritten_analytics = True
+    probe.write_event("artifact", what="checkpoint_file", **entry)
