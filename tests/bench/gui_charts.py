@@ -18,7 +18,7 @@ from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QApplication, QWidget
 
 from mosaic.gui import theme
-from mosaic.gui.models.growing_array import Floats
+from mosaic.gui.models.series import Floats
 from mosaic.gui.views.chart import Chart
 
 CHART_SIZE_PX = (900, 500)

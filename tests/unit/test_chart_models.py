@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,8 @@ from hypothesis import strategies as st
 
 from mosaic.contracts.events import Sample
 from mosaic.contracts.metric_tags import RETURN_TAG
-from mosaic.gui.models.curve_feed import CurveFeed
-from mosaic.gui.models.curve_model import ChartCurve, finite_range, round_range, round_step, to_log_scale
-from mosaic.gui.models.growing_array import Floats
-from mosaic.gui.models.hardware_series import points_of_sample
-from mosaic.gui.models.series import GrowingPoints
+from mosaic.gui.models.curve_model import ChartCurve, CurveFeed, finite_range, round_range, round_step, to_log_scale
+from mosaic.gui.models.series import Floats, GrowingPoints, points_of_sample
 from mosaic.statistics import comparison, mean_with_band, smooth
 from mosaic.statistics.comparison import (
     NO_GROUPING,
@@ -39,9 +35,9 @@ def curve_of(x: Floats, y: Floats, weight: float = 0.0) -> ChartCurve:
 
 
 def growing(rows: Sequence[tuple[float, float, float]]) -> GrowingPoints:
-    held = GrowingPoints()
-    held.extend(*np.array(rows, np.float64).reshape(-1, 3).T)
-    return held
+    points = GrowingPoints()
+    points.extend(*np.array(rows, np.float64).reshape(-1, 3).T)
+    return points
 
 
 # --- reducing
@@ -151,10 +147,6 @@ def test_the_extent_of_nothing_is_unknown() -> None:
 # --- feeding
 
 
-def points(tags: dict[str, GrowingPoints]) -> Any:
-    return SimpleNamespace(tags=tags)
-
-
 LOGGED = {
     RETURN_TAG: [(10.0, 100.0, 1.0), (20.0, 101.0, 2.0), (20.0, 101.5, 3.0)],
     "losses/value": [(15.0, 100.5, 7.0), (25.0, 102.0, 8.0)],
@@ -172,20 +164,20 @@ LOGGED = {
     ],
 )
 def test_a_feed_reads_points_by_the_chosen_axis(kind: str, tag: str, x: list[float]) -> None:
-    feed = CurveFeed(points({name: growing(rows) for name, rows in LOGGED.items()}), tag, ChartCurve())
+    feed = CurveFeed({name: growing(rows) for name, rows in LOGGED.items()}, tag, ChartCurve())
     assert feed.update(kind)
     np.testing.assert_allclose(feed.curve.x, x)
     assert not feed.update(kind)
 
 
 def test_a_feed_takes_only_what_is_new_and_notices_what_was_replaced() -> None:
-    held = points({RETURN_TAG: growing([(1.0, 1.0, 5.0)])})
-    feed = CurveFeed(held, RETURN_TAG, ChartCurve())
+    tags = {RETURN_TAG: growing([(1.0, 1.0, 5.0)])}
+    feed = CurveFeed(tags, RETURN_TAG, ChartCurve())
     feed.update("step")
-    held.tags[RETURN_TAG].extend(np.array([2.0]), np.array([2.0]), np.array([6.0]))
+    tags[RETURN_TAG].extend(np.array([2.0]), np.array([2.0]), np.array([6.0]))
     assert feed.update("step")
     np.testing.assert_array_equal(feed.curve.y, [5, 6])
-    held.tags[RETURN_TAG] = growing([(1.0, 1.0, 9.0)])
+    tags[RETURN_TAG] = growing([(1.0, 1.0, 9.0)])
     assert feed.update("step")
     np.testing.assert_array_equal(feed.curve.y, [9])
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mosaic.contracts.views import DaemonStatus, RunView
 
 Json = dict[str, Any]
+MAX_CACHED_SERIES = 64
 
 
 class Workbench(QObject):
@@ -103,10 +104,11 @@ class Workbench(QObject):
         return [view for view in map(self.runs.get, ids) if view is not None]
 
     def series(self, run_id: str) -> RunSeries:
-        """The run's points; loaded when first asked for, and kept."""
+        """Return the run's points; they are loaded at the first call and cached."""
         if run_id not in self._series:
-            if len(self._series) >= 64:
-                self._series.pop(next(iter(self._series))).deleteLater()
+            unused = [each for each, series in self._series.items() if not series.viewers()]
+            if len(self._series) >= MAX_CACHED_SERIES and unused:
+                self._series.pop(unused[0]).deleteLater()
             self._series[run_id] = RunSeries(run_id, self.bridge, self)
         return self._series[run_id]
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from mosaic.gui.models.growing_array import Floats, GrowingArray
+from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
+from mosaic.gui.models.series import Floats, GrowingArray, GrowingPoints
 from mosaic.statistics import Smoother
+
+X_KINDS = {"step": "Step", "relative": "Relative time", "wall": "Wall time", "episode": "Episode"}
 
 
 class ReducedCurve(NamedTuple):
@@ -137,6 +141,45 @@ class ChartCurve:
             raw = np.add.reduceat(y, offsets) / (stops - starts)
         middle = (starts + stops) // 2
         return ReducedCurve((x[starts] + x[stops - 1]) / 2, raw, self.smooth[middle], low, high)
+
+
+class CurveFeed:
+    """Appends the new points of one tag to a curve, by the chosen x."""
+
+    def __init__(self, tags: Mapping[str, GrowingPoints], tag: str, curve: ChartCurve) -> None:
+        self.tags = tags
+        self.tag = tag
+        self.curve = curve
+        self._source: GrowingPoints | None = None
+        self._x_kind = ""
+
+    def update(self, x_kind: str) -> bool:
+        """Return whether the curve has changed."""
+        source = self.tags.get(self.tag)
+        if source is not self._source or x_kind != self._x_kind:
+            self._source, self._x_kind = source, x_kind
+            empty = np.empty(0)
+            self.curve.replace(empty, empty)
+            if source is None:
+                return True
+        if source is None or len(source) == len(self.curve):
+            return False
+        new = slice(len(self.curve), len(source))
+        self.curve.extend(self._x_values(source, x_kind)[new], source.value[new])
+        return True
+
+    def _x_values(self, source: GrowingPoints, kind: str) -> Floats:
+        if kind == "wall":
+            return source.at
+        if kind == "relative":
+            return source.at - min(float(points.at[0]) for points in self.tags.values() if len(points))
+        if kind == "episode":
+            if self.tag in (RETURN_TAG, LENGTH_TAG):
+                return np.arange(1.0, len(source) + 1)
+            episodes = self.tags.get(RETURN_TAG)
+            if episodes is not None:
+                return np.searchsorted(episodes.step, source.step, side="right").astype(np.float64)
+        return source.step
 
 
 def to_log_scale(reduced: ReducedCurve) -> ReducedCurve:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
@@ -18,23 +17,18 @@ from PySide6.QtWidgets import (
     QVBoxLayout,
     QWidget,
 )
-from shiboken6 import isValid
 
 from mosaic.formatting import run_title, short_id
 from mosaic.gui import theme
 from mosaic.gui.exports import export_csv
-from mosaic.gui.models.curve_feed import X_KINDS
-from mosaic.gui.models.hardware_series import HardwareSeries
-from mosaic.gui.models.series import RunSeries
+from mosaic.gui.models.curve_model import X_KINDS
+from mosaic.gui.models.series import HardwareSeries, RunSeries
 from mosaic.gui.run_action_handlers import write_export
 from mosaic.gui.views.chart_grid import ChartGrid
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.smoothing import SmoothingSlider
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
-
-if TYPE_CHECKING:
-    pass
 
 EMPTY_TEXT_BY_STATE = {
     "queued": "The run waits for a free slot. Curves begin when it has started.",
@@ -113,33 +107,29 @@ class AnalyticsTab(QWidget):
 
     def show_run(self, run_id: str) -> None:
         if run_id != self._run_id:
-            self._disconnect_run()
+            if self._series is not None:
+                self._series.remove_viewer(self)
+            if self._hardware is not None:
+                self._hardware.deleteLater()
             self._run_id = run_id
             view = self._workbench.runs.get_or_placeholder(run_id)
             self._series = self._workbench.series(run_id)
-            self._series.loaded.connect(self._refresh)
-            self._series.points_added.connect(self._on_points_added)
-            self._series.add_viewer(self)
+            self._series.add_viewer(self, self._on_points_changed)
             self._hardware = HardwareSeries(run_id, self._workbench.bridge, view.hardware, self)
-            self._hardware.points_added.connect(self._on_points_added)
+            self._hardware.changed.connect(self._on_points_changed)
             self.grid.crosshair.move_to(None)
         self._refresh()
 
-    def _disconnect_run(self) -> None:
-        if self._series is not None and isValid(self._series):  # the oldest of many is let go of
-            self._series.loaded.disconnect(self._refresh)
-            self._series.points_added.disconnect(self._on_points_added)
-            self._series.remove_viewer(self)
-        if self._hardware is not None:
-            self._hardware.deleteLater()
-
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        if self._series is not None and isValid(self._series):
+        if self._series is not None:
             self._series.refresh()
 
-    def _on_points_added(self, tags: set[str]) -> None:
-        if tags.issubset(self.grid.tags()):
+    def _on_points_changed(self) -> None:
+        if self._series is None or self._hardware is None:
+            return
+        tags = self._series.tags.keys() | self._hardware.tags.keys()
+        if self._stack.currentIndex() == 1 and tags == set(self.grid.tags()):
             self.grid.update_charts()
         else:
             self._refresh()
@@ -156,7 +146,7 @@ class AnalyticsTab(QWidget):
         has_points = bool(series.tags or hardware.tags)
         self._stack.setCurrentIndex(1 if has_points else 0)
         if has_points:
-            self.grid.show_tags(series.tags, series, theme.run_colour(self._run_id), run_title(view), hardware)
+            self.grid.show_tags(series.tags, hardware.tags, theme.run_colour(self._run_id), run_title(view))
         elif not series.is_loaded:
             self._empty.set_text("Loading…")
         else:

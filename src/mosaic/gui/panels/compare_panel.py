@@ -25,9 +25,8 @@ from PySide6.QtWidgets import (
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.formatting import run_title
 from mosaic.gui import theme
-from mosaic.gui.models.curve_feed import X_KINDS, CurveFeed, SeriesSnapshot, take_snapshot
-from mosaic.gui.models.curve_model import ChartCurve
-from mosaic.gui.models.series import RunSeries
+from mosaic.gui.models.curve_model import X_KINDS, ChartCurve, CurveFeed
+from mosaic.gui.models.series import GrowingPoints, RunSeries
 from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.comparison_tables import ProbabilityTable, ResultsTable, SettingsTable
 from mosaic.gui.views.empty_state import EmptyState
@@ -192,24 +191,15 @@ class ComparePage(QWidget):
             )
             run_ids = run_ids[:MAX_RUNS]
         for run_id in set(self._series) - set(run_ids):
-            self._series[run_id].loaded.disconnect(self._on_points_added)
-            self._series[run_id].points_added.disconnect(self._on_points_added)
             self._series[run_id].remove_viewer(self)
-        kept, self._series = self._series, {}
-        for run_id in run_ids:
-            self._series[run_id] = kept.get(run_id) or self._connect_series(run_id)
+        self._series = {run_id: self._workbench.series(run_id) for run_id in run_ids}
+        for series in self._series.values():
+            series.add_viewer(self, self._on_points_changed)
         missing = [run_id for run_id in run_ids if run_id not in self._settings]
         if missing:
             self._workbench.ask(partial(_read_settings, missing), self._on_settings_loaded, self)
         self._workbench.settings.put_for_workspace("compare", run_ids)
         self._refresh_runs()
-
-    def _connect_series(self, run_id: str) -> RunSeries:
-        series = self._workbench.series(run_id)
-        series.loaded.connect(self._on_points_added)
-        series.points_added.connect(self._on_points_added)
-        series.add_viewer(self)
-        return series
 
     def run_ids(self) -> list[str]:
         return list(self._series)
@@ -273,7 +263,7 @@ class ComparePage(QWidget):
 
     # --- comparing
 
-    def _on_points_added(self, *_: Any) -> None:
+    def _on_points_changed(self) -> None:
         known = {self.tag.itemData(number) for number in range(self.tag.count())}
         if any(tag not in known for series in self._series.values() for tag in series.tags):
             self._list_tags()
@@ -311,7 +301,11 @@ class ComparePage(QWidget):
         )
         axis = str(self.x_axis.currentData())
         taken = [
-            (self._workbench.runs.get_or_placeholder(run_id), self._settings_of(run_id), take_snapshot(series))
+            (
+                self._workbench.runs.get_or_placeholder(run_id),
+                self._settings_of(run_id),
+                {name: points.snapshot() for name, points in series.tags.items()},
+            )
             for run_id, series in self._series.items()
         ]
 
@@ -353,10 +347,12 @@ class ComparePage(QWidget):
         self.chips.repaint_theme()
 
 
-def _comparison_entry(view: RunView, settings: Json, points: SeriesSnapshot, tag: str, axis: str) -> ComparedRun:
+def _comparison_entry(
+    view: RunView, settings: Json, tags: dict[str, GrowingPoints], tag: str, axis: str
+) -> ComparedRun:
     curve = ChartCurve()
-    CurveFeed(points, tag, curve).update(axis)
-    returns = points.tags.get(RETURN_TAG)
+    CurveFeed(tags, tag, curve).update(axis)
+    returns = tags.get(RETURN_TAG)
     values = returns.value if returns is not None else np.empty(0)
     return ComparedRun(view.run_id, run_title(view), settings, curve.x, curve.y, values)
 

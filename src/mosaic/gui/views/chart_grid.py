@@ -5,7 +5,7 @@ A chart is made when it scrolls into view, and fed only while it is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from PySide6.QtCore import QPoint, QRect, Qt, QTimer
@@ -14,11 +14,13 @@ from PySide6.QtWidgets import QScrollArea, QToolButton, QVBoxLayout, QWidget
 
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.gui import theme
-from mosaic.gui.models.curve_feed import CurveFeed, TaggedPoints
+from mosaic.gui.models.curve_model import CurveFeed
+from mosaic.gui.models.series import GrowingPoints
 from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.crosshair import Crosshair
 from mosaic.gui.views.widgets import with_object_name
 
+TaggedPoints = Mapping[str, GrowingPoints]
 MIN_CHART_WIDTH = 320
 CHART_HEIGHT = 216
 ENLARGED_FACTOR = 2
@@ -170,13 +172,11 @@ class ChartGrid(QScrollArea):
 
     # --- what is shown
 
-    def show_tags(
-        self, tags: Iterable[str], points: TaggedPoints, colour: QColor, label: str, time_based: TaggedPoints
-    ) -> None:
-        """The charts of one run: of its tags, and of the tags of `timed`, which have no steps, below them."""
+    def show_tags(self, tags: TaggedPoints, time_based: TaggedPoints, colour: QColor, label: str) -> None:
+        """Show the charts of one run: of its tags, and below them of the tags whose points have no steps."""
         self._colour, self._label = colour, label
-        wanted = {tag: (points, split_tag(tag)[0] or "other", False) for tag in tags}
-        wanted |= dict.fromkeys(time_based.tags, (time_based, "hardware", True))
+        wanted = {tag: (tags, split_tag(tag)[0] or "other", False) for tag in tags}
+        wanted |= dict.fromkeys(time_based, (time_based, "hardware", True))
         for group, section in self._sections.items():
             for tag in [tag for tag in section.cells if tag not in wanted or wanted[tag][1] != group]:
                 section.remove(tag)

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QGraphicsGridLayout, QGraphicsWidget, QWidget
 from mosaic.formatting import format_duration
 from mosaic.gui import theme
 from mosaic.gui.models.curve_model import round_step
-from mosaic.gui.models.growing_array import Floats
+from mosaic.gui.models.series import Floats
 
 TIME_TICK_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 WHEEL_ZOOM_FACTOR = 0.8

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import QVBoxLayout, QWidget
-from shiboken6 import isValid
 
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.formatting import run_title
 from mosaic.gui import theme
-from mosaic.gui.models.curve_feed import CurveFeed
+from mosaic.gui.models.curve_model import CurveFeed
 from mosaic.gui.models.series import RunSeries
 from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.smoothing import DEFAULT_SMOOTHING
@@ -38,23 +35,15 @@ class ReturnChart(QWidget):
             self._run_id = run_id
             view = self._workbench.runs.get_or_placeholder(run_id)
             curve = self.chart.ensure_curve("run", run_title(view), theme.run_colour(run_id))
-            series = self._workbench.series(run_id)
-            self._connect_series(series)
-            self._feed = CurveFeed(series, RETURN_TAG, curve)
+            if self._series is not None:
+                self._series.remove_viewer(self)
+            self._series = self._workbench.series(run_id)
+            self._series.add_viewer(self, self._update_curve)
+            self._feed = CurveFeed(self._series.tags, RETURN_TAG, curve)
             self.chart.reset_zoom()
         self._update_curve()
 
-    def _connect_series(self, series: RunSeries) -> None:
-        if self._series is not None and isValid(self._series):  # the oldest of many is deleted
-            self._series.loaded.disconnect(self._update_curve)
-            self._series.points_added.disconnect(self._update_curve)
-            self._series.remove_viewer(self)
-        self._series = series
-        series.loaded.connect(self._update_curve)
-        series.points_added.connect(self._update_curve)
-        series.add_viewer(self)
-
-    def _update_curve(self, *_: Any) -> None:
+    def _update_curve(self) -> None:
         if self.isVisible() and self._feed is not None and self._feed.update("step"):
             self.chart.schedule_redraw()
 
@@ -62,5 +51,5 @@ class ReturnChart(QWidget):
         super().showEvent(event)
         self.chart.set_smoothing(self._workbench.settings.get("chart_smoothing", DEFAULT_SMOOTHING))
         self._update_curve()
-        if self._series is not None and isValid(self._series):
+        if self._series is not None:
             self._series.refresh()
