@@ -198,7 +198,7 @@ def run_viewer(folder: str, envs: Sequence[int]) -> None:
 
     signal.signal(signal.SIGTERM, end)
     while not is_over:
-        frames += watched.poll()
+        frames += bool(watched.poll())
         time.sleep(1 / 60)
     print(frames)
 

@@ -203,12 +203,12 @@ def near(found: QColor, wanted: tuple[int, int, int]) -> bool:
 
 def test_a_grid_that_was_sent_as_one_picture_is_cut_into_its_cells() -> None:
     sent = jpeg(2, 2, [RED, GREEN, BLUE])
-    cells = list(split_grid(sent, facts(0, 2, rows=2, columns=2), ()))
+    cells = split_grid(FrameUpdate("connected", "", sent, facts(0, 2, rows=2, columns=2)), ())
     assert [cell.env for cell in cells] == [0, 2]
     for cell, colour in zip(cells, (RED, BLUE), strict=True):
         assert cell.image is not None
         assert near(cell.image.pixelColor(30, 20), colour)
-    (alone,) = split_grid(jpeg(1, 1, [GREEN]), facts(5), (5,))
+    (alone,) = split_grid(FrameUpdate("connected", "", jpeg(1, 1, [GREEN]), facts(5)), (5,))
     assert alone.env == 5
     assert alone.image is not None
     assert near(alone.image.pixelColor(30, 20), GREEN)

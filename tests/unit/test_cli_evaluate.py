@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
@@ -16,6 +17,7 @@ from mosaic.arena import Episode, summarize
 from mosaic.cli.evaluate_command import summary_rows
 from mosaic.cli.text_histogram import MAX_BINS, format_bar, histogram_rows
 from mosaic.cli.watch_command import status_lines
+from mosaic.cli.watch_frame_source import FrameSource
 from mosaic.client.eval_status import latest_eval_line
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.states import Stage
@@ -197,16 +199,15 @@ def test_a_histogram_counts_every_figure_once() -> None:
     assert (format_bar(0.5, 4), format_bar(1, 4), format_bar(0, 4), format_bar(1 / 32, 4)) == ("██", "████", "", "▏")
 
 
-class Sight:
-    state, reason = "connected", ""
-    huds = [{"env": 0, "episode": 2, "step": 5, "reward": 1.0, "return": 5.0, "pace": "30 Hz"}]
+HUD = {"env": 0, "episode": 2, "step": 5, "reward": 1.0, "return": 5.0, "pace": "30 Hz"}
+SOURCE = cast(FrameSource, SimpleNamespace(state="connected", reason="", huds=[HUD]))
 
 
 def test_watching_an_evaluation_says_so_and_tells_the_last_batch() -> None:
     line = "eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6"
-    first, _ = status_lines(view(kind="policy_eval"), Sight(), 30.0, True, line)
+    first, _ = status_lines(view(kind="policy_eval"), SOURCE, 30.0, True, line)
     assert f"(Eval)  {line}  env 0  episode 2" in first
-    assert "(Eval)" not in status_lines(view(), Sight(), 30.0, True)[0]
+    assert "(Eval)" not in status_lines(view(), SOURCE, 30.0, True)[0]
 
 
 def test_the_last_batch_is_told_by_the_daemon() -> None:

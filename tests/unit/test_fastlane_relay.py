@@ -5,16 +5,20 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from mosaic.cli import terminal
-from mosaic.cli.watch_command import FrameRateMeter, select_envs, status_lines, video_size
+from mosaic.cli.cli_context import CliContext
+from mosaic.cli.watch_command import _show_in_terminal, select_envs, status_lines, video_size
+from mosaic.cli.watch_frame_source import FrameSource, LocalFrameSource
+from mosaic.client.frame_sources import FrameRateMeter
 from mosaic.contracts.views import RunView
 from mosaic.fastlane import LaneWriter, lanes_folder
 from mosaic.trainer.frame_relay import MAX_IN_FLIGHT, RelayMessage, RelayOptions, Throttle, relay_frames
@@ -220,11 +224,8 @@ def test_keys_change_what_is_shown() -> None:
     assert select_envs("x", 0, (0,)) is None
 
 
-class FakeSource:
-    def __init__(self, state: str, reason: str = "", huds: tuple[dict[str, Any], ...] = ()) -> None:
-        self.state = state
-        self.reason = reason
-        self.huds = huds
+def fake_source(state: str, reason: str = "", huds: tuple[dict[str, Any], ...] = ()) -> FrameSource:
+    return cast(FrameSource, SimpleNamespace(state=state, reason=reason, huds=huds))
 
 
 VIEW = RunView.placeholder("01ABCDEFGHIJKLMNOP").model_copy(update={"env_id": "CartPole-v1"})
@@ -232,20 +233,71 @@ HUD = {"env": 2, "episode": 1200, "step": 7, "reward": 1.0, "return": 7.0, "pace
 
 
 def test_the_status_lines_show_state_and_hud() -> None:
-    assert status_lines(VIEW, FakeSource("unavailable", "no image"), 0.0, True)[0] == (
+    assert status_lines(VIEW, fake_source("unavailable", "no image"), 0.0, True)[0] == (
         "CartPole-v1 KLMNOP  unavailable: no image"
     )
-    first, second = status_lines(VIEW, FakeSource("connected", "", (HUD,)), 29.5, True)
+    first, second = status_lines(VIEW, fake_source("connected", "", (HUD,)), 29.5, True)
     assert first == "CartPole-v1 KLMNOP  env 2  episode 1,200  step 7  reward 1  return 7"
     assert second.startswith("29.5 frames/s (30 Hz)")
-    first, _ = status_lines(VIEW, FakeSource("connected", "", (HUD, HUD)), 29.5, False)
+    first, _ = status_lines(VIEW, fake_source("connected", "", (HUD, HUD)), 29.5, False)
     assert first == "CartPole-v1 KLMNOP  returns  7  7"
 
 
 def test_the_frame_rate_is_measured_over_two_seconds() -> None:
     meter = FrameRateMeter()
     for at in range(100):
-        meter.record_frame(at / 10)
+        meter.record(at / 10)
     assert meter.rate_hz(9.9) == pytest.approx(10, abs=0.5)
     assert video_size((2400, 800)) == (1280, 426)
     assert video_size((600, 400)) == (600, 400)
+
+
+class FakeScreen:
+    """A terminal in which a person presses g and then q, each after a frame was drawn."""
+
+    def __init__(self, _: int) -> None:
+        self.renderer = SimpleNamespace(max_image_size=lambda area: area)
+        self.drawn: list[tuple[int, ...]] = []
+        self.lines: list[str] = []
+        self._keys = ["g", "q"]
+
+    def __enter__(self) -> FakeScreen:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def draw_area(self) -> tuple[int, int]:
+        return 120, 80
+
+    def draw(self, image: Any, area: tuple[int, int]) -> None:
+        self.drawn.append(image.shape)
+
+    def set_text(self, lines: list[str]) -> None:
+        self.lines = lines
+
+    def read_keys(self, _: float) -> str:
+        return self._keys.pop(0) if len(self.drawn) > 2 - len(self._keys) else ""
+
+    def clear(self) -> None: ...
+
+
+def test_the_terminal_shows_one_environment_and_then_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = FakeScreen(2)
+    monkeypatch.setattr(terminal, "TerminalScreen", lambda _: screen)
+    lanes = [LaneWriter(lanes_folder(tmp_path), index) for index in range(2)]
+    for lane in lanes:
+        publish(lane, 100)
+    view = VIEW.model_copy(update={"stage": "running", "run_dir": str(tmp_path)})
+    opened: list[tuple[int, ...]] = []
+
+    def open_source(envs: Sequence[int]) -> FrameSource:
+        opened.append(tuple(envs))
+        return LocalFrameSource(str(tmp_path), envs, None, None)
+
+    _show_in_terminal(cast(CliContext, None), view, open_source, (1,))
+    assert opened == [(1,), ()]
+    assert screen.drawn[0] == (80, 120, 3)
+    assert len(screen.drawn) == 2
+    assert "returns  4  4" in screen.lines[0]
+    for lane in lanes:
+        lane.close()

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,10 +18,9 @@ from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.run_kind import RunKind
 
 if TYPE_CHECKING:
-    from mosaic.media.video_writer import VideoWriter
-
-if TYPE_CHECKING:
+    from mosaic.cli.watch_frame_source import FrameSource
     from mosaic.contracts.views import RunView
+    from mosaic.media.video_writer import VideoWriter
 
 DEFAULT_VIDEO_S = 10.0
 DEFAULT_RATE_HZ = 30.0
@@ -77,29 +76,31 @@ def watch(
     if view.stage == "finished":
         raise NotAllowed(
             f"Run {short} has ended ({view.outcome}): there is nothing to watch. "
-            f"Its last policy can be filmed: mosaic eval {short} --help"
+            f"Its last policy can be recorded: mosaic eval {short} --help"
         )
     if save is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise BadInput(f"There is no terminal to draw in. Save a video instead: mosaic watch {short} --save out.mp4")
-    opened = _frame_source_factory(context, view, rate_hz, None if budget is None else budget / 100, remote)
+    open_source = _frame_source_factory(context, view, rate_hz, None if budget is None else budget / 100, remote)
     envs = () if grid else (env or 0,)
     if save is None:
-        _show_in_terminal(context, view, opened, envs)
+        _show_in_terminal(context, view, open_source, envs)
     else:
-        _save_video(context, view, opened(envs), Path(save), seconds or DEFAULT_VIDEO_S, rate_hz or DEFAULT_RATE_HZ)
+        source = open_source(envs)
+        _save_video(context, view, source, Path(save), seconds or DEFAULT_VIDEO_S, rate_hz or DEFAULT_RATE_HZ)
 
 
 def _frame_source_factory(
     context: CliContext, view: RunView, rate_hz: float | None, budget: float | None, is_remote: bool
-) -> Callable[[Sequence[int]], Any]:
+) -> Callable[[Sequence[int]], FrameSource]:
     from mosaic.cli.watch_frame_source import LocalFrameSource, RemoteFrameSource
+    from mosaic.client.frame_sources import has_local_frames
 
-    def opened(envs: Sequence[int]) -> Any:
-        if is_remote or not Path(view.run_dir).is_dir():
-            return RemoteFrameSource(context.connect(), view.run_id, envs, rate_hz, budget)
-        return LocalFrameSource(view.run_dir, envs, rate_hz, budget)
+    def open_source(envs: Sequence[int]) -> FrameSource:
+        if has_local_frames(view, is_remote):
+            return LocalFrameSource(view.run_dir, envs, rate_hz, budget)
+        return RemoteFrameSource(context.connect(), view.run_id, envs, rate_hz, budget)
 
-    return opened
+    return open_source
 
 
 class _RunPoller:
@@ -128,41 +129,40 @@ class _RunPoller:
 
 
 def _show_in_terminal(
-    context: CliContext, view: RunView, open_source: Callable[[Sequence[int]], Any], envs: Sequence[int]
+    context: CliContext, view: RunView, open_source: Callable[[Sequence[int]], FrameSource], envs: Sequence[int]
 ) -> None:
     from mosaic.cli.terminal import TerminalScreen
+    from mosaic.client.frame_sources import FrameRateMeter
 
-    standing = _RunPoller(context, view)
+    run_poller = _RunPoller(context, view)
     env = envs[0] if envs else 0
-    sight = open_source(envs)
-    pace = FrameRateMeter()
+    source = open_source(envs)
+    meter = FrameRateMeter()
     try:
         with TerminalScreen(TEXT_LINES) as screen:
-            while not standing.has_ended:
-                room = screen.draw_area()
-                if sight.look():
-                    pace.record_frame(time.monotonic())
-                    screen.draw(sight.picture(*screen.renderer.max_image_size(room)), room)
-                said = status_lines(
-                    standing.view, sight, pace.rate_hz(time.monotonic()), bool(envs), standing.eval_line
-                )
-                screen.set_text(said)
-                typed = screen.read_keys(1 / 120)
-                if typed in ("q", "Q", "\x1b"):
+            while not run_poller.has_ended:
+                area = screen.draw_area()
+                if source.poll():
+                    meter.record(time.monotonic())
+                    screen.draw(source.render(*screen.renderer.max_image_size(area)), area)
+                rate_hz = meter.rate_hz(time.monotonic())
+                screen.set_text(status_lines(run_poller.view, source, rate_hz, bool(envs), run_poller.eval_line))
+                key = screen.read_keys(1 / 120)
+                if key in ("q", "Q", "\x1b"):
                     break
-                chosen = select_envs(typed, env, envs)
-                if chosen is not None:
-                    envs, env = chosen, chosen[0] if chosen else env
-                    sight.close()
-                    sight = open_source(envs)
+                selected = select_envs(key, env, envs)
+                if selected is not None:
+                    envs, env = selected, selected[0] if selected else env
+                    source.close()
+                    source = open_source(envs)
                     screen.clear()
     except KeyboardInterrupt:
         pass  # as good as q
     finally:
-        sight.close()
-    if standing.has_ended:
+        source.close()
+    if run_poller.has_ended:
         short = formatting.short_id(view.run_id)
-        output.print_message(f"Run {short} has ended: {standing.view.status}. More: mosaic show {short}")
+        output.print_message(f"Run {short} has ended: {run_poller.view.status}. More: mosaic show {short}")
 
 
 def select_envs(key: str, env: int, envs: Sequence[int]) -> tuple[int, ...] | None:
@@ -176,22 +176,9 @@ def select_envs(key: str, env: int, envs: Sequence[int]) -> tuple[int, ...] | No
     return None
 
 
-class FrameRateMeter:
-    """How many frames a second were seen lately."""
-
-    def __init__(self, span_s: float = 2.0) -> None:
-        self._span_s = span_s
-        self._frame_times: list[float] = []
-
-    def record_frame(self, now: float) -> None:
-        self._frame_times.append(now)
-
-    def rate_hz(self, now: float) -> float:
-        self._frame_times = [at for at in self._frame_times if now - at < self._span_s]
-        return len(self._frame_times) / self._span_s
-
-
-def status_lines(view: RunView, source: Any, displayed_hz: float, is_single: bool, eval_line: str = "") -> list[str]:
+def status_lines(
+    view: RunView, source: FrameSource, displayed_hz: float, is_single: bool, eval_line: str = ""
+) -> list[str]:
     """Two lines below the image: the state of the environments, and how often they are rendered and why."""
     from mosaic.fastlane import CONNECTED
 
@@ -216,27 +203,33 @@ def status_lines(view: RunView, source: Any, displayed_hz: float, is_single: boo
 # --- as a video
 
 
-def _save_video(context: CliContext, view: RunView, source: Any, path: Path, seconds: float, rate_hz: float) -> None:
+def _save_video(
+    context: CliContext, view: RunView, source: FrameSource, path: Path, seconds: float, rate_hz: float
+) -> None:
     from mosaic.media.video_writer import VideoWriter
 
-    film = VideoWriter(path, rate_hz)
+    video = VideoWriter(path, rate_hz)
     try:
-        _record_video(_RunPoller(context, view), source, film, seconds)
-        film.finish()
+        _record_video(_RunPoller(context, view), source, video, seconds)
+        video.finish()
     except KeyboardInterrupt:
-        film.finish()
+        video.finish()
     except BaseException:
-        film.discard()
+        video.discard()
         raise
     finally:
         source.close()
-    if film.size is None:
+    if video.size is None:
         raise MosaicError("Interrupted before the first frame came: nothing was saved.")
     if context.is_json:
-        facts = {"path": str(path.absolute()), "frames": film.frame_count, "seconds": film.frame_count / film.rate_hz}
-        output.print_json({**facts, "width": film.size[0], "height": film.size[1]})
+        facts = {
+            "path": str(path.absolute()),
+            "frames": video.frame_count,
+            "seconds": video.frame_count / video.rate_hz,
+        }
+        output.print_json({**facts, "width": video.size[0], "height": video.size[1]})
     else:
-        output.print_message(f"Saved {film.frame_count} frames ({film.size[0]} by {film.size[1]}) to {path}")
+        output.print_message(f"Saved {video.frame_count} frames ({video.size[0]} by {video.size[1]}) to {path}")
 
 
 def video_size(size: tuple[int, int]) -> tuple[int, int]:
@@ -246,23 +239,23 @@ def video_size(size: tuple[int, int]) -> tuple[int, int]:
     return fit_size(*size, MAX_VIDEO_SIDE_PX, MAX_VIDEO_SIDE_PX) if max(size) > MAX_VIDEO_SIDE_PX else size
 
 
-def _record_video(run_poller: _RunPoller, source: Any, video: VideoWriter, seconds: float) -> None:
+def _record_video(run_poller: _RunPoller, source: FrameSource, video: VideoWriter, seconds: float) -> None:
     """Adds frames by the clock; a frame is repeated until there is a newer one."""
     from mosaic.fastlane import UNAVAILABLE
 
     deadline = time.monotonic() + FIRST_FRAME_TIMEOUT_S
-    while not source.poll() and source.full_size() is None:
+    while not source.poll():
         if source.state == UNAVAILABLE or run_poller.has_ended or time.monotonic() > deadline:
             why = source.reason if not run_poller.has_ended else "the run has ended"
             raise MosaicError(f"No frame came: {why}. Nothing was saved.")
         time.sleep(0.01)
-    begun = time.monotonic()
-    picture = None
+    started_at = time.monotonic()
+    image = None
     for number in range(max(1, round(seconds * video.rate_hz))):
-        while time.monotonic() < begun + number / video.rate_hz:
+        while time.monotonic() < started_at + number / video.rate_hz:
             time.sleep(0.002)
-        if source.poll() or picture is None:
-            picture = source.render(*(video.size or video_size(source.full_size())), is_smooth=True)
-        video.add(picture)
+        if source.poll() or image is None:
+            image = source.render(*(video.size or video_size(source.full_size())), is_smooth=True)
+        video.add(image)
         if run_poller.has_ended:
             return

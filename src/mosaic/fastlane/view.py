@@ -37,20 +37,20 @@ class LaneView:
         self._log_event = log_event
         self._logged_events: set[str] = set()
 
-    def poll(self) -> bool:
-        """Read new frames; return whether there is one."""
+    def poll(self) -> set[int]:
+        """Read new frames; return the environments that have one."""
         now = time.monotonic()
         if now >= self._next_list_at:
             self._update_readers()
             self._next_list_at = now + (LIST_INTERVAL_S if self._readers else FIRST_LIST_INTERVAL_S)
-        has_new_frame = False
+        new = set()
         for index, reader in self._readers.items():
             frame = reader.read_newest()
             if frame is not None:
-                has_new_frame = True
+                new.add(index)
                 self.frames[index] = frame
         self._log_state()
-        return has_new_frame
+        return new
 
     def _update_readers(self) -> None:
         """Add and remove readers: a run starts, ends, or is resumed with another number of lanes."""

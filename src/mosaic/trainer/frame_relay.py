@@ -162,7 +162,7 @@ def relay_frames(
     is_new = False
     try:
         while is_open():
-            is_new = view.poll() or is_new
+            is_new = bool(view.poll()) or is_new
             now = clock()
             why_over = end_reason()
             if why_over:

@@ -1,18 +1,16 @@
-"""What is seen of a run's environments: in shared memory where they run on this machine, else by the daemon's relay."""
+"""The frames of a run as Qt images, and the status that a viewer shows."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PySide6.QtCore import QObject, QRect, Signal
 from PySide6.QtGui import QImage
 
-from mosaic.client import TrainerClient
+from mosaic.client.frame_sources import FrameRateMeter, RelayedFrames, has_local_frames
 from mosaic.contracts.errors import MosaicError
 from mosaic.fastlane import (
     BGRX32,
@@ -29,17 +27,22 @@ from mosaic.gui.models.event_log import EventLog
 from mosaic.gui.models.runs_model import Runs
 
 if TYPE_CHECKING:
+    from mosaic.client.trainer_client import FrameUpdate
     from mosaic.contracts.views import RunView
-
-Json = dict[str, Any]
-EventCallback = Callable[..., None]
 
 WAITING_FOR_FRAME = "waiting for the next frame…"
 STALE_AFTER_S = 2.0
 """A frame without a successor for this time is the last one for now."""
 RETRY_S = 1.0
-MAX_RELAYED_SIDE_PX = 1280
-"""Of a frame that the daemon sends."""
+MAX_SIDE_PX = 1280
+"""Of an image that the daemon sends."""
+
+
+class RateRequest(NamedTuple):
+    """How often to render, and for which share of the training time; None leaves it to the run."""
+
+    rate_hz: float | None = None
+    budget: float | None = None
 
 
 class FrameCell(NamedTuple):
@@ -47,65 +50,27 @@ class FrameCell(NamedTuple):
     image: QImage | None
     """None before the first frame."""
     pixels: Any
-    """The bytes that `image` looks at: they live as long as the cell does."""
-    hud: Json
+    """The memory of `image`, referenced so that it lives as long as the cell."""
+    hud: Mapping[str, Any]
     """Episode, step, reward, return, rate_hz, pace; empty before the first frame."""
-
-
-class LaneSource(Protocol):
-    transport: str
-    """How the frames come, in words."""
-    cells: list[FrameCell]
-
-    @property
-    def state(self) -> str: ...
-
-    @property
-    def reason(self) -> str: ...
-
-    def poll(self) -> set[int]:
-        """The environments with a new frame. Never waits."""
-
-    def error_counts(self) -> tuple[int, int]:
-        """Frames that were torn and files that were no lanes, so far."""
-
-    def close(self) -> None: ...
 
 
 # --- on this machine
 
 
-class LocalLanes:
+class LocalLanes(LaneView):
     transport = "shared memory"
 
-    def __init__(self, run_dir: str, envs: Sequence[int], rate_options: Json, on_event: EventCallback) -> None:
+    def __init__(self, run_dir: str, envs: Sequence[int], rate: RateRequest, log_event: Callable[..., None]) -> None:
+        super().__init__(lanes_folder(run_dir), envs, rate_hz=rate.rate_hz, budget=rate.budget, log_event=log_event)
         self.cells: list[FrameCell] = []
-        self._view = LaneView(lanes_folder(run_dir), envs, log_event=on_event, **rate_options)
-        self._seen: dict[int, Frame | None] = {}
-
-    @property
-    def state(self) -> str:
-        return self._view.state
-
-    @property
-    def reason(self) -> str:
-        return self._view.reason
 
     def poll(self) -> set[int]:
-        self._view.poll()
-        frames = self._view.frames
-        new = {env for env, frame in frames.items() if env not in self._seen or frame is not self._seen[env]}
-        if new or len(frames) != len(self._seen):
-            kept = {cell.env: cell for cell in self.cells}
-            self._seen = dict(frames)
-            self.cells = [_make_cell(env, frame) if env in new else kept[env] for env, frame in sorted(frames.items())]
+        new = super().poll()
+        if new or len(self.frames) != len(self.cells):
+            current = {cell.env: cell for cell in self.cells if cell.env not in new}
+            self.cells = [current.get(env) or _make_cell(env, frame) for env, frame in sorted(self.frames.items())]
         return new
-
-    def error_counts(self) -> tuple[int, int]:
-        return self._view.torn_reads, self._view.invalid_files
-
-    def close(self) -> None:
-        self._view.close()
 
 
 def _make_cell(env: int, frame: Frame | None) -> FrameCell:
@@ -115,10 +80,10 @@ def _make_cell(env: int, frame: Frame | None) -> FrameCell:
 
 
 def to_image(pixels: Any, pixel_format: str) -> QImage:
-    """An image over the same bytes. Whoever holds it must hold the pixels too."""
+    """Return an image that shares the memory of `pixels`, which must outlive it."""
     height, width, channels = pixels.shape
     if pixel_format == BGRX32:
-        # Nobody fills the fourth byte, and Qt copies it as it is: where it is 0, a grabbed window has holes.
+        # The fourth byte is not set, and Qt copies it unchanged: where it is 0, a screenshot of the window has holes.
         words = pixels.view(np.uint32)
         np.bitwise_or(words, np.uint32(0xFF000000), out=words)
         kind = QImage.Format.Format_RGB32
@@ -130,40 +95,17 @@ def to_image(pixels: Any, pixel_format: str) -> QImage:
 # --- on another machine
 
 
-class RelayedLanes:
-    """Listens in a thread of the bridge; only the newest frame is kept."""
+class RelayedLanes(RelayedFrames["list[FrameCell]"]):
+    """Receives in a thread of the bridge, and again after a failure."""
 
     transport = "the trainer's relay"
 
-    def __init__(self, bridge: Bridge, run_id: str, envs: Sequence[int], rate_options: Json) -> None:
-        self.state = WAITING
-        self.reason = "the trainer has sent nothing yet"
+    def __init__(self, bridge: Bridge, run_id: str, envs: Sequence[int], rate: RateRequest) -> None:
+        super().__init__(run_id, envs, rate.rate_hz, rate.budget, lambda update: split_grid(update, envs), MAX_SIDE_PX)
         self.cells: list[FrameCell] = []
         self._bridge = bridge
-        self._run_id = run_id
-        self._envs = tuple(envs)
-        self._rate_options = {name: value for name, value in rate_options.items() if value is not None}
-        self._newest: list[FrameCell] | None = None
-        self._torn = 0
-        self._is_closed = False
-        self._has_ended = False
         self._retry_at: float | None = None
-        self._start_stream()
-
-    def _start_stream(self) -> None:
-        self._retry_at = None
-        self._bridge.ask(self._receive_frames, None, self._on_error)
-
-    def _receive_frames(self, trainer: TrainerClient) -> None:
-        """Ends within seconds after `close`: the daemon sends something every two of them."""
-        for sight in trainer.frames(self._run_id, self._envs, max_side=MAX_RELAYED_SIDE_PX, **self._rate_options):
-            if self._is_closed:
-                return
-            if sight.image:
-                self._newest = list(split_grid(sight.image, sight.hud, self._envs))
-                self._torn = int(sight.hud.get("torn", 0))
-            self.state, self.reason = sight.state, sight.reason
-        self._has_ended = True
+        bridge.ask(self.receive, None, self._on_error)
 
     def _on_error(self, error: Exception) -> None:
         self.state = WAITING if isinstance(error, MosaicError) else UNAVAILABLE
@@ -171,37 +113,37 @@ class RelayedLanes:
         self._retry_at = time.monotonic() + RETRY_S
 
     def poll(self) -> set[int]:
-        if self._retry_at is not None and time.monotonic() >= self._retry_at and not self._is_closed:
-            self._start_stream()
-        cells, self._newest = self._newest, None
+        """Return the environments with a new frame. Never waits."""
+        if self._retry_at is not None and time.monotonic() >= self._retry_at and not self.is_closed:
+            self._retry_at = None
+            self._bridge.ask(self.receive, None, self._on_error)
+        cells = self.take_newest()
         if cells is None:
             return set()
         before = {cell.env: cell.hud.get("number") for cell in self.cells}
         self.cells = cells
         return {cell.env for cell in cells if cell.image and before.get(cell.env) != cell.hud.get("number")}
 
-    def error_counts(self) -> tuple[int, int]:
-        return self._torn, 0
 
-    def close(self) -> None:
-        self._is_closed = True
-
-
-def split_grid(jpeg: bytes, grid_info: Json, envs: Sequence[int]) -> Iterator[FrameCell]:
-    """The cells of a grid that was sent as one image; by default those of environment 0 and up, row by row."""
-    whole = QImage.fromData(jpeg).convertToFormat(QImage.Format.Format_RGB32)
-    rows, columns = int(grid_info.get("rows", 1)), int(grid_info.get("columns", 1))
+def split_grid(update: FrameUpdate, envs: Sequence[int]) -> list[FrameCell]:
+    """Split a grid that was sent as one image; unless `envs` are given, its cells are environment 0 and up, by row."""
+    whole = QImage.fromData(update.image).convertToFormat(QImage.Format.Format_RGB32)
+    rows, columns = int(update.hud.get("rows", 1)), int(update.hud.get("columns", 1))
     width, height = whole.width(), whole.height()
-    places = {env: at for at, env in enumerate(envs)}
-    for hud in grid_info.get("envs", []):
+    positions = {env: position for position, env in enumerate(envs)}
+    cells = []
+    for hud in update.hud.get("envs", []):
         env = int(hud["env"])
-        row, column = divmod(places.get(env, env), columns)
+        row, column = divmod(positions.get(env, env), columns)
         top, bottom = row * height // rows, (row + 1) * height // rows
         left, right = column * width // columns, (column + 1) * width // columns
-        yield FrameCell(env, whole.copy(QRect(left, top, right - left, bottom - top)), None, hud)
+        cells.append(FrameCell(env, whole.copy(QRect(left, top, right - left, bottom - top)), None, hud))
+    return cells
 
 
 # --- one viewer
+
+LaneSource = LocalLanes | RelayedLanes
 
 
 class ViewerStatus(NamedTuple):
@@ -255,7 +197,7 @@ class Lanes(QObject):
         self.status = ViewerStatus(WAITING, WAITING_FOR_FRAME)
         self.torn = 0
         self.invalid = 0
-        self._rate_options: Json = {"rate_hz": None, "budget": None}
+        self._rate = RateRequest()
         self._bridge = bridge
         self._runs = runs
         self._events = events
@@ -263,7 +205,7 @@ class Lanes(QObject):
         self._video_mode: str | None = None
         self._last_frame_at = 0.0
         self._next_status_at = 0.0
-        self._arrival_times: deque[float] = deque(maxlen=240)
+        self._rate_meter = FrameRateMeter()
         self._last_logged: dict[str, str] = {}
         """By run, whether connected or unavailable was reported last."""
 
@@ -287,15 +229,14 @@ class Lanes(QObject):
             self.cells = [cell for cell in self.cells if not envs or cell.env in envs]
 
     def set_rate(self, rate_hz: float | None, budget: float | None) -> None:
-        """How often, and for how much of the training time; None leaves it to the run."""
-        self._rate_options = {"rate_hz": rate_hz, "budget": budget}
+        self._rate = RateRequest(rate_hz, budget)
         self.suspend()
 
     def poll(self) -> set[int]:
         """The environments with a new frame. Never waits; costs what the new frames' copies cost."""
         now = time.monotonic()
         new: set[int] = set()
-        if self._source is None and self._can_watch():
+        if self._source is None:
             self._source = self._open_source()
             self._last_frame_at = now
         source = self._source
@@ -306,7 +247,7 @@ class Lanes(QObject):
                 self.cells = list(source.cells)
             if new:
                 self._last_frame_at = now
-                self._arrival_times.extend([now] * len(new))
+                self._rate_meter.record(now, len(new))
         if now >= self._next_status_at or (new and self.status.state != CONNECTED):
             self._update_status()
         return new
@@ -316,7 +257,7 @@ class Lanes(QObject):
         if self._source is not None:
             self._source.close()
             self._source = None
-        self._arrival_times.clear()
+        self._rate_meter.clear()
 
     @property
     def is_suspended(self) -> bool:
@@ -324,24 +265,20 @@ class Lanes(QObject):
 
     def frame_rate_hz(self) -> float:
         """Frames per second of all environments together, over the last two seconds."""
-        now = time.monotonic()
-        while self._arrival_times and now - self._arrival_times[0] > STALE_AFTER_S:
-            self._arrival_times.popleft()
-        return len(self._arrival_times) / STALE_AFTER_S
+        return self._rate_meter.rate_hz(time.monotonic())
 
-    def _can_watch(self) -> bool:
-        view = self._runs.get(self.run_id) if self.run_id else None
-        return view is not None and view.stage not in ("queued", "finished")
+    def _run(self) -> RunView | None:
+        return self._runs.get(self.run_id) if self.run_id else None
 
-    def _open_source(self) -> LaneSource:
-        assert self.run_id is not None
-        view = self._runs.get(self.run_id)
-        assert view is not None
-        if not self._is_remote and Path(view.run_dir).is_dir():
-            return LocalLanes(view.run_dir, self.envs, self._rate_options, self._log_lane_event)
-        return RelayedLanes(self._bridge, self.run_id, self.envs, self._rate_options)
+    def _open_source(self) -> LaneSource | None:
+        view = self._run()
+        if view is None or view.stage in ("queued", "finished"):
+            return None
+        if has_local_frames(view, self._is_remote):
+            return LocalLanes(view.run_dir, self.envs, self._rate, self._log_lane_event)
+        return RelayedLanes(self._bridge, view.run_id, self.envs, self._rate)
 
-    def _on_config(self, answer: tuple[str, Json]) -> None:
+    def _on_config(self, answer: tuple[str, Mapping[str, Any]]) -> None:
         run_id, payload = answer
         if run_id == self.run_id:
             self._video_mode = payload.get("artifacts", {}).get("video", {}).get("mode")
@@ -351,20 +288,21 @@ class Lanes(QObject):
         """Called rarely, because it may read folders."""
         now = time.monotonic()
         self._next_status_at = now + 0.25
-        view = self._runs.get(self.run_id) if self.run_id else None
+        view = self._run()
         if view is not None and view.stage == "finished":
             self.suspend()
-        found = viewer_status(view, self._video_mode, self._source, now - self._last_frame_at)
-        counts = self._source.error_counts() if self._source is not None else (self.torn, self.invalid)
-        if found != self.status or counts != (self.torn, self.invalid):
-            self.status = found
+        status = viewer_status(view, self._video_mode, self._source, now - self._last_frame_at)
+        source = self._source
+        counts = (source.torn_reads, source.invalid_files) if source is not None else (self.torn, self.invalid)
+        if status != self.status or counts != (self.torn, self.invalid):
+            self.status = status
             self.torn, self.invalid = counts
             self.changed.emit()
-        if found.state == CONNECTED:
+        if status.state == CONNECTED:
             count = len(self.cells)
-            self._log_status_change("fastlane_connected", f"{count} environment{'s' * (count != 1)} by {found.text}")
-        elif found.state == UNAVAILABLE and (self._source is not None or self.run_id in self._last_logged):
-            self._log_status_change("fastlane_unavailable", found.text)
+            self._log_status_change("fastlane_connected", f"{count} environment{'s' * (count != 1)} by {status.text}")
+        elif status.state == UNAVAILABLE and (self._source is not None or self.run_id in self._last_logged):
+            self._log_status_change("fastlane_unavailable", status.text)
 
     def _log_status_change(self, event: str, text: str) -> None:
         run_id = self.run_id or ""
