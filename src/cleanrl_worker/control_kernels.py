@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.actor_critic import ActorCriticNetworks, ActorCriticSettings
-from cleanrl_worker.perceptron import Array, ForwardPass, Perceptron
-from cleanrl_worker.value_kernels import ADAM_BETA_1, ADAM_BETA_2, BackwardPass, NumpyAdam, soft_update
+from cleanrl_worker.actor_critic import ActorCriticNetworks
+from cleanrl_worker.flat_network import ADAM_BETA_1, ADAM_BETA_2, Array, NumpyAdam
+from cleanrl_worker.learners import ActorCriticSettings
+from cleanrl_worker.perceptron import ForwardPass, Perceptron
+from cleanrl_worker.value_kernels import BackwardPass, soft_update
 
 if TYPE_CHECKING:
     from cleanrl_worker.replay import PackedBatch, Replay
@@ -138,10 +140,8 @@ class ActorCriticKernel:
         self._action_grads[:, columns] = grad
 
     def _update_targets(self) -> None:
-        for critic, target in zip(self.networks.critics, self.networks.targets, strict=True):
-            soft_update(target, critic, self._tau)
-        if self.networks.target_actor is not None:
-            soft_update(self.networks.target_actor, self.networks.actor, self._tau)
+        for network, target in self.networks.targeted_networks():
+            soft_update(target, network, self._tau)
 
     def losses(self) -> dict[str, float]:
         losses = dict(self._metrics)
@@ -166,9 +166,7 @@ class ActorCriticKernel:
         counts: dict[str, int] = {}
         for name, (network, adam) in self._named_adams().items():
             for kind, views in (("adam.first", adam.first_moment), ("adam.second", adam.second_moment)):
-                arrays |= {
-                    f"{kind}.{key}": part for key, part in self.networks.named_arrays(name, network, views).items()
-                }
+                arrays |= {f"{kind}.{key}": part for key, part in network.named_arrays(views).items()}
             counts[name] = adam.count
         return arrays, {"counts": counts}
 
@@ -176,7 +174,7 @@ class ActorCriticKernel:
         for name, (network, adam) in self._named_adams().items():
             for kind, views in (("adam.first.", adam.first_moment), ("adam.second.", adam.second_moment)):
                 named = {key.removeprefix(kind): part for key, part in arrays.items() if key.startswith(kind)}
-                self.networks.assign(name, network, views, named)
+                network.assign(views, named)
             adam.count = facts["counts"][name]
 
 

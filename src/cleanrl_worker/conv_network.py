@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.ppo_network import orthogonal_matrix
+from cleanrl_worker.flat_network import check_shapes, orthogonal_matrix
 
 Array = npt.NDArray[Any]
 Shapes = dict[str, tuple[int, ...]]
@@ -67,9 +67,7 @@ def uniform_weights(shapes: Shapes, rng: np.random.Generator) -> dict[str, Array
 
 def copy_checked(shapes: Shapes, state: Mapping[str, Array]) -> dict[str, Array]:
     """Copy weights in the order of the shapes. A missing name raises KeyError, a wrong shape ValueError."""
-    for name, shape in shapes.items():
-        if state[name].shape != shape:
-            raise ValueError(f"{name} is {state[name].shape}; expected {shape}")
+    check_shapes(shapes, state)
     return {name: np.array(state[name], np.float32) for name in shapes}
 
 

@@ -101,7 +101,7 @@ class EvaluationSpec:
     """The names of the state dicts where CleanRL saves a tuple of them. The first one acts."""
 
 
-_NEEDS_NORMALISER = EvaluationSpec(missing_state="the mean and variance by which observations were normalized")
+_NEEDS_NORMALIZER = EvaluationSpec(missing_state="the mean and variance by which observations were normalized")
 _DISCRETE = EvaluationSpec(build_checkpoint=discrete_checkpoint)
 _ATARI = EvaluationSpec(make_env=_make_atari_env, build_checkpoint=atari_checkpoint)
 _ATARI_CHECKPOINT_ONLY = EvaluationSpec(make_env=_make_atari_env, missing_state="the rest of its checkpoint")
@@ -112,8 +112,8 @@ EVALUATION_SPECS: dict[str, EvaluationSpec] = {
     "dqn": _DISCRETE,
     "c51": _DISCRETE,
     "pqn": _DISCRETE,
-    "ppo_continuous_action": _NEEDS_NORMALISER,
-    "rpo_continuous_action": _NEEDS_NORMALISER,
+    "ppo_continuous_action": _NEEDS_NORMALIZER,
+    "rpo_continuous_action": _NEEDS_NORMALIZER,
     "sac_continuous_action": _TWO_CRITICS,
     "td3_continuous_action": _TWO_CRITICS,
     "ddpg_continuous_action": EvaluationSpec(

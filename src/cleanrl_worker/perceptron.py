@@ -9,26 +9,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.ppo_network import check_shapes, orthogonal_matrix
-
-Array = npt.NDArray[np.float32]
+from cleanrl_worker.flat_network import Array, FlatNetwork, FlatViews, orthogonal_matrix
 
 NORM_EPSILON = 1e-5
 """The default of torch's LayerNorm."""
 
 
-class PerceptronViews:
-    """Views of one flat vector by name: the parameters, their gradient, or Adam's moments."""
-
+class PerceptronViews(FlatViews):
     def __init__(self, network: Perceptron, flat: Array) -> None:
-        self.flat = flat
-        self._offset = 0
+        super().__init__(flat)
         self.layers: list[Array] = []
         """[outputs, inputs + 1] per layer; the last column is the bias."""
         self.gains: list[Array] = []
@@ -42,65 +37,58 @@ class PerceptronViews:
             self.gains.append(self._next_view(size, 1))
             self.offsets.append(self._next_view(size, 1))
 
-    def _next_view(self, *shape: int) -> Array:
-        start, self._offset = self._offset, self._offset + math.prod(shape)
-        return self.flat[start : self._offset].reshape(shape)
 
-
-class Perceptron:
+class Perceptron(FlatNetwork[PerceptronViews]):
     """ReLU layers and a linear head; with `has_layer_norm`, each hidden layer is normalized before its ReLU."""
 
-    def __init__(self, inputs: int, outputs: int, hidden: tuple[int, ...], has_layer_norm: bool = False) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        hidden: tuple[int, ...],
+        has_layer_norm: bool = False,
+        layer_names: Sequence[str] = (),
+    ) -> None:
+        """`layer_names` default to CleanRL's numbers; if there are more names than layers, the last share the head."""
         self.inputs = inputs
         self.outputs = outputs
         self.hidden = hidden
         self.has_layer_norm = has_layer_norm
         sizes = (inputs, *hidden, outputs)
-        self.size = sum((before + 1) * after for before, after in itertools.pairwise(sizes))
-        self.size += 2 * sum(hidden) if has_layer_norm else 0
-        self.parameters = self.zero_vector()
-        self.flat = self.parameters.flat
+        stride = 3 if has_layer_norm else 2
+        self._layer_names = layer_names or [f"network.{stride * index}" for index in range(len(hidden) + 1)]
+        size = sum((before + 1) * after for before, after in itertools.pairwise(sizes))
+        super().__init__(size + (2 * sum(hidden) if has_layer_norm else 0))
         for gain in self.parameters.gains:
             gain[...] = 1
 
     def zero_vector(self) -> PerceptronViews:
-        """Return a vector of the same shape, all zeros."""
         return PerceptronViews(self, np.zeros(self.size, np.float32))
 
-    def initialise(self, rng: np.random.Generator) -> None:
+    def initialize(self, rng: np.random.Generator) -> None:
         """Initialize as torch does: weights and biases uniform within ±1/sqrt(inputs of the layer)."""
         for layer in self.parameters.layers:
             limit = 1 / math.sqrt(layer.shape[1] - 1)
             layer[...] = rng.uniform(-limit, limit, layer.shape)
 
-    def initialise_orthogonal(self, rng: np.random.Generator) -> None:
+    def initialize_orthogonal(self, rng: np.random.Generator) -> None:
         """Initialize with orthogonal weights (gain for ReLU) and zero biases."""
         for layer in self.parameters.layers:
             layer[:, :-1] = orthogonal_matrix(rng, layer[:, :-1].shape, math.sqrt(2))
             layer[:, -1] = 0
 
     def _named_views(self, views: PerceptronViews) -> dict[str, Array]:
-        """Return views in torch's layout and order, under CleanRL's names."""
         named: dict[str, Array] = {}
-        stride = 3 if self.has_layer_norm else 2
-        for index, layer in enumerate(views.layers):
-            named[f"network.{stride * index}.weight"] = layer[:, :-1]
-            named[f"network.{stride * index}.bias"] = layer[:, -1]
+        *layers, head = views.layers
+        heads = len(self._layer_names) - len(layers)
+        rows = self.outputs // heads
+        layers += [head[number * rows : (number + 1) * rows] for number in range(heads)]
+        for index, (name, layer) in enumerate(zip(self._layer_names, layers, strict=True)):
+            named |= {f"{name}.weight": layer[:, :-1], f"{name}.bias": layer[:, -1]}
             if index < len(views.gains):
-                named[f"network.{stride * index + 1}.weight"] = views.gains[index][:, 0]
-                named[f"network.{stride * index + 1}.bias"] = views.offsets[index][:, 0]
+                norm = f"network.{3 * index + 1}"
+                named |= {f"{norm}.weight": views.gains[index][:, 0], f"{norm}.bias": views.offsets[index][:, 0]}
         return named
-
-    def named_arrays(self, views: PerceptronViews) -> dict[str, Array]:
-        """Return copies of the parts in torch's layout under CleanRL's names."""
-        return {name: np.array(part, order="C") for name, part in self._named_views(views).items()}
-
-    def assign(self, views: PerceptronViews, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Reverse `named_arrays`. A missing name raises KeyError, a wrong shape ValueError."""
-        parts = self._named_views(views)
-        check_shapes(parts, arrays)
-        for name, part in parts.items():
-            part[...] = arrays[name]
 
     def __call__(self, observations: npt.NDArray[Any]) -> Array:
         """Return the outputs [rows, outputs] for observations [rows, inputs]."""
@@ -125,7 +113,7 @@ class ForwardPass:
         self._layers = list(zip(network.parameters.layers, self.inputs, strict=True))
         self._hidden = [layer[:-1] for layer in self.inputs[1:]]
         sizes = network.hidden if network.has_layer_norm else ()
-        self.normalised = [np.empty((size, rows), np.float32) for size in sizes]
+        self.normalized = [np.empty((size, rows), np.float32) for size in sizes]
         """Hidden layers normalized to mean 0 and deviation 1 over their features."""
         self.inverse_deviations = [np.empty((1, rows), np.float32) for _ in sizes]
         """1 / deviation of each column, needed by the gradient."""
@@ -140,7 +128,7 @@ class ForwardPass:
         for index, hidden in enumerate(self._hidden):
             layer, below = self._layers[index]
             np.dot(layer, below, out=hidden)
-            if self.normalised:
+            if self.normalized:
                 self._layer_norm(index, hidden)
             above = self.inputs[index + 1]
             np.maximum(above, self._zeros[index], out=above)
@@ -150,7 +138,7 @@ class ForwardPass:
 
     def _layer_norm(self, index: int, hidden: Array) -> None:
         normalized, inverse_deviation, squares = (
-            self.normalised[index],
+            self.normalized[index],
             self.inverse_deviations[index],
             self._squares[index],
         )

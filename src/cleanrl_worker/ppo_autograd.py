@@ -8,29 +8,20 @@ host. Imports only torch, numpy and modules that need nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cleanrl_worker.ppo_kernels import ADAM_EPSILON, Integers, PpoLosses, PpoSettings, RolloutBatch
+from cleanrl_worker.learners import NamedParameters, PpoSettings
+from cleanrl_worker.ppo_kernels import ADAM_EPSILON, Integers, PpoLosses, RolloutBatch
 from cleanrl_worker.ppo_network import PpoNetwork
 from cleanrl_worker.torch_backend import GraphedStep, InferenceStep, TorchAdam, TorchContext
 
 Loss = Callable[[torch.nn.Module, Any, PpoSettings], tuple[Tensor, PpoLosses]]
 Array = Any
 _ROLLOUT_COLUMNS = ("log_probs", "advantages", "returns", "values")
-
-
-class ParameterNetwork(Protocol):
-    """A numpy network that a module's weights are copied back to."""
-
-    parameters: Any
-
-    def zero_vector(self) -> Any: ...
-    def named_arrays(self, views: Any) -> Mapping[str, Array]: ...
-    def assign(self, views: Any, arrays: Mapping[str, Array]) -> None: ...
 
 
 class ModuleLearner:
@@ -44,7 +35,7 @@ class ModuleLearner:
         compute: TorchContext,
     ) -> None:
         self.compute = compute
-        self.network: ParameterNetwork = network
+        self.network: NamedParameters = network
         self.module = module.to(compute.device)
         self._parameters = dict(self.module.named_parameters())
         self._views = network.zero_vector(), network.zero_vector()

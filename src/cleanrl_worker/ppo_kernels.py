@@ -14,18 +14,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.ppo_network import ACTOR, CRITIC, Array, PpoActor, PpoNetwork, PpoNetworkViews
+from cleanrl_worker.flat_network import Array, NumpyAdam, NumpyLearner
+from cleanrl_worker.learners import PpoSettings
+from cleanrl_worker.ppo_network import ACTOR, CRITIC, PpoActor, PpoNetwork
 
 Doubles = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.intp]
 
-ADAM_BETA_1, ADAM_BETA_2, ADAM_EPSILON = 0.9, 0.999, 1e-5
-"""Adam's coefficients. The epsilon is that of the original PPO code, not torch's 1e-8."""
+ADAM_EPSILON = 1e-5
+"""Adam's epsilon in the original PPO code; torch's default is 1e-8."""
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
@@ -86,73 +88,14 @@ class PpoLosses(NamedTuple):
     clipfrac: float
 
 
-class PpoSettings(Protocol):
-    """The fields of a Config that an update needs."""
-
-    @property
-    def norm_adv(self) -> bool: ...
-    @property
-    def clip_coef(self) -> float: ...
-    @property
-    def clip_vloss(self) -> bool: ...
-    @property
-    def ent_coef(self) -> float: ...
-    @property
-    def vf_coef(self) -> float: ...
-    @property
-    def max_grad_norm(self) -> float: ...
-
-
-class ActorForward(Protocol):
-    """An actor's forward pass for a fixed number of observations."""
-
-    def refresh(self) -> None:
-        """Must be called after the parameters have changed."""
-
-    def __call__(self, observations: Array, out: Array) -> None: ...
-
-
-class PpoLearner(Protocol):
-    """Updates the parameters. Implemented in numpy (below) and in torch (ppo_autograd.py)."""
-
-    count: int
-    """Number of Adam steps taken."""
-
-    @property
-    def first_moment(self) -> PpoNetworkViews:
-        """Adam's running mean of the gradient."""
-
-    @property
-    def second_moment(self) -> PpoNetworkViews:
-        """Adam's running mean of the squared gradient."""
-
-    def begin_update(self, learning_rate: float) -> None:
-        """Start an update: one pass over a rollout."""
-
-    def run_epoch(self, batch: RolloutBatch, order: Integers) -> None:
-        """Take one gradient step per minibatch, over all rows in this order; stop if a gradient is not finite."""
-
-    def losses(self) -> PpoLosses: ...
-
-    def actor(self, rows: int) -> ActorForward:
-        """Return a forward pass of the current actor for this number of observations."""
-
-    def sync_networks(self) -> None:
-        """Copy the learner's parameters into the network, where it has its own copy."""
-
-
-class PpoKernel:
+class PpoKernel(NumpyLearner):
     """The part of the update that is the same for a categorical and a Gaussian policy."""
 
     def __init__(self, network: PpoNetwork, rows: int, settings: PpoSettings) -> None:
+        super().__init__(rows, NumpyAdam(network, ADAM_EPSILON, settings.max_grad_norm))
         self.network = network
-        self.rows = rows
         self.settings = settings
         self.gradient = network.zero_vector()
-        self.first_moment = network.zero_vector()
-        self.second_moment = network.zero_vector()
-        self.count = 0
-        self._scratch = np.empty(network.size, np.float32)
         self._learning_rate = 0.0
         self._clip_fractions: list[float] = []
         self._hidden = [np.empty((2, rows, size), np.float32) for size in network.hidden]
@@ -219,7 +162,7 @@ class PpoKernel:
             np.subtract(self._ratio, 1, out=self._clip)
             np.abs(self._clip, out=self._clip)
             self._clip_fractions.append(np.count_nonzero(self._clip > self.settings.clip_coef) / rows)
-            if not self.adam_step():
+            if not self._adam(self.gradient, self._learning_rate):
                 return
 
     def compute_gradient(
@@ -307,38 +250,6 @@ class PpoKernel:
                 np.copyto(transposed, views.weights[index].transpose(0, 2, 1))
                 np.matmul(delta, transposed, out=self._deltas[index - 1])
 
-    def adam_step(self) -> bool:
-        """Take one Adam step on the gradient, clipped to `max_grad_norm`; return False if it is not finite."""
-        gradient, first, second, scratch = (
-            self.gradient.flat,
-            self.first_moment.flat,
-            self.second_moment.flat,
-            self._scratch,
-        )
-        norm = math.sqrt(np.dot(gradient, gradient))
-        if not math.isfinite(norm):
-            return False
-        # Clipping by norm, c = min(1, max_grad_norm / (‖g‖ + 1e-6)), is part of the factors: that saves a pass.
-        clip = min(1.0, self.settings.max_grad_norm / (norm + 1e-6))
-        self.count += 1
-        # m ← β₁ m + (1 - β₁) c g          v ← β₂ v + (1 - β₂) (c g)²
-        # θ ← θ - lr · m̂ / (√v̂ + eps)  with  m̂ = m / (1 - β₁ᵗ),  v̂ = v / (1 - β₂ᵗ)
-        # Multiplied by κ = √(1 - β₂ᵗ):  θ ← θ - lr κ / (1 - β₁ᵗ) · m / (√v + eps κ)
-        correction = math.sqrt(1 - ADAM_BETA_2**self.count)
-        np.multiply(first, ADAM_BETA_1, out=first)
-        np.multiply(gradient, (1 - ADAM_BETA_1) * clip, out=scratch)
-        np.add(first, scratch, out=first)
-        np.multiply(second, ADAM_BETA_2, out=second)
-        np.multiply(gradient, gradient, out=scratch)
-        np.multiply(scratch, (1 - ADAM_BETA_2) * clip * clip, out=scratch)
-        np.add(second, scratch, out=second)
-        np.sqrt(second, out=scratch)
-        np.add(scratch, ADAM_EPSILON * correction, out=scratch)
-        np.divide(first, scratch, out=scratch)
-        np.multiply(scratch, self._learning_rate * correction / (1 - ADAM_BETA_1**self.count), out=scratch)
-        np.subtract(self.network.flat, scratch, out=self.network.flat)
-        return True
-
     def losses(self) -> PpoLosses:
         # old_approx_kl = E[-log r];  approx_kl = E[(r - 1) - log r]  (http://joschu.net/blog/kl-approx.html)
         log_ratio = self._log_ratio.astype(np.float64)
@@ -353,9 +264,6 @@ class PpoKernel:
 
     def actor(self, rows: int) -> PpoActor:
         return PpoActor(self.network, rows)
-
-    def sync_networks(self) -> None:
-        """Do nothing: this learner updates the network in place."""
 
 
 class CategoricalKernel(PpoKernel):

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float32]
+from cleanrl_worker.flat_network import Array, FlatNetwork, FlatViews, orthogonal_matrix
 
 ACTOR, CRITIC = 0, 1
 """Their indices in the stacked hidden layers."""
 
 
-class PpoNetworkViews:
-    """Views of one flat vector by name: the parameters, their gradient, or Adam's moments."""
-
+class PpoNetworkViews(FlatViews):
     def __init__(self, network: PpoNetwork, flat: Array) -> None:
-        self.flat = flat
-        self._offset = 0
+        super().__init__(flat)
         width = network.inputs
         self.weights: list[Array] = []
         self.biases: list[Array] = []
@@ -34,12 +28,8 @@ class PpoNetworkViews:
         self.critic_bias = self._next_view(1, 1)
         self.log_std = self._next_view(network.outputs, 1) if network.has_log_std else None
 
-    def _next_view(self, *shape: int) -> Array:
-        start, self._offset = self._offset, self._offset + math.prod(shape)
-        return self.flat[start : self._offset].reshape(shape)
 
-
-class PpoNetwork:
+class PpoNetwork(FlatNetwork[PpoNetworkViews]):
     """A tanh actor and a tanh critic with hidden layers of equal sizes, which are therefore stored stacked."""
 
     def __init__(
@@ -53,15 +43,12 @@ class PpoNetwork:
         self.has_log_std = has_log_std
         sizes = (inputs, *hidden)
         trunk = sum(2 * (before + 1) * after for before, after in zip(sizes, hidden, strict=False))
-        self.size = trunk + (outputs + 1) * (sizes[-1] + 1) + (outputs if has_log_std else 0)
-        self.parameters = self.zero_vector()
-        self.flat = self.parameters.flat
+        super().__init__(trunk + (outputs + 1) * (sizes[-1] + 1) + (outputs if has_log_std else 0))
 
     def zero_vector(self) -> PpoNetworkViews:
-        """Return a vector of the same shape, all zeros."""
         return PpoNetworkViews(self, np.zeros(self.size, np.float32))
 
-    def initialise(self, rng: np.random.Generator) -> None:
+    def initialize(self, rng: np.random.Generator) -> None:
         """Initialize with orthogonal weights and zero biases; a small last layer makes the policy nearly uniform."""
         for weight in self.parameters.weights:
             for side in (ACTOR, CRITIC):
@@ -70,7 +57,6 @@ class PpoNetwork:
         self.parameters.critic_weight[...] = orthogonal_matrix(rng, self.parameters.critic_weight.shape, 1.0)
 
     def _named_views(self, views: PpoNetworkViews) -> dict[str, Array]:
-        """Return views in torch's layout (a layer's weight is [out, in]) under CleanRL's names."""
         named: dict[str, Array] = {}
         if views.log_std is not None:  # torch lists a module's own parameters before those of its children
             named[f"{self.actor}_logstd".replace("_mean", "")] = views.log_std.T
@@ -83,17 +69,6 @@ class PpoNetwork:
             named[f"{name}.{last}.weight"] = head[0]
             named[f"{name}.{last}.bias"] = head[1][:, 0]
         return named
-
-    def named_arrays(self, views: PpoNetworkViews) -> dict[str, Array]:
-        """Return copies of the parts in torch's layout under CleanRL's names."""
-        return {name: np.array(part, order="C") for name, part in self._named_views(views).items()}
-
-    def assign(self, views: PpoNetworkViews, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Reverse `named_arrays`. A missing name raises KeyError, a wrong shape ValueError."""
-        parts = self._named_views(views)
-        check_shapes(parts, arrays)
-        for name, part in parts.items():
-            part[...] = arrays[name]
 
     def critic_values(self, observations: Array) -> Array:
         """Return the values of a batch of observations."""
@@ -156,19 +131,3 @@ class FrozenPpoActor:
         outputs = np.empty((rows, self._network.outputs), np.float32)
         self._actors[rows](observations, outputs)
         return outputs
-
-
-def check_shapes(targets: Mapping[str, Array], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Check that the arrays fit all targets. A missing name raises KeyError, a wrong shape ValueError."""
-    for name, part in targets.items():
-        if part.shape != arrays[name].shape:
-            raise ValueError(f"{name} is {arrays[name].shape}; expected {part.shape}")
-
-
-def orthogonal_matrix(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> Array:
-    """Return a random matrix with orthonormal rows or columns, whichever are fewer, times `gain`."""
-    rows, columns = shape
-    draws = rng.standard_normal((max(rows, columns), min(rows, columns)))
-    q, r = np.linalg.qr(draws)
-    q *= np.sign(np.diag(r))  # makes the distribution over orthogonal matrices uniform
-    return (gain * (q if rows >= columns else q.T)).astype(np.float32)

@@ -25,7 +25,7 @@ from cleanrl_worker.torch_backend import (
 )
 
 if TYPE_CHECKING:
-    from cleanrl_worker.actor_critic import ActorCriticSettings
+    from cleanrl_worker.learners import ActorCriticSettings
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -312,8 +312,7 @@ class TorchActorCriticLearner:
                 vectors = {name: part.zero_vector() for name, part in parts.items()}
                 copy_parameters(tensors, list(vectors.values()), to_vectors=True)
                 for name, vector in vectors.items():
-                    named = self.networks.named_arrays(name, parts[name], vector)
-                    arrays |= {f"{kind}.{key}": part for key, part in named.items()}
+                    arrays |= {f"{kind}.{key}": part for key, part in parts[name].named_arrays(vector).items()}
             counts |= dict.fromkeys(parts, adam.count)
         return arrays, {"counts": counts}
 
@@ -323,7 +322,7 @@ class TorchActorCriticLearner:
                 saved = {key.removeprefix(kind): part for key, part in arrays.items() if key.startswith(kind)}
                 vectors = {name: part.zero_vector() for name, part in parts.items()}
                 for name, vector in vectors.items():
-                    self.networks.assign(name, parts[name], vector, saved)
+                    parts[name].assign(vector, saved)
                 copy_parameters(tensors, list(vectors.values()), to_vectors=False)
             adam.count = facts["counts"][next(iter(parts))]
         if "torch.rng" in arrays:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, relu_
 from torch.nn.functional import conv2d, linear
 
 from cleanrl_worker.conv_network import CONV_LAYERS, HIDDEN_LAYER, KERNEL_SIZES_AND_STRIDES
+from cleanrl_worker.learners import PpoRolloutSettings, PpoSettings
 from cleanrl_worker.torch_backend import GraphedStep, InferenceStep, TorchAdam, TorchContext
 
 Weights = dict[str, Tensor]
@@ -108,46 +109,12 @@ class ImageInferenceStep(InferenceStep):
 # --- PPO on rollouts
 
 
-class PolicySettings(Protocol):
-    """The settings that PPO's loss reads from an algorithm's Config."""
-
-    @property
-    def norm_adv(self) -> bool: ...
-    @property
-    def clip_coef(self) -> float: ...
-    @property
-    def clip_vloss(self) -> bool: ...
-    @property
-    def ent_coef(self) -> float: ...
-    @property
-    def vf_coef(self) -> float: ...
-
-
-class RolloutSettings(Protocol):
-    """The settings that a learner with minibatches of a rollout reads from an algorithm's Config."""
-
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def num_envs(self) -> int: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def minibatch_size(self) -> int: ...
-    @property
-    def max_grad_norm(self) -> float: ...
-
-
-class PolicyRolloutSettings(PolicySettings, RolloutSettings, Protocol):
-    """The settings that PPO's learner reads."""
-
-
 PPO_METRIC_NAMES = ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac")
 ADAM_EPSILON = 1e-5
 """Adam's epsilon in CleanRL's PPO."""
 
 
-def ppo_loss(outputs: Tensor, batch: Any, config: PolicySettings) -> tuple[Tensor, Tensor]:
+def ppo_loss(outputs: Tensor, batch: Any, config: PpoSettings) -> tuple[Tensor, Tensor]:
     """Return PPO's loss of one minibatch from logits and values [rows, actions + 1], and the reported metrics."""
     log_probs = torch.log_softmax(outputs[:, :-1], dim=1)
     entropy = -(log_probs.exp() * log_probs).sum(1).mean()
@@ -180,7 +147,7 @@ class PpoImageLearner(TorchLearner):
         self,
         arrays: Mapping[str, Array],
         shape: tuple[int, ...],
-        settings: PolicyRolloutSettings,
+        settings: PpoRolloutSettings,
         compute: TorchContext,
     ) -> None:
         super().__init__(arrays, settings.learning_rate, ADAM_EPSILON, compute)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear, log_softmax, mse_loss
 
+from cleanrl_worker.learners import DiscreteSacSettings
 from cleanrl_worker.torch_backend import GraphedStep, NonFiniteMonitor, NonFiniteReport, TorchContext
 from cleanrl_worker.torch_conv import TorchLearner, as_arrays, as_tensors, conv_features
 from cleanrl_worker.torch_replay import FrameBuffer, ReplayFeed
@@ -21,23 +22,6 @@ from cleanrl_worker.torch_replay import FrameBuffer, ReplayFeed
 Array = Any
 ADAM_EPSILON = 1e-4
 SAC_METRIC_NAMES = ("qf1_values", "qf2_values", "qf1_loss", "qf2_loss", "qf_loss", "actor_loss", "alpha", "alpha_loss")
-
-
-class DiscreteSacSettings(Protocol):
-    """The settings that the learner reads from an algorithm's Config."""
-
-    @property
-    def gamma(self) -> float: ...
-    @property
-    def policy_lr(self) -> float: ...
-    @property
-    def q_lr(self) -> float: ...
-    @property
-    def alpha(self) -> float: ...
-    @property
-    def autotune(self) -> bool: ...
-    @property
-    def target_entropy_scale(self) -> float: ...
 
 
 def with_prefix(prefix: str, parts: Mapping[str, Any]) -> dict[str, Any]:

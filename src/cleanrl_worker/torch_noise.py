@@ -19,7 +19,7 @@ Layers = Mapping[str, tuple[int, int]]
 """Numbers of outputs and inputs of each layer."""
 
 
-class FactorisedNoise:
+class FactorizedNoise:
     """The noise of all noisy layers of a network, in fixed memory."""
 
     def __init__(self, layers: Layers, device: torch.device) -> None:
@@ -42,7 +42,7 @@ class FactorisedNoise:
 
 
 def noisy_linear(
-    weights: Mapping[str, Tensor], noise: FactorisedNoise | None, name: str, activations: Tensor
+    weights: Mapping[str, Tensor], noise: FactorizedNoise | None, name: str, activations: Tensor
 ) -> Tensor:
     """Return a layer's outputs: (mu + sigma * noise) x + bias; without noise only the mean weights are used."""
     means = linear(activations, weights[f"{name}.weight_mu"], weights[f"{name}.bias_mu"])

@@ -15,8 +15,9 @@ from torch import Tensor, relu_
 from torch.nn.functional import conv2d, layer_norm, linear, mse_loss
 
 from cleanrl_worker.conv_network import KERNEL_SIZES_AND_STRIDES
+from cleanrl_worker.learners import RolloutSettings
 from cleanrl_worker.torch_backend import GraphedStep, TorchContext, TorchRAdam
-from cleanrl_worker.torch_conv import ImageInferenceStep, RolloutSettings, TorchLearner, channels_last
+from cleanrl_worker.torch_conv import ImageInferenceStep, TorchLearner, channels_last
 
 Array = Any
 ADAM_EPSILON = 1e-8

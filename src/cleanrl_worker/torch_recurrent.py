@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from cleanrl_worker.learners import PpoRolloutSettings
 from cleanrl_worker.torch_backend import TorchContext
 from cleanrl_worker.torch_conv import (
-    PolicyRolloutSettings,
     PpoImageLearner,
     actor_critic_heads,
     channels_last,
@@ -58,7 +58,7 @@ class RecurrentLearner(PpoImageLearner):
         self,
         arrays: Mapping[str, Array],
         shape: tuple[int, ...],
-        settings: PolicyRolloutSettings,
+        settings: PpoRolloutSettings,
         compute: TorchContext,
     ) -> None:
         device, envs = compute.device, settings.num_envs

@@ -87,15 +87,6 @@ class ReplayFeed:
         )
 
 
-class ReplayLearnerSettings(Protocol):
-    """The settings that a learner reads from an algorithm's Config."""
-
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def batch_size(self) -> int: ...
-
-
 Loss = Callable[[Weights, Weights, SimpleNamespace], tuple[Tensor, Tensor]]
 """Computes the loss and the metrics to report from the weights, the target weights and a batch.
 
@@ -112,14 +103,14 @@ class TargetNetworkLearner(TorchLearner):
         target: Mapping[str, Array],
         loss: Loss,
         feed: ReplayFeed,
-        settings: ReplayLearnerSettings,
+        learning_rate: float,
         epsilon: float,
         metric_names: Sequence[str],
         compute: TorchContext,
         state_tensors: Sequence[Tensor] = (),
     ) -> None:
         """`state_tensors` are tensors that the loss itself changes."""
-        super().__init__(arrays, settings.learning_rate, epsilon, compute)
+        super().__init__(arrays, learning_rate, epsilon, compute)
         self.target = as_tensors(target, compute.device, is_learned=False)
         self._loss, self._feed, self._metric_names = loss, feed, metric_names
         self._loss_state_tensors = state_tensors
@@ -182,7 +173,7 @@ class TargetNetworkLearner(TorchLearner):
             self.compute.restore_random_state(torch.as_tensor(arrays["torch.rng"]))
 
 
-class PrioritisedLearner(TargetNetworkLearner):
+class PrioritizedLearner(TargetNetworkLearner):
     """Trains from a prioritized replay buffer and updates its priorities with the TD errors."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

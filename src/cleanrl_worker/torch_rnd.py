@@ -14,12 +14,12 @@ from torch import Tensor, relu_
 from torch.nn.functional import conv2d, leaky_relu_, linear
 
 from cleanrl_worker.conv_network import KERNEL_SIZES_AND_STRIDES
+from cleanrl_worker.learners import PpoRolloutSettings
 from cleanrl_worker.torch_backend import GraphedStep, TorchContext
 from cleanrl_worker.torch_conv import (
     ADAM_EPSILON,
     PPO_METRIC_NAMES,
     ImageInferenceStep,
-    PolicyRolloutSettings,
     TorchLearner,
     as_arrays,
     as_tensors,
@@ -69,7 +69,7 @@ class RndLearner(TorchLearner):
         self,
         arrays: Mapping[str, Array],
         shape: tuple[int, ...],
-        settings: PolicyRolloutSettings,
+        settings: PpoRolloutSettings,
         compute: TorchContext,
     ) -> None:
         learned = {name: part for name, part in arrays.items() if not name.startswith(f"{TARGET}.")}
@@ -113,18 +113,18 @@ class RndLearner(TorchLearner):
 
     # --- intrinsic rewards
 
-    def set_normalisation(self, mean: Array, variance: Array) -> None:
+    def set_normalization(self, mean: Array, variance: Array) -> None:
         """Set the moments that frames are normalized with."""
         self._mean.copy_(torch.as_tensor(mean))
         self._deviation.copy_(torch.as_tensor(variance).sqrt())
 
-    def _normalise_frames(self, frames: Tensor) -> Tensor:
+    def _normalize_frames(self, frames: Tensor) -> Tensor:
         return ((frames.float() - self._mean) / self._deviation).clamp(-CLIP_LIMIT, CLIP_LIMIT)[:, None]
 
     def intrinsic_rewards(self, next_frames: Array) -> Array:
         """Return half the squared error of the predictor for the latest frames [rows, 84, 84]."""
         with torch.no_grad():
-            frames = self._normalise_frames(torch.from_numpy(next_frames).to(self.compute.device))
+            frames = self._normalize_frames(torch.from_numpy(next_frames).to(self.compute.device))
             error = rnd_features(self._target, TARGET, frames) - rnd_features(self.weights, PREDICTOR, frames)
             return (error.square().sum(1) / 2).cpu().numpy()
 
@@ -143,7 +143,7 @@ class RndLearner(TorchLearner):
         """Compute the target's features of `TARGET_CHUNK_ROWS` rows, once for all epochs because they never change."""
         rows = slice(first_row, first_row + TARGET_CHUNK_ROWS)
         with torch.no_grad():
-            frames = self._normalise_frames(self._batch.next_frames[rows])
+            frames = self._normalize_frames(self._batch.next_frames[rows])
             self._batch.features[rows] = rnd_features(self._target, TARGET, frames)
 
     def update(self, rows: Array, predictor_mask: Array) -> None:
@@ -156,7 +156,7 @@ class RndLearner(TorchLearner):
         batch = SimpleNamespace(**{name: part[self._order] for name, part in vars(self._batch).items()})
         loss, metrics, forward_loss = rnd_loss(
             self._forward(batch.images),
-            rnd_features(self.weights, PREDICTOR, self._normalise_frames(batch.next_frames)),
+            rnd_features(self.weights, PREDICTOR, self._normalize_frames(batch.next_frames)),
             batch,
             self._predictor_mask,
             self._settings,
@@ -175,7 +175,7 @@ class RndLearner(TorchLearner):
 
 
 def rnd_loss(
-    outputs: Tensor, predicted: Tensor, batch: Any, predictor_mask: Tensor, settings: PolicyRolloutSettings
+    outputs: Tensor, predicted: Tensor, batch: Any, predictor_mask: Tensor, settings: PpoRolloutSettings
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return PPO's loss with both value losses plus the predictor's loss, PPO's metrics, and the predictor's loss."""
     loss, metrics = ppo_loss(outputs[:, :-1], batch, settings)

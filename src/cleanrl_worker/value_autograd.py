@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cleanrl_worker.learners import TorchSettings
 from cleanrl_worker.perceptron import Perceptron
 from cleanrl_worker.ppo_autograd import ModuleLearner, to_arrays
 from cleanrl_worker.torch_backend import (
@@ -40,21 +41,6 @@ class ValueAgent(Protocol):
     network: Perceptron
 
     def module(self) -> torch.nn.Module: ...
-
-
-class TorchSettings(Protocol):
-    """The settings that the learner reads from a Config."""
-
-    @property
-    def seed(self) -> int: ...
-    @property
-    def cuda(self) -> bool: ...
-    @property
-    def torch_deterministic(self) -> bool: ...
-    @property
-    def cuda_graphs(self) -> bool: ...
-    @property
-    def compile(self) -> bool: ...
 
 
 def create_adam(parameters: Sequence[Tensor], compute: TorchContext, epsilon: float = 1e-8) -> TorchAdam:

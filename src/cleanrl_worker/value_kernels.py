@@ -6,16 +6,14 @@ gradients with autograd's. Arrays are [features, rows]: a batch of N transitions
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from cleanrl_worker.perceptron import Array, ForwardPass, Perceptron, PerceptronViews
+from cleanrl_worker.flat_network import Array, NumpyAdam, NumpyLearner
+from cleanrl_worker.perceptron import ForwardPass, Perceptron
 
-ADAM_BETA_1, ADAM_BETA_2 = 0.9, 0.999
 MIN_PROBABILITY = 1e-5
 """Probabilities are clamped to [this, 1 - this] before C51 takes their logarithm."""
 
@@ -38,43 +36,6 @@ class ReturnBatch(NamedTuple):
     actions: npt.NDArray[Any]
     """Indices [rows]."""
     returns: npt.NDArray[Any]
-
-
-class ValueLearner(Protocol):
-    """Updates the parameters. Implemented in numpy for each loss (below) and in torch (value_autograd.py)."""
-
-    count: int
-    """Number of Adam steps taken."""
-
-    @property
-    def first_moment(self) -> PerceptronViews:
-        """Adam's running mean of the gradient."""
-
-    @property
-    def second_moment(self) -> PerceptronViews:
-        """Adam's running mean of the squared gradient."""
-
-    def update(self, batch: Any, learning_rate: float) -> bool:
-        """Take one gradient step; return False if the gradient is not finite, in which case training must stop."""
-
-    def losses(self) -> dict[str, float]:
-        """Return the losses of the last batch under CleanRL's names."""
-
-    def first_non_finite(self) -> tuple[int, list[str]] | None:
-        """Return how many updates ago a value was first not finite, and which; None if `update` itself reports that."""
-
-    def forward(self, rows: int) -> Callable[[npt.NDArray[Any]], Array]:
-        """Return a forward pass of the current weights: this number of observations to outputs [outputs, rows]."""
-
-    def sync_networks(self) -> None:
-        """Copy the learner's parameters into the network, where it has its own copy."""
-
-
-class TargetValueLearner(ValueLearner, Protocol):
-    """A learner with a target network."""
-
-    def update_target(self, tau: float) -> None:
-        """Set θ_target ← θ_target + τ (θ - θ_target); τ = 1 copies."""
 
 
 def q_lambda_returns(
@@ -140,7 +101,7 @@ class BackwardPass:
     def _backward_layer_norm(self, index: int, delta: Array) -> None:
         # y = g ⊙ x̂ + o,  x̂ = (x - mean x) / s,  s = √(var x + eps); with D = ∂L/∂y:
         #   ∂L/∂g = Σ_rows D ⊙ x̂     ∂L/∂o = Σ_rows D
-        scaled, product = self.forward.normalised[index], self._product[index]
+        scaled, product = self.forward.normalized[index], self._product[index]
         average = self.forward.averaging_rows[index]
         np.multiply(delta, scaled, out=product)
         np.dot(product, self._column, out=self.views.gains[index])
@@ -156,101 +117,16 @@ class BackwardPass:
         np.multiply(delta, self.forward.inverse_deviations[index], out=delta)
 
 
-class NumpyAdam:
-    """Adam (arXiv:1412.6980) over a flat parameter vector."""
-
-    def __init__(self, network: Perceptron, epsilon: float = 1e-8, max_norm: float | None = None) -> None:
-        self.first_moment = network.zero_vector()
-        self.second_moment = network.zero_vector()
-        self.count = 0
-        self._flat = network.flat
-        self._epsilon = epsilon
-        self._max_norm = max_norm
-        """Gradients are clipped to this norm, if given."""
-        self._scratch = np.empty(network.size, np.float32)
-
-    def __call__(self, gradient: PerceptronViews, learning_rate: float) -> bool:
-        """Take one step; return False if the gradient is not finite."""
-        flat, first, second, scratch = gradient.flat, self.first_moment.flat, self.second_moment.flat, self._scratch
-        norm = math.sqrt(np.dot(flat, flat))
-        if not math.isfinite(norm):
-            return False
-        # m ← β₁ m + (1 - β₁) c g     v ← β₂ v + (1 - β₂) (c g)²
-        # Clipping by norm, c = min(1, max_norm / (‖g‖ + 1e-6)), is part of the factors: that saves a pass.
-        clip = 1.0 if self._max_norm is None else min(1.0, self._max_norm / (norm + 1e-6))
-        self.count += 1
-        np.multiply(first, ADAM_BETA_1, out=first)
-        np.multiply(flat, (1 - ADAM_BETA_1) * clip, out=scratch)
-        np.add(first, scratch, out=first)
-        np.multiply(second, ADAM_BETA_2, out=second)
-        np.multiply(flat, flat, out=scratch)
-        np.multiply(scratch, (1 - ADAM_BETA_2) * clip * clip, out=scratch)
-        np.add(second, scratch, out=second)
-        self._apply_step(learning_rate / (1 - ADAM_BETA_1**self.count), math.sqrt(1 - ADAM_BETA_2**self.count))
-        return True
-
-    def _apply_step(self, learning_rate: float, correction: float) -> None:
-        # θ ← θ - lr · m̂ / (√v̂ + eps)  with  m̂ = m / (1 - β₁ᵗ),  v̂ = v / (1 - β₂ᵗ).
-        # Multiplied by κ = √(1 - β₂ᵗ) (`correction`; `learning_rate` is lr / (1 - β₁ᵗ)):  lr' κ m / (√v + eps κ)
-        scratch = self._scratch
-        np.sqrt(self.second_moment.flat, out=scratch)
-        np.add(scratch, self._epsilon * correction, out=scratch)
-        np.divide(self.first_moment.flat, scratch, out=scratch)
-        np.multiply(scratch, learning_rate * correction, out=scratch)
-        np.subtract(self._flat, scratch, out=self._flat)
-
-
-class NumpyRAdam(NumpyAdam):
-    """RAdam (arXiv:1908.03265): Adam whose step is rectified while the second moment has seen few gradients."""
-
-    _MAX_SMA_LENGTH = 2 / (1 - ADAM_BETA_2) - 1
-    """ρ_∞ = 2 / (1 - β₂) - 1, the limit of the length of the approximated simple moving average."""
-
-    def _apply_step(self, learning_rate: float, correction: float) -> None:
-        # ρ_t = ρ_∞ - 2 t β₂ᵗ / (1 - β₂ᵗ);  where ρ_t > 5 the step is multiplied by
-        # √((ρ_t - 4)(ρ_t - 2) ρ_∞ / ((ρ_∞ - 4)(ρ_∞ - 2) ρ_t)), else it is lr · m̂.
-        longest = self._MAX_SMA_LENGTH
-        length = longest - 2 * self.count * ADAM_BETA_2**self.count / (1 - ADAM_BETA_2**self.count)
-        if length > 5:
-            rectification = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
-            learning_rate *= math.sqrt(rectification)
-            # Torch adds eps to √v before the bias correction: lr · m̂ · κ / (√v + eps)
-            np.sqrt(self.second_moment.flat, out=self._scratch)
-            np.add(self._scratch, self._epsilon, out=self._scratch)
-            np.divide(self.first_moment.flat, self._scratch, out=self._scratch)
-            np.multiply(self._scratch, learning_rate * correction, out=self._scratch)
-        else:
-            np.multiply(self.first_moment.flat, learning_rate, out=self._scratch)
-        np.subtract(self._flat, self._scratch, out=self._flat)
-
-
-class ValueKernel:
+class ValueKernel(NumpyLearner):
     """The part of the update that DQN, C51 and PQN share."""
 
     def __init__(self, network: Perceptron, rows: int, adam: NumpyAdam) -> None:
+        super().__init__(rows, adam)
         self.network = network
-        self.rows = rows
         self.gradient = BackwardPass(network, rows)
-        self.first_moment = adam.first_moment
-        self.second_moment = adam.second_moment
-        self._adam = adam
-
-    @property
-    def count(self) -> int:
-        return self._adam.count
-
-    @count.setter
-    def count(self, count: int) -> None:
-        self._adam.count = count
-
-    def first_non_finite(self) -> None:
-        """Return None: `update` itself reports a gradient that is not finite."""
 
     def forward(self, rows: int) -> ForwardPass:
         return ForwardPass(self.network, rows)
-
-    def sync_networks(self) -> None:
-        """Do nothing: this learner updates the networks in place."""
 
 
 class RegressionKernel(ValueKernel):

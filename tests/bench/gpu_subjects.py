@@ -79,7 +79,7 @@ class RolloutSubject(Subject):
         module, config = load_algorithm(name, **settings)
         size, outputs = (4, 2) if name == "ppo" else (OBSERVATION_SIZE, ACTION_SIZE)
         self.agent = module.Agent(size, outputs)
-        self.agent.network.initialise(np.random.default_rng(1))
+        self.agent.network.initialize(np.random.default_rng(1))
         if saved is not None:
             self.agent.load_state_dict(saved["weights"])
         self.learner = module._learner(config, self.agent)
@@ -127,8 +127,8 @@ class QValueSubject(Subject):
         module, config = load_algorithm(name, **settings)
         self._has_target = name != "pqn"
         self.agent, self.target = module.Agent(4, 2), module.Agent(4, 2)
-        self.agent.network.initialise(np.random.default_rng(1))
-        self.target.network.initialise(np.random.default_rng(2))
+        self.agent.network.initialize(np.random.default_rng(1))
+        self.target.network.initialize(np.random.default_rng(2))
         if saved is not None:
             self.agent.load_state_dict(saved["weights"])
             self.target.load_state_dict(saved["target"])
@@ -201,7 +201,7 @@ class ContinuousSubject(Subject):
     def __init__(self, name: str, saved: Mapping[str, Any] | None = None, **settings: Any) -> None:
         module, config = load_algorithm(name, **settings)
         self.agent = module.Agent(OBSERVATION_SIZE, -np.ones(ACTION_SIZE, np.float32), np.ones(ACTION_SIZE, np.float32))
-        self.agent.networks.initialise(np.random.default_rng(1))
+        self.agent.networks.initialize(np.random.default_rng(1))
         if saved is not None:
             self.agent.load_state_dict(saved["weights"])
         self._replay = FakeVectorReplay(config.batch_size)
@@ -243,7 +243,7 @@ class AtariRolloutSubject(Subject):
         self._has_memory = name.endswith("lstm")
         shape = (1 if self._has_memory else 4, 84, 84)
         agent = module.Agent(4)
-        agent.initialise(np.random.default_rng(1))
+        agent.initialize(np.random.default_rng(1))
         if saved is not None:
             agent.parameters = dict(saved["weights"])
         self.learner = module._learner(config, agent, shape)
@@ -294,7 +294,7 @@ class EnvpoolSubject(AtariRolloutSubject):
         is_curious = name == "ppo_rnd_envpool"
         module, config = load_algorithm(name, **({"num_envs": 32} if is_curious else {}) | settings)
         agent = module.Agent(4)
-        agent.initialise(np.random.default_rng(1))
+        agent.initialize(np.random.default_rng(1))
         if saved is not None:
             agent.parameters = dict(saved["weights"])
         self.learner = module._learner(config, agent, (4, 84, 84))
@@ -309,7 +309,7 @@ class EnvpoolSubject(AtariRolloutSubject):
         columns["actions"] = rng.integers(4, size=total)
         if is_curious:
             columns |= {"log_probs": np.full(total, -np.log(4), np.float32), "next_frames": pictures[:, -1]}
-            self.learner.set_normalisation(np.full((84, 84), 128.0), np.full((84, 84), 5000.0))
+            self.learner.set_normalization(np.full((84, 84), 128.0), np.full((84, 84), 5000.0))
         self._predictor_mask = [rng.random(config.minibatch_size) < 0.25] if is_curious else []
         self._rate = config.learning_rate
         self.learner.load_rollout(self._rate, pictures, **columns)
@@ -354,7 +354,7 @@ class AtariReplaySubject(Subject):
         module, config = load_algorithm(name, **settings)
         self.uses_device_rng = name == "rainbow_atari"  # type: ignore[misc]
         agent = module.Agent(4)
-        agent.initialise(np.random.default_rng(1))
+        agent.initialize(np.random.default_rng(1))
         if saved is not None:
             agent.parameters = dict(saved["weights"])
         targets = agent.critics(agent.parameters) if name == "sac_atari" else agent.parameters

@@ -25,7 +25,7 @@ from tests.helpers.algorithm_cases import (
 
 from cleanrl_worker import ppo_kernels, registry
 from cleanrl_worker.algorithms import ppo, ppo_continuous_action, rpo_continuous_action
-from cleanrl_worker.normalisation import RewardNormaliser
+from cleanrl_worker.normalization import RewardNormalizer
 from cleanrl_worker.ppo_network import PpoActor, PpoNetwork
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder
@@ -215,7 +215,7 @@ def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
     assert last.shape == (1, 2)
     rewards = np.ones((8, 1))
     if name != "ppo":
-        rewards = RewardNormaliser(1, gamma=0.5)(rewards, np.zeros((8, 1), bool))
+        rewards = RewardNormalizer(1, gamma=0.5)(rewards, np.zeros((8, 1), bool))
     assert returns[3] == pytest.approx(rewards[3, 0] + 0.5 * values[4], abs=1e-5)
     assert returns[4] == pytest.approx(rewards[4, 0] + 0.5 * after, abs=1e-5)
     # Not from the observation after the reset.
@@ -272,7 +272,7 @@ def test_a_policy_that_is_not_deterministic_draws_with_the_actors_probabilities(
     assert policy.act(observations[:5], True, np.random.default_rng(0)).tolist() == [1] * 5
 
 
-def test_a_continuous_policy_normalises_as_the_training_did(place: Path) -> None:
+def test_a_continuous_policy_normalizes_as_the_training_did(place: Path) -> None:
     name = "ppo_continuous_action"
     train_run(place / "run", name, config_of(name, num_envs=1, num_steps=64))
     checkpoint = latest_checkpoint(place / "run")

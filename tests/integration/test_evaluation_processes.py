@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import wait_until
 from tests.helpers.worker_runs import COMMAND, events, small, train_here
 
-from cleanrl_worker.normalisation import ObservationNormaliser
+from cleanrl_worker.normalization import ObservationNormalizer
 from cleanrl_worker.policy_evaluation import load_for_evaluation, process_count
 from cleanrl_worker.worker_config import parse_request
 from mosaic.arena import Episode, evaluate
@@ -193,6 +193,6 @@ def test_a_trained_policy_scores_in_evaluation_as_in_training(tmp_path: Path) ->
     assert abs(summary["avg_return"] - score) < max(0.1 * abs(score), (high - low) / 2)
 
     match = load_for_evaluation(parse_request({"extras": extras}))
-    match.policy._normalise = ObservationNormaliser(3)  # type: ignore[attr-defined]
+    match.policy._normalize = ObservationNormalizer(3)  # type: ignore[attr-defined]
     unnormalized = evaluate(match.policy, lambda: make("Pendulum-v1"), summary["seeds"][:30])
     assert np.mean([episode.episodic_return for episode in unnormalized]) < 2 * score

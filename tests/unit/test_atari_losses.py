@@ -16,8 +16,8 @@ from cleanrl_worker.torch_atoms import project_onto_atoms
 from cleanrl_worker.torch_backend import TorchContext
 from cleanrl_worker.torch_conv import as_tensors, channels_last
 from cleanrl_worker.torch_discrete_sac import DiscreteSacLearner, DiscreteSacNetwork
-from cleanrl_worker.torch_noise import FactorisedNoise
-from cleanrl_worker.torch_replay import PrioritisedLearner, ReplayFeed
+from cleanrl_worker.torch_noise import FactorizedNoise
+from cleanrl_worker.torch_replay import PrioritizedLearner, ReplayFeed
 
 CPU = torch.device("cpu")
 COMPUTE = TorchContext(CPU, uses_graphs=False, is_compiled=False)
@@ -33,7 +33,7 @@ def one_thread() -> None:
 
 def make_agent(module: Any, *settings: Any) -> Any:
     agent = module.Agent(ACTIONS, *settings, sizes=SIZES)
-    agent.initialise(np.random.default_rng(1))
+    agent.initialize(np.random.default_rng(1))
     return agent
 
 
@@ -104,7 +104,7 @@ def test_moved_values_are_laid_onto_the_atoms_beside_them() -> None:
 
 def test_c51_learns_towards_what_the_target_network_expects() -> None:
     agent, second = make_agent(c51_atari, ATOMS, -3, 3), make_agent(c51_atari, ATOMS, -3, 3)
-    second.initialise(np.random.default_rng(9))
+    second.initialize(np.random.default_rng(9))
     rows, atoms = make_batch(), torch.as_tensor(agent.atoms)
 
     def pmfs(state: dict[str, Tensor], images: Tensor) -> Tensor:
@@ -129,9 +129,9 @@ def test_c51_learns_towards_what_the_target_network_expects() -> None:
 
 def test_rainbow_chooses_with_one_network_and_judges_with_the_other() -> None:
     agent, second = make_agent(rainbow_atari, ATOMS, -3, 3), make_agent(rainbow_atari, ATOMS, -3, 3)
-    second.initialise(np.random.default_rng(9))
+    second.initialize(np.random.default_rng(9))
     rows, atoms = make_batch(), torch.as_tensor(agent.atoms)
-    noise, target_noise = FactorisedNoise(agent.noisy, CPU), FactorisedNoise(agent.noisy, CPU)
+    noise, target_noise = FactorizedNoise(agent.noisy, CPU), FactorizedNoise(agent.noisy, CPU)
     weights, target = as_tensors(agent.parameters, CPU), as_tensors(second.parameters, CPU, is_learned=False)
     loss, metrics = rainbow_atari.loss(weights, target, rows, noise=noise, target_noise=target_noise, atoms=atoms)
     assert noise.flat.std() > 0.5  # it was resampled
@@ -166,7 +166,7 @@ def test_rainbow_chooses_with_one_network_and_judges_with_the_other() -> None:
 
 
 def test_noise_of_a_weight_is_that_of_its_input_times_that_of_its_output() -> None:
-    noise = FactorisedNoise({"one": (400, 300)}, CPU)
+    noise = FactorizedNoise({"one": (400, 300)}, CPU)
     torch.manual_seed(0)
     noise.resample()
     outputs, inputs = noise.parts["one"]
@@ -210,8 +210,7 @@ def test_td_errors_reach_the_buffer_before_the_next_sample_and_once() -> None:
         return sum(part.sum() for part in weights.values()), torch.zeros(1)
 
     feed = ReplayFeed(replay, ROWS, 5, COMPUTE)
-    settings = SimpleNamespace(learning_rate=1e-3, batch_size=ROWS)
-    learner = PrioritisedLearner(agent.parameters, agent.parameters, loss, feed, settings, 1e-8, ("loss",), COMPUTE)
+    learner = PrioritizedLearner(agent.parameters, agent.parameters, loss, feed, 1e-3, 1e-8, ("loss",), COMPUTE)
     for _ in range(2):
         learner.update(replay)
     learner.synchronize(replay)
@@ -225,7 +224,7 @@ def test_td_errors_reach_the_buffer_before_the_next_sample_and_once() -> None:
 @pytest.mark.parametrize("autotune", [True, False])
 def test_sac_makes_the_steps_that_plain_torch_makes(autotune: bool) -> None:
     agent, other = make_agent(sac_atari), make_agent(sac_atari)
-    other.initialise(np.random.default_rng(9))
+    other.initialize(np.random.default_rng(9))
     settings = SimpleNamespace(
         gamma=GAMMA, policy_lr=1e-3, q_lr=2e-3, alpha=0.3, autotune=autotune, target_entropy_scale=0.8
     )
@@ -289,7 +288,7 @@ def test_sac_makes_the_steps_that_plain_torch_makes(autotune: bool) -> None:
 
 def test_sacs_targets_follow_the_critics() -> None:
     agent, second = make_agent(sac_atari), make_agent(sac_atari)
-    second.initialise(np.random.default_rng(9))
+    second.initialize(np.random.default_rng(9))
     settings = sac_atari.Config()
     feed = ReplayFeed(FakeReplay(), ROWS, 5, COMPUTE)
     learner = DiscreteSacLearner(agent.parameters, second.critics(second.parameters), feed, settings, COMPUTE)

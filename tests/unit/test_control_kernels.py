@@ -47,8 +47,8 @@ class RecordingGenerator:
 def make_networks(heads: tuple[str, ...], critics: int, has_target_actor: bool) -> ActorCriticNetworks:
     networks = ActorCriticNetworks(OBSERVATIONS, ACTIONS, (16, 12), heads, critics, has_target_actor)
     rng = np.random.default_rng(1)
-    for part in (*networks.trained_networks.values(), *networks.target_networks.values()):
-        part.initialise(rng)
+    for part in (*networks.trained_networks.values(), *networks.target_networks):
+        part.initialize(rng)
     return networks
 
 
@@ -233,7 +233,7 @@ def test_names_and_layouts_are_those_of_cleanrls_modules() -> None:
     assert state["actor.fc_logstd.weight"].shape == (ACTIONS, 12)
     assert state["qf2_target.fc1.weight"].shape == (16, OBSERVATIONS + ACTIONS)
     fresh = make_networks(("fc_mean", "fc_logstd"), 2, False)
-    fresh.initialise(np.random.default_rng(9))
+    fresh.initialize(np.random.default_rng(9))
     fresh.load_state_dict(state)
     assert all((part == state[key]).all() for key, part in fresh.state_dict().items())
     with pytest.raises(ValueError, match=r"actor\.fc1\.weight is"):

@@ -61,7 +61,7 @@ def build_rnd_networks(sizes: ConvNetworkSizes, actions: int, wide: int, feature
 
 def initialized_module(agent: Any, *modules: nn.Module) -> Any:
     """Initialize the agent and copy its weights to the torch modules."""
-    agent.initialise(np.random.default_rng(3))
+    agent.initialize(np.random.default_rng(3))
     if any(name.startswith("network.1.") for name in agent.parameters):
         rng = np.random.default_rng(4)  # layer norms with gain 1 and offset 0 would hide a wrong order
         for name, part in agent.parameters.items():
@@ -106,13 +106,13 @@ def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
 def test_the_networks_begin_as_cleanrls() -> None:
     rng = np.random.default_rng(1)
     values = pqn_atari_envpool.Agent(4)
-    values.initialise(rng)
+    values.initialize(rng)
     weight = values.parameters["network.13.weight"]
     np.testing.assert_allclose(weight @ weight.T, 2 * np.eye(4), atol=1e-4)
     assert (values.parameters["network.4.weight"] == 1).all()
     assert (values.parameters["network.11.bias"] == 0).all()
     agent: Any = ppo_rnd_envpool.Agent(18)
-    agent.initialise(rng)
+    agent.initialize(rng)
     for name, gain in (("extra_layer.0", 0.1), ("actor.0", 0.01), ("critic_int", 0.01), ("predictor.11", 2**0.5)):
         weight = agent.parameters[f"{name}.weight"]
         np.testing.assert_allclose(weight @ weight.T, gain**2 * np.eye(len(weight)), atol=1e-4)
@@ -189,7 +189,7 @@ def test_updates_with_curiosity_move_policy_and_predictor_and_leave_the_target(c
     mean, variance = next_frames.mean(0), next_frames.var(0) + 0.1
     normalized = torch.from_numpy(((next_frames - mean) / np.sqrt(variance)).clip(-5, 5).astype(np.float32))[:, None]
 
-    learner.set_normalisation(mean, variance)
+    learner.set_normalization(mean, variance)
     error = model.target(normalized) - model.predictor(normalized)  # type: ignore[operator]
     np.testing.assert_allclose(learner.intrinsic_rewards(next_frames), (error**2).sum(1).detach() / 2, rtol=1e-4)
     learner.load_rollout(1e-3, images, next_frames, **batch)

@@ -24,7 +24,7 @@ KERNELS = {"ppo": ppo_kernels.CategoricalKernel, "ppo_continuous_action": ppo_ke
 def make_agent(name: str, inputs: int, outputs: int, hidden: tuple[int, ...] = (64, 64)) -> Any:
     agent = MODULES[name].Agent(inputs, outputs, hidden)
     rng = np.random.default_rng(1)
-    agent.network.initialise(rng)
+    agent.network.initialize(rng)
     agent.parameters += 0.1 * rng.standard_normal(agent.parameters.shape, np.float32)
     return agent
 
@@ -159,7 +159,7 @@ def test_a_state_dict_comes_back_as_it_was() -> None:
 
 def test_first_weights_are_orthogonal_with_the_papers_gains() -> None:
     network = ppo.Agent(4, 2).network
-    network.initialise(np.random.default_rng(0))
+    network.initialize(np.random.default_rng(0))
     state = network.named_arrays(network.parameters)
     for key, gain in (("critic.2.weight", 2**0.5), ("actor.4.weight", 0.01), ("critic.4.weight", 1.0)):
         weight = state[key].astype(float)

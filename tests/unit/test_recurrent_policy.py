@@ -46,7 +46,7 @@ def test_only_a_new_episode_resets_the_state() -> None:
     from cleanrl_worker.algorithms import ppo_atari_lstm
 
     agent = ppo_atari_lstm.Agent(6, ConvNetworkSizes((4, 4, 4), 8), 8)
-    agent.initialise(np.random.default_rng(1))
+    agent.initialize(np.random.default_rng(1))
     facts = {"algorithm": "ppo_atari_lstm", "first_action": 0}
     policy: Any = ppo_atari_lstm.load_policy(Checkpoint(Path("none"), 0, agent.state_dict(), {}, facts, {}))
     rng = np.random.default_rng(2)

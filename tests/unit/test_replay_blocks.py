@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.run_folders import make_run_folder
 
 from cleanrl_worker import replay_blocks, replay_ring
-from cleanrl_worker.prioritised import PrioritisedReplay
+from cleanrl_worker.prioritized import PrioritizedReplay
 from cleanrl_worker.replay import FrameReplay, Replay
 from cleanrl_worker.vector_envs import EpisodeEnd
 from mosaic.contracts.folder import RunFolder
@@ -42,7 +42,7 @@ def make_replay(kind: str, folder: RunFolder, envs: int = 1, capacity: int = 20)
     elif kind == "frames":
         replay = FrameReplay(capacity * envs, envs, SHAPE, 2, seed=1)
     else:
-        replay = PrioritisedReplay(
+        replay = PrioritizedReplay(
             capacity * envs, envs, SHAPE, 2, seed=1, n_step=2, gamma=0.9, alpha=0.5, beta=0.4, epsilon=1e-6
         )
     run: Any = SimpleNamespace(folder=folder)

@@ -44,7 +44,7 @@ class Reference(nn.Module):
 
 
 def load_weights(reference: nn.Module, agent: Any) -> Any:
-    agent.initialise(np.random.default_rng(3))
+    agent.initialize(np.random.default_rng(3))
     reference.load_state_dict({name: torch.from_numpy(part) for name, part in agent.state_dict().items()})
     return agent
 
@@ -104,7 +104,7 @@ def compute() -> TorchContext:
 
 def test_the_whole_network_is_cleanrls() -> None:
     agent = ppo_atari.Agent(4)
-    agent.initialise(np.random.default_rng(1))
+    agent.initialize(np.random.default_rng(1))
     shapes = {name: part.shape for name, part in agent.state_dict().items()}
     assert shapes["network.0.weight"] == (32, 4, 8, 8)
     assert shapes["network.7.weight"] == (512, 3136)
@@ -239,7 +239,7 @@ def test_dqns_loss_is_the_distance_to_reward_and_the_targets_best_value() -> Non
     reference, older = Reference(4, heads=False), Reference(4, heads=False)
     agent = load_weights(reference, dqn_atari.Agent(ACTIONS, SIZES))
     second = dqn_atari.Agent(ACTIONS, SIZES)
-    second.initialise(np.random.default_rng(9))
+    second.initialize(np.random.default_rng(9))
     older.load_state_dict({name: torch.from_numpy(part) for name, part in second.state_dict().items()})
     images = torch.from_numpy(random_images(6))
     batch = SimpleNamespace(

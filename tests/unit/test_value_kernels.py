@@ -32,7 +32,7 @@ def make_agents(name: str, config: Any, hidden: tuple[int, ...] = (24, 16)) -> t
     agents = [MODULES[name].Agent(5, 3, hidden=hidden, **atoms) for _ in range(2)]
     rng = np.random.default_rng(1)
     for agent in agents:
-        agent.network.initialise(rng)
+        agent.network.initialize(rng)
         agent.parameters += 0.3 * rng.standard_normal(agent.parameters.shape, np.float32)
     return agents[0], agents[1]
 
@@ -157,14 +157,14 @@ def test_a_state_dict_comes_back_as_it_was(name: str) -> None:
 
 def test_first_weights_are_spread_as_torch_spreads_them_and_pqns_are_orthogonal() -> None:
     network = dqn.Agent(4, 2).network
-    network.initialise(np.random.default_rng(0))
+    network.initialize(np.random.default_rng(0))
     for key, inputs in (("network.0", 4), ("network.2", 120), ("network.4", 84)):
         state = network.named_arrays(network.parameters)
         for part in (state[f"{key}.weight"], state[f"{key}.bias"]):
             assert np.abs(part).max() <= inputs**-0.5
         assert state[f"{key}.weight"].std() == pytest.approx(inputs**-0.5 / 3**0.5, rel=0.1)
     normed = pqn.Agent(4, 2).network
-    normed.initialise_orthogonal(np.random.default_rng(0))
+    normed.initialize_orthogonal(np.random.default_rng(0))
     state = normed.named_arrays(normed.parameters)
     weight = state["network.3.weight"].astype(float)
     np.testing.assert_allclose(weight @ weight.T, 2 * np.eye(84), atol=1e-5)

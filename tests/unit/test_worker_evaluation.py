@@ -345,7 +345,7 @@ def test_videos_come_only_when_asked_for_each_with_its_facts(trained: RunFolder,
     assert not quiet.videos.exists()
 
 
-def test_a_checkpoint_without_its_normaliser_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_without_its_normalizer_is_refused(tmp_path: Path) -> None:
     config = small(algo="ppo_continuous_action", env_id="Pendulum-v1", extras={"num_minibatches": 2})
     complete = last_good_checkpoint(train_here(RunFolder(tmp_path / "whole"), config))
     assert complete is not None

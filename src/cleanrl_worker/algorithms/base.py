@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field
 
+from cleanrl_worker.learners import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
 from cleanrl_worker.vector_envs import VectorEnvs
 from mosaic.contracts.errors import BadInput, FieldProblem, MosaicError, problems_of
@@ -67,24 +68,6 @@ class TrainedPolicy(Protocol):
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
         """Return actions for observations [n, …]: arrays and scalars as given by the environment, others flattened."""
-
-
-class NamedParameters(Protocol):
-    """A network that can name the parts of its parameters and of vectors with the same shape."""
-
-    def named_arrays(self, views: Any) -> Mapping[str, Array]: ...
-    def assign(self, views: Any, arrays: Mapping[str, Array]) -> None: ...
-
-
-class AdamState(Protocol):
-    """A learner with Adam's moments."""
-
-    count: int
-
-    @property
-    def first_moment(self) -> Any: ...
-    @property
-    def second_moment(self) -> Any: ...
 
 
 class ObservationEncoder:
@@ -227,13 +210,6 @@ def abort_if_not_finite(
             f"{algorithm} stopped at step {step:,}: {', '.join(bad)} became infinite or NaN. The last good checkpoint "
             f"is in {run.folder.checkpoints}; a lower learning_rate may help."
         )
-
-
-class NonFiniteDetector(Protocol):
-    """A learner that detects by itself which metrics are not finite."""
-
-    def first_non_finite(self) -> tuple[int, list[str]] | None:
-        """Return how many updates ago a metric was first not finite, and which ones."""
 
 
 def check_async_losses(algorithm: str, run: Run, step: int, every: int, learner: NonFiniteDetector) -> None:

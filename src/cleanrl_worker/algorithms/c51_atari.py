@@ -140,7 +140,7 @@ class Agent:
         }
         self.parameters: dict[str, Array] = {}
 
-    def initialise(self, rng: np.random.Generator) -> None:
+    def initialize(self, rng: np.random.Generator) -> None:
         self.parameters = uniform_weights(self.shapes, rng)
 
     def state_dict(self) -> dict[str, Array]:
@@ -199,7 +199,7 @@ def _learner(
     feed = ReplayFeed(replay, config.batch_size, FRAME_STACK + 1, compute)
     # The larger epsilon is from the paper.
     learner = TargetNetworkLearner(
-        agent.parameters, target, functools.partial(loss, atoms=atoms, gamma=config.gamma), feed, config,
+        agent.parameters, target, functools.partial(loss, atoms=atoms, gamma=config.gamma), feed, config.learning_rate,
         epsilon=0.01 / config.batch_size, metric_names=METRIC_NAMES, compute=compute,
     )  # fmt: skip
 
@@ -257,7 +257,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
 
     if resume is None:
         global_step = 0
-        agent.initialise(rng)
+        agent.initialize(rng)
         learner, compute_values = _learner(config, agent, agent.parameters, replay)
         games.start()
         games.observe(observations)

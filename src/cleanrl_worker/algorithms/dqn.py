@@ -21,9 +21,11 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from cleanrl_worker.algorithms import base
+from cleanrl_worker.flat_network import NumpyAdam
+from cleanrl_worker.learners import TargetValueLearner
 from cleanrl_worker.perceptron import Perceptron
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
-from cleanrl_worker.value_kernels import NumpyAdam, QKernel, TargetValueLearner
+from cleanrl_worker.value_kernels import QKernel
 from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
@@ -197,7 +199,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
     if resume is None:
         global_step = 0
-        agent.network.initialise(rng)
+        agent.network.initialize(rng)
         target.load_state_dict(agent.state_dict())
         learner = _learner(config, agent, target)
         environments.start()

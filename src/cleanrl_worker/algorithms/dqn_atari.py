@@ -127,7 +127,7 @@ class Agent:
         }
         self.parameters: dict[str, Array] = {}
 
-    def initialise(self, rng: np.random.Generator) -> None:
+    def initialize(self, rng: np.random.Generator) -> None:
         self.parameters = uniform_weights(self.shapes, rng)
 
     def state_dict(self) -> dict[str, Array]:
@@ -176,7 +176,7 @@ def _learner(
     )  # fmt: skip
     feed = ReplayFeed(replay, config.batch_size, FRAME_STACK + 1, compute)
     learner = TargetNetworkLearner(
-        agent.parameters, target, functools.partial(loss, gamma=config.gamma), feed, config,
+        agent.parameters, target, functools.partial(loss, gamma=config.gamma), feed, config.learning_rate,
         epsilon=1e-8, metric_names=METRIC_NAMES, compute=compute,
     )  # fmt: skip
     forward = functools.partial(q_values, learner.weights)
@@ -224,7 +224,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
 
     if resume is None:
         global_step = 0
-        agent.initialise(rng)
+        agent.initialize(rng)
         learner, infer_q_values = _learner(config, agent, agent.parameters, replay)
         games.start()
         games.observe(observations)

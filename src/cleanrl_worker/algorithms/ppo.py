@@ -23,7 +23,8 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker import ppo_kernels
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.ppo_kernels import PpoLearner, PpoLosses, RolloutBatch
+from cleanrl_worker.learners import PpoLearner, PpoSettings
+from cleanrl_worker.ppo_kernels import PpoLosses, RolloutBatch
 from cleanrl_worker.ppo_network import FrozenPpoActor, PpoNetwork
 from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
 from mosaic import envs
@@ -144,7 +145,7 @@ class Agent:
         return module
 
 
-def loss(module: Any, batch: Any, config: ppo_kernels.PpoSettings) -> tuple[torch.Tensor, PpoLosses]:
+def loss(module: Any, batch: Any, config: PpoSettings) -> tuple[torch.Tensor, PpoLosses]:
     """Return the reference loss of a minibatch of tensors; the numpy kernel implements its gradient by hand."""
     import torch
 
@@ -231,7 +232,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
     if resume is None:
         iteration = global_step = 0
-        agent.network.initialise(rng)
+        agent.network.initialize(rng)
         learner = _learner(config, agent)
         environments.start()
     else:

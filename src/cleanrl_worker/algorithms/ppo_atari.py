@@ -131,7 +131,7 @@ class Agent:
         }
         self.parameters: dict[str, Array] = {}
 
-    def initialise(self, rng: np.random.Generator) -> None:
+    def initialize(self, rng: np.random.Generator) -> None:
         """Initialize orthogonally; a small last actor layer makes the first policy nearly uniform."""
         self.parameters = orthogonal_weights(self.shapes, rng, {"actor": 0.01, "critic": 1.0})
 
@@ -189,7 +189,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
 
     if resume is None:
         iteration = global_step = 0
-        agent.initialise(rng)
+        agent.initialize(rng)
         learner = _learner(config, agent, games.shape)
         games.start()
     else:

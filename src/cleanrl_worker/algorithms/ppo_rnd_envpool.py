@@ -181,7 +181,7 @@ class Agent:
         self.shapes = self.policy_shapes | self.rnd_shapes
         self.parameters: dict[str, Array] = {}
 
-    def initialise(self, rng: np.random.Generator) -> None:
+    def initialize(self, rng: np.random.Generator) -> None:
         """Initialize orthogonally; small heads make the first policy nearly uniform and the first values small."""
         gains = {"extra_layer": 0.1, "actor": 0.01, "critic_ext": 0.01, "critic_int": 0.01}
         self.parameters = orthogonal_weights(self.shapes, rng, gains)
@@ -249,7 +249,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEn
 
     if resume is None:
         iteration = global_step = 0
-        agent.initialise(rng)
+        agent.initialize(rng)
         learner = _learner(config, agent, games.shape)
         games.start()
     else:
@@ -304,7 +304,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEn
     latest_state = state()
     if global_step == 0 and _init_observation_normalizer(config, run, games, frame_moments, rng, observations[-1]):
         latest_state = state()
-    learner.set_normalisation(frame_moments.mean, frame_moments.variance)
+    learner.set_normalization(frame_moments.mean, frame_moments.variance)
     started_at, started_step = time.time(), global_step
     while global_step + total <= config.total_timesteps and not run.stop_requested:
         iteration += 1
@@ -379,7 +379,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEn
 
         # Update.
         frame_moments.add_frames(next_frames.reshape(total, FRAME_SIZE_PX, FRAME_SIZE_PX))
-        learner.set_normalisation(frame_moments.mean, frame_moments.variance)
+        learner.set_normalization(frame_moments.mean, frame_moments.variance)
         learner.load_rollout(
             learning_rate,
             observations[:-1].reshape(total, *games.shape),

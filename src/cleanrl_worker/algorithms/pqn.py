@@ -21,8 +21,10 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker import value_kernels
 from cleanrl_worker.algorithms import base
+from cleanrl_worker.flat_network import NumpyRAdam
+from cleanrl_worker.learners import ValueLearner
 from cleanrl_worker.perceptron import Perceptron
-from cleanrl_worker.value_kernels import NumpyRAdam, ReturnBatch, ReturnsKernel, ValueLearner
+from cleanrl_worker.value_kernels import ReturnBatch, ReturnsKernel
 from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
 from mosaic import envs
 from mosaic.contracts.payload import EnvId, SafeName
@@ -199,7 +201,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
     if resume is None:
         iteration = global_step = 0
-        agent.network.initialise_orthogonal(rng)
+        agent.network.initialize_orthogonal(rng)
         learner = _learner(config, agent)
         environments.start()
     else:

@@ -150,7 +150,7 @@ class Agent:
         self._norms |= norm
         self.shapes |= norm
 
-    def initialise(self, rng: np.random.Generator) -> None:
+    def initialize(self, rng: np.random.Generator) -> None:
         """Initialize with orthogonal weights; layer norms start with gain 1 and offset 0."""
         layers = {name: shape for name, shape in self.shapes.items() if name not in self._norms}
         found = orthogonal_weights(layers, rng, {})
@@ -214,7 +214,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEn
 
     if resume is None:
         iteration = global_step = 0
-        agent.initialise(rng)
+        agent.initialize(rng)
         learner = _learner(config, agent, games.shape)
         games.start()
     else:

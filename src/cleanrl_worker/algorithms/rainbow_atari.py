@@ -33,7 +33,7 @@ from cleanrl_worker.conv_network import (
     trunk_shapes,
     uniform_weights,
 )
-from cleanrl_worker.prioritised import PrioritisedReplay
+from cleanrl_worker.prioritized import PrioritizedReplay
 from cleanrl_worker.replay import check_memory, restore_replay
 from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     import torch
 
     from cleanrl_worker.torch_conv import ImageInferenceStep
-    from cleanrl_worker.torch_noise import FactorisedNoise
-    from cleanrl_worker.torch_replay import PrioritisedLearner
+    from cleanrl_worker.torch_noise import FactorizedNoise
+    from cleanrl_worker.torch_replay import PrioritizedLearner
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -166,7 +166,7 @@ class Agent:
         self.noise = np.zeros(sum(map(sum, self.noisy.values())), np.float32)
         """The noise of each noisy layer's outputs and inputs, concatenated."""
 
-    def initialise(self, rng: np.random.Generator) -> None:
+    def initialize(self, rng: np.random.Generator) -> None:
         """Initialize means as torch does; sigmas are equal within a layer."""
         self.parameters = uniform_weights(self._conv_shapes, rng)
         for name, (outputs, inputs) in self.noisy.items():
@@ -201,7 +201,7 @@ class Agent:
 
 
 def distributions(
-    weights: Mapping[str, torch.Tensor], noise: FactorisedNoise | None, images: torch.Tensor, n_atoms: int
+    weights: Mapping[str, torch.Tensor], noise: FactorizedNoise | None, images: torch.Tensor, n_atoms: int
 ) -> torch.Tensor:
     """Return the probability of each atom [rows, actions, atoms] for images [rows, 84, 84, 4]."""
     import torch
@@ -225,7 +225,7 @@ def distributions(
 
 
 def loss(
-    weights: Any, target: Any, batch: Any, noise: FactorisedNoise, target_noise: FactorisedNoise, atoms: torch.Tensor
+    weights: Any, target: Any, batch: Any, noise: FactorizedNoise, target_noise: FactorizedNoise, atoms: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the weighted cross-entropy to the n-step target distribution, and the reported metrics.
 
@@ -252,27 +252,27 @@ def loss(
 
 
 def _learner(
-    config: Config, agent: Agent, target: Mapping[str, Array], replay: PrioritisedReplay
-) -> tuple[PrioritisedLearner, ImageInferenceStep, FactorisedNoise]:
+    config: Config, agent: Agent, target: Mapping[str, Array], replay: PrioritizedReplay
+) -> tuple[PrioritizedLearner, ImageInferenceStep, FactorizedNoise]:
     """Return the learner, the function from images to the mean return of each action, and its noise."""
     import torch
 
     from cleanrl_worker.torch_atoms import mean_returns
     from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_noise import FactorisedNoise
-    from cleanrl_worker.torch_replay import BATCH_COLUMNS, PrioritisedLearner, ReplayFeed, make_inference_step
+    from cleanrl_worker.torch_noise import FactorizedNoise
+    from cleanrl_worker.torch_replay import BATCH_COLUMNS, PrioritizedLearner, ReplayFeed, make_inference_step
 
     compute = TorchContext.set_up(
         cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
         cuda_graphs=config.cuda_graphs, compiles=config.compile, seed=config.seed,
     )  # fmt: skip
     atoms = torch.as_tensor(agent.atoms, device=compute.device)
-    noise, target_noise = (FactorisedNoise(agent.noisy, compute.device) for _ in range(2))
+    noise, target_noise = (FactorizedNoise(agent.noisy, compute.device) for _ in range(2))
     noise.resample()
     feed = ReplayFeed(replay, config.batch_size, 2 * FRAME_STACK, compute, (*BATCH_COLUMNS, "discounts", "weights"))
-    learner = PrioritisedLearner(
+    learner = PrioritizedLearner(
         agent.parameters, target, functools.partial(loss, noise=noise, target_noise=target_noise, atoms=atoms), feed,
-        config, ADAM_EPSILON, METRIC_NAMES, compute, state_tensors=[noise.flat, target_noise.flat],
+        config.learning_rate, ADAM_EPSILON, METRIC_NAMES, compute, state_tensors=[noise.flat, target_noise.flat],
     )  # fmt: skip
 
     def values(images: torch.Tensor) -> torch.Tensor:
@@ -287,7 +287,7 @@ def _learner(
 def check(config: Config, env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Raise if the environment does not fit; otherwise return the sizes and backend of the run."""
     actions = check_atari_env(NAME, env)
-    size_bytes = PrioritisedReplay.size_bytes(config.buffer_capacity, (FRAME_SIZE_PX, FRAME_SIZE_PX))
+    size_bytes = PrioritizedReplay.size_bytes(config.buffer_capacity, (FRAME_SIZE_PX, FRAME_SIZE_PX))
     check_memory(NAME, config.buffer_capacity, size_bytes)
     return {
         "observations": [FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX],
@@ -320,7 +320,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
     }  # fmt: skip
     rng = np.random.default_rng(config.seed)
     agent = _agent(config, action_count)
-    replay = PrioritisedReplay(
+    replay = PrioritizedReplay(
         config.buffer_capacity, num_envs, (FRAME_SIZE_PX, FRAME_SIZE_PX), FRAME_STACK, config.seed,
         n_step=config.n_step, gamma=config.gamma, alpha=config.prioritized_replay_alpha, beta=config.beta(0),
         epsilon=config.prioritized_replay_eps,
@@ -334,7 +334,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
 
     if resume is None:
         global_step = 0
-        agent.initialise(rng)
+        agent.initialize(rng)
         learner, compute_values, noise = _learner(config, agent, agent.parameters, replay)
         games.start()
         games.observe(observations)
@@ -445,12 +445,12 @@ class GreedyPolicy:
         import torch
 
         from cleanrl_worker.torch_conv import as_tensors
-        from cleanrl_worker.torch_noise import FactorisedNoise
+        from cleanrl_worker.torch_noise import FactorizedNoise
 
         torch.set_num_threads(devices.thread_count())
         self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
         self._atoms = torch.as_tensor(agent.atoms)
-        self._noise = FactorisedNoise(agent.noisy, torch.device("cpu"))
+        self._noise = FactorizedNoise(agent.noisy, torch.device("cpu"))
         self._noise.copy_from(agent.noise)
         self._first_action = first_action
 

@@ -25,8 +25,9 @@ from pydantic import Field, model_validator
 
 from cleanrl_worker import ppo_kernels
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.normalisation import ObservationNormaliser, RewardNormaliser
-from cleanrl_worker.ppo_kernels import PpoLearner, PpoLosses, RolloutBatch
+from cleanrl_worker.learners import PpoLearner, PpoSettings
+from cleanrl_worker.normalization import ObservationNormalizer, RewardNormalizer
+from cleanrl_worker.ppo_kernels import PpoLosses, RolloutBatch
 from cleanrl_worker.ppo_network import FrozenPpoActor, PpoNetwork
 from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
 from mosaic import envs
@@ -150,7 +151,7 @@ class Agent:
         return module
 
 
-def loss(module: Any, batch: Any, config: ppo_kernels.PpoSettings) -> tuple[torch.Tensor, PpoLosses]:
+def loss(module: Any, batch: Any, config: PpoSettings) -> tuple[torch.Tensor, PpoLosses]:
     """Return the reference loss of a minibatch of tensors; the numpy kernel implements its gradient by hand."""
     import torch
 
@@ -232,8 +233,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
     agent = Agent(size, action_size)
     log_std = agent.network.parameters.log_std
     assert log_std is not None
-    normalise = ObservationNormaliser(size)
-    scale = RewardNormaliser(num_envs, config.gamma)
+    normalize = ObservationNormalizer(size)
+    scale = RewardNormalizer(num_envs, config.gamma)
 
     raw_observations = np.zeros((num_envs, size))
     observations = np.zeros((steps + 1, num_envs, size), np.float32)
@@ -244,11 +245,11 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
 
     if resume is None:
         iteration = global_step = 0
-        agent.network.initialise(rng)
+        agent.network.initialize(rng)
         learner = _learner(config, agent)
         environments.start()
         environments.observe(raw_observations)
-        normalise(raw_observations, observations[-1])
+        normalize(raw_observations, observations[-1])
     else:
         base.check_resumable(NAME, shape, resume)
         iteration, global_step = resume.facts["iteration"], resume.facts["global_step"]
@@ -258,11 +259,11 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         learner = _learner(config, agent)
         base.restore_optimizer(agent.network, learner, resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]
-        normalise.restore(resume.arrays, resume.facts["observation_count"])
+        normalize.restore(resume.arrays, resume.facts["observation_count"])
         scale.restore(resume.facts["rewards"])
         is_exact = base.restore_environments(run, environments, resume)
         environments.observe(raw_observations)
-        observations[-1] = resume.arrays["inputs"] if is_exact else normalise.normalise_frozen(raw_observations)
+        observations[-1] = resume.arrays["inputs"] if is_exact else normalize.normalize_frozen(raw_observations)
     actor = learner.actor(num_envs)
     learning_rate = config.learning_rate
 
@@ -275,7 +276,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
             weights=agent.state_dict(),
             arrays={
                 **arrays,
-                **normalise.arrays(),
+                **normalize.arrays(),
                 **base.optimizer_arrays(agent.network, learner),
                 "inputs": observations[-1],
                 "action.low": action_space.low,
@@ -291,7 +292,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
                 "global_step": global_step,
                 "learning_rate": learning_rate,
                 "adam_count": learner.count,
-                "observation_count": normalise.count,
+                "observation_count": normalize.count,
                 "rewards": scale.facts(),
                 "rng": random_state_to_json(rng.bit_generator.state),
                 "environments": environment_facts,
@@ -323,7 +324,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
                 dones[t, episode_end.env] = True
                 terminals[t, episode_end.env] = episode_end.is_terminal
                 final_observation = np.empty((1, size), np.float32)
-                normalise(episode_end.observation[None], final_observation)
+                normalize(episode_end.observation[None], final_observation)
                 if not episode_end.is_terminal:
                     truncated.append((t, episode_end.env, final_observation[0]))
                 run.episode(
@@ -332,7 +333,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
                     episodic_return=episode_end.episodic_return,
                     length=episode_end.length,
                 )
-            normalise(raw_observations, observations[t + 1])
+            normalize(raw_observations, observations[t + 1])
             run.update(global_step)
         rewards = environments.finish_rollout(clipped_actions.reshape(steps, num_envs, *action_shape))
         base.abort_if_rewards_not_finite(NAME, run, rewards, global_step - total)
@@ -393,13 +394,13 @@ class GaussianPolicy:
         self._agent.load_state_dict(checkpoint.weights)
         self._actor = FrozenPpoActor(self._agent.network)
         self._inputs = base.ObservationEncoder(facts["inputs"])
-        self._normalise = ObservationNormaliser(self._inputs.size)
-        self._normalise.restore(arrays, facts["observation_count"])
+        self._normalize = ObservationNormalizer(self._inputs.size)
+        self._normalize.restore(arrays, facts["observation_count"])
         self._low, self._high = arrays["action.low"], arrays["action.high"]
 
     def act(self, observations: Array, deterministic: bool, rng: np.random.Generator) -> Array:
         """Return mean actions if `deterministic`, else samples; clipped to the action space in both cases."""
-        actions = self._actor(self._normalise.normalise_frozen(self._inputs(observations)))
+        actions = self._actor(self._normalize.normalize_frozen(self._inputs(observations)))
         log_std = self._agent.network.parameters.log_std
         if not deterministic and log_std is not None:
             actions += rng.standard_normal(actions.shape) * np.exp(log_std.T)

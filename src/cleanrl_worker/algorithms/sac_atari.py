@@ -110,7 +110,7 @@ class Agent:
         self.shapes["log_alpha"] = (1,)
         self.parameters: dict[str, Array] = {}
 
-    def initialise(self, rng: np.random.Generator) -> None:
+    def initialize(self, rng: np.random.Generator) -> None:
         """Initialize with He-normal weights and zero biases."""
         for name, shape in self.shapes.items():
             self.parameters[name] = np.zeros(shape, np.float32)
@@ -195,7 +195,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
 
     if resume is None:
         global_step = 0
-        agent.initialise(rng)
+        agent.initialize(rng)
         learner, compute_logits = _learner(config, agent, agent.critics(agent.parameters), replay)
         games.start()
         games.observe(observations)

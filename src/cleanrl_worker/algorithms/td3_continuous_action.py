@@ -23,9 +23,10 @@ import numpy.typing as npt
 from pydantic import Field
 
 from cleanrl_worker import devices
-from cleanrl_worker.actor_critic import ActorCriticLearner, ActorCriticNetworks
+from cleanrl_worker.actor_critic import ActorCriticNetworks
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.control_kernels import DeterministicKernel
+from cleanrl_worker.learners import ActorCriticLearner
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
 from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
 from mosaic import envs
@@ -178,7 +179,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
     if resume is None:
         global_step = 0
         backend = devices.choose_backend(config.backend, config.cuda)
-        agent.networks.initialise(rng)
+        agent.networks.initialize(rng)
         learner = _learner(config, agent, replay, rng, backend)
         environments.start()
         environments.observe(observations)

@@ -1,4 +1,4 @@
-"""A prioritised replay buffer of frames (arXiv:1511.05952) with n-step returns.
+"""A prioritized replay buffer of frames (arXiv:1511.05952) with n-step returns.
 
 Transition i is sampled with probability P(i) = p_i / Σ_k p_k, p_i = (|δ_i| + epsilon)^α, for its last TD error δ_i.
 Its return is summed over k = min(n, steps to the end of the episode, steps to the newest transition) steps:
@@ -73,7 +73,7 @@ def _row_sums(rows: Array) -> Array:
     return np.asarray(rows.cumsum(1)[:, -1])
 
 
-class PrioritisedBatch(FrameBatch):
+class PrioritizedBatch(FrameBatch):
     def __init__(self, rows: int, stack: int, shape: tuple[int, ...], buffer: Array | None = None) -> None:
         super().__init__(rows, 2 * stack - 1, shape, buffer)
         self.observations = self.frames[:, :stack]
@@ -85,7 +85,7 @@ class PrioritisedBatch(FrameBatch):
         """Importance weights that correct for the non-uniform sampling; at most 1."""
 
 
-class PrioritisedReplay(FrameReplay):
+class PrioritizedReplay(FrameReplay):
     """`sample` fills a batch by priority, `update_priorities` records its TD errors."""
 
     def __init__(
@@ -138,11 +138,11 @@ class PrioritisedReplay(FrameReplay):
             self._tree.set_weights(indices, is_new * self._max_td_error**self._alpha)
             self._pending_changes.clear()
 
-    def allocate_batch(self, rows: int, buffer: Array | None = None) -> PrioritisedBatch:
+    def allocate_batch(self, rows: int, buffer: Array | None = None) -> PrioritizedBatch:
         """Return a batch for `sample` to fill, in `buffer` [rows, 2 × stack, …] if given (such as pinned memory)."""
-        return PrioritisedBatch(rows, self.stack, self.shape, buffer)
+        return PrioritizedBatch(rows, self.stack, self.shape, buffer)
 
-    def sample(self, batch: PrioritisedBatch) -> None:  # type: ignore[override]  # from `allocate_batch`
+    def sample(self, batch: PrioritizedBatch) -> None:  # type: ignore[override]  # from `allocate_batch`
         """Sample by priority, stratified: one row from each of `rows` equal segments of the sum."""
         self._apply_pending_changes()
         total, rows = self._tree.total, batch.rows
@@ -161,7 +161,7 @@ class PrioritisedReplay(FrameReplay):
         self._max_td_error = max(self._max_td_error, float(td_errors.max()))
         self._tree.set_weights(indices, td_errors**self._alpha)
 
-    def fill(self, batch: PrioritisedBatch) -> None:  # type: ignore[override]
+    def fill(self, batch: PrioritizedBatch) -> None:  # type: ignore[override]
         indices, length, stride = batch.indices, self._ring_rows, self._allocated_rows
         starts, rows = indices // stride * stride, indices % stride  # where the environment's ring starts, row in it
         # k, the number of steps summed: up to n, the end of the episode, or the newest transition.

@@ -22,7 +22,7 @@ CLIP_LIMIT = 10.0
 """Normalized values are clipped to plus and minus this."""
 
 
-class ObservationNormaliser:
+class ObservationNormalizer:
     """Keeps the running mean and variance of all observations and normalizes by them."""
 
     def __init__(self, size: int) -> None:
@@ -30,15 +30,15 @@ class ObservationNormaliser:
         self.squared_deviations: Doubles = np.full(size, INITIAL_COUNT)
         """The variance times the count: a sum is cheaper to update."""
         self.count = INITIAL_COUNT
-        self._delta, self._centred, self._deviation = np.empty((3, size))
+        self._delta, self._centered, self._deviation = np.empty((3, size))
 
     def __call__(self, observations: npt.NDArray[Any], into: Array) -> None:
         """Add the rows to the statistics one after the other and write them, normalized, to `into`."""
         for row, out in zip(observations, into, strict=True):
-            self.update_and_normalise(row, out)
+            self.update_and_normalize(row, out)
 
-    def update_and_normalise(self, row: npt.NDArray[Any], out: Array) -> None:
-        delta, centered, deviation = self._delta, self._centred, self._deviation
+    def update_and_normalize(self, row: npt.NDArray[Any], out: Array) -> None:
+        delta, centered, deviation = self._delta, self._centered, self._deviation
         self.count += 1
         np.subtract(row, self.mean, out=delta)
         np.multiply(delta, 1 / self.count, out=deviation)
@@ -62,13 +62,13 @@ class ObservationNormaliser:
         self.squared_deviations[...] = arrays["observation.squares"]
         self.count = count
 
-    def normalise_frozen(self, observations: npt.NDArray[Any]) -> Array:
+    def normalize_frozen(self, observations: npt.NDArray[Any]) -> Array:
         """Normalize without updating the statistics."""
         scaled = (observations - self.mean) / np.sqrt(self.squared_deviations / self.count + EPSILON)
         return np.clip(scaled, -CLIP_LIMIT, CLIP_LIMIT).astype(np.float32)
 
 
-class RewardNormaliser:
+class RewardNormalizer:
     """Divides rewards by the running standard deviation of their discounted sum, one rollout at a time.
 
     Acting does not depend on rewards, so the statistics of all steps can be computed afterwards.

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanrl_worker.prioritised import BRANCHING_FACTOR, PrioritisedReplay, SumTree
+from cleanrl_worker.prioritized import BRANCHING_FACTOR, PrioritizedReplay, SumTree
 from cleanrl_worker.vector_envs import EpisodeEnd
 
 Array = np.ndarray[Any, Any]
@@ -30,7 +30,7 @@ class FakeGames:
     def frames(self) -> Array:
         return np.array([np.full(SHAPE, stack[-1], np.uint8) for stack in self.stacks])
 
-    def play(self, replay: PrioritisedReplay) -> None:
+    def play(self, replay: PrioritizedReplay) -> None:
         actions = self.rng.integers(5, size=self.envs)
         rewards = self.rng.normal(size=self.envs).astype(np.float32)
         endings = []
@@ -59,8 +59,8 @@ class FakeGames:
         raise AssertionError
 
 
-def make_replay(capacity: int, envs: int = 1, n_step: int = 3, alpha: float = 0.5) -> PrioritisedReplay:
-    return PrioritisedReplay(
+def make_replay(capacity: int, envs: int = 1, n_step: int = 3, alpha: float = 0.5) -> PrioritizedReplay:
+    return PrioritizedReplay(
         capacity, envs, SHAPE, STACK, seed=1, n_step=n_step, gamma=GAMMA, alpha=alpha, beta=0.4, epsilon=1e-6
     )
 
