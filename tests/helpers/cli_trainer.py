@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 from mosaic.cli.cli_context import CliContext
 from mosaic.cli.main import main
-from mosaic.client.trainer_client import LogChunk, MetricsCursor, MetricSeries, MetricsUpdate, WatchBatch
+from mosaic.client.trainer_client import LogChunk, MetricsCursor, MetricSeries, MetricsUpdate, RunFile, WatchBatch
 from mosaic.contracts.errors import MosaicError, NoDaemon, unknown_name_error
 from mosaic.contracts.events import Event, RecordChanged
+from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import RunView, Verdict, VerdictSummary
+from mosaic.trainer.folder_files import list_files, read_file
 
 Json = dict[str, Any]
 
@@ -53,6 +55,7 @@ class FakeTrainer:
         self.log_bytes = b""
         self.payload: Json = {}
         self._ids = itertools.count()
+        self.is_local = True
 
     def close(self) -> None: ...
 
@@ -72,6 +75,16 @@ class FakeTrainer:
         )
         self.views[made.run_id] = made
         return made
+
+    def files(self, run: str, pattern: str = "*") -> list[RunFile]:
+        listed = list_files(RunFolder(self.get(run).run_dir), pattern)
+        return [RunFile(file.name, file.size_bytes, file.modified_at, file.link_target) for file in listed]
+
+    def read_file(self, run: str, name: str, offset: int = 0) -> Iterator[bytes]:
+        yield from read_file(RunFolder(self.get(run).run_dir), name, offset)
+
+    def open_file(self, run: str, name: str) -> Path:
+        return Path(self.get(run).run_dir, name)
 
     def get(self, run: str) -> RunView:
         if run == "last":

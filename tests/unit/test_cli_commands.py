@@ -164,6 +164,7 @@ def test_a_run_is_resubmitted_with_changes() -> None:
 
 def test_an_evaluation_needs_a_checkpoint_that_is_there(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "512").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "512" / "manifest.json").touch()
     said = call(FakeTrainer(view(run_dir=str(tmp_path))), "eval", "last", "--checkpoint", "best")
     assert said.code == 2
     assert "It has those of steps 512." in said.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,6 +77,7 @@ class Evaluates(FakeTrainer):
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     (tmp_path / "trained" / "checkpoints" / "512").mkdir(parents=True)
+    (tmp_path / "trained" / "checkpoints" / "512" / "manifest.json").touch()
     (tmp_path / "trained" / "checkpoints" / "last").symlink_to("512")
     return tmp_path
 
@@ -131,8 +133,7 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_submitted(place:
 
 
 def test_a_run_that_saved_a_model_and_no_checkpoint_is_evaluated_by_it(place: Path) -> None:
-    for path in sorted((place / "trained" / "checkpoints").iterdir(), reverse=True):
-        path.unlink() if path.is_symlink() else path.rmdir()
+    shutil.rmtree(place / "trained" / "checkpoints")
     model = place / "trained" / "runs" / "CartPole-v1__ppo__1__1" / "ppo.cleanrl_model"
     model.parent.mkdir(parents=True)
     model.touch()

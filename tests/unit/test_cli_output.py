@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import math
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from mosaic.cli.curve_plot import running_mean
 from mosaic.cli.doctor import required_distributions
 from mosaic.cli.logs_commands import MAX_LINE_CHARS, last_lines, sanitize_for_terminal
 from mosaic.cli.organize_commands import normalize_tag_arguments
-from mosaic.common.files import atomic_write, pack_folder
+from mosaic.common.files import atomic_write
 from mosaic.contracts.errors import BadInput
 
 
@@ -116,27 +114,6 @@ def test_a_tag_behind_a_dash_is_removed() -> None:
 
 def test_the_mean_runs_over_the_last_episodes() -> None:
     assert running_mean([1.0, 3.0, 5.0, 7.0], window=2) == [1.0, 2.0, 4.0, 6.0]
-
-
-def test_a_packed_folder_keeps_its_links_and_its_empty_folders(tmp_path: Path) -> None:
-    folder = tmp_path / "01RUN"
-    (folder / "checkpoints" / "512").mkdir(parents=True)
-    (folder / "videos").mkdir()
-    (folder / "checkpoints" / "512" / "weights").write_bytes(b"w" * 10)
-    (folder / "checkpoints" / "last").symlink_to("512")
-    file = io.BytesIO()
-    sizes: list[int] = []
-    pack_folder(folder, file, sizes.append)
-    with zipfile.ZipFile(file) as archive:
-        assert archive.testzip() is None
-        assert sorted(archive.namelist()) == [
-            "01RUN/checkpoints/", "01RUN/checkpoints/512/", "01RUN/checkpoints/512/weights", "01RUN/checkpoints/last",
-            "01RUN/videos/",
-        ]  # fmt: skip
-        link = archive.getinfo("01RUN/checkpoints/last")
-        assert (link.external_attr >> 16) & 0o170000 == 0o120000
-        assert archive.read(link) == b"512"
-    assert sizes == [10]
 
 
 def test_a_file_appears_when_it_is_whole_or_not_at_all(tmp_path: Path) -> None:

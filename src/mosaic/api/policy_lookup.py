@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
-from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.options import OPTIONS
 from mosaic.contracts.run_kind import RunKind
 from mosaic.formatting import short_id
@@ -69,7 +68,10 @@ def find_policy_source(trainer: TrainerClient, policy: str, options: EvalOptions
             raise BadInput(
                 "checkpoint: it chooses among those of a run, and a path names one already. Leave one of them out."
             )
-        source = _inspect_policy_file(trainer, Path(policy).expanduser().absolute())
+        path = Path(policy).expanduser().absolute()
+        if trainer.is_local and not path.exists():
+            raise BadInput(f"There is no file or folder {path}.")
+        source = _inspect_policy_file(trainer, str(path))
     else:
         source = _policy_of_run(trainer, resolve_trained_run(trainer, policy), options.checkpoint)
     overrides = {"algo": options.algo, "env_id": options.env_id}
@@ -78,14 +80,14 @@ def find_policy_source(trainer: TrainerClient, policy: str, options: EvalOptions
 
 
 def _policy_of_run(trainer: TrainerClient, view: RunView, checkpoint: str) -> PolicySource:
-    found = None if view.kind == RunKind.POLICY_EVAL else checkpoint_path(view, checkpoint)
-    if found is not None and found.is_file():
-        return _inspect_policy_file(trainer, found)
+    is_evaluation = view.kind == RunKind.POLICY_EVAL
+    path = "" if is_evaluation else f"{view.run_dir}/{choose_checkpoint(trainer, view, checkpoint)}"
+    if path.endswith(MODEL_SUFFIXES):
+        return _inspect_policy_file(trainer, path)
     payload = trainer.config(view.run_id)
     chosen = payload["metadata"]["worker"]
     # The policy of an evaluation is the one that it evaluated.
-    path = payload["evaluation"]["policy_path"] if found is None else str(found)
-    return PolicySource(chosen["id"], dict(chosen["config"]), path)
+    return PolicySource(chosen["id"], dict(chosen["config"]), path or payload["evaluation"]["policy_path"])
 
 
 def is_policy_path(policy: str) -> bool:
@@ -95,15 +97,13 @@ def is_policy_path(policy: str) -> bool:
     )
 
 
-def _inspect_policy_file(trainer: TrainerClient, path: Path) -> PolicySource:
-    """Ask the workers that can load policies about a file."""
-    if not path.exists():
-        raise BadInput(f"There is no file or folder {path}.")
+def _inspect_policy_file(trainer: TrainerClient, path: str) -> PolicySource:
+    """Ask the workers that can load policies about a file on the trainer's machine."""
     refusal: MosaicError = NotAllowed("No worker here can load policies.")
     for worker in discover_workers().values():
         if worker.can_load_policies:
             try:
-                found = trainer.ask_worker(worker.id, {"ask": "checkpoint", "path": str(path)})["checkpoint"]
+                found = trainer.ask_worker(worker.id, {"ask": "checkpoint", "path": path})["checkpoint"]
             except BadInput as error:
                 refusal = error
                 continue
@@ -120,17 +120,34 @@ def resolve_trained_run(trainer: TrainerClient, run: str) -> RunView:
     return view
 
 
-def checkpoint_path(view: RunView, which: str) -> Path:
-    """Return the path of a run's checkpoint, or of the model file of a run without any; NotAllowed if it has none."""
+def choose_checkpoint(trainer: TrainerClient, view: RunView, which: str) -> str:
+    """Return the path of a run's checkpoint, or of the model file of a run without any, relative to its folder."""
     if which not in ("best", "last") and not which.isdecimal():
         raise BadInput(f"checkpoint {which!r}: expected best, last or the step of a checkpoint.")
-    folder = RunFolder(view.run_dir)
-    path = folder.checkpoints / which
-    if path.exists():
-        return folder.checkpoints / path.resolve().name  # `last` moves on while the run still trains
-    steps = sorted(int(one.name) for one in folder.checkpoints.glob("*") if one.name.isdecimal())
-    models = sorted(folder.models.rglob(f"*{MODEL_SUFFIXES[0]}"), key=lambda model: model.stat().st_mtime)
-    if which == "last" and models and not steps:
-        return models[-1]
-    has = "It has those of steps " + ", ".join(map(str, steps)) if steps else "It has saved none yet"
+    files = trainer.files(view.run_id, "checkpoints/*")
+    links = {file.name.split("/")[1]: file.link_target for file in files if file.link_target}
+    steps = {file.name.split("/")[1] for file in files if not file.link_target}
+    step = links.get(which, which)
+    if step in steps:
+        return f"checkpoints/{step}"
+    models = trainer.files(view.run_id, f"runs/*{MODEL_SUFFIXES[0]}")
+    numbers = sorted(int(name) for name in steps if name.isdecimal())
+    if which == "last" and models and not numbers:
+        return max(models, key=lambda model: model.modified_at).name
+    has = "It has those of steps " + ", ".join(map(str, numbers)) if numbers else "It has saved none yet"
     raise NotAllowed(f"Run {short_id(view.run_id)} has no checkpoint {which!r}. {has}.")
+
+
+def open_policy(trainer: TrainerClient, view: RunView, checkpoint: str) -> Path:
+    """Return where the policy of a run can be opened on this machine; an evaluation's is the one that it evaluated."""
+    if not view.is_evaluation:
+        return trainer.open_file(view.run_id, choose_checkpoint(trainer, view, checkpoint))
+    path: str = trainer.config(view.run_id)["evaluation"]["policy_path"]
+    if trainer.is_local:
+        return Path(path)
+    evaluation = next(iter(trainer.evaluations(view.run_id)), None)
+    if evaluation is None or evaluation.trained is None:
+        raise NotAllowed(f"{path} is not a file of a run. Copy it from the trainer's machine, and load the copy.")
+    trained = trainer.get(evaluation.trained.run_id)
+    name = path.partition(trained.run_id)[2].strip("/") or choose_checkpoint(trainer, trained, "last")
+    return trainer.open_file(trained.run_id, name)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mosaic.api.metric_arrays import Episodes, Metrics, MetricSeries, empty_series, join_episodes, join_series
 from mosaic.api.policy import Policy, load_policy_file
-from mosaic.api.policy_lookup import EvalOptions, checkpoint_path, evaluation_payload
+from mosaic.api.policy_lookup import EvalOptions, evaluation_payload, open_policy
 from mosaic.api.run_wait import InterruptCounter, ShowProgress, format_progress_line, open_progress, poll_until_finished
 from mosaic.api.tables import html_table, make_frame
 from mosaic.contracts.errors import RunEnded, unknown_name_error
@@ -166,9 +166,7 @@ class Run:
 
         The policy of an evaluation is the one that it evaluated.
         """
-        if self._view.is_evaluation:
-            return load_policy_file(self.config["evaluation"]["policy_path"])
-        return load_policy_file(checkpoint_path(self.refresh().view, str(checkpoint)))
+        return load_policy_file(self._connection.call(lambda trainer: open_policy(trainer, self.view, str(checkpoint))))
 
     # --- control
 

@@ -12,10 +12,11 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import run_argument
-from mosaic.common.files import atomic_write, pack_folder
+from mosaic.common.files import atomic_write
 from mosaic.contracts.errors import BadInput, NotAllowed
 
 if TYPE_CHECKING:
+    from mosaic.client import TrainerClient
     from mosaic.contracts.views import RunView
 
 _FILE_TYPE = click.Path(dir_okay=False)
@@ -62,25 +63,27 @@ def export(
             draw_curve(view, list(trainer.episodes(run_id)), file)
         done(png)
     if zip_file:
-        _write_zip(view, zip_file)
+        _write_zip(trainer, view, zip_file)
         done(zip_file)
     if context.is_json:
         output.print_json({"run_id": run_id, "files": written})
 
 
-def _write_zip(view: RunView, path: str) -> None:
+def _write_zip(trainer: TrainerClient, view: RunView, path: str) -> None:
     if view.stage != "finished":
         raise NotAllowed(
             f"Run {formatting.short_id(view.run_id)} is {view.stage}; its folder can be exported when it has ended."
         )
     from rich.progress import Progress
 
-    folder = Path(view.run_dir)
+    from mosaic.client.file_transfer import pack_run
+
+    files = trainer.files(view.run_id)
     console = output.console(is_stderr=True)
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
     with bar as progress, atomic_write(path) as file:
-        task = progress.add_task("Packing", total=sum(one.lstat().st_size for one in folder.rglob("*")))
-        pack_folder(folder, file, lambda size_bytes: progress.advance(task, size_bytes))
+        task = progress.add_task("Packing", total=sum(entry.size_bytes for entry in files))
+        pack_run(trainer, view.run_id, files, file, lambda size_bytes: progress.advance(task, size_bytes))
 
 
 @command("import")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mosaic import formatting
-from mosaic.api.policy_lookup import checkpoint_path, resolve_trained_run
+from mosaic.api.policy_lookup import choose_checkpoint, resolve_trained_run
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import run_argument
@@ -61,7 +61,7 @@ def push(
     trainer = context.trainer()
     view = resolve_trained_run(trainer, run)
     folder = RunFolder(view.run_dir)
-    chosen = checkpoint_path(view, checkpoint)
+    chosen = trainer.open_file(view.run_id, choose_checkpoint(trainer, view, checkpoint))
     if not chosen.is_dir():
         raise NotAllowed(f"Run {formatting.short_id(view.run_id)} has a model file, but no checkpoint to push.")
     with tempfile.TemporaryDirectory() as scratch, _transfer_progress(f"Pushing to {repo}") as on_progress:

@@ -65,17 +65,17 @@ def connect(workspace: Workspace, may_start: bool = True) -> TrainerClient:
 
 def connect_remote(address: str, token: str) -> TrainerClient:
     """A connection to a daemon of another machine, whose port a tunnel brings here. Nothing is ever started."""
-    return _connect_verified(address, token, "")
+    return _connect_verified(address, token, "", is_local=False)
 
 
-def _connect_verified(address: str, token: str, daemon_label: str) -> TrainerClient:
+def _connect_verified(address: str, token: str, daemon_label: str, is_local: bool = True) -> TrainerClient:
     channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
     try:
         _check_identity(channel, address, token, daemon_label)
     except BaseException:
         channel.close()
         raise
-    return TrainerClient(channel, token)
+    return TrainerClient(channel, token, is_local)
 
 
 def _check_identity(channel: grpc.Channel, address: str, token: str, daemon_label: str) -> None:

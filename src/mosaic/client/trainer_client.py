@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
+import glob
 import json
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import grpc
 from pydantic import ConfigDict, TypeAdapter
 
+from mosaic.client.file_transfer import OnBytes, download
 from mosaic.common.auth_proof import PROBLEMS_KEY, TOKEN_KEY
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import FieldProblem, MosaicError, NoDaemon, decode_problems, error_class
+from mosaic.contracts.errors import FieldProblem, MosaicError, NoDaemon, UnknownName, decode_problems, error_class
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 from mosaic.contracts.views import DaemonStatus, EpisodeRow, Evaluation, RunView, Verdict, WandbStatus
 
@@ -78,6 +81,17 @@ class LogChunk(NamedTuple):
     """Byte offset after it."""
 
 
+class RunFile(NamedTuple):
+    """A file below a run's folder."""
+
+    name: str
+    """Relative to the folder, such as `videos/0.mp4`."""
+    size_bytes: int
+    modified_at: float
+    link_target: str = ""
+    """Of a symbolic link, such as `checkpoints/last`; else empty."""
+
+
 def _to_mosaic_error(error: grpc.RpcError) -> MosaicError:
     """The error as it was raised in the daemon."""
     details = error.details() or ""
@@ -125,7 +139,9 @@ class TrainerClient:
     Every method raises the MosaicError that the daemon raised.
     """
 
-    def __init__(self, channel: grpc.Channel, token: str) -> None:
+    def __init__(self, channel: grpc.Channel, token: str, is_local: bool = True) -> None:
+        """`is_local`: the daemon's files can be opened on this machine."""
+        self.is_local = is_local
         self._channel = channel
         self._metadata = ((TOKEN_KEY, token),)
         self._stub = TrainerStub(channel)
@@ -295,6 +311,30 @@ class TrainerClient:
         request = pb.LogRequest(run=run, is_stderr=is_stderr, offset=offset, follow=follow)
         for reply in self._call("ReadLog", request):
             yield LogChunk(reply.data, reply.offset)
+
+    @_translate_errors
+    def files(self, run: str, pattern: str = "*") -> list[RunFile]:
+        """Lists the files below a run's folder whose name matches; `*` also matches `/`."""
+        reply = self._call("ListFiles", pb.FilesRequest(run=run, pattern=pattern))
+        return [RunFile(file.name, file.size_bytes, file.modified_at, file.link_target) for file in reply.files]
+
+    @_translate_stream_errors
+    def read_file(self, run: str, name: str, offset: int = 0) -> Iterator[bytes]:
+        """The content of a file below a run's folder, in parts."""
+        for reply in self._call("ReadFile", pb.FileRequest(run=run, name=name, offset=offset)):
+            yield reply.data
+
+    def open_file(self, run: str, name: str, on_bytes: OnBytes = lambda _: None) -> Path:
+        """Return where a file or folder of a run can be opened here: in place, or a copy from a remote trainer."""
+        view = self.get(run)
+        pattern = glob.escape(name)
+        files = self.files(view.run_id, pattern) or self.files(view.run_id, f"{pattern}/*")
+        if not files:
+            raise UnknownName(f"Run {view.run_id} has no file {name!r}. List them: mosaic show {view.run_id}")
+        if files[0].link_target:
+            return self.open_file(view.run_id, str(PurePosixPath(name).parent / files[0].link_target), on_bytes)
+        folder = Path(view.run_dir) if self.is_local else download(self, view.run_id, files, on_bytes)
+        return folder / name
 
     @_translate_stream_errors
     def frames(

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mosaic.client import TrainerClient
+from mosaic.client.file_transfer import pack_run
 from mosaic.client.metrics_csv import text_stream, write_csv
-from mosaic.common.files import atomic_write, pack_folder
-from mosaic.contracts.errors import MosaicError, NotAllowed
+from mosaic.common.files import atomic_write
+from mosaic.contracts.errors import MosaicError
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -34,13 +35,11 @@ class ExportTask:
         self.done += amount
 
 
-def export_zip(_: TrainerClient, view: RunView, path: Path, task: ExportTask) -> None:
-    folder = Path(view.run_dir)
-    if not folder.is_dir():
-        raise NotAllowed(f"{folder} is not on this machine; export it where the trainer runs: mosaic export --zip")
-    task.total = sum(one.lstat().st_size for one in folder.rglob("*") if not one.is_dir())
+def export_zip(trainer: TrainerClient, view: RunView, path: Path, task: ExportTask) -> None:
+    files = trainer.files(view.run_id)
+    task.total = sum(entry.size_bytes for entry in files)
     with atomic_write(path) as file:
-        pack_folder(folder, file, task.advance)
+        pack_run(trainer, view.run_id, files, file, task.advance)
 
 
 def export_csv(trainer: TrainerClient, view: RunView, path: Path, task: ExportTask) -> None:

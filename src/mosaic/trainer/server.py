@@ -26,6 +26,7 @@ from mosaic.store import BULK_KINDS, IndexedEvent, MetricsCursor, PointSeries, e
 from mosaic.store.ingest import event_sources
 from mosaic.trainer.checkers import Checkers
 from mosaic.trainer.evaluation_results import evaluations
+from mosaic.trainer.folder_files import list_files, read_file
 from mosaic.trainer.frame_relay import AckListener, RelayOptions, relay_frames
 from mosaic.trainer.records import Records, to_json_text
 from mosaic.trainer.run_import import import_run
@@ -323,6 +324,17 @@ class Servicer(TrainerServicer):
                 return
             else:
                 time.sleep(0.1)
+
+    @_unary_method
+    def ListFiles(self, request: pb.FilesRequest, context: Context) -> pb.FilesReply:
+        folder = self._records.folder(self._records.resolve(request.run))
+        return pb.FilesReply(files=list_files(folder, request.pattern))
+
+    @_streaming_method
+    def ReadFile(self, request: pb.FileRequest, context: Context) -> Iterator[pb.FileReply]:
+        folder = self._records.folder(self._records.resolve(request.run))
+        for data in read_file(folder, request.name, request.offset):
+            yield pb.FileReply(data=data)
 
     # --- workers
 

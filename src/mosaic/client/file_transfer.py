@@ -1,0 +1,80 @@
+"""Copies of a run's files on this machine: single ones in the user's cache, all of them as a zip."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from mosaic.common.files import atomic_write, path_inside
+
+if TYPE_CHECKING:
+    from mosaic.client.trainer_client import RunFile, TrainerClient
+
+CACHE_DAYS = 30
+"""How long the copies of a run are kept after their last use."""
+OnBytes = Callable[[int], object]
+"""Called with the number of bytes of each part."""
+
+
+def download(trainer: TrainerClient, run_id: str, files: Iterable[RunFile], on_bytes: OnBytes) -> Path:
+    """Bring files of a run into the cache, unless they are there already, and return the folder that stands for its."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mosaic", "files")
+    _delete_unused(cache)
+    folder = cache / run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    os.utime(folder)
+    for file in files:
+        path = path_inside(folder, file.name)
+        if not _is_same(path, file):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(path) as target:
+                for data in trainer.read_file(run_id, file.name):
+                    target.write(data)
+                    on_bytes(len(data))
+            os.utime(path, (time.time(), file.modified_at))
+    return folder
+
+
+def _is_same(path: Path, file: RunFile) -> bool:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return False
+    return status.st_size == file.size_bytes and abs(status.st_mtime - file.modified_at) < 1e-3
+
+
+def _delete_unused(cache: Path) -> None:
+    for folder in cache.glob("*"):
+        if folder.stat().st_mtime < time.time() - CACHE_DAYS * 86_400:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def pack_run(
+    trainer: TrainerClient, run_id: str, files: Iterable[RunFile], file: IO[bytes], on_bytes: OnBytes = lambda _: None
+) -> None:
+    """Write a zip that another workspace can import: one folder, named by the run; links stay links."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+        for entry in files:
+            info = zipfile.ZipInfo(f"{run_id}/{entry.name}", _zip_time(entry.modified_at))
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.create_system = 3  # Unix: the upper half of external_attr is the file's mode
+            info.external_attr = (stat.S_IFLNK | 0o777 if entry.link_target else stat.S_IFREG | 0o644) << 16
+            if entry.link_target:
+                archive.writestr(info, entry.link_target)
+                continue
+            info.file_size = entry.size_bytes  # tells the writer whether 64-bit sizes are needed
+            with archive.open(info, "w") as packed:
+                for data in trainer.read_file(run_id, entry.name):
+                    packed.write(data)
+                    on_bytes(len(data))
+
+
+def _zip_time(at: float) -> tuple[int, int, int, int, int, int]:
+    """Return a time as zip files store it: in parts, and not before 1980."""
+    return time.localtime(max(at, 315_619_200))[:6]
