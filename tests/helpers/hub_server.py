@@ -199,14 +199,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"files": [_mode(repo, one["path"]) for one in json.loads(body)["files"]]})
         elif rest[:1] == ["commit"]:
             self._commit(repo_id, repo, [json.loads(line) for line in body.splitlines()])
-        elif rest[:1] in ([], ["revision"]):
+        elif rest[:1] in ([], ["revision"], ["tree"]):
             revision = rest[1] if rest else "main"
             commit = repo.head if revision == "main" else revision
             if commit not in repo.commits:
                 self._json({"error": "Invalid rev id"}, 404, **{"X-Error-Code": "RevisionNotFound"})
                 return
-            siblings = [_listed(name, content) for name, content in repo.commits[commit].items()]
-            self._json({"id": repo_id, "sha": commit, "private": repo.is_private, "siblings": siblings})
+            files = [_listed(name, content) for name, content in repo.commits[commit].items()]
+            if rest[:1] == ["tree"]:
+                self._json([_tree_entry(file) for file in files])
+            else:
+                self._json({"id": repo_id, "sha": commit, "private": repo.is_private, "siblings": files})
         else:
             self._json({"error": f"not found: {rest}"}, 404)
 
@@ -248,6 +251,11 @@ def _listed(name: str, content: bytes) -> Json:
     if name.endswith(LARGE):
         entry["lfs"] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "pointerSize": 130}
     return entry
+
+
+def _tree_entry(file: Json) -> Json:
+    lfs = {"lfs": {**file["lfs"], "oid": file["lfs"]["sha256"]}} if "lfs" in file else {}
+    return {"type": "file", "path": file["rfilename"], "size": file["size"], "oid": file["blobId"], **lfs}
 
 
 def _git_hash(content: bytes) -> str:

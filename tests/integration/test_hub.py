@@ -17,10 +17,9 @@ from tests.helpers.worker_runs import small, train_here
 from mosaic.contracts.errors import BadInput, MissingExtra, MosaicError
 from mosaic.contracts.folder import RunFolder, Workspace
 from mosaic.contracts.payload import Payload
-from mosaic.hub import hub_client, push_state
-from mosaic.hub.auto_push import push_after_training, requested_repo
+from mosaic.hub import hub_client
 from mosaic.hub.description import PullRequest, PushRequest, PushResult
-from mosaic.hub.hub_client import OnProgress
+from mosaic.hub.hub_client import OnProgress, PushState, push_after_training, requested_repo
 from mosaic.journal import read_all
 
 SMALL = ("--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32", "--env-id", "CartPole-v1")
@@ -158,9 +157,9 @@ def test_a_model_is_uploaded_after_training_where_cleanrl_would_put_it(hub: Hub,
     push_after_training(trained, repo, "succeeded", emit_event)
     assert events[-1][0] == "warning"
     assert "mosaic push 01TRAINED --repo OWNER/CartPole-v1-ppo-seed3" in str(events[-1][1]["text"])
-    state = push_state.read(trained)
+    state = PushState.read(trained)
     assert state is not None
-    assert state["state"] == "failed"
+    assert state.state == "failed"
 
 
 def create_payload(**extras: object) -> Payload:

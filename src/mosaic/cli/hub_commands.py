@@ -54,7 +54,7 @@ def push(
     Pushing to the same repository again adds a commit; files that the Hub has already are not uploaded again. The token
     is taken from HF_TOKEN or from `hf auth login`.
     """
-    from mosaic.hub import hub_client, push_state
+    from mosaic.hub import hub_client
     from mosaic.hub.description import PushRequest
 
     context.print_workspace()
@@ -77,7 +77,7 @@ def push(
             timeout_s=timeout_s,
         )
         result = hub_client.push(request, on_progress)
-    push_state.write(folder, state="pushed", **result.model_dump())
+    hub_client.PushState.of_result(result).write(folder)
     if context.is_json:
         output.print_json({"run_id": view.run_id, **result.model_dump()})
         return

@@ -16,7 +16,7 @@ from mosaic.cli.live_view import format_hardware
 from mosaic.cli.run_arguments import run_argument
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_kind import RunKind
-from mosaic.hub import push_state as pushes
+from mosaic.hub.hub_client import PushState
 from mosaic.sidecar import sync_state
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def show(context: CliContext, run: str, follow: bool) -> None:
     if context.is_json:
         wandb = sync_state.read(view.run_dir)
         told = None if wandb is None else wandb.to_json()
-        hub = pushes.read(RunFolder(view.run_dir))
+        push = PushState.read(RunFolder(view.run_dir))
+        hub = None if push is None else push.to_json()
         output.print_json({**view.model_dump(mode="json"), "files": found, "metrics": last, "wandb": told, "hub": hub})
         return
     _print_run(view, found, last)
@@ -160,12 +161,12 @@ def _run_fields(view: RunView) -> list[tuple[str, Any]]:
 
 
 def _format_hub_state(run_dir: str) -> str | None:
-    push = pushes.read(RunFolder(run_dir))
+    push = PushState.read(RunFolder(run_dir))
     if push is None:
         return None
-    if push["state"] == "pushed":
-        return f"step {push['step']:,} is at {push['url']}"
-    return f"not at {push['repo']}: {push['problem']}"
+    if push.state == "pushed":
+        return f"step {push.step:,} is at {push.url}"
+    return f"not at {push.repo}: {push.problem}"
 
 
 def _format_wandb_state(run_dir: str) -> str | None:

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.model import Contract
 from mosaic.contracts.payload import EnvId, SafeName
@@ -27,15 +26,11 @@ CORE_SETTINGS = ("env_id", "total_timesteps", "seed")
 Count = Annotated[int, Field(ge=0)]
 
 
-def is_repo_path(name: str) -> bool:
-    """Whether a name from an untrusted repository stays below the folder that it is downloaded to."""
+def _check_repo_path(name: str) -> str:
+    """Refuses a name from an untrusted repository that leaves the folder that it is downloaded to."""
     parts = PurePosixPath(name).parts
     is_plain = all(part not in ("..", "/") for part in parts) and name == "/".join(parts)
-    return bool(parts) and is_plain and "\\" not in name and all(ord(char) >= 32 for char in name)
-
-
-def _check_repo_path(name: str) -> str:
-    if not is_repo_path(name):
+    if not is_plain or "\\" in name or any(ord(char) < 32 for char in name):
         raise ValueError("expected a path inside the repository")
     return name
 
@@ -52,6 +47,12 @@ RepoPath = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_c
 class HashedFile(Contract):
     size_bytes: Count
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+    @classmethod
+    def of(cls, path: Path) -> HashedFile:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            return cls(size_bytes=file.tell(), sha256=digest)
 
 
 class PolicyDescription(Contract):
@@ -92,24 +93,6 @@ class PolicyDescription(Contract):
             "metadata": {"worker": {"id": self.worker, "config": config}},
             "artifacts": {"tensorboard": {"enabled": True}, "wandb": {"enabled": False}},
         }
-
-
-def hash_content(content: Path | bytes) -> HashedFile:
-    if isinstance(content, bytes):
-        return HashedFile(size_bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-    with open(content, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return HashedFile(size_bytes=file.tell(), sha256=digest)
-
-
-def check_file(path: Path, expected: HashedFile, name: str) -> None:
-    """Raises BadInput where the content differs from what was pushed."""
-    actual = hash_content(path)
-    if actual != expected:
-        what = "size" if actual.size_bytes != expected.size_bytes else "hash"
-        raise BadInput(
-            f"{name} does not match {DESCRIPTION_FILE} ({what} mismatch). Pull another revision: --revision SHA"
-        )
 
 
 class PushRequest(Contract):

@@ -21,7 +21,7 @@ from mosaic.hub.description import PullRequest, PushRequest
 
 MIN_BYTES_PER_S = 50_000
 """The slowest connection that a transfer is given time for."""
-LOGIN_HINT = "Set HF_TOKEN to a token with write access, or log in with: hf auth login"
+_LOGIN_HINT = "Set HF_TOKEN to a token with write access, or log in with: hf auth login"
 _NETWORK_MODULES = ("httpx", "httpx2", "requests", "urllib3", "hf_xet")
 
 
@@ -89,8 +89,8 @@ def explain_hub_error(error: BaseException, repo: str, endpoint: str, is_push: b
 def _error_for_status(status: int, details: str, repo: str, endpoint: str, is_push: bool) -> MosaicError:
     verb = "write to" if is_push else "read"
     known = {
-        401: BadInput(f"{endpoint} does not accept the token, or there is none (401){details}. {LOGIN_HINT}"),
-        403: BadInput(f"The token may not {verb} {repo} (403){details}. {LOGIN_HINT}"),
+        401: BadInput(f"{endpoint} does not accept the token, or there is none (401){details}. {_LOGIN_HINT}"),
+        403: BadInput(f"The token may not {verb} {repo} (403){details}. {_LOGIN_HINT}"),
         404: BadInput(f"{endpoint} has no model {repo} in that revision, or the token may not see it (404)."),
         409: MosaicError(f"{repo} was changed by another client at the same time ({status}){details}. Try again."),
         429: MosaicError(f"{endpoint} received too many requests (429). Try again in a few minutes."),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +17,10 @@ from mosaic.hub.description import (
     CORE_SETTINGS,
     DESCRIPTION_FILE,
     MODEL_SUFFIX,
+    HashedFile,
     PolicyDescription,
     PullRequest,
     PullResult,
-    check_file,
-    is_repo_path,
 )
 
 if TYPE_CHECKING:
@@ -41,40 +39,38 @@ _NON_ALGORITHM_SETTINGS = (
 def pull(api: HfApi, request: PullRequest, replies: ReplyWriter) -> PullResult:
     with replies.time_limit():
         info = api.model_info(request.repo, revision=request.revision, files_metadata=True)
-    entries = {entry.rfilename: entry for entry in info.siblings or ()}
+    sizes = {entry.rfilename: entry.size or 0 for entry in info.siblings or ()}
 
     def download(name: str) -> Path:
-        """Downloads one file, named by the repository, into `request.into` and checks it against the Hub's hash."""
-        entry = entries.get(name)
-        if entry is None:
+        if name not in sizes:
             raise BadInput(f"The repository {request.repo} lacks {name}. Pull another revision: --revision SHA")
-        if not is_repo_path(name):
-            raise BadInput(f"The repository {request.repo} contains the path {name!r}, which is refused.")
-        with replies.time_limit(entry.size or 0):
-            path = Path(api.hf_hub_download(request.repo, name, revision=info.sha, local_dir=request.into))
-        if not _has_hash_of(entry, path):
-            raise BadInput(f"{name} differs from the Hub's copy (hash mismatch). Try again.")
-        return path
+        with replies.time_limit(sizes[name]):
+            return Path(api.hf_hub_download(request.repo, name, revision=info.sha, local_dir=request.into))
 
     def read_text(name: str) -> str:
-        if (entries[name].size or 0) > MAX_TEXT_BYTES:
+        if sizes[name] > MAX_TEXT_BYTES:
             raise BadInput(f"{name} of {request.repo} is not downloaded: it is larger than {MAX_TEXT_BYTES} bytes.")
         return download(name).read_text(encoding="utf-8", errors="replace")
 
-    card = read_text(CARD_FILE) if CARD_FILE in entries else ""
-    if DESCRIPTION_FILE in entries:
+    card = read_text(CARD_FILE) if CARD_FILE in sizes else ""
+    if DESCRIPTION_FILE in sizes:
         policy = _parse_description(read_text(DESCRIPTION_FILE))
     else:
-        policy = describe_cleanrl_repo(request.repo, sorted(entries), card)
+        policy = describe_cleanrl_repo(request.repo, sorted(sizes), card)
     names = list(policy.files) or [str(policy.model)]
-    total = sum(entries[name].size or 0 for name in names if name in entries)
-    done = 0
-    for name in names:
+    total, done = sum(sizes.get(name, 0) for name in names), 0
+    for name in names:  # one by one, so that progress can be shown
         replies.send_progress(name, done, total)
         done += download(name).stat().st_size
-    replies.send_progress("", total, total)
+    with replies.time_limit(total):
+        mismatches = api.verify_repo_checksums(request.repo, revision=info.sha, local_dir=request.into).mismatches
+    if mismatches:
+        raise BadInput(f"{mismatches[0]['path']} differs from the Hub's copy (hash mismatch). Try again.")
     for name, expected in policy.files.items():
-        check_file(request.into / name, expected, name)
+        if HashedFile.of(request.into / name) != expected:
+            problem = f"{name} does not match {DESCRIPTION_FILE} (hash mismatch)"
+            raise BadInput(f"{problem}. Pull another revision: --revision SHA")
+    replies.send_progress("", total, total)
     return PullResult(
         repo=request.repo,
         url=f"{api.endpoint}/{request.repo}",
@@ -82,17 +78,6 @@ def pull(api: HfApi, request: PullRequest, replies: ReplyWriter) -> PullResult:
         policy=policy,
         size_bytes=done,
     )
-
-
-def _has_hash_of(entry: Any, path: Path) -> bool:
-    """Large files have a sha256 on the Hub, small ones git's hash of their content."""
-    if entry.lfs is not None:
-        with open(path, "rb") as file:
-            return bool(hashlib.file_digest(file, "sha256").hexdigest() == entry.lfs.sha256)
-    if entry.blob_id:
-        content = path.read_bytes()
-        return bool(hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == entry.blob_id)
-    return entry.size is None or entry.size == path.stat().st_size
 
 
 def _parse_description(text: str) -> PolicyDescription:

@@ -30,22 +30,16 @@ def create_run_folder(source: Path, target: RunFolder, run_id: str, pulled: Pull
     policy = pulled.policy
     now = time.time()
     target.path.mkdir(parents=True, exist_ok=True)
-    for name, inside in policy.checkpoint_files().items():
-        assert policy.step is not None
-        _move(source / name, target.checkpoint(policy.step) / inside)
     if policy.step is not None:
+        for name, inside in policy.checkpoint_files().items():
+            _move(source / name, target.checkpoint(policy.step) / inside)
         for link in (target.last_checkpoint, target.best_checkpoint):
             link.symlink_to(str(policy.step))
     if policy.model is not None:
         _move(source / policy.model, target.model(f"{policy.env_id}__{policy.algo}__{policy.seed}__0", policy.algo))
-    optional = {
-        VIDEO_FILE: target.videos / VIDEO_FILE,
-        EVALUATION_FILE: target.hub / EVALUATION_FILE,
-        CARD_FILE: target.hub / CARD_FILE,
-    }
-    for name, path in optional.items():
+    for name, parent in ((VIDEO_FILE, target.videos), (EVALUATION_FILE, target.hub), (CARD_FILE, target.hub)):
         if (source / name).is_file() and (name == CARD_FILE or name in policy.files):
-            _move(source / name, path)
+            _move(source / name, parent / name)
     target.logs.mkdir(exist_ok=True)
     write_json(target.config, policy.to_payload())
     message = f"Pulled from {pulled.url}, revision {pulled.commit[:10]}."
@@ -67,21 +61,14 @@ def create_run_folder(source: Path, target: RunFolder, run_id: str, pulled: Pull
         history=(HistoryEntry(at=now, stage=Stage.FINISHED, message=message),),
     )
     write_text(target.record, record.model_dump_json(indent=2) + "\n")
-    _write_journal(target, policy)
+    if policy.step is not None:  # what lists and forms show of a run: its progress and its checkpoint
+        journal = Journal(target.journal)
+        journal.append("progress", global_step=policy.step, total_timesteps=policy.total_timesteps)
+        path = f"{target.checkpoints.name}/{policy.step}"
+        journal.append("checkpoint", step=policy.step, path=path, is_best=True, score=policy.score)
+        journal.close()
 
 
 def _move(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(source, target)
-
-
-def _write_journal(target: RunFolder, policy: PolicyDescription) -> None:
-    """Writes what lists and forms show of a run: its progress and its checkpoint."""
-    journal = Journal(target.journal)
-    try:
-        if policy.step is not None:
-            journal.append("progress", global_step=policy.step, total_timesteps=policy.total_timesteps)
-            path = f"{target.checkpoints.name}/{policy.step}"
-            journal.append("checkpoint", step=policy.step, path=path, is_best=True, score=policy.score)
-    finally:
-        journal.close()

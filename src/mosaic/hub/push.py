@@ -28,7 +28,6 @@ from mosaic.hub.description import (
     PushRequest,
     PushResult,
     find_model_file,
-    hash_content,
 )
 
 if TYPE_CHECKING:
@@ -48,14 +47,14 @@ _STATISTICS = {
 @dataclass(frozen=True)
 class HubBundle:
     description: PolicyDescription
-    files: dict[str, Path | bytes]
+    files: dict[str, CommitOperationAdd]
     """By path in the repository."""
     omissions: tuple[str, ...]
     """A sentence for each part that is missing."""
 
     @property
     def size_bytes(self) -> int:
-        return sum(_size_bytes(content) for content in self.files.values())
+        return sum(addition.upload_info.size for addition in self.files.values())
 
 
 def push(api: HfApi, request: PushRequest, replies: ReplyWriter) -> PushResult:
@@ -65,16 +64,15 @@ def push(api: HfApi, request: PushRequest, replies: ReplyWriter) -> PushResult:
         repo_id = api.create_repo(request.repo, private=request.is_private or None, exist_ok=True).repo_id
         present = [entry.rfilename for entry in api.model_info(repo_id).siblings or ()]
     operations: list[Any] = [CommitOperationDelete(name) for name in _outdated_files(present, bundle)]
-    total, done = bundle.size_bytes, 0
-    for name, content in bundle.files.items():
+    policy, total, done = bundle.description, bundle.size_bytes, 0
+    for name, addition in bundle.files.items():
         replies.send_progress(name, done, total)
-        operation = CommitOperationAdd(name, content)
-        with replies.time_limit(_size_bytes(content)):
-            # One by one, so that progress can be shown. The Hub is not sent again what it has already.
-            api.preupload_lfs_files(repo_id, [operation], num_threads=1, free_memory=False)
-        operations.append(operation)
-        done += _size_bytes(content)
-    policy = bundle.description
+        size_bytes = addition.upload_info.size
+        with replies.time_limit(size_bytes):
+            # One by one, so that progress can be shown; `upload_folder` reports none and may commit in several parts.
+            api.preupload_lfs_files(repo_id, [addition], num_threads=1, free_memory=False)
+        operations.append(addition)
+        done += size_bytes
     with replies.time_limit(total):
         message = f"{policy.algo} on {policy.env_id}, step {policy.step}"
         commit = api.create_commit(repo_id, operations, commit_message=message)
@@ -113,21 +111,27 @@ def build_bundle(request: PushRequest) -> HubBundle:
     manifest = _load_manifest(checkpoint)
     step: int = manifest["step"]
     settings = dict(manifest["facts"].get("config") or {})
-    files: dict[str, Path | bytes] = {f"checkpoints/{step}/{name}": checkpoint / name for name in CHECKPOINT_FILES}
+    files: dict[str, CommitOperationAdd] = {}
     omissions = []
+
+    def add(name: str, content: Path | bytes) -> None:
+        files[name] = CommitOperationAdd(name, content)
+
+    for name in CHECKPOINT_FILES:
+        add(f"checkpoints/{step}/{name}", checkpoint / name)
     model = request.model or find_model_file(folder, checkpoint)
     if model is not None:
-        files[model.name] = model
+        add(model.name, model)
     else:
         omissions.append(f"No {MODEL_SUFFIX} file is included: there is none of step {step}.")
     summary = _load_evaluation(evaluation or folder, step)
     if summary is not None:
-        files[EVALUATION_FILE] = _json_bytes(summary.model_dump(mode="json", exclude=_LOCAL_KEYS))
+        add(EVALUATION_FILE, _json_bytes(summary.model_dump(mode="json", exclude=_LOCAL_KEYS)))
     else:
         omissions.append("The card has no evaluation of this checkpoint. Evaluate it first: mosaic eval RUN")
     video = _find_video(evaluation, folder) if request.has_video else None
     if video is not None:
-        files[VIDEO_FILE] = video
+        add(VIDEO_FILE, video)
     try:
         unhashed = PolicyDescription(
             worker=manifest.get("worker") or "cleanrl",
@@ -147,11 +151,12 @@ def build_bundle(request: PushRequest) -> HubBundle:
         raise BadInput(
             f"The manifest of checkpoint {checkpoint} does not describe its policy ({error}); it cannot be pushed."
         ) from None
-    files[CONFIG_FILE] = _json_bytes(unhashed.to_payload())
-    hashes = {name: hash_content(content) for name, content in files.items()}
+    add(CONFIG_FILE, _json_bytes(unhashed.to_payload()))
+    hashed = {name: addition.upload_info for name, addition in files.items()}
+    hashes = {name: HashedFile(size_bytes=info.size, sha256=info.sha256.hex()) for name, info in hashed.items()}
     description = unhashed.model_copy(update={"files": hashes})
-    files[DESCRIPTION_FILE] = _json_bytes(description.model_dump(mode="json"))
-    files[CARD_FILE] = model_card(description, summary, request.repo, has_video=video is not None).encode()
+    add(DESCRIPTION_FILE, _json_bytes(description.model_dump(mode="json")))
+    add(CARD_FILE, model_card(description, summary, request.repo, has_video=video is not None).encode())
     return HubBundle(description, files, tuple(omissions))
 
 
@@ -159,7 +164,7 @@ def _load_manifest(checkpoint: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((checkpoint / "manifest.json").read_text())
         for name, expected in manifest["files"].items():
-            if hash_content(checkpoint / name) != HashedFile(**expected):
+            if HashedFile.of(checkpoint / name) != HashedFile(**expected):
                 raise CheckpointDamaged(
                     f"Checkpoint {checkpoint} is damaged ({name}: hash mismatch). Push another one."
                 )
@@ -191,10 +196,6 @@ def _json_bytes(data: Mapping[str, Any]) -> bytes:
     return (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _size_bytes(content: Path | bytes) -> int:
-    return len(content) if isinstance(content, bytes) else content.stat().st_size
-
-
 def model_card(policy: PolicyDescription, evaluation: EvaluationSummary | None, repo: str, has_video: bool) -> str:
     """Returns README.md: metadata that the Hub's search and leaderboards read, then text for people."""
     steps = "" if policy.step is None else f", saved after {policy.step:,} environment steps"
@@ -222,17 +223,16 @@ def model_card(policy: PolicyDescription, evaluation: EvaluationSummary | None, 
 
 def _card_metadata(policy: PolicyDescription, evaluation: EvaluationSummary | None) -> ModelCardData:
     tags = [policy.env_id, policy.algo, "deep-reinforcement-learning", "reinforcement-learning", "mosaic-rl"]
-    metric = "mean_reward" if evaluation is not None else "mean_reward of the last training episodes"
-    mean = policy.score if evaluation is None else evaluation.avg_return
-    reward = format_reward(mean, None if evaluation is None else evaluation.std_return)
+    mean, deviation = (policy.score, None) if evaluation is None else (evaluation.avg_return, evaluation.std_return)
     result = EvalResult(
         task_type="reinforcement-learning",
         task_name="reinforcement-learning",
         dataset_type=policy.env_id,
         dataset_name=policy.env_id,
         metric_type="mean_reward",
-        metric_value=reward,
-        metric_name=metric,
+        # `499.20 +/- 2.40`, as the Hub's leaderboards read it.
+        metric_value=f"{mean or 0.0:.2f}" + ("" if deviation is None else f" +/- {deviation:.2f}"),
+        metric_name="mean_reward" if evaluation is not None else "mean_reward of the last training episodes",
         verified=False,
     )
     return ModelCardData(
@@ -240,15 +240,8 @@ def _card_metadata(policy: PolicyDescription, evaluation: EvaluationSummary | No
         pipeline_tag="reinforcement-learning",
         tags=tags,
         model_name=policy.algo,
-        eval_results=None if reward is None else [result],
+        eval_results=None if mean is None else [result],
     )
-
-
-def format_reward(mean: float | None, deviation: float | None) -> str | None:
-    """Formats `499.20 +/- 2.40`, as the Hub's leaderboards read it."""
-    if mean is None:
-        return None
-    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} +/- {deviation:.2f}"
 
 
 def _results_section(policy: PolicyDescription, evaluation: EvaluationSummary | None) -> str:

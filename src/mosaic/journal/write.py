@@ -6,9 +6,15 @@ import json
 import os
 import threading
 import time
-from typing import Any
+from typing import Any, Protocol
 
 _TAIL_BYTES = 1 << 16
+
+
+class EventSink(Protocol):
+    """`Journal.append`, or what stands in for it."""
+
+    def __call__(self, kind: str, /, **fields: Any) -> object: ...
 
 
 class Journal:

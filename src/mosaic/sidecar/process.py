@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from mosaic.common.files import write_json
+from mosaic.contracts.events import Finished
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
-from mosaic.hub.auto_push import push_after_training, read_last_outcome
-from mosaic.journal import Journal
+from mosaic.hub.hub_client import push_after_training
+from mosaic.journal import Follower, Journal
 from mosaic.sidecar import sync_state
 from mosaic.sidecar.recorder import Recorder, WandbRecorder
 from mosaic.sidecar.run_monitor import RUN_POLL_S, RunMonitor
@@ -64,7 +65,7 @@ class SidecarProcess:
         exit_after(SHUTDOWN_LIMIT_S)
         if not self._monitor.is_superseded:
             push_after_training(
-                self._folder, repo, read_last_outcome(self._folder.journal, self._journal_from), self._emit_event
+                self._folder, repo, _read_last_outcome(self._folder.journal, self._journal_from), self._emit_event
             )
 
     def _record_and_upload(self, repo: str | None) -> None:
@@ -194,6 +195,17 @@ def _read_started_at(folder: RunFolder) -> float | None:
             return float(json.loads(file.readline())["at"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _read_last_outcome(journal: Path, offset: int) -> str | None:
+    """Returns the outcome that the worker reported in the attempt that starts at this offset of its journal."""
+    outcome = None
+    follower = Follower(journal, offset)
+    while lines := follower.read():
+        for line in lines:
+            if line.body["kind"] == Finished.KIND:
+                outcome = str(line.body.get("outcome"))
+    return outcome
 
 
 def add_wandb_to_analytics(folder: RunFolder, state: SyncState) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
-from mosaic.hub.auto_push import requested_repo
+from mosaic.hub.hub_client import requested_repo
 from mosaic.keeper.launch_spec import SidecarSpec
 from mosaic.secrets import secrets_path
 from mosaic.sidecar.tracking_request import parse_tracking_request
