@@ -15,7 +15,7 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import WandbStatus
 from mosaic.gui import theme
 from mosaic.gui.models import wandb_model
-from mosaic.gui.models.json_process import JsonProcess
+from mosaic.gui.models.child_process import JsonProcess
 from mosaic.gui.models.wandb_model import WandbRunStatus
 from mosaic.gui.views import web
 from mosaic.gui.views.app_proxy import AppProxy

@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 from mosaic import secrets
 from mosaic.contracts.errors import BadInput
 from mosaic.gui import theme
-from mosaic.gui.models.json_process import JsonProcess
+from mosaic.gui.models.child_process import JsonProcess
 from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.sidecar import wandb_diagnostics
