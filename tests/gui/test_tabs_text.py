@@ -18,8 +18,7 @@ from mosaic.arena.video_recorder import EpisodeVideo
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
 from mosaic.gui.app import Application
-from mosaic.gui.models.event_log import MAX_EVENT_LINES, EventLine
-from mosaic.gui.models.events_table import EventsTableModel
+from mosaic.gui.models.event_log import MAX_EVENT_LINES, EventFilter, EventLine
 from mosaic.gui.models.video_file import VideoReader, list_videos
 from mosaic.gui.panels.config_panel import changed_settings
 from mosaic.gui.views.video_player import VideoPlayer
@@ -117,7 +116,7 @@ def test_the_scratch_page_takes_verdicts_and_is_remembered(
 
 def test_events_are_filtered_by_kind_run_and_text(program: Application, fake: FakeTrainer) -> None:
     events = program.workbench.events
-    table = EventsTableModel(events)
+    table = EventFilter(events)
     events._append(
         [EventLine(1.0, run_id(1), "checkpoint", "step=5"), EventLine(2.0, run_id(2), "warning", "Slow disk")]
     )

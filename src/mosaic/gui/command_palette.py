@@ -21,7 +21,7 @@ from PySide6.QtWidgets import (
 
 from mosaic.formatting import run_title
 from mosaic.gui import theme
-from mosaic.gui.models.fuzzy import rank
+from mosaic.gui.models.search import rank
 from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Workbench
 

@@ -13,8 +13,7 @@ from mosaic.gui import theme
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.event_log import EventLog
-from mosaic.gui.models.notes_model import Notes
-from mosaic.gui.models.runs_model import Runs
+from mosaic.gui.models.runs_model import Notes, Runs
 from mosaic.gui.models.series import RunSeries
 from mosaic.gui.models.training import Training, WorkerEnvironments
 

@@ -1,4 +1,4 @@
-"""The newest events of all runs, for people who read along."""
+"""The newest events of all runs as a table, and its filter."""
 
 from __future__ import annotations
 
@@ -6,15 +6,27 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import (
+    QAbstractTableModel,
+    QModelIndex,
+    QObject,
+    QPersistentModelIndex,
+    QSortFilterProxyModel,
+    Qt,
+    Signal,
+)
 
+from mosaic import formatting
 from mosaic.client.eval_status import format_eval_line
 from mosaic.contracts.events import EvalSummaryUpdate, Event
 from mosaic.gui.bridge import Bridge
 
+Index = QModelIndex | QPersistentModelIndex
+_ROOT = QModelIndex()
+COLUMN_TITLES = ("Time", "Run", "Kind", "What")
 MAX_EVENT_LINES = 5000
 HIDDEN_KINDS = ("progress", "sample", "step")
-"""Kinds that come all the time and are shown elsewhere."""
+"""Frequent kinds that are shown elsewhere."""
 
 
 class EventLine(NamedTuple):
@@ -24,13 +36,14 @@ class EventLine(NamedTuple):
     text: str
 
 
-class EventLog(QObject):
-    lines_added = Signal(object)
-    """New lines, oldest first."""
+class EventLog(QAbstractTableModel):
+    kinds_changed = Signal()
+    """A kind has occurred for the first time."""
 
     def __init__(self, bridge: Bridge, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self.lines: deque[EventLine] = deque(maxlen=MAX_EVENT_LINES)
+        self.lines: deque[EventLine] = deque()
+        self.kinds: set[str] = set()
         bridge.events_received.connect(self._on_events)
         bridge.connected.connect(lambda status: self.add("trainer_connected", f"at {status.address}, pid {status.pid}"))
         bridge.connection_lost.connect(lambda why: self.add("trainer_lost", why))
@@ -42,13 +55,76 @@ class EventLog(QObject):
         self._append([_format_event(event) for event in events if event.kind not in HIDDEN_KINDS])
 
     def _append(self, lines: list[EventLine]) -> None:
-        if lines:
-            self.lines.extend(lines)
-            self.lines_added.emit(lines)
+        lines = lines[-MAX_EVENT_LINES:]
+        if not lines:
+            return
+        excess = len(self.lines) + len(lines) - MAX_EVENT_LINES
+        if excess > 0:
+            self.beginRemoveRows(_ROOT, 0, excess - 1)
+            for _ in range(excess):
+                self.lines.popleft()
+            self.endRemoveRows()
+        self.beginInsertRows(_ROOT, len(self.lines), len(self.lines) + len(lines) - 1)
+        self.lines.extend(lines)
+        self.endInsertRows()
+        new_kinds = {line.kind for line in lines} - self.kinds
+        if new_kinds:
+            self.kinds |= new_kinds
+            self.kinds_changed.emit()
+
+    # --- QAbstractTableModel
+
+    def rowCount(self, parent: Index = _ROOT) -> int:
+        return 0 if parent.isValid() else len(self.lines)
+
+    def columnCount(self, parent: Index = _ROOT) -> int:
+        return 0 if parent.isValid() else len(COLUMN_TITLES)
+
+    def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        line = self.lines[index.row()]
+        at = formatting.format_timestamp(line.at)
+        if role == Qt.ItemDataRole.DisplayRole:
+            return (at[11:], formatting.short_id(line.run_id), line.kind, line.text)[index.column()]
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return (at, line.run_id, line.kind, line.text)[index.column()]
+        return None
+
+    def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
+        if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.DisplayRole:
+            return COLUMN_TITLES[section]
+        if orientation is Qt.Orientation.Horizontal and role == Qt.ItemDataRole.TextAlignmentRole:
+            return Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
+        return None
+
+
+class EventFilter(QSortFilterProxyModel):
+    """The lines of one kind, of one run, or with some text in them."""
+
+    def __init__(self, events: EventLog, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._events = events
+        self._text = self._kind = self._run_id = ""
+        self.setSourceModel(events)
+
+    def filter(self, text: str = "", kind: str = "", run_id: str = "") -> None:
+        self.beginFilterChange()
+        self._text, self._kind, self._run_id = text.lower(), kind, run_id
+        self.endFilterChange(QSortFilterProxyModel.Direction.Rows)
+
+    def line(self, row: int) -> EventLine:
+        return self._events.lines[self.mapToSource(self.index(row, 0)).row()]
+
+    def filterAcceptsRow(self, source_row: int, source_parent: Index) -> bool:
+        line = self._events.lines[source_row]
+        return (
+            self._kind in ("", line.kind)
+            and self._run_id in ("", line.run_id)
+            and (not self._text or self._text in f"{line.kind} {line.run_id} {line.text}".lower())
+        )
 
 
 def _format_field(name: str, value: Any) -> str:
-    """`is_best`, `step=1001472`, `score=-187`: as short as can be read."""
+    """`is_best`, `step=1001472`, `score=-187`."""
     if value is True:
         return name
     return f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"

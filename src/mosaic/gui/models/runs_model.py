@@ -1,19 +1,24 @@
-"""All runs of the workspace, as the daemon reports them."""
+"""All runs of the workspace as the daemon reports them, their notes and the order of the queue."""
 
 from __future__ import annotations
 
-from functools import partial
+import math
+import time
+from collections.abc import Iterable
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, Signal
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.events import Deleted, RecordChanged
 from mosaic.contracts.views import RunView
 from mosaic.gui.bridge import Bridge
 
 if TYPE_CHECKING:
     from mosaic.contracts.events import Event
+
+
+SCRATCH_ID = ""
 
 
 class Runs(QObject):
@@ -86,8 +91,37 @@ class Runs(QObject):
         self.update([view for view in latest.values() if view is not None])
         # A sidecar may start to write after the run itself has ended and is no longer polled.
         for run_id in {event.run_id for event in events if event.source == "sidecar"} - set(latest):
-            self._bridge.ask(partial(_fetch_view, run_id), lambda view: self.update([view]), owner=self)
+            self._bridge.ask(methodcaller("get", run_id), lambda view: self.update([view]), owner=self)
 
 
-def _fetch_view(run_id: str, trainer: TrainerClient) -> RunView:
-    return trainer.get(run_id)
+class Notes(QObject):
+    """The note of each run, stored by the daemon, and a scratch page for what belongs to no run yet."""
+
+    changed = Signal(str)
+    """The run whose note has changed; SCRATCH_ID for the scratch page."""
+
+    def __init__(self, bridge: Bridge, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._bridge = bridge
+        self.scratch = ""
+
+    def append_scratch(self, text: str) -> None:
+        """Add a paragraph with its time, such as the verdict of a dry run."""
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        self.scratch = f"{self.scratch}[{stamp}] {text}\n"
+        self.changed.emit(SCRATCH_ID)
+
+    def save(self, run_id: str, text: str) -> None:
+        save_note = methodcaller("annotate", run_id, notes=text)
+        self._bridge.ask(save_note, lambda _: self.changed.emit(run_id), None, self)
+
+
+def sort_queue(views: Iterable[RunView]) -> list[RunView]:
+    """Return the unfinished runs: those that hold a slot, oldest first, then the queue by the daemon's positions."""
+    active = [view for view in views if view.stage != "finished"]
+    return sorted(active, key=lambda view: (*_queue_key(view), view.run_id))
+
+
+def _queue_key(view: RunView) -> tuple[bool, float]:
+    position = view.queue_position
+    return view.stage == "queued", math.inf if position is None else position

@@ -1,10 +1,13 @@
-"""The runs as a table: searched, sorted and updated row by row, so that thousands stay fluid."""
+"""The runs as a table: searched, sorted and updated row by row, so that thousands stay responsive."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cmp_to_key
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt, Signal
@@ -56,8 +59,8 @@ def _algorithm_text(view: RunView) -> str:
 
 
 def _percent_text(view: RunView) -> str:
-    part = formatting.progress_fraction(view)
-    return "–" if part is None else f"{100 * part:.0f}%"
+    fraction = formatting.progress_fraction(view)
+    return "–" if fraction is None else f"{100 * fraction:.0f}%"
 
 
 def _steps_tooltip(view: RunView) -> str:
@@ -67,84 +70,47 @@ def _steps_tooltip(view: RunView) -> str:
     return f"{view.global_step:,}{total} steps"
 
 
-def _time_left_text(view: RunView) -> str:
-    return formatting.format_duration(view.seconds_left)
-
-
-def _return_tooltip(view: RunView) -> str:
-    return f"Mean of the last 100 of {view.episodes:,} episodes"
-
-
-def _age_tooltip(view: RunView) -> str:
-    return f"Submitted {formatting.format_timestamp(view.submitted_at)}"
-
-
-def _age_key(view: RunView) -> float | None:
-    at = view.submitted_at
-    return None if at is None else -float(at)
-
-
 def _tags_text(view: RunView) -> str:
     return ", ".join(view.tags or ())
 
 
-def _field_value(name: str) -> Callable[[RunView], Any]:
-    return lambda view: getattr(view, name)
-
-
-def _field_text(name: str) -> Callable[[RunView], str]:
-    return lambda view: "–" if getattr(view, name) is None else str(getattr(view, name))
-
-
-def _number_text(name: str) -> Callable[[RunView], str]:
-    return lambda view: formatting.format_si_number(getattr(view, name))
+def _column(
+    column_id: str,
+    title: str,
+    field: str,
+    width_sample: str,
+    format_value: Callable[[Any], str] = lambda value: "–" if value is None else str(value),
+    is_right_aligned: bool = True,
+    tooltip: Callable[[RunView], str] = lambda _: "",
+) -> Column:
+    """A column that shows one field and is sorted by it."""
+    value = attrgetter(field)
+    return Column(
+        column_id, title, lambda view: format_value(value(view)), value, width_sample, is_right_aligned, tooltip
+    )
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column(
-        "state",
-        "State",
-        lambda view: view.status,
-        _state_rank,
-        "succeeded",
-        tooltip=lambda view: str(view.reason or ""),
-    ),
-    Column("env", "Environment", _field_text("env_id"), _field_value("env_id"), "CartPole-v"),
+    Column("state", "State", lambda run: run.status, _state_rank, "succeeded", tooltip=lambda run: run.reason or ""),
+    _column("env", "Environment", "env_id", "CartPole-v", is_right_aligned=False),
     Column("algo", "Algo", _algorithm_text, _algorithm_text, "ppo_"),
-    Column(
-        "progress",
-        "Done",
-        _percent_text,
-        formatting.progress_fraction,
-        "100%",
-        is_right_aligned=True,
-        tooltip=_steps_tooltip,
-    ),
-    Column(
-        "return",
-        "Return",
-        _number_text("episodic_return"),
-        _field_value("episodic_return"),
-        "-0.1234",
-        True,
-        _return_tooltip,
-    ),
-    Column("seed", "Seed", _field_text("seed"), _field_value("seed"), "123", is_right_aligned=True),
-    Column("left", "Time left", _time_left_text, _field_value("seconds_left"), "12m 34s", is_right_aligned=True),
-    Column("sps", "Steps/s", _number_text("sps"), _field_value("sps"), "12.3k", is_right_aligned=True),
-    Column(
-        "age",
-        "Age",
-        lambda view: formatting.format_ago(view.submitted_at),
-        _age_key,
-        "59 min ago",
-        True,
-        _age_tooltip,
-    ),
-    Column("tags", "Tags", _tags_text, lambda view: _tags_text(view) or None, "baseline"),
-)
+    Column("progress", "Done", _percent_text, formatting.progress_fraction, "100%", True, _steps_tooltip),
+    _column("return", "Return", "episodic_return", "-0.1234", formatting.format_si_number,
+            tooltip=lambda run: f"Mean of the last 100 of {run.episodes:,} episodes"),
+    _column("seed", "Seed", "seed", "123"),
+    _column("left", "Time left", "seconds_left", "12m 34s", formatting.format_duration),
+    _column("sps", "Steps/s", "sps", "12.3k", formatting.format_si_number),
+    Column("age", "Age", lambda run: formatting.format_ago(run.submitted_at), lambda run: -run.submitted_at,
+           "59 min ago", True, lambda run: f"Submitted {formatting.format_timestamp(run.submitted_at)}"),
+    Column("tags", "Tags", _tags_text, lambda run: _tags_text(run) or None, "baseline"),
+)  # fmt: skip
 """In the order in which a narrow list leaves them out: the last first."""
 COLUMN_IDS = tuple(column.id for column in COLUMNS)
+
+
+@cmp_to_key
+def _descending_key(one: Any, other: Any) -> int:
+    return int(one < other) - int(one > other)
 
 
 class RunsTableModel(QAbstractTableModel):
@@ -163,10 +129,10 @@ class RunsTableModel(QAbstractTableModel):
         self._sort_column = COLUMNS[COLUMN_IDS.index("age")]
         self._is_descending = False
         self.is_updating = False
-        """While rows come, go or move: changes of the current row that Qt then reports are not the user's."""
+        """While rows are changed: changes of the current row that Qt then reports are not the user's."""
         runs.reset.connect(self.rebuild)
         runs.changed.connect(self._on_changed)
-        runs.removed.connect(self._on_removed)
+        runs.removed.connect(self._on_changed)
         self.rebuild()
 
     # --- what is shown
@@ -187,14 +153,19 @@ class RunsTableModel(QAbstractTableModel):
         return None if key is None else bisect_left(self._keys, key)
 
     def rebuild(self) -> None:
-        self.beginResetModel()
+        with self._updating():
+            self.beginResetModel()
+            views = [view for view in self._runs.all() if self._matches(view)]
+            self._key_by_run = {view.run_id: self._key(view) for view in views}
+            self._sort_rows()
+            self.endResetModel()
+
+    @contextmanager
+    def _updating(self) -> Iterator[None]:
         self.is_updating = True
-        views = [view for view in self._runs.all() if self._matches(view)]
-        self._key_by_run = {view.run_id: self._key(view) for view in views}
-        self._sort_rows()
-        self.endResetModel()
+        yield
         self.is_updating = False
-        self._emit_count()
+        self.count_changed.emit(len(self._ids), len(self._runs))
 
     def _matches(self, view: RunView) -> bool:
         return (self._shows_archived or not view.is_archived) and self._query.matches(view)
@@ -206,7 +177,7 @@ class RunsTableModel(QAbstractTableModel):
         if value is None:
             return (1, 0, newness)
         if self._is_descending:
-            value = -value if isinstance(value, int | float) else _Reversed(value)
+            value = -value if isinstance(value, int | float) else _descending_key(value)
         return (0, value, newness)
 
     def _sort_rows(self) -> None:
@@ -214,42 +185,29 @@ class RunsTableModel(QAbstractTableModel):
         self._keys = [key for key, _ in pairs]
         self._ids = [run_id for _, run_id in pairs]
 
-    def _emit_count(self) -> None:
-        self.count_changed.emit(len(self._ids), len(self._runs))
-
-    # --- what happens
+    # --- changes
 
     def _on_changed(self, run_ids: set[str]) -> None:
-        self.is_updating = True
-        moved = 0
-        for run_id in run_ids:
-            view = self._runs.get(run_id)
-            old = self._key_by_run.get(run_id)
-            new = self._key(view) if view is not None and self._matches(view) else None
-            if old == new:
-                if old is not None:
+        with self._updating():
+            moved: dict[str, Key] = {}
+            for run_id in run_ids:
+                view = self._runs.get(run_id)
+                old = self._key_by_run.get(run_id)
+                new = self._key(view) if view is not None and self._matches(view) else None
+                if old is None and new is not None:
+                    self._insert_row(run_id, new)
+                elif old is not None and new is None:
+                    self._remove_row(run_id, old)
+                elif old is not None and old == new:
                     self._emit_row_changed(bisect_left(self._keys, old))
-            elif new is None:
-                self._remove_row(run_id)
-            elif old is None:
-                self._insert_row(run_id, new)
-            elif moved > MAX_SINGLE_MOVES:
-                self._key_by_run[run_id] = new
+                elif new is not None:
+                    moved[run_id] = new
+            if len(moved) > MAX_SINGLE_MOVES:
+                self._key_by_run |= moved
+                self._resort()
             else:
-                moved += 1
-                self._move_row(run_id, old, new)
-        if moved > MAX_SINGLE_MOVES:
-            self._resort()
-        self.is_updating = False
-        self._emit_count()
-
-    def _on_removed(self, run_ids: set[str]) -> None:
-        self.is_updating = True
-        for run_id in run_ids:
-            if run_id in self._key_by_run:
-                self._remove_row(run_id)
-        self.is_updating = False
-        self._emit_count()
+                for run_id, key in moved.items():
+                    self._move_row(run_id, key)
 
     def _insert_row(self, run_id: str, key: Key) -> None:
         row = bisect_left(self._keys, key)
@@ -259,27 +217,25 @@ class RunsTableModel(QAbstractTableModel):
         self._key_by_run[run_id] = key
         self.endInsertRows()
 
-    def _remove_row(self, run_id: str) -> None:
-        row = bisect_left(self._keys, self._key_by_run[run_id])
+    def _remove_row(self, run_id: str, key: Key) -> None:
+        row = bisect_left(self._keys, key)
         self.beginRemoveRows(QModelIndex(), row, row)
         del self._keys[row], self._ids[row], self._key_by_run[run_id]
         self.endRemoveRows()
 
-    def _move_row(self, run_id: str, old: Key, new: Key) -> None:
-        row = bisect_left(self._keys, old)
-        target = bisect_left(self._keys, new)
-        if target in (row, row + 1):
-            self._keys[row] = new
-            self._key_by_run[run_id] = new
-            self._emit_row_changed(row)
-            return
-        self.beginMoveRows(QModelIndex(), row, row, QModelIndex(), target)
+    def _move_row(self, run_id: str, key: Key) -> None:
+        row = bisect_left(self._keys, self._key_by_run[run_id])
+        target = bisect_left(self._keys, key)
+        is_move = target not in (row, row + 1)
+        if is_move:
+            self.beginMoveRows(QModelIndex(), row, row, QModelIndex(), target)
         del self._keys[row], self._ids[row]
         target -= target > row
-        self._keys.insert(target, new)
+        self._keys.insert(target, key)
         self._ids.insert(target, run_id)
-        self._key_by_run[run_id] = new
-        self.endMoveRows()
+        self._key_by_run[run_id] = key
+        if is_move:
+            self.endMoveRows()
         self._emit_row_changed(target)
 
     def _emit_row_changed(self, row: int) -> None:
@@ -301,7 +257,7 @@ class RunsTableModel(QAbstractTableModel):
         self.changePersistentIndexList(before, after)
         self.layoutChanged.emit()
 
-    # --- Qt's questions
+    # --- QAbstractTableModel
 
     def rowCount(self, parent: Index = _ROOT) -> int:
         return 0 if parent.isValid() else len(self._ids)
@@ -334,26 +290,7 @@ class RunsTableModel(QAbstractTableModel):
     def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
         self._sort_column = COLUMNS[column]
         self._is_descending = order is Qt.SortOrder.DescendingOrder
-        self.is_updating = True
-        self._key_by_run = {
-            run_id: self._key(view) for run_id in self._ids if (view := self._runs.get(run_id)) is not None
-        }
-        self._resort()
-        self.is_updating = False
-
-
-class _Reversed:
-    """Sorts the other way round."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __lt__(self, other: _Reversed) -> bool:
-        return bool(other.value < self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Reversed) and bool(self.value == other.value)
-
-    __hash__ = None  # type: ignore[assignment]
+        with self._updating():
+            views = map(self._runs.get, self._ids)
+            self._key_by_run = {view.run_id: self._key(view) for view in views if view is not None}
+            self._resort()

@@ -1,15 +1,16 @@
-"""The search line over the runs: plain words, and `algo:ppo env:CartPole tag:x status:failed group:g seed:1`."""
+"""Search in runs (plain words, and `algo:ppo env:CartPole tag:x status:failed group:g seed:1`) and in titles."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
+ItemT = TypeVar("ItemT")
 Matcher = Callable[["RunView", str], bool]
 
 _TERM_PATTERN = re.compile(r'-?(?:\w+:)?"[^"]*"?|\S+')
@@ -113,3 +114,42 @@ def parse_query(text: str) -> Query:
         if values:
             terms.append(Term(match, tuple(values), is_negated))
     return Query(tuple(terms))
+
+
+# --- fuzzy search in titles
+
+
+def score(query: str, text: str) -> float | None:
+    """Return how well each word of the query matches; None if the letters of one do not occur in this order."""
+    total = 0.0
+    for word in query.lower().split():
+        best = _score_word(word, text.lower())
+        if best is None:
+            return None
+        total += best
+    return total - 0.01 * len(text)
+
+
+def _score_word(word: str, text: str) -> float | None:
+    at = text.find(word)
+    if at >= 0:
+        starts = at == 0 or not text[at - 1].isalnum()
+        return len(word) * (3.0 if starts else 2.0) - 0.02 * at
+    total, position, before = 0.0, 0, -2
+    for letter in word:
+        position = text.find(letter, position)
+        if position < 0:
+            return None
+        starts = position == 0 or not text[position - 1].isalnum()
+        total += 1.0 if starts else 0.7 if position == before + 1 else 0.1
+        before, position = position, position + 1
+    return total
+
+
+def rank(query: str, entries: Iterable[tuple[str, ItemT]], max_results: int = 50) -> list[ItemT]:
+    """Return the matching entries, best first; equal ones, or all without a query, in the given order."""
+    scored = [(score(query, text), entry) for text, entry in entries]
+    fitting = [(value, entry) for value, entry in scored if value is not None]
+    if query.strip():
+        fitting.sort(key=lambda pair: -pair[0])
+    return [entry for _, entry in fitting[:max_results]]

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.gui import theme
-from mosaic.gui.models.events_table import EventsTableModel
+from mosaic.gui.models.event_log import EventFilter
 from mosaic.gui.views.delegates import CellDelegate, row_height
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
@@ -30,7 +30,7 @@ class LogPanel(QWidget):
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
         self._workbench = workbench
-        self._model = EventsTableModel(workbench.events, self)
+        self._model = EventFilter(workbench.events, self)
         self._search = with_object_name(QLineEdit(), "log.search")
         self._kind = with_object_name(QComboBox(), "log.kind")
         self._only_selected_run = with_object_name(QToolButton(), "log.only")
@@ -47,7 +47,7 @@ class LogPanel(QWidget):
         self._table.doubleClicked.connect(self._open_run)
         self._table.verticalScrollBar().valueChanged.connect(self._on_scrolled)
         self._table.verticalScrollBar().rangeChanged.connect(lambda *_: self._scroll_to_end_if_following())
-        self._model.kinds_changed.connect(self._list_kinds)
+        workbench.events.kinds_changed.connect(self._list_kinds)
         workbench.selection_changed.connect(lambda _: self._apply_filter())
         workbench.theme_changed.connect(self._apply_theme)
 
@@ -102,7 +102,7 @@ class LogPanel(QWidget):
         chosen = self._kind.currentText()
         self._kind.blockSignals(True)
         self._kind.clear()
-        self._kind.addItems([ALL_KINDS, *sorted(self._model.kinds)])
+        self._kind.addItems([ALL_KINDS, *sorted(self._workbench.events.kinds)])
         self._kind.setCurrentText(chosen or ALL_KINDS)
         self._kind.blockSignals(False)
 

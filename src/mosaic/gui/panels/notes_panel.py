@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QPlainTextEdit, QTabWidget, QVBoxLayout, QWidget
 
 from mosaic.formatting import run_title
 from mosaic.gui import theme
-from mosaic.gui.models.notes_model import SCRATCH_ID
+from mosaic.gui.models.runs_model import SCRATCH_ID
 from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
 

@@ -25,7 +25,7 @@ from PySide6.QtWidgets import (
 from mosaic.contracts.views import SlotUsage
 from mosaic.formatting import format_ago, format_timestamp, run_title
 from mosaic.gui import theme
-from mosaic.gui.models.queue_order import sort_queue
+from mosaic.gui.models.runs_model import sort_queue
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
