@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mosaic.contracts.run_kind import RunKind
 
 if TYPE_CHECKING:
-    from mosaic.contracts.views import RunView
+    from mosaic.contracts.views import EvaluationBatch, RunView
 
 PLACEHOLDER = "–"
 SHORT_ID_LENGTH = 6
@@ -159,3 +159,10 @@ def format_progress(view: RunView) -> str:
         return f"{view.episodes or 0} ep."
     fraction = progress_fraction(view)
     return format_count(view.global_step) if fraction is None else f"{fraction:.0%}"
+
+
+def format_eval_line(batch: EvaluationBatch) -> str:
+    """Format the result of a batch: `eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6`."""
+    returns = {"avg": batch.avg_return, "min": batch.min_return, "max": batch.max_return}
+    figures = [f"{name}={value:.1f}" for name, value in returns.items() if value is not None]
+    return f"eval batch {batch.batch} | {' '.join([f'episodes={batch.episodes}', *figures])}"

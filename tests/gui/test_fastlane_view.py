@@ -13,9 +13,9 @@ from PySide6.QtWidgets import QApplication
 from tests.helpers.gui import click, press, settle
 from tests.helpers.gui_frames import plain
 
-from mosaic.client.eval_status import format_eval_line
 from mosaic.contracts.views import EvaluationBatch
 from mosaic.fastlane import BGRX32, RGB24
+from mosaic.formatting import format_eval_line
 from mosaic.gui import theme
 from mosaic.gui.models.lanes import FrameCell, to_image
 from mosaic.gui.views.frame_grid import CELL_GAP_PX, FrameGrid, arrange_grid, is_smooth

@@ -13,9 +13,9 @@ from tests.helpers.daemons import ended, scripted
 from tests.helpers.gui import click, find, pump
 
 from mosaic.client import TrainerClient
+from mosaic.client.exports import ExportCancelled, ExportTask, export_csv, export_episodes, export_zip
 from mosaic.contracts.views import RunView
 from mosaic.gui.app import Application
-from mosaic.gui.exports import ExportCancelled, ExportTask, export_csv, export_episodes, export_zip
 from mosaic.gui.run_action_handlers import write_export
 from mosaic.gui.views.log_view import LogView
 

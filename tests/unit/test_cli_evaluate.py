@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.helpers.cli_trainer import FakeTrainer, call, finished, record, view
+from tests.helpers.cli_trainer import FakeDoor, FakeTrainer, call, finished, record, view
 from tests.helpers.evaluations import evaluation
 
 from mosaic.api.policy_lookup import is_policy_path
 from mosaic.arena import Episode, summarize
 from mosaic.cli.evaluate_command import summary_rows
 from mosaic.cli.text_histogram import MAX_BINS, format_bar, histogram_rows
-from mosaic.cli.watch_command import status_lines
+from mosaic.cli.watch_command import RunPoller, status_lines
 from mosaic.cli.watch_frame_source import FrameSource
-from mosaic.client.eval_status import latest_eval_line
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.states import Stage
 from mosaic.contracts.views import Evaluation, EvaluationSummary, RunView
@@ -41,9 +39,10 @@ class Evaluates(FakeTrainer):
         self._outcome = outcome
         self.summaries: dict[str, EvaluationSummary] = {}
 
-    def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
-        if run in self.summaries:
-            yield Evaluation(run_id=run, stage=Stage.FINISHED, evaluated_at=1.0, summary=self.summaries[run])
+    def newest_evaluation(self, run: str) -> Evaluation | None:
+        if run not in self.summaries:
+            return None
+        return Evaluation(run_id=run, stage=Stage.FINISHED, evaluated_at=1.0, summary=self.summaries[run])
 
     def submit(self, payload: Json, environment: dict[str, str] | None = None) -> RunView:
         made = super().submit(payload, environment)
@@ -211,13 +210,16 @@ def test_watching_an_evaluation_says_so_and_tells_the_last_batch() -> None:
     assert "(Eval)" not in status_lines(view(), SOURCE, 30.0, True)[0]
 
 
-def test_the_last_batch_is_told_by_the_daemon() -> None:
-    batches = [[0.0, 1.0], [0.5, 1.5]]
+@pytest.mark.parametrize(
+    ("batches", "line"),
+    [([[0.0, 1.0], [0.5, 1.5]], "eval batch 2 | episodes=2 avg=1.0 min=0.5 max=1.5"), ([], "")],
+)
+def test_the_last_batch_is_read_from_the_daemon(batches: list[list[float]], line: str, tmp_path: Path) -> None:
+    class Evaluating(FakeTrainer):
+        def newest_evaluation(self, run: str) -> Evaluation | None:
+            return evaluation(1, *batches) if batches else None
 
-    class Tells:
-        def evaluations(self, run: str) -> list[Evaluation]:
-            return [evaluation(1, *batches)] if run == "E" else []
-
-    told_by: Any = Tells()
-    assert latest_eval_line(told_by, "E") == "eval batch 2 | episodes=2 avg=1.0 min=0.5 max=1.5"
-    assert latest_eval_line(told_by, "other") == ""
+    run = view(kind="policy_eval")
+    poller = RunPoller(FakeDoor(Evaluating(run), tmp_path), run)
+    assert not poller.has_ended
+    assert poller.eval_line == line

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mosaic.cli.gui_command import open_workbench_detached, require_display
-from mosaic.client.remote_address import TOKEN_VARIABLE, check_loopback_address, read_token
+from mosaic.client.connect import TOKEN_VARIABLE, check_loopback_address, read_token
 from mosaic.contracts.errors import BadInput
 
 

@@ -13,8 +13,8 @@ from tests.helpers.cli_trainer import finished, view
 
 from mosaic import formatting
 from mosaic.cli import output
-from mosaic.cli.curve_plot import running_mean
 from mosaic.cli.doctor import required_distributions
+from mosaic.cli.export import running_mean
 from mosaic.cli.logs_commands import MAX_LINE_CHARS, last_lines, sanitize_for_terminal
 from mosaic.cli.organize_commands import normalize_tag_arguments
 from mosaic.common.files import atomic_write
@@ -113,7 +113,14 @@ def test_a_tag_behind_a_dash_is_removed() -> None:
 
 
 def test_the_mean_runs_over_the_last_episodes() -> None:
-    assert running_mean([1.0, 3.0, 5.0, 7.0], window=2) == [1.0, 2.0, 4.0, 6.0]
+    assert running_mean([1.0, 3.0, 5.0, 7.0], window=2).tolist() == [1.0, 2.0, 4.0, 6.0]
+
+
+def test_returns_that_are_not_finite_are_left_out_of_the_running_mean() -> None:
+    means = running_mean([1.0, math.nan, 5.0, math.inf, math.nan, 7.0], window=2).tolist()
+    assert means[:4] == [1.0, 1.0, 5.0, 5.0]
+    assert math.isnan(means[4])
+    assert means[5] == 7.0
 
 
 def test_a_file_appears_when_it_is_whole_or_not_at_all(tmp_path: Path) -> None:

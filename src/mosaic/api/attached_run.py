@@ -25,7 +25,7 @@ from mosaic.keeper.attached_process import attached_command
 from mosaic.submission.run_payloads import build_payload
 
 if TYPE_CHECKING:
-    from mosaic.client.reconnecting import ReconnectingClient
+    from mosaic.client.connect import ReconnectingClient
     from mosaic.contracts.views import RunView
     from mosaic.run import Run as RunHandle
 

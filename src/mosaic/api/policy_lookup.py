@@ -145,7 +145,7 @@ def open_policy(trainer: TrainerClient, view: RunView, checkpoint: str) -> Path:
     path: str = trainer.config(view.run_id)["evaluation"]["policy_path"]
     if trainer.is_local:
         return Path(path)
-    evaluation = next(iter(trainer.evaluations(view.run_id)), None)
+    evaluation = trainer.newest_evaluation(view.run_id)
     if evaluation is None or evaluation.trained is None:
         raise NotAllowed(f"{path} is not a file of a run. Copy it from the trainer's machine, and load the copy.")
     trained = trainer.get(evaluation.trained.run_id)

@@ -24,7 +24,7 @@ from mosaic.submission.run_settings import effective_settings
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mosaic.client.reconnecting import ReconnectingClient
+    from mosaic.client.connect import ReconnectingClient
     from mosaic.contracts.views import EvaluationSummary, RunView
 
 UNSUCCESSFUL = (Outcome.FAILED, Outcome.REJECTED, Outcome.LOST)
@@ -330,7 +330,7 @@ def evaluate_policy(
     trainer = connection.trainer()
     run = Run(connection, trainer.submit(evaluation_payload(trainer, policy, options)))
     run.wait(progress, timeout)
-    evaluation = connection.call(lambda trainer: next(iter(trainer.evaluations(run.id)), None))
+    evaluation = connection.call(lambda trainer: trainer.newest_evaluation(run.id))
     if evaluation is None:
         raise RunEnded(f"Evaluation {short_id(run.id)} is {run.status} and has no complete batch of episodes.")
     return EvaluationResult(run, evaluation.summary)

@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from mosaic.api.policy import Policy, load_policy_file
 from mosaic.api.policy_lookup import is_policy_path, resolve_trained_run
 from mosaic.api.submitted_run import Run, Runs
-from mosaic.client import connect as connect_workspace
-from mosaic.client import connect_remote, read_daemon_address
-from mosaic.client.reconnecting import ReconnectingClient
-from mosaic.client.remote_address import check_loopback_address, read_token
+from mosaic.client.connect import (
+    ReconnectingClient,
+    check_loopback_address,
+    connect_remote,
+    read_daemon_address,
+    read_token,
+)
+from mosaic.client.connect import connect as connect_workspace
 from mosaic.contracts.errors import BadInput, NotAllowed
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.metric_tags import RETURN_TAG
@@ -238,15 +242,8 @@ def connect(workspace: str | os.PathLike[str] | None = None, *, token: str | Non
 
 
 def _workspace_client(workspace: Workspace) -> Client:
-    connection = ReconnectingClient(partial(_connect, workspace), partial(read_daemon_address, workspace))
+    connection = ReconnectingClient(partial(connect_workspace, workspace), partial(read_daemon_address, workspace))
     return Client(connection, str(workspace.root), workspace)
-
-
-def _connect(workspace: Workspace) -> Any:
-    try:
-        return connect_workspace(workspace)
-    except OSError as error:
-        raise BadInput(f"The workspace {workspace.root} cannot be used: {error.strerror}.") from None
 
 
 _default_clients: dict[Path, Client] = {}

@@ -1,4 +1,4 @@
-"""What every command is handed: the workspace, how to answer, and the way to the daemon."""
+"""What every command receives: the workspace, the form of its output, and the connection to the daemon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mosaic.contracts.folder import WORKSPACE_VARIABLE, Workspace
 
 if TYPE_CHECKING:
     from mosaic.client import DaemonAddress, TrainerClient
-    from mosaic.client.reconnecting import ReconnectingClient
+    from mosaic.client.connect import ReconnectingClient
 
 Result = TypeVar("Result")
 
@@ -44,30 +44,19 @@ class CliContext:
         click.echo(f"Workspace: {self.workspace.root}", err=True)
 
     def daemon_address(self) -> DaemonAddress | None:
-        """Where this workspace's daemon is; none when none lives."""
+        """The address of this workspace's daemon; None where none runs."""
         from mosaic.client import read_daemon_address
 
-        try:
-            return read_daemon_address(self.workspace)
-        except OSError as error:
-            raise self._workspace_error(error) from None
+        return read_daemon_address(self.workspace)
 
     def connect(self, may_start: bool = True) -> TrainerClient:
-        """A connection of the caller's own."""
+        """Opens a connection that the caller closes."""
         from mosaic.client import connect  # imports grpc, which only commands that talk to the daemon pay for
 
-        try:
-            return connect(self.workspace, may_start)
-        except OSError as error:
-            raise self._workspace_error(error) from None
-
-    def _workspace_error(self, error: OSError) -> BadInput:
-        return BadInput(
-            f"The workspace {self.workspace.root} cannot be used: {error.strerror}. Name another: --var DIR"
-        )
+        return connect(self.workspace, may_start)
 
     def trainer(self, may_start: bool = True) -> TrainerClient:
-        """The connection of this call, made when it is first needed."""
+        """The connection of this command, opened on first use."""
         return self._reconnecting(may_start).trainer()
 
     def call_with_reconnect(self, call: Callable[[TrainerClient], Result]) -> Result:
@@ -75,7 +64,7 @@ class CliContext:
         return self._reconnecting().call(call)
 
     def _reconnecting(self, may_start: bool = True) -> ReconnectingClient:
-        from mosaic.client.reconnecting import ReconnectingClient
+        from mosaic.client.connect import ReconnectingClient
 
         if self._connection is None:
             self._connection = ReconnectingClient(lambda: self.connect(may_start), self.daemon_address)

@@ -15,11 +15,10 @@ from mosaic import formatting
 from mosaic.api.policy_lookup import EvalOptions
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.curve_plot import draw_curve
 from mosaic.cli.evaluate_command import run_evaluation, summary_json
+from mosaic.cli.export import save_curve
 from mosaic.cli.gui_command import open_workbench_detached
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
-from mosaic.common.files import atomic_write
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
 from mosaic.submission.run_payloads import build_train_payload
@@ -64,10 +63,8 @@ def demo(context: CliContext) -> int:
 def _save_curve(context: CliContext, view: RunView) -> str | None:
     path = context.workspace.root / "exports" / view.run_id / "curve.png"
     path.parent.mkdir(parents=True, exist_ok=True)
-    episodes = list(context.trainer().episodes(view.run_id))
     try:
-        with atomic_write(path) as file:
-            draw_curve(view, episodes, file)
+        save_curve(context.trainer(), view, path)
     except MissingExtra as error:
         output.print_message(str(error))
         return None

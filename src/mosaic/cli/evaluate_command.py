@@ -90,7 +90,7 @@ def run_evaluation(context: CliContext, policy: str, options: EvalOptions) -> tu
     view = submit_and_follow(context, payload, target_episodes=None if options.is_repeated else options.episodes)
     if view.stage != "finished" or view.outcome not in ("succeeded", "cancelled"):
         return view, None
-    evaluation = next(iter(context.trainer().evaluations(view.run_id)), None)
+    evaluation = context.trainer().newest_evaluation(view.run_id)
     if evaluation is None and view.outcome == "succeeded":
         raise RunEnded(f"The evaluation ended without a complete batch. Its folder: {view.run_dir}")
     return view, None if evaluation is None else evaluation.summary

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
+from mosaic.cli.live_view import EPISODES_IN_MEAN
 from mosaic.cli.run_arguments import run_argument
 from mosaic.common.files import atomic_write
-from mosaic.contracts.errors import BadInput, NotAllowed
+from mosaic.contracts.errors import BadInput, MissingExtra, NotAllowed
 
 if TYPE_CHECKING:
-    from mosaic.client import TrainerClient
-    from mosaic.contracts.views import RunView
+    import numpy as np
+    import numpy.typing as npt
 
-_FILE_TYPE = click.Path(dir_okay=False)
+    from mosaic.client import TrainerClient
+    from mosaic.client.exports import ExportTask
+    from mosaic.contracts.views import EpisodeRow, RunView
+
+_FILE_TYPE = click.Path(dir_okay=False, path_type=Path)
+_LINE_COLOR = "#1f4e79"
 
 
 @command()
@@ -30,67 +36,39 @@ _FILE_TYPE = click.Path(dir_okay=False)
 @click.option("--zip", "zip_file", metavar="F.zip", type=_FILE_TYPE, help="The whole run, for another machine.")
 @pass_context
 def export(
-    context: CliContext, run: str, episodes: str | None, csv_file: str | None, png: str | None, zip_file: str | None
+    context: CliContext, run: str, episodes: Path | None, csv_file: Path | None, png: Path | None, zip_file: Path | None
 ) -> None:
     """Writes a run's episodes, metrics, curve or whole folder to a file."""
     if not any((episodes, csv_file, png, zip_file)):
         raise BadInput("Choose what to export: --episodes F.jsonl, --csv F.csv, --png F.png or --zip F.zip.")
+    from mosaic.client import exports
+
     trainer = context.trainer()
     view = trainer.get(run)
-    run_id = view.run_id
     written: list[str] = []
-
-    def done(path: str) -> None:
-        written.append(str(Path(path).absolute()))
-        if not context.is_json:
-            click.echo(f"Wrote {written[-1]} ({formatting.format_size(os.path.getsize(path))})")
-
-    if episodes:
-        with atomic_write(episodes) as file:
-            for episode in trainer.episodes(run_id):
-                file.write(episode.model_dump_json(by_alias=True).encode() + b"\n")
-        done(episodes)
-    if csv_file:
-        from mosaic.client.metrics_csv import text_stream, write_csv
-
-        with atomic_write(csv_file) as file, text_stream(file) as text:
-            write_csv(trainer.metrics(run_id), text)
-        done(csv_file)
-    if png:
-        from mosaic.cli.curve_plot import draw_curve
-
-        with atomic_write(png) as file:
-            draw_curve(view, list(trainer.episodes(run_id)), file)
-        done(png)
-    if zip_file:
-        _write_zip(trainer, view, zip_file)
-        done(zip_file)
+    writers = (
+        (episodes, exports.export_episodes),
+        (csv_file, exports.export_csv),
+        (png, save_curve),
+        (zip_file, exports.export_zip),
+    )
+    for path, write in writers:
+        if path is not None:
+            with output.progress_bar("Packing") as show_bytes:
+                show = show_bytes if path is zip_file else lambda *_: None
+                write(trainer, view, path, exports.ExportTask(path.name, show))
+            written.append(str(path.absolute()))
+            if not context.is_json:
+                click.echo(f"Wrote {written[-1]} ({formatting.format_size(os.path.getsize(path))})")
     if context.is_json:
-        output.print_json({"run_id": run_id, "files": written})
-
-
-def _write_zip(trainer: TrainerClient, view: RunView, path: str) -> None:
-    if view.stage != "finished":
-        raise NotAllowed(
-            f"Run {formatting.short_id(view.run_id)} is {view.stage}; its folder can be exported when it has ended."
-        )
-    from rich.progress import Progress
-
-    from mosaic.client.file_transfer import pack_run
-
-    files = trainer.files(view.run_id)
-    console = output.console(is_stderr=True)
-    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
-    with bar as progress, atomic_write(path) as file:
-        task = progress.add_task("Packing", total=sum(entry.size_bytes for entry in files))
-        pack_run(trainer, view.run_id, files, file, lambda size_bytes: progress.advance(task, size_bytes))
+        output.print_json({"run_id": view.run_id, "files": written})
 
 
 @command("import")
 @click.argument("file", metavar="F.zip", type=click.Path())
 @pass_context
 def import_(context: CliContext, file: str) -> None:
-    """Takes in a run that was exported as a zip, or a run folder from the trash."""
+    """Imports a run that was exported as a zip, or a run folder from the trash."""
     path = Path(file).absolute()
     if not path.exists():
         raise BadInput(f"{file} does not exist; expected a zip that `mosaic export --zip` made.")
@@ -100,3 +78,63 @@ def import_(context: CliContext, file: str) -> None:
         output.print_json(view)
     else:
         click.echo(f"Run {view.run_id} is here now: {view.run_dir}")
+
+
+# --- the curve of returns
+
+
+def save_curve(trainer: TrainerClient, view: RunView, path: Path, _: ExportTask | None = None) -> None:
+    """Writes the curve of a run's returns as a PNG."""
+    with atomic_write(path) as file:
+        _draw_curve(view, list(trainer.episodes(view.run_id)), file)
+
+
+def _draw_curve(view: RunView, episodes: list[EpisodeRow], file: IO[bytes]) -> None:
+    """Draws each episode as a dot, the mean of the last 100 as a line."""
+    if not episodes:
+        raise NotAllowed(
+            f"Run {formatting.short_id(view.run_id)} has finished no episode yet: there is nothing to draw."
+        )
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import EngFormatter
+    except ModuleNotFoundError:
+        raise MissingExtra("A curve needs the training extra: pip install 'mosaic-rl[train]'.") from None
+    import numpy as np
+
+    steps = [episode.step for episode in episodes]
+    returns = np.array([episode.episodic_return for episode in episodes], np.float64)
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    size = 9 if len(steps) < 500 else 4
+    axes.scatter(
+        steps, returns, s=size, color=_LINE_COLOR, alpha=0.22, linewidths=0, label="one episode", rasterized=True
+    )
+    label = f"mean of the last {EPISODES_IN_MEAN}"
+    axes.plot(steps, running_mean(returns), color=_LINE_COLOR, linewidth=2, label=label)
+    axes.set_title(f"{view.algo} on {view.env_id}, seed {view.seed}", loc="left", fontweight="bold")
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("episodic return")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_xlim(0, max(steps))
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="best")
+    figure.text(0.995, 0.005, view.run_id, ha="right", va="bottom", fontsize=6, color="grey")
+    figure.savefig(file, format="png")
+
+
+def running_mean(values: npt.ArrayLike, window: int = EPISODES_IN_MEAN) -> npt.NDArray[np.float64]:
+    """The mean of the last `window` values at each of them; values that are not finite do not count."""
+    import numpy as np
+
+    is_finite = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(is_finite, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(is_finite)])
+    first = np.maximum(np.arange(1, len(sums)) - window, 0)
+    number = (counts[1:] - counts[first]).astype(np.float64)
+    number[number == 0] = np.nan
+    means: npt.NDArray[np.float64] = (sums[1:] - sums[first]) / number
+    return means

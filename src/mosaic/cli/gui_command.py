@@ -33,7 +33,7 @@ INSTALL_HINT = "pip install 'mosaic-rl[gui]'"
 @pass_context
 def gui(context: CliContext, run: str | None, trainer: str | None, token_file: Path | None) -> int:
     """Opens the workbench. Closing it touches no run."""
-    from mosaic.client.remote_address import check_loopback_address, read_token
+    from mosaic.client.connect import check_loopback_address, read_token
 
     if token_file is not None and trainer is None:
         raise BadInput("--token-file goes with --trainer HOST:PORT; this machine's own trainer needs no token.")

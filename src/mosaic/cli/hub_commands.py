@@ -199,11 +199,5 @@ def _staging_folder(parent: Path) -> Iterator[Path]:
 
 @contextmanager
 def _transfer_progress(title: str) -> Iterator[OnProgress]:
-    """Shows a bar of the bytes transferred, on a terminal only."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    console = output.console(is_stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TextColumn("{task.fields[file]}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title, total=None, file="")
-        yield lambda at: progress.update(task, completed=at.done_bytes, total=at.total_bytes or None, file=at.file)
+    with output.progress_bar(title) as show:
+        yield lambda at: show(at.done_bytes, at.total_bytes, f"{title} {at.file}")

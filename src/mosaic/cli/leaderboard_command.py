@@ -14,8 +14,8 @@ from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.contracts.errors import unknown_name_error
 
 if TYPE_CHECKING:
-    from mosaic.client.ranking import LeaderboardEntry
     from mosaic.statistics import ConfidenceInterval
+    from mosaic.statistics.ranking import LeaderboardEntry
 
 COLUMNS = ("RANK", "POLICY", "ALGO", "STEP", "EPISODES", "MEAN", "95 %", "IQM", "EVALUATED")
 RIGHT_ALIGNED = ("RANK", "STEP", "EPISODES", "MEAN", "IQM", "EVALUATED")
@@ -29,7 +29,7 @@ def leaderboard(context: CliContext, env_id: str) -> None:
 
     The newest evaluation of a checkpoint counts, with all its batches.
     """
-    from mosaic.client.ranking import rank_policies
+    from mosaic.statistics.ranking import rank_policies
 
     trainer = context.trainer()
     places = rank_policies(trainer.evaluations(env_id=env_id))

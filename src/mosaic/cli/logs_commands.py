@@ -6,7 +6,6 @@ import io
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,9 +14,6 @@ from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.run_arguments import run_argument
 from mosaic.contracts.errors import BadInput, unknown_name_error
-
-if TYPE_CHECKING:
-    pass
 
 MAX_LINE_CHARS = 4000
 """Characters of a line that are shown in a terminal."""
@@ -109,7 +105,7 @@ def metrics(context: CliContext, run: str, tags: tuple[str, ...], is_csv: bool) 
     run_id = trainer.get(run).run_id
     parts = trainer.metrics(run_id, tags)
     if is_csv and not context.is_json:
-        from mosaic.client.metrics_csv import write_csv
+        from mosaic.client.exports import write_csv
 
         write_csv(parts, sys.stdout)
         return

@@ -7,7 +7,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,24 +68,20 @@ def console(is_stderr: bool = False) -> Console:
 
 
 def create_table(
-    *columns: str, right_aligned: Iterable[str] = (), truncate: Iterable[str] = (), wrap: Iterable[str] = ()
+    *columns: str, right_aligned: Sequence[str] = (), truncate: Sequence[str] = (), wrap: Sequence[str] = ()
 ) -> Table:
-    """In a narrow terminal, columns named in `cut` lose their end and those in `fold` take more lines; others stay.
-
-    Columns named in `right` hold figures.
-    """
+    """In a narrow terminal, columns in `truncate` lose their end and those in `wrap` take more lines; others stay."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
-    rights, cuts, folds = set(right_aligned), set(truncate), set(wrap)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
     for column in columns:
-        made.add_column(
+        table.add_column(
             column,
-            justify="right" if column in rights else "left",
-            no_wrap=column not in cuts | folds,
-            overflow="fold" if column in folds else "ellipsis",
+            justify="right" if column in right_aligned else "left",
+            no_wrap=column not in (*truncate, *wrap),
+            overflow="fold" if column in wrap else "ellipsis",
         )
-    return made
+    return table
 
 
 def print_fields(rows: Iterable[tuple[str, str | None]], indent: str = "") -> None:
@@ -104,6 +101,22 @@ def print_fields(rows: Iterable[tuple[str, str | None]], indent: str = "") -> No
         line.add_column(overflow="fold")
         line.add_row(Text(name), Text(value))
         screen.print(line)
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[..., None]]:
+    """Shows a bar of bytes on a terminal; the function that it yields takes those done, all of them, and a title."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    screen = console(is_stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
+        task = progress.add_task(title, total=None)
+
+        def show(done_bytes: int, total_bytes: int, title: str = title) -> None:
+            progress.update(task, description=title, completed=done_bytes, total=total_bytes or None)
+
+        yield show
 
 
 def sparkline(values: Sequence[float | None], width: int = 24, bounds: tuple[float, float] | None = None) -> str:

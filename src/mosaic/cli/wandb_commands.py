@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from mosaic.contracts.views import WandbStatus
     from mosaic.sidecar.wandb_diagnostics import Finding
 
-Json = dict[str, Any]
 API_KEY_NAME = "wandb_api_key"
 MIN_KEY_LENGTH = 20
 KEY_LOCATIONS = {
@@ -31,6 +29,7 @@ KEY_LOCATIONS = {
 }
 _STYLES = {"ok": "green", "synced": "green", "online": "green", "fail": "red", "failed": "red", "syncing": "cyan"}
 UPLOADABLE_STATES = ("offline", "failed")
+_BYTE_COUNTS = ("sent_bytes", "size_bytes")
 
 
 @click.group(params=common_options())
@@ -202,43 +201,22 @@ def _upload_runs(context: CliContext, states: Sequence[WandbStatus]) -> dict[str
     folders = [RunFolder(context.workspace.run(state.run_id).path) for state in states]
     unfinished = {"state": "failed", "error": "The upload ended unexpectedly."}
     last = {state.run_id: state.model_copy(update=unfinished) for state in states}
-    if folders:
-        with _upload_progress(len(folders)) as show:
-            for message in upload_runs(folders):
-                problems, is_last = message.pop("problems", []), message.pop("is_last", False)
-                known = last[message["run_id"]]
-                status = WandbStatusView.model_validate({**known.model_dump(), **message})
-                if is_last:
-                    last[status.run_id] = status
-                    for problem in problems:
-                        output.print_message(problem)
-                show(status)
+    if not folders:
+        return last
+    started: dict[str, None] = {}
+    with output.progress_bar("Uploading") as show:
+        for message in upload_runs(folders):
+            problems, is_last = message.pop("problems", []), message.pop("is_last", False)
+            status = WandbStatusView.model_validate({**last[message["run_id"]].model_dump(), **message})
+            if is_last:
+                last[status.run_id] = status
+                for problem in problems:
+                    output.print_message(problem)
+            started[status.run_id] = None
+            sent, size = (sum(getattr(one, name) for one in status.runs.values()) for name in _BYTE_COUNTS)
+            run = formatting.short_id(status.run_id)
+            show(sent, size, f"Uploading run {run} ({len(started)} of {len(folders)})")
     return last
-
-
-@contextmanager
-def _upload_progress(count: int) -> Iterator[Callable[[WandbStatus], None]]:
-    """Shows a bar of the bytes uploaded, on a terminal only."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-
-    console = output.console(is_stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    seen: list[str] = []
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("Uploading", total=None)
-
-        def show(state: WandbStatus) -> None:
-            if state.run_id not in seen:
-                seen.append(state.run_id)
-            folders = list(state.runs.values())
-            progress.update(
-                task,
-                description=f"Uploading run {formatting.short_id(state.run_id)} ({len(seen)} of {count})",
-                completed=sum(folder.sent_bytes for folder in folders),
-                total=sum(folder.size_bytes for folder in folders) or None,
-            )
-
-        yield show
 
 
 # --- the connection
@@ -252,7 +230,7 @@ def probe(context: CliContext, run: str | None, is_vpn: bool) -> int:
     """Checks package, server, proxy, DNS, TLS and key of the connection to W&B. With RUN: with its proxy and key."""
     from mosaic.sidecar.wandb_diagnostics import run_diagnostics
 
-    wandb: Json = {}
+    wandb: dict[str, Any] = {}
     if run is not None:
         wandb = context.trainer().config(run)["artifacts"].get("wandb") or {}
     if is_vpn:

@@ -103,7 +103,7 @@ def _frame_source_factory(
     return open_source
 
 
-class _RunPoller:
+class RunPoller:
     """Polls whether the run is still active, and the progress of an evaluation."""
 
     def __init__(self, context: CliContext, view: RunView) -> None:
@@ -119,9 +119,8 @@ class _RunPoller:
             run_id = self.view.run_id
             self.view = self._context.call_with_reconnect(lambda trainer: trainer.get(run_id))
             if self.view.kind == RunKind.POLICY_EVAL:
-                from mosaic.client.eval_status import latest_eval_line
-
-                self.eval_line = self._context.call_with_reconnect(lambda trainer: latest_eval_line(trainer, run_id))
+                evaluation = self._context.call_with_reconnect(lambda trainer: trainer.newest_evaluation(run_id))
+                self.eval_line = formatting.format_eval_line(evaluation.summary.batches[-1]) if evaluation else ""
         return bool(self.view.stage == "finished")
 
 
@@ -134,7 +133,7 @@ def _show_in_terminal(
     from mosaic.cli.terminal import TerminalScreen
     from mosaic.client.frame_sources import FrameRateMeter
 
-    run_poller = _RunPoller(context, view)
+    run_poller = RunPoller(context, view)
     env = envs[0] if envs else 0
     source = open_source(envs)
     meter = FrameRateMeter()
@@ -210,7 +209,7 @@ def _save_video(
 
     video = VideoWriter(path, rate_hz)
     try:
-        _record_video(_RunPoller(context, view), source, video, seconds)
+        _record_video(RunPoller(context, view), source, video, seconds)
         video.finish()
     except KeyboardInterrupt:
         video.finish()
@@ -239,7 +238,7 @@ def video_size(size: tuple[int, int]) -> tuple[int, int]:
     return fit_size(*size, MAX_VIDEO_SIDE_PX, MAX_VIDEO_SIDE_PX) if max(size) > MAX_VIDEO_SIDE_PX else size
 
 
-def _record_video(run_poller: _RunPoller, source: FrameSource, video: VideoWriter, seconds: float) -> None:
+def _record_video(run_poller: RunPoller, source: FrameSource, video: VideoWriter, seconds: float) -> None:
     """Adds frames by the clock; a frame is repeated until there is a newer one."""
     from mosaic.fastlane import UNAVAILABLE
 

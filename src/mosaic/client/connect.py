@@ -1,14 +1,17 @@
-"""Find the daemon of a workspace, make sure it is the right one, or start it."""
+"""Connections to the daemon of a workspace, which is started where none runs, or to one on another machine."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import secrets
 import subprocess
 import sys
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import grpc
 
@@ -16,7 +19,7 @@ from mosaic.client.trainer_client import TrainerClient
 from mosaic.common.auth_proof import PROOF_KEY, compute_proof, constant_time_equals
 from mosaic.common.processes import is_alive
 from mosaic.contracts import trainer_pb2 as pb
-from mosaic.contracts.errors import AlreadyRunning, IdentityFailed, NoDaemon
+from mosaic.contracts.errors import AlreadyRunning, BadInput, IdentityFailed, NoDaemon
 from mosaic.contracts.folder import Workspace
 from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.trainer_pb2_grpc import TrainerStub
@@ -27,6 +30,9 @@ CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", 64 << 20),
 )
 START_TIMEOUT_S = 20.0
+TOKEN_VARIABLE = "MOSAIC_TOKEN"
+
+Result = TypeVar("Result")
 
 
 class DaemonAddress(NamedTuple):
@@ -42,10 +48,12 @@ class DaemonAddress(NamedTuple):
 def read_daemon_address(workspace: Workspace) -> DaemonAddress | None:
     """The daemon that lives in this workspace; none when its process is gone."""
     try:
-        said = json.loads(workspace.daemon_file.read_text())
-        address = DaemonAddress(said["address"], said["token"], said["process"], said["started_at"], said["version"])
+        fields = json.loads(workspace.daemon_file.read_text())
+        address = DaemonAddress(*(fields[name] for name in DaemonAddress._fields))
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _unusable_workspace(workspace, error) from None
     except (ValueError, KeyError, TypeError) as error:
         raise NoDaemon(
             f"{workspace.daemon_file} cannot be read ({error}). If no daemon runs, delete that file and try again."
@@ -59,8 +67,17 @@ def connect(workspace: Workspace, may_start: bool = True) -> TrainerClient:
     if address is None:
         if not may_start:
             raise NoDaemon(f"No daemon runs for {workspace.root}. Start one: mosaic daemon start")
-        address = start_daemon(workspace)
+        try:
+            address = start_daemon(workspace)
+        except OSError as error:
+            raise _unusable_workspace(workspace, error) from None
     return _connect_verified(address.address, address.token, f"pid {address.process['pid']}, ")
+
+
+def _unusable_workspace(workspace: Workspace, error: OSError) -> BadInput:
+    return BadInput(
+        f"The workspace {workspace.root} cannot be used: {error.strerror}. Name another: --var DIR or MOSAIC_VAR"
+    )
 
 
 def connect_remote(address: str, token: str) -> TrainerClient:
@@ -128,3 +145,77 @@ def start_daemon(workspace: Workspace) -> DaemonAddress:
             break
         time.sleep(0.01)
     raise NoDaemon(f"The daemon did not start. Its last words are in {console}")
+
+
+class ReconnectingClient:
+    """`open_client` connects; `read_address` returns where the daemon is now, None where that cannot be read."""
+
+    def __init__(
+        self, open_client: Callable[[], TrainerClient], read_address: Callable[[], DaemonAddress | None]
+    ) -> None:
+        self._open_client = open_client
+        self._read_address = read_address
+        self._trainer: TrainerClient | None = None
+        self._connected_address: DaemonAddress | None = None
+
+    def trainer(self) -> TrainerClient:
+        """Return the connection, opening it first where there is none."""
+        if self._trainer is None:
+            self._trainer = self._open_client()
+            self._connected_address = self._read_address()
+        return self._trainer
+
+    def call(self, call: Callable[[TrainerClient], Result]) -> Result:
+        """Make a call that may safely be made twice: where the daemon has died, it is started and called again."""
+        if self._trainer is not None and self._read_address() != self._connected_address:
+            self.close()  # another process may have taken the port, and does not know our token
+        try:
+            return call(self.trainer())
+        except NoDaemon:
+            self.close()
+            return call(self.trainer())
+
+    def close(self) -> None:
+        if self._trainer is not None:
+            self._trainer.close()
+            self._trainer = None
+
+
+# --- a daemon on another machine
+
+
+def check_loopback_address(address: str) -> str:
+    """Return the address; connections are not encrypted, so only the end of a tunnel on this machine is accepted."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise BadInput(f"The trainer's address {address!r} is not valid; expected HOST:PORT, such as 127.0.0.1:50055.")
+    try:
+        is_here = ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        is_here = host == "localhost"
+    if not is_here:
+        raise BadInput(
+            f"The trainer's address {address}: the connection would not be encrypted, so only addresses of this "
+            f"machine are accepted. Forward its port first: ssh -L {port}:127.0.0.1:{port} {host or 'HOST'}   "
+            f"and then use 127.0.0.1:{port}."
+        )
+    return address
+
+
+def read_token(file: Path | None = None) -> str:
+    """Return the token of a copied daemon.json, or of the environment."""
+    if file is None:
+        token = os.environ.get(TOKEN_VARIABLE, "")
+        if not token:
+            raise BadInput(
+                "A trainer on another machine needs its token, which is in its trainer/daemon.json. Set "
+                f"${TOKEN_VARIABLE} to it, or name a copy of that file: mosaic gui --token-file FILE"
+            )
+        return token
+    try:
+        token = json.loads(file.read_text())["token"]
+    except OSError as error:
+        raise BadInput(f"--token-file {file} cannot be read: {error.strerror}.") from None
+    except (ValueError, KeyError, TypeError):
+        raise BadInput(f"--token-file {file} has no token; expected a copy of a trainer's daemon.json.") from None
+    return str(token)

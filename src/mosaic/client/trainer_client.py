@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import glob
 import json
 import queue
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import grpc
 from pydantic import ConfigDict, TypeAdapter
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from mosaic.contracts.events import Event
 
 Json = dict[str, Any]
-Call = TypeVar("Call", bound=Callable[..., Any])
 _EPISODE_ROWS = TypeAdapter(list[EpisodeRow], config=ConfigDict(defer_build=True))
 
 
@@ -111,28 +109,6 @@ def _problems(error: grpc.RpcError) -> list[FieldProblem]:
     return []
 
 
-def _translate_errors(call: Call) -> Call:
-    @functools.wraps(call)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return call(*args, **kwargs)
-        except grpc.RpcError as error:
-            raise _to_mosaic_error(error) from None
-
-    return wrapped  # type: ignore[return-value]
-
-
-def _translate_stream_errors(call: Call) -> Call:
-    @functools.wraps(call)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        try:
-            yield from call(*args, **kwargs)
-        except grpc.RpcError as error:
-            raise _to_mosaic_error(error) from None
-
-    return wrapped  # type: ignore[return-value]
-
-
 class TrainerClient:
     """`run` is an id, a unique beginning or end of one, or `last`.
 
@@ -156,11 +132,23 @@ class TrainerClient:
         self.close()
 
     def _call(self, verb: str, request: Any) -> Any:
-        return getattr(self._stub, verb)(request, metadata=self._metadata)
+        try:
+            return getattr(self._stub, verb)(request, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise _to_mosaic_error(error) from None
+
+    def _stream(self, verb: str, request: Any) -> Iterator[Any]:
+        """Yields the replies; the call is cancelled when the caller stops reading."""
+        call = self._call(verb, request)
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            raise _to_mosaic_error(error) from None
+        finally:
+            call.cancel()
 
     # --- runs
 
-    @_translate_errors
     def submit(self, payload: Json, environment: Mapping[str, str] | None = None) -> RunView:
         """Submits a payload and returns the new run. A refusal (BadInput) is raised before anything is created.
 
@@ -169,35 +157,28 @@ class TrainerClient:
         request = pb.PayloadRequest(payload_json=json.dumps(payload), environment=environment or {})
         return _parse_view(self._call("SubmitRun", request))
 
-    @_translate_errors
     def check(self, payload: Json, environment: Mapping[str, str] | None = None) -> Verdict:
         """The worker's verdict; a refusal raises, as in `submit`."""
         request = pb.PayloadRequest(payload_json=json.dumps(payload), environment=environment or {})
         return Verdict.model_validate_json(self._call("CheckRun", request).json)
 
-    @_translate_errors
     def cancel(self, run: str) -> RunView:
         """Requests a stop and returns at once; watch the run for its end."""
         return _parse_view(self._call("CancelRun", pb.RunRequest(run=run)))
 
-    @_translate_errors
     def pause(self, run: str) -> RunView:
         return _parse_view(self._call("PauseRun", pb.RunRequest(run=run)))
 
-    @_translate_errors
     def resume(self, run: str, total_timesteps: int | None = None) -> RunView:
         return _parse_view(self._call("ResumeRun", pb.ResumeRequest(run=run, total_timesteps=total_timesteps)))
 
-    @_translate_errors
     def get(self, run: str) -> RunView:
         return _parse_view(self._call("GetRun", pb.RunRequest(run=run)))
 
-    @_translate_errors
     def config(self, run: str) -> Json:
         """The payload as it was accepted."""
         return _parse_json(self._call("GetConfig", pb.RunRequest(run=run)))
 
-    @_translate_errors
     def runs(
         self,
         status: Sequence[str] = (),
@@ -220,7 +201,6 @@ class TrainerClient:
         )
         return [RunView.model_validate_json(view) for view in self._call("ListRuns", request).views_json]
 
-    @_translate_errors
     def annotate(
         self,
         run: str,
@@ -241,19 +221,16 @@ class TrainerClient:
         )
         return _parse_view(self._call("AnnotateRun", request))
 
-    @_translate_errors
     def delete(self, run: str) -> RunView:
         """Moves the folder of a finished run to `trainer/trash/`; an active one is refused."""
         return _parse_view(self._call("DeleteRun", pb.RunRequest(run=run)))
 
-    @_translate_errors
     def import_run(self, path: str) -> RunView:
         """Imports a zip made by `mosaic export --zip`. The path is on the daemon's machine."""
         return _parse_view(self._call("ImportRun", pb.ImportRequest(path=path)))
 
     # --- telemetry
 
-    @_translate_stream_errors
     def watch(self, after: int = 0, run: str = "", kinds: Sequence[str] = ()) -> Iterator[WatchBatch]:
         """Replays everything after the cursor `after` (-1: from now on), then streams without end.
 
@@ -262,66 +239,61 @@ class TrainerClient:
         Of the kinds `metrics` and `episodes` a batch only names the runs (`runs_with_points`).
         """
         request = pb.WatchRequest(after=after, run=run, kinds=kinds)
-        for reply in self._call("WatchRuns", request):
+        for reply in self._stream("WatchRuns", request):
             yield _parse_batch(reply)
 
-    @_translate_stream_errors
     def telemetry(self, run: str, kinds: Sequence[str] = (), after: int = 0) -> Iterator[WatchBatch]:
         """Streams a run's events of the kinds `step`, `episodes` and `metrics` with their content, as `watch` does."""
-        for reply in self._call("StreamTelemetry", pb.TelemetryFilter(run=run, kinds=kinds, after=after)):
+        for reply in self._stream("StreamTelemetry", pb.TelemetryFilter(run=run, kinds=kinds, after=after)):
             yield _parse_batch(reply)
 
-    @_translate_stream_errors
     def metrics(self, run: str, tags: Sequence[str] = (), last_only: bool = False) -> Iterator[MetricSeries]:
         """Yields all points by tag, in parts of some thousand."""
         request = pb.MetricsRequest(run=run, tags=tags, last_only=last_only)
-        for reply in self._call("ReadMetrics", request):
+        for reply in self._stream("ReadMetrics", request):
             yield from map(_parse_series, reply.series)
 
-    @_translate_errors
     def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
         """Reads the points that were logged after `cursor`; all points, where a resume has dropped some before it."""
         request = pb.MetricsRequest(run=run, tags=tags, generation=cursor.generation, last_point=cursor.last_point)
-        replies = list(self._call("ReadMetrics", request))
+        replies = list(self._stream("ReadMetrics", request))
         now = MetricsCursor(replies[0].generation, replies[0].last_point)
         series = [_parse_series(series) for reply in replies for series in reply.series]
         return MetricsUpdate(now, now.generation != cursor.generation, series)
 
-    @_translate_stream_errors
     def episodes(self, run: str) -> Iterator[EpisodeRow]:
         """One object an episode: number, env, step, at, return, length."""
-        for reply in self._call("ReadEpisodes", pb.RunRequest(run=run)):
+        for reply in self._stream("ReadEpisodes", pb.RunRequest(run=run)):
             yield from _EPISODE_ROWS.validate_json(reply.json)
 
-    @_translate_stream_errors
     def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
         """Newest first, without evaluations that have no complete batch yet."""
-        for reply in self._call("ReadEvaluations", pb.EvaluationsRequest(run=run, env_id=env_id)):
+        for reply in self._stream("ReadEvaluations", pb.EvaluationsRequest(run=run, env_id=env_id)):
             yield Evaluation.model_validate_json(reply.json)
 
-    @_translate_stream_errors
+    def newest_evaluation(self, run: str) -> Evaluation | None:
+        """The results of one evaluation; None before its first complete batch."""
+        return next(self.evaluations(run), None)
+
     def wandb(self, run: str = "") -> Iterator[WandbStatus]:
         """Newest first, without runs that W&B has nothing of."""
-        for reply in self._call("ReadWandb", pb.RunRequest(run=run)):
+        for reply in self._stream("ReadWandb", pb.RunRequest(run=run)):
             yield WandbStatus.model_validate_json(reply.json)
 
-    @_translate_stream_errors
     def log(self, run: str, is_stderr: bool = False, offset: int = 0, follow: bool = False) -> Iterator[LogChunk]:
         """The log's bytes from `offset` (negative: counted from its end); with `follow`, until the run has ended."""
         request = pb.LogRequest(run=run, is_stderr=is_stderr, offset=offset, follow=follow)
-        for reply in self._call("ReadLog", request):
+        for reply in self._stream("ReadLog", request):
             yield LogChunk(reply.data, reply.offset)
 
-    @_translate_errors
     def files(self, run: str, pattern: str = "*") -> list[RunFile]:
         """Lists the files below a run's folder whose name matches; `*` also matches `/`."""
         reply = self._call("ListFiles", pb.FilesRequest(run=run, pattern=pattern))
         return [RunFile(file.name, file.size_bytes, file.modified_at, file.link_target) for file in reply.files]
 
-    @_translate_stream_errors
     def read_file(self, run: str, name: str, offset: int = 0) -> Iterator[bytes]:
         """The content of a file below a run's folder, in parts."""
-        for reply in self._call("ReadFile", pb.FileRequest(run=run, name=name, offset=offset)):
+        for reply in self._stream("ReadFile", pb.FileRequest(run=run, name=name, offset=offset)):
             yield reply.data
 
     def open_file(self, run: str, name: str, on_bytes: OnBytes = lambda _: None) -> Path:
@@ -336,49 +308,40 @@ class TrainerClient:
         folder = Path(view.run_dir) if self.is_local else download(self, view.run_id, files, on_bytes)
         return folder / name
 
-    @_translate_stream_errors
     def frames(
         self, run: str, envs: Sequence[int] = (), rate_hz: float = 0, max_side: int = 0, budget: float = 0
     ) -> Iterator[FrameUpdate]:
         """The newest frames of some environments, or of all as a grid, until the run ends. Slow readers get fewer."""
-        wish = pb.FramesRequest(run=run, envs=envs, rate_hz=rate_hz, max_side=max_side, budget=budget)
-        told: queue.SimpleQueue[pb.FramesRequest | None] = queue.SimpleQueue()
-        told.put(wish)
-        call = self._call("StreamFrames", iter(told.get, None))
+        requests: queue.SimpleQueue[pb.FramesRequest | None] = queue.SimpleQueue()
+        requests.put(pb.FramesRequest(run=run, envs=envs, rate_hz=rate_hz, max_side=max_side, budget=budget))
         seen = 0
         try:
-            for reply in call:
+            for reply in self._stream("StreamFrames", iter(requests.get, None)):
                 yield FrameUpdate(reply.state, reply.reason, reply.image, json.loads(reply.hud_json or "{}"))
                 if reply.image:
                     seen += 1
-                    told.put(pb.FramesRequest(seen=seen))
+                    requests.put(pb.FramesRequest(seen=seen))
         finally:
-            told.put(None)
-            call.cancel()
+            requests.put(None)
 
     # --- workers and the daemon itself
 
-    @_translate_errors
     def ask_worker(self, worker: str, question: Json) -> Json:
         """A question to the worker's checker, such as `{"ask": "environments"}`."""
         return _parse_json(self._call("AskWorker", pb.AskRequest(worker=worker, question_json=json.dumps(question))))
 
-    @_translate_errors
     def status(self) -> DaemonStatus:
         """The daemon's own state."""
         return _parse_status(self._call("GetStatus", pb.StatusRequest()))
 
-    @_translate_errors
     def set_cap(self, runs: int) -> DaemonStatus:
         """Sets how many runs may be active at a time, until this daemon stops."""
         return _parse_status(self._call("SetCap", pb.CapRequest(runs=runs)))
 
-    @_translate_errors
     def continue_queue(self) -> DaemonStatus:
         """Continues a queue that was paused after several fast failures."""
         return _parse_status(self._call("ContinueQueue", pb.StatusRequest()))
 
-    @_translate_errors
     def stop_daemon(self, cancel_runs: bool = False, drain: bool = False) -> DaemonStatus:
         """Stops the daemon; its runs continue unless `cancel_runs`. `drain`: it stops after the last run."""
         return _parse_status(self._call("StopDaemon", pb.StopRequest(cancel_runs=cancel_runs, drain=drain)))

@@ -12,8 +12,8 @@ from PySide6.QtGui import QDesktopServices, QGuiApplication
 from PySide6.QtWidgets import QApplication, QFileDialog, QMessageBox, QTabWidget, QWidget
 
 from mosaic.client import TrainerClient
+from mosaic.client.exports import ExportCancelled, ExportTask
 from mosaic.formatting import run_title, short_id
-from mosaic.gui.exports import ExportCancelled, ExportTask
 from mosaic.gui.views.run_dialogs import ResumeDialog, SettingsDiffDialog, TagsDialog
 from mosaic.gui.views.task_dialog import TaskDialog
 from mosaic.gui.views.widgets import with_object_name

@@ -11,10 +11,10 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QKeySequence
 from PySide6.QtWidgets import QMenu, QWidget
 
+from mosaic.client.exports import export_csv, export_episodes, export_zip
 from mosaic.contracts.run_kind import RunKind
 from mosaic.gui import run_action_handlers as verbs
 from mosaic.gui import theme
-from mosaic.gui.exports import export_csv, export_episodes, export_zip
 from mosaic.gui.ui_specs import SUBMENU_SEPARATOR, Action
 from mosaic.gui.workbench import Workbench
 

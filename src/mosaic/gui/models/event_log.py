@@ -17,8 +17,8 @@ from PySide6.QtCore import (
 )
 
 from mosaic import formatting
-from mosaic.client.eval_status import format_eval_line
 from mosaic.contracts.events import EvalSummaryUpdate, Event
+from mosaic.formatting import format_eval_line
 from mosaic.gui.bridge import Bridge
 
 Index = QModelIndex | QPersistentModelIndex

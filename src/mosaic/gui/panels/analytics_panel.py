@@ -18,9 +18,9 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from mosaic.client.exports import export_csv
 from mosaic.formatting import run_title, short_id
 from mosaic.gui import theme
-from mosaic.gui.exports import export_csv
 from mosaic.gui.models.curve_model import X_KINDS
 from mosaic.gui.models.series import HardwareSeries, RunSeries
 from mosaic.gui.run_action_handlers import write_export

@@ -21,11 +21,10 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.client import TrainerClient
-from mosaic.client.eval_status import format_eval_line
 from mosaic.contracts.events import EvalSummaryUpdate
 from mosaic.contracts.run_kind import RunKind
 from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING
-from mosaic.formatting import format_duration
+from mosaic.formatting import format_duration, format_eval_line
 from mosaic.gui import theme
 from mosaic.gui.models.recording import Recording, save_image
 from mosaic.gui.views.empty_state import EmptyState

@@ -6,7 +6,6 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QHideEvent, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QPushButton, QStackedWidget, QVBoxLayout, QWidget
 
-from mosaic.client.ranking import LeaderboardEntry, rank_policies
 from mosaic.formatting import format_ago, format_si_number, format_timestamp, short_id
 from mosaic.gui import theme
 from mosaic.gui.models.evaluation_model import Evaluations
@@ -15,6 +14,7 @@ from mosaic.gui.views.read_only_table import ReadOnlyTable, format_interval
 from mosaic.gui.views.run_chips import dot_icon
 from mosaic.gui.views.widgets import accent_button, muted_label, with_object_name
 from mosaic.gui.workbench import Workbench
+from mosaic.statistics.ranking import LeaderboardEntry, rank_policies
 
 COLUMN_TITLES = ("Rank", "Policy", "Environment", "Step", "Episodes", "Mean [95 %]", "IQM", "Evaluated")
 ALL_ENVIRONMENTS = "All environments"

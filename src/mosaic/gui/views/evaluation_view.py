@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QStackedWidget, QVBoxLayout, QWidget
 
-from mosaic.client.ranking import evaluation_returns
 from mosaic.formatting import format_duration, format_si_number
 from mosaic.gui import theme
 from mosaic.gui.views.empty_state import EmptyState
@@ -16,6 +15,7 @@ from mosaic.gui.views.histogram_view import Histogram
 from mosaic.gui.views.read_only_table import ReadOnlyTable, format_interval
 from mosaic.gui.views.widgets import muted_label
 from mosaic.statistics import ConfidenceInterval
+from mosaic.statistics.ranking import evaluation_returns
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import Evaluation, EvaluationBatch

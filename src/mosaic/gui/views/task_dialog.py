@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import QProgressDialog, QWidget
 
-from mosaic.gui.exports import ExportTask
+from mosaic.client.exports import ExportTask
 from mosaic.gui.views.widgets import with_object_name
 
 SHOW_DELAY_MS = 300
