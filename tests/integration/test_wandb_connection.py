@@ -16,7 +16,7 @@ import pytest
 from tests.helpers.wandb_routes import Talk, answering, listening, refused_port, silent
 
 from mosaic.secrets import put_secret
-from mosaic.sidecar import wandb_connection, wandb_diagnostics
+from mosaic.sidecar import wandb_connection
 
 KEY = "canary0123456789"
 VIEWER = json.dumps({"data": {"viewer": {"username": "ada", "entity": "ada"}}})
@@ -32,19 +32,19 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_checks(
     monkeypatch: pytest.MonkeyPatch, server: str, key: str = KEY, **variables: str
-) -> dict[str, wandb_diagnostics.Finding]:
+) -> dict[str, wandb_connection.Finding]:
     """Runs the checks in this process, which is faster."""
     environment = {"WANDB_BASE_URL": server, "WANDB_API_KEY": key, **variables}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    findings = list(wandb_diagnostics.run_checks(environment, []))
-    assert [finding.name for finding in findings] == list(wandb_diagnostics.CHECK_NAMES)
+    findings = list(wandb_connection.run_checks(environment, []))
+    assert [finding.name for finding in findings] == list(wandb_connection.CHECK_NAMES)
     assert all(finding.todo for finding in findings if finding.state == "fail")
     assert KEY not in repr(findings)
     return {finding.name: finding for finding in findings}
 
 
-def failures(findings: dict[str, wandb_diagnostics.Finding]) -> list[str]:
+def failures(findings: dict[str, wandb_connection.Finding]) -> list[str]:
     return [name for name, finding in findings.items() if finding.state == "fail"]
 
 
@@ -173,16 +173,16 @@ def test_the_diagnostics_process_uses_the_stored_key_and_the_vpn_proxy(
         (tmp_path / ".env").write_text(f"WANDB_VPN_HTTP_PROXY='127.0.0.1:{proxy}'")
         monkeypatch.setenv("WANDB_BASE_URL", "http://wandb.invalid")
         process = subprocess.run(
-            wandb_diagnostics.diagnostics_command(),
-            input=wandb_diagnostics.format_request(tmp_path, {"use_vpn_proxy": True}),
+            wandb_connection.diagnostics_command(),
+            input=wandb_connection.diagnostics_request(tmp_path, {"use_vpn_proxy": True}),
             stdout=subprocess.PIPE,
             text=True,
             check=True,
             timeout=60,
         )
-    findings = [wandb_diagnostics.Finding(**json.loads(line)) for line in process.stdout.splitlines()]
+    findings = [wandb_connection.Finding(**json.loads(line)) for line in process.stdout.splitlines()]
     assert [(finding.name, finding.state) for finding in findings] == [
-        (name, "ok") for name in wandb_diagnostics.CHECK_NAMES
+        (name, "ok") for name in wandb_connection.CHECK_NAMES
     ]
     assert heads[0].startswith("POST http://wandb.invalid:80/graphql ")
 

@@ -14,7 +14,7 @@ from mosaic import secrets
 from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import WandbStatus
-from mosaic.sidecar.wandb_diagnostics import CHECK_NAMES, Finding
+from mosaic.sidecar.wandb_connection import CHECK_NAMES, Finding
 
 KEY = "canary0123456789abcdef0123456789abcdef01"
 OFFLINE, SYNCED, NOTHING = "01RUN00000OFFLINE", "01RUN000000SYNCED", "01RUN00000NOTHING"
@@ -127,7 +127,7 @@ def fake_uploads(monkeypatch: pytest.MonkeyPatch, *states: Json) -> list[list[Pa
         requests.append([folder.path for folder in folders])
         yield from states
 
-    monkeypatch.setattr("mosaic.sidecar.upload_client.upload_runs", uploads)
+    monkeypatch.setattr("mosaic.sidecar.sync_state.upload_runs", uploads)
     return requests
 
 
@@ -179,7 +179,7 @@ def fake_probe(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> list[Json
         requests.append(wandb)
         yield from findings
 
-    monkeypatch.setattr("mosaic.sidecar.wandb_diagnostics.run_diagnostics", run_diagnostics)
+    monkeypatch.setattr("mosaic.sidecar.wandb_connection.run_diagnostics", run_diagnostics)
     return requests
 
 

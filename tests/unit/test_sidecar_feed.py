@@ -11,11 +11,15 @@ from tests.helpers.run_folders import make_run_folder
 
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal
-from mosaic.sidecar.tracker import HardwareItem, ScalarsItem, SettingsItem, TrackerItem, VideoItem
 from mosaic.sidecar.tracker_feed import (
     LENGTH_TAG,
     RETURN_TAG,
+    HardwareItem,
+    ScalarsItem,
+    SettingsItem,
     TrackerFeed,
+    TrackerItem,
+    VideoItem,
     find_checkpoints,
     group_by_step,
     last_valid_steps,

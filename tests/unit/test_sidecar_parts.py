@@ -14,12 +14,16 @@ from mosaic.common.processes import own_identity
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.journal import Journal
-from mosaic.sidecar import recorder, run_monitor, wandb_connection
+from mosaic.sidecar import recorder, run_monitor, wandb_connection, wandb_environment
 from mosaic.sidecar.recorder import Recorder
 from mosaic.sidecar.run_monitor import RunMonitor
-from mosaic.sidecar.sidecar_spec import build_sidecar_spec
 from mosaic.sidecar.tracker_feed import TrackerFeed
-from mosaic.sidecar.tracking_request import TrackedRunInfo, is_user_program, parse_tracking_request
+from mosaic.sidecar.tracking_request import (
+    TrackedRunInfo,
+    build_sidecar_spec,
+    is_user_program,
+    parse_tracking_request,
+)
 from mosaic.sidecar.wandb_sync import client_environment
 
 GONE = {"pid": 2**22 + 1, "start": "1", "boot_id": own_identity()["boot_id"]}
@@ -201,24 +205,30 @@ def test_a_keeper_that_never_writes_is_not_waited_for(folder: RunFolder, monkeyp
 # --- failing trackers
 
 
-class FakeTracker:
+class FakeRecorder(Recorder):
     name = "fake"
+    fails_at = ""
 
-    def __init__(self, fails_at: str = "") -> None:
-        self.row_count = 0
+    def record_call(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.fails_at:
+            raise RuntimeError("tracker broke")
+
+    def open(self) -> None:
         self.calls: list[str] = []
-        self._fails_at = fails_at
+        self.record_call("open")
 
-    def __getattr__(self, name: str) -> Any:
-        def method(*_: Any) -> None:
-            self.calls.append(name)
-            if name == self._fails_at:
-                raise RuntimeError("tracker broke")
+    def log_scalars(self, *_: Any) -> None:
+        self.record_call("log_scalars")
 
-        return method
+    def log_checkpoint(self, *_: Any) -> None:
+        self.record_call("log_checkpoint")
+
+    def close(self) -> None:
+        self.record_call("close")
 
 
-@pytest.mark.parametrize("fails_at", ["", "start", "log_scalars", "log_checkpoint", "finish"])
+@pytest.mark.parametrize("fails_at", ["", "open", "log_scalars", "log_checkpoint", "close"])
 def test_a_tracker_that_fails_is_reported_once_and_dropped(tmp_path: Path, fails_at: str) -> None:
     folder = make_run_folder(tmp_path)
     folder.checkpoint(3).mkdir(parents=True)
@@ -232,15 +242,13 @@ def test_a_tracker_that_fails_is_reported_once_and_dropped(tmp_path: Path, fails
     def emit_event(kind: str, /, **fields: object) -> None:
         events.append((kind, fields))
 
-    tracker = FakeTracker(fails_at)
-    tracked = Recorder(folder, tracker, TrackedRunInfo("r", "n", "p"), TrackerFeed(folder), emit_event)
-    tracked.start()
-    tracked.follow(is_over=True)
-    assert tracked.finish() is (not fails_at)
+    tracker = FakeRecorder(folder, TrackedRunInfo("r", "n", "p"), TrackerFeed(folder), emit_event)
+    tracker.fails_at = fails_at
+    assert tracker.finish() is (not fails_at)
     warnings = [fields["text"] for kind, fields in events if kind == "warning"]
     if not fails_at:
         assert warnings == []
-        assert tracker.calls == ["start", "log_scalars", "log_scalars", "log_checkpoint", "finish"]
+        assert tracker.calls == ["open", "log_scalars", "log_scalars", "log_checkpoint", "close"]
         return
     assert len(warnings) == 1
     assert "tracker broke" in str(warnings[0])
@@ -292,21 +300,21 @@ def test_a_network_error_has_a_short_description(error: Exception, expected: str
 @pytest.fixture
 def default_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replaces the server that wandb would name."""
-    wandb_connection._cached_server_url.cache_clear()
-    monkeypatch.setattr(wandb_connection, "query_server_url", lambda env: "https://w.example/")
+    wandb_environment._cached_server_url.cache_clear()
+    monkeypatch.setattr(wandb_environment, "query_server_url", lambda env: "https://w.example/")
 
 
 @pytest.mark.usefixtures("default_server")
 def test_the_key_of_wandb_login_is_found(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine w.example login user password from-netrc\n")
     (tmp_path / ".netrc").chmod(0o600)
-    assert wandb_connection.api_key({"HOME": str(tmp_path)}) == "from-netrc"
-    assert wandb_connection.api_key({"HOME": str(tmp_path), "WANDB_API_KEY": "from-env"}) == "from-env"
-    assert wandb_connection.api_key({"HOME": str(tmp_path), "WANDB_BASE_URL": "https://other.example"}) is None
+    assert wandb_environment.api_key({"HOME": str(tmp_path)}) == "from-netrc"
+    assert wandb_environment.api_key({"HOME": str(tmp_path), "WANDB_API_KEY": "from-env"}) == "from-env"
+    assert wandb_environment.api_key({"HOME": str(tmp_path), "WANDB_BASE_URL": "https://other.example"}) is None
     assert wandb_connection.check_connection({"HOME": str(tmp_path / "nowhere")}) == wandb_connection.NO_KEY_PROBLEM
 
 
 @pytest.mark.usefixtures("default_server")
 def test_the_server_is_the_environments_then_wandbs_default(tmp_path: Path) -> None:
-    assert wandb_connection.server_url({"HOME": str(tmp_path)}) == "https://w.example"
-    assert wandb_connection.server_url({"HOME": str(tmp_path), "WANDB_BASE_URL": "http://here"}) == "http://here"
+    assert wandb_environment.server_url({"HOME": str(tmp_path)}) == "https://w.example"
+    assert wandb_environment.server_url({"HOME": str(tmp_path), "WANDB_BASE_URL": "http://here"}) == "http://here"

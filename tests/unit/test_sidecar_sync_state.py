@@ -13,7 +13,7 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.sidecar import sync_state
 from mosaic.sidecar.sync_state import SyncEntry, SyncState
 from mosaic.sidecar.wandb_connection import WandbProblem
-from mosaic.sidecar.wandb_sync import UploadResult, apply_result, offline_warning
+from mosaic.sidecar.wandb_sync import offline_warning
 
 
 @pytest.fixture
@@ -32,7 +32,6 @@ def offline_run(folder: RunFolder, name: str = "offline-run-20260101_000000-a", 
 
 def test_a_run_without_wandb_data_has_no_state(folder: RunFolder) -> None:
     assert sync_state.read(folder) is None
-    assert sync_state.read(str(folder.path)) is None
 
 
 def test_a_folder_without_an_entry_is_added(folder: RunFolder) -> None:
@@ -73,7 +72,8 @@ def test_a_damaged_file_is_rebuilt_from_the_folders(folder: RunFolder, text: str
 
 def test_an_upload_whose_process_is_gone_was_interrupted(folder: RunFolder) -> None:
     name = offline_run(folder)
-    state = sync_state.claim(SyncState(folder.run_id, {name: SyncEntry("syncing", size_bytes=10)}))
+    sync_state.write(folder, SyncState(folder.run_id, {name: SyncEntry("syncing", size_bytes=10)}))
+    state = sync_state.claim(folder)
     sync_state.write(folder, state)
     assert sync_state.read(folder) == state, "it is still alive"
     assert state.process is not None
@@ -114,10 +114,10 @@ def test_a_run_that_was_deleted_meanwhile_does_not_reappear(folder: RunFolder) -
 
 def test_a_failed_upload_has_an_error_and_a_successful_one_clears_it() -> None:
     entry = SyncEntry()
-    apply_result(entry, UploadResult(WandbProblem("W&B cannot be reached (connection refused)"), None), 7)
+    entry.apply_result(WandbProblem("W&B cannot be reached (connection refused)"), 7)
     assert (entry.state, entry.error, entry.sent_bytes) == ("failed", "W&B cannot be reached (connection refused).", 0)
-    apply_result(entry, UploadResult(None, "http://w/r"), 9)
-    assert (entry.state, entry.error, entry.sent_bytes, entry.url) == ("synced", None, 9, "http://w/r")
+    entry.apply_result(None, 9)
+    assert (entry.state, entry.error, entry.sent_bytes) == ("synced", None, 9)
 
 
 def test_the_warning_ends_with_the_command_to_sync() -> None:

@@ -40,7 +40,7 @@ def show(context: CliContext, run: str, follow: bool) -> None:
     last = {series.tag: series.values[-1] for series in trainer.metrics(view.run_id, last_only=True) if series.values}
     found = run_files(view.run_dir)
     if context.is_json:
-        wandb = sync_state.read(view.run_dir)
+        wandb = sync_state.read(RunFolder(view.run_dir))
         told = None if wandb is None else wandb.to_json()
         push = PushState.read(RunFolder(view.run_dir))
         hub = None if push is None else push.to_json()
@@ -170,7 +170,7 @@ def _format_hub_state(run_dir: str) -> str | None:
 
 
 def _format_wandb_state(run_dir: str) -> str | None:
-    state = sync_state.read(run_dir)
+    state = sync_state.read(RunFolder(run_dir))
     return None if state is None else ", ".join(filter(None, (state.state, state.url, state.error)))
 
 

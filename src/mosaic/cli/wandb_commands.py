@@ -18,7 +18,7 @@ from mosaic.contracts.folder import RunFolder
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import WandbStatus
-    from mosaic.sidecar.wandb_diagnostics import Finding
+    from mosaic.sidecar.wandb_connection import Finding
 
 API_KEY_NAME = "wandb_api_key"
 MIN_KEY_LENGTH = 20
@@ -196,7 +196,7 @@ def _format_sync_result(state: WandbStatus) -> str:
 
 def _upload_runs(context: CliContext, states: Sequence[WandbStatus]) -> dict[str, WandbStatus]:
     from mosaic.contracts.views import WandbStatus as WandbStatusView
-    from mosaic.sidecar.upload_client import upload_runs
+    from mosaic.sidecar.sync_state import upload_runs
 
     folders = [RunFolder(context.workspace.run(state.run_id).path) for state in states]
     unfinished = {"state": "failed", "error": "The upload ended unexpectedly."}
@@ -228,7 +228,7 @@ def _upload_runs(context: CliContext, states: Sequence[WandbStatus]) -> dict[str
 @pass_context
 def probe(context: CliContext, run: str | None, is_vpn: bool) -> int:
     """Checks package, server, proxy, DNS, TLS and key of the connection to W&B. With RUN: with its proxy and key."""
-    from mosaic.sidecar.wandb_diagnostics import run_diagnostics
+    from mosaic.sidecar.wandb_connection import run_diagnostics
 
     wandb: dict[str, Any] = {}
     if run is not None:

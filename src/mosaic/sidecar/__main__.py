@@ -1,4 +1,7 @@
-"""`python -m mosaic.sidecar go RUN_FOLDER`, started by the keeper; `record RUN_FOLDER` for a finished run; `sync`."""
+"""`python -m mosaic.sidecar go RUN_FOLDER`, started by the keeper; `record RUN_FOLDER` for a finished run.
+
+`sync` uploads the runs listed on stdin, `check` checks the connection to W&B.
+"""
 
 import argparse
 import os
@@ -17,7 +20,7 @@ NICENESS = 19
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="mosaic.sidecar", description=__doc__)
-    parser.add_argument("command", choices=("go", "record", "sync"))
+    parser.add_argument("command", choices=("go", "record", "sync", "check"))
     parser.add_argument("folder", nargs="?")
     parser.add_argument("--journal-from", type=int, default=0)
     parser.add_argument("--keeper-from", type=int, default=0)
@@ -30,6 +33,11 @@ def main(argv: list[str]) -> int:
         from mosaic.sidecar.wandb_sync import sync_from_stdin
 
         sync_from_stdin()
+        return 0
+    if options.command == "check":
+        from mosaic.sidecar.wandb_connection import check_from_stdin
+
+        check_from_stdin()
         return 0
     folder = RunFolder(options.folder)
     if options.command == "record":

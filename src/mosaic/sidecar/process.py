@@ -1,4 +1,4 @@
-"""The process of a sidecar: record, upload, exit."""
+"""The process of a sidecar: record, upload, push, exit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from mosaic.common.files import write_json
 from mosaic.contracts.events import Finished
@@ -18,19 +17,16 @@ from mosaic.contracts.payload import Payload
 from mosaic.hub.hub_client import push_after_training
 from mosaic.journal import Follower, Journal
 from mosaic.sidecar import sync_state
-from mosaic.sidecar.recorder import Recorder, WandbRecorder
+from mosaic.sidecar.recorder import Recorder, TrackioRecorder, WandbRecorder
 from mosaic.sidecar.run_monitor import RUN_POLL_S, RunMonitor
 from mosaic.sidecar.sync_state import SyncState
 from mosaic.sidecar.tracker_feed import TrackerFeed
 from mosaic.sidecar.tracking_request import parse_tracking_request
-from mosaic.sidecar.trackio_tracker import TrackioTracker
 from mosaic.sidecar.wandb_connection import WandbProblem
-from mosaic.sidecar.wandb_sync import UploadQueue, offline_warning, upload_all, upload_environment
+from mosaic.sidecar.wandb_sync import UploadQueue, offline_warning, upload_environment
 
 SHUTDOWN_LIMIT_S = 600.0
 """The sidecar exits this long after the run, even with work left."""
-LIVE_UPLOAD_TIMEOUT_S = 60.0
-"""How long live uploads may take to finish after the run."""
 
 
 class SidecarProcess:
@@ -49,68 +45,38 @@ class SidecarProcess:
 
     def run(self, repo: str | None = None) -> None:
         """Records and uploads; pushes the policy to `repo` on the Hugging Face Hub in the end."""
-        deadline = time.monotonic() + SHUTDOWN_LIMIT_S
-        while True:
+        with sync_state.acquire_lock(self._folder, SHUTDOWN_LIMIT_S):
+            state = sync_state.claim(self._folder)
+            payload = Payload.read(self._folder.config)
+            env, problems = upload_environment(self._folder, payload)  # before wandb is imported: it adds variables
+            for problem in problems:
+                self._emit_event("warning", text=problem, code="wandb_settings")
+            uploads = UploadQueue(self._folder, env, state)
+            recorders = [] if self._is_upload_only else self._build_recorders(payload, state)
             try:
-                with sync_state.acquire_lock(self._folder):
-                    self._record_and_upload(repo)
-                    return
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(RUN_POLL_S)
+                self._follow(recorders, uploads)
+                if not self._monitor.is_superseded:  # else the next attempt's sidecar records and uploads everything
+                    self._finish(recorders, uploads, repo)
+            finally:
+                uploads.close()
+            if state.entries and self._is_current_attempt():
+                self._add_to_analytics(state)
 
     def push(self, repo: str) -> None:
         """Pushes the policy if the run has succeeded."""
         exit_after(SHUTDOWN_LIMIT_S)
         if not self._monitor.is_superseded:
-            push_after_training(
-                self._folder, repo, _read_last_outcome(self._folder.journal, self._journal_from), self._emit_event
-            )
-
-    def _record_and_upload(self, repo: str | None) -> None:
-        state = sync_state.claim(sync_state.read(self._folder) or SyncState(self._folder.run_id))
-        payload = Payload.read(self._folder.config)
-        env = self._upload_environment(payload)
-        uploads = UploadQueue(self._folder, env, state)
-        recorders = self._build_recorders(payload, state)
-        try:
-            self._follow(recorders, uploads)
-            if not self._monitor.is_superseded:  # else the next attempt's sidecar records and uploads everything
-                # In parallel: either server may use up all the time.
-                pushing = threading.Thread(target=self.push, args=(repo,)) if repo else None
-                if pushing:
-                    pushing.start()
-                self._finish_recorders(recorders)
-                is_current = self._is_current_attempt
-                problem = uploads.wait(LIVE_UPLOAD_TIMEOUT_S, is_current)
-                problem = upload_all(self._folder, env, state, lambda _: None, SHUTDOWN_LIMIT_S, is_current) or problem
-                self._warn_offline_once(problem if is_current() else None)
-                if state.entries and not state.pending_folders:
-                    self._emit_event("wandb_synced", url=state.url)
-                if pushing:
-                    pushing.join()
-        finally:
-            uploads.stop()
-            state.process = None
-            if state.entries:
-                sync_state.write(self._folder, state)
-        if state.entries and self._is_current_attempt():
-            add_wandb_to_analytics(self._folder, state)
+            push_after_training(self._folder, repo, self._read_outcome(), self._emit_event)
 
     def _build_recorders(self, payload: Payload, state: SyncState) -> list[Recorder]:
-        if self._is_upload_only:
-            return []
-        started_at = _read_started_at(self._folder) or time.time()
-        request = parse_tracking_request(payload, self._folder.run_id, os.environ, started_at)
+        request = parse_tracking_request(payload, self._folder.run_id)
         recorders: list[Recorder] = []
         if request.wandb is not None:
             feed = TrackerFeed(self._folder, self._journal_from)
             recorders.append(WandbRecorder(self._folder, request.wandb, feed, self._emit_event, state))
         if request.trackio is not None:
             feed = TrackerFeed(self._folder, self._journal_from)
-            tracker = TrackioTracker(self._folder)
-            recorders.append(Recorder(self._folder, tracker, request.trackio, feed, self._emit_event))
+            recorders.append(TrackioRecorder(self._folder, request.trackio, feed, self._emit_event))
         return recorders
 
     def _follow(self, recorders: list[Recorder], uploads: UploadQueue) -> None:
@@ -131,23 +97,24 @@ class SidecarProcess:
             time.sleep(RUN_POLL_S)
         exit_after(SHUTDOWN_LIMIT_S)
 
-    def _finish_recorders(self, recorders: list[Recorder]) -> None:
-        """Records the rest, or everything."""
+    def _finish(self, recorders: list[Recorder], uploads: UploadQueue, repo: str | None) -> None:
+        """Records and uploads the rest, or everything."""
+        # In parallel: either server may use up all the time.
+        pushing = threading.Thread(target=self.push, args=(repo,)) if repo else None
+        if pushing:
+            pushing.start()
         for recorder in recorders if self._has_output() else []:
-            if recorder.is_started or recorder.start():
-                recorder.follow(is_over=True)
-                recorder.finish()
+            recorder.finish()
+        problem = uploads.finish(SHUTDOWN_LIMIT_S, self._is_current_attempt)
+        self._warn_offline_once(problem if self._is_current_attempt() else None)
+        if uploads.state.entries and not uploads.state.pending_folders:
+            self._emit_event("wandb_synced", url=uploads.state.url)
+        if pushing:
+            pushing.join()
 
     def _is_current_attempt(self) -> bool:
         self._monitor.is_over()  # reads the keeper's file
         return not self._monitor.is_superseded
-
-    def _upload_environment(self, payload: Payload) -> dict[str, str]:
-        """Must run before this process imports wandb, which adds variables of its own."""
-        env, problems = upload_environment(self._folder, payload)
-        for problem in problems:
-            self._emit_event("warning", text=problem, code="wandb_settings")
-        return env
 
     def _has_output(self) -> bool:
         """Returns False for a worker that has written nothing to its journal."""
@@ -155,6 +122,22 @@ class SidecarProcess:
             return self._folder.journal.stat().st_size > self._journal_from
         except OSError:
             return False
+
+    def _read_outcome(self) -> str | None:
+        """Returns the last outcome that the worker reported in this attempt."""
+        outcome = None
+        follower = Follower(self._folder.journal, self._journal_from)
+        while lines := follower.read():
+            for line in lines:
+                if line.body["kind"] == Finished.KIND:
+                    outcome = str(line.body.get("outcome"))
+        return outcome
+
+    def _add_to_analytics(self, state: SyncState) -> None:
+        """Adds the state to analytics.json, whose writer has ended with the run."""
+        wandb = {"state": state.state, "url": state.url, "project": state.project, "ledger": "wandb/sync.json"}
+        with suppress(OSError, ValueError, TypeError):
+            write_json(self._folder.analytics, {**json.loads(self._folder.analytics.read_text()), "wandb": wandb})
 
     def _warn_offline_once(self, problem: WandbProblem | None) -> None:
         if problem is not None and not self._has_warned_offline:
@@ -168,71 +151,27 @@ class SidecarProcess:
 
 def record_finished_run(folder: RunFolder) -> None:
     """Creates the complete W&B recording of a finished run. The caller holds the lock of the sync state."""
-    payload = Payload.read(folder.config)
-    journal = Journal(folder.sidecar)
-    problems: list[str] = []
-
-    def emit_event(kind: str, /, **fields: object) -> None:
-        journal.append(kind, **fields)
-        if kind == "warning":
-            problems.append(str(fields["text"]))
-
-    run_info = parse_tracking_request(payload, folder.run_id, os.environ, _read_started_at(folder)).wandb
+    run_info = parse_tracking_request(Payload.read(folder.config), folder.run_id).wandb
     if run_info is not None:
+        journal = Journal(folder.sidecar)
         state = sync_state.read(folder) or SyncState(folder.run_id)
-        recorder = WandbRecorder(folder, run_info, TrackerFeed(folder), emit_event, state)
-        if recorder.start():
-            recorder.follow(is_over=True)
-            recorder.finish()
-    journal.close()
-    if problems:
-        raise SystemExit(problems[-1])
-
-
-def _read_started_at(folder: RunFolder) -> float | None:
-    try:
-        with open(folder.journal, "rb") as file:
-            return float(json.loads(file.readline())["at"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _read_last_outcome(journal: Path, offset: int) -> str | None:
-    """Returns the outcome that the worker reported in the attempt that starts at this offset of its journal."""
-    outcome = None
-    follower = Follower(journal, offset)
-    while lines := follower.read():
-        for line in lines:
-            if line.body["kind"] == Finished.KIND:
-                outcome = str(line.body.get("outcome"))
-    return outcome
-
-
-def add_wandb_to_analytics(folder: RunFolder, state: SyncState) -> None:
-    """Adds the state to analytics.json, whose writer has ended with the run."""
-    try:
-        body: dict[str, Any] = json.loads(folder.analytics.read_text())
-        body["wandb"] = sync_state.artifact_summary(state)
-        write_json(folder.analytics, body)
-    except (OSError, ValueError, TypeError):
-        return
+        recorder = WandbRecorder(folder, run_info, TrackerFeed(folder), journal.append, state)
+        recorder.finish()
+        journal.close()
+        if recorder.problem:
+            raise SystemExit(recorder.problem)
 
 
 def exit_after(seconds: float) -> None:
     """Exits after a delay even if something hangs, and kills all child processes."""
 
     def end() -> None:
-        for pid in _child_pids():
-            with suppress(OSError):
-                os.killpg(pid, signal.SIGKILL)
+        with suppress(OSError):
+            for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+                with suppress(OSError):
+                    os.killpg(int(pid), signal.SIGKILL)
         os._exit(1)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
-
-
-def _child_pids() -> list[int]:
-    with suppress(OSError):
-        return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
-    return []

@@ -1,82 +1,174 @@
-"""Logs a run to a tracker. A tracker that fails is reported once and dropped; the run and other trackers continue."""
+"""Logs a run to W&B, as one of its offline runs inside the run's folder, and to trackio's local dashboard."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from pathlib import Path
+from typing import Any, ClassVar
 
-from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.folder import RunFolder, Workspace
+from mosaic.formatting import short_id
+from mosaic.journal import EventSink
+from mosaic.probe.script_env import wandb_variables
 from mosaic.sidecar import sync_state
 from mosaic.sidecar.sync_state import SyncEntry, SyncState
-from mosaic.sidecar.tracker import Tracker
-from mosaic.sidecar.tracker_feed import TrackerFeed, find_checkpoints
-from mosaic.sidecar.tracking_request import TrackedRunInfo
-from mosaic.sidecar.wandb_tracker import WandbTracker
+from mosaic.sidecar.tracker_feed import (
+    HardwareItem,
+    ScalarsItem,
+    SettingsItem,
+    TrackerFeed,
+    VideoItem,
+    find_checkpoints,
+)
+from mosaic.sidecar.tracking_request import MONITOR_VARIABLE, TrackedRunInfo
 
-
-class EventSink(Protocol):
-    def __call__(self, kind: str, /, **fields: object) -> None:
-        """Writes an event to the sidecar's journal."""
+STEP_METRIC = "global_step"
+"""The x axis of every chart, as in CleanRL's own runs."""
+INIT_TIMEOUT_S = 120.0
+FLUSH_S = 5.0
+_TRACKIO_REMOTE_VARIABLES = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL", "TRACKIO_BUCKET_ID", "TRACKIO_WEBHOOK_URL")
+"""Only the local dashboard is supported: these would send a run elsewhere."""
 
 
 class Recorder:
-    """Logs the run to one tracker from its first point on, whenever it is started."""
+    """Logs a run to one tracker, from its first point on, whenever it is started.
 
-    def __init__(
-        self, folder: RunFolder, tracker: Tracker, run_info: TrackedRunInfo, feed: TrackerFeed, emit_event: EventSink
-    ) -> None:
+    A tracker that fails is reported once and dropped; the run and other trackers continue. Subclasses define `open`,
+    `close` and what is logged in between.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, folder: RunFolder, run_info: TrackedRunInfo, feed: TrackerFeed, emit_event: EventSink) -> None:
         self._folder = folder
-        self._tracker = tracker
         self._run_info = run_info
         self._feed = feed
         self._emit_event = emit_event
+        self._run: Any = None
+        self.problem: str | None = None
+        """Why it no longer records."""
         self.is_started = False
-        self._has_failed = False
+        self.row_count = 0
+        """Rows of scalars logged so far."""
 
     def start(self) -> bool:
         """Returns whether it succeeded."""
         self.is_started = True
-        if self._call_guarded(partial(self._tracker.start, self._run_info)):
-            self._emit_event("tracking_started", tracker=self._tracker.name)
-        return not self._has_failed
+        if self._call_guarded(self.open):
+            self._emit_event("tracking_started", tracker=self.name)
+        return self.problem is None
 
     def follow(self, is_over: bool = False) -> None:
         """Logs what is new."""
-        for item in self._feed.read(is_over) if not self._has_failed else ():
-            if not self._call_guarded(partial(item.send_to, self._tracker)):
-                return
+        self._call_guarded(partial(self._log_new_items, is_over))
 
     def finish(self) -> bool:
-        """Returns whether the complete run was recorded."""
-        for path, names in find_checkpoints(self._folder).items():
+        """Logs the rest, or everything; returns whether the complete run was recorded."""
+        if not self.is_started:
+            self.start()
+        self.follow(is_over=True)
+        for path, aliases in find_checkpoints(self._folder).items():
             step = int(path.name) if path.name.isdigit() else 0
-            self._call_guarded(partial(self._tracker.log_checkpoint, path, step, names))
-        if self._call_guarded(partial(self._tracker.finish, self._feed.outcome)):
-            self._emit_event("tracking_ended", tracker=self._tracker.name, rows=self._tracker.row_count)
-        return not self._has_failed
+            self._call_guarded(partial(self.log_checkpoint, path, step, aliases))
+        if self._call_guarded(self.close):
+            self._emit_event("tracking_ended", tracker=self.name, rows=self.row_count)
+        return self.problem is None
+
+    def open(self) -> None:
+        raise NotImplementedError
+
+    def log_settings(self, values: Mapping[str, Any]) -> None:
+        """Logs every hyperparameter, including defaults."""
+
+    def log_scalars(self, step: int, at: float, values: Mapping[str, float]) -> None: ...
+
+    def log_hardware(self, at: float, values: Mapping[str, float]) -> None: ...
+
+    def log_video(self, path: Path, step: int) -> None: ...
+
+    def log_checkpoint(self, path: Path, step: int, aliases: tuple[str, ...]) -> None:
+        """`aliases` are `last`, `best` or both."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def _log_new_items(self, is_over: bool) -> None:
+        for item in self._feed.read(is_over):
+            match item:
+                case ScalarsItem(step, at, values):
+                    self.log_scalars(step, at, values)
+                    self.row_count += 1
+                case HardwareItem(at, values):
+                    self.log_hardware(at, values)
+                case VideoItem(path, step):
+                    self.log_video(path, step)
+                case SettingsItem(values):
+                    self.log_settings(values)
 
     def _call_guarded(self, call: Callable[[], None]) -> bool:
-        if self._has_failed:
-            return False
-        try:
-            call()
-        except (Exception, SystemExit) as error:
-            self._has_failed = True
-            self._emit_event(
-                "warning", text=_failure_message(self._tracker.name, error, self._folder.run_id), code="tracking_failed"
-            )
-        return not self._has_failed
+        if self.problem is None:
+            try:
+                call()
+                return True
+            except (Exception, SystemExit) as error:
+                self.problem = _failure_message(self.name, error, self._folder.run_id)
+                self._emit_event("warning", text=self.problem, code="tracking_failed")
+        return False
+
+
+class TrackioRecorder(Recorder):
+    """For `trackio show`, with TRACKIO_DIR set to the workspace's `trackio`."""
+
+    name = "trackio"
+
+    def open(self) -> None:
+        for variable in _TRACKIO_REMOTE_VARIABLES:
+            os.environ.pop(variable, None)
+        trackio_folder = Workspace.containing(self._folder).trackio
+        trackio_folder.mkdir(parents=True, exist_ok=True)
+        os.environ["TRACKIO_DIR"] = str(trackio_folder)
+        import trackio
+
+        info, suffix = self._run_info, short_id(self._run_info.run_id)
+        self._run = trackio.init(
+            info.project,
+            name=info.name if info.name.endswith(suffix) else f"{info.name}-{suffix}",
+            group=info.group,
+            config={**info.config, "run_id": info.run_id},  # it accepts a config at the start only
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def log_scalars(self, step: int, at: float, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def log_hardware(self, at: float, values: Mapping[str, float]) -> None:
+        self._run.log_system(dict(values))
+
+    def log_video(self, path: Path, step: int) -> None:
+        import trackio
+
+        self._run.log({"videos": trackio.Video(str(path), format="mp4")}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
 
 
 class WandbRecorder(Recorder):
-    """Adds the recorded folder to the sync state."""
+    """Writes one of wandb's offline folders and adds it to the sync state."""
+
+    name = "wandb"
 
     def __init__(
         self, folder: RunFolder, run_info: TrackedRunInfo, feed: TrackerFeed, emit_event: EventSink, state: SyncState
     ) -> None:
-        self._wandb_tracker = WandbTracker(folder)
-        super().__init__(folder, self._wandb_tracker, run_info, feed, emit_event)
+        super().__init__(folder, run_info, feed, emit_event)
         self._state = state
         self._entry = SyncEntry(is_whole=False)
 
@@ -86,21 +178,101 @@ class WandbRecorder(Recorder):
         # Earlier recordings are contained in this one, which starts with the run's first point.
         for entry in self._state.entries.values():
             entry.state = sync_state.SUPERSEDED
-        self._state.entries[self._wandb_tracker.path.name] = self._entry
+        self._state.entries[Path(self._run.dir).parent.name] = self._entry
         self._state.project, self._state.entity = self._run_info.project, self._run_info.entity
         sync_state.write(self._folder, self._state)
         return True
 
     def follow(self, is_over: bool = False) -> None:
         super().follow(is_over)
-        self._entry.records = self._wandb_tracker.row_count
+        self._entry.records = self.row_count
 
     def finish(self) -> bool:
         self._entry.is_whole = super().finish()
-        self._entry.records = self._wandb_tracker.row_count
         if self._state.entries:
             sync_state.write(self._folder, self._state)
         return self._entry.is_whole
+
+    def open(self) -> None:
+        self._folder.wandb.mkdir(exist_ok=True)
+        os.environ.update(wandb_variables(self._folder))
+        timeout_s = float(os.environ.pop("WANDB_INIT_TIMEOUT", "") or INIT_TIMEOUT_S)
+        os.environ.pop(MONITOR_VARIABLE, None)
+        import wandb
+
+        info = self._run_info
+        settings = wandb.Settings(
+            console="off",  # the sidecar's output is not the run's
+            disable_code=True,
+            disable_git=True,
+            init_timeout=timeout_s,
+            silent=True,
+            x_disable_meta=True,  # would describe the sidecar; the keeper measures the run
+            x_disable_stats=True,
+            x_save_requirements=False,
+            x_start_time=_first_event_time(self._folder),
+            x_transaction_log_flush_interval=FLUSH_S,
+        )
+        self._run = wandb.init(
+            mode="offline",
+            id=info.run_id,
+            name=info.name,
+            project=info.project,
+            entity=info.entity,
+            group=info.group,
+            tags=list(info.tags),
+            notes=info.notes,
+            job_type=info.job_type,
+            config=info.config,
+            settings=settings,
+        )
+        self._run.define_metric(STEP_METRIC)
+        self._run.define_metric("*", step_metric=STEP_METRIC)
+
+    def log_settings(self, values: Mapping[str, Any]) -> None:
+        self._run.config.update(dict(values), allow_val_change=True)
+
+    def log_scalars(self, step: int, at: float, values: Mapping[str, float]) -> None:
+        self._run.log({**values, STEP_METRIC: step, "_timestamp": at})
+
+    def log_hardware(self, at: float, values: Mapping[str, float]) -> None:
+        """Writes what wandb's own monitor would write; there is no public API for it."""
+        records: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+        interface = self._run._interface
+        stats = records.StatsRecord(stats_type=records.StatsRecord.SYSTEM)
+        stats.timestamp.FromNanoseconds(int(at * 1e9))
+        for name, value in values.items():
+            item = stats.item.add()
+            item.key, item.value_json = name, repr(float(value))
+        interface._publish(interface._make_record(stats=stats))
+
+    def log_video(self, path: Path, step: int) -> None:
+        if self._run_info.has_videos:
+            import wandb
+
+            name = "eval/video" if path.parent == self._folder.eval_videos else "videos"
+            self._run.log({name: wandb.Video(str(path), format="mp4"), STEP_METRIC: step})
+
+    def log_checkpoint(self, path: Path, step: int, aliases: tuple[str, ...]) -> None:
+        import wandb
+
+        artifact = wandb.Artifact(f"checkpoint-{self._run.id}", "model", metadata={"step": step})
+        artifact.add_dir(str(path))
+        self._run.log_artifact(artifact, aliases=[*aliases, f"step-{step}"])
+
+    def close(self) -> None:
+        outcome = self._feed.outcome
+        if outcome is not None:
+            self._run.summary["outcome"] = outcome
+        self._run.finish(exit_code=1 if outcome == "failed" else 0)
+
+
+def _first_event_time(folder: RunFolder) -> float:
+    try:
+        with open(folder.journal, "rb") as file:
+            return float(json.loads(file.readline())["at"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return time.time()
 
 
 def _failure_message(name: str, error: BaseException, run_id: str) -> str:

@@ -1,4 +1,4 @@
-"""`wandb/sync.json`: what of a run is on W&B's server, and what is not. Standard library only.
+"""`wandb/sync.json`: what of a run is on W&B's server, and the process that uploads the rest. Standard library only.
 
 Every folder that wandb created in the run (`offline-run-…`) has an entry. Folders without an entry, such as those of a
 script that was run without a key, are added as offline.
@@ -9,9 +9,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +33,7 @@ SUPERSEDED = "superseded"
 ONLINE = "online"
 """A user's script talked to W&B by itself."""
 INTERRUPTED_MESSAGE = "The upload was interrupted."
+LOCK_POLL_S = 1.0
 _STATE_PRIORITY = (SYNCING, FAILED, OFFLINE, SYNCED, ONLINE)
 """The first of these that an entry has is the state of the run."""
 
@@ -50,9 +54,16 @@ class SyncEntry:
     url: str | None = None
     updated_at: float = 0.0
 
-    def mark_failed(self, problem: WandbProblem) -> None:
-        self.state = FAILED if problem.is_from_server else OFFLINE
-        self.error, self.updated_at = problem.sentence, time.time()
+    def fail(self, problem: WandbProblem, state: str = FAILED) -> None:
+        self.state, self.error, self.updated_at = state, problem.sentence, time.time()
+
+    def apply_result(self, problem: WandbProblem | None, size_bytes: int) -> None:
+        """Sets the result of an upload of `size_bytes`; `problem` is None where it succeeded."""
+        self.size_bytes = size_bytes
+        if problem is not None:
+            self.fail(problem)
+        else:
+            self.state, self.error, self.sent_bytes, self.updated_at = SYNCED, None, size_bytes, time.time()
 
 
 @dataclass
@@ -102,9 +113,8 @@ class SyncState:
         }
 
 
-def read(run_folder: RunFolder | str | os.PathLike[str]) -> SyncState | None:
+def read(folder: RunFolder) -> SyncState | None:
     """Returns None for a run without any W&B data."""
-    folder = run_folder if isinstance(run_folder, RunFolder) else RunFolder(run_folder)
     state = _read_file(folder)
     known, state.entries = state.entries, {}
     for path in wandb_folders(folder):
@@ -128,14 +138,29 @@ def write(folder: RunFolder, state: SyncState) -> None:
 
 
 @contextmanager
-def acquire_lock(folder: RunFolder) -> Iterator[None]:
+def acquire_lock(folder: RunFolder, timeout_s: float = 0.0) -> Iterator[None]:
     """Admits one recorder or uploader at a time, as long as its process lives; raises BlockingIOError otherwise."""
+    deadline = time.monotonic() + timeout_s
     descriptor = os.open(folder.path / ".sidecar.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(LOCK_POLL_S)
         yield
     finally:
         os.close(descriptor)
+
+
+def claim(folder: RunFolder) -> SyncState:
+    """Reads the state and marks this process as the one that uploads."""
+    state = read(folder) or SyncState(folder.run_id)
+    state.process = own_identity()
+    return state
 
 
 def wandb_folders(folder: RunFolder) -> list[Path]:
@@ -151,12 +176,6 @@ def data_size_bytes(path: Path) -> int:
         return min(path.glob("*.wandb")).stat().st_size
     except (OSError, ValueError):
         return 0
-
-
-def claim(state: SyncState) -> SyncState:
-    """Marks this process as the one that uploads."""
-    state.process = own_identity()
-    return state
 
 
 def detect_state(path: Path) -> str:
@@ -175,6 +194,36 @@ def _read_file(folder: RunFolder) -> SyncState:
         return SyncState(folder.run_id)
 
 
-def artifact_summary(state: SyncState) -> dict[str, Any]:
-    """Returns what the list of a run's artifacts contains."""
-    return {"state": state.state, "url": state.url, "project": state.project, "ledger": "wandb/sync.json"}
+# --- the process that uploads, for `mosaic wandb sync` and the window's Sync button
+
+
+def uploader_command() -> list[str]:
+    return [sys.executable, "-m", "mosaic.sidecar", "sync"]
+
+
+def upload_request(folders: Iterable[RunFolder]) -> str:
+    """For the standard input of the command."""
+    return json.dumps([str(folder.path) for folder in folders])
+
+
+def upload_runs(folders: Iterable[RunFolder]) -> Iterator[dict[str, Any]]:
+    """Yields states in the form of `SyncState.to_json`; the last one of each run has `is_last`."""
+    process = subprocess.Popen(
+        uploader_command(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C is handled by us
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        with process.stdin as stdin:
+            stdin.write(upload_request(folders))
+        with process.stdout as stdout:
+            yield from map(json.loads, stdout)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        process.wait()

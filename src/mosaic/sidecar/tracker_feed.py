@@ -5,18 +5,40 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mosaic.contracts.events import Episodes, Finished, Hello, Hyperparameters, Metrics, ProgressReported, Sample
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Follower
-from mosaic.sidecar.tracker import HardwareItem, ScalarsItem, SettingsItem, TrackerItem, VideoItem
 
 RETURN_TAG = "charts/episodic_return"
 LENGTH_TAG = "charts/episodic_length"
 EventBody = dict[str, Any]
 MetricPoint = tuple[int, float, str, float]
 """Step, time, tag, value."""
+
+
+class SettingsItem(NamedTuple):
+    values: dict[str, Any]
+
+
+class ScalarsItem(NamedTuple):
+    step: int
+    at: float
+    values: dict[str, float]
+
+
+class HardwareItem(NamedTuple):
+    at: float
+    values: dict[str, float]
+
+
+class VideoItem(NamedTuple):
+    path: Path
+    step: int
+
+
+TrackerItem = SettingsItem | ScalarsItem | HardwareItem | VideoItem
 
 
 class TrackerFeed:

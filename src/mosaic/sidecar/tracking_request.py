@@ -1,15 +1,23 @@
-"""What a payload requests to be tracked. No I/O."""
+"""What a payload requests to be tracked, and the sidecar that the keeper starts for it."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from mosaic.contracts.extras import flatten_sections
+from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.formatting import short_id
+from mosaic.hub.hub_client import requested_repo
+from mosaic.keeper.launch_spec import SidecarSpec
+from mosaic.secrets import secrets_path
+from mosaic.sidecar.wandb_environment import is_wandb_installed, netrc_path
 from mosaic.workers import discover_workers
 
 DEFAULT_PROJECT = "mosaic"
@@ -34,7 +42,6 @@ class TrackedRunInfo:
     notes: str | None = None
     job_type: str = "train"
     config: dict[str, Any] = field(default_factory=dict)
-    started_at: float | None = None
     has_videos: bool = True
     """Whether videos are logged."""
 
@@ -48,9 +55,7 @@ class TrackingRequest:
         return self.wandb is not None or self.trackio is not None
 
 
-def parse_tracking_request(
-    payload: Payload, run_id: str, environ: Mapping[str, str] = os.environ, started_at: float | None = None
-) -> TrackingRequest:
+def parse_tracking_request(payload: Payload, run_id: str, environ: Mapping[str, str] = os.environ) -> TrackingRequest:
     config = payload.metadata.worker.config
     wandb, trackio = payload.artifacts.wandb, payload.artifacts.trackio
     common: dict[str, Any] = {
@@ -60,7 +65,6 @@ def parse_tracking_request(
         "notes": payload.metadata.notes,
         "job_type": "eval" if payload.is_evaluation else "train",
         "config": flatten_config(payload),
-        "started_at": started_at,
         "has_videos": environ.get(MONITOR_VARIABLE, "").strip().lower() not in _FALSE_VALUES,
     }
     name = payload.run_name or _default_name(config, run_id)
@@ -103,3 +107,49 @@ def _default_name(config: Mapping[str, Any], run_id: str) -> str:
     """Names a run as CleanRL does, with our id in place of the time."""
     words = [str(config[key]) for key in ("env_id", "algo", "seed") if config.get(key) is not None]
     return "__".join([*words, short_id(run_id)])
+
+
+def build_sidecar_spec(
+    folder: RunFolder, payload: Payload, caller_env: Mapping[str, str] | None, has_wandb_probe: bool = False
+) -> SidecarSpec | None:
+    """Returns None where a sidecar would have nothing to do. No secret is passed: the sidecar reads the key itself.
+
+    `caller_env` is the environment of a user's program. Such a program tracks itself; where the probe keeps it offline
+    (`has_wandb_probe`) and it did not choose a WANDB_MODE, what it writes is uploaded.
+    """
+    env = {name: value for name, value in os.environ.items() if name != "MOSAIC_TOKEN"}
+    repo = requested_repo(payload) if caller_env is None else None
+    if caller_env is None:
+        request = parse_tracking_request(payload, folder.run_id, env)
+        is_wanted = bool(request)
+        if request.wandb is not None:
+            folder.wandb.mkdir(exist_ok=True)  # marks a run that is tracked with W&B
+    else:
+        env |= {
+            name: value
+            for name, value in caller_env.items()
+            if name.startswith("WANDB_") or name.lower() in ("http_proxy", "https_proxy", "no_proxy")
+        }
+        is_wanted = has_wandb_probe and "WANDB_MODE" not in caller_env and is_wandb_installed() and _may_have_key(env)
+    if not is_wanted and repo is None:
+        return None
+    argv = [sys.executable, "-m", "mosaic.sidecar", "go", str(folder.path)]
+    argv += ["--journal-from", str(_file_size_bytes(folder.journal))]
+    argv += ["--keeper-from", str(_file_size_bytes(folder.keeper))]
+    argv += ["--upload-only"] if caller_env is not None else []
+    if repo is not None:
+        argv += ["--push", repo] if is_wanted else ["--push", repo, "--push-only"]
+    return {"argv": argv, "cwd": str(folder.path), "env": env, "log_name": "sidecar"}
+
+
+def _may_have_key(env: Mapping[str, str]) -> bool:
+    """A quick check that spares users without W&B a process; the keyring is not asked."""
+    has_key = bool(env.get("WANDB_API_KEY", "").strip()) or netrc_path(env).exists()
+    return has_key or secrets_path().exists() or find_spec("keyring") is not None
+
+
+def _file_size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

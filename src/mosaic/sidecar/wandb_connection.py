@@ -1,4 +1,4 @@
-"""Decides whether W&B can be reached and with which key, for uploads and for `mosaic wandb probe`.
+"""Decides whether W&B can be reached, for uploads, for `mosaic wandb probe` and for the window's settings.
 
 W&B's own client retries for minutes to days, so it is not started before `check_connection` has succeeded. Standard
 library only.
@@ -7,31 +7,31 @@ library only.
 from __future__ import annotations
 
 import base64
-import functools
 import importlib.metadata
-import importlib.util
 import json
-import netrc
+import os
 import re
 import socket
 import ssl
-import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import closing
+from dataclasses import asdict, dataclass
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from mosaic.sidecar.wandb_environment import strip_credentials
+from mosaic.contracts.errors import MosaicError
+from mosaic.sidecar.wandb_environment import SERVER_VARIABLE, api_key, server_url, strip_credentials, wandb_environment
 
+CHECK_NAMES = ("package", "server", "proxy", "DNS", "TLS", "key")
+"""In their order; each check uses what the ones before it established."""
 STEP_TIMEOUT_S = 8.0
 """Time limit of each check."""
-SERVER_VARIABLE = "WANDB_BASE_URL"
-_SERVER_URL_SCRIPT = "import wandb; print(wandb.Settings().base_url)"
 _MAX_REPLY_BYTES = 1 << 20
 _QUERY = {"query": "query Viewer { viewer { username entity } }", "operationName": "Viewer"}
 _CHECK_NETWORK = "Check the network and the firewall. With a VPN, set its proxy."
@@ -53,16 +53,6 @@ class WandbProblem(NamedTuple):
     @property
     def sentence(self) -> str:
         return f"{self.message}. {self.advice}".strip()
-
-
-class CheckFailed(Exception):
-    """`found` and `advice` describe the failed check; `problem` describes what it means for an upload."""
-
-    def __init__(self, problem: WandbProblem, found: str = "", advice: str = "") -> None:
-        super().__init__(found or problem.message)
-        self.problem = problem
-        self.found = found or problem.message
-        self.advice = advice or problem.advice or "Try again later."
 
 
 NO_KEY_PROBLEM = WandbProblem("No W&B API key is stored", True, "Store one: mosaic wandb login.")
@@ -107,120 +97,149 @@ def problem_from_output(text: str) -> WandbProblem:
     return WandbProblem(f"The upload to W&B failed ({details})" if details else "The upload to W&B failed")
 
 
-def is_wandb_installed() -> bool:
-    return importlib.util.find_spec("wandb") is not None
-
-
-def server_url(env: Mapping[str, str]) -> str:
-    """Returns the environment's server, else wandb's default; empty where wandb is not installed."""
-    return (env.get(SERVER_VARIABLE, "").strip() or _cached_server_url(tuple(sorted(env.items())))).rstrip("/")
-
-
-@functools.cache
-def _cached_server_url(env: tuple[tuple[str, str], ...]) -> str:
-    return query_server_url(dict(env))
-
-
-def query_server_url(env: Mapping[str, str]) -> str:
-    """Asks wandb, which reads settings files of its own; takes most of a second."""
-    try:
-        command = [sys.executable, "-P", "-c", _SERVER_URL_SCRIPT]
-        process = subprocess.run(command, env=dict(env), capture_output=True, text=True, timeout=3 * STEP_TIMEOUT_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return (process.stdout.split() or [""])[-1]
-
-
-def netrc_path(env: Mapping[str, str]) -> Path:
-    return Path(env.get("NETRC") or Path(env.get("HOME", "~")).expanduser() / ".netrc")
-
-
-def api_key(env: Mapping[str, str]) -> str | None:
-    """Returns the environment's key, else the one that `wandb login` stored in ~/.netrc."""
-    key, path = env.get("WANDB_API_KEY", "").strip(), netrc_path(env)
-    if key or not path.exists():
-        return key or None
-    try:
-        entry = netrc.netrc(path).authenticators(urlsplit(server_url(env)).hostname or "")
-    except (OSError, netrc.NetrcParseError):
-        return None
-    return entry[2] if entry else None
-
-
 def check_connection(env: Mapping[str, str]) -> WandbProblem | None:
-    """Returns None where W&B answers and accepts the key."""
+    """Returns None where W&B answers and accepts the key, or where W&B's client may do what cannot be checked."""
     if api_key(env) is None:
         return NO_KEY_PROBLEM
-    with closing(ConnectionChecks(env)) as checks:
+    with closing(_ConnectionChecks(env, [])) as checks:
         try:
-            checks.check_server()
-            if checks.can_check_proxy:  # W&B's client supports proxies that we cannot check
-                for check in (checks.check_proxy, checks.check_dns, checks.check_tls, checks.check_key):
-                    check()
-        except CheckFailed as failure:
+            for name in CHECK_NAMES[1:]:
+                checks.run(name)
+        except _CheckFailed as failure:
             return failure.problem
     return None
 
 
-class ConnectionChecks:
-    """The checks in their order; each uses what the ones before it established, and returns what it found."""
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
 
-    def __init__(self, env: Mapping[str, str], problems: list[str] | None = None) -> None:
+    name: str
+    state: str
+    """ok, fail or skipped."""
+    found: str
+    todo: str = ""
+
+
+def run_checks(env: Mapping[str, str], problems: list[str]) -> Iterator[Finding]:
+    """Yields a finding for each of CHECK_NAMES; after a failure, the rest is skipped."""
+    with closing(_ConnectionChecks(env, problems)) as checks:
+        has_failed = False
+        for name in CHECK_NAMES:
+            if has_failed and (name != "key" or api_key(env) is not None):
+                yield Finding(name, "skipped", "a key is stored; it was not tried" if name == "key" else "not checked")
+                continue
+            try:
+                yield Finding(name, "ok", checks.run(name))
+            except _CheckFailed as failure:
+                # Without the package the rest can still be checked where the server is known.
+                has_failed = name != "package"
+                yield Finding(name, "fail", failure.found, failure.advice)
+
+
+def run_diagnostics(root: Path, wandb: Mapping[str, Any]) -> Iterator[Finding]:
+    """Runs the checks with the key and the proxies of a payload's `artifacts.wandb` in the workspace at `root`."""
+    from mosaic.contracts.payload import WandbArtifacts
+
+    variables: dict[str, str] = {}
+    try:
+        variables, problems = wandb_environment(WandbArtifacts.model_validate(wandb), root)
+    except MosaicError as error:
+        problems = [str(error)]
+    yield from run_checks({**os.environ, **variables}, problems)
+
+
+def diagnostics_command() -> list[str]:
+    """Returns the command that prints one JSON line per check, for the window."""
+    return [sys.executable, "-P", "-m", "mosaic.sidecar", "check"]
+
+
+def diagnostics_request(root: Path, wandb: Mapping[str, Any]) -> str:
+    """For the standard input of the command: `artifacts.wandb` of a payload, with references, never secrets."""
+    return json.dumps({"root": str(root), "wandb": dict(wandb)})
+
+
+def check_from_stdin() -> None:
+    request = json.load(sys.stdin)
+    for finding in run_diagnostics(Path(request["root"]), request["wandb"]):
+        print(json.dumps(asdict(finding)), flush=True)
+    os._exit(0)  # a thread may still wait for a name server
+
+
+class _CheckFailed(Exception):
+    """`found` and `advice` describe the failed check; `problem` describes what it means for an upload, if anything."""
+
+    def __init__(self, problem: WandbProblem | None, found: str = "", advice: str = "") -> None:
+        self.problem = problem
+        self.found = found or (problem.message if problem else "")
+        self.advice = advice or (problem.advice if problem else "") or "Try again later."
+        super().__init__(self.found)
+
+
+def _unreachable(reason: str, found: str = "", advice: str = "") -> _CheckFailed:
+    return _CheckFailed(WandbProblem(f"W&B cannot be reached ({reason})"), found, advice)
+
+
+class _ConnectionChecks:
+    def __init__(self, env: Mapping[str, str], problems: list[str]) -> None:
         self._env = env
-        self._problems = problems or []
+        self._problems = problems
         self._server = urlsplit("")
+        self._proxy: SplitResult | None = None
         self._connection: HTTPConnection | None = None
         try:  # the variable that limits W&B's own client
             self._timeout_s = min(STEP_TIMEOUT_S, max(0.1, float(env["WANDB_INIT_TIMEOUT"])))
         except (KeyError, ValueError):
             self._timeout_s = STEP_TIMEOUT_S
 
-    def check_package(self) -> str:
+    def run(self, name: str) -> str:
+        """Runs one of CHECK_NAMES and returns what it found."""
+        check: Callable[[], str] = getattr(self, f"_check_{name.lower()}")
+        return check()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def _check_package(self) -> str:
         try:
             return f"wandb {importlib.metadata.version('wandb')}"
         except importlib.metadata.PackageNotFoundError:
-            raise CheckFailed(NOT_INSTALLED_PROBLEM) from None
+            raise _CheckFailed(NOT_INSTALLED_PROBLEM) from None
 
-    def check_server(self) -> str:
+    def _check_server(self) -> str:
         url = server_url(self._env)
         if not url:
-            raise CheckFailed(WandbProblem("The address of W&B's server is unknown", True, f"Set {SERVER_VARIABLE}."))
+            raise _CheckFailed(WandbProblem("The address of W&B's server is unknown", True, f"Set {SERVER_VARIABLE}."))
         try:
             self._server = urlsplit(url)
             self._host = self._server.hostname or ""
             self._port = self._server.port or (443 if self._server.scheme == "https" else 80)
         except ValueError:
             self._host = ""
-        if self._server.scheme not in ("http", "https") or not self._host:
+        scheme = self._server.scheme
+        if scheme not in ("http", "https") or not self._host:
             advice = f"Set {SERVER_VARIABLE} to an address that starts with https://."
-            raise CheckFailed(WandbProblem(f"{url!r} is not a valid address", True, advice))
+            raise _CheckFailed(WandbProblem(f"{url!r} is not a valid address", True, advice))
+        # The proxy of the environment that was passed, not of this process.
+        proxy = self._env.get(f"{scheme}_proxy") or self._env.get(f"{scheme.upper()}_PROXY")
+        no_proxy = {"no": self._env.get("no_proxy") or self._env.get("NO_PROXY") or ""}
+        if proxy and not urllib.request.proxy_bypass_environment(f"{self._host}:{self._port}", no_proxy):  # type: ignore[attr-defined]
+            self._proxy = urlsplit(proxy if "//" in proxy else f"http://{proxy}")
         return url + (f" (from {SERVER_VARIABLE})" if self._env.get(SERVER_VARIABLE, "").strip() else "")
 
-    @property
-    def _proxy(self) -> SplitResult | None:
-        """Of the environment that was passed, not of this process."""
-        scheme = self._server.scheme
-        address = self._env.get(f"{scheme}_proxy") or self._env.get(f"{scheme.upper()}_PROXY")
-        no_proxy = {"no": self._env.get("no_proxy") or self._env.get("NO_PROXY") or ""}
-        if not address or urllib.request.proxy_bypass_environment(f"{self._host}:{self._port}", no_proxy):  # type: ignore[attr-defined]
-            return None
-        return urlsplit(address if "//" in address else f"http://{address}")
-
-    @property
-    def can_check_proxy(self) -> bool:
-        return self._proxy is None or self._proxy.scheme == "http"
-
-    def check_proxy(self) -> str:
+    def _check_proxy(self) -> str:
         if self._problems:
-            raise CheckFailed(WandbProblem(self._problems[0].rstrip(".")), advice="Fix that or disable the VPN proxy.")
+            problem = WandbProblem(self._problems[0].rstrip("."))
+            raise _CheckFailed(problem, advice="Fix that or disable the VPN proxy.")
         proxy = self._proxy
         if proxy is None:
             return "none; direct"
-        if not self.can_check_proxy:
+        if proxy.scheme != "http":  # W&B's client supports it
             found = f"a {proxy.scheme} proxy ({strip_credentials(proxy.geturl())}) cannot be checked"
-            raise CheckFailed(WandbProblem(found), advice="W&B may still work: try mosaic wandb sync.")
+            raise _CheckFailed(None, found, "W&B may still work: try mosaic wandb sync.")
         if not proxy.hostname:
-            raise CheckFailed(WandbProblem("The proxy's address has no host"), advice=_CHECK_PROXY)
+            raise _CheckFailed(WandbProblem("The proxy's address has no host"), advice=_CHECK_PROXY)
         address = f"{proxy.hostname}:{proxy.port or 80}"
         self._connection = HTTPConnection(proxy.hostname, proxy.port or 80, timeout=self._timeout_s)
         if self._server.scheme == "https":
@@ -228,7 +247,7 @@ class ConnectionChecks:
         self._connect(self._connection, f"the proxy {address}", _CHECK_PROXY)
         return f"{address} is reachable"
 
-    def check_dns(self) -> str:
+    def _check_dns(self) -> str:
         if self._proxy is not None:
             return "resolved by the proxy"
         try:
@@ -236,10 +255,10 @@ class ConnectionChecks:
         except (OSError, UnicodeError) as error:
             reason = "no answer from the name server" if isinstance(error, TimeoutError) else "unknown host"
             found = f"{self._host} cannot be resolved ({describe_error(error)})"
-            raise CheckFailed(WandbProblem(f"W&B cannot be reached ({reason})"), found, _CHECK_NETWORK) from None
+            raise _unreachable(reason, found, _CHECK_NETWORK) from None
         return f"{self._host} is {addresses[0][4][0]}"
 
-    def check_tls(self) -> str:
+    def _check_tls(self) -> str:
         where = f"{self._host}:{self._port}"
         if self._connection is None:
             self._connection = HTTPConnection(self._host, self._port, timeout=self._timeout_s)
@@ -253,35 +272,27 @@ class ConnectionChecks:
             problem = WandbProblem("W&B cannot be reached (untrusted certificate)", advice="Check: mosaic wandb probe.")
             found = f"the certificate of {where} is not trusted ({error.verify_message})"
             advice = "If your proxy intercepts TLS, set SSL_CERT_FILE and REQUESTS_CA_BUNDLE to its certificate."
-            raise CheckFailed(problem, found, advice) from None
+            raise _CheckFailed(problem, found, advice) from None
         except (OSError, ValueError) as error:
             found = f"{where} does not speak TLS ({describe_error(error)})"
-            raise CheckFailed(WandbProblem("W&B cannot be reached (TLS failed)"), found, "Check the address.") from None
+            raise _unreachable("TLS failed", found, "Check the address.") from None
         return f"{self._connection.sock.version()}, the certificate is trusted"
 
-    @property
-    def has_key(self) -> bool:
-        return api_key(self._env) is not None
-
-    def check_key(self) -> str:
+    def _check_key(self) -> str:
         key = api_key(self._env)
         if key is None:
-            raise CheckFailed(NO_KEY_PROBLEM)
+            raise _CheckFailed(NO_KEY_PROBLEM)
         status, body = self._query_viewer(key)
         if status != 200:
-            raise CheckFailed(problem_from_status(status))
+            raise _CheckFailed(problem_from_status(status))
         try:
             viewer = json.loads(body)["data"]["viewer"]
         except (ValueError, KeyError, TypeError):
             url, advice = self._server.geturl(), f"Check {SERVER_VARIABLE} and the proxy."
-            raise CheckFailed(WandbProblem(f"The server at {url} is not W&B", True, advice)) from None
+            raise _CheckFailed(WandbProblem(f"The server at {url} is not W&B", True, advice)) from None
         if not viewer:
-            raise CheckFailed(_REJECTED_KEY_PROBLEM)
+            raise _CheckFailed(_REJECTED_KEY_PROBLEM)
         return f"of {viewer.get('username') or viewer.get('entity') or 'an unnamed user'}"
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
 
     def _connect(self, connection: HTTPConnection, where: str, advice: str) -> None:
         try:
@@ -290,15 +301,13 @@ class ConnectionChecks:
             refusal = re.match(r"Tunnel connection failed: (\d+)", str(error))
             if refusal is None:
                 reason = describe_error(error)
-                problem = WandbProblem(f"W&B cannot be reached ({reason})")
-                raise CheckFailed(problem, f"{where} cannot be reached ({reason})", advice) from None
-            problem = WandbProblem(f"W&B cannot be reached (the proxy answers {refusal[1]})")
+                raise _unreachable(reason, f"{where} cannot be reached ({reason})", advice) from None
             if refusal[1] == "407":
                 found, advice = "the proxy requires a user and a password", "Use http://USER:PASSWORD@HOST:PORT."
             else:
                 found = f"the proxy refuses a connection to {self._host} (status {refusal[1]})"
                 advice = "Ask the proxy's administrator, or use another one."
-            raise CheckFailed(problem, found, advice) from None
+            raise _unreachable(f"the proxy answers {refusal[1]}", found, advice) from None
 
     def _proxy_headers(self) -> dict[str, str]:
         proxy = self._proxy
@@ -318,25 +327,20 @@ class ConnectionChecks:
             reply = self._connection.getresponse()
             return reply.status, reply.read(_MAX_REPLY_BYTES)
         except (OSError, HTTPException) as error:
-            raise CheckFailed(WandbProblem(f"W&B cannot be reached ({describe_error(error)})")) from None
+            raise _unreachable(describe_error(error)) from None
 
     def _call(self, function: Callable[[], Answer]) -> Answer:
         """Raises TimeoutError where it takes too long: resolving a name has no time limit of its own."""
-        answers: list[Answer] = []
-        errors: list[BaseException] = [TimeoutError()]
+        answer: Future[Answer] = Future()
 
         def target() -> None:
             try:
-                answers.append(function())
+                answer.set_result(function())
             except Exception as error:
-                errors.insert(0, error)
+                answer.set_exception(error)
 
-        thread = threading.Thread(target=target, daemon=True)
-        thread.start()
-        thread.join(self._timeout_s + 0.5)
-        if answers:
-            return answers[0]
-        raise errors[0]
+        threading.Thread(target=target, daemon=True).start()
+        return answer.result(self._timeout_s + 0.5)
 
 
 def _basic(user: str, password: str) -> str:

@@ -1,9 +1,14 @@
-"""Decides with which API key and through which proxies W&B is reached."""
+"""Decides with which server, API key and proxies W&B is reached."""
 
 from __future__ import annotations
 
+import functools
+import netrc
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -19,8 +24,11 @@ PROXY_SECRET_NAMES = {"http": "wandb_vpn_http_proxy", "https": "wandb_vpn_https_
 """Names of the user's proxies in the secret store: an address may contain a password."""
 EMAIL_VARIABLE = "WANDB_USER_EMAIL"
 """The user that W&B attributes a run to if it was uploaded with a service account's key."""
+SERVER_VARIABLE = "WANDB_BASE_URL"
 NO_PROXY_HOSTS = ("localhost", "127.0.0.1", "::1")
 _SCHEMES = ("http", "https", "socks5", "socks5h")
+_SERVER_URL_SCRIPT = "import wandb; print(wandb.Settings().base_url)"
+_SERVER_URL_TIMEOUT_S = 24.0
 
 
 class Proxies(NamedTuple):
@@ -46,6 +54,46 @@ def wandb_environment(wandb: WandbArtifacts, root: Path, inherited: Mapping[str,
     if wandb.email:
         variables[EMAIL_VARIABLE] = wandb.email
     return WandbEnvironment(variables, proxies.problems)
+
+
+def is_wandb_installed() -> bool:
+    return find_spec("wandb") is not None
+
+
+def server_url(env: Mapping[str, str]) -> str:
+    """Returns the environment's server, else wandb's default; empty where wandb is not installed."""
+    return (env.get(SERVER_VARIABLE, "").strip() or _cached_server_url(tuple(sorted(env.items())))).rstrip("/")
+
+
+@functools.cache
+def _cached_server_url(env: tuple[tuple[str, str], ...]) -> str:
+    return query_server_url(dict(env))
+
+
+def query_server_url(env: Mapping[str, str]) -> str:
+    """Asks wandb, which reads settings files of its own; takes most of a second."""
+    try:
+        command = [sys.executable, "-P", "-c", _SERVER_URL_SCRIPT]
+        process = subprocess.run(command, env=dict(env), capture_output=True, text=True, timeout=_SERVER_URL_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (process.stdout.split() or [""])[-1]
+
+
+def netrc_path(env: Mapping[str, str]) -> Path:
+    return Path(env.get("NETRC") or Path(env.get("HOME", "~")).expanduser() / ".netrc")
+
+
+def api_key(env: Mapping[str, str]) -> str | None:
+    """Returns the environment's key, else the one that `wandb login` stored in ~/.netrc."""
+    key, path = env.get("WANDB_API_KEY", "").strip(), netrc_path(env)
+    if key or not path.exists():
+        return key or None
+    try:
+        entry = netrc.netrc(path).authenticators(urlsplit(server_url(env)).hostname or "")
+    except (OSError, netrc.NetrcParseError):
+        return None
+    return entry[2] if entry else None
 
 
 def resolve_proxies(wandb: WandbArtifacts, root: Path) -> Proxies:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import RunFolder, Workspace
@@ -27,17 +27,17 @@ from mosaic.sidecar.wandb_connection import (
     NOT_INSTALLED_PROBLEM,
     WandbProblem,
     check_connection,
-    is_wandb_installed,
     problem_from_output,
-    server_url,
 )
-from mosaic.sidecar.wandb_environment import wandb_environment
+from mosaic.sidecar.wandb_environment import is_wandb_installed, server_url, wandb_environment
 
 POLL_S = 0.2
 RETRY_DELAYS_S = (60.0, 300.0, 1200.0, 3600.0)
 """While a run is active: the delay after each failure. After the last one W&B is tried again when the run has ended."""
-MAX_PARALLEL_UPLOADS = 4
+MAX_LIVE_UPLOADS = 4
 """A script may write several runs of W&B at the same time."""
+LIVE_UPLOAD_TIMEOUT_S = 60.0
+"""How long live uploads may take to finish after the run."""
 SYNC_TIMEOUT_S = 3600.0
 _CLIENT_SETTINGS = {
     f"WANDB__{part}_{name}": value
@@ -61,11 +61,6 @@ _TAIL_BYTES = 1 << 16
 OnState = Callable[[SyncState], None]
 
 
-class UploadResult(NamedTuple):
-    problem: WandbProblem | None
-    url: str | None
-
-
 def client_environment(env: Mapping[str, str], folder: RunFolder) -> dict[str, str]:
     """Returns the environment of W&B's client for this run."""
     inherited = {name: value for name, value in env.items() if not _REMOVED_VARIABLES.fullmatch(name)}
@@ -76,10 +71,10 @@ def client_environment(env: Mapping[str, str], folder: RunFolder) -> dict[str, s
 class WandbUpload:
     """The upload of one offline folder; `is_live` follows a folder that is still being written."""
 
-    def __init__(self, folder: RunFolder, path: Path, env: Mapping[str, str], is_live: bool = False) -> None:
+    def __init__(self, folder: RunFolder, path: Path, env: Mapping[str, str], is_live: bool) -> None:
         self.path = path
         self._remove_markers()
-        self._log: IO[bytes] = open(folder.wandb / f"{path.name}.sync.log", "wb")  # noqa: SIM115 - closed by `_close`
+        self._log: IO[bytes] = open(folder.wandb / f"{path.name}.sync.log", "wb")  # noqa: SIM115 - closed by `end`
         live = ["--live"] if is_live else []
         try:
             self._process = subprocess.Popen(
@@ -96,23 +91,24 @@ class WandbUpload:
             raise
 
     @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
     def url(self) -> str | None:
         """The run's page, once W&B has reported it."""
-        urls = _URL.findall(self._read_output())
-        return urls[-1] if urls else None
+        return next(reversed(_URL.findall(self._read_output())), None)
 
-    def poll(self) -> UploadResult | None:
-        """Returns None while it is in progress."""
-        if self._process.poll() is None:
-            return None
-        output, url = self._read_output(), self.url
+    def end(self) -> WandbProblem | None:
+        """Returns why an upload that has ended failed."""
         self._log.close()
         # Even after giving up, the exit code is 0 and the marker is set: only reported errors tell.
+        output = self._read_output()
         errors = _ERROR.findall(output)
         if not errors and self._process.returncode == 0 and any(self.path.glob("*.wandb.synced")):
-            return UploadResult(None, url)
+            return None
         self._remove_markers()
-        return UploadResult(problem_from_output(" ".join(errors or output.strip().splitlines()[-1:])), url)
+        return problem_from_output(" ".join(errors or output.strip().splitlines()[-1:]))
 
     def kill(self) -> None:
         """Kills it with its child processes."""
@@ -139,138 +135,113 @@ class WandbUpload:
 
 
 class UploadQueue:
-    """Uploads the folders of a run that are not on W&B yet; every method returns soon.
+    """Uploads the folders of a run that are not on W&B yet. The caller holds the lock of the sync state.
 
-    `is_live`: while the run is active, several at a time, with retries. Otherwise one after the other.
+    While the run is active, `tick` uploads several at a time, with retries; `finish` uploads the rest.
     """
 
     def __init__(
-        self,
-        folder: RunFolder,
-        env: Mapping[str, str],
-        state: SyncState,
-        on_state: OnState = lambda _: None,
-        is_live: bool = True,
+        self, folder: RunFolder, env: Mapping[str, str], state: SyncState, on_state: OnState = lambda _: None
     ) -> None:
+        self.state = state
         self._folder = folder
         self._env = env
-        self._state = state
         self._on_state = on_state
-        self._is_live = is_live
         self._uploads: dict[str, WandbUpload] = {}
         self._failure_count = 0
         self._next_attempt_at = 0.0
         self.is_reachable = False
         """As of the last check."""
 
-    @property
-    def is_uploading(self) -> bool:
-        return bool(self._uploads)
-
     def tick(self, is_needed: bool = False) -> WandbProblem | None:
-        """Returns a new problem. `is_needed`: check the connection even if there is nothing to upload yet."""
+        """Returns a new problem, soon. `is_needed`: check the connection even if there is nothing to upload yet."""
         problem = self._poll_uploads()
-        if self._is_live:
-            self._add_script_folders()
-        names = [name for name in self._state.pending_folders if name not in self._uploads and self._size_bytes(name)]
-        free = (MAX_PARALLEL_UPLOADS if self._is_live else 1) - len(self._uploads)
-        if problem is None and (names or is_needed) and free > 0 and time.monotonic() >= self._next_attempt_at:
-            problem = check_connection(self._env) if is_wandb_installed() else NOT_INSTALLED_PROBLEM
-            self.is_reachable = problem is None
-            if problem is not None and names:
-                for name in names:
-                    self._state.entries[name].mark_failed(problem)
-                self.save()
-            for name in names[:free] if problem is None else []:
-                self._uploads[name] = WandbUpload(self._folder, self._folder.wandb / name, self._env, self._is_live)
-                entry = self._state.entries[name]
-                entry.state, entry.error = sync_state.SYNCING, None
-                self.save()
+        for path in sync_state.wandb_folders(self._folder):  # a script adds its own
+            if path.name not in self.state.entries and self._size_bytes(path.name):
+                self.state.entries[path.name] = SyncEntry(state=sync_state.detect_state(path))
+        if problem is None and time.monotonic() >= self._next_attempt_at:
+            problem = self._start_uploads(MAX_LIVE_UPLOADS, is_live=True, is_needed=is_needed)
         if problem is not None:
             is_last = problem.is_permanent or self._failure_count >= len(RETRY_DELAYS_S)
             self._next_attempt_at = math.inf if is_last else time.monotonic() + RETRY_DELAYS_S[self._failure_count]
             self._failure_count += 1
         return problem
 
-    def wait(self, timeout_s: float, should_continue: Callable[[], bool]) -> WandbProblem | None:
-        """Waits for live uploads, which end by themselves after the run, then stops what is left."""
-        deadline = time.monotonic() + timeout_s
-        problem = None
-        while self._uploads and time.monotonic() < deadline and should_continue():
-            problem = self._poll_uploads() or problem
+    def finish(self, timeout_s: float, should_continue: Callable[[], bool] = lambda: True) -> WandbProblem | None:
+        """Waits for live uploads, then uploads one folder after the other until one fails; returns the problem."""
+        live_deadline = time.monotonic() + LIVE_UPLOAD_TIMEOUT_S
+        live_problem = None
+        while self._uploads and time.monotonic() < live_deadline and should_continue():
+            live_problem = self._poll_uploads() or live_problem
             time.sleep(POLL_S)
-        self.stop()
+        self._stop_uploads(sync_state.OFFLINE)
+        deadline = time.monotonic() + timeout_s
+        try:
+            while (problem := self._poll_uploads() or self._start_uploads(1)) is None and self._uploads:
+                if time.monotonic() >= deadline or not should_continue():
+                    problem = WandbProblem("The upload to W&B took too long")
+                    self._stop_uploads(sync_state.FAILED, problem.sentence)
+                    break
+                time.sleep(POLL_S)
+        finally:
+            self._stop_uploads(sync_state.FAILED, sync_state.INTERRUPTED_MESSAGE)
+            self.close()
+        return problem or live_problem
+
+    def close(self) -> None:
+        """Stops all uploads and releases the state."""
+        self._stop_uploads(sync_state.OFFLINE)
+        self.state.process = None
+        self._save()
+
+    def _start_uploads(self, limit: int, is_live: bool = False, is_needed: bool = False) -> WandbProblem | None:
+        names = [name for name in self.state.pending_folders if name not in self._uploads and self._size_bytes(name)]
+        free = limit - len(self._uploads)
+        if not (names or is_needed) or free <= 0:
+            return None
+        problem = check_connection(self._env) if is_wandb_installed() else NOT_INSTALLED_PROBLEM
+        self.is_reachable = problem is None
+        for name in names if problem else names[:free]:
+            entry = self.state.entries[name]
+            if problem is not None:
+                entry.fail(problem, sync_state.FAILED if problem.is_from_server else sync_state.OFFLINE)
+            else:
+                self._uploads[name] = WandbUpload(self._folder, self._folder.wandb / name, self._env, is_live)
+                entry.state, entry.error = sync_state.SYNCING, None
+        if names:
+            self._save()
         return problem
-
-    def stop(self, state: str = sync_state.OFFLINE, error: str | None = None) -> None:
-        for name, upload in self._uploads.items():
-            upload.kill()
-            entry = self._state.entries[name]
-            entry.state, entry.error = state, error or entry.error
-        self._uploads.clear()
-
-    def save(self) -> None:
-        if self._state.entries:
-            sync_state.write(self._folder, self._state)
-        self._on_state(self._state)
-
-    def _add_script_folders(self) -> None:
-        for path in sync_state.wandb_folders(self._folder):
-            if path.name not in self._state.entries and self._size_bytes(path.name):
-                self._state.entries[path.name] = SyncEntry(state=sync_state.detect_state(path))
 
     def _poll_uploads(self) -> WandbProblem | None:
         problem = None
         for name, upload in list(self._uploads.items()):
-            entry, url = self._state.entries[name], upload.url
-            result = upload.poll()
-            if result is not None:
+            entry, has_ended = self.state.entries[name], not upload.is_running
+            url = upload.url or entry.url
+            if has_ended:
                 del self._uploads[name]
-                apply_result(entry, result, self._size_bytes(name))
-                problem = result.problem
-            if result is not None or url != entry.url:
-                entry.url = url or entry.url
-                self.save()
+                failure = upload.end()
+                entry.apply_result(failure, self._size_bytes(name))
+                problem = failure or problem
+            if has_ended or url != entry.url:
+                entry.url = url
+                self._save()
         return problem
+
+    def _stop_uploads(self, state: str, error: str | None = None) -> None:
+        for name, upload in self._uploads.items():
+            upload.kill()
+            entry = self.state.entries[name]
+            entry.state, entry.error = state, error or entry.error
+        self._uploads.clear()
+
+    def _save(self) -> None:
+        if self.state.entries:
+            sync_state.write(self._folder, self.state)
+        self._on_state(self.state)
 
     def _size_bytes(self, name: str) -> int:
         """0 for a folder whose file is just being created: it is not uploaded yet."""
         return sync_state.data_size_bytes(self._folder.wandb / name)
-
-
-def apply_result(entry: SyncEntry, result: UploadResult, size_bytes: int) -> None:
-    entry.url = result.url or entry.url
-    entry.size_bytes = size_bytes
-    entry.updated_at = time.time()
-    if result.problem is None:
-        entry.state, entry.error, entry.sent_bytes = sync_state.SYNCED, None, size_bytes
-    else:
-        entry.state, entry.error = sync_state.FAILED, result.problem.sentence
-
-
-def upload_all(
-    folder: RunFolder,
-    env: Mapping[str, str],
-    state: SyncState,
-    on_state: OnState,
-    timeout_s: float,
-    should_continue: Callable[[], bool] = lambda: True,
-) -> WandbProblem | None:
-    """Uploads one folder after the other until one fails. The caller holds the lock of the sync state."""
-    deadline = time.monotonic() + timeout_s
-    queue = UploadQueue(folder, env, state, on_state, is_live=False)
-    try:
-        while (problem := queue.tick()) is None and queue.is_uploading:
-            if time.monotonic() >= deadline or not should_continue():
-                problem = WandbProblem("The upload to W&B took too long")
-                queue.stop(sync_state.FAILED, problem.sentence)
-                break
-            time.sleep(POLL_S)
-    finally:
-        queue.stop(sync_state.FAILED, sync_state.INTERRUPTED_MESSAGE)
-        state.process = None
-        queue.save()
-    return problem
 
 
 def sync_run(
@@ -285,25 +256,22 @@ def sync_run(
     folder too, holds the result; raises where there is nothing to upload, or an upload is in progress.
     """
     payload = _read_payload(folder)
+    check_hint = f"Check: mosaic wandb status {folder.run_id}"
     if _is_active(folder):
-        raise NotAllowed(
-            f"Run {folder.run_id} is active and uploads by itself. Check: mosaic wandb status {folder.run_id}"
-        )
+        raise NotAllowed(f"Run {folder.run_id} is active and uploads by itself. {check_hint}")
     is_tracked = parse_tracking_request(payload, folder.run_id).wandb is not None
     if not is_tracked and not sync_state.wandb_folders(folder):
         raise BadInput(f"Run {folder.run_id} was not tracked with W&B: there is nothing to upload.")
     try:
         with sync_state.acquire_lock(folder):
-            state = sync_state.claim(sync_state.read(folder) or SyncState(folder.run_id))
+            state = sync_state.claim(folder)
             if is_tracked and not is_user_program(payload) and not state.has_complete_recording:
                 _record_in_subprocess(folder, env, timeout_s)
-                state = sync_state.claim(sync_state.read(folder) or state)
-            upload_all(folder, env, state, on_state, timeout_s)
+                state = sync_state.claim(folder)
+            UploadQueue(folder, env, state, on_state).finish(timeout_s)
             return state
     except BlockingIOError:
-        raise NotAllowed(
-            f"Run {folder.run_id} is being uploaded already. Check: mosaic wandb status {folder.run_id}"
-        ) from None
+        raise NotAllowed(f"Run {folder.run_id} is being uploaded already. {check_hint}") from None
 
 
 def sync_from_stdin() -> None:
@@ -316,16 +284,15 @@ def sync_from_stdin() -> None:
     for path in json.load(sys.stdin):
         folder = RunFolder(path)
         try:
-            env, problems = upload_environment(folder)
+            env, problems = upload_environment(folder, _read_payload(folder))
             print_state(sync_run(folder, env, print_state), is_last=True, problems=problems)
         except (MosaicError, OSError, ValueError) as error:
             message = {"run_id": folder.run_id, "state": "failed", "error": str(error), "is_last": True}
             print(json.dumps(message), flush=True)
 
 
-def upload_environment(folder: RunFolder, payload: Payload | None = None) -> tuple[dict[str, str], list[str]]:
+def upload_environment(folder: RunFolder, payload: Payload) -> tuple[dict[str, str], list[str]]:
     """Returns our environment with the key and the proxies of this run and its workspace; and problems with those."""
-    payload = payload or _read_payload(folder)
     try:
         variables, problems = wandb_environment(payload.artifacts.wandb, Workspace.containing(folder).root)
     except MosaicError as error:  # a secret store that cannot be read

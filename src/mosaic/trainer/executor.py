@@ -15,7 +15,7 @@ from mosaic.contracts.process_identity import ProcessIdentity
 from mosaic.contracts.script_config import ScriptConfig
 from mosaic.keeper.launch_spec import LaunchSpec, keeper_command
 from mosaic.probe.script_env import script_environment
-from mosaic.sidecar.sidecar_spec import build_sidecar_spec
+from mosaic.sidecar.tracking_request import build_sidecar_spec
 from mosaic.workers import WorkerDescription
 
 TOKEN_VARIABLE = "MOSAIC_TOKEN"

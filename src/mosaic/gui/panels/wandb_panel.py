@@ -22,7 +22,7 @@ from mosaic.gui.views.app_proxy import AppProxy
 from mosaic.gui.views.details_view import Detail, DetailsGrid
 from mosaic.gui.views.widgets import accent_button, muted_label, status_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
-from mosaic.sidecar import upload_client
+from mosaic.sidecar import sync_state
 
 if TYPE_CHECKING:
     from PySide6.QtNetwork import QAuthenticator
@@ -39,7 +39,7 @@ class WandbTab(QWidget):
     def __init__(
         self,
         workbench: Workbench,
-        command: Callable[[], list[str]] = upload_client.uploader_command,
+        command: Callable[[], list[str]] = sync_state.uploader_command,
         has_web: Callable[[], bool] = web.is_installed,
     ) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ class WandbTab(QWidget):
             return
         self._uploading_run_id = self._run_id
         self._problem = ""
-        self.upload_process.start(self._command(), upload_client.format_request([RunFolder(view.run_dir)]))
+        self.upload_process.start(self._command(), sync_state.upload_request([RunFolder(view.run_dir)]))
         self._refresh()
 
     def _on_upload_message(self, message: Json) -> None:

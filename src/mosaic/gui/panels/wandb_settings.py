@@ -24,7 +24,7 @@ from mosaic.gui import theme
 from mosaic.gui.models.child_process import JsonProcess
 from mosaic.gui.views.widgets import muted_label, with_object_name
 from mosaic.gui.workbench import Json, Workbench
-from mosaic.sidecar import wandb_diagnostics
+from mosaic.sidecar import wandb_connection
 from mosaic.sidecar.wandb_environment import (
     PROXY_SECRET_NAMES,
     PROXY_VARIABLES,
@@ -55,7 +55,7 @@ class CredentialStatus(NamedTuple):
 
 class WandbSettingsForm(QWidget):
     def __init__(
-        self, workbench: Workbench, command: Callable[[], list[str]] = wandb_diagnostics.diagnostics_command
+        self, workbench: Workbench, command: Callable[[], list[str]] = wandb_connection.diagnostics_command
     ) -> None:
         super().__init__()
         self._workbench = workbench
@@ -150,7 +150,7 @@ class WandbSettingsForm(QWidget):
         grid.setHorizontalSpacing(theme.GAP)
         grid.setVerticalSpacing(4)
         grid.setColumnStretch(2, 1)
-        for row, name in enumerate(wandb_diagnostics.CHECK_NAMES):
+        for row, name in enumerate(wandb_connection.CHECK_NAMES):
             icon, text = QLabel(), with_object_name(QLabel(), f"settings.wandb.finding.{name}")
             text.setWordWrap(True)
             text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -221,14 +221,14 @@ class WandbSettingsForm(QWidget):
     # --- the connection test
 
     def _start_check(self, wandb: Json) -> None:
-        for name in wandb_diagnostics.CHECK_NAMES:
+        for name in wandb_connection.CHECK_NAMES:
             self._check_rows[name][1].setText("…")
         self._check_states = {}
         self._lines.show()
         self._set_busy(True)
         self._apply_theme()
         self.check_process.start(
-            self._command(), wandb_diagnostics.format_request(self._workbench.workspace.root, wandb)
+            self._command(), wandb_connection.diagnostics_request(self._workbench.workspace.root, wandb)
         )
 
     def _on_check_message(self, message: Json) -> None:
@@ -242,7 +242,7 @@ class WandbSettingsForm(QWidget):
 
     def _on_check_ended(self, problem: str) -> None:
         self._set_busy(False)
-        for name in wandb_diagnostics.CHECK_NAMES:
+        for name in wandb_connection.CHECK_NAMES:
             if name not in self._check_states:
                 self._check_rows[name][1].setText(problem or "not checked")
         self._apply_theme()

@@ -9,21 +9,21 @@ import pytest
 
 from mosaic.common.files import write_json
 from mosaic.contracts.folder import RunFolder, Workspace
-from mosaic.sidecar import upload_client
+from mosaic.sidecar import sync_state
 
 ECHO = "import json, sys; [print(json.dumps({'run_id': path}), flush=True) for path in json.load(sys.stdin)]"
 HANG = ECHO + "; import time; time.sleep(300)"
 
 
 def test_it_receives_folders_and_yields_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(upload_client, "uploader_command", lambda: [sys.executable, "-c", ECHO])
+    monkeypatch.setattr(sync_state, "uploader_command", lambda: [sys.executable, "-c", ECHO])
     folders = [RunFolder(tmp_path / name) for name in ("it's one", "two")]
-    assert [line["run_id"] for line in upload_client.upload_runs(folders)] == [str(folder.path) for folder in folders]
+    assert [line["run_id"] for line in sync_state.upload_runs(folders)] == [str(folder.path) for folder in folders]
 
 
 def test_it_ends_when_its_output_is_no_longer_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(upload_client, "uploader_command", lambda: [sys.executable, "-c", HANG])
-    lines = upload_client.upload_runs([RunFolder(tmp_path)])
+    monkeypatch.setattr(sync_state, "uploader_command", lambda: [sys.executable, "-c", HANG])
+    lines = sync_state.upload_runs([RunFolder(tmp_path)])
     assert next(lines)
     lines.close()  # type: ignore[attr-defined]  # the leak check would detect a remaining process
 
@@ -32,7 +32,7 @@ def test_a_run_that_cannot_be_uploaded_is_reported_and_the_next_one_is_tried(wor
     plain = workspace.run("01PLAIN")
     plain.path.mkdir(parents=True)
     write_json(plain.config, {"metadata": {"worker": {"id": "cleanrl", "config": {}}}, "artifacts": {}})
-    lines = list(upload_client.upload_runs([workspace.run("01GONE"), plain]))
+    lines = list(sync_state.upload_runs([workspace.run("01GONE"), plain]))
     assert [(line["run_id"], line["state"], line["is_last"]) for line in lines] == [
         ("01GONE", "failed", True),
         ("01PLAIN", "failed", True),
