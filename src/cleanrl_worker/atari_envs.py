@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.algorithms import base
+from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.vector_envs import EpisodeEnd, VectorEnvs, random_state, random_state_to_json, restore_random_state
 from mosaic.contracts.errors import BadInput
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK, AtariEnv
@@ -92,7 +93,7 @@ class AtariEnvs(VectorEnvs):
             game: AtariEnv = self._unwrapped_envs[index]
             self._reset(index, self.seed + index)
             try:
-                game.restore(base.select_by_prefix(f"env.{index}.", arrays), dict(fact))
+                game.restore(select_by_prefix(f"env.{index}.", arrays), dict(fact))
             except (RuntimeError, SystemError) as error:  # The emulator refuses a snapshot of another version.
                 problems.append(f"environment {index}: the emulator cannot read its snapshot ({error})")
                 self._reset(index, self.seed + index)

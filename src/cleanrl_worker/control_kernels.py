@@ -12,16 +12,16 @@ Actions are a = scale · tanh(u) + bias, for the actor's output or sample u.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from cleanrl_worker.actor_critic import ActorCriticNetworks
-from cleanrl_worker.flat_network import ADAM_BETA_1, ADAM_BETA_2, Array, NumpyAdam
+from cleanrl_worker.flat_network import ADAM_BETA_1, ADAM_BETA_2, Array, NumpyAdam, select_by_prefix
 from cleanrl_worker.learners import ActorCriticSettings
-from cleanrl_worker.perceptron import ForwardPass, Perceptron
+from cleanrl_worker.perceptron import ForwardPass, Perceptron, PerceptronViews
 from cleanrl_worker.value_kernels import BackwardPass, soft_update
 
 if TYPE_CHECKING:
@@ -155,26 +155,24 @@ class ActorCriticKernel:
     def sync_networks(self) -> None:
         """Do nothing: this learner updates the networks in place."""
 
-    def _named_adams(self) -> dict[str, tuple[Perceptron, NumpyAdam]]:
-        adams = [self._actor_adam, *self._critic_adams]
-        return {
-            name: (part, adam) for (name, part), adam in zip(self.networks.trained_networks.items(), adams, strict=True)
-        }
+    def _moments(self) -> Iterator[tuple[str, Perceptron, PerceptronViews]]:
+        """Yield each moment of each optimizer: the prefix of its names, the network it belongs to, and its vector."""
+        adams = (self._actor_adam, *self._critic_adams)
+        for network, adam in zip(self.networks.trained_networks.values(), adams, strict=True):
+            yield "adam.first.", network, adam.first_moment
+            yield "adam.second.", network, adam.second_moment
 
     def optimizer_state(self) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         arrays: dict[str, npt.NDArray[Any]] = {}
-        counts: dict[str, int] = {}
-        for name, (network, adam) in self._named_adams().items():
-            for kind, views in (("adam.first", adam.first_moment), ("adam.second", adam.second_moment)):
-                arrays |= {f"{kind}.{key}": part for key, part in network.named_arrays(views).items()}
-            counts[name] = adam.count
-        return arrays, {"counts": counts}
+        for prefix, network, views in self._moments():
+            arrays |= {f"{prefix}{name}": part for name, part in network.named_arrays(views).items()}
+        counts = [adam.count for adam in (self._actor_adam, *self._critic_adams)]
+        return arrays, {"counts": dict(zip(self.networks.trained_networks, counts, strict=True))}
 
     def restore(self, arrays: Mapping[str, npt.NDArray[Any]], facts: Mapping[str, Any]) -> None:
-        for name, (network, adam) in self._named_adams().items():
-            for kind, views in (("adam.first.", adam.first_moment), ("adam.second.", adam.second_moment)):
-                named = {key.removeprefix(kind): part for key, part in arrays.items() if key.startswith(kind)}
-                network.assign(views, named)
+        for prefix, network, views in self._moments():
+            network.assign(views, select_by_prefix(prefix, arrays))
+        for name, adam in zip(self.networks.trained_networks, (self._actor_adam, *self._critic_adams), strict=True):
             adam.count = facts["counts"][name]
 
 

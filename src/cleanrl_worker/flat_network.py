@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float32]
 
+Part = TypeVar("Part")
+
 ADAM_BETA_1, ADAM_BETA_2 = 0.9, 0.999
 
 
@@ -62,6 +64,11 @@ def check_shapes(shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, npt
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             raise ValueError(f"{name} is {arrays[name].shape}; expected {shape}")
+
+
+def select_by_prefix(prefix: str, parts: Mapping[str, Part]) -> dict[str, Part]:
+    """Return the parts whose names start with the prefix, without it."""
+    return {name.removeprefix(prefix): part for name, part in parts.items() if name.startswith(prefix)}
 
 
 def orthogonal_matrix(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> Array:

@@ -196,10 +196,12 @@ class InferenceStep:
         return self._host_outputs
 
 
-class NonFiniteMonitor:
-    """Detects on the device which metrics are not finite and since which step, so that no step has to be waited for."""
+class StepMetrics:
+    """Metrics of a step on the device, and which of them were not finite since when, so that no step is waited for."""
 
     def __init__(self, names: Sequence[str], compute: TorchContext) -> None:
+        self.values = torch.zeros(len(names), device=compute.device)
+        """The metrics of the latest step; a step writes them."""
         self._names = names
         self._nan_marks = torch.zeros(len(names), device=compute.device)
         """0 until a metric is not finite; NaN from then on."""
@@ -207,9 +209,9 @@ class NonFiniteMonitor:
         """Steps before that, per metric."""
         self._step_count = 0
 
-    def check(self, metrics: Tensor) -> None:
+    def check(self) -> None:
         """Check the metrics as part of the step; never compiled, because a compiler may replace 0 * x by 0."""
-        self._nan_marks.add_(metrics, alpha=0)
+        self._nan_marks.add_(self.values, alpha=0)
         self._finite_steps.add_(self._nan_marks == 0)
 
     def count_step(self) -> None:
@@ -217,7 +219,11 @@ class NonFiniteMonitor:
         self._step_count += 1
 
     def state_tensors(self) -> list[Tensor]:
-        return [self._nan_marks, self._finite_steps]
+        return [self.values, self._nan_marks, self._finite_steps]
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the metrics of the latest step. Waits for the device."""
+        return dict(zip(self._names, self.values.tolist(), strict=True))
 
     def first_non_finite(self) -> NonFiniteReport | None:
         """Report the first step with a non-finite metric, if any. Waits for the device."""

@@ -1,24 +1,25 @@
 """The updates of SAC, TD3 and DDPG in torch: the losses of the papers, differentiated by autograd.
 
 They are the reference for the numpy kernels in control_kernels.py, and the implementation for GPUs. Critics are
-stacked: one batched product evaluates all of them. Imports only torch and torch_backend.py.
+stacked: one batched product evaluates all of them. Imports only torch, numpy and modules that need nothing else.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import relu
 
+from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.torch_backend import (
     GraphedStep,
     InferenceStep,
-    NonFiniteMonitor,
     NonFiniteReport,
+    StepMetrics,
     TorchAdam,
     TorchContext,
     unpack_fields,
@@ -161,6 +162,9 @@ def deterministic_actor_loss(
 class TorchActorCriticLearner:
     """The common part of the three. It has its own weights; `sync_networks` copies them to the numpy networks."""
 
+    _alpha_adam: TorchAdam | None = None
+    """The optimizer of SAC's temperature, if it is tuned."""
+
     def __init__(
         self,
         networks: Any,
@@ -174,12 +178,19 @@ class TorchActorCriticLearner:
         rows, device = settings.batch_size, compute.device
         self.networks = networks
         self.compute = compute
-        self.actor = StackedNetworks.from_networks([networks.actor], device, True)
-        self.critics = StackedNetworks.from_networks(networks.critics, device, True)
-        self.targets = StackedNetworks.from_networks(networks.targets, device, False)
-        self.target_actor = (
-            StackedNetworks.from_networks([networks.target_actor], device, False) if networks.target_actor else None
-        )
+        self._stacks: list[tuple[StackedNetworks, Sequence[Any]]] = []
+        """Each stack with the numpy networks that it is saved as."""
+
+        def stack(parts: Sequence[Any], is_learned: bool) -> StackedNetworks:
+            self._stacks.append((StackedNetworks.from_networks(parts, device, is_learned), parts))
+            return self._stacks[-1][0]
+
+        self.actor, self.critics = stack([networks.actor], True), stack(networks.critics, True)
+        self.targets = stack(networks.targets, False)
+        self.target_actor = stack([networks.target_actor], False) if networks.target_actor else None
+        self._target_tensors = [tensor for stack, _ in self._stacks[2:] for tensor in stack.tensors]
+        self._source_tensors = [*self.critics.tensors, *self.actor.tensors][: len(self._target_tensors)]
+        """The tensors that the target tensors follow."""
         self.actor_adam = TorchAdam(self.actor.tensors, learning_rates[0], compute)
         self.critic_adam = TorchAdam(self.critics.tensors, learning_rates[1], compute)
         self._gamma, self._tau = settings.gamma, settings.tau
@@ -195,9 +206,9 @@ class TorchActorCriticLearner:
         self._steps: dict[tuple[bool, bool], GraphedStep] = {}
         critics = [f"qf{number + 1}" for number in range(len(networks.critics))]
         names = [*(f"{name}_loss" for name in critics), *(f"{name}_values" for name in critics), *POLICY_METRIC_NAMES]
-        self._critic_metrics = torch.zeros(2, len(critics), device=device)
-        self._policy_metrics = torch.zeros(len(POLICY_METRIC_NAMES), device=device)
-        self._monitor = NonFiniteMonitor(names, compute)
+        self._metrics = StepMetrics(names, compute)
+        self._critic_metrics = self._metrics.values[: 2 * len(critics)].view(2, -1)
+        self._policy_metrics = self._metrics.values[2 * len(critics) :]
         self.act = InferenceStep(
             (replay.num_envs, networks.observation_size), torch.float32, networks.actor.outputs,
             lambda observations: self.actor(observations)[0], compute,
@@ -215,6 +226,9 @@ class TorchActorCriticLearner:
 
     # --- learning
 
+    def _sample_noise(self) -> Tensor:
+        return torch.randn(self._noise_shape, device=self.compute.device)
+
     def update(self, replay: Any, is_policy_due: bool, is_target_due: bool) -> bool:
         """Update the critics on a new sample, and the policy and targets where due.
 
@@ -230,16 +244,13 @@ class TorchActorCriticLearner:
                 self._state_tensors,
                 self.compute,
                 self._copy_batch_to_device,
-                self._check_metrics,
+                self._metrics.check,
             )
         self._steps[kind]()
         if self._step_finished is not None:
             self._step_finished.record()
-        self._monitor.count_step()
+        self._metrics.count_step()
         return True
-
-    def _check_metrics(self) -> None:
-        self._monitor.check(torch.cat([self._critic_metrics.view(-1), self._policy_metrics]))
 
     def _copy_batch_to_device(self) -> None:
         self._device_batch.copy_(self._host_batch, non_blocking=True)
@@ -262,69 +273,54 @@ class TorchActorCriticLearner:
             self._update_actor(batch)
         if is_target_due:
             with torch.no_grad():
-                torch._foreach_lerp_(self.targets.tensors, self.critics.tensors, self._tau)
-                if self.target_actor is not None:
-                    torch._foreach_lerp_(self.target_actor.tensors, self.actor.tensors, self._tau)
+                torch._foreach_lerp_(self._target_tensors, self._source_tensors, self._tau)
 
     def _state_tensors(self) -> list[Tensor]:
-        target_actor = [] if self.target_actor is None else self.target_actor.tensors
-        return [
-            *self.actor_adam.state_tensors(), *self.critic_adam.state_tensors(), *self.targets.tensors, *target_actor,
-            self._critic_metrics, self._policy_metrics, *self._monitor.state_tensors(),
-        ]  # fmt: skip
+        adams = [*self.actor_adam.state_tensors(), *self.critic_adam.state_tensors()]
+        return [*adams, *self._target_tensors, *self._metrics.state_tensors()]
 
     def losses(self) -> dict[str, float]:
         """Return the latest losses under CleanRL's names. Waits for the device."""
-        errors, values = self._critic_metrics.tolist()
-        metrics: dict[str, float] = {}
-        for number, (error, value) in enumerate(zip(errors, values, strict=True), start=1):
-            metrics |= {f"qf{number}_values": value, f"qf{number}_loss": error}
-        if len(errors) > 1:
-            metrics["qf_loss"] = sum(errors) / 2
-        return metrics | {"actor_loss": self._policy_metrics[0].item()}
+        metrics = self._metrics.to_dict()
+        if "qf2_loss" in metrics:
+            metrics["qf_loss"] = (metrics["qf1_loss"] + metrics["qf2_loss"]) / 2
+        if self._alpha_adam is None:
+            del metrics["alpha_loss"]
+        return metrics
 
     def first_non_finite(self) -> NonFiniteReport | None:
-        return self._monitor.first_non_finite()
+        return self._metrics.first_non_finite()
 
     # --- saving
 
     def sync_networks(self) -> None:
-        networks = self.networks
-        pairs = [(self.actor, [networks.actor]), (self.critics, networks.critics), (self.targets, networks.targets)]
-        if self.target_actor is not None:
-            pairs.append((self.target_actor, [networks.target_actor]))
-        for stack, parts in pairs:
+        for stack, parts in self._stacks:
             copy_parameters(stack.tensors, [part.parameters for part in parts], to_vectors=True)
 
-    def _named_adams(self) -> list[tuple[TorchAdam, dict[str, Any]]]:
-        names = list(self.networks.trained_networks)
-        parts = self.networks.trained_networks
-        return [
-            (self.actor_adam, {names[0]: parts[names[0]]}),
-            (self.critic_adam, {name: parts[name] for name in names[1:]}),
-        ]
+    def _moments(self) -> Iterator[tuple[str, Sequence[Tensor], list[Any]]]:
+        """Yield each moment of each optimizer: the prefix of its names, its tensors, and the networks it belongs to."""
+        actor, *critics = self.networks.trained_networks.values()
+        for adam, parts in ((self.actor_adam, [actor]), (self.critic_adam, critics)):
+            yield "adam.first.", adam.first_moment, parts
+            yield "adam.second.", adam.second_moment, parts
 
     def optimizer_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays: dict[str, Any] = {"torch.rng": self.compute.random_state().numpy()}
-        counts: dict[str, int] = {}
-        for adam, parts in self._named_adams():
-            for kind, tensors in (("adam.first", adam.first_moment), ("adam.second", adam.second_moment)):
-                vectors = {name: part.zero_vector() for name, part in parts.items()}
-                copy_parameters(tensors, list(vectors.values()), to_vectors=True)
-                for name, vector in vectors.items():
-                    arrays |= {f"{kind}.{key}": part for key, part in parts[name].named_arrays(vector).items()}
-            counts |= dict.fromkeys(parts, adam.count)
-        return arrays, {"counts": counts}
+        for prefix, tensors, parts in self._moments():
+            vectors = [part.zero_vector() for part in parts]
+            copy_parameters(tensors, vectors, to_vectors=True)
+            for part, vector in zip(parts, vectors, strict=True):
+                arrays |= {f"{prefix}{name}": array for name, array in part.named_arrays(vector).items()}
+        counts = dict.fromkeys(self.networks.trained_networks, self.critic_adam.count)
+        return arrays, {"counts": counts | {"actor": self.actor_adam.count}}
 
     def restore(self, arrays: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        for adam, parts in self._named_adams():
-            for kind, tensors in (("adam.first.", adam.first_moment), ("adam.second.", adam.second_moment)):
-                saved = {key.removeprefix(kind): part for key, part in arrays.items() if key.startswith(kind)}
-                vectors = {name: part.zero_vector() for name, part in parts.items()}
-                for name, vector in vectors.items():
-                    parts[name].assign(vector, saved)
-                copy_parameters(tensors, list(vectors.values()), to_vectors=False)
-            adam.count = facts["counts"][next(iter(parts))]
+        for prefix, tensors, parts in self._moments():
+            vectors = [part.zero_vector() for part in parts]
+            for part, vector in zip(parts, vectors, strict=True):
+                part.assign(vector, select_by_prefix(prefix, arrays))
+            copy_parameters(tensors, vectors, to_vectors=False)
+        self.actor_adam.count, self.critic_adam.count = facts["counts"]["actor"], facts["counts"]["qf1"]
         if "torch.rng" in arrays:
             self.compute.restore_random_state(torch.as_tensor(arrays["torch.rng"]))
 
@@ -334,15 +330,12 @@ class ContinuousSacLearner(TorchActorCriticLearner):
         super().__init__(*args)
         device = self.compute.device
         self._policy_steps = policy_steps
-        self._is_tuned = log_alpha is not None
         self._saved_log_alpha = log_alpha
         first = math.log(alpha) if log_alpha is None else float(log_alpha[0])
-        self._log_alpha = torch.full((1,), first, device=device, requires_grad=self._is_tuned)
-        self._alpha_adam = TorchAdam([self._log_alpha], args[3][1], self.compute) if self._is_tuned else None
+        self._log_alpha = torch.full((1,), first, device=device, requires_grad=log_alpha is not None)
+        if log_alpha is not None:
+            self._alpha_adam = TorchAdam([self._log_alpha], args[3][1], self.compute)
         self._target_entropy = -float(self.networks.action_size)
-
-    def _sample_noise(self) -> Tensor:
-        return torch.randn(self._noise_shape, device=self.compute.device)
 
     def _td_targets(self, batch: TransitionTensors) -> Tensor:
         actions, log_probs = sample_squashed_gaussian(
@@ -373,8 +366,7 @@ class ContinuousSacLearner(TorchActorCriticLearner):
         return super()._state_tensors() + ([] if self._alpha_adam is None else self._alpha_adam.state_tensors())
 
     def losses(self) -> dict[str, float]:
-        metrics = super().losses() | {"alpha": self._log_alpha.exp().item()}
-        return metrics | {"alpha_loss": self._policy_metrics[1].item()} if self._is_tuned else metrics
+        return super().losses() | {"alpha": self._log_alpha.exp().item()}
 
     def sync_networks(self) -> None:
         super().sync_networks()
@@ -411,7 +403,7 @@ class DeterministicActorLearner(TorchActorCriticLearner):
         assert self.target_actor is not None
         actions = squash_to_bounds(self.target_actor(batch.next_observations)[0], self._scale, self._bias)
         if self._policy_noise:
-            noise = torch.randn(self._noise_shape, device=self.compute.device) * self._policy_noise
+            noise = self._sample_noise() * self._policy_noise
             actions = actions + noise.clamp(-self._noise_clip, self._noise_clip) * self._scale
             actions = actions.clamp(self._low, self._high)
         next_values = self.targets(concat_actions(batch.next_observations, actions)).squeeze(2).amin(0)

@@ -17,7 +17,7 @@ from torch import Tensor, relu_
 from torch.nn.functional import conv2d, linear
 
 from cleanrl_worker.conv_network import CONV_LAYERS, HIDDEN_LAYER, KERNEL_SIZES_AND_STRIDES
-from cleanrl_worker.learners import PpoRolloutSettings, PpoSettings
+from cleanrl_worker.learners import PpoRolloutSettings, PpoSettings, RolloutSettings
 from cleanrl_worker.torch_backend import GraphedStep, InferenceStep, TorchAdam, TorchContext
 
 Weights = dict[str, Tensor]
@@ -106,9 +106,102 @@ class ImageInferenceStep(InferenceStep):
         super().__init__(shape, torch.uint8, outputs, lambda images: work(channels_last(images)), compute, **options)
 
 
-# --- PPO on rollouts
+class RolloutLearner(TorchLearner):
+    """Acts, estimates values, and learns from a rollout of images, minibatch by minibatch."""
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        shape: tuple[int, ...],
+        outputs: int,
+        columns: Sequence[str],
+        metric_names: Sequence[str],
+        settings: RolloutSettings,
+        compute: TorchContext,
+        epsilon: float,
+        optimizer: type[TorchAdam] = TorchAdam,
+    ) -> None:
+        """`columns` are the numbers per row that the loss needs; `metric_names` the metrics that it returns."""
+        super().__init__(arrays, settings.learning_rate, epsilon, compute, optimizer)
+        self._settings = settings
+        self._metric_names = metric_names
+        device, total = compute.device, settings.batch_size
+        self.act = ImageInferenceStep(
+            (settings.num_envs, *shape), outputs, self._forward, compute, **self._inference_options()
+        )
+        channels, *sides = shape
+        self._batch = SimpleNamespace(
+            images=torch.zeros(total, *sides, channels, dtype=torch.uint8, device=device),
+            actions=torch.zeros(total, dtype=torch.int64, device=device),
+            **{name: torch.zeros(total, device=device) for name in columns},
+        )
+        self._order = torch.zeros(settings.minibatch_size, dtype=torch.int64, device=device)
+        self._metrics = torch.zeros(len(metric_names), device=device)
+        self._sums = torch.zeros(2, device=device)
+        """Sums over the update so far: the last metric, gradient norms."""
+        self._updates = 0
+        self._step = GraphedStep(self._gradient_step, self._state_tensors, compute)
+
+    # --- implemented by each algorithm
+
+    def _inference_options(self) -> dict[str, Any]:
+        """Return the options of the inference step: tensors that acting changes, and inputs besides images."""
+        return {}
+
+    def _forward(self, images: Tensor) -> Tensor:
+        """Return the network's outputs [rows, outputs] for images [rows, 84, 84, channels]."""
+        raise NotImplementedError
+
+    def _values(self, outputs: Tensor) -> Tensor:
+        """Return the values [rows] among the outputs."""
+        raise NotImplementedError
+
+    def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Tensor]:
+        """Return the loss of a minibatch and its metrics."""
+        raise NotImplementedError
+
+    # --- the update
+
+    def values(self, observations: Array) -> Array:
+        """Return the values of any number of observations [rows, channels, 84, 84]."""
+        with torch.no_grad():
+            images = channels_last(torch.as_tensor(observations, device=self.compute.device))
+            return self._values(self._forward(images)).cpu().numpy()
+
+    def load_rollout(self, learning_rate: float, images: Array, **columns: Array) -> None:
+        """Start an update on a rollout: images [rows, channels, 84, 84], `actions`, `returns` etc. [rows]."""
+        self.adam.set_learning_rate(learning_rate)
+        self._batch.images.copy_(torch.from_numpy(images).permute(0, 2, 3, 1))
+        for name, column in columns.items():
+            self.compute.copy_to_device(getattr(self._batch, name), column)
+        self._sums.zero_()
+        self._updates = 0
+
+    def update(self, rows: Array) -> None:
+        """Do one gradient step on a minibatch without waiting for it."""
+        self.compute.copy_to_device(self._order, rows)
+        self._step()
+        self._updates += 1
+
+    def _gradient_step(self) -> None:
+        batch = SimpleNamespace(**{name: part[self._order] for name, part in vars(self._batch).items()})
+        loss, metrics = self._loss(batch)
+        norm = self.adam.clipped_step(loss, self._settings.max_grad_norm)
+        self._metrics.copy_(metrics)
+        self._sums += torch.stack([metrics[-1], norm])
+
+    def _state_tensors(self) -> list[Tensor]:
+        return [*self.adam.state_tensors(), self._metrics, self._sums]
+
+    def losses(self) -> tuple[dict[str, float], bool]:
+        """Return the losses of the latest step, and whether every gradient was finite. Waits for the device."""
+        metrics = dict(zip(self._metric_names, self._metrics.tolist(), strict=True))
+        return metrics, self._sums[1].item() < float("inf")
 
 
+# --- PPO
+
+PPO_COLUMNS = ("log_probs", "advantages", "returns", "values")
 PPO_METRIC_NAMES = ("value_loss", "policy_loss", "entropy", "old_approx_kl", "approx_kl", "clipfrac")
 ADAM_EPSILON = 1e-5
 """Adam's epsilon in CleanRL's PPO."""
@@ -140,85 +233,25 @@ def ppo_loss(outputs: Tensor, batch: Any, config: PpoSettings) -> tuple[Tensor, 
     return surrogate - config.ent_coef * entropy + config.vf_coef * value_loss, metrics
 
 
-class PpoImageLearner(TorchLearner):
-    """Acts, estimates values, and trains the policy by PPO on a rollout, minibatch by minibatch."""
+class PpoImageLearner(RolloutLearner):
+    """Acts, estimates values, and trains the policy by PPO."""
 
     def __init__(
-        self,
-        arrays: Mapping[str, Array],
-        shape: tuple[int, ...],
-        settings: PpoRolloutSettings,
-        compute: TorchContext,
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: PpoRolloutSettings, compute: TorchContext
     ) -> None:
-        super().__init__(arrays, settings.learning_rate, ADAM_EPSILON, compute)
-        self._settings = settings
-        device, total = compute.device, settings.batch_size
-        self._outputs = len(self.weights["actor.bias"]) + 1
-        self.act = ImageInferenceStep(
-            (settings.num_envs, *shape), self._outputs, self._forward, compute, **self._inference_options()
-        )
-        channels, *sides = shape
-        self._batch = SimpleNamespace(
-            images=torch.zeros(total, *sides, channels, dtype=torch.uint8, device=device),
-            actions=torch.zeros(total, dtype=torch.int64, device=device),
-            **{name: torch.zeros(total, device=device) for name in ("log_probs", "advantages", "returns", "values")},
-        )
-        self._order = torch.zeros(settings.minibatch_size, dtype=torch.int64, device=device)
-        self._metrics = torch.zeros(len(PPO_METRIC_NAMES), device=device)
-        self._sums = torch.zeros(2, device=device)
-        """Sums over the update so far: fractions of clipped ratios, gradient norms."""
-        self._updates = 0
-        self._step = GraphedStep(self._gradient_step, self._state_tensors, compute)
-
-    def _inference_options(self) -> dict[str, Any]:
-        """Return the options of the inference step: tensors that acting changes, and inputs besides images."""
-        return {}
+        outputs = len(arrays["actor.bias"]) + 1
+        super().__init__(arrays, shape, outputs, PPO_COLUMNS, PPO_METRIC_NAMES, settings, compute, ADAM_EPSILON)
+        self._ppo_settings = settings
 
     def _forward(self, images: Tensor) -> Tensor:
         return actor_critic_heads(self.weights, conv_features(self.weights, images))
 
-    def values(self, observations: Array) -> Array:
-        """Return the values of any number of observations [rows, channels, 84, 84]."""
-        with torch.no_grad():
-            images = channels_last(torch.as_tensor(observations, device=self.compute.device))
-            return self._forward(images)[:, -1].cpu().numpy()
+    def _values(self, outputs: Tensor) -> Tensor:
+        return outputs[:, -1]
 
-    def load_rollout(self, learning_rate: float, images: Array, **columns: Array) -> None:
-        """Start an update on a rollout: images [rows, channels, 84, 84], `actions`, `log_probs` etc. [rows]."""
-        self.adam.set_learning_rate(learning_rate)
-        self._batch.images.copy_(torch.from_numpy(images).permute(0, 2, 3, 1))
-        for name, column in columns.items():
-            self.compute.copy_to_device(getattr(self._batch, name), column)
-        self._sums.zero_()
-        self._updates = 0
-
-    def update(self, rows: Array) -> None:
-        """Do one gradient step on a minibatch without waiting for it."""
-        self.compute.copy_to_device(self._order, rows)
-        self._step()
-        self._updates += 1
-
-    def _minibatch(self) -> SimpleNamespace:
-        return SimpleNamespace(**{name: part[self._order] for name, part in vars(self._batch).items()})
-
-    def _gradient_step(self) -> None:
-        batch = self._minibatch()
-        loss, metrics = ppo_loss(self._forward(batch.images), batch, self._settings)
-        self._apply_loss(loss, metrics)
-
-    def _apply_loss(self, loss: Tensor, metrics: Tensor) -> None:
-        norm = self.adam.clipped_step(loss, self._settings.max_grad_norm)
-        self._metrics.copy_(metrics)
-        self._sums += torch.stack([metrics[-1], norm])
-
-    def _state_tensors(self) -> list[Tensor]:
-        return [*self.adam.state_tensors(), self._metrics, self._sums]
+    def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Tensor]:
+        return ppo_loss(self._forward(batch.images), batch, self._ppo_settings)
 
     def losses(self) -> tuple[dict[str, float], bool]:
-        """Return the losses of the latest step (clipfrac of all steps), and whether every gradient was finite.
-
-        Waits for the device.
-        """
-        metrics = dict(zip(PPO_METRIC_NAMES, self._metrics.tolist(), strict=True))
-        clipped, norms = self._sums.tolist()
-        return metrics | {"clipfrac": clipped / self._updates}, norms < float("inf")
+        metrics, is_finite = super().losses()
+        return metrics | {"clipfrac": self._sums[0].item() / self._updates}, is_finite

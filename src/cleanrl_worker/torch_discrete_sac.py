@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, log_softmax, mse_loss
 
+from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.learners import DiscreteSacSettings
-from cleanrl_worker.torch_backend import GraphedStep, NonFiniteMonitor, NonFiniteReport, TorchContext
+from cleanrl_worker.torch_backend import GraphedStep, NonFiniteReport, StepMetrics, TorchContext
 from cleanrl_worker.torch_conv import TorchLearner, as_arrays, as_tensors, conv_features
 from cleanrl_worker.torch_replay import FrameBuffer, ReplayFeed
 
@@ -24,15 +25,11 @@ ADAM_EPSILON = 1e-4
 SAC_METRIC_NAMES = ("qf1_values", "qf2_values", "qf1_loss", "qf2_loss", "qf_loss", "actor_loss", "alpha", "alpha_loss")
 
 
-def with_prefix(prefix: str, parts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.removeprefix(prefix): part for name, part in parts.items() if name.startswith(prefix)}
-
-
 class DiscreteSacNetwork:
     """One network of a state dict with name prefixes; gives one number per action."""
 
     def __init__(self, weights: Mapping[str, Tensor], name: str) -> None:
-        self._weights: dict[str, Tensor] = with_prefix(f"{name}.", weights)
+        self._weights: dict[str, Tensor] = select_by_prefix(f"{name}.", weights)
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the outputs [rows, actions] for images [rows, 84, 84, 4]."""
@@ -75,14 +72,9 @@ class DiscreteSacLearner:
         self._feed, self._settings = feed, settings
         actions = len(self._actor.weights["actor.head.bias"])
         self._target_entropy = settings.target_entropy_scale * math.log(actions)
-        self._metrics = torch.zeros(len(SAC_METRIC_NAMES), device=compute.device)
-        self._monitor = NonFiniteMonitor(SAC_METRIC_NAMES, compute)
+        self._metrics = StepMetrics(SAC_METRIC_NAMES, compute)
         self._step = GraphedStep(
-            self._gradient_step,
-            self._state_tensors,
-            compute,
-            feed.copy_to_device,
-            lambda: self._monitor.check(self._metrics),
+            self._gradient_step, self._state_tensors, compute, feed.copy_to_device, self._metrics.check
         )
 
     @property
@@ -96,7 +88,7 @@ class DiscreteSacLearner:
         self._feed.stage_columns()
         self._step()
         self._feed.record_launch()
-        self._monitor.count_step()
+        self._metrics.count_step()
 
     def _gradient_step(self) -> None:
         batch, alpha = self._feed.batch_tensors(), self._alpha
@@ -126,11 +118,11 @@ class DiscreteSacLearner:
             self._alpha_learner.adam.step(alpha_loss)
             alpha.copy_(self._log_alpha.detach().exp()[0])
         metrics = [values1.mean(), values2.mean(), loss1, loss2, (loss1 + loss2) / 2, actor_loss, alpha, alpha_loss]
-        self._metrics.copy_(torch.stack(metrics).detach())
+        self._metrics.values.copy_(torch.stack(metrics).detach())
 
     def _state_tensors(self) -> list[Tensor]:
         parts = [part for learner in self._learners for part in learner.adam.state_tensors()]
-        return [*parts, self._alpha, self._metrics, *self._monitor.state_tensors()]
+        return [*parts, self._alpha, *self._metrics.state_tensors()]
 
     def update_target(self, tau: float) -> None:
         """Move the targets towards the critics: target += tau * (critic - target)."""
@@ -139,13 +131,13 @@ class DiscreteSacLearner:
 
     def losses(self) -> dict[str, float]:
         """Return the losses of the latest step under CleanRL's names. Waits for the device."""
-        metrics = dict(zip(SAC_METRIC_NAMES, self._metrics.tolist(), strict=True))
+        metrics = self._metrics.to_dict()
         if not self._settings.autotune:
             del metrics["alpha_loss"]
         return metrics
 
     def first_non_finite(self) -> NonFiniteReport | None:
-        return self._monitor.first_non_finite()
+        return self._metrics.first_non_finite()
 
     # --- saving
 

@@ -7,6 +7,7 @@ Imports only torch, numpy and modules that need nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -55,11 +56,7 @@ class RecurrentLearner(PpoImageLearner):
     """PPO's learner with backpropagation through time: a minibatch is all steps of some environments."""
 
     def __init__(
-        self,
-        arrays: Mapping[str, Array],
-        shape: tuple[int, ...],
-        settings: PpoRolloutSettings,
-        compute: TorchContext,
+        self, arrays: Mapping[str, Array], shape: tuple[int, ...], settings: PpoRolloutSettings, compute: TorchContext
     ) -> None:
         device, envs = compute.device, settings.num_envs
         units = len(arrays["lstm.bias_ih_l0"]) // 4
@@ -112,8 +109,7 @@ class RecurrentLearner(PpoImageLearner):
         self.compute.copy_to_device(self._env_indices, rows)
         super().update((self._first_rows + rows).ravel())
 
-    def _gradient_step(self) -> None:
-        batch = self._minibatch()
+    def _loss(self, batch: SimpleNamespace) -> tuple[Tensor, Tensor]:
         num_envs = len(self._env_indices)
         features = conv_features(self.weights, batch.images)
         continue_mask = batch.continue_mask.view(-1, num_envs)
@@ -123,5 +119,4 @@ class RecurrentLearner(PpoImageLearner):
             self._rollout_start_state[:, self._env_indices],
             continue_mask,
         )
-        loss, metrics = ppo_loss(actor_critic_heads(self.weights, hidden.flatten(0, 1)), batch, self._settings)
-        self._apply_loss(loss, metrics)
+        return ppo_loss(actor_critic_heads(self.weights, hidden.flatten(0, 1)), batch, self._ppo_settings)

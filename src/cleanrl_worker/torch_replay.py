@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cleanrl_worker.torch_backend import GraphedStep, NonFiniteMonitor, NonFiniteReport, TorchContext
+from cleanrl_worker.torch_backend import GraphedStep, NonFiniteReport, StepMetrics, TorchContext
 from cleanrl_worker.torch_conv import ImageInferenceStep, TorchLearner, Weights, as_arrays, as_tensors, channels_last
 
 Array = Any
@@ -112,10 +112,9 @@ class TargetNetworkLearner(TorchLearner):
         """`state_tensors` are tensors that the loss itself changes."""
         super().__init__(arrays, learning_rate, epsilon, compute)
         self.target = as_tensors(target, compute.device, is_learned=False)
-        self._loss, self._feed, self._metric_names = loss, feed, metric_names
+        self._loss, self._feed = loss, feed
         self._loss_state_tensors = state_tensors
-        self._metrics = torch.zeros(len(metric_names), device=compute.device)
-        self._monitor = NonFiniteMonitor(metric_names, compute)
+        self._metrics = StepMetrics(metric_names, compute)
         self._step = GraphedStep(
             self._gradient_step, self._state_tensors, compute, feed.copy_to_device, self._after_step
         )
@@ -127,7 +126,7 @@ class TargetNetworkLearner(TorchLearner):
         self._feed.stage_columns()
         self._step()
         self._feed.record_launch()
-        self._monitor.count_step()
+        self._metrics.count_step()
 
     def synchronize(self, replay: Any) -> None:
         """Wait for the latest step; with prioritized sampling, update the priorities."""
@@ -136,17 +135,17 @@ class TargetNetworkLearner(TorchLearner):
     def _gradient_step(self) -> None:
         loss, metrics = self._loss(self.weights, self.target, self._batch_tensors())
         self.adam.step(loss)
-        self._metrics.copy_(metrics)
+        self._metrics.values.copy_(metrics)
 
     def _batch_tensors(self) -> SimpleNamespace:
         return self._feed.batch_tensors()
 
     def _after_step(self) -> None:
         """Run what must not be compiled."""
-        self._monitor.check(self._metrics)
+        self._metrics.check()
 
     def _state_tensors(self) -> list[Tensor]:
-        return [*self.adam.state_tensors(), self._metrics, *self._monitor.state_tensors(), *self._loss_state_tensors]
+        return [*self.adam.state_tensors(), *self._metrics.state_tensors(), *self._loss_state_tensors]
 
     def update_target(self, tau: float) -> None:
         """Move the target network: target += tau * (weights - target)."""
@@ -155,10 +154,10 @@ class TargetNetworkLearner(TorchLearner):
 
     def losses(self) -> dict[str, float]:
         """Return the losses of the latest step under CleanRL's names. Waits for the device."""
-        return dict(zip(self._metric_names, self._metrics.tolist(), strict=True))
+        return self._metrics.to_dict()
 
     def first_non_finite(self) -> NonFiniteReport | None:
-        return self._monitor.first_non_finite()
+        return self._metrics.first_non_finite()
 
     def optimizer_state(self) -> dict[str, Array]:
         return {

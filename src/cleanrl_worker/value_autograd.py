@@ -22,8 +22,8 @@ from cleanrl_worker.ppo_autograd import ModuleLearner, to_arrays
 from cleanrl_worker.torch_backend import (
     GraphedStep,
     InferenceStep,
-    NonFiniteMonitor,
     NonFiniteReport,
+    StepMetrics,
     TorchAdam,
     TorchContext,
     TorchRAdam,
@@ -80,14 +80,11 @@ class ValueAutogradLearner(ModuleLearner):
         self._loss = loss
         self._max_norm = max_norm
         self._metric_names = metric_names
-        self._metrics = torch.zeros(len(metric_names), device=compute.device)
-        self._monitor = NonFiniteMonitor(metric_names, compute)
+        self._metrics = StepMetrics(metric_names, compute)
         self._shapes: dict[str, tuple[int, ...]] = {}
         """The shape of each part of a batch, without the rows."""
         self._packed = torch.zeros(0, device=compute.device)
-        self._step = GraphedStep(
-            self._gradient_step, self._state_tensors, compute, after=lambda: self._monitor.check(self._metrics)
-        )
+        self._step = GraphedStep(self._gradient_step, self._state_tensors, compute, after=self._metrics.check)
 
     # --- acting
 
@@ -104,7 +101,7 @@ class ValueAutogradLearner(ModuleLearner):
         self.adam.set_learning_rate(learning_rate)
         self._copy_batch(batch)
         self._step()
-        self._monitor.count_step()
+        self._metrics.count_step()
         return True
 
     def _copy_batch(self, batch: Any) -> None:
@@ -131,10 +128,10 @@ class ValueAutogradLearner(ModuleLearner):
             self.adam.step(loss)
         else:
             self.adam.clipped_step(loss, self._max_norm)
-        self._metrics.copy_(torch.stack([losses[name] for name in self._metric_names]))
+        self._metrics.values.copy_(torch.stack([losses[name] for name in self._metric_names]))
 
     def _state_tensors(self) -> list[Tensor]:
-        return [*self.adam.state_tensors(), self._metrics, *self._monitor.state_tensors()]
+        return [*self.adam.state_tensors(), *self._metrics.state_tensors()]
 
     def update_target(self, tau: float) -> None:
         online, target = self.modules
@@ -143,10 +140,10 @@ class ValueAutogradLearner(ModuleLearner):
 
     def losses(self) -> dict[str, float]:
         """Return the losses of the latest batch. Waits for the device."""
-        return dict(zip(self._metric_names, self._metrics.tolist(), strict=True))
+        return self._metrics.to_dict()
 
     def first_non_finite(self) -> NonFiniteReport | None:
-        return self._monitor.first_non_finite()
+        return self._metrics.first_non_finite()
 
     def sync_networks(self) -> None:
         super().sync_networks()

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from cleanrl_worker.algorithms import c51_atari, rainbow_atari, sac_atari
 from cleanrl_worker.conv_network import ConvNetworkSizes
-from cleanrl_worker.torch_atoms import project_onto_atoms
 from cleanrl_worker.torch_backend import TorchContext
 from cleanrl_worker.torch_conv import as_tensors, channels_last
 from cleanrl_worker.torch_discrete_sac import DiscreteSacLearner, DiscreteSacNetwork
-from cleanrl_worker.torch_noise import FactorizedNoise
 from cleanrl_worker.torch_replay import PrioritizedLearner, ReplayFeed
+from cleanrl_worker.torch_value_heads import FactorizedNoise, project_onto_atoms
 
 CPU = torch.device("cpu")
 COMPUTE = TorchContext(CPU, uses_graphs=False, is_compiled=False)

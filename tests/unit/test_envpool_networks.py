@@ -136,7 +136,7 @@ def test_updates_of_pqn_move_the_weights_as_torchs_own_radam_does(compute: Torch
     rng = np.random.default_rng(2)
     images, actions = random_images(TOTAL), rng.integers(ACTIONS, size=TOTAL)
     returns = rng.standard_normal(TOTAL, np.float32)
-    learner.load_rollout(2e-3, images, actions, returns)
+    learner.load_rollout(2e-3, images, actions=actions, returns=returns)
     for rows in np.tile(rng.permutation(TOTAL).reshape(2, -1), (4, 1)):
         learner.update(rows)
         values = module.network(torch.from_numpy(images[rows]).float() / 255)  # type: ignore[operator]
@@ -192,7 +192,7 @@ def test_updates_with_curiosity_move_policy_and_predictor_and_leave_the_target(c
     learner.set_normalization(mean, variance)
     error = model.target(normalized) - model.predictor(normalized)  # type: ignore[operator]
     np.testing.assert_allclose(learner.intrinsic_rewards(next_frames), (error**2).sum(1).detach() / 2, rtol=1e-4)
-    learner.load_rollout(1e-3, images, next_frames, **batch)
+    learner.load_rollout(1e-3, images, next_frames=next_frames, **batch)
     learner.compute_target_features(0)
     for rows in rng.permutation(TOTAL).reshape(2, -1):
         predictor_mask = rng.random(len(rows)) < 0.5
@@ -234,11 +234,11 @@ def test_a_gradient_that_is_not_finite_is_reported(kind: str, compute: TorchCont
         learner = PqnLearner(
             initialized_module(pqn_atari_envpool.Agent(ACTIONS, SIZES)).parameters, (4, 84, 84), settings(), compute
         )
-        learner.load_rollout(1e-3, random_images(TOTAL), np.zeros(TOTAL, np.int64), bad)
+        learner.load_rollout(1e-3, random_images(TOTAL), actions=np.zeros(TOTAL, np.int64), returns=bad)
         learner.update(np.arange(TOTAL // 2))
     else:
         agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
         learner = RndLearner(agent.parameters, (4, 84, 84), settings(), compute)
-        learner.load_rollout(1e-3, random_images(TOTAL), np.zeros((TOTAL, 84, 84), np.uint8), int_returns=bad)
+        learner.load_rollout(1e-3, random_images(TOTAL), int_returns=bad)
         learner.update(np.arange(TOTAL // 2), np.ones(TOTAL // 2, bool))
     assert not learner.losses()[1]

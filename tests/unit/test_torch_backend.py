@@ -8,7 +8,7 @@ from cleanrl_worker.replay import Replay
 from cleanrl_worker.torch_backend import (
     GraphedStep,
     InferenceStep,
-    NonFiniteMonitor,
+    StepMetrics,
     TorchAdam,
     TorchContext,
     TorchRAdam,
@@ -104,20 +104,17 @@ def test_packed_rows_are_read_in_place() -> None:
 
 @pytest.mark.parametrize("cuda", CUDA)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_a_watch_names_the_step_and_the_figures_that_were_first_not_finite(cuda: bool, bad: float) -> None:
+def test_metrics_report_the_step_and_the_names_that_were_first_not_finite(cuda: bool, bad: float) -> None:
     compute = TorchContext.set_up(cuda=cuda)
-    watch = NonFiniteMonitor(("loss", "norm", "value"), compute)
-    metrics = torch.zeros(3, device=compute.device)
-    step = GraphedStep(
-        lambda: None, lambda: [metrics, *watch.state_tensors()], compute, after=lambda: watch.check(metrics)
-    )
+    metrics = StepMetrics(("loss", "norm", "value"), compute)
+    step = GraphedStep(lambda: None, metrics.state_tensors, compute, after=metrics.check)
     for number in range(7):
-        compute.copy_to_device(metrics, [1.0, bad if number in (3, 4) else 1.0, bad if number >= 5 else 0.0])
+        compute.copy_to_device(metrics.values, [1.0, bad if number in (3, 4) else 1.0, bad if number >= 5 else 0.0])
         step()
-        watch.count_step()
+        metrics.count_step()
         if number < 3:
-            assert watch.first_non_finite() is None
-    assert watch.first_non_finite() == (3, ["norm"])
+            assert metrics.first_non_finite() is None
+    assert metrics.first_non_finite() == (3, ["norm"])
 
 
 @pytest.mark.parametrize("cuda", CUDA)

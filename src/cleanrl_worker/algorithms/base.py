@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field
 
+from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.learners import AdamState, NamedParameters, NonFiniteDetector
 from cleanrl_worker.registry import ALGORITHMS, suitable_algorithms
 from cleanrl_worker.vector_envs import VectorEnvs
@@ -299,7 +300,3 @@ def restore_optimizer(network: NamedParameters, learner: AdamState, arrays: Mapp
     network.assign(learner.first_moment, select_by_prefix("adam.first.", arrays))
     network.assign(learner.second_moment, select_by_prefix("adam.second.", arrays))
     learner.count = count
-
-
-def select_by_prefix(prefix: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {key.removeprefix(prefix): part for key, part in arrays.items() if key.startswith(prefix)}

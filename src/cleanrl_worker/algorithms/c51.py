@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.flat_network import NumpyAdam
+from cleanrl_worker.flat_network import NumpyAdam, select_by_prefix
 from cleanrl_worker.learners import TargetValueLearner
 from cleanrl_worker.perceptron import Perceptron
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
@@ -152,7 +152,7 @@ def loss(module: Any, target: Any, batch: Any, config: Config) -> tuple[torch.Te
     """Return the reference loss of a batch of tensors; the numpy kernel implements its gradient by hand."""
     import torch
 
-    from cleanrl_worker.torch_atoms import cross_entropies, mean_returns, project_onto_atoms, select_actions
+    from cleanrl_worker.torch_value_heads import cross_entropies, mean_returns, project_onto_atoms, select_actions
 
     def distributions(network: Any, observations: torch.Tensor) -> torch.Tensor:
         logits = network.network(observations)
@@ -254,7 +254,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         if global_step + num_envs > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
-        target.load_state_dict(base.select_by_prefix("target.", resume.arrays))
+        target.load_state_dict(select_by_prefix("target.", resume.arrays))
         learner = _learner(config, agent, target)
         base.restore_optimizer(agent.network, learner, resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]

@@ -31,6 +31,7 @@ from cleanrl_worker.conv_network import (
     trunk_shapes,
     uniform_weights,
 )
+from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.replay import FrameReplay, check_memory, restore_replay
 from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
@@ -169,7 +170,7 @@ def loss(weights: Any, target: Any, batch: Any, atoms: torch.Tensor, gamma: floa
     """Return the cross-entropy to the target distribution, and the reported metrics."""
     import torch
 
-    from cleanrl_worker.torch_atoms import cross_entropies, mean_returns, project_onto_atoms, select_actions
+    from cleanrl_worker.torch_value_heads import cross_entropies, mean_returns, project_onto_atoms, select_actions
 
     with torch.no_grad():
         next_pmfs = distributions(target, batch.next_observations, len(atoms))
@@ -187,9 +188,9 @@ def _learner(
     """Return the learner, and the function from images to the mean return of each action."""
     import torch
 
-    from cleanrl_worker.torch_atoms import mean_returns
     from cleanrl_worker.torch_backend import TorchContext
     from cleanrl_worker.torch_replay import ReplayFeed, TargetNetworkLearner, make_inference_step
+    from cleanrl_worker.torch_value_heads import mean_returns
 
     compute = TorchContext.set_up(
         cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
@@ -268,7 +269,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
         if global_step + num_envs > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
-        target = copy_checked(agent.shapes, base.select_by_prefix("target.", resume.arrays))
+        target = copy_checked(agent.shapes, select_by_prefix("target.", resume.arrays))
         learner, compute_values = _learner(config, agent, target, replay)
         learner.restore(resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]
@@ -377,8 +378,8 @@ class GreedyPolicy:
         """Return the best actions; unless `deterministic`, with the final epsilon of the training."""
         import torch
 
-        from cleanrl_worker.torch_atoms import mean_returns
         from cleanrl_worker.torch_conv import channels_last
+        from cleanrl_worker.torch_value_heads import mean_returns
 
         if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
             raise ValueError(

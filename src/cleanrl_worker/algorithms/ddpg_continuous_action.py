@@ -24,6 +24,7 @@ from cleanrl_worker import devices
 from cleanrl_worker.actor_critic import ActorCriticNetworks
 from cleanrl_worker.algorithms import base
 from cleanrl_worker.control_kernels import DeterministicKernel
+from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.learners import ActorCriticLearner
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
 from cleanrl_worker.vector_envs import VectorEnvs, random_state_to_json
@@ -317,4 +318,4 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:
     """Return the model that CleanRL's script would save: actor and critic."""
     state = _load_agent(checkpoint).state_dict()
-    return tuple(base.select_by_prefix(f"{name}.", state) for name in ("actor", "qf1"))
+    return tuple(select_by_prefix(f"{name}.", state) for name in ("actor", "qf1"))

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from cleanrl_worker.algorithms import base
-from cleanrl_worker.flat_network import NumpyAdam
+from cleanrl_worker.flat_network import NumpyAdam, select_by_prefix
 from cleanrl_worker.learners import TargetValueLearner
 from cleanrl_worker.perceptron import Perceptron
 from cleanrl_worker.replay import Replay, check_memory, restore_replay
@@ -211,7 +211,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, environments: Ve
         if global_step + num_envs > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
-        target.load_state_dict(base.select_by_prefix("target.", resume.arrays))
+        target.load_state_dict(select_by_prefix("target.", resume.arrays))
         learner = _learner(config, agent, target)
         base.restore_optimizer(agent.network, learner, resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]

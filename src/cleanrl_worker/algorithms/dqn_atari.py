@@ -32,6 +32,7 @@ from cleanrl_worker.conv_network import (
     trunk_shapes,
     uniform_weights,
 )
+from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.replay import FrameReplay, check_memory, restore_replay
 from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
@@ -235,7 +236,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
         if global_step + num_envs > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
-        target = copy_checked(agent.shapes, base.select_by_prefix("target.", resume.arrays))
+        target = copy_checked(agent.shapes, select_by_prefix("target.", resume.arrays))
         learner, infer_q_values = _learner(config, agent, target, replay)
         learner.restore(resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]

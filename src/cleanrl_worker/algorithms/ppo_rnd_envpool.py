@@ -42,7 +42,7 @@ from cleanrl_worker.envpool_envs import (
     find_task,
     make_envpool_env,
 )
-from cleanrl_worker.rnd_statistics import FrameMoments, IntrinsicRewardScaler
+from cleanrl_worker.normalization import FrameMoments, IntrinsicRewardScaler
 from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
 from mosaic.envs.atari import FRAME_SIZE_PX, FRAME_STACK
@@ -383,7 +383,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEn
         learner.load_rollout(
             learning_rate,
             observations[:-1].reshape(total, *games.shape),
-            next_frames.reshape(total, FRAME_SIZE_PX, FRAME_SIZE_PX),
+            next_frames=next_frames.reshape(total, FRAME_SIZE_PX, FRAME_SIZE_PX),
             actions=actions.reshape(total),
             log_probs=action_logits - np.log(np.exp(logits).sum(1)),
             advantages=(config.ext_coef * advantages + config.int_coef * int_advantages).reshape(total),

@@ -309,8 +309,8 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: EnvpoolEn
         learner.load_rollout(
             learning_rate,
             observations[:-1].reshape(total, *games.shape),
-            actions.reshape(total),
-            returns.reshape(total),
+            actions=actions.reshape(total),
+            returns=returns.reshape(total),
         )
         if not _run_update_epochs(config, run, learner, rng, global_step):
             break

@@ -33,6 +33,7 @@ from cleanrl_worker.conv_network import (
     trunk_shapes,
     uniform_weights,
 )
+from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.prioritized import PrioritizedReplay
 from cleanrl_worker.replay import check_memory, restore_replay
 from cleanrl_worker.vector_envs import random_state_to_json
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     import torch
 
     from cleanrl_worker.torch_conv import ImageInferenceStep
-    from cleanrl_worker.torch_noise import FactorizedNoise
     from cleanrl_worker.torch_replay import PrioritizedLearner
+    from cleanrl_worker.torch_value_heads import FactorizedNoise
     from mosaic.run import Checkpoint, Run
 
 Array = npt.NDArray[Any]
@@ -207,7 +208,7 @@ def distributions(
     import torch
     from torch.nn.functional import conv2d, relu
 
-    from cleanrl_worker.torch_noise import noisy_linear
+    from cleanrl_worker.torch_value_heads import noisy_linear
 
     features = images.permute(0, 3, 1, 2).float()
     for number, (name, (_, stride)) in enumerate(zip(CONV_LAYERS, KERNEL_SIZES_AND_STRIDES, strict=True)):
@@ -234,7 +235,7 @@ def loss(
     """
     import torch
 
-    from cleanrl_worker.torch_atoms import cross_entropies, mean_returns, project_onto_atoms, select_actions
+    from cleanrl_worker.torch_value_heads import cross_entropies, mean_returns, project_onto_atoms, select_actions
 
     noise.resample()
     target_noise.resample()
@@ -257,10 +258,9 @@ def _learner(
     """Return the learner, the function from images to the mean return of each action, and its noise."""
     import torch
 
-    from cleanrl_worker.torch_atoms import mean_returns
     from cleanrl_worker.torch_backend import TorchContext
-    from cleanrl_worker.torch_noise import FactorizedNoise
     from cleanrl_worker.torch_replay import BATCH_COLUMNS, PrioritizedLearner, ReplayFeed, make_inference_step
+    from cleanrl_worker.torch_value_heads import FactorizedNoise, mean_returns
 
     compute = TorchContext.set_up(
         cuda=config.cuda, deterministic=config.torch_deterministic, threads=devices.thread_count(),
@@ -345,7 +345,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
         if global_step + num_envs > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
-        target = copy_checked(agent.shapes, base.select_by_prefix("target.", resume.arrays))
+        target = copy_checked(agent.shapes, select_by_prefix("target.", resume.arrays))
         learner, compute_values, noise = _learner(config, agent, target, replay)
         learner.restore(resume.arrays, resume.facts["adam_count"])
         noise.copy_from(resume.arrays["noise"])
@@ -445,7 +445,7 @@ class GreedyPolicy:
         import torch
 
         from cleanrl_worker.torch_conv import as_tensors
-        from cleanrl_worker.torch_noise import FactorizedNoise
+        from cleanrl_worker.torch_value_heads import FactorizedNoise
 
         torch.set_num_threads(devices.thread_count())
         self._weights = as_tensors(agent.parameters, torch.device("cpu"), is_learned=False)
@@ -458,8 +458,8 @@ class GreedyPolicy:
         """By the mean weights; unless `deterministic`, with the noise that training ended with."""
         import torch
 
-        from cleanrl_worker.torch_atoms import mean_returns
         from cleanrl_worker.torch_conv import channels_last
+        from cleanrl_worker.torch_value_heads import mean_returns
 
         if observations.shape[1:] != (FRAME_STACK, FRAME_SIZE_PX, FRAME_SIZE_PX):
             raise ValueError(

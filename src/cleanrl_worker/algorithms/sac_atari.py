@@ -33,6 +33,7 @@ from cleanrl_worker.conv_network import (
     parameter_count,
     trunk_shapes,
 )
+from cleanrl_worker.flat_network import select_by_prefix
 from cleanrl_worker.replay import FrameReplay, check_memory, restore_replay
 from cleanrl_worker.vector_envs import random_state_to_json
 from mosaic.contracts.payload import EnvId, SafeName
@@ -206,7 +207,7 @@ def _train(config: Config, run: Run, resume: Checkpoint | None, games: AtariEnvs
         if global_step + 1 > config.total_timesteps:
             return
         agent.load_state_dict(resume.weights)
-        targets = base.select_by_prefix("target.", resume.arrays)
+        targets = select_by_prefix("target.", resume.arrays)
         learner, compute_logits = _learner(config, agent, targets, replay)
         learner.restore(resume.arrays, resume.facts["adam_count"])
         rng.bit_generator.state = resume.facts["rng"]
@@ -342,4 +343,4 @@ def load_policy(checkpoint: Checkpoint) -> base.TrainedPolicy:
 def state_dict_of(checkpoint: Checkpoint) -> tuple[dict[str, Array], ...]:
     """Return actor and critics as CleanRL's TD3 script saves them; its SAC scripts save no model."""
     state = _load_agent(checkpoint).state_dict()
-    return tuple(base.select_by_prefix(f"{name}.", state) for name in HEADS)
+    return tuple(select_by_prefix(f"{name}.", state) for name in HEADS)
