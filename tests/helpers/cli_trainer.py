@@ -11,11 +11,19 @@ from typing import Any, NamedTuple
 
 from mosaic.cli.cli_context import CliContext
 from mosaic.cli.main import main
-from mosaic.client.trainer_client import LogChunk, MetricsCursor, MetricSeries, MetricsUpdate, RunFile, WatchBatch
+from mosaic.client.trainer_client import (
+    LogChunk,
+    MetricsCursor,
+    MetricSeries,
+    MetricsUpdate,
+    RunFile,
+    TrainerClient,
+    WatchBatch,
+)
 from mosaic.contracts.errors import MosaicError, NoDaemon, unknown_name_error
 from mosaic.contracts.events import Event, RecordChanged
 from mosaic.contracts.folder import RunFolder
-from mosaic.contracts.views import RunView, Verdict, VerdictSummary
+from mosaic.contracts.views import RunView, Verdict, VerdictSummary, WandbStatus
 from mosaic.trainer.folder_files import list_files, read_file
 
 Json = dict[str, Any]
@@ -82,6 +90,12 @@ class FakeTrainer:
 
     def read_file(self, run: str, name: str, offset: int = 0) -> Iterator[bytes]:
         yield from read_file(RunFolder(self.get(run).run_dir), name, offset)
+
+    def read_json(self, run: str, name: str) -> Any:
+        return TrainerClient.read_json(self, run, name)  # type: ignore[arg-type]
+
+    def wandb(self, run: str = "") -> Iterator[WandbStatus]:
+        yield from ()
 
     def open_file(self, run: str, name: str) -> Path:
         return Path(self.get(run).run_dir, name)

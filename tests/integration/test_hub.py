@@ -157,7 +157,7 @@ def test_a_model_is_uploaded_after_training_where_cleanrl_would_put_it(hub: Hub,
     push_after_training(trained, repo, "succeeded", emit_event)
     assert events[-1][0] == "warning"
     assert "mosaic push 01TRAINED --repo OWNER/CartPole-v1-ppo-seed3" in str(events[-1][1]["text"])
-    state = PushState.read(trained)
+    state = PushState.parse(json.loads((trained.hub / "push.json").read_text()))
     assert state is not None
     assert state.state == "failed"
 

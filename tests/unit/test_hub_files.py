@@ -281,11 +281,11 @@ def test_a_bug_is_not_explained_away() -> None:
 
 def test_the_push_state_records_where_a_policy_was_pushed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    assert PushState.read(folder) is None
+    assert PushState.parse(None) is None
     url = "http://hub/me/cart"
     result = PushResult(repo="me/cart", url=url, commit="abc", step=64, files=["x"], size_bytes=1, left_out=[])
     PushState.of_result(result).write(folder)
-    state = PushState.read(folder)
+    state = PushState.parse(json.loads((folder.hub / "push.json").read_text()))
     assert state is not None
     assert (state.state, state.url) == ("pushed", url)
     assert "files" not in state.to_json()

@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,11 +18,12 @@ from mosaic.cli.evaluate_command import run_evaluation, summary_json
 from mosaic.cli.export import save_curve
 from mosaic.cli.gui_command import open_workbench_detached
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
+from mosaic.cli.show import list_artifacts
 from mosaic.contracts.errors import MissingExtra
-from mosaic.contracts.folder import RunFolder
 from mosaic.submission.run_payloads import build_train_payload
 
 if TYPE_CHECKING:
+    from mosaic.client import TrainerClient
     from mosaic.contracts.views import EvaluationSummary, RunView
 
 Json = dict[str, Any]
@@ -48,7 +48,7 @@ def demo(context: CliContext) -> int:
     if summary is None:
         report_end(context, eval_view)
         return exit_code(eval_view)
-    made = {"curve": _save_curve(context, view), **_list_artifacts(view, eval_view)}
+    made = {"curve": _save_curve(context, view), **_list_made_files(context.trainer(), view, eval_view)}
     if context.is_json:
         output.print_json(
             {**view.model_dump(mode="json"), "evaluation": summary_json(eval_view.run_id, summary), "made": made}
@@ -71,18 +71,11 @@ def _save_curve(context: CliContext, view: RunView) -> str | None:
     return str(path)
 
 
-def _list_artifacts(view: RunView, eval_view: RunView) -> dict[str, str | None]:
-    folder, evaluation = RunFolder(view.run_dir), RunFolder(eval_view.run_dir)
-    videos = sorted(evaluation.videos.rglob("*.mp4"))
-    return {
-        "video": str(videos[0]) if videos else None,
-        "checkpoint": _existing_path(folder.last_checkpoint),
-        "tensorboard": _existing_path(folder.tensorboard),
-    }
-
-
-def _existing_path(path: Path) -> str | None:
-    return str(path) if path.exists() else None
+def _list_made_files(trainer: TrainerClient, view: RunView, eval_view: RunView) -> dict[str, str | None]:
+    files = list_artifacts(trainer, view)
+    videos = trainer.files(eval_view.run_id, "videos/*.mp4")
+    video = f"{eval_view.run_dir}/{videos[0].name}" if videos else None
+    return {"video": video, "checkpoint": files.get("checkpoint"), "tensorboard": files.get("tensorboard")}
 
 
 def _print_report(view: RunView, summary: EvaluationSummary, artifacts: dict[str, str | None], took_s: float) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import fnmatch
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,11 +16,11 @@ from mosaic.cli.run_arguments import run_argument
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_kind import RunKind
 from mosaic.hub.hub_client import PushState
-from mosaic.sidecar import sync_state
 
 if TYPE_CHECKING:
+    from mosaic.client import TrainerClient
     from mosaic.contracts.states import Attempt
-    from mosaic.contracts.views import RunView
+    from mosaic.contracts.views import RunView, WandbStatus
 
 
 @command()
@@ -38,20 +37,24 @@ def show(context: CliContext, run: str, follow: bool) -> None:
         view = follow_run(context, view, may_cancel=False)
         trainer = context.trainer()
     last = {series.tag: series.values[-1] for series in trainer.metrics(view.run_id, last_only=True) if series.values}
-    found = run_files(view.run_dir)
+    files = list_artifacts(trainer, view)
+    wandb = next(iter(trainer.wandb(view.run_id)), None)
+    push = PushState.parse(trainer.read_json(view.run_id, "hub/push.json"))
     if context.is_json:
-        wandb = sync_state.read(RunFolder(view.run_dir))
-        told = None if wandb is None else wandb.to_json()
-        push = PushState.read(RunFolder(view.run_dir))
-        hub = None if push is None else push.to_json()
-        output.print_json({**view.model_dump(mode="json"), "files": found, "metrics": last, "wandb": told, "hub": hub})
+        shown = {
+            "files": files,
+            "metrics": last,
+            "wandb": None if wandb is None else wandb.model_dump(mode="json"),
+            "hub": None if push is None else push.to_json(),
+        }
+        output.print_json({**view.model_dump(mode="json"), **shown})
         return
-    _print_run(view, found, last)
+    _print_run(view, files, last, {"W&B": _format_wandb_status(wandb), "Hub": _format_push(push)})
 
 
-def run_files(run_dir: str) -> dict[str, str]:
-    """The files of a run that exist, by what they are."""
-    folder = RunFolder(run_dir)
+def list_artifacts(trainer: TrainerClient, view: RunView) -> dict[str, str]:
+    """The paths of a run's files and folders that exist, by what they are."""
+    folder = RunFolder(view.run_dir)
     wanted = {
         "config": folder.config,
         "checkpoint": folder.last_checkpoint,
@@ -63,25 +66,28 @@ def run_files(run_dir: str) -> dict[str, str]:
         "journal": folder.journal,
         "logs": folder.logs,
     }
-    found = {name: str(path) for name, path in wanted.items() if _has_content(path)}
-    models = [str(path) for path in sorted(folder.models.glob("*/*.cleanrl_model"))] or _script_saved_files(folder)
+    paths = [str(folder.path / file.name) for file in trainer.files(view.run_id)]
+    found = {
+        label: str(wanted_path)
+        for label, wanted_path in wanted.items()
+        if any(path == str(wanted_path) or path.startswith(f"{wanted_path}/") for path in paths)
+    }
+    models = fnmatch.filter(paths, f"{folder.models}/*.cleanrl_model") or _script_saved_files(trainer, view)
     return found | ({"model": models[-1]} if models else {})
 
 
-def _script_saved_files(folder: RunFolder) -> list[str]:
+def _script_saved_files(trainer: TrainerClient, view: RunView) -> list[str]:
     """Files that the user's script saved itself."""
     try:
-        listed = json.loads(folder.analytics.read_text()).get("saved_files") or []
+        listed = trainer.read_json(view.run_id, "analytics.json").get("saved_files") or []
         return [str(entry["path"]) for entry in listed]
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError):
         return []
 
 
-def _has_content(path: Path) -> bool:
-    return any(path.iterdir()) if path.is_dir() else path.exists()
-
-
-def _print_run(view: RunView, files: dict[str, str], last_metrics: dict[str, float]) -> None:
+def _print_run(
+    view: RunView, files: dict[str, str], last_metrics: dict[str, float], services: dict[str, str | None]
+) -> None:
     from rich.text import Text
 
     console = output.console()
@@ -93,7 +99,7 @@ def _print_run(view: RunView, files: dict[str, str], last_metrics: dict[str, flo
             (formatting.run_description(view), "bold"),
         )
     )
-    output.print_fields(_run_fields(view), "  ")
+    output.print_fields(_run_fields(view, services), "  ")
     if view.history:
         _print_section_title("History")
         started_at = view.history[0].at
@@ -120,7 +126,7 @@ def _print_section_title(title: str) -> None:
     click.secho(title, bold=True)
 
 
-def _run_fields(view: RunView) -> list[tuple[str, Any]]:
+def _run_fields(view: RunView, services: dict[str, str | None]) -> list[tuple[str, Any]]:
     step, total = view.global_step, view.total_timesteps if view.kind == RunKind.TRAIN else None
     episodes = view.episodes or 0
     share = f" ({formatting.format_progress(view)})" if view.stage != "finished" else ""
@@ -151,8 +157,7 @@ def _run_fields(view: RunView) -> list[tuple[str, Any]]:
         ("process", f"{view.pid}" if view.pid else None),
         ("hardware", hardware),
         ("checkpoint", f"step {checkpoint:,}" if checkpoint is not None else None),
-        ("W&B", _format_wandb_state(view.run_dir)),
-        ("Hub", _format_hub_state(view.run_dir)),
+        *services.items(),
         ("group", view.group),
         ("tags", ", ".join(view.tags or ()) or None),
         ("note", view.notes),
@@ -160,8 +165,7 @@ def _run_fields(view: RunView) -> list[tuple[str, Any]]:
     ]
 
 
-def _format_hub_state(run_dir: str) -> str | None:
-    push = PushState.read(RunFolder(run_dir))
+def _format_push(push: PushState | None) -> str | None:
     if push is None:
         return None
     if push.state == "pushed":
@@ -169,9 +173,8 @@ def _format_hub_state(run_dir: str) -> str | None:
     return f"not at {push.repo}: {push.problem}"
 
 
-def _format_wandb_state(run_dir: str) -> str | None:
-    state = sync_state.read(RunFolder(run_dir))
-    return None if state is None else ", ".join(filter(None, (state.state, state.url, state.error)))
+def _format_wandb_status(status: WandbStatus | None) -> str | None:
+    return None if status is None else ", ".join(filter(None, (status.state, status.url, status.error)))
 
 
 def _format_attempt(attempt: Attempt) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import grpc
 from pydantic import ConfigDict, TypeAdapter
 
-from mosaic.client.file_transfer import OnBytes, download
 from mosaic.common.auth_proof import PROBLEMS_KEY, TOKEN_KEY
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import FieldProblem, MosaicError, NoDaemon, UnknownName, decode_problems, error_class
@@ -20,6 +19,7 @@ from mosaic.contracts.trainer_pb2_grpc import TrainerStub
 from mosaic.contracts.views import DaemonStatus, EpisodeRow, Evaluation, RunView, Verdict, WandbStatus
 
 if TYPE_CHECKING:
+    from mosaic.client.file_transfer import OnBytes
     from mosaic.contracts.events import Event
 
 Json = dict[str, Any]
@@ -296,8 +296,17 @@ class TrainerClient:
         for reply in self._stream("ReadFile", pb.FileRequest(run=run, name=name, offset=offset)):
             yield reply.data
 
+    def read_json(self, run: str, name: str) -> Any:
+        """The content of a JSON file below a run's folder; None where it is missing or not valid JSON."""
+        try:
+            return json.loads(b"".join(self.read_file(run, name)))
+        except (UnknownName, ValueError):
+            return None
+
     def open_file(self, run: str, name: str, on_bytes: OnBytes = lambda _: None) -> Path:
         """Return where a file or folder of a run can be opened here: in place, or a copy from a remote trainer."""
+        from mosaic.client.file_transfer import download
+
         view = self.get(run)
         pattern = glob.escape(name)
         files = self.files(view.run_id, pattern) or self.files(view.run_id, f"{pattern}/*")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import IO, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput, MosaicError, error_class
@@ -107,11 +107,11 @@ class PushState(Contract):
         return cls(state="pushed", **result.model_dump(include={"repo", "url", "commit", "step"}))
 
     @classmethod
-    def read(cls, folder: RunFolder) -> PushState | None:
-        """Returns None where it was never pushed."""
+    def parse(cls, data: object) -> PushState | None:
+        """Decodes the file's content; None where it was never pushed."""
         try:
-            return cls.model_validate_json((folder.hub / "push.json").read_bytes())
-        except (OSError, ValueError):
+            return cls.model_validate(data)
+        except ValidationError:
             return None
 
     def write(self, folder: RunFolder) -> None:
