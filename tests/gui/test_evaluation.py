@@ -32,7 +32,7 @@ class Evaluating(FakeTrainer):
     def __init__(self) -> None:
         super().__init__([view(OTHER), view(TRAINED), view(EVALUATION, kind="policy_eval", checkpoint_step=None)])
         self.found: list[Evaluation] = []
-        self.files: dict[str, dict[str, Any]] = {}
+        self.described: dict[str, dict[str, Any]] = {}
 
     def evaluations(self, run: str = "", env_id: str = "") -> Iterator[Evaluation]:
         return iter([one for one in self.found if run in ("", one.run_id)])
@@ -41,7 +41,7 @@ class Evaluating(FakeTrainer):
         if question["ask"] != "checkpoint":
             return {"environments": []}
         path = question["path"]
-        known = next((facts for end, facts in self.files.items() if path.endswith(end)), None)
+        known = next((facts for end, facts in self.described.items() if path.endswith(end)), None)
         if known is None:
             raise BadInput(f"There is no file {path}.")
         return {"checkpoint": {"path": path, **known}}
@@ -179,7 +179,7 @@ def test_an_empty_leaderboard_leads_to_the_form(shown: Application) -> None:
 
 
 def open_form(shown: Application, trainer: Evaluating, path: str, **facts: Any) -> Callable[[str], QComboBox]:
-    trainer.files = {path: {"kind": "cleanrl_model", **facts}}
+    trainer.described = {path: {"kind": "cleanrl_model", **facts}}
     shown.workbench.page_requested.emit("policy")
     type_text(find(shown.window, "policy.path", QLineEdit), path)
     pump(lambda: find(shown.window, "policy.said", QLabel).text().startswith("Model file"), "what the file says")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -164,11 +164,13 @@ def filmed(tmp_path: Path) -> RunFolder:
 
 
 def test_videos_are_listed_with_what_is_known_of_them(filmed: RunFolder) -> None:
-    found = {video.path.name: video for video in list_videos(str(filmed.path))}
+    seen = view(1, run_dir=str(filmed.path))
+    found = {video.path.name: video for video in list_videos(cast("Any", FakeTrainer([seen])), seen)}
     assert set(found) == {"episode-0.mp4", "episode-1.mp4", "broken.mp4"}
     assert (found["episode-1.mp4"].episode_return, found["episode-1.mp4"].episode_length) == (13.5, 10)
     assert found["broken.mp4"].episode_return is None
-    assert list_videos(str(filmed.path / "nowhere")) == []
+    nowhere = view(1, run_dir=str(filmed.path / "nowhere"))
+    assert list_videos(cast("Any", FakeTrainer([nowhere])), nowhere) == []
 
 
 def test_a_film_is_read_in_parts_and_from_any_place(filmed: RunFolder) -> None:
@@ -194,7 +196,12 @@ def test_a_video_plays_in_the_window_to_its_end(program: Application, filmed: Ru
     film = find(program.window, "videos.film", VideoPlayer)
     names = [listed.item(row).text().split("\n")[0] for row in range(3)]
     listed.setCurrentRow(names.index("episode-1"))
-    pump(lambda: film._reader is not None and film._reader.path.stem == "episode-1" and film._at_s > 0.3, "it to play")
+
+    def is_playing() -> bool:
+        path = film._reader.path if film._reader is not None else None
+        return path is not None and path.stem == "episode-1" and film._at_s > 0.3
+
+    pump(is_playing, "it to play")
     pump(lambda: not film._is_playing, "its end")
     click(find(program.window, "videos.film.play"))
     pump(lambda: film._is_playing and 0 < film._at_s < 0.4, "it to play again")

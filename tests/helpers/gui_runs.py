@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from tests.helpers.gui import pump
 
-from mosaic.client.trainer_client import LogChunk, MetricsCursor, MetricsUpdate, WatchBatch
+from mosaic.client.trainer_client import LogChunk, MetricsCursor, MetricsUpdate, RunFile, WatchBatch
+from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.states import HistoryEntry, Stage
 from mosaic.contracts.views import DaemonStatus, RunView, SlotUsage
 from mosaic.gui.app import Application
+from mosaic.trainer.folder_files import list_files, read_file
 
 Json = dict[str, Any]
 
@@ -94,6 +98,16 @@ class FakeTrainer:
 
     def config(self, run: str) -> Json:
         return self.payload
+
+    def files(self, run: str, pattern: str = "*") -> list[RunFile]:
+        listed = list_files(RunFolder(self.views[run].run_dir), pattern)
+        return [RunFile(file.name, file.size_bytes, file.modified_at, file.link_target) for file in listed]
+
+    def read_json(self, run: str, name: str) -> Any:
+        return json.loads(b"".join(read_file(RunFolder(self.views[run].run_dir), name, 0)))
+
+    def open_file(self, run: str, name: str) -> Path:
+        return Path(self.views[run].run_dir, name)
 
     def metrics_after(self, run: str, cursor: MetricsCursor, tags: Sequence[str] = ()) -> MetricsUpdate:
         return MetricsUpdate(MetricsCursor(1, 0), cursor.generation != 1, [])

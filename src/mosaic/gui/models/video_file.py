@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mosaic.contracts.errors import BadInput, MissingExtra
-from mosaic.contracts.folder import RunFolder
+
+if TYPE_CHECKING:
+    from mosaic.client.trainer_client import RunFile, TrainerClient
+    from mosaic.contracts.views import RunView
 
 MAX_SIDE_PX = 1280
 """Larger frames are scaled down as they are read."""
 
 
 class VideoFile(NamedTuple):
-    path: Path
+    run_id: str
+    name: str
+    """Below the run's folder."""
+    path: PurePath
+    """On the trainer's machine."""
     size_bytes: int
     written_at: float
     episode_id: str = ""
@@ -24,25 +30,29 @@ class VideoFile(NamedTuple):
     episode_length: int | None = None
 
 
-def list_videos(run_dir: str) -> list[VideoFile]:
+def list_videos(trainer: TrainerClient, view: RunView) -> list[VideoFile]:
     """Newest first; those that are still being written have another ending."""
-    folder = RunFolder(run_dir).videos
-    found = [_read_video_file(path) for path in folder.rglob("*.mp4") if not path.name.startswith(".")]
-    return sorted(found, key=lambda video: video.written_at, reverse=True)
+    files = trainer.files(view.run_id, "videos/*")
+    names = {file.name for file in files}
+    videos = [
+        _read_video_file(trainer, view, file, names)
+        for file in files
+        if file.name.endswith(".mp4") and not PurePath(file.name).name.startswith(".")
+    ]
+    return sorted(videos, key=lambda video: video.written_at, reverse=True)
 
 
-def _read_video_file(path: Path) -> VideoFile:
-    stat = path.stat()
-    try:
-        metadata: Any = json.loads(path.with_suffix(".meta.json").read_text())
-    except (OSError, ValueError):
-        metadata = {}
+def _read_video_file(trainer: TrainerClient, view: RunView, file: RunFile, names: set[str]) -> VideoFile:
+    description = file.name.removesuffix(".mp4") + ".meta.json"
+    metadata: Any = trainer.read_json(view.run_id, description) if description in names else {}
     if not isinstance(metadata, dict):
         metadata = {}
     return VideoFile(
-        path,
-        stat.st_size,
-        float(metadata.get("timestamp") or stat.st_mtime),
+        view.run_id,
+        file.name,
+        PurePath(view.run_dir, file.name),
+        file.size_bytes,
+        float(metadata.get("timestamp") or file.modified_at),
         str(metadata.get("episode_id") or ""),
         metadata.get("episode_return"),
         metadata.get("episode_length"),
@@ -59,8 +69,9 @@ class DecodedFrame(NamedTuple):
 class VideoReader:
     """One thread at a time may read; `read` continues where it stopped."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self.path = path
+        """Must be set before the first read."""
         self.rate_hz = 30.0
         self.duration_s = 0.0
         self._lock = threading.Lock()
@@ -68,6 +79,7 @@ class VideoReader:
         self._frames: Iterator[Any] = iter(())
 
     def open(self) -> None:
+        assert self.path is not None
         try:
             import av
         except ImportError:

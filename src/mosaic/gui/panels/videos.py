@@ -72,9 +72,6 @@ class VideosTab(QWidget):
         view = self._workbench.runs.get(self._run_id)
         if view is None:
             return
-        if self._workbench.is_remote:
-            self._empty.set_text("The videos are on the trainer's machine", view.run_dir)
-            return
         if view.stage == "finished":
             self._poll_timer.stop()
         run_id = self._run_id
@@ -83,9 +80,7 @@ class VideosTab(QWidget):
             if run_id == self._run_id:
                 self._show(videos)
 
-        self._workbench.bridge.run_in_background(
-            lambda: list_videos(view.run_dir), then, self._workbench.show_error, self
-        )
+        self._workbench.bridge.ask(lambda trainer: list_videos(trainer, view), then, self._workbench.show_error, self)
 
     def _show(self, videos: list[VideoFile]) -> None:
         if not videos:

@@ -17,6 +17,7 @@ from mosaic.gui.views.widgets import with_object_name
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
+    from mosaic.client import TrainerClient
     from mosaic.contracts.views import RunView
 
 VideoChoice = tuple[str, VideoFile]
@@ -80,14 +81,11 @@ class VideoPair(QWidget):
     def _load_videos(self) -> None:
         self._needs_reload = False
         views = [view for view in self._views if view.run_dir]
-        if self._workbench.is_remote:
-            self._empty.set_text("The videos are on the trainer's machine")
-            return
 
-        def work() -> list[VideoChoice]:
-            return [(_title(view, video), video) for view in views for video in list_videos(view.run_dir)]
+        def list_choices(trainer: TrainerClient) -> list[VideoChoice]:
+            return [(_title(view, video), video) for view in views for video in list_videos(trainer, view)]
 
-        self._workbench.bridge.run_in_background(work, self._show_choices, self._workbench.show_error, self)
+        self._workbench.bridge.ask(list_choices, self._show_choices, self._workbench.show_error, self)
 
     def _show_choices(self, choices: list[VideoChoice]) -> None:
         if choices == self._choices:

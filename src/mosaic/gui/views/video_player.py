@@ -8,6 +8,7 @@ from PySide6.QtCore import QRectF, QSize, Qt, QTimer, QUrl
 from PySide6.QtGui import QColor, QDesktopServices, QHideEvent, QImage, QPainter, QPaintEvent
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QSizePolicy, QSlider, QToolButton, QVBoxLayout, QWidget
 
+from mosaic.client import TrainerClient
 from mosaic.gui import theme
 from mosaic.gui.bridge import Bridge
 from mosaic.gui.models.video_file import DecodedFrame, VideoFile, VideoReader
@@ -63,6 +64,7 @@ class VideoPlayer(QWidget):
         super().__init__()
         self.setObjectName(name)
         self._bridge = bridge
+        self._video: VideoFile | None = None
         self._reader: VideoReader | None = None
         self._frames: deque[DecodedFrame] = deque()
         self._is_reading = False
@@ -121,7 +123,8 @@ class VideoPlayer(QWidget):
         self.play(False)
         if self._reader is not None:
             self._bridge.run_in_background(self._reader.close)
-        self._reader = None if video is None else VideoReader(video.path)
+        self._video = video
+        self._reader = None if video is None else VideoReader()
         self._frames.clear()
         self._is_reading = self._has_ended = False
         self._pending_seek_s = None
@@ -134,23 +137,28 @@ class VideoPlayer(QWidget):
             self._read_frames(0.0)
 
     def _read_frames(self, from_s: float | None = None) -> None:
-        film = self._reader
-        if film is None or self._is_reading:
+        reader, video = self._reader, self._video
+        if reader is None or video is None or self._is_reading:
             self._pending_seek_s = from_s if from_s is not None else self._pending_seek_s
             return
         self._is_reading = True
 
-        def then(pictures: list[DecodedFrame]) -> None:
-            if film is self._reader:
-                self._on_frames(pictures, is_seek=from_s is not None)
+        def read(trainer: TrainerClient) -> list[DecodedFrame]:
+            if reader.path is None:
+                reader.path = trainer.open_file(video.run_id, video.name)
+            return reader.read(FRAMES_READ_AHEAD, from_s)
+
+        def then(frames: list[DecodedFrame]) -> None:
+            if reader is self._reader:
+                self._on_frames(frames, is_seek=from_s is not None)
 
         def failed(error: Exception) -> None:
-            if film is self._reader:
+            if reader is self._reader:
                 self._is_reading = False
                 self.play(False)
                 self.canvas.show_text(f"{error}\nThe button at the right opens it with the system's player.")
 
-        self._bridge.run_in_background(lambda: film.read(FRAMES_READ_AHEAD, from_s), then, failed, self)
+        self._bridge.ask(read, then, failed, self)
 
     def _on_frames(self, frames: list[DecodedFrame], is_seek: bool) -> None:
         self._is_reading = False
@@ -218,7 +226,7 @@ class VideoPlayer(QWidget):
             self._read_frames(part / SLIDER_STEPS * self._reader.duration_s)
 
     def _open_externally(self) -> None:
-        if self._reader is not None:
+        if self._reader is not None and self._reader.path is not None:
             QDesktopServices.openUrl(QUrl.fromLocalFile(str(self._reader.path)))
 
     def hideEvent(self, event: QHideEvent) -> None:
