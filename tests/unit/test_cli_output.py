@@ -13,10 +13,10 @@ from tests.helpers.cli_trainer import finished, view
 
 from mosaic import formatting
 from mosaic.cli import output
+from mosaic.cli.control_commands import normalize_tag_arguments
 from mosaic.cli.doctor import required_distributions
 from mosaic.cli.export import running_mean
 from mosaic.cli.logs_commands import MAX_LINE_CHARS, last_lines, sanitize_for_terminal
-from mosaic.cli.organize_commands import normalize_tag_arguments
 from mosaic.common.files import atomic_write
 from mosaic.contracts.errors import BadInput
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from mosaic.cli.option_flags import build_flag
+from mosaic.cli.parameters import build_flag
 from mosaic.contracts.errors import BadInput, refuse_key
 from mosaic.contracts.options import CONFIG_PATH, OPTIONS, Option, set_option
 from mosaic.contracts.payload import Payload

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from mosaic.cli.cli_context import CliContext, Command, common_options
-from mosaic.cli.option_flags import build_flag
+from mosaic.cli.parameters import build_flag
 from mosaic.cli.script_command import flag_value
 from mosaic.contracts.errors import BadInput, unknown_name_error
 from mosaic.contracts.options import CORE_GROUP, OPTIONS

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,21 +13,21 @@ from mosaic import formatting
 from mosaic.api.policy_lookup import EvalOptions, evaluation_payload
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.option_flags import SettingType
-from mosaic.cli.run_arguments import run_argument
+from mosaic.cli.parameters import SettingType, run_argument
 from mosaic.cli.run_follower import exit_code, report_end, submit_and_follow
-from mosaic.cli.text_histogram import histogram_rows
 from mosaic.contracts.errors import RunEnded
 from mosaic.contracts.options import OPTIONS
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import EvaluationSummary, RunView
 
-Json = dict[str, Any]
 SUMMARY_KEYS = (
     *("episodes", "avg_return", "median_return", "min_return", "max_return", "std_return"),
     *("iqm", "ci95", "returns"),
 )
+MAX_BINS = 10
+HISTOGRAM_WIDTH = 40
+_EIGHTH_BLOCKS = " ▏▎▍▌▋▊▉"
 
 
 @command("eval")
@@ -111,6 +114,29 @@ def print_summary(run_id: str, summary: EvaluationSummary) -> None:
     screen.print(table)
 
 
+def histogram_rows(values: Sequence[float | None], width: int = HISTOGRAM_WIDTH) -> list[tuple[str, str, int]]:
+    """For each bin: its range, a bar and its count. Equal values share one bin."""
+    import numpy as np
+
+    finite = np.array([value for value in values if value is not None and math.isfinite(value)])
+    if not len(finite):
+        return []
+    if np.ptp(finite) == 0:
+        return [(formatting.format_number(finite[0]), format_bar(1.0, width), len(finite))]
+    counts, edges = np.histogram(finite, min(MAX_BINS, max(3, math.ceil(math.sqrt(len(finite))))))
+    numbers = [formatting.format_number(edge) for edge in edges]
+    return [
+        (f"{low} to {high}", format_bar(count / max(counts), width), int(count))
+        for (low, high), count in zip(itertools.pairwise(numbers), counts, strict=True)
+    ]
+
+
+def format_bar(fraction: float, width: int) -> str:
+    """A bar with a resolution of an eighth of a character."""
+    eighths = math.ceil(fraction * width * 8)
+    return ("█" * (eighths // 8) + _EIGHTH_BLOCKS[eighths % 8]).rstrip()
+
+
 def summary_rows(run_id: str, summary: EvaluationSummary) -> list[tuple[str, str]]:
     number = formatting.format_number
     interval = "no interval: it needs at least two episodes"
@@ -127,5 +153,5 @@ def summary_rows(run_id: str, summary: EvaluationSummary) -> list[tuple[str, str
     ]
 
 
-def summary_json(run_id: str, summary: EvaluationSummary) -> dict[str, Any]:
+def summary_json(run_id: str, summary: EvaluationSummary) -> dict[str, object]:
     return {**summary.model_dump(mode="json", include=set(SUMMARY_KEYS)), "run_id": run_id}

@@ -12,7 +12,7 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.live_view import EPISODES_IN_MEAN
-from mosaic.cli.run_arguments import run_argument
+from mosaic.cli.parameters import run_argument
 from mosaic.common.files import atomic_write
 from mosaic.contracts.errors import BadInput, MissingExtra, NotAllowed
 

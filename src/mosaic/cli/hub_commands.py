@@ -15,7 +15,7 @@ from mosaic import formatting
 from mosaic.api.policy_lookup import choose_checkpoint, resolve_trained_run
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.run_arguments import run_argument
+from mosaic.cli.parameters import run_argument
 from mosaic.contracts.errors import BadInput, MosaicError, NotAllowed
 from mosaic.contracts.folder import RunFolder
 

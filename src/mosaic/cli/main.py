@@ -44,10 +44,10 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "config": ("runs_commands:config", "Print the config that made a run."),
         "diff": ("runs_commands:diff", "Show which settings of two runs differ."),
         "compare": (
-            "compare_command:compare",
+            "compare_commands:compare",
             "Compare runs or groups: scores, confidence intervals and settings that differ.",
         ),
-        "leaderboard": ("leaderboard_command:leaderboard", "Rank all evaluated policies, for each environment."),
+        "leaderboard": ("compare_commands:leaderboard", "Rank all evaluated policies, for each environment."),
     },
     "Control": {
         "cancel": ("control_commands:cancel", "Stop runs, each with a checkpoint."),
@@ -56,10 +56,10 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "resubmit": ("control_commands:resubmit", "Start a new run from the config of another one."),
     },
     "Organize": {
-        "tag": ("organize_commands:tag", "Add tags to a run or remove them."),
-        "note": ("organize_commands:note", "Write or read a run's note."),
-        "archive": ("organize_commands:archive", "Hide runs from the list without deleting them."),
-        "delete": ("organize_commands:delete", "Move finished runs to the trash."),
+        "tag": ("control_commands:tag", "Add tags to a run or remove them."),
+        "note": ("control_commands:note", "Write or read a run's note."),
+        "archive": ("control_commands:archive", "Hide runs from the list without deleting them."),
+        "delete": ("control_commands:delete", "Move finished runs to the trash."),
         "export": ("export:export", "Write a run's episodes, metrics, curve or whole folder to a file."),
         "import": ("export:import_", "Import a run that was exported as a zip."),
         "push": ("hub_commands:push", "Upload a run's policy to the Hugging Face Hub."),
@@ -71,7 +71,7 @@ COMMAND_SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "MOSAIC itself": {
         "daemon": ("daemon_commands:daemon", "Start, stop or inspect the daemon that manages the runs."),
-        "completion": ("completion:completion", "Print the script that completes commands in your shell."),
+        "completion": ("parameters:completion", "Print the script that completes commands in your shell."),
     },
 }
 COMMANDS = {name: row for section in COMMAND_SECTIONS.values() for name, row in section.items()}

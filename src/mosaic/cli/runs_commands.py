@@ -12,7 +12,7 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.live_view import LiveDisplay, LiveRunState, PlainDisplay, format_progress_line
-from mosaic.cli.run_arguments import run_argument
+from mosaic.cli.parameters import run_argument
 from mosaic.contracts.run_kind import RunKind
 from mosaic.submission.run_payloads import diff_settings
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.option_flags import run_options
+from mosaic.cli.parameters import run_options
 from mosaic.contracts.errors import BadInput
 from mosaic.submission.run_payloads import build_payload
 

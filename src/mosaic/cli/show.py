@@ -12,7 +12,7 @@ from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
 from mosaic.cli.live_view import format_hardware
-from mosaic.cli.run_arguments import run_argument
+from mosaic.cli.parameters import run_argument
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_kind import RunKind
 from mosaic.hub.hub_client import PushState

@@ -12,7 +12,7 @@ import click
 from mosaic import formatting
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, common_options, pass_context
-from mosaic.cli.run_arguments import run_argument, runs_argument
+from mosaic.cli.parameters import run_argument, runs_argument
 from mosaic.contracts.errors import BadInput
 from mosaic.contracts.folder import RunFolder
 

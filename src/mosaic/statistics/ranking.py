@@ -17,8 +17,6 @@ from mosaic.statistics import ConfidenceInterval, iqm, mean_with_interval
 if TYPE_CHECKING:
     from mosaic.contracts.views import Evaluation, TrainedRun
 
-Json = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class LeaderboardEntry:
@@ -32,7 +30,7 @@ class LeaderboardEntry:
     algo: str
     policy_path: str
     trained: TrainedRun | None
-    """The run that the policy is of: run_id, run_name, algo, seed."""
+    """The run that trained the policy; None where it is not in this workspace."""
     step: int | None
     is_deterministic: bool
     episodes: int
@@ -43,13 +41,13 @@ class LeaderboardEntry:
 
     @property
     def policy_label(self) -> str:
-        """For a policy of no run here: the file, or the folder that its checkpoint is of."""
+        """A name for a policy whose run is not here: the file, or the folder that contains its checkpoint."""
         parts = PurePath(self.policy_path).parts
         if "checkpoints" in parts[1:]:
             return parts[parts.index("checkpoints") - 1]
         return parts[-1] if parts else self.policy_path
 
-    def to_json(self) -> Json:
+    def to_json(self) -> dict[str, object]:
         return {
             "rank": self.rank,
             "env_id": self.env_id,
@@ -71,8 +69,8 @@ class LeaderboardEntry:
 def rank_policies(evaluations: Iterable[Evaluation]) -> list[LeaderboardEntry]:
     """By environment, then by the lower end of the interval. `evaluations` are as the daemon gives them, newest first.
 
-    Of several evaluations of a policy the newest counts, with all its batches. A policy that also draws its actions at
-    random is another one than the same policy without.
+    The newest evaluation of a policy counts, with all its batches. A policy evaluated stochastically is not the same
+    as that policy evaluated deterministically.
     """
     newest: dict[tuple[Any, ...], Evaluation] = {}
     for one in evaluations:

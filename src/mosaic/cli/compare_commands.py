@@ -1,26 +1,26 @@
-"""`mosaic compare`: how good runs are, alone or in groups, how sure that is, and what differs between them."""
+"""`mosaic compare` and `mosaic leaderboard`: how good runs and their policies are, and how certain that is."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from mosaic import formatting
+from mosaic.api.group_comparison import EACH_RUN, ComparisonResult, compare_runs
 from mosaic.cli import output
 from mosaic.cli.cli_context import CliContext, command, pass_context
-from mosaic.cli.run_arguments import runs_argument
+from mosaic.cli.parameters import runs_argument
+from mosaic.contracts.errors import unknown_name_error
 from mosaic.contracts.metric_tags import RETURN_TAG
+from mosaic.statistics import ConfidenceInterval
+from mosaic.statistics.comparison import Comparison, format_value, strip_common_parts
+from mosaic.statistics.ranking import LeaderboardEntry, rank_policies
 
-if TYPE_CHECKING:
-    from mosaic.api.group_comparison import ComparisonResult
-    from mosaic.statistics import ConfidenceInterval
-    from mosaic.statistics.comparison import Comparison
-
-Json = dict[str, Any]
-EACH_RUN = "run"
 SPARKLINE_WIDTH = 32
+LEADERBOARD_COLUMNS = ("RANK", "POLICY", "ALGO", "STEP", "EPISODES", "MEAN", "95 %", "IQM", "EVALUATED")
+LEADERBOARD_RIGHT_ALIGNED = ("RANK", "STEP", "EPISODES", "MEAN", "IQM", "EVALUATED")
 
 
 @command()
@@ -46,8 +46,6 @@ def compare(context: CliContext, runs: tuple[str, ...], by: str | None, tag: str
     For each group: the mean over its runs with Student's 95 % interval, the interquartile mean (IQM) with a
     bootstrap interval, and how likely one of its runs is better than one of another group.
     """
-    from mosaic.api.group_comparison import compare_runs
-
     result = compare_runs(context.trainer(), runs, by, tag, last)
     if context.is_json:
         output.print_json(comparison_to_json(result))
@@ -57,7 +55,7 @@ def compare(context: CliContext, runs: tuple[str, ...], by: str | None, tag: str
     _print_differences(result)
 
 
-def comparison_to_json(result: ComparisonResult) -> Json:
+def comparison_to_json(result: ComparisonResult) -> dict[str, object]:
     comparison = result.statistics
     groups = [
         {
@@ -87,12 +85,7 @@ def comparison_to_json(result: ComparisonResult) -> Json:
     }
 
 
-# --- for people
-
-
 def _print_groups(comparison: Comparison, key: str) -> None:
-    from mosaic.statistics.comparison import strip_common_parts
-
     iqm = "IQM, SCALED [95 %]" if comparison.is_normalized else "IQM [95 %]"
     short = strip_common_parts([group.name for group in comparison.groups]) if not key else {}
     columns = ["GROUP" if key else "RUN", "RUNS", "MEAN [95 %]", iqm, "CURVE"]
@@ -130,8 +123,6 @@ def _print_improvement_probabilities(comparison: Comparison) -> None:
 
 def _print_differences(result: ComparisonResult) -> None:
     """Prints the values of each group's runs."""
-    from mosaic.statistics.comparison import format_value
-
     if not result.differences:
         return
     groups = result.statistics.groups
@@ -158,3 +149,67 @@ def format_with_interval(value: ConfidenceInterval) -> str:
 
 def format_probability(value: ConfidenceInterval) -> str:
     return f"{value.point:.2f} [{value.low:.2f}, {value.high:.2f}]"
+
+
+# --- the leaderboard
+
+
+@command()
+@click.option("--env", "env_id", default="", metavar="ENV", help="Only policies on this environment.")
+@pass_context
+def leaderboard(context: CliContext, env_id: str) -> None:
+    """Ranks all evaluated policies, for each environment by the lower end of the 95 % interval of the mean return.
+
+    The newest evaluation of a checkpoint counts, with all its batches.
+    """
+    trainer = context.trainer()
+    places = rank_policies(trainer.evaluations(env_id=env_id))
+    if env_id and not places:
+        known = {str(evaluation.summary.env_id) for evaluation in trainer.evaluations()}
+        if known:
+            raise unknown_name_error("environment", env_id, known, "the evaluations")
+    if context.is_json:
+        output.print_json([place.to_json() for place in places])
+        return
+    if not places:
+        output.print_message(
+            f"No policy has been evaluated yet in {context.workspace.root}. Evaluate one: mosaic eval RUN"
+        )
+        return
+    names = formatting.short_ids(list({place.trained.run_id for place in places if place.trained}))
+    screen = output.console()
+    for at, (env, group) in enumerate(itertools.groupby(places, key=lambda place: place.env_id)):
+        if at:
+            screen.print()
+        screen.print(env, style="bold")
+        table = output.create_table(
+            *LEADERBOARD_COLUMNS, right_aligned=LEADERBOARD_RIGHT_ALIGNED, truncate=("POLICY", "ALGO")
+        )
+        for place in group:
+            table.add_row(*_row_cells(place, names))
+        screen.print(table)
+
+
+def _row_cells(entry: LeaderboardEntry, names: dict[str, str]) -> tuple[str, ...]:
+    trained = entry.trained
+    policy = names[trained.run_id] if trained else entry.policy_label
+    if trained and trained.seed is not None:
+        policy += f" seed {trained.seed}"
+    return (
+        str(entry.rank),
+        policy,
+        entry.algo if entry.is_deterministic else f"{entry.algo} (stochastic)",
+        formatting.format_count(entry.step),
+        formatting.format_count(entry.episodes),
+        formatting.format_number(entry.mean.point),
+        format_interval(entry.mean),
+        formatting.format_number(entry.iqm),
+        formatting.format_ago(entry.evaluated_at),
+    )
+
+
+def format_interval(value: ConfidenceInterval) -> str:
+    """`450.2 to 500`."""
+    if not math.isfinite(value.low):
+        return formatting.PLACEHOLDER
+    return f"{formatting.format_number(value.low)} to {formatting.format_number(value.high)}"

@@ -1,0 +1,140 @@
+"""The arguments and flags that commands share, what they complete to in a shell, and `mosaic completion`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mosaic.cli.cli_context import CliContext, command
+from mosaic.contracts.errors import BadInput, MosaicError
+from mosaic.contracts.options import OPTIONS
+from mosaic.contracts.setting_field import SettingField
+
+if TYPE_CHECKING:
+    from mosaic.client import TrainerClient
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+COMPLETE_VARIABLE = "_MOSAIC_COMPLETE"
+INSTALL_COMMANDS = {
+    "bash": "mosaic completion bash > ~/.local/share/bash-completion/completions/mosaic",
+    "zsh": "mosaic completion zsh > ~/.zfunc/_mosaic    (with ~/.zfunc in fpath before compinit)",
+    "fish": "mosaic completion fish > ~/.config/fish/completions/mosaic.fish",
+}
+COMPLETION_HELP = "Prints the script that completes commands, settings and runs in your shell.\n\n\b\n" + "\n".join(
+    f"{shell + ':':<5} {line}" for shell, line in INSTALL_COMMANDS.items()
+)
+MAX_RUNS_OFFERED = 50
+
+
+# --- completion
+
+
+def _completer(list_names: Callable[[TrainerClient], list[str]], *always: str) -> Callable[..., list[Any]]:
+    """Completes to names from the daemon, where one is running: pressing Tab does not start one."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[Any]:
+        names = list(always)
+        try:
+            with (ctx.find_object(CliContext) or CliContext()).connect(may_start=False) as trainer:
+                names += list_names(trainer)
+        except (MosaicError, KeyError):
+            pass
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+def _installed_env_ids(trainer: TrainerClient) -> list[str]:
+    environments = trainer.ask_worker("cleanrl", {"ask": "environments"})["environments"]
+    return [env["id"] for env in environments if env["is_installed"]]
+
+
+_complete_run = _completer(lambda trainer: [view.run_id for view in trainer.runs(limit=MAX_RUNS_OFFERED)], "last")
+_complete_env_id = _completer(_installed_env_ids)
+
+
+@command(has_json=False, help=COMPLETION_HELP)
+@click.argument("shell", type=click.Choice(list(INSTALL_COMMANDS)), required=False)
+def completion(shell: str | None) -> None:
+    from click.shell_completion import get_completion_class
+
+    from mosaic.cli.main import PROGRAM_NAME, cli
+
+    shell = shell or Path(os.environ.get("SHELL", "")).name
+    kind = get_completion_class(shell) if shell in INSTALL_COMMANDS else None
+    if kind is None:
+        raise BadInput(f"Your shell ({shell or 'unknown'}) is none of {', '.join(INSTALL_COMMANDS)}; name one of them.")
+    source = kind(cli, {}, PROGRAM_NAME, COMPLETE_VARIABLE)
+    click.echo(source.source_template % source.source_vars())
+    click.echo(f"To install it: {INSTALL_COMMANDS[shell]}", err=True)
+
+
+# --- runs
+
+
+def run_argument(name: str = "run", metavar: str = "RUN", required: bool = True) -> Callable[[Any], Any]:
+    shown = metavar if required else f"[{metavar}]"
+    return click.argument(name, metavar=shown, required=required, shell_complete=_complete_run)
+
+
+def runs_argument(required: bool = True) -> Callable[[Any], Any]:
+    shown = "RUN…" if required else "[RUN…]"
+    return click.argument("runs", metavar=shown, nargs=-1, required=required, shell_complete=_complete_run)
+
+
+# --- options of a run and settings of an algorithm
+
+
+class SettingType(click.ParamType[Any]):
+    """Parses one setting; an error names it and what was expected."""
+
+    def __init__(self, field: SettingField) -> None:
+        self.field = field
+        self.name = {"int": "integer", "float": "number", "name": "name", "names": "name"}.get(field.type, "text")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return self.field.parse(value) if isinstance(value, str) else value
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        choices = (self.field.constraints or {}).get("choices")
+        return "|".join(map(str, choices)) if choices else self.name.upper()
+
+
+class SettingOption(click.Option):
+    """An option that belongs to a section of the help page."""
+
+    section = ""
+
+
+def build_flag(field: SettingField, section: str = "") -> click.Option:
+    words = field.help.strip()
+    if field.default is not None:
+        shown = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        words = f"{words}  [default: {shown}]"
+    flag = field.flag
+    if field.type == "bool":
+        option = SettingOption([field.name, f"{flag}/--no-{flag[2:]}"], default=None, help=words)
+    elif field.type == "names":
+        option = SettingOption(
+            [field.name, flag], multiple=True, metavar="NAME", help=f"{words} Can be given several times."
+        )
+    else:
+        complete = _complete_env_id if field.name == "env_id" else None
+        option = SettingOption([field.name, flag], type=SettingType(field), help=words, shell_complete=complete)
+    option.section = section
+    return option
+
+
+def run_options(*names: str) -> Callable[[AnyFunction], AnyFunction]:
+    """A decorator that adds the flags of these options to a command, in this order."""
+
+    def decorate(function: AnyFunction) -> AnyFunction:
+        params = getattr(function, "__click_params__", [])
+        function.__click_params__ = [*params, *(build_flag(OPTIONS[name]) for name in reversed(names))]  # type: ignore[attr-defined]
+        return function
+
+    return decorate
