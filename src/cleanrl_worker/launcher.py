@@ -19,7 +19,6 @@ from mosaic.envs import make
 from mosaic.envs.factory import render_help
 from mosaic.run import Checkpoint, Run, last_good_checkpoint
 from mosaic.run.live_frames import LiveFrames
-from mosaic.run.video_preview import log_video_preview
 
 TENSORBOARD_VARIABLE = "CLEANRL_TENSORBOARD_DIR"
 CONSOLE_INTERVAL_S = 1.0
@@ -92,7 +91,7 @@ def record_training_videos(request: WorkerRequest, run: Run) -> Iterator[None]:
     folder = run.folder
 
     def report_videos(videos: list[Path]) -> None:
-        log_video_preview(run, videos[-1])
+        run.video_preview(videos[-1])
         earlier = folder.videos.glob("*.mp4") if run.attempt > 1 else ()
         run.artifact("videos", sorted({str(path.relative_to(folder.path)) for path in (*earlier, *videos)}))
 

@@ -23,7 +23,6 @@ from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_kind import RunKind
 from mosaic.run import Run
-from mosaic.run.video_preview import log_video_preview
 
 __all__ = [
     "check_evaluation",
@@ -198,7 +197,7 @@ class EvaluationBatches:
             f"{folder.run_id}-eval",
             lambda episode: episode < number + MAX_VIDEO_EPISODES,
             self._run.warn,
-            lambda films: log_video_preview(self._run, films[-1]),
+            lambda videos: self._run.video_preview(videos[-1]),
         )
 
     def _env_factory(self) -> Callable[[], Any]:

@@ -9,10 +9,10 @@ import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
 from mosaic.journal import Journal, read_all
 from mosaic.run import Run
 from mosaic.run.checkpoints import Array
-from mosaic.run.metric_buffer import LENGTH_TAG, RETURN_TAG
 
 Points = dict[str, list[tuple[int, float, float]]]
 

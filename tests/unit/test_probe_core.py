@@ -10,7 +10,7 @@ from tests.helpers.probe_scripts import episodes, events, points
 from mosaic.common.console_parser import ConsoleParser
 from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import RunFolder
-from mosaic.journal import Journal
+from mosaic.journal import Journal, Outbox
 from mosaic.probe.inside import core
 from mosaic.probe.inside.core import CONSOLE, WANDB, WRITER, Probe
 
@@ -53,7 +53,7 @@ def test_a_return_that_is_not_finite_is_null(run: RunFolder, monkeypatch: pytest
     probe = Probe()
     probe.add_episode(0, value, 5)
     with monkeypatch.context() as broken:
-        broken.setattr(probe, "_write", full_disk)
+        broken.setattr(Journal, "append", full_disk)
         probe.flush(0.0)
     probe.close()
     assert [row[4] for row in episodes(run)] == [None]
@@ -133,7 +133,7 @@ def test_episodes_of_the_console_count_without_another_source(run: RunFolder) ->
 
 def test_processes_of_one_run_agree_on_the_source_of_episodes(run: RunFolder, clock: list[float]) -> None:
     parent, child = Probe(), Probe()
-    child._journal = Journal(run.path / "journal.77.jsonl")
+    child._outbox = Outbox(Journal(run.path / "journal.77.jsonl"))
     child.is_child = True
     child.num_envs = 2
     child.steps = 10
@@ -160,7 +160,7 @@ def test_children_number_their_episodes_by_the_clock(run: RunFolder, clock: list
 def test_parallel_processes_do_not_repeat_episode_numbers(run: RunFolder, clock: list[float]) -> None:
     for pid in (1, 2):
         probe = Probe()
-        probe._journal = Journal(run.path / f"journal.{pid}.jsonl")
+        probe._outbox = Outbox(Journal(run.path / f"journal.{pid}.jsonl"))
         probe.add_episode(0, 9.0, 9)
         probe.close()
     assert [row[0] for row in episodes(run)] == [1, 1_000_000_000]
@@ -181,12 +181,8 @@ def test_a_full_disk_neither_stops_the_script_nor_loses_values(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, clock: list[float]
 ) -> None:
     probe = Probe()
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError("no space left")
-
     with monkeypatch.context() as patch:
-        patch.setattr(probe, "_write", full)
+        patch.setattr(Journal, "append", full_disk)
         probe.add_scalar(WRITER, "losses/x", 1.0, 1)
         probe.add_scalar(WRITER, "charts/episodic_return", 2.0, 1)
         probe.write_event("warning", text="x", code="y")
@@ -204,14 +200,14 @@ def test_a_signal_in_the_middle_of_a_flush_neither_blocks_nor_writes_twice(
 ) -> None:
     monkeypatch.setattr(core, "EVENT_LOCK_TIMEOUT_S", 0.01)
     probe = Probe()
-    original_write = probe._write
+    original_append = Journal.append
 
-    def interrupted(kind: str, **fields: object) -> None:
+    def interrupted(journal: Journal, kind: str, /, **fields: object) -> int:
         probe.flush(0.0, is_last=True)
         probe.write_event("artifact", what="checkpoint_file", path="x")
-        original_write(kind, **fields)
+        return original_append(journal, kind, **fields)
 
-    monkeypatch.setattr(probe, "_write", interrupted)
+    monkeypatch.setattr(Journal, "append", interrupted)
     probe.add_scalar(WRITER, "losses/x", 1.0, 1)
     probe.close()
     assert len(points(run)["losses/x"]) == 1

@@ -23,10 +23,9 @@ from tests.helpers.run_folders import (
 
 from mosaic.contracts.events import EVENT_TYPES
 from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
-from mosaic.journal import read_all
+from mosaic.journal import Journal, Outbox, read_all
 from mosaic.run import Run, handle, last_good_checkpoint
 from mosaic.run.checkpoints import STATE
-from mosaic.run.outbox import Outbox
 
 
 @pytest.fixture
@@ -422,9 +421,9 @@ def test_a_checkpoint_that_cannot_be_saved_is_reported_and_the_previous_one_stay
 def test_lines_that_cannot_be_written_wait_in_order_and_the_oldest_points_are_dropped(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mosaic.run.outbox.MAX_BUFFERED_POINTS", 5)
+    monkeypatch.setattr("mosaic.journal.outbox.MAX_BUFFERED_POINTS", 5)
     folder.path.mkdir(parents=True)
-    outbox = Outbox(folder.journal)
+    outbox = Outbox(Journal(folder.journal))
     with monkeypatch.context() as broken:
         broken.setattr("mosaic.journal.Journal.append", lambda *_, **__: (_ for _ in ()).throw(OSError(28, "full")))
         for number in range(4):

@@ -20,7 +20,6 @@ from mosaic.arena.video_recorder import EpisodeVideo
 from mosaic.contracts.folder import RunFolder
 from mosaic.media.gif import MAX_FRAMES, MAX_WIDTH_PX, encode_gif
 from mosaic.run.tensorboard_writer import EventWriter
-from mosaic.run.video_preview import log_video_preview
 
 
 def session_groups(logdir: Path) -> list[Any]:
@@ -102,7 +101,7 @@ def test_a_video_becomes_a_small_animated_image(tmp_path: Path) -> None:
     video = write_video(folder.videos / "rl-video-episode-8.mp4", 60)
     with open_run(folder) as run:
         run.hello()
-        log_video_preview(run, video)
+        run.video_preview(video)
         run.finish()
     [event] = load_event_file(folder.tensorboard).Images("videos/episode")
     assert (event.step, event.width, event.height) == (8, MAX_WIDTH_PX, 60)
@@ -129,6 +128,6 @@ def test_a_long_video_is_truncated_and_an_invalid_one_is_skipped(tmp_path: Path)
     (tmp_path / "none-0.mp4").write_bytes(b"not a video")
     with open_run(make_run_folder(tmp_path)) as run:
         run.hello()
-        log_video_preview(run, tmp_path / "none-0.mp4")
+        run.video_preview(tmp_path / "none-0.mp4")
         run.finish()
     assert load_event_file(run.folder.tensorboard).Tags()["images"] == []

@@ -10,10 +10,9 @@ import pytest
 from tests.helpers.run_folders import make_run_folder
 
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
 from mosaic.journal import Journal
 from mosaic.sidecar.tracker_feed import (
-    LENGTH_TAG,
-    RETURN_TAG,
     HardwareItem,
     ScalarsItem,
     SettingsItem,

@@ -47,6 +47,10 @@ class Journal:
             self._file.truncate(end)
             raise
 
+    def sync(self) -> None:
+        """Flush the file to the disk, so that it survives a power loss."""
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         with self._lock:
             self._file.close()

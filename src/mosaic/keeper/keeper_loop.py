@@ -17,7 +17,7 @@ from mosaic.journal import Follower, Journal
 from mosaic.keeper.console_metrics import ConsoleMetrics
 from mosaic.keeper.gpus import GpuMonitor, can_see_gpus
 from mosaic.keeper.launch_spec import LaunchMalformed, LaunchSpec, parse_launch
-from mosaic.keeper.reports import ReportQueue, try_fsync
+from mosaic.keeper.reports import ReportQueue
 from mosaic.keeper.sidecar_launcher import SidecarLaunch, SidecarStartError
 from mosaic.keeper.stderr_tail import read_last_words
 from mosaic.keeper.tree import PROC, TreeUsage, anonymous_memory_mb, read_memory, read_tree
@@ -109,7 +109,7 @@ class Keeper:
             self._execute_orders(self._warden.terminate(now))
         self._read_inbox(now)
         self._execute_orders(self._warden.due_orders(now))
-        self._reports.flush()
+        self._reports.try_flush()
         if self._console is not None:
             self._console.poll(now)
         if now >= self._sample_at:
@@ -215,7 +215,8 @@ def main(data: bytes) -> int:
     except WorkerStartError as reason:
         reports.report("worker_not_started", reason=str(reason))
     is_written = reports.flush_until(_FINAL_WRITE_TIMEOUT_S)
-    try_fsync(folder.keeper)
+    with suppress(OSError):
+        reports.journal.sync()
     if not is_written:
         _print_error(f"The end of the run could not be written to {folder.keeper}. Is the disk full?")
     return 0 if is_written else 1

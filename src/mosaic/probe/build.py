@@ -17,9 +17,9 @@ _INSIDE = Path(__file__).resolve().parent / "inside"
 _COPIED_FILES = (
     "common/__init__.py",
     "common/console_parser.py",
-    "journal/__init__.py",
-    "journal/follow.py",
-    "journal/write.py",
+    "contracts/__init__.py",
+    "contracts/metric_tags.py",
+    "journal/*.py",
     "fastlane/*.py",
 )
 """What the probe uses of other packages: standard library only (numpy for frames), Python 3.8 and up."""

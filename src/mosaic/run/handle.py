@@ -15,15 +15,15 @@ from types import FrameType
 from typing import Any, Self, SupportsFloat
 
 from mosaic.contracts import commands
-from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
+from mosaic.contracts.folder import RunFolder
+from mosaic.journal.points import as_float32
+from mosaic.journal.speed import SpeedMeter
 from mosaic.run import checkpoints
 from mosaic.run.checkpoint_manager import CheckpointManager
 from mosaic.run.checkpoints import Array, Checkpoint, CheckpointPart
-from mosaic.run.inbox import Inbox, process_started_at
+from mosaic.run.inbox import Inbox
 from mosaic.run.live_frames import LiveFrames
-from mosaic.run.metric_buffer import as_float32
 from mosaic.run.run_log import RunLog
-from mosaic.run.speed import SpeedMeter
 
 INBOX_S = 0.05
 JOURNAL_S = 0.25
@@ -93,7 +93,7 @@ class Run:
         self._is_finished = False
         self._is_closed = False
         self._recent_returns: deque[float] = deque(maxlen=100)
-        self._inbox = _open_inbox(folder)
+        self._inbox = Inbox(folder)
         self._log = RunLog(folder, tensorboard)
         self._add_scalar = self._log.points.scalars.append
         self._add_episode = self._log.points.episodes.append
@@ -195,12 +195,11 @@ class Run:
     def hyperparameters(self, values: Mapping[str, object]) -> None:
         """Log hyperparameters to the journal and to TensorBoard's text and hparams tabs."""
         self._start_attempt()
-        self.event("hyperparameters", values={name: _json_safe(value) for name, value in values.items()})
         self._log.write_hyperparameters(values, int(self.global_step))
 
-    def image(self, tag: str, encoded: bytes, width: int, height: int, step: int) -> None:
-        """Log a PNG, JPEG or GIF to TensorBoard's image tab."""
-        self._log.write_image(tag, encoded, width, height, step)
+    def video_preview(self, video_path: Path) -> None:
+        """Log the first seconds of a video to TensorBoard's image tab; a failure is ignored."""
+        self._log.write_video_preview(video_path)
 
     def update(self, global_step: int) -> None:
         """Write what is due by the clock, read the inbox, and block while the run is paused."""
@@ -400,12 +399,6 @@ class Run:
                 self.warn(text, "checkpoint_damaged")
 
 
-def _json_safe(value: object) -> object:
-    """Return a value that JSON can represent."""
-    is_number = isinstance(value, float) and math.isfinite(value)
-    return value if is_number or value is None or isinstance(value, (str, int)) else str(value)
-
-
 def _count_hellos(journal: Path) -> int:
     """Count the attempts so far. Lines are searched, not parsed: parsing a long journal takes seconds."""
     try:
@@ -413,16 +406,3 @@ def _count_hellos(journal: Path) -> int:
             return sum(b'"kind":"hello"' in line[:200] for line in file)
     except FileNotFoundError:
         return 0
-
-
-def _open_inbox(folder: RunFolder) -> Inbox:
-    """Open the inbox where this attempt starts: at the offset given by the keeper, else at this process's start time.
-
-    Commands for an earlier attempt in the same process are skipped too.
-    """
-    if os.environ.get(RUN_DIR_VARIABLE) == str(folder.path) and os.environ.get(INBOX_OFFSET_VARIABLE, "").isdecimal():
-        return Inbox(folder.inbox, offset=int(os.environ[INBOX_OFFSET_VARIABLE]))
-    since = process_started_at()
-    if folder.journal.exists():
-        since = max(since, folder.journal.stat().st_mtime)
-    return Inbox(folder.inbox, since=since)

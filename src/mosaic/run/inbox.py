@@ -7,10 +7,34 @@ import time
 from typing import Any
 
 from mosaic.common.processes import start_time
+from mosaic.contracts.folder import INBOX_OFFSET_VARIABLE, RUN_DIR_VARIABLE, RunFolder
 from mosaic.journal import Follower
 
 
-def process_started_at() -> float:
+class Inbox:
+    """Returns new commands, oldest first.
+
+    It starts where this attempt does: at the offset given by the keeper, else at this process's start time. Commands
+    for an earlier attempt in the same process are skipped too.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        offset = os.environ.get(INBOX_OFFSET_VARIABLE, "")
+        self._since = 0.0
+        if os.environ.get(RUN_DIR_VARIABLE) == str(folder.path) and offset.isdecimal():
+            self._follower = Follower(folder.inbox, int(offset))
+            return
+        self._follower = Follower(folder.inbox)
+        self._since = _process_started_at()
+        if folder.journal.exists():
+            self._since = max(self._since, folder.journal.stat().st_mtime)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return new commands; costs one os.stat if there are none."""
+        return [line.body for line in self._follower.read() if line.body.get("at", self._since) >= self._since]
+
+
+def _process_started_at() -> float:
     """Return this process's start time in seconds since the epoch; the current time if it is unknown."""
     try:
         with open("/proc/uptime", "rb") as file:
@@ -18,15 +42,3 @@ def process_started_at() -> float:
         return time.time() - uptime_s + int(start_time(os.getpid())) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
         return time.time()
-
-
-class Inbox:
-    """Returns new commands, oldest first. Those before `offset` (bytes) or `since` (a time) are skipped."""
-
-    def __init__(self, path: str | os.PathLike[str], *, offset: int = 0, since: float = 0.0) -> None:
-        self._follower = Follower(path, offset)
-        self._since = since
-
-    def read(self) -> list[dict[str, Any]]:
-        """Return new commands; costs one os.stat if there are none."""
-        return [line.body for line in self._follower.read() if line.body.get("at", self._since) >= self._since]

@@ -2,29 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from mosaic.common.files import write_json
 from mosaic.contracts.folder import RunFolder
-from mosaic.run.analytics_file import AnalyticsFile
-from mosaic.run.checkpoints import fsync_path
-from mosaic.run.metric_buffer import (
-    RETURN_TAG,
-    MetricBuffer,
+from mosaic.journal import Journal, Outbox
+from mosaic.journal.points import (
+    EpisodeRow,
+    Point,
     SeriesByTag,
+    as_float32,
     episode_points,
+    finite_or_none,
     first_non_finite,
     group_by_tag,
-    replace_non_finite,
+    json_rows,
+    json_series,
 )
-from mosaic.run.outbox import Outbox, RetryingWriter
 from mosaic.run.tensorboard_writer import EventWriter
 
 MAX_POINTS_PER_LINE = 5_000
 """Keeps a line well below the size limit of a gRPC message."""
+VIDEO_TAG = "videos/episode"
 
-_EVENT_FILE = "The TensorBoard event file"
+_JOURNAL, _EVENT_FILE = "The journal", "The TensorBoard event file"
+_RESERVED_KEYS = (
+    "run_id", "updated_at", "global_step", "episodes", "mean_return", "scalars", "tensorboard",
+    "checkpoints", "best", "last",
+)  # fmt: skip
+
+
+class MetricBuffer:
+    """Collects scalars and episodes at the cost of a list append, and returns them in batches."""
+
+    def __init__(self) -> None:
+        self.scalars: list[Point] = []
+        self.episodes: list[EpisodeRow] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.scalars or self.episodes)
+
+    def take_scalars(self) -> list[Point]:
+        raw = self.scalars[:]
+        if not raw:
+            return []
+        del self.scalars[: len(raw)]  # not clear(): another thread may have added one
+        tags, steps, times, values = zip(*raw, strict=True)
+        return list(zip(tags, map(int, steps), times, as_float32(values), strict=True))
+
+    def take_episodes(self) -> list[EpisodeRow]:
+        raw = self.episodes[:]
+        if not raw:
+            return []
+        del self.episodes[: len(raw)]
+        numbers, envs, steps, times, returns, lengths = zip(*raw, strict=True)
+        rounded = as_float32(returns)
+        return list(zip(numbers, map(int, envs), map(int, steps), times, rounded, map(int, lengths), strict=True))
+
+
+class _RetryingWriter:
+    """Runs a write that must not stop the training, and reports once on stderr that it fails."""
+
+    def __init__(self) -> None:
+        self._failing: set[str] = set()
+
+    def __call__(self, what: str, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:
+            if what not in self._failing:
+                self._failing.add(what)
+                # stderr may be on the same full disk
+                with contextlib.suppress(OSError):
+                    print(f"{what} cannot be written ({error}). The run continues and retries.", file=sys.stderr)
+        else:
+            self._failing.discard(what)
+
+
+class AnalyticsFile:
+    def __init__(self, folder: RunFolder, tensorboard: Path | None) -> None:
+        self._folder = folder
+        self.scalars: dict[str, dict[str, Any]] = {}
+        """By tag: step, time and value of the newest point, and the number of points."""
+        is_enabled = tensorboard is not None
+        self._tensorboard = {"dir": self._relative_path(tensorboard) if tensorboard else None, "enabled": is_enabled}
+        self._artifacts: dict[str, Any] = {"wandb": None, "videos": [], "model": None, "evaluation": None}
+        self._artifacts.update(_read_artifacts(folder.analytics))
+
+    def update(self, series: SeriesByTag) -> None:
+        for tag, rows in series.items():
+            step, at, value = rows[-1]
+            count = self.scalars[tag]["count"] if tag in self.scalars else 0
+            self.scalars[tag] = {"step": step, "at": at, "value": finite_or_none(value), "count": count + len(rows)}
+
+    def set_artifact(self, name: str, value: Any) -> None:
+        if name in _RESERVED_KEYS:
+            raise ValueError(f"analytics.json: the entry {name!r} is reserved; choose another name.")
+        self._artifacts[name] = value
+
+    def write(self, entries: Mapping[str, Any]) -> None:
+        """Write the file with the run's own entries (progress and checkpoints) and the artifacts."""
+        header = {"run_id": self._folder.run_id, "updated_at": time.time()}
+        if (wandb := _read_wandb_status(self._folder)) is not None:
+            self._artifacts["wandb"] = wandb
+        body = {**header, **entries, "scalars": self.scalars, "tensorboard": self._tensorboard, **self._artifacts}
+        write_json(self._folder.analytics, body)
+
+    def _relative_path(self, path: Path) -> str:
+        """Make a path inside the run folder relative, so that it stays valid in a copy of the folder."""
+        path = path.absolute()
+        return str(path.relative_to(self._folder.path) if path.is_relative_to(self._folder.path) else path)
 
 
 class RunLog:
@@ -33,26 +127,35 @@ class RunLog:
     def __init__(self, folder: RunFolder, tensorboard: Path | None) -> None:
         self.points = MetricBuffer()
         self.analytics = AnalyticsFile(folder, tensorboard)
-        self._journal_path = folder.journal
-        self._outbox = Outbox(folder.journal)
+        self._outbox = Outbox(Journal(folder.journal))
         self._events = None if tensorboard is None else EventWriter(tensorboard)
-        self._retrying_writer = RetryingWriter()
+        self._write = _RetryingWriter()
 
     def event(self, kind: str, **fields: Any) -> None:
         """Write one line immediately."""
         self._outbox.put(kind, fields)
-        self._retrying_writer("The journal", self._outbox.flush)
+        self._write(_JOURNAL, self._outbox.flush)
 
     def write_hyperparameters(self, values: Mapping[str, object], step: int) -> None:
-        """Write a table for TensorBoard's text tab and the run's row in its hparams tab."""
+        """Write the journal's event, a table for TensorBoard's text tab and the run's row in its hparams tab."""
+        self.event("hyperparameters", values={name: _json_safe(value) for name, value in values.items()})
         if self._events is not None:
             rows = "".join(f"\n|{name}|{value}|" for name, value in values.items())
             self._events.add_text("hyperparameters", f"|param|value|\n|-|-|{rows}", step)
             self._events.start_hparams_session(values)
 
-    def write_image(self, tag: str, encoded: bytes, width: int, height: int, step: int) -> None:
-        if self._events is not None:
-            self._events.add_image(tag, encoded, width, height, step)
+    def write_video_preview(self, video_path: Path) -> None:
+        """Write the first seconds of `rl-video-episode-<n>.mp4` as a GIF for TensorBoard; a failure is ignored."""
+        if self._events is None:
+            return
+        from mosaic.media.gif import encode_gif
+
+        # Decoders raise all kinds of errors, and the video itself exists.
+        with contextlib.suppress(Exception):
+            gif = encode_gif(video_path)
+            episode = int(video_path.stem.rpartition("-")[2])
+            if gif is not None:
+                self._events.add_image(VIDEO_TAG, gif.encoded, gif.width, gif.height, episode)
 
     def mark_succeeded(self) -> None:
         if self._events is not None:
@@ -71,40 +174,37 @@ class RunLog:
             part = scalars[start : start + MAX_POINTS_PER_LINE]
             series = group_by_tag(part)
             non_finite = self._update_analytics(series, anomalies)
-            json_series = {tag: replace_non_finite(rows) if tag in non_finite else rows for tag, rows in series.items()}
-            self._outbox.put("metrics", {"series": json_series}, len(part))
+            self._outbox.put("metrics", {"series": json_series(series, non_finite)}, len(part))
         if self._events is not None:
             self._events.add_points(scalars)
         episodes = self.points.take_episodes()
         for start in range(0, len(episodes), MAX_POINTS_PER_LINE):
             rows = episodes[start : start + MAX_POINTS_PER_LINE]
             points = episode_points(rows)
-            non_finite = self._update_analytics(group_by_tag(points), anomalies)
-            self._outbox.put(
-                "episodes", {"rows": replace_non_finite(rows) if RETURN_TAG in non_finite else rows}, len(rows)
-            )
+            self._update_analytics(group_by_tag(points), anomalies)
+            self._outbox.put("episodes", {"rows": json_rows(rows)}, len(rows))
             if self._events is not None:
                 self._events.add_points(points)
         for tag, step in anomalies.items():
             self._outbox.put("anomaly", {"tag": tag, "step": step})
-        self._retrying_writer("The journal", self._outbox.flush)
+        self._write(_JOURNAL, self._outbox.flush)
 
     def flush_event_file(self) -> None:
         if self._events is not None:
-            self._retrying_writer(_EVENT_FILE, self._events.flush)
+            self._write(_EVENT_FILE, self._events.flush)
 
     def write_analytics(self, **entries: Any) -> None:
-        self._retrying_writer("analytics.json", lambda: self.analytics.write(entries))
+        self._write("analytics.json", lambda: self.analytics.write(entries))
 
     def sync(self) -> None:
         """Flush the files to the disk, so that they survive a power loss."""
-        fsync_path(self._journal_path)
+        self._outbox.journal.sync()
         if self._events is not None:
             self._events.sync()
 
     def close(self) -> None:
         if self._events is not None:
-            self._retrying_writer(_EVENT_FILE, self._events.close)
+            self._write(_EVENT_FILE, self._events.close)
         self._outbox.close()
 
     def _update_analytics(self, series: SeriesByTag, anomalies: dict[str, int]) -> dict[str, int]:
@@ -114,3 +214,28 @@ class RunLog:
         for tag, step in non_finite.items():
             anomalies.setdefault(tag, step)
         return non_finite
+
+
+def _json_safe(value: object) -> object:
+    """Return a value that JSON can represent."""
+    is_number = isinstance(value, float) and math.isfinite(value)
+    return value if is_number or value is None or isinstance(value, (str, int)) else str(value)
+
+
+def _read_wandb_status(folder: RunFolder) -> dict[str, Any] | None:
+    """Return how the run is synchronized with W&B, from the ledger that the sidecar writes."""
+    try:
+        ledger = json.loads(folder.wandb_ledger.read_text())
+        status = {key: ledger[key] for key in ("state", "url", "project")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return {**status, "ledger": str(folder.wandb_ledger.relative_to(folder.path))}
+
+
+def _read_artifacts(path: Path) -> dict[str, Any]:
+    """Return the entries that an earlier attempt added to the run's own."""
+    try:
+        body = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return {key: value for key, value in body.items() if key not in _RESERVED_KEYS} if isinstance(body, dict) else {}

@@ -14,7 +14,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from mosaic.run.metric_buffer import MAX_BUFFERED_POINTS, Point, as_float32
+from mosaic.journal.outbox import MAX_BUFFERED_POINTS
+from mosaic.journal.points import Point, as_float32
 
 _PREFIX = "events.out.tfevents."
 _DT_FLOAT, _DT_STRING = 1, 7

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from mosaic.contracts.events import Episodes, Finished, Hello, Hyperparameters, Metrics, ProgressReported, Sample
 from mosaic.contracts.folder import RunFolder
+from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
 from mosaic.journal import Follower
 
-RETURN_TAG = "charts/episodic_return"
-LENGTH_TAG = "charts/episodic_length"
 EventBody = dict[str, Any]
 MetricPoint = tuple[int, float, str, float]
 """Step, time, tag, value."""

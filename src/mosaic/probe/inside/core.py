@@ -7,34 +7,29 @@ from __future__ import annotations
 
 import atexit
 import json
-import math
 import os
 import signal
 import sys
 import threading
 import time
-from array import array
 from collections import deque
 from typing import Any
 
-from mosaic.journal import Journal
+from mosaic.contracts.metric_tags import LENGTH_TAG, RETURN_TAG
+from mosaic.journal import Journal, Outbox
+from mosaic.journal.points import EpisodeRow, as_float32, first_non_finite, group_by_tag, json_rows, json_series
+from mosaic.journal.speed import SpeedMeter
 from mosaic.probe.inside.hooks import FIRST_PROCESS_VARIABLE, INSTRUCTIONS_VARIABLE, RUN_DIR_VARIABLE, Instructions
 
 CONSOLE, OWN, WANDB, WRITER = range(4)
 """Sources; a higher number takes precedence."""
 FLUSH_S = 0.25
 PROGRESS_S = 1.0
-SPEED_WINDOW_S = 5.0
-"""Approximate window over which the speed is measured."""
 EPISODE_HOLD_S = 5.0
 """Time that our own episodes wait for a script that may log them itself."""
 CONSOLE_HOLD_S = 1.0
 LANES_PER_RANK = 8
 EVENT_LOCK_TIMEOUT_S = 1.0
-RETURN_TAG = "charts/episodic_return"
-LENGTH_TAG = "charts/episodic_length"
-MAX_BUFFERED_POINTS = 200_000
-"""Points kept while the disk is full; beyond that the oldest are dropped."""
 
 _now = time.time
 _monotonic = time.monotonic
@@ -64,7 +59,7 @@ class Probe:
         """Whether it steps environments for another process, which reports the progress."""
         self.next_flush_at = 0.0
         self._lock = threading.Lock()
-        self._journal: Journal | None = None
+        self._outbox: Outbox | None = None
         self._points: list[tuple[int, str, int, float, float]] = []
         self._tag_sources: dict[str, int] = {}
         self._episode_rows: dict[str, list[list[Any]]] = {"script": [], "probe": [], "console": []}
@@ -76,7 +71,7 @@ class Probe:
         self._finished_episodes: Any = deque(maxlen=64)
         self._script_step: int | None = None
         self._next_progress_at = 0.0
-        self._speed_baseline: tuple[float, int] = (_monotonic(), 0)
+        self._speed = SpeedMeter()
         self._reported_step: int | None = None
         self._is_rank_zero = os.environ.get("RANK", "0") == "0"
         self.saved_files: dict[str, dict[str, Any]] = {}
@@ -128,7 +123,7 @@ class Probe:
         self._episode_rows["probe"].append([0, index, step, _now(), float(episodic_return), length])
 
     def add_console_reading(self, reading: Any) -> None:
-        """Record a contracts.console_parser.ConsoleReading."""
+        """Record a common.console_parser.ConsoleReading."""
         step = reading.step or 0
         is_first = self._script_step is None and self._reported_step is None
         if reading.total_timesteps and self.total_timesteps is None:
@@ -141,7 +136,7 @@ class Probe:
         for tag, value in reading.scalars.items():
             self._points.append((CONSOLE, tag, step, _now(), value))
         if is_first:
-            self._write_progress(_monotonic())  # also shows the keeper that the console is being read
+            self._next_progress_at = self.next_flush_at = 0.0  # now: it shows the keeper that the console is being read
         self.tick()
 
     def _add_script_value(self, tag: str, value: float, step: int) -> None:
@@ -183,8 +178,12 @@ class Probe:
         try:
             self._flush_points(is_last)
             self._flush_episodes(is_last)
-            if now >= self._next_progress_at or is_last:
-                self._write_progress(now)
+            is_progress_due = now >= self._next_progress_at or is_last
+            if is_progress_due:
+                self._add_progress(now)
+            if self._outbox is not None:
+                self._outbox.flush()
+            if is_progress_due:
                 self._write_analytics(is_last)
         except OSError:
             pass  # a full disk does not stop the script; the writes are retried
@@ -192,9 +191,10 @@ class Probe:
             self._lock.release()
 
     def _flush_points(self, is_last: bool) -> None:
-        points, self._points = self._points, []
-        if not points:
+        if not self._points:
             return
+        outbox = self._open_outbox()
+        points, self._points = self._points, []
         hold_until = _now() - CONSOLE_HOLD_S
         best: dict[str, int] = {}
         for source, tag, _, at, _ in points:
@@ -210,14 +210,11 @@ class Probe:
             elif owner == point[0]:
                 writable.append(point)
         if writable:
-            series: dict[str, list[tuple[int, float, float | None]]] = {}
-            for (_, tag, step, at, _), value in zip(writable, _to_float32([point[4] for point in writable])):
-                series.setdefault(tag, []).append((step, round(at, 6), value))
-            try:
-                self._write("metrics", series=series)
-            except OSError:
-                self._points = (writable + self._points)[-MAX_BUFFERED_POINTS:]
-                raise
+            values = as_float32([point[4] for point in writable])
+            series = group_by_tag(
+                (tag, step, round(at, 6), value) for (_, tag, step, at, _), value in zip(writable, values)
+            )
+            outbox.put("metrics", {"series": json_series(series, first_non_finite(series))}, len(writable))
 
     def _flush_episodes(self, is_last: bool) -> None:
         if self._partial_episode and (is_last or _now() - self._partial_episode["at"] > 1.0):
@@ -228,22 +225,17 @@ class Probe:
         source = self._claim_episode_source(is_last)
         if source is None:
             return
+        outbox = self._open_outbox()
         chosen = rows[source]
         self._episode_rows = {"script": [], "probe": [], "console": []}
-        if not chosen:
-            return
-        lines = []
-        for (_, env, step, at, _, length), value in zip(chosen, _to_float32([row[4] for row in chosen])):
+        lines: list[EpisodeRow] = []
+        for (_, env, step, at, _, length), value in zip(chosen, as_float32([row[4] for row in chosen])):
             self._episodes += 1
             # Other processes do not know each other's count: they number by the clock, so that no number repeats.
             number = self._episodes if self._is_episode_counter else int(at * 1e6)
-            lines.append([number, env, step, round(at, 6), value, length])
-        try:
-            self._write("episodes", rows=lines)
-        except OSError:
-            self._episodes -= len(chosen)
-            self._episode_rows[source] = (chosen + self._episode_rows[source])[-MAX_BUFFERED_POINTS:]
-            raise
+            lines.append((number, env, step, round(at, 6), value, length))
+        if lines:
+            outbox.put("episodes", {"rows": json_rows(lines)}, len(lines))
 
     def _claim_episode_source(self, is_last: bool) -> str | None:
         """Return the source of episodes for all processes of the run; the first process to claim it decides."""
@@ -278,7 +270,7 @@ class Probe:
             "console" if rows["console"] and (is_last or _now() - rows["console"][0][3] > 2 * EPISODE_HOLD_S) else None
         )
 
-    def _write_progress(self, now: float) -> None:
+    def _add_progress(self, now: float) -> None:
         self._next_progress_at = now + PROGRESS_S
         if self.is_child or not self._is_rank_zero:
             return
@@ -287,18 +279,12 @@ class Probe:
             return
         step_count = self.steps or step
         if self._reported_step is None:
-            self._speed_baseline = (now, step_count)
-        baseline_at, baseline_count = self._speed_baseline
-        sps = (step_count - baseline_count) / (now - baseline_at) if now > baseline_at + 0.5 else None
-        if now - baseline_at > SPEED_WINDOW_S:
-            self._speed_baseline = (now - PROGRESS_S, step_count - int(PROGRESS_S * (sps or 0)))
+            self._speed.start(step_count, now)
+        sps = self._speed.update(step_count, now)
         self._reported_step = step
-        self._write(
-            "progress",
-            global_step=step,
-            total_timesteps=self.total_timesteps,
-            sps=round(sps, 1) if sps and sps > 0 else None,
-        )
+        rounded_sps = round(sps, 1) if sps and sps > 0 else None
+        fields = {"global_step": step, "total_timesteps": self.total_timesteps, "sps": rounded_sps}
+        self._open_outbox().put("progress", fields)
 
     def _write_analytics(self, is_last: bool) -> None:
         """Write analytics.json: what the run has produced, for people and programs that read its folder."""
@@ -320,23 +306,21 @@ class Probe:
             json.dump(body, file, indent=2)
         os.replace(f"{path}.{self.pid}", path)
 
-    def _write(self, kind: str, **fields: Any) -> None:
-        self.journal.append(kind, **fields)
-
-    @property
-    def journal(self) -> Journal:
-        if self._journal is None:
+    def _open_outbox(self) -> Outbox:
+        if self._outbox is None:
             is_first = os.environ.get(FIRST_PROCESS_VARIABLE) == str(self.pid)
             name = "journal.jsonl" if is_first else f"journal.{self.pid}.jsonl"
-            self._journal = Journal(os.path.join(self.run_dir, name))
-        return self._journal
+            self._outbox = Outbox(Journal(os.path.join(self.run_dir, name)))
+        return self._outbox
 
     def write_event(self, kind: str, **fields: Any) -> None:
         """Write one line immediately."""
         if not self._lock.acquire(timeout=EVENT_LOCK_TIMEOUT_S):
             return  # a signal handler interrupted a flush, which continues after it
         try:
-            self._write(kind, **fields)
+            outbox = self._open_outbox()
+            outbox.put(kind, fields)
+            outbox.flush()
         except OSError:
             pass
         finally:
@@ -348,14 +332,9 @@ class Probe:
     def close(self) -> None:
         if os.getpid() == self.pid:
             self.flush(_monotonic(), is_last=True)
-            journal, self._journal = self._journal, None
-            if journal is not None:
-                journal.close()
-
-
-def _to_float32(values: list[float]) -> list[float | None]:
-    """Round to what TensorBoard stores, so that all views show the same value; None where not finite."""
-    return [value if math.isfinite(value) else None for value in array("f", values).tolist()]
+            outbox, self._outbox = self._outbox, None
+            if outbox is not None:
+                outbox.close()
 
 
 _probe: Probe | None = None

@@ -1,17 +1,15 @@
-"""Queues lines for the journal and retries writes while the disk is full."""
+"""Lines for a journal that wait while it cannot be written, as on a full disk."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from mosaic.journal import Journal
-from mosaic.run.metric_buffer import MAX_BUFFERED_POINTS
+from mosaic.journal.write import Journal
+
+MAX_BUFFERED_POINTS = 500_000
+"""Points (about 100 MB) kept while the disk is full; beyond that the oldest are dropped."""
 
 
 class _PendingLine(NamedTuple):
@@ -23,8 +21,8 @@ class _PendingLine(NamedTuple):
 class Outbox:
     """Writes lines in order. Those that cannot be written stay for the next `flush`, with their original time."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._journal = Journal(path)
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
         self._lines: deque[_PendingLine] = deque()
         self._buffered_points = 0
         self._lost_points = 0
@@ -39,37 +37,26 @@ class Outbox:
             self._lost_points += oldest.points
 
     def flush(self) -> None:
+        """Write all lines, or raise OSError and keep the rest."""
         while self._lines:
             kind, fields, points = self._lines[0]
-            self._journal.append(kind, **fields)
+            self.journal.append(kind, **fields)
             self._lines.popleft()
             self._buffered_points -= points
         if self._lost_points:
             text = (
                 f"{self._lost_points} points were lost while the journal could not be written. Make room on the disk."
             )
-            self._journal.append("warning", text=text, code="points_lost")
+            self.journal.append("warning", text=text, code="points_lost")
             self._lost_points = 0
 
-    def close(self) -> None:
-        self._journal.close()
-
-
-class RetryingWriter:
-    """Runs a write that must not stop the training, and reports once on stderr that it fails."""
-
-    def __init__(self) -> None:
-        self._failing: set[str] = set()
-
-    def __call__(self, what: str, write: Callable[[], None]) -> bool:
+    def try_flush(self) -> bool:
+        """Write all lines that can be written; return whether all are."""
         try:
-            write()
-        except OSError as error:
-            if what not in self._failing:
-                self._failing.add(what)
-                # stderr may be on the same full disk
-                with contextlib.suppress(OSError):
-                    print(f"{what} cannot be written ({error}). The run continues and retries.", file=sys.stderr)
+            self.flush()
+        except OSError:
             return False
-        self._failing.discard(what)
         return True
+
+    def close(self) -> None:
+        self.journal.close()
