@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,8 @@ import numpy as np
 from mosaic.arena.evaluate import Episode
 from mosaic.statistics import iqm, mean_with_interval
 
-Json = dict[str, Any]
 
-
-def summarize(episodes: Sequence[Episode]) -> Json:
+def summarize(episodes: Sequence[Episode]) -> dict[str, Any]:
     """Return a summary as JSON. `iqm` is the interquartile mean, `ci95` Student's 95 % interval of the mean.
 
     A single episode has no interval; values that are not finite are null.
@@ -26,7 +24,7 @@ def summarize(episodes: Sequence[Episode]) -> Json:
     )
 
 
-def pool_summaries(batches: Sequence[Json]) -> Json:
+def pool_summaries(batches: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the summary over the episodes of several summaries."""
     seeds, returns, lengths = (
         [value for batch in batches for value in batch[key]] for key in ("seeds", "returns", "lengths")
@@ -34,24 +32,22 @@ def pool_summaries(batches: Sequence[Json]) -> Json:
     return summarize_values(seeds, [math.nan if value is None else value for value in returns], lengths)
 
 
-def summarize_values(seeds: Sequence[int], returns: Sequence[float], lengths: Sequence[int]) -> Json:
+def summarize_values(seeds: Sequence[int], returns: Sequence[float], lengths: Sequence[int]) -> dict[str, Any]:
     if not returns:
         return {"episodes": 0, "seeds": [], "returns": [], "lengths": []}
     values = np.array(returns, np.float64)
     interval = list(mean_with_interval(values)[1:])
+    figures = {
+        "avg_return": values.mean(),
+        "median_return": np.median(values),
+        "min_return": values.min(),
+        "max_return": values.max(),
+        "std_return": values.std(),
+        "iqm": iqm(values),
+    }
     return {
         "episodes": len(values),
-        **{
-            name: _finite_or_none(value)
-            for name, value in {
-                "avg_return": values.mean(),
-                "median_return": np.median(values),
-                "min_return": values.min(),
-                "max_return": values.max(),
-                "std_return": values.std(),
-                "iqm": iqm(values),
-            }.items()
-        },
+        **{name: _finite_or_none(value) for name, value in figures.items()},
         "ci95": interval if all(map(math.isfinite, interval)) else None,
         "avg_length": float(np.mean(lengths)),
         "seeds": list(seeds),

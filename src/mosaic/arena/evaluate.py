@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from mosaic.arena.evaluation_processes import EvaluationProcesses
-from mosaic.arena.work_queue import SharedWorkQueue
+from mosaic.arena.evaluation_processes import EvaluationProcesses, SharedWorkQueue
 
 if TYPE_CHECKING:
     import gymnasium
@@ -82,42 +82,38 @@ def evaluate(
     """
     if not seeds:
         return []
-    evaluation = _Evaluation(
-        policy, make_env, [int(seed) for seed in seeds], deterministic, on_episode, record, on_step
-    )
+    integers = [int(seed) for seed in seeds]
+    evaluation = _Evaluation(policy, make_env, integers, deterministic, on_episode, record, on_step)
     return evaluation.run(processes, make_helper_env or make_env)
 
 
+@dataclass
 class _Evaluation:
-    def __init__(
-        self,
-        policy: EvaluablePolicy,
-        make_env: EnvFactory,
-        seeds: Sequence[int],
-        deterministic: bool,
-        on_episode: Callable[[Episode], None] | None,
-        record: RecordFrame | None,
-        on_step: Callable[[int], bool] | None,
-    ) -> None:
-        self._policy, self._make_env, self._seeds, self._deterministic = policy, make_env, seeds, deterministic
-        self._on_episode, self._record, self._on_step = on_episode, record, on_step
-        self._finished: dict[int, Episode] = {}
-        self._steps = 0
-        self._should_continue = True
+    policy: EvaluablePolicy
+    make_env: EnvFactory
+    seeds: Sequence[int]
+    deterministic: bool
+    on_episode: Callable[[Episode], None] | None
+    record: RecordFrame | None
+    on_step: Callable[[int], bool] | None
+    finished: dict[int, Episode] = field(default_factory=dict)
+    steps: int = 0
+    should_continue: bool = True
 
     def run(self, processes: int, make_helper_env: EnvFactory) -> list[Episode]:
-        work_queue = SharedWorkQueue(assign_rows(self._seeds), is_shared=processes > 1)
+        rows = assign_rows(self.seeds)
+        work_queue = SharedWorkQueue(rows, is_shared=processes > 1)
         helpers = EvaluationProcesses(work_queue)
         started = time.monotonic()
         is_decided = processes < 2
-        runner = EpisodeRunner(self._policy, self._make_env, self._seeds, self._deterministic, work_queue, self._record)
+        runner = self._make_runner(work_queue, self.make_env, self.record)
 
         def run_helper(send: Callable[[Episode], None], should_continue: Callable[[], bool]) -> None:
-            helper = EpisodeRunner(self._policy, make_helper_env, self._seeds, self._deterministic, work_queue)
+            helper = self._make_runner(work_queue, make_helper_env)
             helper.start_episodes(BATCH_SIZE)
             helper.play(send, should_continue)
 
-        def on_step() -> bool:
+        def poll_helpers() -> bool:
             nonlocal is_decided
             now = time.monotonic()
             work_queue.heartbeat(now)
@@ -125,62 +121,61 @@ class _Evaluation:
                 is_decided = True
                 waiting = work_queue.count_waiting()
                 # Episodes in play count as done: the estimate errs on the side of no helpers.
-                if (now - started) * waiting / (len(self._seeds) - waiting) >= MIN_PARALLEL_WORK_S:
+                if (now - started) * waiting / (len(self.seeds) - waiting) >= MIN_PARALLEL_WORK_S:
                     helpers.start(run_helper, min(processes - 1, waiting))
                 else:
                     runner.start_episodes(BATCH_SIZE)
             if helpers:
-                for index, episodic_return, length in helpers.read_episodes():
-                    self._steps += length
-                    self._finish_episode(Episode(index, self._seeds[index], episodic_return, length))
+                for episode in helpers.read_episodes():
+                    self.steps += episode.length
+                    self._finish_episode(episode)
             return self._report_step()
 
         def on_own_step() -> bool:
-            self._steps += 1
-            return on_step()
+            self.steps += 1
+            return poll_helpers()
 
         try:
             # Until helpers are decided on, start no more than this process's share.
-            share = BATCH_SIZE if is_decided or self._record else math.ceil(len(self._seeds) / processes)
+            share = BATCH_SIZE if is_decided or self.record else math.ceil(len(self.seeds) / processes)
             runner.start_episodes(share)
             runner.play(self._finish_episode, on_own_step)
-            while helpers and self._should_continue and helpers.wait():
-                on_step()
+            while helpers and self.should_continue and helpers.wait():
+                poll_helpers()
         finally:
             helpers.stop()
             work_queue.close()
             runner.close()
-        self._play_missing()
-        return [self._finished[index] for index in sorted(self._finished)]
+        if self.should_continue and len(self.finished) < len(self.seeds):
+            self._play_missing(rows)
+        return [self.finished[index] for index in sorted(self.finished)]
 
-    def _play_missing(self) -> None:
+    def _play_missing(self, rows: Sequence[Sequence[int]]) -> None:
         """Play the episodes that a helper did not return because it died."""
-        missing = [index for index in range(len(self._seeds)) if index not in self._finished]
-        if not missing or not self._should_continue:
-            return
 
         def on_own_step() -> bool:
-            self._steps += 1
+            self.steps += 1
             return self._report_step()
 
-        rows = assign_rows(self._seeds)
-        work_queue = SharedWorkQueue([[index for index in row if index in missing] for row in rows])
-        runner = EpisodeRunner(self._policy, self._make_env, self._seeds, self._deterministic, work_queue)
-        try:
+        work_queue = SharedWorkQueue([[index for index in row if index not in self.finished] for row in rows])
+        with closing(self._make_runner(work_queue, self.make_env)) as runner:
             runner.start_episodes(BATCH_SIZE)
             runner.play(self._finish_episode, on_own_step)
-        finally:
-            runner.close()
+
+    def _make_runner(
+        self, work_queue: SharedWorkQueue, make_env: EnvFactory, record: RecordFrame | None = None
+    ) -> EpisodeRunner:
+        return EpisodeRunner(self.policy, make_env, self.seeds, self.deterministic, work_queue, record)
 
     def _finish_episode(self, episode: Episode) -> None:
-        self._finished[episode.index] = episode
-        if self._on_episode is not None:
-            self._on_episode(episode)
+        self.finished[episode.index] = episode
+        if self.on_episode is not None:
+            self.on_episode(episode)
 
     def _report_step(self) -> bool:
-        if self._on_step is not None and not self._on_step(self._steps):
-            self._should_continue = False
-        return self._should_continue
+        if self.on_step is not None and not self.on_step(self.steps):
+            self.should_continue = False
+        return self.should_continue
 
 
 def assign_rows(seeds: Sequence[int]) -> list[list[int]]:
@@ -217,7 +212,7 @@ class EpisodeRunner:
 
     def start_episodes(self, max_active: int) -> None:
         """Start episodes in free rows until `max_active` are in play."""
-        while len(self._active_episodes) < max_active and self._start_in(self._work_queue.row_order()):
+        while len(self._active_episodes) < max_active and self._start_in(self._work_queue.row_order):
             pass
 
     def _start_in(self, rows: Sequence[int]) -> bool:
@@ -269,7 +264,7 @@ class EpisodeRunner:
                 if is_terminated or is_truncated or self._lengths[row] >= MAX_EPISODE_STEPS:
                     del self._active_episodes[row]
                     on_episode(Episode(index, self._seeds[index], self._returns[row], self._lengths[row]))
-                    self._start_in([row, *self._work_queue.row_order()])
+                    self._start_in([row, *self._work_queue.row_order])
                 if not on_step():
                     return
 

@@ -1,118 +1,148 @@
-"""Helper processes that play episodes. They are forked, so they have the policy and all imports at once."""
+"""Helper processes that play episodes, and the queue from which all take them.
+
+Helpers are forked, so they have the policy and all imports at once.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import mmap
 import os
-import select
-import signal
-import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import connection, get_context
+from multiprocessing.context import ForkProcess
 from typing import TYPE_CHECKING
-
-from mosaic.arena.work_queue import SharedWorkQueue
 
 if TYPE_CHECKING:
     from mosaic.arena.evaluate import Episode
 
-_EPISODE_STRUCT = struct.Struct("=qdq")
-"""Index, return and length of an episode; small enough for an atomic write to a pipe."""
 NICENESS = 5
 """An evaluation yields to a training run."""
 HEARTBEAT_TIMEOUT_S = 1.0
 """A main process without a heartbeat for this long is paused."""
 POLL_S = 0.02
 EXIT_TIMEOUT_S = 0.3
-"""Time for a helper to exit before it is killed."""
-
+"""Time for the helpers to exit before they are killed."""
 
 PlayEpisodes = Callable[[Callable[["Episode"], None], Callable[[], bool]], None]
 """Plays episodes: calls the first function with each, and the second after each step to ask whether to continue."""
 
 
+class SharedWorkQueue:
+    """A queue of episodes per row, from which every process takes the next. Create it before forking."""
+
+    def __init__(self, rows: Sequence[Sequence[int]], is_shared: bool = False) -> None:
+        self._rows = rows
+        self.row_order = sorted((row for row in range(len(rows)) if rows[row]), key=lambda row: rows[row][0])
+        """The rows that have episodes, in the order of their first one."""
+        memory = memoryview(mmap.mmap(-1, mmap.PAGESIZE))
+        self._taken_counts = memory[: 8 * len(rows)].cast("q")
+        """Number of episodes taken, by row."""
+        self._words = memory[8 * len(rows) :].cast("d")
+        """The time of the main process's last heartbeat, and whether it has asked the helpers to stop."""
+        # A kernel lock: the kernel releases it when the process that holds it is killed.
+        self._lock = os.memfd_create("claims") if is_shared else None
+
+    def take(self, row: int) -> int | None:
+        """Take and return the next episode of a row; None if all are taken."""
+        if self._lock is not None:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX)
+        try:
+            taken = self._taken_counts[row]
+            if taken >= len(self._rows[row]):
+                return None
+            self._taken_counts[row] = taken + 1
+            return self._rows[row][taken]
+        finally:
+            if self._lock is not None:
+                fcntl.lockf(self._lock, fcntl.LOCK_UN)
+
+    def count_waiting(self) -> int:
+        """Return the number of episodes not taken yet."""
+        return sum(map(len, self._rows)) - sum(self._taken_counts)
+
+    def heartbeat(self, now: float) -> None:
+        """Record that the main process is running; the helpers wait while it is paused."""
+        self._words[0] = now
+
+    @property
+    def is_paused(self) -> bool:
+        return time.monotonic() - self._words[0] > HEARTBEAT_TIMEOUT_S
+
+    def stop(self) -> None:
+        self._words[1] = 1.0
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._words[1] != 0.0
+
+    def close(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
 class EvaluationProcesses:
-    """The started helpers. Episodes of one that dies are missing."""
+    """The running helpers. Episodes of one that dies are missing."""
 
     def __init__(self, work_queue: SharedWorkQueue) -> None:
         self._work_queue = work_queue
-        self._pids: list[int] = []
-        self._pipes: dict[int, bytes] = {}
-        """By file descriptor: the bytes of an incomplete record."""
+        self._helpers: dict[connection.Connection, ForkProcess] = {}
         self._next_poll_at = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self._pipes)
+        return bool(self._helpers)
 
     def start(self, work: PlayEpisodes, count: int) -> None:
         """Fork `count` processes that call `work`."""
         self._work_queue.heartbeat(time.monotonic())
+        context = get_context("fork")
         for _ in range(count):
-            reader, writer = os.pipe()
-            parent = os.getpid()
-            pid = os.fork()
-            if pid == 0:
-                _run_child(work, self._work_queue, writer, parent)
-            os.close(writer)
-            os.set_blocking(reader, False)
-            self._pids.append(pid)
-            self._pipes[reader] = b""
+            reader, writer = context.Pipe(duplex=False)
+            process = context.Process(target=_run_helper, args=(work, self._work_queue, writer, os.getpid()))
+            process.start()
+            writer.close()
+            self._helpers[reader] = process
 
-    def read_episodes(self) -> Iterator[tuple[int, float, int]]:
+    def read_episodes(self) -> Iterator[Episode]:
         """Yield new episodes. Polls the pipes only at intervals, so it can be called at every step."""
         now = time.monotonic()
         if now >= self._next_poll_at:
             self._next_poll_at = now + POLL_S
-            for pipe in list(self._pipes):
-                yield from self._read(pipe)
+            for reader in list(self._helpers):
+                yield from self._read(reader)
+
+    def _read(self, reader: connection.Connection) -> Iterator[Episode]:
+        try:
+            while reader.poll():
+                yield reader.recv()
+        except EOFError:
+            reader.close()
+            self._helpers.pop(reader).join()
 
     def wait(self) -> bool:
         """Wait briefly for episodes; return False when all helpers have exited."""
-        if self._pipes:
-            select.select(list(self._pipes), [], [], POLL_S)
-            self._next_poll_at = 0.0
-        return bool(self._pipes)
-
-    def _read(self, pipe: int) -> Iterator[tuple[int, float, int]]:
-        try:
-            data = os.read(pipe, 1 << 16)
-        except BlockingIOError:
-            return
-        if not data:
-            os.close(pipe)
-            del self._pipes[pipe]
-            return
-        buffered = self._pipes[pipe] + data
-        complete_bytes = len(buffered) // _EPISODE_STRUCT.size * _EPISODE_STRUCT.size
-        self._pipes[pipe] = buffered[complete_bytes:]
-        yield from _EPISODE_STRUCT.iter_unpack(buffered[:complete_bytes])
+        connection.wait(list(self._helpers), POLL_S)
+        self._next_poll_at = 0.0
+        return bool(self._helpers)
 
     def stop(self) -> None:
         """Ask the helpers to stop, then kill them: an environment may be in a long step."""
         self._work_queue.stop()
         deadline = time.monotonic() + EXIT_TIMEOUT_S
-        while self._pids:
-            is_late = time.monotonic() >= deadline
-            for pid in list(self._pids):
-                if is_late:
-                    os.kill(pid, signal.SIGKILL)
-                with contextlib.suppress(ChildProcessError):
-                    if os.waitpid(pid, 0 if is_late else os.WNOHANG)[0] == 0:
-                        continue
-                self._pids.remove(pid)
-            if self._pids:
-                time.sleep(0.002)
-        for pipe in self._pipes:
-            os.close(pipe)
-        self._pipes.clear()
+        for reader, process in self._helpers.items():
+            process.join(max(0.0, deadline - time.monotonic()))
+            process.kill()
+            process.join()
+            reader.close()
+        self._helpers.clear()
 
 
-def _run_child(work: PlayEpisodes, work_queue: SharedWorkQueue, pipe: int, parent: int) -> None:
-    """Run `work` in the child and exit; never returns."""
+def _run_helper(work: PlayEpisodes, work_queue: SharedWorkQueue, writer: connection.Connection, main_pid: int) -> None:
+    """Run `work` in a helper and exit; never returns."""
     next_check_at = 0.0
-
-    def send(episode: Episode) -> None:
-        os.write(pipe, _EPISODE_STRUCT.pack(episode.index, episode.episodic_return, episode.length))
 
     def should_continue() -> bool:
         nonlocal next_check_at
@@ -120,20 +150,15 @@ def _run_child(work: PlayEpisodes, work_queue: SharedWorkQueue, pipe: int, paren
             return False
         if time.monotonic() < next_check_at:
             return True
-        while (
-            time.monotonic() - work_queue.last_heartbeat > HEARTBEAT_TIMEOUT_S
-            and os.getppid() == parent
-            and not work_queue.is_stopped
-        ):
+        while work_queue.is_paused and os.getppid() == main_pid and not work_queue.is_stopped:
             time.sleep(POLL_S)
         next_check_at = time.monotonic() + POLL_S
-        return os.getppid() == parent and not work_queue.is_stopped
+        return os.getppid() == main_pid and not work_queue.is_stopped
 
     try:
         with contextlib.suppress(OSError):
             os.nice(NICENESS)
-        work(send, should_continue)
-        os._exit(0)
+        work(writer.send, should_continue)
     finally:
         # Errors are not reported: the main process plays the same episode and raises the same error.
-        os._exit(1)
+        os._exit(0)
