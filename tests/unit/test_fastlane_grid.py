@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mosaic.fastlane import BGRX32, RGB24, as_rgb, compose_grid, fit_size, grid_shape, scale_image, scale_image_smoothly
-from mosaic.fastlane.pace import BUDGET_BOUNDS, RATE_BOUNDS_HZ, RenderPacer, clamp_or_default
+from mosaic.fastlane.writer import BUDGET_BOUNDS, RATE_BOUNDS_HZ, RenderPacer, clamp_or_default
 
 
 @pytest.mark.parametrize(

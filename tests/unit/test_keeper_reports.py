@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from mosaic.journal import Journal
-from mosaic.keeper.reports import ReportQueue
+from mosaic.keeper.keeper_loop import ReportQueue
 
 
 class FlakyJournal(Journal):

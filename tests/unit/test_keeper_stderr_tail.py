@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mosaic.keeper.stderr_tail import extract_last_words, read_last_words
+from mosaic.keeper.worker import extract_last_words, read_last_words
 
 TRACEBACK = b"""\
 Traceback (most recent call last):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from mosaic.envs.warning_filters import silence_mujoco
-
 DISTRIBUTION = "mosaic-rl"
 _HEADLESS_VARIABLES = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+_HARMLESS_MUJOCO_WARNING = re.compile(r"compiler attribute '\w+' is deprecated")
 _PYGAME_HELP = "Set SDL_VIDEODRIVER=dummy, or check that pygame can be imported."
 
 _ATARI_GAMES = """
@@ -86,6 +87,19 @@ def _reduce_mujoco_quality(env: Any) -> None:
         model.vis.quality.offsamples = 0
 
 
+def _silence_mujoco() -> None:
+    """Replace MuJoCo's warning handler, which would also write MUJOCO_LOG.TXT to the current folder."""
+    mujoco = import_module("mujoco")
+    set_handler: Callable[[Callable[[str], None]], None] | None = getattr(mujoco, "set_mju_user_warning", None)
+    if set_handler is not None:
+        set_handler(_show_mujoco)
+
+
+def _show_mujoco(text: str) -> None:
+    if not _HARMLESS_MUJOCO_WARNING.match(text):
+        print(f"MuJoCo: {text}", file=sys.stderr)
+
+
 _FAMILY_ROWS = (
     EnvFamily(
         name="toy_text",
@@ -133,7 +147,7 @@ _FAMILY_ROWS = (
             "Set MUJOCO_GL=egl (or osmesa), and on Debian or Ubuntu: "
             "apt-get install libegl1 libgl1 libegl-mesa0 libgl1-mesa-dri"
         ),
-        after_import=silence_mujoco,
+        after_import=_silence_mujoco,
         before_rendering=_reduce_mujoco_quality,
     ),
     EnvFamily(

@@ -6,12 +6,12 @@ import importlib
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from mosaic.contracts.errors import BadInput, MissingExtra, UnknownName, unknown_name_error
 from mosaic.envs.catalogue import DISTRIBUTION, FAMILIES, EnvFamily
-from mosaic.envs.warning_filters import silence_warnings
 
 if TYPE_CHECKING:
     import gymnasium
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 MODULES_VARIABLE = "MOSAIC_ENV_MODULES"
 """Modules, separated by commas, that an id such as `my_envs:Maze-v0` may import. No id runs code without it."""
 _COMPATIBILITY_LOADERS = ("GymV21Environment", "GymV26Environment")
+_HARMLESS_WARNINGS = (
+    r".*The environment \S+ is out of date",  # an older version was requested by name
+    r".*Using the latest versioned environment",
+    r".*Overriding environment \S+ already in registry",
+    r".*Box (low|high)'s precision lowered",
+    r".*builtin type \w+ has no __module__ attribute",  # Box2D's bindings
+    r".*pkg_resources is deprecated",  # pygame
+    r".*system is avx2 capable but pygame",
+)
 
 
 class EnvListing(TypedDict):
@@ -54,7 +63,7 @@ def make(env_id: str, *, render_mode: str | None = None, **settings: Any) -> gym
 def ensure_registered(env_id: str, *, has_display: bool = False, needs_rendering: bool = False) -> EnvFamily | None:
     """Register the id with Gymnasium, or raise why that fails; return its family if it is in the catalog."""
     gymnasium = _gymnasium()
-    silence_warnings()
+    _silence_warnings()
     _check_module_allowed(env_id)
     plain_id = env_id.rpartition(":")[2]
     for family in FAMILIES.values():
@@ -71,7 +80,7 @@ def ensure_registered(env_id: str, *, has_display: bool = False, needs_rendering
 def list_environments(family: str | None = None) -> list[EnvListing]:
     """Return every known id of one family or of all, including families that are not installed."""
     gymnasium = _gymnasium()
-    silence_warnings()
+    _silence_warnings()
     if family is not None and family not in FAMILIES and family != "other":
         raise unknown_name_error("environment family", family, FAMILIES)
     for row in FAMILIES.values():
@@ -127,6 +136,12 @@ def render_help(env_id: str) -> str:
     except BadInput:  # not registered: an algorithm may create its own
         return ""
     return family.render_help if family else ""
+
+
+def _silence_warnings() -> None:
+    """Suppress warnings of libraries that are harmless and would look like errors in a log."""
+    for message in _HARMLESS_WARNINGS:
+        warnings.filterwarnings("ignore", message=message)
 
 
 def _gymnasium() -> Any:

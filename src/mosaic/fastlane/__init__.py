@@ -7,9 +7,8 @@ block it. This package imports nothing else of MOSAIC, so that the probe can shi
 from .grid import GridShape, as_rgb, compose_grid, fit_size, grid_shape, scale_image, scale_image_smoothly
 from .lane_files import lane_indices, lanes_folder, reap, reap_all
 from .layout import BGRX32, RGB24, Frame
-from .reader import CONNECTED, UNAVAILABLE, WAITING, LaneReader
+from .reader import CONNECTED, UNAVAILABLE, WAITING, LaneReader, LaneView, hud_fields
 from .tap import FrameTap
-from .view import LaneView, hud_fields
 from .writer import LaneWriter
 
 __all__ = [

@@ -87,9 +87,9 @@ class Frame(NamedTuple):
     """Seconds since the epoch."""
     rate_hz: float
     """How often this environment is rendered at present."""
+    render_s: float
     pace: str
     """What determines the rate, as shown to the user."""
-    render_s: float
 
 
 class HeaderInvalid(ValueError):
@@ -99,11 +99,8 @@ class HeaderInvalid(ValueError):
 def make_geometry(width: int, height: int, channels: int, generation: int, pid: int, has_checksum: bool) -> Geometry:
     stride = width * channels
     pixels = (stride * height + 63) // 64 * 64
-    slots = SLOTS if width else 0
-    return Geometry(
-        width, height, channels, stride, slots, SLOT_HEADER_BYTES + pixels if width else 0, generation,
-        int(has_checksum), pid,
-    )  # fmt: skip
+    slots, slot_bytes = (SLOTS, SLOT_HEADER_BYTES + pixels) if width else (0, 0)
+    return Geometry(width, height, channels, stride, slots, slot_bytes, generation, int(has_checksum), pid)
 
 
 def pack_header(geometry: Geometry) -> bytes:
@@ -123,14 +120,8 @@ def parse_header(header: bytes, file_bytes: int) -> Geometry:
     if struct.unpack_from("=Q", header, GEOMETRY_STRUCT.size)[0] != zlib.crc32(header[: GEOMETRY_STRUCT.size]):
         raise HeaderInvalid("its header is damaged")
     geometry = Geometry(*words[2:])
-    expected = make_geometry(
-        geometry.width,
-        geometry.height,
-        geometry.channels,
-        geometry.generation,
-        geometry.pid,
-        bool(geometry.has_checksum),
-    )
+    width, height, channels, *_, generation, has_checksum, pid = geometry
+    expected = make_geometry(width, height, channels, generation, pid, bool(has_checksum))
     if geometry != expected or geometry.channels not in FORMATS or geometry.file_bytes > MAX_BYTES:
         raise HeaderInvalid("its geometry is invalid")
     if file_bytes < geometry.file_bytes:

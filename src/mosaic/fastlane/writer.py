@@ -16,7 +16,6 @@ import numpy as np
 
 from . import layout
 from .lane_files import StrPath, create_and_lock, heartbeat_path, lane_path, remove_lane
-from .pace import BUDGET_BOUNDS, DEFAULT_BUDGET, DEFAULT_RATE_HZ, RATE_BOUNDS_HZ, RenderPacer, clamp_or_default
 
 HEARTBEAT_POLL_S = 0.1
 """Interval at which the heartbeat is checked."""
@@ -27,6 +26,61 @@ MAX_CATCH_UP_S = 0.25
 """Frames missed for longer than this, as in a pause, are not made up for."""
 RETRY_S = 10.0
 MAX_SIDE_PX = 640
+DEFAULT_RATE_HZ = 30.0
+DEFAULT_BUDGET = 0.015
+RATE_BOUNDS_HZ = (0.5, 120.0)
+BUDGET_BOUNDS = (0.001, 0.5)
+"""What a viewer may request."""
+_MIN_OUTLIER_S = 0.05
+_OUTLIER_FACTOR = 4.0
+"""On a busy machine the thread is sometimes preempted while rendering. That must count, or the mean would be too low;
+but a single stall of the machine must not stop the frames for long."""
+_SMOOTHING = 0.1
+_CACHE_COST_FACTOR = 1.7
+"""Rendering evicts the caches that training had filled: by tests/bench/fastlane.py, a frame costs training this
+multiple of the time that rendering and copying it takes."""
+
+
+class RenderPacer:
+    """Chooses the render rate: the requested rate, within a share of the training thread's time. Pure, no clock."""
+
+    def __init__(self, rate_hz: float = DEFAULT_RATE_HZ, budget: float = DEFAULT_BUDGET) -> None:
+        self.rate_hz = rate_hz
+        self.budget = budget
+        self.watched_count = 1
+        """Environments that are watched now and share rate and budget."""
+        self._cost_s = 0.0
+        self._has_rendered = False
+
+    def record_cost(self, cost_s: float) -> None:
+        """Record the cost of one frame. The first includes the renderer's setup and is ignored."""
+        if not self._has_rendered:
+            self._has_rendered = True
+        elif not self._cost_s:
+            self._cost_s = cost_s
+        else:
+            highest_s = max(_MIN_OUTLIER_S, _OUTLIER_FACTOR * self._cost_s)
+            self._cost_s += _SMOOTHING * (min(cost_s, highest_s) - self._cost_s)
+
+    @property
+    def _min_interval_s(self) -> float:
+        return _CACHE_COST_FACTOR * self._cost_s / self.budget
+
+    @property
+    def is_limited(self) -> bool:
+        return self._min_interval_s * self.rate_hz > 1
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two frames of one environment."""
+        return self.watched_count * max(1.0 / self.rate_hz, self._min_interval_s)
+
+    @property
+    def description(self) -> str:
+        shared = f", shared by {self.watched_count}" if self.watched_count > 1 else ""
+        if self.is_limited:
+            return f"limited to {100 * self.budget:.3g} % of training time{shared}"
+        return f"{self.rate_hz:.3g} Hz{shared}"
 
 
 class LaneWriter:
@@ -150,24 +204,12 @@ class LaneWriter:
         words, memory, pace = self._words, self._memory, self._pacer
         words[word + layout.BEGIN_WORD] = number
         np.copyto(self._pixels[number % layout.SLOTS], image)
-        episode, step, reward, episodic_return, now = frame_info
-        layout.FRAME_INFO_STRUCT.pack_into(
-            memory,
-            at + layout.FRAME_INFO_OFFSET,
-            episode,
-            step,
-            reward,
-            episodic_return,
-            now,
-            1 / pace.interval_s,
-            render_s,
-        )
+        info_offset = at + layout.FRAME_INFO_OFFSET
+        layout.FRAME_INFO_STRUCT.pack_into(memory, info_offset, *frame_info, 1 / pace.interval_s, render_s)
         pace_offset = at + layout.PACE_OFFSET
         memory[pace_offset : pace_offset + layout.PACE_BYTES] = layout.encode_text(pace.description, layout.PACE_BYTES)
         if self._has_checksum:
-            words[word + layout.CHECKSUM_WORD] = zlib.crc32(
-                memory[at + layout.FRAME_INFO_OFFSET : at + self._slot_bytes]
-            )
+            words[word + layout.CHECKSUM_WORD] = zlib.crc32(memory[info_offset : at + self._slot_bytes])
         words[word + layout.END_WORD] = number
         words[layout.NEWEST_FRAME_WORD] = number
         if self.problem is not None:
@@ -186,13 +228,11 @@ class LaneWriter:
         self._number = 0
         self._shape = shape
         self._slot_bytes = geometry.slot_bytes
+        first = layout.HEADER_BYTES + layout.SLOT_HEADER_BYTES
         self._pixels = [
-            np.frombuffer(
-                self._memory,
-                np.uint8,
-                geometry.stride * height,
-                layout.HEADER_BYTES + slot * geometry.slot_bytes + layout.SLOT_HEADER_BYTES,
-            ).reshape(shape)
+            np.frombuffer(self._memory, np.uint8, geometry.stride * height, first + slot * geometry.slot_bytes).reshape(
+                shape
+            )
             for slot in range(geometry.slots)
         ]
 
@@ -207,9 +247,7 @@ class LaneWriter:
                 memory = mmap.mmap(file, geometry.file_bytes)
                 memory[: layout.GEOMETRY_STRUCT.size + 8] = layout.pack_header(geometry)
                 if not os.path.exists(self._heartbeat_path):
-                    os.close(
-                        os.open(self._heartbeat_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-                    )
+                    os.close(os.open(self._heartbeat_path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
                     os.utime(self._heartbeat_path, (0, 0))  # not watched yet
                 os.rename(draft, self._path)
             except BaseException:
@@ -250,6 +288,12 @@ class LaneWriter:
         self._next_frame_at = float("inf")
         self._words[layout.ENDED_WORD] = 1
         remove_lane(self._folder, self._index)
+
+
+def clamp_or_default(value: object, bounds: tuple[float, float], default: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        return default
+    return min(max(float(value), bounds[0]), bounds[1])
 
 
 def downsample_frame(frame: Any, max_side_px: int) -> Any:

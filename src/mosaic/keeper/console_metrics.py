@@ -13,6 +13,7 @@ from contextlib import suppress
 from mosaic.common.console_parser import ConsoleParser, ConsoleReading
 from mosaic.contracts.folder import RunFolder
 from mosaic.journal import Journal
+from mosaic.journal.points import finite_or_none
 
 _POLL_S = 1.0
 _CHUNK_BYTES = 1 << 20
@@ -68,7 +69,7 @@ class ConsoleMetrics:
                 self._episodes += 1
                 rows.append([self._episodes, 0, step, now, reading.episodic_return, reading.episodic_length or 0])
             for tag, value in reading.scalars.items():
-                series.setdefault(tag, []).append([step, now, value if math.isfinite(value) else None])
+                series.setdefault(tag, []).append([step, now, finite_or_none(value)])
         if not readings:
             return
         if self._journal is None:

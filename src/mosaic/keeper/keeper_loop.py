@@ -8,24 +8,25 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 from mosaic.common.processes import identify, own_identity
 from mosaic.contracts.folder import RunFolder
-from mosaic.journal import Follower, Journal
+from mosaic.journal import Follower, Journal, Outbox
 from mosaic.keeper.console_metrics import ConsoleMetrics
 from mosaic.keeper.gpus import GpuMonitor, can_see_gpus
 from mosaic.keeper.launch_spec import LaunchMalformed, LaunchSpec, parse_launch
-from mosaic.keeper.reports import ReportQueue
 from mosaic.keeper.sidecar_launcher import SidecarLaunch, SidecarStartError
-from mosaic.keeper.stderr_tail import read_last_words
 from mosaic.keeper.tree import PROC, TreeUsage, anonymous_memory_mb, read_memory, read_tree
 from mosaic.keeper.warden import SAMPLE_FIRST_S, Order, Warden, next_sample_s
 from mosaic.keeper.worker import (
     WorkerStartError,
     become_subreaper,
     is_process_group_alive,
+    read_last_words,
     signal_process,
     signal_tree,
     start_worker,
@@ -62,6 +63,31 @@ class SignalWakeup:
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         self.is_terminate_requested = True
+
+
+class ReportQueue(Outbox):
+    """Writes keeper.jsonl so that a full disk loses samples, but never an event."""
+
+    def report(self, kind: str, **fields: Any) -> None:
+        self.put(kind, fields)
+        self.try_flush()
+
+    def report_if_possible(self, kind: str, **fields: Any) -> None:
+        """Write a sample, or drop it: the next one replaces it."""
+        if self.try_flush():
+            self.put(kind, fields)
+            if not self.try_flush():
+                self._lines.clear()
+
+    def flush_until(self, timeout_s: float, sleep: Callable[[float], None] = time.sleep) -> bool:
+        """Retry until everything is written or the timeout has passed; return whether everything is written."""
+        waited_s = 0.0
+        while not self.try_flush():
+            if waited_s >= timeout_s:
+                return False
+            sleep(0.5)
+            waited_s += 0.5
+        return True
 
 
 class Keeper:

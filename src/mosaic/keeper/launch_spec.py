@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
@@ -22,35 +23,29 @@ class Grace(TypedDict):
     """Seconds between that SIGTERM and SIGKILL."""
 
 
-class _RequiredKeys(TypedDict):
-    folder: str
-    """The run folder."""
+class ProgramSpec(TypedDict):
     argv: list[str]
     cwd: str
     env: dict[str, str]
-    """The worker's complete environment; nothing is inherited."""
+    """Its complete environment; nothing is inherited."""
     log_name: str
-    """`cleanrl` gives `logs/cleanrl.stdout.log` and `logs/cleanrl.stderr.log`."""
+    """`cleanrl` gives `logs/cleanrl.stdout.log` and `logs/cleanrl.stderr.log`; a sidecar has one log, `<name>.log`."""
+
+
+class _RequiredKeys(ProgramSpec):
+    folder: str
+    """The run folder."""
     limits: Limits
     inbox_offset: int
     """Where this attempt starts in the inbox: earlier commands were meant for an earlier attempt."""
     grace_s: Grace
 
 
-class SidecarSpec(TypedDict):
-    """A program that runs alongside the run without being part of it: not waited for, not sampled, not limited."""
-
-    argv: list[str]
-    cwd: str
-    env: dict[str, str]
-    log_name: str
-    """`sidecar` gives `logs/sidecar.log`."""
-
-
 class LaunchSpec(_RequiredKeys, total=False):
     reads_console: bool
     """Whether to parse metrics from stdout while no process of the run writes a journal."""
-    sidecar: SidecarSpec
+    sidecar: ProgramSpec
+    """A program that runs alongside the run without being part of it: not waited for, not sampled, not limited."""
 
 
 class LaunchMalformed(ValueError):
@@ -67,34 +62,12 @@ def parse_launch(data: bytes) -> LaunchSpec:
         launch = json.loads(data)
     except ValueError as error:
         raise LaunchMalformed(f"The launch spec is not valid JSON: {error}.") from None
-    _expect_keys(launch, LaunchSpec, "The launch spec")
-    _expect_keys(launch["limits"], Limits, "limits")
-    _expect_keys(launch["grace_s"], Grace, "grace_s")
-    _expect(_is_text(launch["folder"]) and launch["folder"], "folder", "non-empty text", launch["folder"])
-    _expect_program(launch, "")
-    if "sidecar" in launch:
-        _expect_keys(launch["sidecar"], SidecarSpec, "sidecar")
-        _expect_program(launch["sidecar"], "sidecar.")
-    offset = launch["inbox_offset"]
-    _expect(isinstance(offset, int) and offset >= 0, "inbox_offset", "a number of bytes", offset)
-    for name, limit in launch["limits"].items():
-        _expect(limit is None or (_is_number(limit) and limit > 0), f"limits.{name}", "a number above 0 or null", limit)
-    for name, grace in launch["grace_s"].items():
-        _expect(_is_number(grace) and grace >= 0, f"grace_s.{name}", "a number of seconds", grace)
+    _check(launch, LaunchSpec, "")
     return cast(LaunchSpec, launch)
 
 
-def _expect_program(data: dict[str, Any], prefix: str) -> None:
-    for key in ("cwd", "log_name"):
-        _expect(_is_text(data[key]) and data[key], prefix + key, "non-empty text", data[key])
-    argv, env = data["argv"], data["env"]
-    _expect(isinstance(argv, list) and argv and all(map(_is_text, argv)), f"{prefix}argv", "a list of strings", argv)
-    is_env = isinstance(env, dict) and all(_is_text(value) for value in env.values())
-    # The value is not shown: an environment holds secrets.
-    _expect(is_env, f"{prefix}env", "an object of strings", type(env).__name__)
-
-
-def _expect_keys(data: Any, kind: type, what: str) -> None:
+def _check(data: Any, kind: type, section: str) -> None:
+    what = section or "The launch spec"
     if not isinstance(data, dict):
         raise LaunchMalformed(f"{what}: expected a JSON object, got {type(data).__name__}.")
     required: frozenset[str] = kind.__required_keys__  # type: ignore[attr-defined]
@@ -103,11 +76,16 @@ def _expect_keys(data: Any, kind: type, what: str) -> None:
         missing = ", ".join(sorted(required - set(data))) or "nothing"
         unknown = ", ".join(sorted(set(data) - known)) or "nothing"
         raise LaunchMalformed(f"{what}: missing: {missing}; unknown: {unknown}.")
-
-
-def _expect(is_valid: object, key: str, expected: str, given: object) -> None:
-    if not is_valid:
-        raise LaunchMalformed(f"Launch spec, {key}: expected {expected}, got {str(given)[:80]!r}.")
+    for key, value in data.items():
+        name = f"{section}.{key}" if section else key
+        if key in _SECTIONS:
+            _check(value, _SECTIONS[key], name)
+            continue
+        is_valid, expected = _RULES[key]
+        if not is_valid(value):
+            # An environment is not shown: it holds secrets.
+            given = type(value).__name__ if key == "env" else str(value)[:80]
+            raise LaunchMalformed(f"Launch spec, {name}: expected {expected}, got {given!r}.")
 
 
 def _is_text(value: object) -> bool:
@@ -116,3 +94,19 @@ def _is_text(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_limit(value: Any) -> bool:
+    return value is None or (_is_number(value) and value > 0)
+
+
+_SECTIONS = {"limits": Limits, "grace_s": Grace, "sidecar": ProgramSpec}
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("folder", "cwd", "log_name"), (lambda value: _is_text(value) and value != "", "non-empty text")),
+    "argv": (lambda value: isinstance(value, list) and value != [] and all(map(_is_text, value)), "a list of strings"),
+    "env": (lambda value: isinstance(value, dict) and all(map(_is_text, value.values())), "an object of strings"),
+    "inbox_offset": (lambda value: isinstance(value, int) and value >= 0, "a number of bytes"),
+    "reads_console": (lambda value: isinstance(value, bool), "true or false"),
+    **dict.fromkeys(Limits.__annotations__, (_is_limit, "a number above 0 or null")),
+    **dict.fromkeys(Grace.__annotations__, (lambda value: _is_number(value) and value >= 0, "a number of seconds")),
+}

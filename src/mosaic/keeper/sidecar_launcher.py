@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from mosaic.contracts.folder import RunFolder
-from mosaic.keeper.launch_spec import SidecarSpec
+from mosaic.keeper.launch_spec import ProgramSpec
 
 _MAX_ERROR_BYTES = 4000
 
@@ -24,7 +24,7 @@ class SidecarStartError(Exception):
 class SidecarLaunch:
     """A sidecar that is being started. Create it before `become_subreaper` and before any thread."""
 
-    def __init__(self, sidecar: SidecarSpec, folder: RunFolder) -> None:
+    def __init__(self, sidecar: ProgramSpec, folder: RunFolder) -> None:
         pid_reader, pid_writer = os.pipe()
         self._reader, writer = os.pipe()  # closed by a successful exec
         intermediate_pid = _try_fork()
@@ -55,7 +55,7 @@ def _try_fork() -> int | None:
         return None
 
 
-def _spawn_and_exit(sidecar: SidecarSpec, folder: RunFolder, pid_writer: int, writer: int) -> NoReturn:
+def _spawn_and_exit(sidecar: ProgramSpec, folder: RunFolder, pid_writer: int, writer: int) -> NoReturn:
     """Run in the intermediate process. No code of the keeper may run here or below, whatever is raised."""
     try:
         pid = os.fork()
@@ -67,7 +67,7 @@ def _spawn_and_exit(sidecar: SidecarSpec, folder: RunFolder, pid_writer: int, wr
         os._exit(0)
 
 
-def _exec_sidecar(sidecar: SidecarSpec, folder: RunFolder, writer: int) -> NoReturn:
+def _exec_sidecar(sidecar: ProgramSpec, folder: RunFolder, writer: int) -> NoReturn:
     try:
         os.setsid()
         folder.logs.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.payload import Payload
 from mosaic.formatting import short_id
 from mosaic.hub.hub_client import requested_repo
-from mosaic.keeper.launch_spec import SidecarSpec
+from mosaic.keeper.launch_spec import ProgramSpec
 from mosaic.secrets import secrets_path
 from mosaic.sidecar.wandb_environment import is_wandb_installed, netrc_path
 from mosaic.workers import discover_workers
@@ -111,7 +111,7 @@ def _default_name(config: Mapping[str, Any], run_id: str) -> str:
 
 def build_sidecar_spec(
     folder: RunFolder, payload: Payload, caller_env: Mapping[str, str] | None, has_wandb_probe: bool = False
-) -> SidecarSpec | None:
+) -> ProgramSpec | None:
     """Returns None where a sidecar would have nothing to do. No secret is passed: the sidecar reads the key itself.
 
     `caller_env` is the environment of a user's program. Such a program tracks itself; where the probe keeps it offline
