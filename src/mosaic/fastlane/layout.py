@@ -77,6 +77,8 @@ class Frame(NamedTuple):
     number: int
     """Counts up within a generation."""
     generation: int
+    pace: str
+    """What determines the rate, as shown to the user."""
     episode: int
     step: int
     """Within the episode."""
@@ -88,8 +90,6 @@ class Frame(NamedTuple):
     rate_hz: float
     """How often this environment is rendered at present."""
     render_s: float
-    pace: str
-    """What determines the rate, as shown to the user."""
 
 
 class HeaderInvalid(ValueError):

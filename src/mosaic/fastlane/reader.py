@@ -197,8 +197,8 @@ def _parse_frame(geometry: layout.Geometry, number: int, copy: bytearray) -> lay
         geometry.format,
         number,
         geometry.generation,
+        layout.decode_text(bytes(copy[pace_offset : pace_offset + layout.PACE_BYTES])),
         *layout.FRAME_INFO_STRUCT.unpack_from(copy),
-        pace=layout.decode_text(bytes(copy[pace_offset : pace_offset + layout.PACE_BYTES])),
     )
 
 

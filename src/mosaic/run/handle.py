@@ -23,7 +23,7 @@ from mosaic.run.checkpoint_manager import CheckpointManager
 from mosaic.run.checkpoints import Array, Checkpoint, CheckpointPart
 from mosaic.run.inbox import Inbox
 from mosaic.run.live_frames import LiveFrames
-from mosaic.run.run_log import RunLog
+from mosaic.run.run_log import RunLog, count_hellos
 
 INBOX_S = 0.05
 JOURNAL_S = 0.25
@@ -74,7 +74,7 @@ class Run:
         names: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
-        self.attempt = 1 + _count_hellos(folder.journal)
+        self.attempt = 1 + count_hellos(folder.journal)
         self.stop_requested = False
         self.global_step = 0
         self.episode_count = 0
@@ -275,7 +275,7 @@ class Run:
     def finish(self, outcome: str = "succeeded", reason: str | None = None) -> None:
         """End the attempt with the outcome `succeeded`, `stopped`, `rejected` or `failed`."""
         if outcome == "succeeded":
-            self._log.mark_succeeded()
+            self._log.event_file.end_hparams_session()
         self._flush()
         self._progress()
         self.event("finished", outcome=outcome, reason=reason, global_step=int(self.global_step))
@@ -392,17 +392,8 @@ class Run:
             return
         self._has_started = True
         if self.attempt > 1:
-            self._log.restart_event_file(0 if self._resumed_from is None else self._resumed_from + 1)
+            self._log.event_file.purge_from_step(0 if self._resumed_from is None else self._resumed_from + 1)
         for moved in self._checkpoint_manager.adopt_existing(-1 if self._resumed_from is None else self._resumed_from):
             if moved.damage:
                 text = f"Checkpoint {moved.step} is damaged ({moved.damage}): skipped and moved to {moved.path}."
                 self.warn(text, "checkpoint_damaged")
-
-
-def _count_hellos(journal: Path) -> int:
-    """Count the attempts so far. Lines are searched, not parsed: parsing a long journal takes seconds."""
-    try:
-        with open(journal, "rb") as file:
-            return sum(b'"kind":"hello"' in line[:200] for line in file)
-    except FileNotFoundError:
-        return 0

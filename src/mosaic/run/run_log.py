@@ -67,25 +67,6 @@ class MetricBuffer:
         return list(zip(numbers, map(int, envs), map(int, steps), times, rounded, map(int, lengths), strict=True))
 
 
-class _RetryingWriter:
-    """Runs a write that must not stop the training, and reports once on stderr that it fails."""
-
-    def __init__(self) -> None:
-        self._failing: set[str] = set()
-
-    def __call__(self, what: str, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except OSError as error:
-            if what not in self._failing:
-                self._failing.add(what)
-                # stderr may be on the same full disk
-                with contextlib.suppress(OSError):
-                    print(f"{what} cannot be written ({error}). The run continues and retries.", file=sys.stderr)
-        else:
-            self._failing.discard(what)
-
-
 class AnalyticsFile:
     def __init__(self, folder: RunFolder, tensorboard: Path | None) -> None:
         self._folder = folder
@@ -128,8 +109,8 @@ class RunLog:
         self.points = MetricBuffer()
         self.analytics = AnalyticsFile(folder, tensorboard)
         self._outbox = Outbox(Journal(folder.journal))
-        self._events = None if tensorboard is None else EventWriter(tensorboard)
-        self._write = _RetryingWriter()
+        self.event_file = EventWriter(tensorboard)
+        self._failing_files: set[str] = set()
 
     def event(self, kind: str, **fields: Any) -> None:
         """Write one line immediately."""
@@ -139,14 +120,13 @@ class RunLog:
     def write_hyperparameters(self, values: Mapping[str, object], step: int) -> None:
         """Write the journal's event, a table for TensorBoard's text tab and the run's row in its hparams tab."""
         self.event("hyperparameters", values={name: _json_safe(value) for name, value in values.items()})
-        if self._events is not None:
-            rows = "".join(f"\n|{name}|{value}|" for name, value in values.items())
-            self._events.add_text("hyperparameters", f"|param|value|\n|-|-|{rows}", step)
-            self._events.start_hparams_session(values)
+        rows = "".join(f"\n|{name}|{value}|" for name, value in values.items())
+        self.event_file.add_text("hyperparameters", f"|param|value|\n|-|-|{rows}", step)
+        self.event_file.start_hparams_session(values)
 
     def write_video_preview(self, video_path: Path) -> None:
         """Write the first seconds of `rl-video-episode-<n>.mp4` as a GIF for TensorBoard; a failure is ignored."""
-        if self._events is None:
+        if self.event_file.folder is None:
             return
         from mosaic.media.gif import encode_gif
 
@@ -155,16 +135,7 @@ class RunLog:
             gif = encode_gif(video_path)
             episode = int(video_path.stem.rpartition("-")[2])
             if gif is not None:
-                self._events.add_image(VIDEO_TAG, gif.encoded, gif.width, gif.height, episode)
-
-    def mark_succeeded(self) -> None:
-        if self._events is not None:
-            self._events.end_hparams_session()
-
-    def restart_event_file(self, step: int) -> None:
-        """Make TensorBoard drop what an earlier attempt wrote from a step on."""
-        if self._events is not None:
-            self._events.purge_from_step(step)
+                self.event_file.add_image(VIDEO_TAG, gif.encoded, gif.width, gif.height, episode)
 
     def write_points(self) -> None:
         """Write buffered points to the journal; the event file gets them at its next flush."""
@@ -175,23 +146,20 @@ class RunLog:
             series = group_by_tag(part)
             non_finite = self._update_analytics(series, anomalies)
             self._outbox.put("metrics", {"series": json_series(series, non_finite)}, len(part))
-        if self._events is not None:
-            self._events.add_points(scalars)
+        self.event_file.add_points(scalars)
         episodes = self.points.take_episodes()
         for start in range(0, len(episodes), MAX_POINTS_PER_LINE):
             rows = episodes[start : start + MAX_POINTS_PER_LINE]
             points = episode_points(rows)
             self._update_analytics(group_by_tag(points), anomalies)
             self._outbox.put("episodes", {"rows": json_rows(rows)}, len(rows))
-            if self._events is not None:
-                self._events.add_points(points)
+            self.event_file.add_points(points)
         for tag, step in anomalies.items():
             self._outbox.put("anomaly", {"tag": tag, "step": step})
         self._write(_JOURNAL, self._outbox.flush)
 
     def flush_event_file(self) -> None:
-        if self._events is not None:
-            self._write(_EVENT_FILE, self._events.flush)
+        self._write(_EVENT_FILE, self.event_file.flush)
 
     def write_analytics(self, **entries: Any) -> None:
         self._write("analytics.json", lambda: self.analytics.write(entries))
@@ -199,13 +167,24 @@ class RunLog:
     def sync(self) -> None:
         """Flush the files to the disk, so that they survive a power loss."""
         self._outbox.journal.sync()
-        if self._events is not None:
-            self._events.sync()
+        self.event_file.sync()
 
     def close(self) -> None:
-        if self._events is not None:
-            self._write(_EVENT_FILE, self._events.close)
+        self._write(_EVENT_FILE, self.event_file.close)
         self._outbox.close()
+
+    def _write(self, what: str, write: Callable[[], None]) -> None:
+        """Run a write that must not stop the training; report once on stderr that it fails."""
+        try:
+            write()
+        except OSError as error:
+            if what not in self._failing_files:
+                self._failing_files.add(what)
+                # stderr may be on the same full disk
+                with contextlib.suppress(OSError):
+                    print(f"{what} cannot be written ({error}). The run continues and retries.", file=sys.stderr)
+        else:
+            self._failing_files.discard(what)
 
     def _update_analytics(self, series: SeriesByTag, anomalies: dict[str, int]) -> dict[str, int]:
         """Update analytics.json; return the non-finite tags of `series` and add new ones to `anomalies`."""
@@ -214,6 +193,15 @@ class RunLog:
         for tag, step in non_finite.items():
             anomalies.setdefault(tag, step)
         return non_finite
+
+
+def count_hellos(journal: Path) -> int:
+    """Count the attempts so far. Lines are searched, not parsed: parsing a long journal takes seconds."""
+    try:
+        with open(journal, "rb") as file:
+            return sum(b'"kind":"hello"' in line[:200] for line in file)
+    except FileNotFoundError:
+        return 0
 
 
 def _json_safe(value: object) -> object:

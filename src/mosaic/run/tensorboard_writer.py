@@ -55,10 +55,6 @@ def _record(event: bytes) -> bytes:
     return b"".join((length, _masked_crc(crc32c(length)), event, _masked_crc(crc32c(event))))
 
 
-def _event(at: float, step: int, content: bytes) -> bytes:
-    return b"\x09" + _pack_double(at) + b"\x10" + _varint(step) + content
-
-
 def _text_summary(tag: str, text: str) -> bytes:
     """Encode for the text plugin: a string tensor with one element."""
     metadata = _field(1, _field(1, b"text") + _field(2, b""))
@@ -98,10 +94,13 @@ def _json_value(value: object) -> bytes:
 
 
 class EventWriter:
-    """Writes one event file. Nothing is written before `flush`; what does not fit on the disk is kept for the next."""
+    """Writes one event file. Nothing is written before `flush`; what does not fit on the disk is kept for the next.
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
+    Without a folder it ignores what is added.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None) -> None:
+        self.folder = None if folder is None else Path(folder)
         self._pending: list[Point | bytes] = []
         self._file: int | None = None
         self._opened_at = time.time()
@@ -109,40 +108,44 @@ class EventWriter:
         self._length_heads: dict[int, bytes] = {}
 
     def add_scalar(self, tag: str, value: float, step: int, at: float | None = None) -> None:
-        self._pending.append((tag, step, time.time() if at is None else at, as_float32((value,))[0]))
+        self.add_points([(tag, step, time.time() if at is None else at, as_float32((value,))[0])])
 
     def add_points(self, points: Iterable[Point]) -> None:
         """Add scalars that are already rounded to float32."""
-        self._pending.extend(points)
+        if self.folder is not None:
+            self._pending.extend(points)
 
-    def add_text(self, tag: str, text: str, step: int, at: float | None = None) -> None:
-        wall_time = time.time() if at is None else at
-        self._pending.append(_record(_event(wall_time, step, _text_summary(tag, text))))
+    def add_text(self, tag: str, text: str, step: int) -> None:
+        self._add_event(step, _text_summary(tag, text))
 
     def add_image(self, tag: str, encoded: bytes, width: int, height: int, step: int) -> None:
         """Add an encoded image; TensorBoard animates a GIF."""
-        self._pending.append(_record(_event(time.time(), step, _image_summary(tag, encoded, width, height))))
+        self._add_event(step, _image_summary(tag, encoded, width, height))
 
     def start_hparams_session(self, values: Mapping[str, object]) -> None:
         """Add the run's row to the hparams tab, whose metrics are the scalars."""
-        at = time.time()
-        summary = _hparams_summary("session_start_info", 3, _session_start(values, at))
-        self._pending.append(_record(_event(at, 0, summary)))
+        self._add_event(0, _hparams_summary("session_start_info", 3, _session_start(values, time.time())))
 
     def end_hparams_session(self) -> None:
         """Mark the run as succeeded. TensorBoard uses the first end that it reads, so no other outcome is written."""
-        at = time.time()
-        summary = _hparams_summary("session_end_info", 4, b"\x08" + _varint(_SUCCESS) + b"\x11" + _pack_double(at))
-        self._pending.append(_record(_event(at, 0, summary)))
+        end = b"\x08" + _varint(_SUCCESS) + b"\x11" + _pack_double(time.time())
+        self._add_event(0, _hparams_summary("session_end_info", 4, end))
 
     def purge_from_step(self, step: int) -> None:
         """Make TensorBoard drop every earlier point from `step` on."""
-        self._pending.append(_record(_event(time.time(), step, _field(7, b"\x08" + _varint(_SESSION_START)))))
+        self._add_event(step, _field(7, b"\x08" + _varint(_SESSION_START)))
+
+    def _add_event(self, step: int, content: bytes) -> None:
+        if self.folder is not None:
+            event = b"\x09" + _pack_double(time.time()) + b"\x10" + _varint(step) + content
+            self._pending.append(_record(event))
 
     def flush(self) -> None:
         """Write everything or nothing: on OSError all points stay buffered, up to a limit."""
+        if self.folder is None:
+            return
         if self._file is None:
-            self._file = self._new_file()
+            self._file = self._new_file(self.folder)
         if not self._pending:
             return
         batch = self._pending[:]
@@ -172,16 +175,16 @@ class EventWriter:
                 os.close(self._file)
                 self._file = None
 
-    def _new_file(self) -> int:
+    def _new_file(self, folder: Path) -> int:
         """Create a file whose name sorts after the existing ones: TensorBoard reads files in that order."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         second = int(self._opened_at)
-        for path in self.folder.glob(_PREFIX + "*"):
+        for path in folder.glob(_PREFIX + "*"):
             stamp = path.name.removeprefix(_PREFIX).partition(".")[0]
             if stamp.isdecimal():
                 second = max(second, int(stamp) + 1)
         name = f"{_PREFIX}{second:010d}.{socket.gethostname()}.{os.getpid()}.0"
-        return os.open(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        return os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def _encode(self, batch: list[Point | bytes]) -> bytes:
         # A run writes millions of scalars through this loop: what repeats (tag, length, step) is encoded once.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 State = Mapping[str, npt.NDArray[Any]]
 Content = State | tuple[State, ...] | Mapping[str, Any]
-_STORAGES = {
+STORAGES = {
     "float32": "FloatStorage",
     "float64": "DoubleStorage",
     "float16": "HalfStorage",
@@ -103,9 +103,9 @@ def _pickle_scalar(value: Any) -> bytes:
 
 def _tensor(key: str, array: npt.NDArray[Any]) -> bytes:
     try:
-        storage = _STORAGES[array.dtype.name]
+        storage = STORAGES[array.dtype.name]
     except KeyError:
-        raise TypeError(f"A torch file cannot contain {array.dtype}; expected one of {', '.join(_STORAGES)}.") from None
+        raise TypeError(f"A torch file cannot contain {array.dtype}; expected one of {', '.join(STORAGES)}.") from None
     strides = [stride // array.itemsize for stride in array.strides]
     storage_id = [_text("storage"), f"ctorch\n{storage}\n".encode(), _text(key), _text("cpu"), _number(array.size)]
     parts = [

@@ -16,12 +16,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from mosaic.contracts.errors import BadInput, CheckpointDamaged
+from mosaic.run.torchfile import STORAGES
 
 MAX_PICKLE_BYTES = 64 << 20
-_STORAGES = {
-    "FloatStorage": "f4", "DoubleStorage": "f8", "HalfStorage": "f2", "LongStorage": "i8", "IntStorage": "i4",
-    "ShortStorage": "i2", "CharStorage": "i1", "ByteStorage": "u1", "BoolStorage": "?",
-}  # fmt: skip
+_DTYPES = {storage: np.dtype(name) for name, storage in STORAGES.items()}
 _DICT, _TENSOR, _PARAMETER = (
     "collections OrderedDict",
     "torch._utils _rebuild_tensor_v2",
@@ -146,7 +144,7 @@ class _Archive:
 
     def _resolve_global(self, name: str) -> _Function:
         module, _, attribute = name.partition(" ")
-        if name not in (_DICT, _TENSOR, _PARAMETER) and not (module == "torch" and attribute in _STORAGES):
+        if name not in (_DICT, _TENSOR, _PARAMETER) and not (module == "torch" and attribute in _DTYPES):
             raise BadInput(
                 f"{self._path} contains more than weights ({name!r}): loading it could run code, so it is rejected."
             )
@@ -163,7 +161,7 @@ class _Archive:
         return self._tensor(_expect_type(_Storage, storage), offset, shape, strides)
 
     def _tensor(self, storage: _Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-        kind = np.dtype(_STORAGES[storage.kind]).newbyteorder(self._order)
+        kind = _DTYPES[storage.kind].newbyteorder(self._order)
         info = self._member(f"data/{storage.key}")
         if info.file_size != storage.length * kind.itemsize:
             raise _Malformed(f"{info.filename} has {info.file_size} bytes; expected {storage.length * kind.itemsize}")
