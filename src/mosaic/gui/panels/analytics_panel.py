@@ -1,22 +1,11 @@
-"""All curves of a run, and below them what it takes of the machine."""
+"""The Analytics tab: all curves of a run, and below them its use of the hardware."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import (
-    QCheckBox,
-    QComboBox,
-    QFileDialog,
-    QHBoxLayout,
-    QLineEdit,
-    QStackedWidget,
-    QToolButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QCheckBox, QFileDialog, QHBoxLayout, QWidget
 
 from mosaic.client.exports import export_csv
 from mosaic.formatting import run_title, short_id
@@ -27,7 +16,7 @@ from mosaic.gui.run_action_handlers import write_export
 from mosaic.gui.views.chart_grid import ChartGrid
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.smoothing import SmoothingSlider
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views.widgets import Stretch, column, combo_box, row, search_field, stack, tool_button, with_object_name
 from mosaic.gui.workbench import Workbench
 
 EMPTY_TEXT_BY_STATE = {
@@ -48,60 +37,37 @@ class AnalyticsTab(QWidget):
         self._hardware: HardwareSeries | None = None
         self.grid = ChartGrid("analytics")
         self._empty = EmptyState("No points yet")
-        self._stack = QStackedWidget()
-        self._stack.addWidget(self._empty)
-        self._stack.addWidget(self.grid)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.GAP)
-        column.addLayout(self._build_toolbar())
-        column.addWidget(self._stack, 1)
-        workbench.theme_changed.connect(self._apply_theme)
+        self._stack = stack(self._empty, self.grid)
+        column(self._build_toolbar(), (self._stack, 1), parent=self)
+        workbench.theme_changed.connect(self.grid.repaint_theme)
         workbench.runs.changed.connect(self._on_runs_changed)
-        self._apply_theme()
 
     def _build_toolbar(self) -> QHBoxLayout:
         settings = self._workbench.settings
-        self.tag_filter = with_object_name(QLineEdit(), "analytics.filter")
-        self.tag_filter.setPlaceholderText("Filter tags")
-        self.tag_filter.setClearButtonEnabled(True)
-        self.tag_filter.setMaximumWidth(220)
+        self.tag_filter = search_field("analytics.filter", "Filter tags", max_width=220)
         self.tag_filter.textChanged.connect(self.grid.set_filter)
         self.smoothing = SmoothingSlider("analytics.smoothing", settings.get("chart_smoothing", 0.6))
         self.smoothing.changed.connect(self._smooth)
-        self.x_axis = with_object_name(QComboBox(), "analytics.x")
-        for kind, title in X_KINDS.items():
-            self.x_axis.addItem(title, kind)
-        self.x_axis.setToolTip("What the horizontal axis shows; hardware is always by time")
+        self.x_axis = combo_box(
+            "analytics.x",
+            [(title, kind) for kind, title in X_KINDS.items()],
+            "What the horizontal axis shows; hardware is always by time",
+        )
         self.x_axis.setCurrentIndex(max(0, self.x_axis.findData(settings.get("chart_x", "step"))))
         self.x_axis.currentIndexChanged.connect(self._set_x_axis)
         self.log_scale = with_object_name(QCheckBox("Log y"), "analytics.log")
         self.log_scale.setToolTip("Logarithmic vertical axis; values that are not above zero are left out")
         self.log_scale.toggled.connect(self.grid.set_log)
-        self._reset = self._create_button("reset", "Reset zoom", self.grid.reset_zoom)
-        self._export = self._create_button("export", "Export all points as CSV…", self._ask_csv_path)
+        reset = tool_button(
+            "analytics.reset", "mdi6.magnify-remove-outline", "Reset zoom", self.grid.reset_zoom, is_flat=False
+        )
+        export = tool_button(
+            "analytics.export", "mdi6.download", "Export all points as CSV…", self._ask_csv_path, is_flat=False
+        )
         self.grid.set_smoothing(self.smoothing.weight)
         self.grid.set_x_kind(str(self.x_axis.currentData()))
-        row = QHBoxLayout()
-        row.setSpacing(2 * theme.GAP)
-        for part in (self.tag_filter, self.smoothing, self.x_axis, self.log_scale):
-            row.addWidget(part)
-        row.addStretch(1)
-        row.addWidget(self._reset)
-        row.addWidget(self._export)
-        return row
-
-    def _create_button(self, name: str, tip: str, call: Callable[[], None]) -> QToolButton:
-        button = with_object_name(QToolButton(), f"analytics.{name}")
-        button.setToolTip(tip)
-        button.setAccessibleName(tip)
-        button.clicked.connect(lambda _: call())
-        return button
-
-    def _apply_theme(self) -> None:
-        self._reset.setIcon(theme.icon("mdi6.magnify-remove-outline"))
-        self._export.setIcon(theme.icon("mdi6.download"))
-        self.grid.repaint_theme()
+        filters = (self.tag_filter, self.smoothing, self.x_axis, self.log_scale)
+        return row(*filters, Stretch(), reset, export, spacing=2 * theme.GAP)
 
     # --- which run
 
@@ -167,8 +133,8 @@ class AnalyticsTab(QWidget):
         view = self._workbench.runs.get(self._run_id)
         if view is None:
             return
-        wanted = f"{view.run_name or short_id(self._run_id)}-metrics.csv".replace("/", "_")
-        path, _ = QFileDialog.getSaveFileName(self, "Export all points", wanted, "Table (*.csv)")
+        name = f"{view.run_name or short_id(self._run_id)}-metrics.csv".replace("/", "_")
+        path, _ = QFileDialog.getSaveFileName(self, "Export all points", name, "Table (*.csv)")
         if path:
             self.save_csv(Path(path))
 

@@ -1,26 +1,14 @@
-"""Any set of runs together: their curves, how good each group of them is and how sure that is, and what differs."""
+"""The compare page: curves of several runs, statistics of their groups, and settings that differ."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import QSignalBlocker, Qt
 from PySide6.QtGui import QColor, QHideEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QCheckBox,
-    QComboBox,
-    QHBoxLayout,
-    QLabel,
-    QPushButton,
-    QSplitter,
-    QStackedWidget,
-    QTabWidget,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QCheckBox, QComboBox, QHBoxLayout, QLabel, QTabWidget, QWidget
 
 from mosaic.contracts.metric_tags import RETURN_TAG
 from mosaic.formatting import run_title
@@ -33,7 +21,21 @@ from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.run_chips import RunChips
 from mosaic.gui.views.smoothing import SmoothingSlider
 from mosaic.gui.views.video_pair import VideoPair
-from mosaic.gui.views.widgets import accent_button, with_object_name
+from mosaic.gui.views.widgets import (
+    PAGE_MARGINS,
+    Stretch,
+    accent_button,
+    button,
+    column,
+    combo_box,
+    create_timer,
+    heading_label,
+    row,
+    splitter,
+    stack,
+    widget_column,
+    with_object_name,
+)
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.statistics.comparison import (
     NO_GROUPING,
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
 
 MAX_RUNS = 50
-"""Fewer than the workbench keeps the points of."""
+"""Fewer than the runs whose points the workbench keeps."""
 REFRESH_MS = 1000
 LOADING = "Loading the points…"
 DEFAULT_WEIGHT = 0.9
@@ -68,8 +70,7 @@ class ComparePage(QWidget):
         self._needs_refresh = False
         self._is_busy = False
         self._build()
-        self._timer = QTimer(self, singleShot=True, interval=REFRESH_MS)
-        self._timer.timeout.connect(self._refresh_if_due)
+        self._timer = create_timer(self, REFRESH_MS, self._refresh_if_due, is_single_shot=True)
         workbench.comparison_requested.connect(self._on_comparison_requested)
         workbench.theme_changed.connect(self._apply_theme)
         workbench.runs.reset.connect(self._restore_runs)
@@ -81,74 +82,48 @@ class ComparePage(QWidget):
     # --- building
 
     def _build(self) -> None:
-        self.add_button = with_object_name(QPushButton("Add chosen runs"), "compare.add")
-        self.add_button.setToolTip("Put the runs that are marked in the list into the comparison")
-        self.add_button.clicked.connect(lambda _: self.add_target_runs())
-        self.clear_button = with_object_name(QPushButton("Clear"), "compare.clear")
-        self.clear_button.clicked.connect(lambda _: self.show_runs([]))
+        self.add_button = button(
+            "Add chosen runs",
+            "compare.add",
+            self.add_target_runs,
+            "Put the runs that are marked in the list into the comparison",
+        )
+        self.clear_button = button("Clear", "compare.clear", lambda: self.show_runs([]))
         self.chips = RunChips("compare.runs")
         self.chips.removed.connect(lambda run_id: self.show_runs([one for one in self._series if one != run_id]))
-        heading = QLabel("Compare")
-        heading.setFont(theme.heading_font())
-        head = QHBoxLayout()
-        head.setSpacing(theme.GAP)
-        head.addWidget(heading)
-        head.addStretch(1)
-        head.addWidget(self.add_button)
-        head.addWidget(self.clear_button)
         self.chart = Chart("", "compare.chart", has_legend=True)
         self.chart.set_empty_text(LOADING)
-        self.tables = with_object_name(QTabWidget(), "compare.tables")
-        self.tables.setDocumentMode(True)
+        self.chart.setMinimumHeight(160)
         self.results = ResultsTable()
         self.better = ProbabilityTable()
         self.diff = SettingsTable()
+        self.videos = VideoPair(self._workbench)
+        self.tables = with_object_name(QTabWidget(), "compare.tables")
+        self.tables.setDocumentMode(True)
+        self.tables.setMinimumHeight(110)
         self.tables.addTab(self.results, "Results")
         self.tables.addTab(self.better, "Probability of improvement")
         self.tables.addTab(self.diff, "Differing settings")
-        self.videos = VideoPair(self._workbench)
         self.tables.addTab(self.videos, "Videos")
-        self._splitter = QSplitter(Qt.Orientation.Vertical)
-        self._splitter.addWidget(self.chart)
-        self._splitter.addWidget(self.tables)
-        self._splitter.setSizes([600, 300])
-        self._splitter.setStretchFactor(0, 2)
-        self._splitter.setStretchFactor(1, 1)
-        self.chart.setMinimumHeight(160)
-        self.tables.setMinimumHeight(110)
-        self._splitter.setChildrenCollapsible(False)
-        inside = QWidget()
-        column = QVBoxLayout(inside)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.GAP)
-        column.addWidget(self.chips)
-        column.addLayout(self._build_toolbar())
-        column.addWidget(self._splitter, 1)
-        button = accent_button("Compare chosen runs", "compare.start")
-        button.clicked.connect(lambda _: self.add_target_runs())
-        self._start = button
-        self._stack = QStackedWidget()
-        self._stack.addWidget(
-            EmptyState(
-                "No runs to compare yet",
-                "Mark some in the list of runs (Ctrl or Shift and a click marks several), then compare them here.",
-                button,
-            )
+        split = splitter(Qt.Orientation.Vertical, self.chart, self.tables, sizes=[600, 300], stretch=1)
+        split.setStretchFactor(0, 2)
+        self._start = accent_button("Compare chosen runs", "compare.start", self.add_target_runs)
+        empty = EmptyState(
+            "No runs to compare yet",
+            "Mark some in the list of runs (Ctrl or Shift and a click marks several), then compare them here.",
+            self._start,
         )
-        self._stack.addWidget(inside)
-        outside = QVBoxLayout(self)
-        outside.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
-        outside.setSpacing(theme.GAP)
-        outside.addLayout(head)
-        outside.addWidget(self._stack, 1)
+        self._stack = stack(empty, widget_column(self.chips, self._build_toolbar(), (split, 1)))
+        head = row(heading_label("Compare"), Stretch(), self.add_button, self.clear_button)
+        column(head, (self._stack, 1), parent=self, margins=PAGE_MARGINS)
 
     def _build_toolbar(self) -> QHBoxLayout:
-        self.tag = self._create_choice("compare.tag", 200, self._schedule_refresh)
-        self.key = self._create_choice("compare.key", 140, self._schedule_refresh)
+        self.tag = self._create_choice("compare.tag", 200)
+        self.key = self._create_choice("compare.key", 140)
         self.key.setToolTip(
             "Runs with the same value of this setting are drawn as one: their mean and its 95 % interval"
         )
-        self.x_axis = self._create_choice("compare.x", 0, self._schedule_refresh)
+        self.x_axis = self._create_choice("compare.x", 0)
         for kind in ("step", "relative", "episode"):
             self.x_axis.addItem(X_KINDS[kind], kind)
         weight = self._workbench.settings.get("compare_smoothing", DEFAULT_WEIGHT)
@@ -156,25 +131,20 @@ class ComparePage(QWidget):
         self.smoothing.changed.connect(self._smooth)
         self.log_scale = with_object_name(QCheckBox("Log y"), "compare.log")
         self.log_scale.toggled.connect(self.chart.set_log)
-        row = QHBoxLayout()
-        row.setSpacing(theme.GAP)
-        for label, choice in (("Tag", self.tag), ("Group by", self.key), ("", self.x_axis)):
-            if label:
-                row.addWidget(QLabel(label))
-            row.addWidget(choice)
-            row.addSpacing(theme.GAP)
-        row.addWidget(self.smoothing)
-        row.addSpacing(theme.GAP)
-        row.addWidget(self.log_scale)
-        row.addStretch(1)
-        return row
+        return row(
+            *(QLabel("Tag"), self.tag, theme.GAP),
+            *(QLabel("Group by"), self.key, theme.GAP),
+            *(self.x_axis, theme.GAP),
+            *(self.smoothing, theme.GAP),
+            *(self.log_scale, Stretch()),
+        )
 
-    def _create_choice(self, name: str, width: int, call: Callable[[], None]) -> QComboBox:
-        choice = with_object_name(QComboBox(), name)
+    def _create_choice(self, name: str, width: int) -> QComboBox:
+        choice = combo_box(name)
         choice.setMinimumWidth(width)
-        # What the user chose stays chosen as entries come and go; what we chose for them may change.
+        # The user's choice stays when the entries change; a default may change.
         choice.activated.connect(lambda _: choice.setProperty("chosen", choice.currentData()))
-        choice.currentIndexChanged.connect(lambda _: call())
+        choice.currentIndexChanged.connect(lambda _: self._schedule_refresh())
         return choice
 
     # --- which runs
@@ -205,9 +175,8 @@ class ComparePage(QWidget):
         return list(self._series)
 
     def add_target_runs(self) -> None:
-        """Also the button's: the marked runs, else the selected one."""
-        wanted = [view.run_id for view in self._workbench.target_runs()]
-        self.show_runs(self.run_ids() + [run_id for run_id in wanted if run_id not in self._series])
+        """Adds the marked runs, else the selected one."""
+        self.show_runs(list(dict.fromkeys([*self._series, *(view.run_id for view in self._workbench.target_runs())])))
 
     def _update_buttons(self) -> None:
         chosen = {view.run_id for view in self._workbench.target_runs()}
@@ -215,9 +184,9 @@ class ComparePage(QWidget):
         self._start.setEnabled(bool(chosen))
 
     def _restore_runs(self) -> None:
-        """The list of runs has come: what was compared last is compared again."""
-        known = self._workbench.settings.get_for_workspace("compare", [])
-        self.show_runs([run_id for run_id in known if self._workbench.runs.get(run_id)])
+        """Compares the runs of the last session again, once the list of runs is known."""
+        saved = self._workbench.settings.get_for_workspace("compare", [])
+        self.show_runs([run_id for run_id in saved if self._workbench.runs.get(run_id)])
 
     def _on_runs_removed(self, run_ids: set[str]) -> None:
         if run_ids.intersection(self._series):
@@ -294,13 +263,9 @@ class ComparePage(QWidget):
         if not self._needs_refresh or self._is_busy or not self._series:
             return
         self._needs_refresh, self._is_busy = False, True
-        tag, key, weight = (
-            self.tag.currentData() or RETURN_TAG,
-            self.key.currentData() or NO_GROUPING,
-            self.smoothing.weight,
-        )
-        axis = str(self.x_axis.currentData())
-        taken = [
+        tag, key = str(self.tag.currentData() or RETURN_TAG), self.key.currentData() or NO_GROUPING
+        axis, weight = str(self.x_axis.currentData()), self.smoothing.weight
+        snapshots = [
             (
                 self._workbench.runs.get_or_placeholder(run_id),
                 self._settings_of(run_id),
@@ -310,10 +275,10 @@ class ComparePage(QWidget):
         ]
 
         def work() -> Comparison:
-            return compare([_comparison_entry(*one, str(tag), axis) for one in taken], key, weight)
+            return compare([_comparison_entry(*snapshot, tag, axis) for snapshot in snapshots], key, weight)
 
         self._workbench.bridge.run_in_background(
-            work, partial(self._show_comparison, str(tag), key), self._on_comparison_failed, self
+            work, partial(self._show_comparison, tag, key), self._on_comparison_failed, self
         )
 
     def _on_comparison_failed(self, error: Exception) -> None:
@@ -326,18 +291,18 @@ class ComparePage(QWidget):
         self._is_busy = False
         self.chart.set_title(tag)
         self.chart.set_x_kind(str(self.x_axis.currentData()))
-        colours = _group_colours(comparison, key)
+        colors = _group_colors(comparison, key)
         short = strip_common_parts([group.name for group in comparison.groups])
-        for name in set(self.chart.curves()) - set(colours):
+        for name in set(self.chart.curves()) - set(colors):
             self.chart.remove_curve(name)
         for group in comparison.groups:
-            colour, is_dashed = colours[group.name]
+            color, is_dashed = colors[group.name]
             label = short[group.name] if key == NO_GROUPING else f"{group.name} ({count_label(len(group.run_ids))})"
-            curve = self.chart.ensure_curve(group.name, label, colour, is_dashed)
+            curve = self.chart.ensure_curve(group.name, label, color, is_dashed)
             curve.replace(comparison.grid, group.curve.mean, group.curve.low, group.curve.high)
         self.chart.order_curves([group.name for group in comparison.groups])
         self.chart.schedule_redraw()
-        self.results.fill(comparison, {name: colour for name, (colour, _) in colours.items()})
+        self.results.fill(comparison, {name: color for name, (color, _) in colors.items()})
         self.better.fill(comparison)
         if self._needs_refresh:
             self._timer.start(REFRESH_MS)
@@ -366,28 +331,27 @@ def count_label(runs: int) -> str:
 
 
 def _refill_choices(choice: QComboBox, rows: list[tuple[str, str]], default: str) -> None:
-    """Other entries, with the chosen one kept where it is still there."""
+    """Replaces the entries; the chosen one stays selected if it is still there."""
     if [(choice.itemText(n), choice.itemData(n)) for n in range(choice.count())] == rows:
         return
     chosen = choice.property("chosen")
-    choice.blockSignals(True)
-    choice.clear()
-    for title, value in rows:
-        choice.addItem(title, value)
     values = [value for _, value in rows]
-    wanted = chosen if chosen in values else default
-    choice.setCurrentIndex(values.index(wanted) if wanted in values else 0)
-    choice.blockSignals(False)
+    selected = chosen if chosen in values else default
+    with QSignalBlocker(choice):
+        choice.clear()
+        for title, value in rows:
+            choice.addItem(title, value)
+        choice.setCurrentIndex(values.index(selected) if selected in values else 0)
 
 
-def _group_colours(comparison: Comparison, key: str) -> dict[str, tuple[QColor, bool]]:
-    """A run keeps its own colour, dashed where another has it already; groups take the cycle's in turn."""
-    colours: dict[str, tuple[QColor, bool]] = {}
+def _group_colors(comparison: Comparison, key: str) -> dict[str, tuple[QColor, bool]]:
+    """A run keeps its own color, dashed where another has it already; groups take the cycle's in turn."""
+    colors: dict[str, tuple[QColor, bool]] = {}
     names = sorted(group.name for group in comparison.groups)
     for group in comparison.groups:
         if key == NO_GROUPING:
-            colour = theme.run_colour(group.run_ids[0])
+            color = theme.run_colour(group.run_ids[0])
         else:
-            colour = QColor(theme.RUN_COLOURS[names.index(group.name) % len(theme.RUN_COLOURS)])
-        colours[group.name] = colour, colour in [other for other, _ in colours.values()]
-    return colours
+            color = QColor(theme.RUN_COLOURS[names.index(group.name) % len(theme.RUN_COLOURS)])
+        colors[group.name] = color, color in [other for other, _ in colors.values()]
+    return colors

@@ -1,4 +1,4 @@
-"""The config that made a run: whole, or only what differs from the defaults; to copy, and to start from again."""
+"""The Config tab: the whole config of a run, or what differs from the defaults; to copy, and to edit and resubmit."""
 
 from __future__ import annotations
 
@@ -6,20 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QCheckBox,
-    QHBoxLayout,
-    QHeaderView,
-    QPushButton,
-    QStackedWidget,
-    QTableWidget,
-    QTableWidgetItem,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QCheckBox, QHeaderView, QTableWidget, QTableWidgetItem, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MosaicError
@@ -29,7 +17,7 @@ from mosaic.gui.models.draft import draft_from_payload, to_command_line
 from mosaic.gui.models.form_layout import get_layout
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.json_view import JsonView
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views.widgets import TAB_MARGINS, Stretch, button, column, plain_table, row, stack, with_object_name
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.submission.algorithm_schema import load_algorithms
 from mosaic.submission.run_payloads import flatten_settings
@@ -56,14 +44,14 @@ def changed_settings(payload: Json) -> dict[str, tuple[Any, Any]]:
     """The settings that differ from the algorithm's defaults. Reads the workers' schemas."""
     algorithm = load_algorithms().get(str(payload["metadata"]["worker"]["config"].get("algo", "")))
     defaults = {one.name: one.default for one in algorithm.fields} if algorithm else {}
-    unremarkable = {name: option.default for name, option in OPTIONS.items()}
-    unremarkable["metadata.worker.id"] = payload["metadata"]["worker"]["id"]
-    found = {}
+    option_defaults = {name: option.default for name, option in OPTIONS.items()}
+    option_defaults["metadata.worker.id"] = payload["metadata"]["worker"]["id"]
+    changed = {}
     for name, value in flatten_settings(payload).items():
-        default = defaults.get(name, unremarkable.get(name))
+        default = defaults.get(name, option_defaults.get(name))
         if value != default and not name.startswith(FORM_STATE_PREFIX):
-            found[name] = (value, default)
-    return found
+            changed[name] = (value, default)
+    return changed
 
 
 def _build_command(payload: Json) -> str:
@@ -82,50 +70,33 @@ class ConfigTab(QWidget):
         self._total: Any = None
         self._details: ConfigDetails | None = None
         self._json = with_object_name(JsonView(), "config.json")
-        self._table = with_object_name(QTableWidget(0, 3), "config.changed")
+        self._table = plain_table(QTableWidget(0, 3), "config.changed")
+        self._table.setHorizontalHeaderLabels(["Setting", "Value", "Default"])
+        header = self._table.horizontalHeader()
+        header.setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
+        header.setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
         self._same = EmptyState("Nothing differs from the defaults", "Every setting has the algorithm's default.")
         self._unreadable = EmptyState("The config cannot be read")
         self._only_changed = with_object_name(QCheckBox("Only what differs from the defaults"), "config.only")
-        self._copy_json = with_object_name(QPushButton("Copy as JSON"), "config.copy_json")
-        self._copy_command = with_object_name(QPushButton("Copy as command"), "config.copy_command")
-        self._edit = with_object_name(QPushButton("Edit and resubmit…"), "config.edit")
-        self._stack = QStackedWidget()
-        self._build()
+        self._only_changed.setChecked(bool(workbench.settings.get("config.only", False)))
+        self._only_changed.toggled.connect(self._on_only_changed_toggled)
+        self._copy_json = button("Copy as JSON", "config.copy_json", self._copy_as_json)
+        self._copy_command = button(
+            "Copy as command",
+            "config.copy_command",
+            self._copy_as_command,
+            "The command that starts the same run from a terminal",
+        )
+        self._edit = button(
+            "Edit and resubmit…", "config.edit", self._open_form, "Open the train form, filled from this run"
+        )
+        buttons = (self._copy_json, self._copy_command, self._edit)
+        for widget in buttons:
+            widget.setEnabled(False)
+        self._stack = stack(self._json, self._table, self._same, self._unreadable)
+        column(row(self._only_changed, Stretch(), *buttons), (self._stack, 1), parent=self, margins=TAB_MARGINS)
         workbench.theme_changed.connect(self._json.restyle)
         workbench.runs.changed.connect(self._on_runs_changed)
-
-    def _build(self) -> None:
-        self._only_changed.setChecked(bool(self._workbench.settings.get("config.only", False)))
-        self._only_changed.toggled.connect(self._on_only_changed_toggled)
-        self._copy_json.clicked.connect(self._copy_as_json)
-        self._copy_command.clicked.connect(self._copy_as_command)
-        self._copy_command.setToolTip("The command that starts the same run from a terminal")
-        self._edit.clicked.connect(self._open_form)
-        self._edit.setToolTip("Open the train form, filled from this run")
-        self._table.setHorizontalHeaderLabels(["Setting", "Value", "Default"])
-        self._table.verticalHeader().hide()
-        self._table.setShowGrid(False)
-        self._table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self._table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        header = self._table.horizontalHeader()
-        header.setHighlightSections(False)
-        header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
-        header.setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
-        header.setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
-        row = QHBoxLayout()
-        row.setSpacing(theme.GAP)
-        row.addWidget(self._only_changed)
-        row.addStretch(1)
-        for button in (self._copy_json, self._copy_command, self._edit):
-            button.setEnabled(False)
-            row.addWidget(button)
-        for page in (self._json, self._table, self._same, self._unreadable):
-            self._stack.addWidget(page)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, theme.GAP)
-        column.setSpacing(theme.GAP)
-        column.addLayout(row)
-        column.addWidget(self._stack, 1)
 
     # --- what is shown
 
@@ -159,14 +130,14 @@ class ConfigTab(QWidget):
         self._details = details
         self._json.show_json(details.payload)
         self._table.setRowCount(len(details.changed_settings))
-        for row, (name, values) in enumerate(details.changed_settings.items()):
-            self._table.setItem(row, 0, QTableWidgetItem(name))
+        for line, (name, values) in enumerate(details.changed_settings.items()):
+            self._table.setItem(line, 0, QTableWidgetItem(name))
             for number, value in enumerate(values, 1):
                 text = "–" if value is None else value if isinstance(value, str) else json.dumps(value)
                 item = QTableWidgetItem(text)
                 item.setFont(theme.monospace_font())
                 item.setToolTip(text)
-                self._table.setItem(row, number, item)
+                self._table.setItem(line, number, item)
         self._copy_json.setEnabled(True)
         self._edit.setEnabled(True)
         self._copy_command.setEnabled(bool(details.command))
@@ -184,7 +155,7 @@ class ConfigTab(QWidget):
             page = self._table if self._details.changed_settings else self._same
         self._stack.setCurrentWidget(page)
 
-    # --- what is done with it
+    # --- actions
 
     def _copy_as_json(self) -> None:
         if self._details is not None:

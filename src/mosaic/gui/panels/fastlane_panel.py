@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QSignalBlocker, Qt, QTimer
-from PySide6.QtWidgets import (
-    QButtonGroup,
-    QComboBox,
-    QFileDialog,
-    QHBoxLayout,
-    QLabel,
-    QPushButton,
-    QStackedWidget,
-    QToolButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtCore import QSignalBlocker, Qt
+from PySide6.QtWidgets import QButtonGroup, QFileDialog, QHBoxLayout, QLabel, QToolButton, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.events import EvalSummaryUpdate
@@ -29,7 +19,21 @@ from mosaic.gui import theme
 from mosaic.gui.models.recording import Recording, save_image
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.frames_view import FramesView
-from mosaic.gui.views.widgets import status_label, with_object_name
+from mosaic.gui.views.widgets import (
+    TAB_MARGINS,
+    IconLabel,
+    button,
+    column,
+    combo_box,
+    create_timer,
+    muted_label,
+    row,
+    selectable_label,
+    stack,
+    status_label,
+    tool_button,
+    with_object_name,
+)
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -53,119 +57,97 @@ class FastLaneTab(QWidget):
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
         self._workbench = workbench
-        self._run_id: str | None = None
+        self._run_id = ""
         self._recording: Recording | None = None
         self.frames = with_object_name(FramesView(workbench), "fastlane.frames")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, theme.GAP)
-        column.setSpacing(theme.GAP)
-        column.addLayout(self._build_toolbar())
-        self._next = with_object_name(QPushButton(), "fastlane.next")
-        self._next.clicked.connect(self._open_next_step)
+        self._next = button("", "fastlane.next", self._open_next_step)
         self._ended_page = with_object_name(EmptyState("", "", self._next), "fastlane.over")
-        self._stack = QStackedWidget()
-        self._stack.addWidget(self.frames)
-        self._stack.addWidget(self._ended_page)
-        column.addWidget(self._stack, 1)
-        self._eval = with_object_name(QLabel(), "fastlane.eval")
-        self._eval.setFont(theme.monospace_font())
-        self._eval.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._stack = stack(self.frames, self._ended_page)
+        self._eval = selectable_label("fastlane.eval")
+        self._eval.setWordWrap(False)
+        self._eval.setProperty("monospace", True)
         self._eval.hide()
-        column.addWidget(self._eval)
-        self._recording_timer = QTimer(self, interval=500)
-        self._recording_timer.timeout.connect(self._show_recording)
+        column(self._build_toolbar(), (self._stack, 1), self._eval, parent=self, margins=TAB_MARGINS)
+        self._recording_timer = create_timer(self, 500, self._show_recording)
         self.frames.changed.connect(self._refresh)
         self.frames.grid.zoom_changed.connect(self._show_zoom)
         self.frames.frames_received.connect(self._record_frame)
         self.frames.frames_received.connect(self._show_zoom)
         workbench.bridge.events_received.connect(self._on_events)
         workbench.runs.changed.connect(self._on_runs_changed)
-        workbench.theme_changed.connect(self._apply_theme)
+        workbench.theme_changed.connect(self._show_recording)
         workbench.closing.connect(self._on_closing)
-        self._apply_theme()
+        self._refresh()
+        self._show_recording()
 
     # --- building
 
     def _build_toolbar(self) -> QHBoxLayout:
-        bar = QHBoxLayout()
-        bar.setSpacing(4)
-        self._state_icon = QLabel()
+        self._icon = IconLabel()
         self._status_label = status_label("fastlane.state")
-        bar.addWidget(self._state_icon)
-        bar.addWidget(self._status_label, 1)
-        self._all = self._create_button("fastlane.grid", "mdi6.view-grid-outline", "All environments (Esc)", True)
-        self._one = self._create_button(
-            "fastlane.single", "mdi6.square-outline", "One environment (click a cell; arrow keys)", True
+        self._all = self._create_toggle(
+            "fastlane.grid", "mdi6.view-grid-outline", "All environments (Esc)", lambda: self.frames.show_env(None)
         )
-        pair = QButtonGroup(self)
-        for button in (self._all, self._one):
-            pair.addButton(button)
-            bar.addWidget(button)
-        self._env = with_object_name(QComboBox(), "fastlane.env")
-        self._env.setToolTip("Which environment")
+        self._one = self._create_toggle(
+            "fastlane.single",
+            "mdi6.square-outline",
+            "One environment (click a cell; arrow keys)",
+            self._show_single_env,
+        )
+        group = QButtonGroup(self)
+        for choice in (self._all, self._one):
+            group.addButton(choice)
+        self._env = combo_box("fastlane.env", tip="Which environment")
         self._env.setPlaceholderText("All environments")
         self._env.activated.connect(lambda at: self.frames.show_env(int(self._env.itemData(at))))
-        bar.addWidget(self._env)
-        bar.addSpacing(theme.GAP)
-        self._fit = self._create_button(
-            "fastlane.fit", "mdi6.fit-to-page-outline", "Fit into the view (0, or a double click)", True
+        self._fit = self._create_toggle(
+            "fastlane.fit", "mdi6.fit-to-page-outline", "Fit into the view (0, or a double click)", self.frames.grid.fit
         )
-        self._pixels = self._create_button("fastlane.pixels", "mdi6.numeric-1-box-outline", "Pixel by pixel (1)")
-        self._zoom = with_object_name(QLabel(), "fastlane.zoom")
+        self._pixels = tool_button(
+            "fastlane.pixels", "mdi6.numeric-1-box-outline", "Pixel by pixel (1)", self.frames.grid.show_actual_pixels
+        )
+        self._zoom = self._create_fixed_label("fastlane.zoom", "8888 %")
         self._zoom.setProperty("muted", True)
-        self._zoom.setMinimumWidth(self.fontMetrics().horizontalAdvance("8888 %"))
-        self._zoom.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self._zoom.setToolTip("Zoom with the wheel or + and -, move by dragging")
-        for widget in (self._fit, self._pixels, self._zoom):
-            bar.addWidget(widget)
-        bar.addSpacing(theme.GAP)
-        self._budget = with_object_name(QComboBox(), "fastlane.budget")
-        for title, share in RENDER_BUDGETS:
-            self._budget.addItem(title, share)
-        self._budget.setToolTip("How much of the training's time drawing may take: more gives more frames a second")
-        self._budget.activated.connect(lambda at: self.frames.lanes.set_rate(None, self._budget.itemData(at)))
-        drawing = QLabel("Drawing")
-        drawing.setProperty("muted", True)
-        bar.addWidget(drawing)
-        bar.addWidget(self._budget)
-        bar.addSpacing(theme.GAP)
-        self._time = with_object_name(QLabel(), "fastlane.time")
-        self._time.setMinimumWidth(self.fontMetrics().horizontalAdvance("● 88:88"))
-        self._time.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        kept = self._time.sizePolicy()
-        kept.setRetainSizeWhenHidden(True)  # what stands beside it does not jump
-        self._time.setSizePolicy(kept)
-        self._record = self._create_button("fastlane.record", "mdi6.record-circle-outline", "Record a video (MP4)")
-        self._record.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
-        self._record.setMinimumWidth(self.fontMetrics().horizontalAdvance("Record") + 48)
-        self._snapshot = self._create_button(
-            "fastlane.snapshot", "mdi6.camera-outline", "Save the current frame as an image (PNG)"
+        self._budget = combo_box(
+            "fastlane.budget",
+            RENDER_BUDGETS,
+            "How much of the training's time drawing may take: more gives more frames a second",
         )
-        for widget in (self._time, self._record, self._snapshot):
-            bar.addWidget(widget)
-        self._all.clicked.connect(lambda: self.frames.show_env(None))
-        self._one.clicked.connect(self._show_single_env)
-        self._fit.clicked.connect(lambda: self.frames.grid.fit())
-        self._pixels.clicked.connect(lambda: self.frames.grid.show_actual_pixels())
-        self._record.clicked.connect(self._toggle_recording)
-        self._snapshot.clicked.connect(self._ask_snapshot_path)
-        return bar
+        self._budget.activated.connect(lambda at: self.frames.lanes.set_rate(None, self._budget.itemData(at)))
+        drawing = muted_label("Drawing")
+        drawing.setWordWrap(False)
+        self._time = self._create_fixed_label("fastlane.time", "● 88:88")
+        policy = self._time.sizePolicy()
+        policy.setRetainSizeWhenHidden(True)  # the widgets next to it do not move
+        self._time.setSizePolicy(policy)
+        self._record = tool_button(
+            "fastlane.record", "mdi6.record-circle-outline", "Record a video (MP4)", self._toggle_recording, "Record"
+        )
+        self._record.setMinimumWidth(self.fontMetrics().horizontalAdvance("Record") + 48)
+        self._snapshot = tool_button(
+            "fastlane.snapshot",
+            "mdi6.camera-outline",
+            "Save the current frame as an image (PNG)",
+            self._ask_snapshot_path,
+        )
+        return row(
+            *(self._icon, (self._status_label, 1), self._all, self._one, self._env, theme.GAP),
+            *(self._fit, self._pixels, self._zoom, theme.GAP),
+            *(drawing, self._budget, theme.GAP),
+            *(self._time, self._record, self._snapshot),
+            spacing=4,
+        )
 
-    def _create_button(self, name: str, icon: str, tip: str, is_checkable: bool = False) -> QToolButton:
-        button = with_object_name(QToolButton(), name)
-        button.setToolTip(tip)
-        button.setAccessibleName(tip)
-        button.setProperty("flat", not is_checkable)
-        button.setCheckable(is_checkable)
-        button.setProperty("icon_name", icon)
-        return button
+    def _create_toggle(self, name: str, icon: str, tip: str, on_click: Callable[[], None]) -> QToolButton:
+        return tool_button(name, icon, tip, on_click, is_flat=False, is_checkable=True)
 
-    def _apply_theme(self) -> None:
-        for button in self.findChildren(QToolButton):
-            if name := button.property("icon_name"):
-                button.setIcon(theme.icon(name))
-        self._refresh()
-        self._show_recording()
+    def _create_fixed_label(self, name: str, widest: str) -> QLabel:
+        """A label that is always as wide as its widest text."""
+        label = with_object_name(QLabel(), name)
+        label.setMinimumWidth(self.fontMetrics().horizontalAdvance(widest))
+        label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        return label
 
     # --- what is shown
 
@@ -183,8 +165,8 @@ class FastLaneTab(QWidget):
             self._workbench.bridge.ask(lambda trainer: _last_summary(trainer, run_id), self._show_summary, owner=self)
 
     def _on_runs_changed(self, run_ids: set[str]) -> None:
-        """A run that was over before we looked has nothing to show but a way on."""
-        view = self._workbench.runs.get(self._run_id) if self._run_id in run_ids and self._run_id else None
+        """A run that had ended before it was shown has no frames: show the next step instead."""
+        view = self._workbench.runs.get(self._run_id) if self._run_id in run_ids else None
         if view is None:
             return
         is_over = view.stage == "finished" and not self.frames.grid.has_image
@@ -193,15 +175,15 @@ class FastLaneTab(QWidget):
                 f"The run has ended: {view.outcome}", "Frames are live: they are shown while it runs."
             )
             is_evaluation = view.kind == RunKind.POLICY_EVAL
-            rest = "Show its results" if is_evaluation else "Show its videos"
-            self._next.setText("Evaluate its policy" if self._has_policy(view) else rest)
+            show_text = "Show its results" if is_evaluation else "Show its videos"
+            self._next.setText("Evaluate its policy" if self._has_policy(view) else show_text)
         self._stack.setCurrentWidget(self._ended_page if is_over else self.frames)
 
     def _has_policy(self, view: RunView) -> bool:
         return view.kind != RunKind.POLICY_EVAL and view.checkpoint_step is not None
 
     def _open_next_step(self) -> None:
-        view = self._workbench.runs.get(self._run_id) if self._run_id else None
+        view = self._workbench.runs.get(self._run_id)
         if view is not None and self._has_policy(view):
             self._workbench.page_requested.emit("policy")
         else:
@@ -211,8 +193,7 @@ class FastLaneTab(QWidget):
     def _refresh(self) -> None:
         lanes = self.frames.lanes
         state, text = lanes.status
-        name, colour = VIEWER_STATUS_ICONS[state]
-        self._state_icon.setPixmap(theme.icon(name, colour).pixmap(16, 16))
+        self._icon.set_icon(theme.icon(*VIEWER_STATUS_ICONS[state]))
         shown = f"{state} by {text}" if state == CONNECTED else text if text.startswith(state) else f"{state}: {text}"
         self._status_label.setText(shown)
         self._status_label.setToolTip(
@@ -221,10 +202,10 @@ class FastLaneTab(QWidget):
         env = self.frames.env
         (self._all if env is None else self._one).setChecked(True)
         self._fill_envs(env)
-        has_picture = self.frames.grid.has_image
-        for button in (self._snapshot, self._fit, self._pixels):
-            button.setEnabled(has_picture)
-        self._record.setEnabled(self._recording is not None or (has_picture and state != UNAVAILABLE))
+        has_image = self.frames.grid.has_image
+        for widget in (self._snapshot, self._fit, self._pixels):
+            widget.setEnabled(has_image)
+        self._record.setEnabled(self._recording is not None or (has_image and state != UNAVAILABLE))
         self._budget.setEnabled(state != UNAVAILABLE)
         self._show_zoom()
 
@@ -268,25 +249,25 @@ class FastLaneTab(QWidget):
             self._eval.setText(format_eval_line(summary))
             self._eval.show()
 
-    # --- keeping
+    # --- saving
 
     def _export_path(self, suffix: str) -> Path:
-        """Where exports of the run go, under a name that is not taken."""
+        """Where exports of the run go, with the time in the name."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         env = "" if self.frames.env is None else f"-env{self.frames.env}"
-        return self._workbench.workspace.root / "exports" / str(self._run_id) / f"frames{env}-{stamp}.{suffix}"
+        return self._workbench.workspace.root / "exports" / self._run_id / f"frames{env}-{stamp}.{suffix}"
 
     def _ask_snapshot_path(self) -> None:
         cells = list(self.frames.lanes.cells)  # as they were at the click
-        place = self._export_path("png")
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path = self._export_path("png")
+        path.parent.mkdir(parents=True, exist_ok=True)
         dialog = with_object_name(
-            QFileDialog(self, "Save snapshot", str(place), "Images (*.png *.jpg)"), "fastlane.place"
+            QFileDialog(self, "Save snapshot", str(path), "Images (*.png *.jpg)"), "fastlane.place"
         )
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)
         dialog.setDefaultSuffix("png")
         dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        dialog.fileSelected.connect(lambda path: self.save_snapshot(cells, Path(path)))
+        dialog.fileSelected.connect(lambda name: self.save_snapshot(cells, Path(name)))
         dialog.open()
 
     def save_snapshot(self, cells: list[Any], path: Path) -> None:
@@ -352,7 +333,7 @@ class FastLaneTab(QWidget):
 
 
 def _last_summary(trainer: TrainerClient, run_id: str) -> tuple[str, EvaluationBatch | None]:
-    """The last batch that was completed before we subscribed."""
+    """The last batch that was completed before events were received."""
     for evaluation in trainer.evaluations(run_id):
         return run_id, evaluation.summary.batches[-1]
     return run_id, None

@@ -1,10 +1,10 @@
-"""All evaluated policies of the workspace, the better and the surer ones first."""
+"""The leaderboard: all evaluated policies of the workspace, ranked by a confidence bound of their mean return."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSignalBlocker, Qt
 from PySide6.QtGui import QHideEvent, QKeyEvent, QShowEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QLabel, QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from mosaic.formatting import format_ago, format_si_number, format_timestamp, short_id
 from mosaic.gui import theme
@@ -12,7 +12,19 @@ from mosaic.gui.models.evaluation_model import Evaluations
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.read_only_table import ReadOnlyTable, format_interval
 from mosaic.gui.views.run_chips import dot_icon
-from mosaic.gui.views.widgets import accent_button, muted_label, with_object_name
+from mosaic.gui.views.widgets import (
+    PAGE_MARGINS,
+    Stretch,
+    accent_button,
+    button,
+    column,
+    combo_box,
+    heading_label,
+    muted_label,
+    row,
+    stack,
+    widget_column,
+)
 from mosaic.gui.workbench import Workbench
 from mosaic.statistics.ranking import LeaderboardEntry, rank_policies
 
@@ -34,17 +46,20 @@ class LeaderboardTable(ReadOnlyTable):
 
     def fill(self, places: list[LeaderboardEntry]) -> None:
         self.reset_rows(len(places), COLUMN_TITLES)
-        for row, place in enumerate(places):
-            self.set_cell(row, 0, str(place.rank))
-            self.set_cell(row, 1, policy_label(place), place.policy_path).setIcon(
-                dot_icon(theme.run_colour(place.trained.run_id if place.trained else place.run_id))
+        for line, place in enumerate(places):
+            cells = (
+                (str(place.rank), ""),
+                (policy_label(place), place.policy_path),
+                (place.env_id, ""),
+                (format_si_number(place.step), "" if place.step is None else f"{place.step:,}"),
+                (format_si_number(place.episodes), ""),
+                (format_interval(place.mean), ""),
+                (format_si_number(place.iqm), ""),
+                (format_ago(place.evaluated_at), format_timestamp(place.evaluated_at)),
             )
-            self.set_cell(row, 2, place.env_id)
-            self.set_cell(row, 3, format_si_number(place.step), "" if place.step is None else f"{place.step:,}")
-            self.set_cell(row, 4, format_si_number(place.episodes))
-            self.set_cell(row, 5, format_interval(place.mean))
-            self.set_cell(row, 6, format_si_number(place.iqm))
-            self.set_cell(row, 7, format_ago(place.evaluated_at), format_timestamp(place.evaluated_at))
+            items = [self.set_cell(line, number, *cell) for number, cell in enumerate(cells)]
+            run_id = place.trained.run_id if place.trained else place.run_id
+            items[1].setIcon(dot_icon(theme.run_colour(run_id)))
 
 
 def policy_label(place: LeaderboardEntry) -> str:
@@ -66,52 +81,40 @@ class LeaderboardPage(QWidget):
         self._visible_places: list[LeaderboardEntry] = []
         self._evaluations = Evaluations(workbench.bridge, self)
         self._evaluations.changed.connect(self._rank_evaluations)
-        self._build()
-        workbench.bridge.connected.connect(lambda _: self._follow_evaluations())
-        workbench.theme_changed.connect(self._fill)
-
-    def _build(self) -> None:
-        heading = QLabel("Leaderboard")
-        heading.setFont(theme.heading_font())
-        self.env_choice = with_object_name(QComboBox(), "leaderboard.env")
+        self.env_choice = combo_box("leaderboard.env", [(ALL_ENVIRONMENTS, "")])
         self.env_choice.setMinimumWidth(200)
-        self.env_choice.addItem(ALL_ENVIRONMENTS, "")
         self.env_choice.currentIndexChanged.connect(lambda _: self._fill())
-        self.evaluation_button = with_object_name(QPushButton("Show evaluation"), "leaderboard.evaluation")
-        self.evaluation_button.setToolTip("The run that evaluated this policy (Return, or a double click)")
-        self.evaluation_button.clicked.connect(lambda: self._open_run(is_training=False))
-        self.training_button = with_object_name(QPushButton("Show training"), "leaderboard.trained")
-        self.training_button.setToolTip("The run that trained this policy")
-        self.training_button.clicked.connect(lambda: self._open_run(is_training=True))
-        head = QHBoxLayout()
-        head.setSpacing(theme.GAP)
-        head.addWidget(heading)
-        head.addSpacing(theme.GAP)
-        head.addWidget(self.env_choice)
-        head.addStretch(1)
-        head.addWidget(self.evaluation_button)
-        head.addWidget(self.training_button)
+        self.evaluation_button = button(
+            "Show evaluation",
+            "leaderboard.evaluation",
+            lambda: self._open_run(is_training=False),
+            "The run that evaluated this policy (Return, or a double click)",
+        )
+        self.training_button = button(
+            "Show training",
+            "leaderboard.trained",
+            lambda: self._open_run(is_training=True),
+            "The run that trained this policy",
+        )
+        head = row(
+            heading_label("Leaderboard"),
+            theme.GAP,
+            self.env_choice,
+            Stretch(),
+            self.evaluation_button,
+            self.training_button,
+        )
         self.table = LeaderboardTable()
         self.table.itemSelectionChanged.connect(self._update_buttons)
         self.table.doubleClicked.connect(lambda _: self._open_run(is_training=False))
-        inside = QWidget()
-        column = QVBoxLayout(inside)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.GAP)
-        column.addWidget(muted_label(RANKING_TEXT))
-        column.addWidget(self.table, 1)
-        button = accent_button("Evaluate a policy", "leaderboard.start")
-        button.clicked.connect(lambda: self._workbench.page_requested.emit("policy"))
-        empty = EmptyState("No policy has been evaluated yet", "Evaluate some, and they are ranked here.", button)
-        self._stack = QStackedWidget()
-        self._stack.addWidget(empty)
-        self._stack.addWidget(inside)
-        outside = QVBoxLayout(self)
-        outside.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
-        outside.setSpacing(theme.GAP)
-        outside.addLayout(head)
-        outside.addWidget(self._stack, 1)
+        start = accent_button("Evaluate a policy", "leaderboard.start", lambda: workbench.page_requested.emit("policy"))
+        self._stack = stack(
+            EmptyState("No policy has been evaluated yet", "Evaluate some, and they are ranked here.", start),
+            widget_column(muted_label(RANKING_TEXT), (self.table, 1)),
+        )
+        column(head, (self._stack, 1), parent=self, margins=PAGE_MARGINS)
         self._fill()
+        workbench.bridge.connected.connect(lambda _: self._follow_evaluations())
 
     # --- what there is
 
@@ -120,39 +123,39 @@ class LeaderboardPage(QWidget):
             self._evaluations.watch_run("")
 
     def _rank_evaluations(self) -> None:
-        found = self._evaluations.evaluations
+        evaluations = self._evaluations.evaluations
         self._workbench.bridge.run_in_background(
-            lambda: rank_policies(found), self._show_places, self._workbench.show_error, self
+            lambda: rank_policies(evaluations), self._show_places, self._workbench.show_error, self
         )
 
     def _show_places(self, places: list[LeaderboardEntry]) -> None:
         self._places = places
-        envs = list(dict.fromkeys(place.env_id for place in places))
-        chosen = self.env_choice.currentData()
-        self.env_choice.blockSignals(True)
-        self.env_choice.clear()
-        self.env_choice.addItem(ALL_ENVIRONMENTS, "")
-        for env in envs:
-            self.env_choice.addItem(env, env)
-        self.env_choice.setCurrentIndex(max(0, self.env_choice.findData(chosen)))
-        self.env_choice.blockSignals(False)
+        envs = dict.fromkeys(place.env_id for place in places)
+        selected = self.env_choice.currentData()
+        with QSignalBlocker(self.env_choice):
+            self.env_choice.clear()
+            for title, env in ((ALL_ENVIRONMENTS, ""), *((env, env) for env in envs)):
+                self.env_choice.addItem(title, env)
+            self.env_choice.setCurrentIndex(max(0, self.env_choice.findData(selected)))
         self._fill()
 
     def _fill(self) -> None:
-        chosen = self._selected_place()
-        wanted = self.env_choice.currentData()
-        self._visible_places = [place for place in self._places if wanted in ("", place.env_id)]
+        selected = self._selected_place()
+        env_id = self.env_choice.currentData()
+        self._visible_places = [place for place in self._places if env_id in ("", place.env_id)]
         self._stack.setCurrentIndex(1 if self._places else 0)
-        self.env_choice.setVisible(bool(self._places))
-        for button in (self.evaluation_button, self.training_button):
-            button.setVisible(bool(self._places))
+        for widget in (self.env_choice, self.evaluation_button, self.training_button):
+            widget.setVisible(bool(self._places))
         self.table.fill(self._visible_places)
-        if chosen is not None:
-            again = [row for row, place in enumerate(self._visible_places) if place.run_id == chosen.run_id]
-            self.table.selectRow(again[0]) if again else self.table.clearSelection()
+        if selected is not None:
+            run_ids = [place.run_id for place in self._visible_places]
+            if selected.run_id in run_ids:
+                self.table.selectRow(run_ids.index(selected.run_id))
+            else:
+                self.table.clearSelection()
         self._update_buttons()
 
-    # --- going on
+    # --- actions
 
     def _selected_place(self) -> LeaderboardEntry | None:
         rows = self.table.selectionModel().selectedRows()
@@ -174,8 +177,6 @@ class LeaderboardPage(QWidget):
             self._open_run(is_training=False)
         else:
             super().keyPressEvent(event)
-
-    # --- being looked at
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

@@ -1,24 +1,14 @@
-"""What happens, as it happens: the events of all runs, to read along and to filter."""
+"""The Log dock: the events of all runs as they arrive, with filters."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QModelIndex, QSize, Qt, QTimer
-from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QComboBox,
-    QHBoxLayout,
-    QHeaderView,
-    QLineEdit,
-    QTableView,
-    QToolButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtCore import QModelIndex, QSignalBlocker, QSize, Qt
+from PySide6.QtWidgets import QWidget
 
 from mosaic.gui import theme
 from mosaic.gui.models.event_log import EventFilter
-from mosaic.gui.views.delegates import CellDelegate, row_height
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views.delegates import CellDelegate, RowTable, row_height
+from mosaic.gui.views.widgets import column, combo_box, create_timer, row, search_field, tool_button
 from mosaic.gui.workbench import Workbench
 
 SEARCH_MS = 150
@@ -31,16 +21,27 @@ class LogPanel(QWidget):
         super().__init__()
         self._workbench = workbench
         self._model = EventFilter(workbench.events, self)
-        self._search = with_object_name(QLineEdit(), "log.search")
-        self._kind = with_object_name(QComboBox(), "log.kind")
-        self._only_selected_run = with_object_name(QToolButton(), "log.only")
-        self._table = with_object_name(QTableView(), "log.table")
+        self._search = search_field("log.search", "Filter events")
+        self._kind = combo_box("log.kind", tip="Only events of this kind")
+        self._only_selected_run = tool_button(
+            "log.only", "mdi6.filter-outline", "Only events of the selected run", is_flat=False, is_checkable=True
+        )
+        self._table = RowTable(self._model, "log.table")
+        self._table.setItemDelegate(CellDelegate(self._table))
+        self._table.horizontalHeader().setStretchLastSection(True)
+        for number, sample in enumerate(SAMPLES):
+            width = self.fontMetrics().horizontalAdvance(sample) + CellDelegate.EXTRA_WIDTH + 4
+            self._table.setColumnWidth(number, width)
         self._is_at_end = True
-        self._build()
-        self._apply_theme()
+        column(
+            row((self._search, 1), self._kind, self._only_selected_run, spacing=4),
+            (self._table, 1),
+            parent=self,
+            margins=(theme.MARGIN, 4, theme.MARGIN, theme.GAP),
+            spacing=4,
+        )
         self._list_kinds()
-        self._search_timer = QTimer(self, singleShot=True, interval=SEARCH_MS)
-        self._search_timer.timeout.connect(self._apply_filter)
+        self._search_timer = create_timer(self, SEARCH_MS, self._apply_filter, is_single_shot=True)
         self._search.textChanged.connect(lambda _: self._search_timer.start())
         self._kind.currentIndexChanged.connect(lambda _: self._apply_filter())
         self._only_selected_run.toggled.connect(lambda _: self._apply_filter())
@@ -49,47 +50,6 @@ class LogPanel(QWidget):
         self._table.verticalScrollBar().rangeChanged.connect(lambda *_: self._scroll_to_end_if_following())
         workbench.events.kinds_changed.connect(self._list_kinds)
         workbench.selection_changed.connect(lambda _: self._apply_filter())
-        workbench.theme_changed.connect(self._apply_theme)
-
-    def _build(self) -> None:
-        self._search.setPlaceholderText("Filter events")
-        self._search.setClearButtonEnabled(True)
-        self._kind.setToolTip("Only events of this kind")
-        self._only_selected_run.setCheckable(True)
-        self._only_selected_run.setToolTip("Only events of the selected run")
-        row = QHBoxLayout()
-        row.setSpacing(4)
-        row.addWidget(self._search, 1)
-        row.addWidget(self._kind)
-        row.addWidget(self._only_selected_run)
-        table = self._table
-        table.setModel(self._model)
-        table.setItemDelegate(CellDelegate(table))
-        table.setShowGrid(False)
-        table.setWordWrap(False)
-        table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        table.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        table.setTabKeyNavigation(False)
-        rows = table.verticalHeader()
-        rows.hide()
-        rows.setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
-        header = table.horizontalHeader()
-        header.setHighlightSections(False)
-        header.setStretchLastSection(True)
-        for number, sample in enumerate(SAMPLES):
-            width = self.fontMetrics().horizontalAdvance(sample) + CellDelegate.EXTRA_WIDTH + 4
-            table.setColumnWidth(number, width)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.MARGIN, 4, theme.MARGIN, theme.GAP)
-        column.setSpacing(4)
-        column.addLayout(row)
-        column.addWidget(table, 1)
-
-    def _apply_theme(self) -> None:
-        self._only_selected_run.setIcon(theme.icon("mdi6.filter-outline"))
-        self._table.verticalHeader().setMinimumSectionSize(row_height())
-        self._table.verticalHeader().setDefaultSectionSize(row_height())
 
     def sizeHint(self) -> QSize:
         return QSize(560, 150)
@@ -99,12 +59,11 @@ class LogPanel(QWidget):
         self._search.selectAll()
 
     def _list_kinds(self) -> None:
-        chosen = self._kind.currentText()
-        self._kind.blockSignals(True)
-        self._kind.clear()
-        self._kind.addItems([ALL_KINDS, *sorted(self._workbench.events.kinds)])
-        self._kind.setCurrentText(chosen or ALL_KINDS)
-        self._kind.blockSignals(False)
+        selected = self._kind.currentText()
+        with QSignalBlocker(self._kind):
+            self._kind.clear()
+            self._kind.addItems([ALL_KINDS, *sorted(self._workbench.events.kinds)])
+            self._kind.setCurrentText(selected or ALL_KINDS)
 
     def _apply_filter(self) -> None:
         kind = self._kind.currentText()

@@ -1,25 +1,17 @@
-"""What a run wrote to its console, and what the daemon wrote about it."""
+"""The Logs tab: what a run wrote to its console, and what the daemon logged about it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QHideEvent, QKeyEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QButtonGroup,
-    QHBoxLayout,
-    QLineEdit,
-    QPushButton,
-    QStackedWidget,
-    QToolButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QWidget
 
 from mosaic.client import TrainerClient
 from mosaic.contracts.errors import NotAllowed
@@ -27,13 +19,25 @@ from mosaic.gui import theme
 from mosaic.gui.models.log_text import LogDecoder, format_daemon_line, visible_text
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.log_view import LogView
-from mosaic.gui.views.widgets import muted_label, with_object_name
+from mosaic.gui.views.widgets import (
+    TAB_MARGINS,
+    Stretch,
+    button,
+    column,
+    create_timer,
+    muted_label,
+    row,
+    search_field,
+    stack,
+    tool_button,
+    with_object_name,
+)
 from mosaic.gui.workbench import Workbench
 
 PAGE_BYTES = 256 * 1024
-"""How much of a log's end is read at first, and before that with each click."""
+"""Read from the end of a log at first, and more with each click."""
 MAX_READ_BYTES = 1024 * 1024
-"""Read at once, so that a chatty run does not hold up the others."""
+"""The most that is read at once, so that a run with much output does not delay the others."""
 POLL_INTERVAL_MS = 500
 STREAMS = (("stdout", "stdout"), ("stderr", "stderr"), ("daemon", "Daemon"))
 
@@ -61,83 +65,60 @@ class LogsTab(QWidget):
         self._start = self._end = 0
         self._is_complete = False
         self._view = with_object_name(LogView(), "logs.text")
-        self._search = with_object_name(QLineEdit(), "logs.search")
-        self._earlier = with_object_name(QPushButton("Load earlier lines"), "logs.earlier")
-        self._missing = muted_label("", "logs.missing")
-        self._empty = EmptyState("")
-        self._stack = QStackedWidget()
-        self._buttons = QButtonGroup(self)
-        self._build()
-        self._paint_icons()
-        self._poll_timer = QTimer(self, interval=POLL_INTERVAL_MS)
-        self._poll_timer.timeout.connect(self._poll)
-        self._view.following_changed.connect(self._follow.setChecked)
-        self._view.search_finished.connect(lambda is_there: self._missing.setText("" if is_there else "not found"))
-        workbench.theme_changed.connect(self._apply_theme)
-
-    def _build(self) -> None:
-        row = QHBoxLayout()
-        row.setSpacing(4)
-        for number, (stream, title) in enumerate(STREAMS):
-            button = with_object_name(QToolButton(), f"logs.{stream}")
-            button.setText(title)
-            button.setCheckable(True)
-            button.setChecked(stream == self._stream)
-            button.setToolTip(
-                f"What the run wrote to {stream}" if stream != "daemon" else "What the daemon logged about the run"
-            )
-            button.clicked.connect(lambda _=False, stream=stream: self._show_stream(stream))
-            self._buttons.addButton(button, number)
-            row.addWidget(button)
-        row.addSpacing(theme.GAP)
-        row.addWidget(self._earlier)
-        row.addStretch(1)
-        row.addWidget(self._missing)
-        self._missing.setWordWrap(False)
-        self._search.setPlaceholderText("Search the log")
-        self._search.setToolTip("Search (Ctrl+F); Enter: next match, Shift+Enter: previous match")
-        self._search.setClearButtonEnabled(True)
-        self._search.setMaximumWidth(240)
-        self._search.textChanged.connect(lambda text: self._view.search(text, from_selection_start=True))
-        row.addWidget(self._search)
-        self._previous = self._create_tool_button(
-            "logs.previous", "Previous match (Shift+Enter)", lambda: self._find(True)
+        self._search = search_field(
+            "logs.search",
+            "Search the log",
+            "Search (Ctrl+F); Enter: next match, Shift+Enter: previous match",
+            max_width=240,
         )
-        self._next = self._create_tool_button("logs.next", "Next match (Enter)", lambda: self._find(False))
-        self._wrap = self._create_tool_button("logs.wrap", "Break long lines", lambda: None)
-        self._wrap.setCheckable(True)
-        self._wrap.toggled.connect(self._set_wrap)
-        self._follow = self._create_tool_button("logs.follow", "Stay at the end", lambda: None)
-        self._follow.setCheckable(True)
+        self._search.textChanged.connect(lambda text: self._view.search(text, from_selection_start=True))
+        self._earlier = button("Load earlier lines", "logs.earlier", self._read_earlier)
+        self._earlier.hide()
+        self._missing = muted_label("", "logs.missing")
+        self._missing.setWordWrap(False)
+        self._empty = EmptyState("")
+        self._stack = stack(self._view, self._empty)
+        self._follow = tool_button("logs.follow", "mdi6.arrow-collapse-down", "Stay at the end", is_checkable=True)
         self._follow.setChecked(True)
         self._follow.toggled.connect(self._view.follow)
-        for button in (self._previous, self._next, self._wrap, self._follow):
-            row.addWidget(button)
-        self._earlier.clicked.connect(self._read_earlier)
-        self._earlier.hide()
-        self._stack.addWidget(self._view)
-        self._stack.addWidget(self._empty)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, theme.GAP)
-        column.setSpacing(theme.GAP)
-        column.addLayout(row)
-        column.addWidget(self._stack, 1)
+        column(self._build_toolbar(), (self._stack, 1), parent=self, margins=TAB_MARGINS)
+        self._poll_timer = create_timer(self, POLL_INTERVAL_MS, self._poll)
+        self._view.following_changed.connect(self._follow.setChecked)
+        self._view.search_finished.connect(lambda has_match: self._missing.setText("" if has_match else "not found"))
+        workbench.theme_changed.connect(self._apply_theme)
 
-    def _create_tool_button(self, name: str, tip: str, act: Callable[[], None]) -> QToolButton:
-        button = with_object_name(QToolButton(), name)
-        button.setToolTip(tip)
-        button.setProperty("flat", True)
-        button.clicked.connect(lambda: act())
-        return button
-
-    def _paint_icons(self) -> None:
-        self._previous.setIcon(theme.icon("mdi6.chevron-up"))
-        self._next.setIcon(theme.icon("mdi6.chevron-down"))
-        self._wrap.setIcon(theme.icon("mdi6.wrap"))
-        self._follow.setIcon(theme.icon("mdi6.arrow-collapse-down"))
+    def _build_toolbar(self) -> QHBoxLayout:
+        group = QButtonGroup(self)
+        streams = []
+        for stream, title in STREAMS:
+            tip = f"What the run wrote to {stream}" if stream != "daemon" else "What the daemon logged about the run"
+            choice = tool_button(
+                f"logs.{stream}", "", tip, partial(self._show_stream, stream), title, is_flat=False, is_checkable=True
+            )
+            choice.setChecked(stream == self._stream)
+            group.addButton(choice)
+            streams.append(choice)
+        previous = tool_button(
+            "logs.previous", "mdi6.chevron-up", "Previous match (Shift+Enter)", lambda: self._find(True)
+        )
+        following = tool_button("logs.next", "mdi6.chevron-down", "Next match (Enter)", lambda: self._find(False))
+        wrap = tool_button("logs.wrap", "mdi6.wrap", "Break long lines", is_checkable=True)
+        wrap.toggled.connect(self._set_wrap)
+        return row(
+            *streams,
+            theme.GAP,
+            self._earlier,
+            Stretch(),
+            self._missing,
+            self._search,
+            previous,
+            following,
+            wrap,
+            self._follow,
+            spacing=4,
+        )
 
     def _apply_theme(self) -> None:
-        self._paint_icons()
         self._view.restyle()
         self._reload()
 
@@ -170,16 +151,16 @@ class LogsTab(QWidget):
             self._poll_timer.start()
 
     def _request_slice(self, offset: int, until: int | None, then: Callable[[LogSlice], None]) -> None:
-        reading, stream, run_id = self._request_id, self._stream, self._run_id
+        request_id, stream, run_id = self._request_id, self._stream, self._run_id
         self._is_loading = True
 
         def answered(part: LogSlice) -> None:
-            if reading == self._request_id:
+            if request_id == self._request_id:
                 self._is_loading = False
                 then(part)
 
         def failed(error: Exception) -> None:
-            if reading == self._request_id:
+            if request_id == self._request_id:
                 self._is_loading = False
                 self._poll_timer.stop()
                 self._empty.set_text("The log cannot be read", str(error))
@@ -214,7 +195,7 @@ class LogsTab(QWidget):
         view = self._workbench.runs.get(self._run_id)
         is_ended = view is not None and view.stage == "finished"
         if is_ended and not part.data and self._stream != "daemon":
-            # Asked once more after its end, and there was nothing more.
+            # This read began after the run's end and returned nothing: the log is complete.
             self._is_complete = True
             self._poll_timer.stop()
         if self._end == 0:
@@ -245,7 +226,7 @@ class LogsTab(QWidget):
     def _prepend_slice(self, part: LogSlice) -> None:
         text = LogDecoder(starts_mid_line=part.start > 0)
         lines = text.decode(part.data)
-        # The line that this part ends within was passed over when its second half was read.
+        # The line that this part ends within was skipped when its second half was read.
         between = text.partial_line + self._partial_first_line
         self._view.prepend_lines(self._visible_lines([*lines, visible_text(between)] if between else lines))
         self._start, self._partial_first_line = part.start, text.skipped_prefix
@@ -270,7 +251,7 @@ class LogsTab(QWidget):
         mode = LogView.LineWrapMode.WidgetWidth if is_wrapped else LogView.LineWrapMode.NoWrap
         self._view.setLineWrapMode(mode)
 
-    # --- Qt's calls
+    # --- events
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if self._search.hasFocus() and event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter):
@@ -293,20 +274,20 @@ class LogsTab(QWidget):
 
 def _read_run_log(trainer: TrainerClient, run_id: str, is_stderr: bool, offset: int, until: int | None) -> LogSlice:
     """Read from `offset`, or from `-offset` bytes before the end, up to `until` or to the end."""
-    taken: list[bytes] = []
+    parts: list[bytes] = []
     size, end = 0, max(0, offset)
     chunks: Any = trainer.log(run_id, is_stderr, offset)
     for chunk in chunks:
         data = chunk.data
         if until is not None and chunk.offset > until:
             data = data[: len(data) - (chunk.offset - until)]
-        taken.append(data)
+        parts.append(data)
         size += len(data)
         end = chunk.offset if until is None else min(until, chunk.offset)
         if size >= MAX_READ_BYTES or end == until:
             chunks.close()
             break
-    return LogSlice(b"".join(taken), end - size, end)
+    return LogSlice(b"".join(parts), end - size, end)
 
 
 def _read_daemon_log(path: Path, offset: int, until: int | None, is_remote: bool) -> LogSlice:

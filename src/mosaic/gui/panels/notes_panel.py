@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QObject, QSize, QTimer
+from PySide6.QtCore import QEvent, QObject, QSignalBlocker, QSize
 from PySide6.QtGui import QHideEvent
-from PySide6.QtWidgets import QPlainTextEdit, QTabWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QPlainTextEdit, QTabWidget, QWidget
 
 from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models.runs_model import SCRATCH_ID
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views.widgets import column, create_timer, with_object_name
 from mosaic.gui.workbench import Workbench
 
 SAVE_DELAY_MS = 1200
-"""How long the keys must rest before a note is saved."""
+"""Time without typing after which a note is saved."""
 NO_RUN_TEXT = "Choose a run to write its note."
 NOTE_PLACEHOLDER = "Notes on this run. They are saved automatically."
 SCRATCH_PLACEHOLDER = "Notes that belong to no run. Results of dry runs are added here."
@@ -32,15 +32,12 @@ class NotesPanel(QWidget):
         self._tabs.setDocumentMode(True)
         self._tabs.addTab(self._note, "Run")
         self._tabs.addTab(self._scratch, "Scratch")
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.MARGIN, 0, 0, theme.GAP)
-        column.addWidget(self._tabs)
+        column(self._tabs, parent=self, margins=(theme.MARGIN, 0, 0, theme.GAP))
         notes = workbench.notes
         if not notes.scratch:
             notes.scratch = str(workbench.settings.get_for_workspace("scratch", ""))
         self._scratch.setPlainText(notes.scratch)
-        self._save_timer = QTimer(self, singleShot=True, interval=SAVE_DELAY_MS)
-        self._save_timer.timeout.connect(self.save)
+        self._save_timer = create_timer(self, SAVE_DELAY_MS, self.save, is_single_shot=True)
         self._note.textChanged.connect(self._save_timer.start)
         self._scratch.textChanged.connect(self._on_scratch_edited)
         for field in (self._note, self._scratch):
@@ -66,13 +63,12 @@ class NotesPanel(QWidget):
     def _set_note(self, text: str) -> None:
         self._saved = text
         if text != self._note.toPlainText():
-            self._note.blockSignals(True)
-            self._note.setPlainText(text)
-            self._note.blockSignals(False)
+            with QSignalBlocker(self._note):
+                self._note.setPlainText(text)
         self._save_timer.stop()
 
     def _on_runs_changed(self, run_ids: set[str]) -> None:
-        """Somebody else may have written; what is typed here and not saved yet wins."""
+        """Shows a note that another client wrote, unless there is unsaved text here."""
         if self._workbench.selection in run_ids and not self._run_id:
             self._show(self._workbench.selection)
         elif self._run_id in run_ids and self._note.toPlainText() == self._saved:
@@ -96,14 +92,11 @@ class NotesPanel(QWidget):
         text = self._workbench.notes.scratch
         if run_id != SCRATCH_ID or text == self._scratch.toPlainText():
             return
-        self._scratch.blockSignals(True)
-        self._scratch.setPlainText(text)
-        self._scratch.blockSignals(False)
+        with QSignalBlocker(self._scratch):
+            self._scratch.setPlainText(text)
         self._workbench.settings.put_for_workspace("scratch", text)
         self._scratch.verticalScrollBar().setValue(self._scratch.verticalScrollBar().maximum())
         self._tabs.setCurrentWidget(self._scratch)
-
-    # --- Qt's calls
 
     def sizeHint(self) -> QSize:
         return QSize(360, 150)

@@ -1,4 +1,4 @@
-"""The overview of a run: its numbers, its frames while it runs, its curve, its details and its history."""
+"""The Overview tab: the numbers of a run, its frames while it runs, its curve, its details and its history."""
 
 from __future__ import annotations
 
@@ -6,20 +6,9 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QFrame,
-    QHBoxLayout,
-    QLabel,
-    QProgressBar,
-    QPushButton,
-    QScrollArea,
-    QSplitter,
-    QStackedWidget,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QFrame, QProgressBar, QScrollArea, QSplitter, QWidget
 
 from mosaic import formatting
 from mosaic.contracts.run_kind import RunKind
@@ -29,7 +18,20 @@ from mosaic.gui.views.details_view import Detail, DetailsGrid, HistoryView, Stat
 from mosaic.gui.views.evaluation_view import EvaluationView
 from mosaic.gui.views.frames_view import FramesView
 from mosaic.gui.views.return_chart import ReturnChart
-from mosaic.gui.views.widgets import muted_label, with_object_name
+from mosaic.gui.views.widgets import (
+    TAB_MARGINS,
+    button,
+    column,
+    create_timer,
+    muted_label,
+    row,
+    scroll_area,
+    selectable_label,
+    splitter,
+    stack,
+    widget_column,
+    with_object_name,
+)
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -59,82 +61,53 @@ class OverviewTab(QWidget):
         self._run_id = ""
         self._tiles = {name: StatTile(title, f"overview.{name}") for name, title in TILES}
         self._bar = with_object_name(QProgressBar(), "overview.progress")
-        self._reason_banner = with_object_name(QFrame(), "overview.why")
-        self._reason = with_object_name(QLabel(), "overview.reason")
-        self._facts = DetailsGrid()
+        self._bar.setRange(0, PROGRESS_STEPS)
+        self._bar.setTextVisible(False)
+        self._bar.setProperty("thin", True)
+        self._reason = selectable_label("overview.reason")
+        self._details = DetailsGrid()
         self._history = HistoryView()
         self._chart = ReturnChart(workbench, "overview.chart")
         self._frames = with_object_name(FramesView(workbench, is_small=True), "overview.frames")
         self._frames.lanes.set_rate(FRAME_RATE_HZ, None)
         self._evaluation = EvaluationView()
         self._evaluations = Evaluations(workbench.bridge, self)
-        self._main_stack = QStackedWidget()
-        self._build()
-        self._refresh_timer = QTimer(self, interval=REFRESH_INTERVAL_MS)
-        self._refresh_timer.timeout.connect(self._refresh)
+        self._main_stack = stack(self._chart, self._evaluation)
+        column(
+            self._build_reason_banner(),
+            row(*((tile, 1) for tile in self._tiles.values()), spacing=2 * theme.GAP),
+            self._bar,
+            4,
+            (self._build_splitter(), 1),
+            parent=self,
+            margins=TAB_MARGINS,
+        )
+        self._refresh_timer = create_timer(self, REFRESH_INTERVAL_MS, self._refresh)
         workbench.runs.changed.connect(self._on_runs_changed)
         workbench.runs.reset.connect(self._load_details)
         workbench.theme_changed.connect(self._apply_theme)
         self._evaluations.changed.connect(self._refresh)
 
-    def _build(self) -> None:
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, theme.GAP)
-        column.setSpacing(theme.GAP)
-        column.addWidget(self._build_reason_banner())
-        tiles = QHBoxLayout()
-        tiles.setSpacing(2 * theme.GAP)
-        for tile in self._tiles.values():
-            tiles.addWidget(tile, 1)
-        column.addLayout(tiles)
-        self._bar.setRange(0, PROGRESS_STEPS)
-        self._bar.setTextVisible(False)
-        self._bar.setProperty("thin", True)
-        column.addWidget(self._bar)
-        right = QSplitter(Qt.Orientation.Vertical)
-        self._main_stack.addWidget(self._chart)
-        self._main_stack.addWidget(self._evaluation)
-        right.addWidget(self._main_stack)
-        right.addWidget(self._with_heading("History", self._history))
-        right.setStretchFactor(0, 1)
-        right.setSizes([400, 130])
-        right.setChildrenCollapsible(False)
-        both = with_object_name(QSplitter(Qt.Orientation.Horizontal), "overview.split")
-        left = QSplitter(Qt.Orientation.Vertical)
-        left.addWidget(self._frames)
-        left.addWidget(_scroll_area(self._facts))
-        left.setSizes([220, 220])
-        left.setChildrenCollapsible(False)
-        both.addWidget(left)
-        both.addWidget(right)
-        both.setStretchFactor(1, 1)
-        both.setSizes([320, 660])
-        both.setChildrenCollapsible(False)
-        column.addSpacing(4)
-        column.addWidget(both, 1)
+    def _build_splitter(self) -> QSplitter:
+        history = widget_column(
+            muted_label("History"),
+            (_narrow_scroll_area(self._history), 1),
+            margins=(theme.GAP, theme.GAP, 0, 0),
+            spacing=4,
+        )
+        vertical, horizontal = Qt.Orientation.Vertical, Qt.Orientation.Horizontal
+        details = _narrow_scroll_area(self._details)
+        left = splitter(vertical, self._frames, details, sizes=[220, 220], stretch=1)
+        right = splitter(vertical, self._main_stack, history, sizes=[400, 130], stretch=0)
+        return splitter(horizontal, left, right, sizes=[320, 660], stretch=1, name="overview.split")
 
     def _build_reason_banner(self) -> QFrame:
+        self._reason_banner = with_object_name(QFrame(), "overview.why")
         self._reason_banner.setProperty("banner", True)
-        row = QHBoxLayout(self._reason_banner)
-        row.setContentsMargins(theme.MARGIN, 6, theme.MARGIN, 6)
-        row.setSpacing(theme.GAP)
-        self._reason.setWordWrap(True)
-        self._reason.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        logs = with_object_name(QPushButton("Show log"), "overview.logs")
-        logs.clicked.connect(lambda: self._workbench.tab_requested.emit("logs"))
-        row.addWidget(self._reason, 1)
-        row.addWidget(logs)
+        logs = button("Show log", "overview.logs", lambda: self._workbench.tab_requested.emit("logs"))
+        row((self._reason, 1), logs, parent=self._reason_banner, margins=(theme.MARGIN, 6, theme.MARGIN, 6))
         self._reason_banner.hide()
         return self._reason_banner
-
-    def _with_heading(self, title: str, widget: QWidget) -> QWidget:
-        holder = QWidget()
-        column = QVBoxLayout(holder)
-        column.setContentsMargins(theme.GAP, theme.GAP, 0, 0)
-        column.setSpacing(4)
-        column.addWidget(muted_label(title))
-        column.addWidget(_scroll_area(widget), 1)
-        return holder
 
     # --- which run
 
@@ -149,7 +122,7 @@ class OverviewTab(QWidget):
         self._refresh()
 
     def _load_details(self) -> None:
-        """Lists know neither story nor attempts."""
+        """The list of runs has neither history nor attempts."""
         run_id = self._run_id
         if run_id:
             self._workbench.bridge.ask(
@@ -180,9 +153,9 @@ class OverviewTab(QWidget):
         if view.kind == RunKind.POLICY_EVAL:
             self._show_evaluation(view)
         self._show_reason(view)
-        # What was seen of a run stays until another one is chosen.
+        # The last frames stay visible until another run is selected.
         self._frames.setVisible(view.stage in STAGES_WITH_FRAMES or self._frames.grid.has_image)
-        self._facts.show_details(run_facts(view))
+        self._details.show_details(run_details(view))
         if view.history:
             self._history.show_history(view.history, str(view.outcome or ""))
 
@@ -233,7 +206,7 @@ class OverviewTab(QWidget):
         # Single episodes are reported by the clock, batches when they end: either may be ahead.
         episodes = max(view.episodes or 0, sum(batch.episodes for batch in batches))
         self._tiles["steps"].set_value(formatting.format_si_number(episodes), of if batches else "")
-        if not is_over:  # nobody knows how long episodes take, nor when a repeated evaluation is stopped
+        if not is_over:  # the length of episodes is unknown, and so is when a repeated evaluation is stopped
             self._tiles["time"].caption.setText("Runs for")
             self._tiles["time"].set_value(formatting.format_duration(_elapsed_s(view)))
         mean = self._evaluation.histogram.mean if evaluation is not None else None
@@ -258,7 +231,7 @@ class OverviewTab(QWidget):
         for tile in self._tiles.values():
             tile.value.setFont(theme.heading_font())
 
-    # --- Qt's calls
+    # --- events
 
     def showEvent(self, event: QShowEvent) -> None:
         self._refresh_timer.start()
@@ -272,28 +245,25 @@ class OverviewTab(QWidget):
         super().hideEvent(event)
 
 
-def _scroll_area(widget: QWidget) -> QScrollArea:
-    area = QScrollArea()
-    area.setWidgetResizable(True)
-    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-    area.setWidget(widget)
+def _narrow_scroll_area(widget: QWidget) -> QScrollArea:
+    area = scroll_area(widget, is_vertical_only=True)
     area.setMinimumWidth(200)
     return area
 
 
-def run_facts(view: RunView) -> list[Detail]:
-    """What is known of a run, in groups; what it does not have is left out."""
+def run_details(view: RunView) -> list[Detail]:
+    """The details of a run in groups, without those that it does not have."""
     checkpoint = view.checkpoint_step
     is_train = view.kind == RunKind.TRAIN
     asked = f"{view.cpus} CPU, {view.gpus} GPU, priority {view.priority}"
     rows: list[Detail | None] = [
         Detail("Run"),
         Detail("Id", formatting.short_id(view.run_id), view.run_id),
-        _optional_fact("Name", view.run_name),
+        _optional_detail("Name", view.run_name),
         Detail("Kind", "training" if is_train else "evaluation"),
         Detail("Worker", str(view.worker)),
-        _optional_fact("Group", view.group),
-        _optional_fact("Tags", ", ".join(view.tags or ())),
+        _optional_detail("Group", view.group),
+        _optional_detail("Tags", ", ".join(view.tags or ())),
         Detail("Last checkpoint", f"step {checkpoint:,}" if checkpoint is not None else "none yet")
         if is_train
         else None,
@@ -301,9 +271,9 @@ def run_facts(view: RunView) -> list[Detail]:
         Detail("Asked for", asked),
         Detail("Folder", view.run_dir),
         Detail("Times"),
-        *(_time_fact(name, getattr(view, key)) for name, key in _TIME_FIELDS),
+        *(_time_detail(name, getattr(view, key)) for name, key in _TIME_FIELDS),
         Detail("Took" if view.finished_at else "Runs for", formatting.format_duration(_elapsed_s(view))),
-        *_hardware_facts(view),
+        *_hardware_details(view),
     ]
     return [row for row in rows if row is not None]
 
@@ -311,11 +281,11 @@ def run_facts(view: RunView) -> list[Detail]:
 _TIME_FIELDS = (("Submitted", "submitted_at"), ("Started", "started_at"), ("Ended", "finished_at"))
 
 
-def _optional_fact(name: str, value: str | None) -> Detail | None:
+def _optional_detail(name: str, value: str | None) -> Detail | None:
     return Detail(name, value) if value else None
 
 
-def _time_fact(name: str, at: float | None) -> Detail | None:
+def _time_detail(name: str, at: float | None) -> Detail | None:
     return Detail(name, formatting.format_ago(at), formatting.format_timestamp(at)) if at else None
 
 
@@ -325,7 +295,7 @@ def _elapsed_s(view: RunView) -> float | None:
     return None if started is None else max(0.0, (view.finished_at or time.time()) - started)
 
 
-def _hardware_facts(view: RunView) -> list[Detail | None]:
+def _hardware_details(view: RunView) -> list[Detail | None]:
     hardware = view.hardware
     if not hardware:
         return []

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from PySide6.QtCore import QObject, Qt
+from PySide6.QtCore import QSignalBlocker
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import QCheckBox, QComboBox, QHBoxLayout, QLabel, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QComboBox, QLabel, QScrollArea, QWidget
 
 from mosaic.gui import theme
 from mosaic.gui.forms.field_rows import EDITOR_WIDTH, FieldRow, guard_wheel
 from mosaic.gui.forms.policy_source import PolicySource
 from mosaic.gui.forms.special_rows import EnvironmentRow, LabelledRow
-from mosaic.gui.forms.submit_controller import Callback, SubmitController
+from mosaic.gui.forms.submit_controller import SubmitController
 from mosaic.gui.models.draft import find_field_error, is_default
-from mosaic.gui.models.environment_choices import EnvironmentChoice
 from mosaic.gui.models.form_layout import algorithms_by_worker, field_label, format_value
 from mosaic.gui.models.policy_form import (
     ENVIRONMENT_FIELD,
@@ -28,7 +28,16 @@ from mosaic.gui.models.policy_form import (
     with_checkpoint_info,
 )
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views.widgets import (
+    PAGE_MARGINS,
+    Stretch,
+    column,
+    heading_label,
+    row,
+    scroll_area,
+    widget_column,
+    with_object_name,
+)
 from mosaic.gui.workbench import Json, Workbench
 
 MAX_FORM_WIDTH = 760
@@ -41,8 +50,7 @@ class PolicyPage(QWidget):
         self._workbench = workbench
         self._view: PolicyView | None = None
         self._pending_draft: PolicyDraft | None = None
-        self._column = QVBoxLayout(self)
-        self._column.setContentsMargins(0, 0, 0, 0)
+        self._column = column(parent=self)
         workbench.form_requested.connect(self._on_form_requested)
 
     def _on_form_requested(self, payload: Json | None) -> None:
@@ -58,15 +66,21 @@ class PolicyPage(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         if self._column.count() == 0:
-            known = policy_workers()
-            if known:
-                self._view = PolicyView(self._workbench, known[0])
+            workers = policy_workers()
+            if workers:
+                self._view = PolicyView(self._workbench, workers[0])
                 self._column.addWidget(self._view)
             else:
                 text = "No installed worker can load policies: pip install 'mosaic-rl[train]'"
                 self._column.addWidget(EmptyState("Nothing to load policies with", text))
         self._apply_pending_draft()
         super().showEvent(event)
+
+
+def _section_label(title: str) -> QLabel:
+    label = QLabel(title)
+    label.setProperty("section", True)
+    return label
 
 
 class PolicyView(QWidget):
@@ -90,19 +104,14 @@ class PolicyView(QWidget):
         self._inquiry.dry_run_button.clicked.connect(self.dry_run)
         self._inquiry.submit_button.clicked.connect(self.submit)
         self._inquiry.rejected.connect(self._show_rejection)
-        self._title = QLabel("Load a trained policy")
-        bar = QHBoxLayout()
-        bar.setSpacing(theme.GAP)
-        bar.addStretch(1)
-        bar.addWidget(self._inquiry.dry_run_button)
-        bar.addWidget(self._inquiry.submit_button)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
-        column.setSpacing(theme.GAP)
-        column.addWidget(self._title)
-        column.addWidget(self._build_form(), 1)
-        column.addWidget(self._inquiry.line)
-        column.addLayout(bar)
+        column(
+            heading_label("Load a trained policy"),
+            (self._build_form(), 1),
+            self._inquiry.line,
+            row(Stretch(), self._inquiry.dry_run_button, self._inquiry.submit_button),
+            parent=self,
+            margins=PAGE_MARGINS,
+        )
         workbench.environments.environments_loaded.connect(lambda _: self._show_environments())
         workbench.theme_changed.connect(self._apply_theme)
         self._apply_theme()
@@ -111,35 +120,26 @@ class PolicyView(QWidget):
     # --- building
 
     def _build_form(self) -> QScrollArea:
-        body = QWidget()
-        body.setMaximumWidth(MAX_FORM_WIDTH)
-        stack = QVBoxLayout(body)
-        stack.setContentsMargins(0, theme.GAP, theme.MARGIN, theme.MARGIN)
-        stack.setSpacing(theme.GAP)
-        about = self._build_policy_rows()
-        how = self._build_evaluation_rows()
+        about, how = self._build_policy_rows(), self._build_evaluation_rows()
         rows: list[LabelledRow | FieldRow] = [*self._source.rows, *about, *how]
-        self._add_section(stack, "Policy", [*self._source.rows, self._source.info_label])
-        self._add_section(stack, "Trained on", about)
-        self._add_section(stack, "Evaluation", how)
-        stack.addStretch(1)
-        width = max(row.label.sizeHint().width() for row in rows) + theme.GAP
-        for row in rows:
-            row.label.setFixedWidth(width)
-        area = with_object_name(QScrollArea(), "policy.scroll")
-        area.setWidgetResizable(True)
-        area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        area.setWidget(body)
-        return area
-
-    def _add_section(self, stack: QVBoxLayout, title: str, rows: list[QWidget] | list[LabelledRow | FieldRow]) -> None:
-        heading = QLabel(title)
-        heading.setFont(theme.section_font())
-        if stack.count():
-            stack.addSpacing(theme.GAP)
-        stack.addWidget(heading)
-        for row in rows:
-            stack.addWidget(row)
+        width = max(each.label.sizeHint().width() for each in rows) + theme.GAP
+        for each in rows:
+            each.label.setFixedWidth(width)
+        body = widget_column(
+            _section_label("Policy"),
+            *self._source.rows,
+            self._source.info_label,
+            theme.GAP,
+            _section_label("Trained on"),
+            *about,
+            theme.GAP,
+            _section_label("Evaluation"),
+            *how,
+            Stretch(),
+            margins=(0, theme.GAP, theme.MARGIN, theme.MARGIN),
+        )
+        body.setMaximumWidth(MAX_FORM_WIDTH)
+        return scroll_area(body, "policy.scroll", is_vertical_only=True)
 
     def _build_policy_rows(self) -> list[LabelledRow | FieldRow]:
         self._algorithm = with_object_name(guard_wheel(QComboBox()), "policy.algorithm")
@@ -159,10 +159,9 @@ class PolicyView(QWidget):
     def _build_evaluation_rows(self) -> list[LabelledRow | FieldRow]:
         rows: list[LabelledRow | FieldRow] = []
         for field in policy_fields(self._draft.worker):
-            row = FieldRow(field, OBJECT_NAME_PREFIX)
-            row.edited.connect(self._on_field_edited)
-            self._rows[field.name] = row
-            rows.append(row)
+            field_row = self._rows[field.name] = FieldRow(field, OBJECT_NAME_PREFIX)
+            field_row.edited.connect(self._on_field_edited)
+            rows.append(field_row)
         return rows
 
     # --- what is evaluated
@@ -178,15 +177,15 @@ class PolicyView(QWidget):
         self._show_texts()
 
     def fill(self, draft: PolicyDraft) -> None:
-        """As an evaluation that was opened had it."""
+        """Fills the form from an earlier evaluation."""
         self._draft = draft
         self._show_texts()
         self._source.show_path(draft.worker, draft.path)
 
     def _show_texts(self) -> None:
-        for name, row in self._rows.items():
+        for name, field_row in self._rows.items():
             if name != "env_id":
-                row.show_text(self._draft.text(row.field))
+                field_row.show_text(self._draft.text(field_row.field))
         self._on_draft_changed()
 
     # --- editing
@@ -206,12 +205,12 @@ class PolicyView(QWidget):
         self._on_draft_changed()
 
     def _on_field_edited(self, name: str, text: str) -> None:
-        row = self._rows[name]
-        texts = {other: kept for other, kept in self._draft.texts.items() if other != name}
-        if not is_default(row.field, text) or name in self._draft.telemetry:
+        field_row = self._rows[name]
+        texts = {other: value for other, value in self._draft.texts.items() if other != name}
+        if not is_default(field_row.field, text) or name in self._draft.telemetry:
             texts[name] = text
         self._draft = replace(self._draft, texts=texts)
-        row.show_text(text)
+        field_row.show_text(text)
         self._refused.pop(name, None)
         self._on_draft_changed()
 
@@ -222,22 +221,22 @@ class PolicyView(QWidget):
 
     def _refresh(self) -> None:
         draft = self._draft
-        wrong = {**self._refused, **policy_problems(draft)}
+        problems = {**self._refused, **policy_problems(draft)}
         is_override = draft.env_id is not None
-        self._override.blockSignals(True)
-        self._override.setChecked(is_override)
-        self._override.blockSignals(False)
+        with QSignalBlocker(self._override):
+            self._override.setChecked(is_override)
         self._show_algorithms()
         self._algorithm.setEnabled(is_override)
         self._seed.setText(format_value(draft.checkpoint_info.get("seed")) or "–")
         self._environment.setEnabled(is_override)
         if not self._environment.input.hasFocus():
             self._environment.show_text(draft.environment)
-        for name, row in self._rows.items():
-            row.show_state(name in draft.texts and not is_default(row.field, draft.texts[name]), wrong.get(name, ""))
+        for name, field_row in self._rows.items():
+            is_changed = name in draft.texts and not is_default(field_row.field, draft.texts[name])
+            field_row.show_state(is_changed, problems.get(name, ""))
 
     def _show_algorithms(self) -> None:
-        """Those that the worker has, and the one that the checkpoint names."""
+        """Lists the worker's algorithms and the one that the checkpoint names."""
         algorithm = self._draft.algorithm
         names = list(algorithms_by_worker().get(self._draft.worker, ()))
         names += [algorithm] if algorithm and algorithm not in names else []
@@ -247,51 +246,40 @@ class PolicyView(QWidget):
         self._algorithm.setCurrentIndex(names.index(algorithm) if algorithm else -1)
 
     def _show_environments(self) -> None:
-        found: list[EnvironmentChoice] = self._workbench.environments.for_worker(self._draft.worker)
-        self._environment.show_choices(found)
+        self._environment.show_choices(self._workbench.environments.for_worker(self._draft.worker))
 
     # --- doing
 
     def _build_payload(self) -> Json | None:
         """None, and the first problem is shown, where something is missing."""
-        wrong = policy_problems(self._draft)
-        if wrong:
-            name, problem = next(iter(wrong.items()))
-            row = self._rows.get(name)
-            self._inquiry.line.show_text(f"{field_label(row.field)}: {problem}" if row is not None else problem, "bad")
-            row.take_focus() if row is not None else self._source.take_focus()
+        problems = policy_problems(self._draft)
+        if problems:
+            name, problem = next(iter(problems.items()))
+            field_row = self._rows.get(name)
+            text = f"{field_label(field_row.field)}: {problem}" if field_row is not None else problem
+            self._inquiry.line.show_text(text, "bad")
+            (field_row or self._source).take_focus()
             return None
         return None if self._inquiry.is_busy else policy_payload(self._draft)
 
     def dry_run(self) -> None:
         payload = self._build_payload()
-        if payload is None:
-            return
-
-        def ask(then: Callback, failed: Callback, owner: QObject) -> None:
-            self._workbench.bridge.ask(lambda trainer: trainer.check(payload), then, failed, owner)
-
-        self._inquiry.dry_run(
-            f"evaluate {self._draft.algorithm or 'a policy'} on {self._draft.environment or '?'}", ask
-        )
+        if payload is not None:
+            title = f"evaluate {self._draft.algorithm or 'a policy'} on {self._draft.environment or '?'}"
+            self._inquiry.dry_run(title, partial(self._workbench.bridge.ask, lambda trainer: trainer.check(payload)))
 
     def submit(self) -> None:
         payload = self._build_payload()
-        if payload is None:
-            return
-
-        def ask(then: Callback, failed: Callback, owner: QObject) -> None:
-            self._workbench.bridge.ask(lambda trainer: [trainer.submit(payload)], then, failed, owner)
-
-        self._inquiry.submit_runs(ask)
+        if payload is not None:
+            self._inquiry.submit_runs(partial(self._workbench.bridge.ask, lambda trainer: [trainer.submit(payload)]))
 
     def _show_rejection(self, error: Exception) -> None:
-        found = find_field_error(error, self._rows)
-        if found is not None:
-            self._refused.update([found])
+        field_error = find_field_error(error, self._rows)
+        if field_error is not None:
+            self._refused.update([field_error])
             self._refresh()
 
-    # --- being looked at
+    # --- events
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -300,8 +288,7 @@ class PolicyView(QWidget):
             self._source.choose_run(self._workbench.selection)
 
     def _apply_theme(self) -> None:
-        self._title.setFont(theme.heading_font())
-        for row in self._rows.values():
-            row.restyle()
+        for field_row in self._rows.values():
+            field_row.restyle()
         self._source.list_runs()
         self._inquiry.line.restyle()

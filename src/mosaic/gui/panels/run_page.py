@@ -1,21 +1,30 @@
-"""One run: its name and state, what can be done with it, and its tabs."""
+"""The page of one run: its name and state, its actions, and its tabs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import Qt, QTimer
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QStackedWidget, QTabWidget, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtCore import QSignalBlocker, Qt
+from PySide6.QtWidgets import QHBoxLayout, QTabWidget, QToolButton, QWidget
 
 from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.run_action_handlers import STOPPABLE_STAGES
-from mosaic.gui.run_actions import RUN_ACTION_GROUPS, context_menu, is_resumable
-from mosaic.gui.run_actions import find_action as action_row
+from mosaic.gui.run_actions import RUN_ACTION_GROUPS, context_menu, find_action, is_resumable
 from mosaic.gui.ui_specs import RunTab
 from mosaic.gui.views.elided_label import ElidedLabel
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views.widgets import (
+    IconLabel,
+    column,
+    create_timer,
+    muted_label,
+    row,
+    stack,
+    tool_button,
+    widget_column,
+    with_object_name,
+)
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -33,62 +42,38 @@ class RunPage(QWidget):
         self._holders: dict[str, QWidget] = {}
         self._panes: dict[str, Any] = {}
         """By tab, its widget: created when it is first shown."""
-        self._create_pane_timer = QTimer(self, singleShot=True, interval=0)
-        self._create_pane_timer.timeout.connect(self._create_pane)
-        self._fill_pane_timer = QTimer(self, singleShot=True, interval=0)
-        self._fill_pane_timer.timeout.connect(self._on_tab_changed)
-        self._stack = QStackedWidget()
-        self._nothing = QLabel("No run is chosen. Pick one in the list, or start one with Ctrl+N.")
-        self._nothing.setProperty("muted", True)
-        self._nothing.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self._stack.addWidget(self._nothing)
-        self._stack.addWidget(self._build_run_view())
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.addWidget(self._stack)
-        workbench.selection_changed.connect(self._show)
-        workbench.tab_requested.connect(self.show_tab)
-        workbench.runs.changed.connect(self._on_runs_changed)
-        workbench.runs.reset.connect(self._on_runs_reset)
-        workbench.theme_changed.connect(self._paint_icons)
-
-    def _build_run_view(self) -> QWidget:
-        view = QWidget()
-        column = QVBoxLayout(view)
-        column.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, 0)
-        column.setSpacing(theme.GAP)
-        self._header = QHBoxLayout()
-        self._icon = QLabel()
-        self._title = with_object_name(ElidedLabel(), "run.title")
-        self._title.setFont(theme.heading_font())
-        self._title.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._state = with_object_name(ElidedLabel(), "run.state")
-        self._state.setProperty("muted", True)
-        self._header.addWidget(self._icon)
-        self._header.addWidget(self._title)
-        self._header.addWidget(self._state, 1)
-        self._buttons = {name: self._create_button(name) for name in HEADER}
-        self._more = with_object_name(QToolButton(), "run.more")
-        self._more.setToolTip("More actions for this run")
-        self._more.setProperty("flat", True)
-        self._more.clicked.connect(self._open_menu)
-        self._header.addWidget(self._more)
-        self._paint_icons()
-        column.addLayout(self._header)
+        self._create_pane_timer = create_timer(self, 0, self._create_pane, is_single_shot=True)
+        self._fill_pane_timer = create_timer(self, 0, self._on_tab_changed, is_single_shot=True)
+        nothing = muted_label("No run is chosen. Pick one in the list, or start one with Ctrl+N.")
+        nothing.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._tabs = with_object_name(QTabWidget(), "run.tabs")
         self._tabs.setDocumentMode(True)
         self._tabs.currentChanged.connect(self._on_tab_changed)
-        column.addWidget(self._tabs, 1)
-        return view
+        run_view = widget_column(
+            self._build_header(), (self._tabs, 1), margins=(theme.MARGIN, theme.GAP, theme.MARGIN, 0)
+        )
+        self._stack = stack(nothing, run_view)
+        column(self._stack, parent=self)
+        workbench.selection_changed.connect(self._show)
+        workbench.tab_requested.connect(self.show_tab)
+        workbench.runs.changed.connect(self._on_runs_changed)
+        workbench.runs.reset.connect(lambda: self._show(workbench.selection))
+
+    def _build_header(self) -> QHBoxLayout:
+        self._icon = IconLabel(20)
+        self._title = with_object_name(ElidedLabel(), "run.title")
+        self._title.setProperty("heading", True)
+        self._title.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
+        self._state = with_object_name(ElidedLabel(), "run.state")
+        self._state.setProperty("muted", True)
+        self._buttons = {name: self._create_button(name) for name in HEADER}
+        self._more = tool_button("run.more", "mdi6.dots-horizontal", "More actions for this run", self._open_menu)
+        return row(self._icon, self._title, (self._state, 1), *self._buttons.values(), self._more)
 
     def _create_button(self, name: str) -> QToolButton:
-        row = action_row(name)
-        button = with_object_name(QToolButton(), f"header.{name}")
-        button.setToolTip((row.tip or row.title) + (f" ({row.shortcut})" if row.shortcut else ""))
-        button.setProperty("flat", True)
-        button.clicked.connect(lambda: row.run(self._mark_only_selection()))
-        self._header.addWidget(button)
-        return button
+        action = find_action(name)
+        tip = (action.tip or action.title) + (f" ({action.shortcut})" if action.shortcut else "")
+        return tool_button(f"header.{name}", action.icon, tip, lambda: action.run(self._mark_only_selection()))
 
     def _mark_only_selection(self) -> Workbench:
         """The buttons next to a run's name apply to that run, whatever is marked in the list."""
@@ -101,14 +86,6 @@ class RunPage(QWidget):
         menu.setObjectName("run.menu")
         menu.popup(self._more.mapToGlobal(self._more.rect().bottomLeft()))
 
-    def _paint_icons(self) -> None:
-        for name, button in self._buttons.items():
-            button.setIcon(theme.icon(action_row(name).icon))
-        self._more.setIcon(theme.icon("mdi6.dots-horizontal"))
-        view = self._workbench.runs.get(self._workbench.selection or "")
-        if view is not None:
-            self._show_header(view)
-
     def _show(self, run_id: str | None) -> None:
         view = self._workbench.runs.get(run_id) if run_id else None
         self._stack.setCurrentIndex(0 if view is None else 1)
@@ -119,7 +96,7 @@ class RunPage(QWidget):
         self._on_tab_changed()
 
     def _show_header(self, view: RunView) -> None:
-        self._icon.setPixmap(theme.state_icon(view.status).pixmap(20, 20))
+        self._icon.set_icon(theme.state_icon(view.status))
         self._title.setText(run_title(view))
         self._title.setToolTip(view.run_id)
         self._state.setText(view.status + (f": {view.reason}" if view.reason else ""))
@@ -135,20 +112,18 @@ class RunPage(QWidget):
 
     def _update_tabs(self, view: RunView) -> None:
         """Show the tabs of this run, each created when it is first shown."""
-        wanted = [row for row in self._tab_specs if row.is_available(view)]
-        if [row.id for row in wanted] == self._tab_ids():
+        specs = [spec for spec in self._tab_specs if spec.is_available(view)]
+        if [spec.id for spec in specs] == self._tab_ids():
             return
         current = self._workbench.settings.get_for_workspace("tab", "overview")
-        self._tabs.blockSignals(True)
-        while self._tabs.count():
-            self._tabs.removeTab(0)
-        for row in wanted:
-            if row.id not in self._holders:
-                holder = with_object_name(QWidget(), row.id)
-                QVBoxLayout(holder).setContentsMargins(0, theme.GAP, 0, 0)
-                self._holders[row.id] = holder
-            self._tabs.addTab(self._holders[row.id], row.title.replace("&", "&&"))
-        self._tabs.blockSignals(False)
+        with QSignalBlocker(self._tabs):
+            while self._tabs.count():
+                self._tabs.removeTab(0)
+            for spec in specs:
+                if spec.id not in self._holders:
+                    holder = widget_column(margins=(0, theme.GAP, 0, 0))
+                    self._holders[spec.id] = with_object_name(holder, spec.id)
+                self._tabs.addTab(self._holders[spec.id], spec.title.replace("&", "&&"))
         self.show_tab(current)
 
     def show_tab(self, tab_id: str) -> None:
@@ -156,8 +131,8 @@ class RunPage(QWidget):
             self._tabs.setCurrentIndex(self._tab_ids().index(tab_id))
 
     def _tab_ids(self) -> list[str]:
-        found = map(self._tabs.widget, range(self._tabs.count()))
-        return [tab.objectName() for tab in found if tab is not None]
+        tabs = map(self._tabs.widget, range(self._tabs.count()))
+        return [tab.objectName() for tab in tabs if tab is not None]
 
     def _on_tab_changed(self, *_: object) -> None:
         holder = self._tabs.currentWidget()
@@ -176,13 +151,13 @@ class RunPage(QWidget):
         pane.show_run(run_id)
 
     def _create_pane(self) -> None:
-        """Answering the click, making the pane and filling it are turns of the event loop of their own."""
+        """Creates the pane of the current tab; the next turn of the event loop fills it."""
         holder = self._tabs.currentWidget()
         if holder is not None and holder.objectName() not in self._panes:
-            row = next(row for row in self._tab_specs if row.id == holder.objectName())
-            pane = row.create_widget(self._workbench)
-            pane.setParent(holder)  # not seen before it is filled
-            self._panes[row.id] = pane
+            spec = next(spec for spec in self._tab_specs if spec.id == holder.objectName())
+            pane = spec.create_widget(self._workbench)
+            pane.setParent(holder)  # invisible until it is filled
+            self._panes[spec.id] = pane
         self._fill_pane_timer.start()
 
     def _on_runs_changed(self, run_ids: set[str]) -> None:
@@ -192,6 +167,3 @@ class RunPage(QWidget):
                 self._show(run_id)
             self._show_header(view)
             self._update_tabs(view)
-
-    def _on_runs_reset(self) -> None:
-        self._show(self._workbench.selection)

@@ -1,39 +1,39 @@
-"""The list of runs: searched, sorted, marked; whatever is chosen here the rest of the window is about."""
+"""The list of runs: search, sorting, marks, and the selection that the rest of the window shows."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QItemSelection, QItemSelectionModel, QPoint, QSize, Qt, QTimer
-from PySide6.QtGui import QGuiApplication, QHideEvent, QKeyEvent, QResizeEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QHBoxLayout,
-    QHeaderView,
-    QLineEdit,
-    QMenu,
-    QPushButton,
-    QStackedWidget,
-    QTableView,
-    QToolButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtCore import QEvent, QItemSelection, QItemSelectionModel, QPoint, QSignalBlocker, QSize, Qt
+from PySide6.QtGui import QGuiApplication, QKeyEvent, QResizeEvent
+from PySide6.QtWidgets import QHeaderView, QMenu, QTableView, QWidget
 
 from mosaic.gui import theme
 from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.runs_table import COLUMN_IDS, COLUMNS, RunsTableModel
 from mosaic.gui.models.search import parse_query
 from mosaic.gui.run_actions import RUN_ACTION_GROUPS, context_menu
-from mosaic.gui.views.delegates import PADDING, ProgressDelegate, RunDelegate, StateDelegate, row_height
+from mosaic.gui.views.delegates import PADDING, ProgressDelegate, RowTable, RunDelegate, StateDelegate
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.widgets import accent_button, muted_label, with_object_name
+from mosaic.gui.views.widgets import (
+    VisibleTimer,
+    accent_button,
+    button,
+    column,
+    create_timer,
+    muted_label,
+    row,
+    search_field,
+    stack,
+    tool_button,
+    with_object_name,
+)
 from mosaic.gui.workbench import Workbench
 
 SEARCH_MS = 120
 KEY_SELECTION_DELAY_MS = 80
-"""How long the arrow keys must rest before a run is selected, so that scrolling loads nothing."""
+"""Time after the last arrow key until a run is selected, so that scrolling loads nothing."""
 AGE_REFRESH_INTERVAL_MS = 20_000
 MAX_EXTRA_ALGO_WIDTH = 120
-"""What a long name of an algorithm gets of the room that is left."""
+"""The part of the free width that a long name of an algorithm gets."""
 SEARCH_PLACEHOLDER = "Search: words, algo:ppo env:CartPole tag:x status:failed"
 SEARCH_TIP = (
     "Words, or algo: env: tag: status: group: seed: id: note:\n"
@@ -49,25 +49,33 @@ class RunsPanel(QWidget):
         self._workbench = workbench
         self._model = RunsTableModel(workbench.runs, self)
         self._has_run_list = False
-        self._search = with_object_name(QLineEdit(), "runs.search")
-        self._search.setPlaceholderText(SEARCH_PLACEHOLDER)
-        self._search.setToolTip(f"Search runs (Ctrl+F)\n{SEARCH_TIP}")
-        self._search.setClearButtonEnabled(True)
-        self._archived = with_object_name(QToolButton(), "runs.archived")
-        self._archived.setCheckable(True)
-        self._archived.setToolTip("Also show archived runs")
+        self._search = search_field("runs.search", SEARCH_PLACEHOLDER, f"Search runs (Ctrl+F)\n{SEARCH_TIP}")
+        self._archived = tool_button(
+            "runs.archived", "mdi6.archive-outline", "Also show archived runs", is_flat=False, is_checkable=True
+        )
         self._count = muted_label("", "runs.count")
-        self.table = with_object_name(RunsTableView(self._model, workbench.settings), "runs.table")
-        self._stack = QStackedWidget()
-        self._build()
-        self._paint_icons()
+        self.table = RunsTableView(self._model, workbench.settings)
+        start = accent_button("Train an agent", "runs.start", lambda: workbench.form_requested.emit(None))
+        clear = button("Show all runs", "runs.clear", self._show_all)
+        self._waiting = EmptyState(
+            "Waiting for the trainer…", "It starts automatically and lists the runs of this workspace."
+        )
+        self._none = EmptyState("No runs yet", "Choose an algorithm and an environment; the run appears here.", start)
+        self._no_match = EmptyState("No run matches the search", "Remove a word, or show all.", clear)
+        self._stack = stack(self.table, self._waiting, self._none, self._no_match)
+        column(
+            row((self._search, 1), self._archived, spacing=4),
+            (self._stack, 1),
+            self._count,
+            parent=self,
+            margins=(theme.MARGIN, 4, 0, 4),
+            spacing=4,
+        )
+        self.setMinimumWidth(240)
 
-        self._search_timer = QTimer(self, singleShot=True, interval=SEARCH_MS)
-        self._search_timer.timeout.connect(self._apply_search)
-        self._selection_timer = QTimer(self, singleShot=True)
-        self._selection_timer.timeout.connect(self._publish_selection)
-        self._age_timer = QTimer(self, interval=AGE_REFRESH_INTERVAL_MS)
-        self._age_timer.timeout.connect(self._model.refresh_ages)
+        self._search_timer = create_timer(self, SEARCH_MS, self._apply_search, is_single_shot=True)
+        self._selection_timer = create_timer(self, 0, self._publish_selection, is_single_shot=True)
+        VisibleTimer(self, AGE_REFRESH_INTERVAL_MS, self._model.refresh_ages)
         self._search.textChanged.connect(lambda _: self._search_timer.start())
         self._archived.toggled.connect(lambda _: self._apply_search())
         self.table.selectionModel().selectionChanged.connect(self._on_selection_changed)
@@ -77,39 +85,10 @@ class RunsPanel(QWidget):
         workbench.selection_changed.connect(self._select_run)
         workbench.marks_changed.connect(self._select_marked)
         workbench.runs.reset.connect(self._on_runs_reset)
-        workbench.theme_changed.connect(self._paint_icons)
-        workbench.theme_changed.connect(self.table.apply_theme)
         self._update_count(0, 0)
-
-    def _build(self) -> None:
-        top = QHBoxLayout()
-        top.setSpacing(4)
-        top.addWidget(self._search, 1)
-        top.addWidget(self._archived)
-        start = accent_button("Train an agent", "runs.start")
-        start.clicked.connect(lambda: self._workbench.form_requested.emit(None))
-        clear = with_object_name(QPushButton("Show all runs"), "runs.clear")
-        clear.clicked.connect(self._show_all)
-        self._waiting = EmptyState(
-            "Waiting for the trainer…", "It starts automatically and lists the runs of this workspace."
-        )
-        self._none = EmptyState("No runs yet", "Choose an algorithm and an environment; the run appears here.", start)
-        self._no_match = EmptyState("No run matches the search", "Remove a word, or show all.", clear)
-        for page in (self.table, self._waiting, self._none, self._no_match):
-            self._stack.addWidget(page)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.MARGIN, 4, 0, 4)
-        column.setSpacing(4)
-        column.addLayout(top)
-        column.addWidget(self._stack, 1)
-        column.addWidget(self._count)
-        self.setMinimumWidth(240)
 
     def sizeHint(self) -> QSize:
         return QSize(440, 480)
-
-    def _paint_icons(self) -> None:
-        self._archived.setIcon(theme.icon("mdi6.archive-outline"))
 
     # --- what is shown
 
@@ -136,7 +115,7 @@ class RunsPanel(QWidget):
             page = self._no_match if known else self._none if self._has_run_list else self._waiting
         self._stack.setCurrentWidget(page)
 
-    # --- what is chosen
+    # --- selection
 
     def _on_selection_changed(self, *_: object) -> None:
         if self._model.is_updating:
@@ -149,46 +128,43 @@ class RunsPanel(QWidget):
 
     def _publish_selection(self) -> None:
         """Publish the selection: one run is selected, several are marked."""
-        ids = [self._model.run_id(row) for row in self._selected_rows()]
+        ids = [self._model.run_id(number) for number in self._selected_rows()]
         self._workbench.mark(sorted(ids, reverse=True))
         if len(ids) == 1:
             self._workbench.select(ids[0])
 
     def _select_run(self, run_id: str | None) -> None:
-        """Another part of the window looks at this run."""
-        row = self._model.row_of(run_id) if run_id else None
-        selection = self.table.selectionModel()
-        if row is None:
-            selection.clear()
+        """Called when another part of the window selects a run."""
+        number = self._model.row_of(run_id) if run_id else None
+        if number is None:
+            self.table.selectionModel().clear()
             self._workbench.mark([])
-            return
-        if row in self._selected_rows():
-            return
-        self._select_rows([row])
-        self._workbench.mark([self._model.run_id(row)])
+        elif number not in self._selected_rows():
+            self._select_rows([number])
+            self._workbench.mark([self._model.run_id(number)])
 
     def _select_marked(self, run_ids: list[str]) -> None:
         """Show the marked runs of the workbench as marked rows."""
-        rows = sorted(row for row in map(self._model.row_of, run_ids) if row is not None)
+        rows = sorted(number for number in map(self._model.row_of, run_ids) if number is not None)
         if rows != self._selected_rows():
             self._select_rows(rows)
 
     def _restore_selection(self) -> None:
         """The rows have been reset: restore the selection as far as its runs are listed."""
-        rows = [row for row in map(self._model.row_of, self._workbench.marks) if row is not None]
-        current = self._workbench.selection and self._model.row_of(self._workbench.selection)
-        self._select_rows(rows or ([current] if isinstance(current, int) else []))
+        workbench = self._workbench
+        run_ids = [run_id for run_id in workbench.marks if self._model.row_of(run_id) is not None]
+        rows = map(self._model.row_of, run_ids or [workbench.selection or ""])
+        self._select_rows([number for number in rows if number is not None])
 
     def _select_rows(self, rows: list[int]) -> None:
         selection = self.table.selectionModel()
-        selection.blockSignals(True)
-        wanted = QItemSelection()
-        for row in rows:
-            wanted.select(self._model.index(row, 0), self._model.index(row, len(COLUMNS) - 1))
-        if rows:
-            selection.setCurrentIndex(self._model.index(rows[0], 0), QItemSelectionModel.SelectionFlag.NoUpdate)
-        selection.select(wanted, _REPLACE_SELECTION)
-        selection.blockSignals(False)
+        selected = QItemSelection()
+        for number in rows:
+            selected.select(self._model.index(number, 0), self._model.index(number, len(COLUMNS) - 1))
+        with QSignalBlocker(selection):
+            if rows:
+                selection.setCurrentIndex(self._model.index(rows[0], 0), QItemSelectionModel.SelectionFlag.NoUpdate)
+            selection.select(selected, _REPLACE_SELECTION)
         if len(rows) == 1:
             self.table.scrollTo(self._model.index(rows[0], 0))
         self.table.viewport().update()
@@ -202,16 +178,6 @@ class RunsPanel(QWidget):
         menu.setObjectName("runs.menu")
         menu.popup(self.table.viewport().mapToGlobal(position))
 
-    # --- Qt's calls
-
-    def showEvent(self, event: QShowEvent) -> None:
-        self._age_timer.start()
-        super().showEvent(event)
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        self._age_timer.stop()
-        super().hideEvent(event)
-
     def keyPressEvent(self, event: QKeyEvent) -> None:
         if event.key() == Qt.Key.Key_Escape and self._search.hasFocus():
             self._search.clear()
@@ -224,11 +190,11 @@ class RunsPanel(QWidget):
             super().keyPressEvent(event)
 
 
-class RunsTableView(QTableView):
+class RunsTableView(RowTable):
     """As many columns as there is room for, of those that the user wants."""
 
     def __init__(self, model: RunsTableModel, settings: GuiSettings) -> None:
-        super().__init__()
+        super().__init__(model, "runs.table")
         self._settings = settings
         self._hidden: set[str] = set(settings.get("runs.hidden", []))
         self._widths: dict[str, int] = settings.get("runs.widths", {})
@@ -240,35 +206,19 @@ class RunsTableView(QTableView):
         self.setItemDelegate(RunDelegate(model, self))
         for name, delegate in self._delegates.items():
             self.setItemDelegateForColumn(COLUMN_IDS.index(name), delegate)
-        self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self.setSelectionMode(QAbstractItemView.SelectionMode.ExtendedSelection)
-        self.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        self.setSelectionMode(QTableView.SelectionMode.ExtendedSelection)
         self.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
-        self.setTextElideMode(Qt.TextElideMode.ElideRight)
-        self.setShowGrid(False)
-        self.setWordWrap(False)
-        self.setTabKeyNavigation(False)
-        self.verticalHeader().hide()
-        self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
-        self._set_row_height()
-        self.setModel(model)
         self._apply_settings()
 
-    def _set_row_height(self) -> None:
-        self.verticalHeader().setMinimumSectionSize(row_height())
-        self.verticalHeader().setDefaultSectionSize(row_height())
-
-    def apply_theme(self) -> None:
-        """The text may be larger now."""
-        self._set_row_height()
-        self.fit_columns()
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() is QEvent.Type.FontChange:
+            self.fit_columns()
 
     def _apply_settings(self) -> None:
-        """Widths, order, and what the header can do."""
+        """Sets up the widths, the order and the header."""
         header = self.horizontalHeader()
-        header.setHighlightSections(False)
         header.setMinimumSectionSize(32)
         header.setSectionsMovable(False)
         header.setContextMenuPolicy(Qt.ContextMenuPolicy.CustomContextMenu)
@@ -289,14 +239,14 @@ class RunsTableView(QTableView):
         """Shows the wanted columns, the first ones first, as far as they have room."""
         self._is_fitting = True
         left = self.viewport().width()
-        for number, column in enumerate(COLUMNS):
+        for number, spec in enumerate(COLUMNS):
             width = self._width(number)
-            is_wanted = column.id not in self._hidden
+            is_wanted = spec.id not in self._hidden
             is_shown = is_wanted and (number == 0 or left >= width)
             self.setColumnHidden(number, not is_shown)
             if is_wanted:
-                left = left - width if is_shown else 0  # what comes behind one that has no room has none either
-            if is_shown and column.id != "env":
+                left = left - width if is_shown else 0  # columns after one that has no room have none either
+            if is_shown and spec.id != "env":
                 self.setColumnWidth(number, width)
         if left > 0 and "algo" not in self._widths:
             number = COLUMN_IDS.index("algo")
@@ -304,24 +254,24 @@ class RunsTableView(QTableView):
         self._is_fitting = False
 
     def _width(self, number: int) -> int:
-        column = COLUMNS[number]
-        if column.id in self._widths and column.id != "env":
-            return int(self._widths[column.id])
+        spec = COLUMNS[number]
+        if spec.id in self._widths and spec.id != "env":
+            return int(self._widths[spec.id])
         measure = self.fontMetrics().horizontalAdvance
-        delegate = self._delegates.get(column.id)
-        beside = delegate.EXTRA_WIDTH if delegate is not None else RunDelegate.EXTRA_WIDTH
-        return max(measure(column.width_sample) + beside + 2, measure(column.title) + 2 * PADDING)
+        delegate = self._delegates.get(spec.id)
+        extra = delegate.EXTRA_WIDTH if delegate is not None else RunDelegate.EXTRA_WIDTH
+        return max(measure(spec.width_sample) + extra + 2, measure(spec.title) + 2 * PADDING)
 
     def _open_header_menu(self, position: QPoint) -> None:
         menu = with_object_name(QMenu(self), "runs.columns")
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
-        for number, column in enumerate(COLUMNS[1:], start=1):
-            is_wanted = column.id not in self._hidden
+        for number, spec in enumerate(COLUMNS[1:], start=1):
+            is_wanted = spec.id not in self._hidden
             has_no_room = is_wanted and self.isColumnHidden(number)
-            action = menu.addAction(f"{column.title} (widen the list to see it)" if has_no_room else column.title)
+            action = menu.addAction(f"{spec.title} (widen the list to see it)" if has_no_room else spec.title)
             action.setCheckable(True)
             action.setChecked(is_wanted)
-            action.toggled.connect(lambda is_on, column_id=column.id: self._set_column_visible(column_id, is_on))
+            action.toggled.connect(lambda is_on, column_id=spec.id: self._set_column_visible(column_id, is_on))
         menu.addSeparator()
         menu.addAction("Reset columns").triggered.connect(self._reset_columns)
         menu.popup(self.horizontalHeader().mapToGlobal(position))

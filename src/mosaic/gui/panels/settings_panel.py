@@ -4,28 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, cast
 
-from PySide6.QtCore import Qt, QUrl
+from PySide6.QtCore import QSignalBlocker, QUrl
 from PySide6.QtGui import QDesktopServices, QKeySequence, QShowEvent
 from PySide6.QtWidgets import (
-    QAbstractItemView,
-    QComboBox,
     QDoubleSpinBox,
     QFormLayout,
     QHBoxLayout,
     QHeaderView,
     QKeySequenceEdit,
     QLabel,
-    QPushButton,
-    QScrollArea,
     QTableWidget,
     QTableWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
-from mosaic.gui import theme
 from mosaic.gui.panels.wandb_settings import WandbSettingsForm
-from mosaic.gui.views.widgets import muted_label, with_object_name
+from mosaic.gui.views.widgets import (
+    PAGE_MARGINS,
+    Stretch,
+    button,
+    column,
+    combo_box,
+    form,
+    heading_label,
+    muted_label,
+    plain_table,
+    row,
+    scroll_area,
+    selectable_label,
+    widget_column,
+    with_object_name,
+)
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -52,63 +61,37 @@ class SettingsPage(QWidget):
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
         self._workbench = workbench
-        self._headings: list[QLabel] = []
-        inside = QWidget()
+        root = str(workbench.workspace.root)
+        path = selectable_label("settings.workspace", root)
+        path.setProperty("monospace", True)
+        open_folder = button(
+            "Open folder", "settings.open_folder", lambda: QDesktopServices.openUrl(QUrl.fromLocalFile(root))
+        )
+        inside = widget_column(
+            heading_label("Workspace"),
+            row((path, 1), open_folder),
+            muted_label("All runs are kept there. For another one, start the workbench with: mosaic gui --var DIR"),
+            16,
+            heading_label("Appearance"),
+            self._build_appearance(),
+            16,
+            heading_label("Weights & Biases"),
+            WandbSettingsForm(workbench),
+            16,
+            heading_label("Keyboard"),
+            (self._build_shortcuts(), 1),
+            self._build_shortcut_editor(),
+            margins=PAGE_MARGINS,
+        )
         inside.setMaximumWidth(880)
-        self._column = QVBoxLayout(inside)
-        self._column.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
-        self._column.setSpacing(theme.GAP)
-        self._build_workspace()
-        self._build_appearance()
-        self._head("Weights & Biases")
-        self._column.addWidget(WandbSettingsForm(workbench))
-        self._build_shortcuts()
-        scroll = QScrollArea()
-        scroll.setWidgetResizable(True)
-        scroll.setWidget(inside)
-        outer = QVBoxLayout(self)
-        outer.setContentsMargins(0, 0, 0, 0)
-        outer.addWidget(scroll)
+        column(scroll_area(inside), parent=self)
         workbench.theme_changed.connect(self._show_current_settings)
         self._show_current_settings()
 
-    def _head(self, text: str) -> None:
-        heading = QLabel(text)
-        heading.setFont(theme.heading_font())
-        self._headings.append(heading)
-        if len(self._headings) > 1:
-            self._column.addSpacing(16)
-        self._column.addWidget(heading)
-
-    # --- workspace
-
-    def _build_workspace(self) -> None:
-        self._head("Workspace")
-        row = QHBoxLayout()
-        path = with_object_name(QLabel(str(self._workbench.workspace.root)), "settings.workspace")
-        path.setFont(theme.monospace_font())
-        path.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        path.setWordWrap(True)
-        row.addWidget(path, 1)
-        folder = with_object_name(QPushButton("Open folder"), "settings.open_folder")
-        folder.clicked.connect(
-            lambda: QDesktopServices.openUrl(QUrl.fromLocalFile(str(self._workbench.workspace.root)))
-        )
-        row.addWidget(folder)
-        self._column.addLayout(row)
-        self._column.addWidget(
-            muted_label("All runs are kept there. For another one, start the workbench with: mosaic gui --var DIR")
-        )
-
     # --- appearance
 
-    def _build_appearance(self) -> None:
-        self._head("Appearance")
-        form = QFormLayout()
-        form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
-        form.setHorizontalSpacing(24)
-        self._theme = with_object_name(QComboBox(), "settings.theme")
-        self._theme.addItems([name.capitalize() for name in THEMES])
+    def _build_appearance(self) -> QFormLayout:
+        self._theme = combo_box("settings.theme", [(name.capitalize(), name) for name in THEMES])
         self._theme.activated.connect(self._set_theme)
         self._font_size = with_object_name(QDoubleSpinBox(), "settings.font")
         self._font_size.setRange(SMALLEST_PT, LARGEST_PT)
@@ -119,9 +102,7 @@ class SettingsPage(QWidget):
         self._font_size.valueChanged.connect(self._set_font_size)
         for widget in (self._theme, self._font_size):
             widget.setFixedWidth(140)
-        form.addRow("Theme", self._theme)
-        form.addRow("Size of the text", self._font_size)
-        self._column.addLayout(form)
+        return form(("Theme", self._theme), ("Size of the text", self._font_size))
 
     def _set_theme(self, index: int) -> None:
         self._workbench.settings.put("theme", THEMES[index])
@@ -135,43 +116,28 @@ class SettingsPage(QWidget):
         """Update the widgets from the settings."""
         settings = self._workbench.settings
         self._theme.setCurrentIndex(THEMES.index(settings.get("theme", "system")))
-        self._font_size.blockSignals(True)
-        self._font_size.setValue(settings.get("font_pt", 10.0))
-        self._font_size.blockSignals(False)
-        for heading in self._headings:
-            heading.setFont(theme.heading_font())
+        with QSignalBlocker(self._font_size):
+            self._font_size.setValue(settings.get("font_pt", 10.0))
 
     # --- keys
 
-    def _build_shortcuts(self) -> None:
-        self._head("Keyboard")
-        self._keys = with_object_name(QTableWidget(0, 3), "settings.keys")
+    def _build_shortcuts(self) -> QTableWidget:
+        self._keys = plain_table(QTableWidget(0, 3), "settings.keys")
         self._keys.setHorizontalHeaderLabels(["Action", "Menu", "Keys"])
-        self._keys.verticalHeader().hide()
-        self._keys.setShowGrid(False)
-        self._keys.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
-        self._keys.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        self._keys.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self._keys.setSelectionMode(QTableWidget.SelectionMode.SingleSelection)
         self._keys.setMinimumHeight(260)
-        self._keys.setTabKeyNavigation(False)
-        header = self._keys.horizontalHeader()
-        header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft)
-        header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
+        self._keys.horizontalHeader().setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
         self._keys.itemSelectionChanged.connect(self._on_action_selected)
-        self._column.addWidget(self._keys, 1)
-        row = QHBoxLayout()
-        row.addWidget(QLabel("Keys of the chosen action"))
+        return self._keys
+
+    def _build_shortcut_editor(self) -> QHBoxLayout:
         self._edit = with_object_name(QKeySequenceEdit(), "settings.key")
         self._edit.setMaximumSequenceLength(1)
         self._edit.setClearButtonEnabled(True)
         self._edit.setFixedWidth(160)
         self._edit.editingFinished.connect(self._set_shortcut)
-        row.addWidget(self._edit)
-        self._usual = with_object_name(QPushButton("Reset"), "settings.key_reset")
-        self._usual.clicked.connect(self._reset_shortcut)
-        row.addWidget(self._usual)
-        row.addStretch(1)
-        self._column.addLayout(row)
+        self._reset_button = button("Reset", "settings.key_reset", self._reset_shortcut)
+        return row(QLabel("Keys of the chosen action"), self._edit, self._reset_button, Stretch())
 
     def showEvent(self, event: QShowEvent) -> None:
         self._fill_shortcuts()
@@ -182,35 +148,37 @@ class SettingsPage(QWidget):
         return cast("ShortcutWindow", self.window())
 
     def _fill_shortcuts(self) -> None:
-        chosen = self._keys.currentRow()
+        selected = self._keys.currentRow()
         table = self._main_window.action_table
-        self._keys.blockSignals(True)
-        self._keys.setRowCount(len(table))
-        for number, row in enumerate(table):
-            shown = self._main_window.action(row.id).shortcut().toString(QKeySequence.SequenceFormat.NativeText)
-            for place, words in enumerate((row.title, row.menu, shown)):
-                self._keys.setItem(number, place, QTableWidgetItem(words))
-        for column in (1, 2):  # once, not with every cell that is filled
-            self._keys.resizeColumnToContents(column)
-        self._keys.blockSignals(False)
-        self._keys.selectRow(max(0, chosen))
+        with QSignalBlocker(self._keys):
+            self._keys.setRowCount(len(table))
+            for number, action in enumerate(table):
+                keys = self._main_window.action(action.id).shortcut().toString(QKeySequence.SequenceFormat.NativeText)
+                for place, text in enumerate((action.title, action.menu, keys)):
+                    self._keys.setItem(number, place, QTableWidgetItem(text))
+            for place in (1, 2):  # once, not with every cell that is filled
+                self._keys.resizeColumnToContents(place)
+        self._keys.selectRow(max(0, selected))
         self._on_action_selected()
 
+    def _selected_action(self) -> Action:
+        return self._main_window.action_table[max(0, self._keys.currentRow())]
+
     def _on_action_selected(self) -> None:
-        row = self._main_window.action_table[max(0, self._keys.currentRow())]
-        self._edit.setKeySequence(self._main_window.action(row.id).shortcut())
-        self._usual.setEnabled(row.id in self._workbench.settings.get("keys", {}))
-        self._usual.setToolTip(f"Back to {row.shortcut or 'no keys'}")
+        action = self._selected_action()
+        self._edit.setKeySequence(self._main_window.action(action.id).shortcut())
+        self._reset_button.setEnabled(action.id in self._workbench.settings.get("keys", {}))
+        self._reset_button.setToolTip(f"Back to {action.shortcut or 'no keys'}")
 
     def _set_shortcut(self) -> None:
-        row = self._main_window.action_table[max(0, self._keys.currentRow())]
+        action = self._selected_action()
         keys = self._edit.keySequence().toString()
-        if keys == self._main_window.action(row.id).shortcut().toString():
+        if keys == self._main_window.action(action.id).shortcut().toString():
             return
         taken = [
             other.title
             for other in self._main_window.action_table
-            if other.id != row.id and keys and self._main_window.action(other.id).shortcut().toString() == keys
+            if keys and self._main_window.action(other.id).shortcut().toString() == keys
         ]
         if taken:
             self._workbench.show_message(
@@ -218,13 +186,15 @@ class SettingsPage(QWidget):
             )
             self._on_action_selected()
             return
-        self._workbench.settings.put("keys", {**self._workbench.settings.get("keys", {}), row.id: keys})
-        self._main_window.set_shortcut(row.id, keys)
-        self._fill_shortcuts()
+        self._apply_shortcut(action, {**self._workbench.settings.get("keys", {}), action.id: keys}, keys)
 
     def _reset_shortcut(self) -> None:
-        row = self._main_window.action_table[max(0, self._keys.currentRow())]
-        own = {name: keys for name, keys in self._workbench.settings.get("keys", {}).items() if name != row.id}
-        self._workbench.settings.put("keys", own)
-        self._main_window.set_shortcut(row.id, row.shortcut)
+        action = self._selected_action()
+        changed = {name: keys for name, keys in self._workbench.settings.get("keys", {}).items() if name != action.id}
+        self._apply_shortcut(action, changed, action.shortcut)
+
+    def _apply_shortcut(self, action: Action, changed: dict[str, str], keys: str) -> None:
+        """Saves the changed keys of all actions, and uses `keys` for this one."""
+        self._workbench.settings.put("keys", changed)
+        self._main_window.set_shortcut(action.id, keys)
         self._fill_shortcuts()

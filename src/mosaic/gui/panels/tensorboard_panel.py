@@ -7,12 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QSize, Qt, QTimer, QUrl
-from PySide6.QtGui import QColor, QDesktopServices, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QStackedWidget, QVBoxLayout, QWidget
-from shiboken6 import delete
+from PySide6.QtCore import QSize, Qt, QUrl
+from PySide6.QtGui import QDesktopServices, QHideEvent, QShowEvent
+from PySide6.QtWidgets import QProgressBar, QWidget
 
-from mosaic.client import TrainerClient
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_kind import RunKind
@@ -21,16 +19,21 @@ from mosaic.gui import theme
 from mosaic.gui.models import tensorboard_process
 from mosaic.gui.models.tensorboard_process import FAILED, READY, STARTING, STOPPED, TensorBoardProcess
 from mosaic.gui.views import web
-from mosaic.gui.views.widgets import muted_label, status_label, with_object_name
+from mosaic.gui.views.web import WebTab
+from mosaic.gui.views.widgets import Stretch, button, create_timer, muted_label, row, widget_column
 from mosaic.gui.workbench import Json, Workbench
 
 if TYPE_CHECKING:
-    from PySide6.QtWebEngineWidgets import QWebEngineView
-
     from mosaic.contracts.views import RunView
 
 STOP_DELAY_MS = 60_000
 """How long it keeps running while another tab is shown."""
+STATE_ICONS = {
+    READY: ("mdi6.check-circle", "good"),
+    STARTING: ("mdi6.progress-clock", "accent"),
+    FAILED: ("mdi6.close-circle", "bad"),
+    STOPPED: ("mdi6.circle-outline", "muted"),
+}
 STARTUP_SCRIPT = """
 if (!localStorage.getItem("_tb_global_settings.timeseries"))
     localStorage.setItem("_tb_global_settings.timeseries",
@@ -38,8 +41,7 @@ if (!localStorage.getItem("_tb_global_settings.timeseries"))
 if (location.search.includes("darkMode=true"))
     addEventListener("DOMContentLoaded", () => { document.documentElement.style.colorScheme = "dark"; });
 """
-"""A run that goes on is looked at: read again every half minute, unless the user says otherwise. And scroll bars follow
-the theme."""
+"""Reads the files again every half minute, unless the user has set it otherwise; makes scroll bars follow the theme."""
 
 
 def find_logdir(view: RunView, payload: Json) -> Path:
@@ -51,7 +53,7 @@ def find_logdir(view: RunView, payload: Json) -> Path:
     return folder.tensorboard_eval if view.kind == RunKind.POLICY_EVAL else folder.tensorboard
 
 
-class TensorBoardTab(QWidget):
+class TensorBoardTab(WebTab):
     def __init__(
         self,
         workbench: Workbench,
@@ -59,55 +61,18 @@ class TensorBoardTab(QWidget):
         is_installed: Callable[[], bool] = tensorboard_process.is_installed,
         has_web: Callable[[], bool] = web.is_installed,
     ) -> None:
-        super().__init__()
-        self._workbench = workbench
+        super().__init__(workbench, "tensorboard", self._build_placeholder(workbench), has_web)
         self._command = command
         self._is_installed = is_installed
-        self._has_web = has_web
-        self._run_id: str | None = None
         self._logdir: Path | None = None
         self._open_browser_when_ready = False
-        """Opened there as soon as it serves."""
         self.board = TensorBoardProcess(self)
-        self.web: QWebEngineView | None = None
-        self._stack = QStackedWidget()
-        self._stack.addWidget(self._build_placeholder())
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, theme.GAP)
-        column.setSpacing(theme.GAP)
-        column.addLayout(self._build_toolbar())
-        column.addWidget(self._stack, 1)
-        self._stop_timer = QTimer(self, singleShot=True, interval=STOP_DELAY_MS)
-        self._stop_timer.timeout.connect(self.board.stop)
-        self.board.changed.connect(self._on_state_changed)
-        workbench.theme_changed.connect(self._apply_theme)
-        workbench.closing.connect(self._on_closing)
-        self._apply_theme()
-
-    # --- building
-
-    def _build_toolbar(self) -> QHBoxLayout:
-        bar = QHBoxLayout()
-        bar.setSpacing(4)
-        self._state_icon = QLabel()
-        self._state = status_label("tensorboard.state")
-        self._reload = with_object_name(QPushButton("Reload"), "tensorboard.reload")
         self._reload.setToolTip("Read the files again")
-        self._reload.clicked.connect(self._load)
-        self._browser = with_object_name(QPushButton("Open in browser"), "tensorboard.browser")
-        self._browser.clicked.connect(self._open_in_browser)
-        for button in (self._reload, self._browser):
-            button.setProperty("flat", True)
-        bar.addWidget(self._state_icon)
-        bar.addWidget(self._state, 1)
-        bar.addWidget(self._reload)
-        bar.addWidget(self._browser)
-        return bar
+        self._stop_timer = create_timer(self, STOP_DELAY_MS, self.board.stop, is_single_shot=True)
+        self.board.changed.connect(self._on_state_changed)
+        self._refresh()
 
-    def _build_placeholder(self) -> QWidget:
-        hint = QWidget()
-        column = QVBoxLayout(hint)
-        column.setSpacing(theme.GAP)
+    def _build_placeholder(self, workbench: Workbench) -> QWidget:
         self._text = muted_label("", "tensorboard.hint")
         self._text.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -115,30 +80,17 @@ class TensorBoardTab(QWidget):
         self._progress.setRange(0, 0)
         self._progress.setFixedSize(QSize(200, 6))
         self._progress.setTextVisible(False)
-        self._restart = with_object_name(QPushButton("Restart"), "tensorboard.restart")
-        self._restart.clicked.connect(self._start)
-        self._analytics = with_object_name(QPushButton("Show Analytics"), "tensorboard.analytics")
-        self._analytics.clicked.connect(lambda: self._workbench.tab_requested.emit("analytics"))
-        column.addStretch(1)
-        column.addWidget(self._text)
-        column.addWidget(self._progress, 0, Qt.AlignmentFlag.AlignHCenter)
-        buttons = QHBoxLayout()
-        buttons.addStretch(1)
-        buttons.addWidget(self._restart)
-        buttons.addWidget(self._analytics)
-        buttons.addStretch(1)
-        column.addLayout(buttons)
-        column.addStretch(2)
-        return hint
+        self._restart = button("Restart", "tensorboard.restart", lambda: self._start())
+        self._analytics = button(
+            "Show Analytics", "tensorboard.analytics", lambda: workbench.tab_requested.emit("analytics")
+        )
+        buttons = row(Stretch(), self._restart, self._analytics, Stretch())
+        busy = (self._progress, Qt.AlignmentFlag.AlignHCenter)
+        return widget_column(Stretch(), self._text, busy, buttons, Stretch(2))
 
     def _apply_theme(self) -> None:
-        self._reload.setIcon(theme.icon("mdi6.refresh"))
-        self._browser.setIcon(theme.icon("mdi6.open-in-new"))
-        if self.web is not None:
-            self.web.page().setBackgroundColor(QColor(theme.tokens().window))
-            if self.board.state == READY:
-                self._load()
-        self._refresh()
+        super()._apply_theme()
+        self._load()
 
     # --- which run
 
@@ -166,8 +118,8 @@ class TensorBoardTab(QWidget):
     def _find_logdir_and_start(self) -> None:
         """Finds the folder, then starts."""
         run_id = self._run_id
-        view = self._workbench.runs.get(run_id) if run_id else None
-        if view is None or run_id is None:
+        view = self._workbench.runs.get(run_id)
+        if view is None:
             return
         if not self._is_installed():
             self._show_text(
@@ -179,12 +131,8 @@ class TensorBoardTab(QWidget):
             self._show_text("Starting TensorBoard…", is_busy=True)
             if self._has_web():
                 self._workbench.bridge.run_in_background(web.preload, lambda _: self._preload_page(), owner=self)
-
-            def ask(trainer: TrainerClient) -> Json:
-                return trainer.config(run_id)
-
             self._workbench.bridge.ask(
-                ask,
+                lambda trainer: trainer.config(run_id),
                 lambda payload: self._on_logdir_found(run_id, find_logdir(view, payload)),
                 lambda _: self._on_logdir_found(run_id, find_logdir(view, {})),
                 owner=self,
@@ -205,20 +153,14 @@ class TensorBoardTab(QWidget):
 
     def _start(self) -> None:
         if self._logdir is not None:
-            view = self._workbench.runs.get(self._run_id) if self._run_id else None
+            view = self._workbench.runs.get(self._run_id)
             self.board.start(self._command(self._logdir, run_title(view) if view else "run"))
 
-    # --- how it stands
+    # --- its state
 
     def _refresh(self) -> None:
         board = self.board
-        icon = {
-            READY: ("mdi6.check-circle", "good"),
-            STARTING: ("mdi6.progress-clock", "accent"),
-            FAILED: ("mdi6.close-circle", "bad"),
-            STOPPED: ("mdi6.circle-outline", "muted"),
-        }[board.state]
-        self._state_icon.setPixmap(theme.icon(*icon).pixmap(16, 16))
+        self._icon.set_icon(theme.icon(*STATE_ICONS[board.state]))
         where = f" at {board.url}" if board.url else ""
         self._state.setText(f"{board.state}{where}")
         self._state.setToolTip(f"Reads {self._logdir}" if self._logdir else "")
@@ -257,31 +199,26 @@ class TensorBoardTab(QWidget):
             self._show_text("TensorBoard is open in the browser, and keeps running while this tab is shown.")
             return
         try:
-            self._create_page()
+            self._ensure_page()
         except MissingExtra as error:
             self._show_no_web(str(error))
             return
         self._load()
 
     def _preload_page(self) -> None:
-        """Chromium takes its half second while TensorBoard takes its own."""
+        """Starts Chromium while TensorBoard starts."""
         if self.isVisible() and self.board.state == STARTING:
             with suppress(MissingExtra):
-                self._create_page()
+                self._ensure_page()
 
-    def _create_page(self) -> None:
-        if self.web is not None:
-            return
-        view = with_object_name(web.create_web_view(self._is_inside, STARTUP_SCRIPT), "tensorboard.page")
-        view.loadFinished.connect(self._on_load_finished)
-        view.page().renderProcessTerminated.connect(
-            lambda status, code: self._show_text(f"The page has crashed ({status.name}, {code}).", can_restart=True)
-        )
-        self._stack.addWidget(view)
-        self.web = view
-
-    def _is_inside(self, url: QUrl) -> bool:
-        return url.host() == "127.0.0.1" or url.scheme() in ("about", "data", "blob")
+    def _ensure_page(self) -> None:
+        if self.web is None:
+            view = self._create_page(
+                lambda url: url.host() == "127.0.0.1" or url.scheme() in ("about", "data", "blob"), STARTUP_SCRIPT
+            )
+            view.page().renderProcessTerminated.connect(
+                lambda status, code: self._show_text(f"The page has crashed ({status.name}, {code}).", can_restart=True)
+            )
 
     def _load(self) -> None:
         if self.web is not None and self.board.state == READY:
@@ -306,10 +243,6 @@ class TensorBoardTab(QWidget):
             self._start()
 
     def _on_closing(self) -> None:
-        """The window goes, and the page first: at once, since no event may follow, and Qt's end would trip over it."""
         self._stop_timer.stop()
         self.board.close()
-        if self.web is not None:
-            view, self.web = self.web, None
-            self._stack.removeWidget(view)
-            delete(view)
+        super()._on_closing()

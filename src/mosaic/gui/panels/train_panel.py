@@ -8,25 +8,29 @@ from typing import Any
 
 from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QGuiApplication, QHideEvent, QKeyEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QPushButton, QSplitter, QToolButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QWidget
 
 from mosaic.contracts.errors import BadInput
-from mosaic.gui import theme
 from mosaic.gui.forms.help_panel import HelpPanel
 from mosaic.gui.forms.presets_menu import PresetsMenu
 from mosaic.gui.forms.submit_controller import SubmitController, show_submitted_runs
 from mosaic.gui.forms.train_form import TrainForm
-from mosaic.gui.models.draft import (
-    build_payloads,
-    find_field_error,
-    summary_line,
-    to_command_line,
-)
+from mosaic.gui.models.draft import build_payloads, find_field_error, summary_line, to_command_line
 from mosaic.gui.models.form_layout import field_label
 from mosaic.gui.models.policy_form import is_evaluation
 from mosaic.gui.models.training import PartlySubmitted
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views.widgets import (
+    PAGE_MARGINS,
+    Stretch,
+    button,
+    column,
+    heading_label,
+    muted_label,
+    row,
+    splitter,
+    tool_button,
+)
 from mosaic.gui.workbench import Json, Workbench
 
 HELP_WIDTH = 380
@@ -41,8 +45,7 @@ class TrainPage(QWidget):
         super().__init__()
         self._workbench = workbench
         self._view: TrainView | None = None
-        self._column = QVBoxLayout(self)
-        self._column.setContentsMargins(0, 0, 0, 0)
+        self._column = column(parent=self)
         workbench.form_requested.connect(self._on_form_requested)
 
     def _on_form_requested(self, payload: Json | None) -> None:
@@ -77,18 +80,18 @@ class TrainView(QWidget):
         self._inquiry = SubmitController(
             workbench, self, "train", "Submit", "Start it", "Ask the worker to check the settings; nothing is started"
         )
-        self._split = with_object_name(QSplitter(Qt.Orientation.Horizontal), "train.split")
-        self._split.addWidget(self.columns)
-        self._split.addWidget(self.help)
-        self._split.setStretchFactor(0, 1)
-        self._split.setCollapsible(0, False)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
-        column.setSpacing(theme.GAP)
-        column.addLayout(self._build_header())
-        column.addWidget(self._split, 1)
-        column.addWidget(self._inquiry.line)
-        column.addLayout(self._build_bottom_bar())
+        self._split = splitter(
+            Qt.Orientation.Horizontal, self.columns, self.help, sizes=[], stretch=0, name="train.split"
+        )
+        self._split.setCollapsible(1, True)
+        column(
+            self._build_header(),
+            (self._split, 1),
+            self._inquiry.line,
+            self._build_bottom_bar(),
+            parent=self,
+            margins=PAGE_MARGINS,
+        )
         self._inquiry.dry_run_button.clicked.connect(self.dry_run)
         self._inquiry.submit_button.clicked.connect(self.submit)
         self._inquiry.rejected.connect(self._on_rejected)
@@ -101,50 +104,34 @@ class TrainView(QWidget):
     # --- building
 
     def _build_header(self) -> QHBoxLayout:
-        row = QHBoxLayout()
-        row.setSpacing(theme.GAP)
-        self._title = QLabel("Train an agent")
-        self._title.setFont(theme.heading_font())
-        row.addWidget(self._title)
-        row.addStretch(1)
-        self._presets = self._create_tool_button(
-            "Presets", "train.presets", "Save this configuration by name, or load one"
+        presets = tool_button(
+            "train.presets", "mdi6.bookmark-outline", "Save this configuration by name, or load one", text="Presets"
         )
-        PresetsMenu(self._presets, self._training, self._workbench)
-        self._reset = self._create_tool_button("Reset all", "train.reset", "Reset every setting to its default")
-        self._reset.clicked.connect(self._training.reset)
-        self._help_button = self._create_tool_button(
-            "Help", "train.help", "What this algorithm is and how to set it (F1)"
+        PresetsMenu(presets, self._training, self._workbench)
+        reset = tool_button(
+            "train.reset",
+            "mdi6.backup-restore",
+            "Reset every setting to its default",
+            self._training.reset,
+            "Reset all",
         )
-        self._help_button.setCheckable(True)
+        self._help_button = tool_button(
+            "train.help",
+            "mdi6.help-circle-outline",
+            "What this algorithm is and how to set it (F1)",
+            text="Help",
+            is_checkable=True,
+        )
         self._help_button.clicked.connect(self._set_help_visible)
-        for button in (self._presets, self._reset, self._help_button):
-            row.addWidget(button)
-        return row
-
-    def _create_tool_button(self, text: str, name: str, tip: str) -> QToolButton:
-        button = with_object_name(QToolButton(), name)
-        button.setText(text)
-        button.setToolTip(tip)
-        button.setProperty("flat", True)
-        button.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
-        return button
+        return row(heading_label("Train an agent"), Stretch(), presets, reset, self._help_button)
 
     def _build_bottom_bar(self) -> QHBoxLayout:
-        row = QHBoxLayout()
-        row.setSpacing(theme.GAP)
-        copy_command = with_object_name(QPushButton("Copy as CLI command"), "train.copy_cli")
-        copy_command.clicked.connect(self._copy_command)
-        copy_json = with_object_name(QPushButton("Copy as JSON"), "train.copy_json")
-        copy_json.clicked.connect(self._copy_json)
-        self._count = with_object_name(QLabel(), "train.count")
-        self._count.setProperty("muted", True)
-        row.addWidget(copy_command)
-        row.addWidget(copy_json)
-        row.addStretch(1)
-        for widget in (self._count, self._inquiry.dry_run_button, self._inquiry.submit_button):
-            row.addWidget(widget)
-        return row
+        copy_command = button("Copy as CLI command", "train.copy_cli", self._copy_command)
+        copy_json = button("Copy as JSON", "train.copy_json", self._copy_json)
+        self._count = muted_label("", "train.count")
+        self._count.setWordWrap(False)
+        submit = (self._inquiry.dry_run_button, self._inquiry.submit_button)
+        return row(copy_command, copy_json, Stretch(), self._count, *submit)
 
     # --- following the draft
 
@@ -158,19 +145,15 @@ class TrainView(QWidget):
         self._update_count()
 
     def _update_count(self) -> None:
-        wrong = len(self.columns.problems())
+        problems = len(self.columns.problems())
         changed = len(self._training.draft.texts)
-        if wrong:
-            text = f"{wrong} setting{'s' if wrong > 1 else ''} to correct"
+        if problems:
+            text = f"{problems} setting{'s' if problems > 1 else ''} to correct"
         else:
             text = f"{changed} changed" if changed else "all defaults"
         self._count.setText(text)
 
     def _apply_theme(self) -> None:
-        self._title.setFont(theme.heading_font())
-        self._presets.setIcon(theme.icon("mdi6.bookmark-outline"))
-        self._reset.setIcon(theme.icon("mdi6.backup-restore"))
-        self._help_button.setIcon(theme.icon("mdi6.help-circle-outline"))
         self.columns.restyle()
         self.help.restyle()
         self._inquiry.line.restyle()
@@ -188,7 +171,7 @@ class TrainView(QWidget):
         self.show_help(is_visible)
 
     def event(self, event: QEvent) -> bool:
-        """F1 is the window's own; within the form it is about the setting that has the focus."""
+        """F1 is a shortcut of the window; within the form it shows the help of the focused setting."""
         is_override = event.type() is QEvent.Type.ShortcutOverride
         if is_override and isinstance(event, QKeyEvent) and event.key() == Qt.Key.Key_F1:
             event.accept()
@@ -203,21 +186,21 @@ class TrainView(QWidget):
         self._set_help_visible(bool(setting) or self.help.isHidden())
         self.help.scroll_to(setting)
 
-    # --- doing
+    # --- actions
 
     def _validate(self) -> bool:
         """Focus the first invalid setting."""
-        wrong = self.columns.problems()
-        if wrong:
-            name, problem = next(iter(wrong.items()))
+        problems = self.columns.problems()
+        if problems:
+            name, problem = next(iter(problems.items()))
             self._inquiry.line.show_text(f"{field_label(self._training.layout.fields[name])}: {problem}", "bad")
             self.columns.focus_field(name)
-        return not wrong and not self._inquiry.is_busy
+        return not problems and not self._inquiry.is_busy
 
     def dry_run(self) -> None:
         if self._validate():
-            what = summary_line(self._training.draft, self._training.layout)
-            self._inquiry.dry_run(what, self._training.check, self._training.layout.algorithm)
+            title = summary_line(self._training.draft, self._training.layout)
+            self._inquiry.dry_run(title, self._training.check, self._training.layout.algorithm)
 
     def submit(self) -> None:
         if self._validate():
@@ -226,9 +209,9 @@ class TrainView(QWidget):
     def _on_rejected(self, error: Exception) -> None:
         if isinstance(error, PartlySubmitted):
             self._workbench.runs.update(error.views)
-        found = find_field_error(error, self._training.layout.fields, self._training.draft.texts)
-        if found is not None:
-            self.columns.show_field_error(*found)
+        field_error = find_field_error(error, self._training.layout.fields, self._training.draft.texts)
+        if field_error is not None:
+            self.columns.show_field_error(*field_error)
 
     def _copy_command(self) -> None:
         if self._validate():
@@ -241,7 +224,7 @@ class TrainView(QWidget):
             QGuiApplication.clipboard().setText(json.dumps(payloads[0] if len(payloads) == 1 else payloads, indent=2))
             self._workbench.show_message("The config is in the clipboard.", "good")
 
-    # --- being looked at
+    # --- events
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -254,7 +237,7 @@ class TrainView(QWidget):
 
 
 def train_now(workbench: Workbench) -> None:
-    """ "Train Agent": submits what the form holds, as it was left."""
+    """Submits the last state of the train form."""
     try:
         workbench.training.submit(
             lambda views: show_submitted_runs(workbench, views),

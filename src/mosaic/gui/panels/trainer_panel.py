@@ -1,24 +1,21 @@
-"""The trainer: where it is, what it works on, what waits, and how to bring it to rest."""
+"""The trainer page: the daemon's state, its queue, and how to drain it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, QTimer, QUrl
-from PySide6.QtGui import QDesktopServices, QHideEvent, QShowEvent
+from PySide6.QtCore import QSignalBlocker, Qt, QUrl
+from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import (
-    QAbstractItemView,
     QFormLayout,
     QHBoxLayout,
     QHeaderView,
     QLabel,
     QMessageBox,
-    QPushButton,
     QSpinBox,
     QStackedWidget,
     QTableWidget,
     QTableWidgetItem,
-    QVBoxLayout,
     QWidget,
 )
 
@@ -27,13 +24,27 @@ from mosaic.formatting import format_ago, format_timestamp, run_title
 from mosaic.gui import theme
 from mosaic.gui.models.runs_model import sort_queue
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.widgets import muted_label, with_object_name
-from mosaic.gui.workbench import Json, Workbench
+from mosaic.gui.views.widgets import (
+    PAGE_MARGINS,
+    Stretch,
+    VisibleTimer,
+    button,
+    column,
+    form,
+    heading_label,
+    muted_label,
+    plain_table,
+    row,
+    selectable_label,
+    stack,
+    with_object_name,
+)
+from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import DaemonStatus, RunView
 
-FACT_NAMES = ("State", "Address", "Started", "Room", "Runs", "Workspace", "Log")
+DETAIL_NAMES = ("State", "Address", "Started", "Room", "Runs", "Workspace", "Log")
 QUEUE_COLUMNS = ("", "Run", "State", "Priority", "Waiting since")
 PRIORITY_COLUMN = QUEUE_COLUMNS.index("Priority")
 REFRESH_INTERVAL_MS = 1000
@@ -44,61 +55,38 @@ class TrainerPage(QWidget):
         super().__init__()
         self._workbench = workbench
         self._queue_run_ids: list[str] = []
-        column = QVBoxLayout(self)
-        column.setContentsMargins(theme.MARGIN, theme.GAP, theme.MARGIN, theme.GAP)
-        column.setSpacing(theme.GAP)
-        self._heading = QLabel("Trainer")
-        column.addWidget(self._heading)
-        column.addWidget(
-            muted_label("The program in the background that starts runs and follows them. It starts automatically.")
-        )
-        column.addSpacing(4)
-        column.addLayout(self._build_facts())
-        column.addLayout(self._build_buttons())
-        column.addSpacing(16)
-        self._queue_heading = QLabel("Running and queued")
-        column.addWidget(self._queue_heading)
-        column.addWidget(
+        column(
+            heading_label("Trainer"),
+            muted_label("The program in the background that starts runs and follows them. It starts automatically."),
+            4,
+            self._build_details(),
+            self._build_buttons(),
+            16,
+            heading_label("Running and queued"),
             muted_label(
                 "Higher priority starts first; at the same priority, the group with the fewest running runs first. "
                 "A waiting run's priority can be edited: click it twice, or press F2."
-            )
+            ),
+            (self._build_queue(), 1),
+            parent=self,
+            margins=PAGE_MARGINS,
         )
-        column.addWidget(self._build_queue(), 1)
-        self._timer = QTimer(self, interval=REFRESH_INTERVAL_MS)
-        self._timer.timeout.connect(self.refresh)
-        workbench.theme_changed.connect(self._set_fonts)
-        self._set_fonts()
+        VisibleTimer(self, REFRESH_INTERVAL_MS, self.refresh, calls_on_show=True)
 
-    def _build_facts(self) -> QFormLayout:
-        form = QFormLayout()
-        form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
-        form.setHorizontalSpacing(24)
-        self._fact_labels: dict[str, QLabel] = {}
-        for name in FACT_NAMES:
-            label = with_object_name(QLabel("–"), f"trainer.{name.lower()}")
-            label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-            label.setWordWrap(True)
-            form.addRow(muted_label(name), label)
-            self._fact_labels[name] = label
-        return form
+    def _build_details(self) -> QFormLayout:
+        self._detail_labels = {name: selectable_label(f"trainer.{name.lower()}", "–") for name in DETAIL_NAMES}
+        for name in ("Address", "Workspace", "Log"):
+            self._detail_labels[name].setProperty("monospace", True)
+        return form(*((muted_label(name), label) for name, label in self._detail_labels.items()))
 
     def _build_buttons(self) -> QHBoxLayout:
-        row = QHBoxLayout()
-        self._drain = with_object_name(QPushButton("Drain…"), "trainer.drain")
-        self._drain.setToolTip("Start no more runs and stop the trainer after the last run")
-        self._drain.clicked.connect(self._confirm_drain)
-        self._resume_button = with_object_name(QPushButton("Start it again"), "trainer.wake")
-        self._resume_button.clicked.connect(self._workbench.bridge.resume)
-        self._continue_button = with_object_name(QPushButton("Continue the queue"), "trainer.continue")
-        self._continue_button.clicked.connect(self._continue_queue)
-        self._log = with_object_name(QPushButton("Open its log"), "trainer.open_log")
-        self._log.clicked.connect(
-            lambda: QDesktopServices.openUrl(QUrl.fromLocalFile(str(self._workbench.workspace.daemon_log)))
+        self._drain = button(
+            "Drain…", "trainer.drain", self._confirm_drain, "Start no more runs and stop the trainer after the last run"
         )
-        for button in (self._drain, self._resume_button, self._continue_button, self._log):
-            row.addWidget(button)
-        row.addSpacing(16)
+        self._resume_button = button("Start it again", "trainer.wake", self._workbench.bridge.resume)
+        self._continue_button = button("Continue the queue", "trainer.continue", self._continue_queue)
+        log_url = QUrl.fromLocalFile(str(self._workbench.workspace.daemon_log))
+        self._log = button("Open its log", "trainer.open_log", lambda: QDesktopServices.openUrl(log_url))
         self._max_running = with_object_name(QSpinBox(), "trainer.cap")
         self._max_running.setRange(1, 1000)
         self._max_running.setKeyboardTracking(False)
@@ -108,88 +96,62 @@ class TrainerPage(QWidget):
         self._max_running.valueChanged.connect(self._set_max_running)
         label = QLabel("Runs at once")
         label.setBuddy(self._max_running)
-        row.addWidget(label)
-        row.addWidget(self._max_running)
-        row.addStretch(1)
-        return row
+        buttons = (self._drain, self._resume_button, self._continue_button, self._log)
+        return row(*buttons, 16, label, self._max_running, Stretch())
 
     def _build_queue(self) -> QStackedWidget:
-        self._queue_table = with_object_name(QTableWidget(0, len(QUEUE_COLUMNS)), "trainer.queue")
-        self._queue_table.setHorizontalHeaderLabels(QUEUE_COLUMNS)
-        self._queue_table.verticalHeader().hide()
-        self._queue_table.setShowGrid(False)
-        self._queue_table.setTabKeyNavigation(False)
-        self._queue_table.setEditTriggers(
-            QAbstractItemView.EditTrigger.EditKeyPressed | QAbstractItemView.EditTrigger.SelectedClicked
-        )
-        self._queue_table.itemChanged.connect(self._on_priority_edited)
-        self._queue_table.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
-        header = self._queue_table.horizontalHeader()
-        header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft)
-        header.setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
-        header.setSectionResizeMode(1, QHeaderView.ResizeMode.Stretch)
-        self._queue_table.activated.connect(lambda index: self._workbench.select(self._queue_run_ids[index.row()]))
-        self._stack = QStackedWidget()
-        self._stack.addWidget(self._queue_table)
-        self._stack.addWidget(EmptyState("No runs are running or queued", "Start a run with Ctrl+N."))
+        table = self._queue_table = plain_table(QTableWidget(0, len(QUEUE_COLUMNS)), "trainer.queue")
+        table.setHorizontalHeaderLabels(QUEUE_COLUMNS)
+        table.setEditTriggers(QTableWidget.EditTrigger.EditKeyPressed | QTableWidget.EditTrigger.SelectedClicked)
+        table.itemChanged.connect(self._on_priority_edited)
+        table.activated.connect(lambda index: self._workbench.select(self._queue_run_ids[index.row()]))
+        table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        table.horizontalHeader().setSectionResizeMode(1, QHeaderView.ResizeMode.Stretch)
+        self._stack = stack(table, EmptyState("No runs are running or queued", "Start a run with Ctrl+N."))
         return self._stack
-
-    def _set_fonts(self) -> None:
-        for label in (self._heading, self._queue_heading):
-            label.setFont(theme.heading_font())
-        for name in ("Address", "Workspace", "Log"):
-            self._fact_labels[name].setFont(theme.monospace_font())
 
     # --- showing
 
-    def showEvent(self, event: QShowEvent) -> None:
-        self.refresh()
-        self._timer.start()
-        super().showEvent(event)
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        self._timer.stop()
-        super().hideEvent(event)
-
     def refresh(self) -> None:
         status = self._workbench.status
-        for name, text in _trainer_facts(status, self._workbench).items():
-            self._fact_labels[name].setText(text)
+        for name, text in _trainer_details(status, self._workbench).items():
+            self._detail_labels[name].setText(text)
         is_draining = status is not None and status.is_draining
         self._drain.setVisible(bool(status) and not is_draining)
         self._continue_button.setVisible(status is not None and status.paused is not None)
         self._max_running.setEnabled(bool(status))
         if status and not self._max_running.hasFocus():
-            self._max_running.blockSignals(True)
-            self._max_running.setValue(status.slots.runs)
-            self._max_running.blockSignals(False)
+            with QSignalBlocker(self._max_running):
+                self._max_running.setValue(status.slots.runs)
         self._resume_button.setVisible(not status and self._workbench.bridge.is_suspended)
         self._log.setEnabled(not self._workbench.is_remote)
         self._fill_queue(sort_queue(self._workbench.runs.all()))
 
     def _fill_queue(self, views: list[RunView]) -> None:
-        if self._queue_table.state() is QAbstractItemView.State.EditingState:
-            return  # the rows would move under the hand that writes
-        self._queue_table.blockSignals(True)
+        if self._queue_table.state() is QTableWidget.State.EditingState:
+            return  # the rows would move during the edit
         self._stack.setCurrentIndex(0 if views else 1)
-        self._queue_table.setRowCount(len(views))
         self._queue_run_ids = [view.run_id for view in views]
-        for number, view in enumerate(views):
-            is_queued = view.stage == "queued"
-            texts = (
-                f"{view.queue_position}." if view.queue_position else "",
-                run_title(view),
-                view.status,
-                str(view.priority),
-                format_ago(view.queued_at) if is_queued else "",
-            )
-            cells = [self._set_cell(number, place, text) for place, text in enumerate(texts)]
-            cells[2].setIcon(theme.state_icon(view.status))
-            cells[4].setToolTip(format_timestamp(view.queued_at) if is_queued else "")
-            for place, cell in enumerate(cells):
-                flags = Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
-                cell.setFlags(flags | Qt.ItemFlag.ItemIsEditable if place == PRIORITY_COLUMN and is_queued else flags)
-        self._queue_table.blockSignals(False)
+        with QSignalBlocker(self._queue_table):
+            self._queue_table.setRowCount(len(views))
+            for number, view in enumerate(views):
+                self._fill_queue_row(number, view)
+
+    def _fill_queue_row(self, number: int, view: RunView) -> None:
+        is_queued = view.stage == "queued"
+        texts = (
+            f"{view.queue_position}." if view.queue_position else "",
+            run_title(view),
+            view.status,
+            str(view.priority),
+            format_ago(view.queued_at) if is_queued else "",
+        )
+        cells = [self._set_cell(number, place, text) for place, text in enumerate(texts)]
+        cells[2].setIcon(theme.state_icon(view.status))
+        cells[4].setToolTip(format_timestamp(view.queued_at) if is_queued else "")
+        for place, cell in enumerate(cells):
+            flags = Qt.ItemFlag.ItemIsEnabled | Qt.ItemFlag.ItemIsSelectable
+            cell.setFlags(flags | Qt.ItemFlag.ItemIsEditable if place == PRIORITY_COLUMN and is_queued else flags)
 
     def _set_cell(self, row: int, column: int, text: str) -> QTableWidgetItem:
         item = self._queue_table.item(row, column)
@@ -203,10 +165,11 @@ class TrainerPage(QWidget):
     # --- changing
 
     def _set_max_running(self, max_running: int) -> None:
-        def tell(_: Json) -> None:
-            self._workbench.show_message(f"Up to {max_running} runs may now run at the same time.")
-
-        self._workbench.ask(lambda trainer: trainer.set_cap(max_running), tell, self)
+        self._workbench.ask(
+            lambda trainer: trainer.set_cap(max_running),
+            lambda _: self._workbench.show_message(f"Up to {max_running} runs may now run at the same time."),
+            self,
+        )
 
     def _continue_queue(self) -> None:
         self._workbench.ask(
@@ -233,7 +196,7 @@ class TrainerPage(QWidget):
             self,
         )
 
-    # --- resting
+    # --- draining
 
     def _confirm_drain(self) -> None:
         status = self._workbench.status
@@ -261,13 +224,13 @@ class TrainerPage(QWidget):
         )
 
 
-def _trainer_facts(status: DaemonStatus | None, workbench: Workbench) -> dict[str, str]:
+def _trainer_details(status: DaemonStatus | None, workbench: Workbench) -> dict[str, str]:
     log = str(workbench.workspace.daemon_log)
     if status is None:
-        resting = workbench.bridge.is_suspended
+        is_drained = workbench.bridge.is_suspended
         return {
-            **dict.fromkeys(FACT_NAMES, "–"),
-            "State": "drained; it does not start automatically" if resting else "not connected; trying again",
+            **dict.fromkeys(DETAIL_NAMES, "–"),
+            "State": "drained; it does not start automatically" if is_drained else "not connected; trying again",
             "Workspace": str(workbench.workspace.root),
             "Log": log,
         }

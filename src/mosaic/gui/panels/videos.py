@@ -1,25 +1,15 @@
-"""The videos that a run has recorded, to be played here."""
+"""The Videos tab: the videos that a run has recorded, and a player."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QSize, Qt, QTimer
-from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import (
-    QListWidget,
-    QListWidgetItem,
-    QPushButton,
-    QSplitter,
-    QStackedWidget,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtCore import QSignalBlocker, QSize, Qt
+from PySide6.QtWidgets import QListWidget, QListWidgetItem, QWidget
 
 from mosaic.formatting import format_ago, format_si_number, format_timestamp
-from mosaic.gui import theme
 from mosaic.gui.models.video_file import VideoFile, list_videos
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.video_player import VideoPlayer
-from mosaic.gui.views.widgets import with_object_name
+from mosaic.gui.views.widgets import TAB_MARGINS, VisibleTimer, button, column, splitter, stack, with_object_name
 from mosaic.gui.workbench import Workbench
 
 POLL_INTERVAL_MS = 5000
@@ -37,23 +27,16 @@ class VideosTab(QWidget):
         self._list.setWordWrap(True)
         self._list.setProperty("roomy", True)
         self._player = VideoPlayer(workbench.bridge, "videos.film")
-        self._evaluate_button = with_object_name(QPushButton("Evaluate its policy"), "videos.evaluate")
-        self._evaluate_button.clicked.connect(lambda: workbench.page_requested.emit("policy"))
+        self._evaluate_button = button(
+            "Evaluate its policy", "videos.evaluate", lambda: workbench.page_requested.emit("policy")
+        )
         self._empty = EmptyState(NO_VIDEOS_TITLE, NO_VIDEOS_TEXT, self._evaluate_button)
-        split = with_object_name(QSplitter(Qt.Orientation.Horizontal), "videos.split")
-        split.addWidget(self._list)
-        split.addWidget(self._player)
-        split.setStretchFactor(1, 1)
-        split.setSizes([260, 640])
-        split.setChildrenCollapsible(False)
-        self._stack = QStackedWidget()
-        self._stack.addWidget(self._empty)
-        self._stack.addWidget(split)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, theme.GAP)
-        column.addWidget(self._stack)
-        self._poll_timer = QTimer(self, interval=POLL_INTERVAL_MS)
-        self._poll_timer.timeout.connect(self._poll)
+        split = splitter(
+            Qt.Orientation.Horizontal, self._list, self._player, sizes=[260, 640], stretch=1, name="videos.split"
+        )
+        self._stack = stack(self._empty, split)
+        column(self._stack, parent=self, margins=TAB_MARGINS)
+        self._poll_timer = VisibleTimer(self, POLL_INTERVAL_MS, self._poll)
         self._list.currentRowChanged.connect(self._play_row)
         workbench.theme_changed.connect(self._player.paint_icons)
 
@@ -90,20 +73,19 @@ class VideosTab(QWidget):
         if videos == self._videos:
             return
         is_first = not self._videos
-        chosen = self._list.currentRow()
-        kept = self._videos[chosen].path if 0 <= chosen < len(self._videos) else None
+        selected = self._list.currentRow()
+        selected_path = self._videos[selected].path if 0 <= selected < len(self._videos) else None
         self._videos = videos
-        self._list.blockSignals(True)
-        self._list.clear()
-        for video in videos:
-            item = QListWidgetItem(_video_title(video))
-            item.setToolTip(f"{video.path}\n{format_timestamp(video.written_at)}")
-            item.setSizeHint(QSize(0, 2 * self.fontMetrics().height() + 16))
-            self._list.addItem(item)
-        paths = [video.path for video in videos]
-        if kept in paths:
-            self._list.setCurrentRow(paths.index(kept))
-        self._list.blockSignals(False)
+        with QSignalBlocker(self._list):
+            self._list.clear()
+            for video in videos:
+                item = QListWidgetItem(_video_title(video))
+                item.setToolTip(f"{video.path}\n{format_timestamp(video.written_at)}")
+                item.setSizeHint(QSize(0, 2 * self.fontMetrics().height() + 16))
+                self._list.addItem(item)
+            paths = [video.path for video in videos]
+            if selected_path in paths:
+                self._list.setCurrentRow(paths.index(selected_path))
         self._stack.setCurrentIndex(1 if videos else 0)
         if is_first and videos:
             self._list.setCurrentRow(0)
@@ -112,20 +94,12 @@ class VideosTab(QWidget):
         if 0 <= row < len(self._videos):
             self._player.show_video(self._videos[row])
 
-    def showEvent(self, event: QShowEvent) -> None:
-        self._poll_timer.start()
-        super().showEvent(event)
-
-    def hideEvent(self, event: QHideEvent) -> None:
-        self._poll_timer.stop()
-        super().hideEvent(event)
-
 
 def _video_title(video: VideoFile) -> str:
-    facts = []
+    details = []
     if video.episode_return is not None:
-        facts.append(f"return {format_si_number(video.episode_return)}")
+        details.append(f"return {format_si_number(video.episode_return)}")
     if video.episode_length is not None:
-        facts.append(f"{video.episode_length:,} steps")
-    facts.append(format_ago(video.written_at))
-    return f"{video.path.stem}\n{' · '.join(facts)}"
+        details.append(f"{video.episode_length:,} steps")
+    details.append(format_ago(video.written_at))
+    return f"{video.path.stem}\n{' · '.join(details)}"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, QTimer, QUrl
-from PySide6.QtGui import QColor, QDesktopServices, QHideEvent, QShowEvent
-from PySide6.QtWidgets import QHBoxLayout, QLabel, QProgressBar, QPushButton, QStackedWidget, QVBoxLayout, QWidget
-from shiboken6 import delete
+from PySide6.QtCore import QUrl
+from PySide6.QtGui import QDesktopServices, QHideEvent, QShowEvent
+from PySide6.QtWidgets import QProgressBar, QWidget
 
 from mosaic.contracts.errors import MissingExtra
 from mosaic.contracts.folder import RunFolder
@@ -20,14 +19,22 @@ from mosaic.gui.models.wandb_model import WandbRunStatus
 from mosaic.gui.views import web
 from mosaic.gui.views.app_proxy import AppProxy
 from mosaic.gui.views.details_view import Detail, DetailsGrid
-from mosaic.gui.views.widgets import accent_button, muted_label, status_label, with_object_name
+from mosaic.gui.views.web import WebTab
+from mosaic.gui.views.widgets import (
+    Stretch,
+    accent_button,
+    create_timer,
+    flat_button,
+    muted_label,
+    selectable_label,
+    widget_column,
+    with_object_name,
+)
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.sidecar import sync_state
 
 if TYPE_CHECKING:
     from PySide6.QtNetwork import QAuthenticator
-    from PySide6.QtWebEngineWidgets import QWebEngineView
-
 
 POLL_INTERVAL_MS = 2_000
 """How often the state of an active run, or of one being uploaded, is queried."""
@@ -35,98 +42,57 @@ STATES_WITH_PAGE = ("online", "syncing", "synced")
 """States in which there is a page to show."""
 
 
-class WandbTab(QWidget):
+class WandbTab(WebTab):
     def __init__(
         self,
         workbench: Workbench,
         command: Callable[[], list[str]] = sync_state.uploader_command,
         has_web: Callable[[], bool] = web.is_installed,
     ) -> None:
-        super().__init__()
-        self._workbench = workbench
+        settings = flat_button(
+            "Settings",
+            "wandb.settings",
+            lambda: workbench.page_requested.emit("settings"),
+            "API key, proxies, and a test of the connection",
+            "mdi6.cog-outline",
+        )
+        self._details_button = flat_button(
+            "Details",
+            "wandb.details",
+            tip="Show the local details instead of W&B's page",
+            icon="mdi6.information-outline",
+        )
+        self._details_button.setCheckable(True)
+        self._sync = accent_button("Sync", "wandb.sync", lambda: self._start_upload())
+        buttons = (settings, self._details_button)
+        super().__init__(workbench, "wandb", self._build_details(), has_web, buttons, (self._sync,))
         self._command = command
-        self._has_web = has_web
-        self._run_id = ""
         self._tracking_status: WandbRunStatus | None = None
         self._problem = ""
         """Why something cannot be shown."""
         self._loaded_url = ""
         self._uploading_run_id = ""
         self._app_proxy = AppProxy()
-        self.web: QWebEngineView | None = None
         self.upload_process = JsonProcess(self)
         self.upload_process.message_received.connect(self._on_upload_message)
         self.upload_process.finished.connect(self._on_upload_ended)
-        self._stack = QStackedWidget()
-        self._stack.addWidget(self._build_details())
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, theme.GAP)
-        column.setSpacing(theme.GAP)
-        column.addLayout(self._build_toolbar())
-        column.addWidget(self._stack, 1)
-        self._poll_timer = QTimer(self, interval=POLL_INTERVAL_MS)
-        self._poll_timer.timeout.connect(self._poll_if_active)
-        workbench.theme_changed.connect(self._apply_theme)
-        workbench.closing.connect(self._on_closing)
-        self._apply_theme()
-
-    # --- building
-
-    def _build_toolbar(self) -> QHBoxLayout:
-        bar = QHBoxLayout()
-        bar.setSpacing(4)
-        self._icon = QLabel()
-        self._state = status_label("wandb.state")
-        self._sync = accent_button("Sync", "wandb.sync")
-        self._sync.clicked.connect(self._start_upload)
-        self._settings = with_object_name(QPushButton("Settings"), "wandb.settings")
-        self._settings.setToolTip("API key, proxies, and a test of the connection")
-        self._settings.clicked.connect(lambda: self._workbench.page_requested.emit("settings"))
-        self._details_button = with_object_name(QPushButton("Details"), "wandb.details")
-        self._details_button.setToolTip("Show the local details instead of W&B's page")
-        self._details_button.setCheckable(True)
         self._details_button.toggled.connect(lambda _: self._refresh())
-        self._reload = with_object_name(QPushButton("Reload"), "wandb.reload")
-        self._reload.clicked.connect(self._load)
-        self._browser = with_object_name(QPushButton("Open in browser"), "wandb.browser")
-        self._browser.clicked.connect(lambda: QDesktopServices.openUrl(QUrl(self._url)))
-        bar.addWidget(self._icon)
-        bar.addWidget(self._state, 1)
-        for button in (self._settings, self._details_button, self._reload, self._browser):
-            button.setProperty("flat", True)
-            bar.addWidget(button)
-        bar.addWidget(self._sync)
-        return bar
+        self._poll_timer = create_timer(self, POLL_INTERVAL_MS, self._poll_if_active)
+        self._refresh()
 
     def _build_details(self) -> QWidget:
-        details = QWidget()
-        column = QVBoxLayout(details)
-        column.setContentsMargins(0, theme.GAP, 0, 0)
-        column.setSpacing(theme.GAP)
         self._sentence = muted_label("", "wandb.sentence")
-        self._error = with_object_name(QLabel(), "wandb.error")
+        self._error = selectable_label("wandb.error")
         self._error.setProperty("error", True)
-        self._error.setWordWrap(True)
-        self._error.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._progress = with_object_name(QProgressBar(), "wandb.progress")
         self._progress.setProperty("thin", True)
         self._progress.setTextVisible(False)
         self._progress.setMaximumWidth(400)
         self._facts = DetailsGrid()
-        for widget in (self._sentence, self._progress, self._error, self._facts):
+        parts = (self._sentence, self._progress, self._error, self._facts)
+        for widget in parts:
             widget.setMaximumWidth(min(widget.maximumWidth(), 880))
-            column.addWidget(widget)
-        column.addStretch(1)
-        return details
-
-    def _apply_theme(self) -> None:
-        self._reload.setIcon(theme.icon("mdi6.refresh"))
-        self._browser.setIcon(theme.icon("mdi6.open-in-new"))
-        self._details_button.setIcon(theme.icon("mdi6.information-outline"))
-        self._settings.setIcon(theme.icon("mdi6.cog-outline"))
-        if self.web is not None:
-            self.web.page().setBackgroundColor(QColor(theme.tokens().window))
-        self._refresh()
+        return widget_column(*parts, Stretch(), margins=(0, theme.GAP, 0, 0))
 
     # --- which run
 
@@ -157,9 +123,7 @@ class WandbTab(QWidget):
 
     def _poll(self) -> None:
         run_id = self._run_id
-        if not run_id or not self.isVisible():
-            return
-        if self._workbench.runs.get(run_id) is None:
+        if not self.isVisible() or self._workbench.runs.get(run_id) is None:
             return
         root = self._workbench.workspace.root
 
@@ -193,7 +157,7 @@ class WandbTab(QWidget):
         state = self._state_record
         name = state.state if state else "offline"
         icons = wandb_model.WANDB_STATE_ICONS
-        self._icon.setPixmap(theme.icon(*icons.get(name, icons["offline"])).pixmap(16, 16))
+        self._icon.set_icon(theme.icon(*icons.get(name, icons["offline"])))
         self._state.setText(wandb_model.format_headline(state) if self._tracking_status else "…")
         self._sentence.setText(self._state_sentence(state) if self._tracking_status else "")
         problems = [self._problem, (state.error or "") if state else "", *self._proxy_problems()]
@@ -280,7 +244,8 @@ class WandbTab(QWidget):
     def _show_page(self) -> None:
         if self.web is None:
             try:
-                self._create_page()
+                view = self._create_page(lambda url: url.scheme() in ("https", "http", "about", "data", "blob"))
+                view.page().proxyAuthenticationRequired.connect(self._authenticate)
             except MissingExtra as error:
                 self._show_problem(str(error))
                 return
@@ -291,19 +256,13 @@ class WandbTab(QWidget):
         if self._loaded_url != self._url:
             self._load()
 
-    def _create_page(self) -> None:
-        view = with_object_name(
-            web.create_web_view(lambda url: url.scheme() in ("https", "http", "about", "data", "blob")), "wandb.page"
-        )
-        view.loadFinished.connect(self._on_load_finished)
-        view.page().proxyAuthenticationRequired.connect(self._authenticate)
-        self._stack.addWidget(view)
-        self.web = view
-
     def _load(self) -> None:
         if self.web is not None:
             self._loaded_url = self._url
             self.web.load(QUrl(self._url))
+
+    def _open_in_browser(self) -> None:
+        QDesktopServices.openUrl(QUrl(self._url))
 
     def _on_load_finished(self, is_ok: bool) -> None:
         if not is_ok and self._loaded_url:
@@ -316,12 +275,8 @@ class WandbTab(QWidget):
             authenticator.setPassword(proxy.password())
 
     def _on_closing(self) -> None:
-        """Deletes the page before the window: Qt crashes otherwise."""
         self._poll_timer.stop()
         self._app_proxy.use(None)
         self.upload_process.close()
-        if self.web is not None:
-            view, self.web = self.web, None
-            self._loaded_url = ""
-            self._stack.removeWidget(view)
-            delete(view)
+        self._loaded_url = ""
+        super()._on_closing()

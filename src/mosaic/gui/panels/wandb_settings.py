@@ -7,22 +7,23 @@ from typing import NamedTuple
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QShowEvent
-from PySide6.QtWidgets import (
-    QFormLayout,
-    QGridLayout,
-    QHBoxLayout,
-    QLabel,
-    QLineEdit,
-    QPushButton,
-    QVBoxLayout,
-    QWidget,
-)
+from PySide6.QtWidgets import QGridLayout, QHBoxLayout, QLabel, QLineEdit, QPushButton, QWidget
 
 from mosaic import secrets
 from mosaic.contracts.errors import BadInput
 from mosaic.gui import theme
 from mosaic.gui.models.child_process import JsonProcess
-from mosaic.gui.views.widgets import muted_label, with_object_name
+from mosaic.gui.views.widgets import (
+    IconLabel,
+    Stretch,
+    button,
+    column,
+    form,
+    muted_label,
+    row,
+    selectable_label,
+    with_object_name,
+)
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.sidecar import wandb_connection
 from mosaic.sidecar.wandb_environment import (
@@ -35,12 +36,14 @@ from mosaic.sidecar.wandb_environment import (
 
 API_KEY_NAME = "wandb_api_key"
 KEY_SOURCE_TEXTS = {
-    "environment": "set in the environment (WANDB_API_KEY)",
-    "keyring": "stored in the system keyring",
-    "file": "stored in {path}, which only you can read",
+    None: "None is stored.",
+    "environment": "Set in the environment (WANDB_API_KEY).",
+    "keyring": "Stored in the system keyring.",
+    "file": "Stored in {path}, which only you can read.",
 }
 CHECK_STATE_ICONS = {"ok": ("mdi6.check-circle", "good"), "fail": ("mdi6.close-circle", "bad")}
 FIELD_WIDTH = 320
+EXAMPLE_PROXY = "http://10.0.0.1:3128"
 
 
 class CredentialStatus(NamedTuple):
@@ -60,106 +63,77 @@ class WandbSettingsForm(QWidget):
         super().__init__()
         self._workbench = workbench
         self._command = command
-        self._check_rows: dict[str, tuple[QLabel, QLabel]] = {}
-        self._check_states: dict[str, str] = {}
-        """The state of each check, by its name."""
+        self._fields: dict[str, QLineEdit] = {}
+        self._remove_buttons: dict[str, QPushButton] = {}
+        self._check_rows: dict[str, tuple[IconLabel, QLabel]] = {}
         self.check_process = JsonProcess(self)
         self.check_process.message_received.connect(self._on_check_message)
         self.check_process.finished.connect(self._on_check_ended)
-        column = QVBoxLayout(self)
-        column.setContentsMargins(0, 0, 0, 0)
-        column.setSpacing(theme.GAP)
-        form = QFormLayout()
-        form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
-        form.setHorizontalSpacing(24)
-        form.addRow("API key", self._build_key_row())
         self._key_state = muted_label("", "settings.wandb.key_state")
-        form.addRow("", self._key_state)
-        self._fields = {kind: self._build_proxy_row(form, kind) for kind in PROXY_SECRET_NAMES}
-        column.addLayout(form)
-        column.addWidget(
-            muted_label(
-                "Runs with “VPN proxy” on use the proxies that they name themselves, else those of the workspace's "
-                ".env file, else these."
-            )
+        key_row = self._build_secret_row("key", "", self._store_key, API_KEY_NAME, "Removed the key.")
+        self._fields["key"].setEchoMode(QLineEdit.EchoMode.Password)
+        self._fields["key"].setPlaceholderText("Paste a key here")
+        proxy_rows = [(f"{kind.upper()} proxy", self._build_proxy_row(kind)) for kind in PROXY_SECRET_NAMES]
+        note = muted_label(
+            "Runs with “VPN proxy” on use the proxies that they name themselves, else those of the workspace's "
+            ".env file, else these."
         )
-        column.addLayout(self._build_check())
-        workbench.theme_changed.connect(self._apply_theme)
+        self._check_button = button("Test the connection", "settings.wandb.probe", lambda: self._start_check({}))
+        self._vpn_check_button = button(
+            "Through the proxy",
+            "settings.wandb.probe_vpn",
+            lambda: self._start_check({"use_vpn_proxy": True}),
+            "As a run with “VPN proxy” on would reach W&B",
+        )
+        column(
+            form(("API key", key_row), ("", self._key_state), *proxy_rows),
+            note,
+            row(self._check_button, self._vpn_check_button, Stretch()),
+            self._build_check_results(),
+            parent=self,
+        )
         workbench.closing.connect(self.check_process.close)
-        self._apply_theme()
 
     # --- building
 
-    def _build_key_row(self) -> QHBoxLayout:
-        row = QHBoxLayout()
-        row.setSpacing(theme.GAP)
-        self._key = with_object_name(QLineEdit(), "settings.wandb.key")
-        self._key.setEchoMode(QLineEdit.EchoMode.Password)
-        self._key.setPlaceholderText("Paste a key here")
-        self._key.setFixedWidth(FIELD_WIDTH)
-        self._store = with_object_name(QPushButton("Store"), "settings.wandb.store")
-        self._store.setEnabled(False)
-        self._forget = with_object_name(QPushButton("Remove"), "settings.wandb.forget")
-        self._key.textChanged.connect(lambda text: self._store.setEnabled(bool(text.strip())))
-        self._key.returnPressed.connect(self._store_key)
-        self._store.clicked.connect(self._store_key)
-        self._forget.clicked.connect(
-            lambda: self._run_change(lambda: secrets.delete_secret(API_KEY_NAME), "Removed the key.")
-        )
-        for widget in (self._key, self._store, self._forget):
-            row.addWidget(widget)
-        row.addStretch(1)
-        return row
-
-    def _build_proxy_row(self, form: QFormLayout, kind: str) -> tuple[QLineEdit, QPushButton]:
-        row = QHBoxLayout()
-        row.setSpacing(theme.GAP)
-        field = with_object_name(QLineEdit(), f"settings.wandb.{kind}_proxy")
+    def _build_secret_row(
+        self, name: str, suffix: str, store: Callable[[], None], secret: str, removed_message: str
+    ) -> QHBoxLayout:
+        """A field, a button that stores it as `secret`, and one that removes what is stored."""
+        field = self._fields[name] = with_object_name(QLineEdit(), f"settings.wandb.{name}")
         field.setFixedWidth(FIELD_WIDTH)
-        store = with_object_name(QPushButton("Store"), f"settings.wandb.store_{kind}_proxy")
-        store.setEnabled(False)
-        remove = with_object_name(QPushButton("Remove"), f"settings.wandb.forget_{kind}_proxy")
-        field.textChanged.connect(lambda text: store.setEnabled(bool(text.strip())))
-        field.returnPressed.connect(lambda: self._store_proxy(kind))
-        store.clicked.connect(lambda: self._store_proxy(kind))
-        remove.clicked.connect(
-            lambda: self._run_change(lambda: secrets.delete_secret(PROXY_SECRET_NAMES[kind]), "Removed the proxy.")
+        store_button = button("Store", f"settings.wandb.store{suffix}", store)
+        store_button.setEnabled(False)
+        field.textChanged.connect(lambda text: store_button.setEnabled(bool(text.strip())))
+        field.returnPressed.connect(store)
+        remove = self._remove_buttons[name] = button(
+            "Remove",
+            f"settings.wandb.forget{suffix}",
+            lambda: self._run_change(lambda: secrets.delete_secret(secret), removed_message),
         )
-        for widget in (field, store, remove):
-            row.addWidget(widget)
-        row.addStretch(1)
-        form.addRow(f"{kind.upper()} proxy", row)
-        return field, remove
+        return row(field, store_button, remove, Stretch())
 
-    def _build_check(self) -> QVBoxLayout:
-        part = QVBoxLayout()
-        buttons = QHBoxLayout()
-        buttons.setSpacing(theme.GAP)
-        self._check_button = with_object_name(QPushButton("Test the connection"), "settings.wandb.probe")
-        self._check_button.clicked.connect(lambda: self._start_check({}))
-        self._probe_vpn = with_object_name(QPushButton("Through the proxy"), "settings.wandb.probe_vpn")
-        self._probe_vpn.setToolTip("As a run with “VPN proxy” on would reach W&B")
-        self._probe_vpn.clicked.connect(lambda: self._start_check({"use_vpn_proxy": True}))
-        buttons.addWidget(self._check_button)
-        buttons.addWidget(self._probe_vpn)
-        buttons.addStretch(1)
-        part.addLayout(buttons)
-        self._lines = with_object_name(QWidget(), "settings.wandb.findings")
-        grid = QGridLayout(self._lines)
+    def _build_proxy_row(self, kind: str) -> QHBoxLayout:
+        name = f"{kind}_proxy"
+        secret = PROXY_SECRET_NAMES[kind]
+        return self._build_secret_row(
+            name, f"_{name}", lambda: self._store_proxy(name, secret), secret, "Removed the proxy."
+        )
+
+    def _build_check_results(self) -> QWidget:
+        self._check_results = with_object_name(QWidget(), "settings.wandb.findings")
+        grid = QGridLayout(self._check_results)
         grid.setContentsMargins(0, 0, 0, 0)
         grid.setHorizontalSpacing(theme.GAP)
         grid.setVerticalSpacing(4)
         grid.setColumnStretch(2, 1)
-        for row, name in enumerate(wandb_connection.CHECK_NAMES):
-            icon, text = QLabel(), with_object_name(QLabel(), f"settings.wandb.finding.{name}")
-            text.setWordWrap(True)
-            text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-            for column, widget in enumerate((icon, QLabel(name.capitalize() if name.islower() else name), text)):
-                grid.addWidget(widget, row, column, Qt.AlignmentFlag.AlignTop)
+        for number, name in enumerate(wandb_connection.CHECK_NAMES):
+            icon, text = IconLabel(), selectable_label(f"settings.wandb.finding.{name}")
+            for place, widget in enumerate((icon, QLabel(name.capitalize() if name.islower() else name), text)):
+                grid.addWidget(widget, number, place, Qt.AlignmentFlag.AlignTop)
             self._check_rows[name] = icon, text
-        self._lines.hide()
-        part.addWidget(self._lines)
-        return part
+        self._check_results.hide()
+        return self._check_results
 
     # --- the stored credentials
 
@@ -183,33 +157,31 @@ class WandbSettingsForm(QWidget):
         self._workbench.bridge.run_in_background(read_status, self._show_status, self._workbench.show_error, self)
 
     def _show_status(self, status: CredentialStatus) -> None:
-        text = (
-            KEY_SOURCE_TEXTS[status.key_source].format(path=secrets.secrets_path())
-            if status.key_source
-            else "none is stored"
-        )
-        self._key_state.setText(text[:1].upper() + text[1:] + ".")
-        self._forget.setEnabled(status.key_source in ("keyring", "file"))
-        for kind, (field, remove) in self._fields.items():
+        self._key_state.setText(KEY_SOURCE_TEXTS[status.key_source].format(path=secrets.secrets_path()))
+        self._remove_buttons["key"].setEnabled(status.key_source in ("keyring", "file"))
+        for kind in PROXY_SECRET_NAMES:
+            name = f"{kind}_proxy"
             proxy = status.dotenv_proxies.get(kind)
-            hint = f"{proxy} (from .env)" if proxy else "such as http://10.0.0.1:3128"
-            field.setPlaceholderText(f"{status.proxies[kind]} (stored)" if kind in status.proxies else hint)
-            remove.setEnabled(kind in status.proxies)
+            hint = f"{proxy} (from .env)" if proxy else f"such as {EXAMPLE_PROXY}"
+            stored = status.proxies.get(kind)
+            self._fields[name].setPlaceholderText(f"{stored} (stored)" if stored else hint)
+            self._remove_buttons[name].setEnabled(bool(stored))
 
     def _store_key(self) -> None:
-        value = self._key.text()
+        field = self._fields["key"]
+        value = field.text()
         if value.strip():
-            self._key.clear()  # hidden even if storing fails
+            field.clear()  # hidden even if storing fails
             self._run_change(lambda: secrets.put_secret(API_KEY_NAME, value), "Stored the key.")
 
-    def _store_proxy(self, kind: str) -> None:
-        field, _ = self._fields[kind]
+    def _store_proxy(self, name: str, secret: str) -> None:
+        field = self._fields[name]
         address = normalize_address(field.text())
         if address is None:
-            self._workbench.show_error(BadInput("Not a valid proxy; expected an address such as http://10.0.0.1:3128."))
+            self._workbench.show_error(BadInput(f"Not a valid proxy; expected an address such as {EXAMPLE_PROXY}."))
             return
         field.clear()
-        self._run_change(lambda: secrets.put_secret(PROXY_SECRET_NAMES[kind], address), "Stored the proxy.")
+        self._run_change(lambda: secrets.put_secret(secret, address), "Stored the proxy.")
 
     def _run_change(self, call: Callable[[], object], success_message: str) -> None:
         def then(_: object) -> None:
@@ -221,37 +193,31 @@ class WandbSettingsForm(QWidget):
     # --- the connection test
 
     def _start_check(self, wandb: Json) -> None:
-        for name in wandb_connection.CHECK_NAMES:
-            self._check_rows[name][1].setText("…")
-        self._check_states = {}
-        self._lines.show()
+        for name in self._check_rows:
+            self._show_check(name, "", "…")
+        self._check_results.show()
         self._set_busy(True)
-        self._apply_theme()
         self.check_process.start(
             self._command(), wandb_connection.diagnostics_request(self._workbench.workspace.root, wandb)
         )
 
+    def _show_check(self, name: str, state: str, text: str) -> None:
+        icon, label = self._check_rows[name]
+        icon.set_icon(theme.icon(*CHECK_STATE_ICONS.get(state, ("mdi6.circle-outline", "muted"))))
+        label.setText(text)
+
     def _on_check_message(self, message: Json) -> None:
         name = str(message.get("name"))
         if name in self._check_rows:
-            self._check_states[name] = str(message["state"])
-            self._check_rows[name][1].setText(
-                f"{message['found']}. {message['todo']}" if message["todo"] else str(message["found"])
-            )
-            self._apply_theme()
+            text = f"{message['found']}. {message['todo']}" if message["todo"] else str(message["found"])
+            self._show_check(name, str(message["state"]), text)
 
     def _on_check_ended(self, problem: str) -> None:
         self._set_busy(False)
-        for name in wandb_connection.CHECK_NAMES:
-            if name not in self._check_states:
-                self._check_rows[name][1].setText(problem or "not checked")
-        self._apply_theme()
+        for name, (_, label) in self._check_rows.items():
+            if label.text() == "…":
+                self._show_check(name, "", problem or "not checked")
 
     def _set_busy(self, is_busy: bool) -> None:
         self._check_button.setEnabled(not is_busy)
-        self._probe_vpn.setEnabled(not is_busy)
-
-    def _apply_theme(self) -> None:
-        for name, (icon, _) in self._check_rows.items():
-            icon_style = CHECK_STATE_ICONS.get(self._check_states.get(name, ""), ("mdi6.circle-outline", "muted"))
-            icon.setPixmap(theme.icon(*icon_style).pixmap(16, 16))
+        self._vpn_check_button.setEnabled(not is_busy)

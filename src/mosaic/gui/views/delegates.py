@@ -7,13 +7,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QModelIndex, QObject, QPersistentModelIndex, QPointF, QRect, QRectF, QSize, Qt
+from PySide6.QtCore import (
+    QAbstractItemModel,
+    QEvent,
+    QModelIndex,
+    QObject,
+    QPersistentModelIndex,
+    QPointF,
+    QRect,
+    QRectF,
+    QSize,
+    Qt,
+)
 from PySide6.QtGui import QColor, QFontMetrics, QPainter, QPixmap
-from PySide6.QtWidgets import QApplication, QStyle, QStyledItemDelegate, QStyleOptionViewItem
+from PySide6.QtWidgets import (
+    QApplication,
+    QHeaderView,
+    QStyle,
+    QStyledItemDelegate,
+    QStyleOptionViewItem,
+    QTableView,
+)
 
 from mosaic import formatting
 from mosaic.gui import theme
 from mosaic.gui.models.runs_table import COLUMNS, RunsTableModel
+from mosaic.gui.views.widgets import plain_table
 
 if TYPE_CHECKING:
     from mosaic.contracts.views import RunView
@@ -28,6 +47,28 @@ _SELECTED = QStyle.StateFlag.State_Selected
 
 def row_height() -> int:
     return QFontMetrics(QApplication.font()).height() + 10
+
+
+class RowTable(QTableView):
+    """Rows of one height, which follows the size of the text."""
+
+    def __init__(self, model: QAbstractItemModel, name: str) -> None:
+        super().__init__()
+        plain_table(self, name)
+        self.setWordWrap(False)
+        self.setVerticalScrollMode(QTableView.ScrollMode.ScrollPerPixel)
+        self.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+        self._set_row_height()
+        self.setModel(model)
+
+    def _set_row_height(self) -> None:
+        self.verticalHeader().setMinimumSectionSize(row_height())
+        self.verticalHeader().setDefaultSectionSize(row_height())
+
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() is QEvent.Type.FontChange:
+            self._set_row_height()
 
 
 class CellDelegate(QStyledItemDelegate):

@@ -1,4 +1,4 @@
-"""A web page inside the window. WebEngine is loaded when the first one is made: it is large."""
+"""Web pages inside the window. WebEngine is loaded when the first page is created: it is large."""
 
 from __future__ import annotations
 
@@ -9,9 +9,22 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QUrl
 from PySide6.QtGui import QColor, QDesktopServices
+from PySide6.QtWidgets import QWidget
+from shiboken6 import delete
 
 from mosaic.contracts.errors import MissingExtra
 from mosaic.gui import theme
+from mosaic.gui.views.widgets import (
+    TAB_MARGINS,
+    IconLabel,
+    column,
+    flat_button,
+    row,
+    stack,
+    status_label,
+    with_object_name,
+)
+from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
     from PySide6.QtWebEngineWidgets import QWebEngineView
@@ -22,18 +35,18 @@ def is_installed() -> bool:
 
 
 def preload() -> None:
-    """Imports what `made_view` needs; may be called in another thread beforehand."""
+    """Imports what `create_web_view` needs; may be called in another thread beforehand."""
     if is_installed():
         importlib.import_module("PySide6.QtWebEngineWidgets")
 
 
 def create_web_view(is_inside: Callable[[QUrl], bool], first_script: str = "") -> QWebEngineView:
-    """A page that stays where `is_inside` says; what leads elsewhere opens in the user's browser.
+    """A page that stays where `is_inside` is true; other links open in the user's browser.
 
     `first_script` runs before every page's own. Raises MissingExtra where WebEngine cannot be loaded.
 
-    The first one holds the window for 0.1 to 0.2 s: Chromium starts in one call that Qt allows in the GUI thread alone,
-    and most of it is waiting for its helpers. Call it behind a painted sign that something is under way.
+    The first one blocks the window for 0.1 to 0.2 s: Chromium starts in one call that Qt allows in the GUI thread only,
+    and most of it is waiting for its helper processes. Call it after a busy indicator was painted.
     """
     try:
         from PySide6.QtWebEngineCore import QWebEngineNavigationRequest, QWebEngineNewWindowRequest, QWebEngineScript
@@ -46,7 +59,7 @@ def create_web_view(is_inside: Callable[[QUrl], bool], first_script: str = "") -
     view = QWebEngineView()
     page = view.page()
 
-    def judge(request: QWebEngineNavigationRequest) -> None:
+    def check_navigation(request: QWebEngineNavigationRequest) -> None:
         if request.isMainFrame() and not is_inside(request.url()):
             request.reject()
             QDesktopServices.openUrl(request.url())
@@ -54,7 +67,7 @@ def create_web_view(is_inside: Callable[[QUrl], bool], first_script: str = "") -
     def open_outside(request: QWebEngineNewWindowRequest) -> None:
         QDesktopServices.openUrl(request.requestedUrl())
 
-    page.navigationRequested.connect(judge)
+    page.navigationRequested.connect(check_navigation)
     page.newWindowRequested.connect(open_outside)
     page.setBackgroundColor(QColor(theme.tokens().window))
     if first_script:
@@ -64,3 +77,61 @@ def create_web_view(is_inside: Callable[[QUrl], bool], first_script: str = "") -
         script.setWorldId(QWebEngineScript.ScriptWorldId.MainWorld)
         page.scripts().insert(script)
     return view
+
+
+class WebTab(QWidget):
+    """A tab of the run page with a state line, the same buttons, and a web page that is created when it is needed."""
+
+    def __init__(
+        self,
+        workbench: Workbench,
+        name: str,
+        placeholder: QWidget,
+        has_web: Callable[[], bool],
+        other_buttons: tuple[QWidget, ...] = (),
+        last_button: tuple[QWidget, ...] = (),
+    ) -> None:
+        super().__init__()
+        self._workbench = workbench
+        self._name = name
+        self._has_web = has_web
+        self._run_id = ""
+        self.web: QWebEngineView | None = None
+        self._icon = IconLabel()
+        self._state = status_label(f"{name}.state")
+        self._reload = flat_button("Reload", f"{name}.reload", self._load, icon="mdi6.refresh")
+        self._browser = flat_button(
+            "Open in browser", f"{name}.browser", self._open_in_browser, icon="mdi6.open-in-new"
+        )
+        bar = row(self._icon, (self._state, 1), *other_buttons, self._reload, self._browser, *last_button, spacing=4)
+        self._stack = stack(placeholder)
+        column(bar, (self._stack, 1), parent=self, margins=TAB_MARGINS)
+        workbench.theme_changed.connect(self._apply_theme)
+        workbench.closing.connect(self._on_closing)
+
+    def _load(self) -> None:
+        raise NotImplementedError
+
+    def _open_in_browser(self) -> None:
+        raise NotImplementedError
+
+    def _on_load_finished(self, is_ok: bool) -> None:
+        raise NotImplementedError
+
+    def _create_page(self, is_inside: Callable[[QUrl], bool], first_script: str = "") -> QWebEngineView:
+        """Raises MissingExtra where WebEngine cannot be loaded."""
+        self.web = with_object_name(create_web_view(is_inside, first_script), f"{self._name}.page")
+        self.web.loadFinished.connect(self._on_load_finished)
+        self._stack.addWidget(self.web)
+        return self.web
+
+    def _apply_theme(self) -> None:
+        if self.web is not None:
+            self.web.page().setBackgroundColor(QColor(theme.tokens().window))
+
+    def _on_closing(self) -> None:
+        """Deletes the page before the window, at once: Qt crashes otherwise."""
+        if self.web is not None:
+            view, self.web = self.web, None
+            self._stack.removeWidget(view)
+            delete(view)

@@ -12,6 +12,7 @@ from PySide6.QtWidgets import (
     QAbstractItemView,
     QBoxLayout,
     QComboBox,
+    QFormLayout,
     QHBoxLayout,
     QLabel,
     QLayout,
@@ -97,6 +98,16 @@ def widget_column(*items: Item, margins: Margins = (0, 0, 0, 0), spacing: int = 
     widget = QWidget()
     column(*items, parent=widget, margins=margins, spacing=spacing)
     return widget
+
+
+def form(*rows: tuple[str | QWidget, QWidget | QLayout]) -> QFormLayout:
+    """A label and a field in each row."""
+    layout = QFormLayout()
+    layout.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
+    layout.setHorizontalSpacing(24)
+    for label, field in rows:
+        layout.addRow(label, field)
+    return layout
 
 
 def stack(*pages: QWidget) -> QStackedWidget:
