@@ -13,10 +13,10 @@ from mosaic.gui import theme
 from mosaic.gui.models.curve_model import X_KINDS
 from mosaic.gui.models.series import HardwareSeries, RunSeries
 from mosaic.gui.run_action_handlers import write_export
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.chart_grid import ChartGrid
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.smoothing import SmoothingSlider
-from mosaic.gui.views.widgets import Stretch, column, combo_box, row, search_field, stack, tool_button, with_object_name
 from mosaic.gui.workbench import Workbench
 
 EMPTY_TEXT_BY_STATE = {
@@ -37,37 +37,37 @@ class AnalyticsTab(QWidget):
         self._hardware: HardwareSeries | None = None
         self.grid = ChartGrid("analytics")
         self._empty = EmptyState("No points yet")
-        self._stack = stack(self._empty, self.grid)
-        column(self._build_toolbar(), (self._stack, 1), parent=self)
+        self._stack = ui.stack(self._empty, self.grid)
+        ui.column(self._build_toolbar(), (self._stack, 1), parent=self)
         workbench.theme_changed.connect(self.grid.repaint_theme)
         workbench.runs.changed.connect(self._on_runs_changed)
 
     def _build_toolbar(self) -> QHBoxLayout:
         settings = self._workbench.settings
-        self.tag_filter = search_field("analytics.filter", "Filter tags", max_width=220)
+        self.tag_filter = ui.search_field("analytics.filter", "Filter tags", max_width=220)
         self.tag_filter.textChanged.connect(self.grid.set_filter)
         self.smoothing = SmoothingSlider("analytics.smoothing", settings.get("chart_smoothing", 0.6))
         self.smoothing.changed.connect(self._smooth)
-        self.x_axis = combo_box(
+        self.x_axis = ui.combo_box(
             "analytics.x",
             [(title, kind) for kind, title in X_KINDS.items()],
             "What the horizontal axis shows; hardware is always by time",
         )
         self.x_axis.setCurrentIndex(max(0, self.x_axis.findData(settings.get("chart_x", "step"))))
         self.x_axis.currentIndexChanged.connect(self._set_x_axis)
-        self.log_scale = with_object_name(QCheckBox("Log y"), "analytics.log")
+        self.log_scale = ui.with_object_name(QCheckBox("Log y"), "analytics.log")
         self.log_scale.setToolTip("Logarithmic vertical axis; values that are not above zero are left out")
         self.log_scale.toggled.connect(self.grid.set_log)
-        reset = tool_button(
+        reset = ui.tool_button(
             "analytics.reset", "mdi6.magnify-remove-outline", "Reset zoom", self.grid.reset_zoom, is_flat=False
         )
-        export = tool_button(
+        export = ui.tool_button(
             "analytics.export", "mdi6.download", "Export all points as CSV…", self._ask_csv_path, is_flat=False
         )
         self.grid.set_smoothing(self.smoothing.weight)
         self.grid.set_x_kind(str(self.x_axis.currentData()))
         filters = (self.tag_filter, self.smoothing, self.x_axis, self.log_scale)
-        return row(*filters, Stretch(), reset, export, spacing=2 * theme.GAP)
+        return ui.row(*filters, ui.Stretch(), reset, export, spacing=2 * theme.GAP)
 
     # --- which run
 

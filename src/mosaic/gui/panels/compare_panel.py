@@ -15,27 +15,13 @@ from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models.curve_model import X_KINDS, ChartCurve, CurveFeed
 from mosaic.gui.models.series import GrowingPoints, RunSeries
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.chart import Chart
 from mosaic.gui.views.comparison_tables import ProbabilityTable, ResultsTable, SettingsTable
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.run_chips import RunChips
 from mosaic.gui.views.smoothing import SmoothingSlider
 from mosaic.gui.views.video_pair import VideoPair
-from mosaic.gui.views.widgets import (
-    PAGE_MARGINS,
-    Stretch,
-    accent_button,
-    button,
-    column,
-    combo_box,
-    create_timer,
-    heading_label,
-    row,
-    splitter,
-    stack,
-    widget_column,
-    with_object_name,
-)
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.statistics.comparison import (
     NO_GROUPING,
@@ -70,7 +56,7 @@ class ComparePage(QWidget):
         self._needs_refresh = False
         self._is_busy = False
         self._build()
-        self._timer = create_timer(self, REFRESH_MS, self._refresh_if_due, is_single_shot=True)
+        self._timer = ui.create_timer(self, REFRESH_MS, self._refresh_if_due, is_single_shot=True)
         workbench.comparison_requested.connect(self._on_comparison_requested)
         workbench.theme_changed.connect(self._apply_theme)
         workbench.runs.reset.connect(self._restore_runs)
@@ -82,13 +68,13 @@ class ComparePage(QWidget):
     # --- building
 
     def _build(self) -> None:
-        self.add_button = button(
+        self.add_button = ui.button(
             "Add chosen runs",
             "compare.add",
             self.add_target_runs,
             "Put the runs that are marked in the list into the comparison",
         )
-        self.clear_button = button("Clear", "compare.clear", lambda: self.show_runs([]))
+        self.clear_button = ui.button("Clear", "compare.clear", lambda: self.show_runs([]))
         self.chips = RunChips("compare.runs")
         self.chips.removed.connect(lambda run_id: self.show_runs([one for one in self._series if one != run_id]))
         self.chart = Chart("", "compare.chart", has_legend=True)
@@ -98,24 +84,24 @@ class ComparePage(QWidget):
         self.better = ProbabilityTable()
         self.diff = SettingsTable()
         self.videos = VideoPair(self._workbench)
-        self.tables = with_object_name(QTabWidget(), "compare.tables")
+        self.tables = ui.with_object_name(QTabWidget(), "compare.tables")
         self.tables.setDocumentMode(True)
         self.tables.setMinimumHeight(110)
         self.tables.addTab(self.results, "Results")
         self.tables.addTab(self.better, "Probability of improvement")
         self.tables.addTab(self.diff, "Differing settings")
         self.tables.addTab(self.videos, "Videos")
-        split = splitter(Qt.Orientation.Vertical, self.chart, self.tables, sizes=[600, 300], stretch=1)
+        split = ui.splitter(Qt.Orientation.Vertical, self.chart, self.tables, sizes=[600, 300], stretch=1)
         split.setStretchFactor(0, 2)
-        self._start = accent_button("Compare chosen runs", "compare.start", self.add_target_runs)
+        self._start = ui.accent_button("Compare chosen runs", "compare.start", self.add_target_runs)
         empty = EmptyState(
             "No runs to compare yet",
             "Mark some in the list of runs (Ctrl or Shift and a click marks several), then compare them here.",
             self._start,
         )
-        self._stack = stack(empty, widget_column(self.chips, self._build_toolbar(), (split, 1)))
-        head = row(heading_label("Compare"), Stretch(), self.add_button, self.clear_button)
-        column(head, (self._stack, 1), parent=self, margins=PAGE_MARGINS)
+        self._stack = ui.stack(empty, ui.widget_column(self.chips, self._build_toolbar(), (split, 1)))
+        head = ui.row(ui.heading_label("Compare"), ui.Stretch(), self.add_button, self.clear_button)
+        ui.column(head, (self._stack, 1), parent=self, margins=ui.PAGE_MARGINS)
 
     def _build_toolbar(self) -> QHBoxLayout:
         self.tag = self._create_choice("compare.tag", 200)
@@ -129,18 +115,18 @@ class ComparePage(QWidget):
         weight = self._workbench.settings.get("compare_smoothing", DEFAULT_WEIGHT)
         self.smoothing = SmoothingSlider("compare.smoothing", weight)
         self.smoothing.changed.connect(self._smooth)
-        self.log_scale = with_object_name(QCheckBox("Log y"), "compare.log")
+        self.log_scale = ui.with_object_name(QCheckBox("Log y"), "compare.log")
         self.log_scale.toggled.connect(self.chart.set_log)
-        return row(
+        return ui.row(
             *(QLabel("Tag"), self.tag, theme.GAP),
             *(QLabel("Group by"), self.key, theme.GAP),
             *(self.x_axis, theme.GAP),
             *(self.smoothing, theme.GAP),
-            *(self.log_scale, Stretch()),
+            *(self.log_scale, ui.Stretch()),
         )
 
     def _create_choice(self, name: str, width: int) -> QComboBox:
-        choice = combo_box(name)
+        choice = ui.combo_box(name)
         choice.setMinimumWidth(width)
         # The user's choice stays when the entries change; a default may change.
         choice.activated.connect(lambda _: choice.setProperty("chosen", choice.currentData()))

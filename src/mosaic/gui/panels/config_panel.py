@@ -15,9 +15,9 @@ from mosaic.contracts.options import OPTIONS
 from mosaic.gui import theme
 from mosaic.gui.models.draft import draft_from_payload, to_command_line
 from mosaic.gui.models.form_layout import get_layout
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.json_view import JsonView
-from mosaic.gui.views.widgets import TAB_MARGINS, Stretch, button, column, plain_table, row, stack, with_object_name
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.submission.algorithm_schema import load_algorithms
 from mosaic.submission.run_payloads import flatten_settings
@@ -69,32 +69,34 @@ class ConfigTab(QWidget):
         self._run_id = ""
         self._total: Any = None
         self._details: ConfigDetails | None = None
-        self._json = with_object_name(JsonView(), "config.json")
-        self._table = plain_table(QTableWidget(0, 3), "config.changed")
+        self._json = ui.with_object_name(JsonView(), "config.json")
+        self._table = ui.plain_table(QTableWidget(0, 3), "config.changed")
         self._table.setHorizontalHeaderLabels(["Setting", "Value", "Default"])
         header = self._table.horizontalHeader()
         header.setSectionResizeMode(QHeaderView.ResizeMode.Stretch)
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.ResizeToContents)
         self._same = EmptyState("Nothing differs from the defaults", "Every setting has the algorithm's default.")
         self._unreadable = EmptyState("The config cannot be read")
-        self._only_changed = with_object_name(QCheckBox("Only what differs from the defaults"), "config.only")
+        self._only_changed = ui.with_object_name(QCheckBox("Only what differs from the defaults"), "config.only")
         self._only_changed.setChecked(bool(workbench.settings.get("config.only", False)))
         self._only_changed.toggled.connect(self._on_only_changed_toggled)
-        self._copy_json = button("Copy as JSON", "config.copy_json", self._copy_as_json)
-        self._copy_command = button(
+        self._copy_json = ui.button("Copy as JSON", "config.copy_json", self._copy_as_json)
+        self._copy_command = ui.button(
             "Copy as command",
             "config.copy_command",
             self._copy_as_command,
             "The command that starts the same run from a terminal",
         )
-        self._edit = button(
+        self._edit = ui.button(
             "Edit and resubmit…", "config.edit", self._open_form, "Open the train form, filled from this run"
         )
         buttons = (self._copy_json, self._copy_command, self._edit)
         for widget in buttons:
             widget.setEnabled(False)
-        self._stack = stack(self._json, self._table, self._same, self._unreadable)
-        column(row(self._only_changed, Stretch(), *buttons), (self._stack, 1), parent=self, margins=TAB_MARGINS)
+        self._stack = ui.stack(self._json, self._table, self._same, self._unreadable)
+        ui.column(
+            ui.row(self._only_changed, ui.Stretch(), *buttons), (self._stack, 1), parent=self, margins=ui.TAB_MARGINS
+        )
         workbench.theme_changed.connect(self._json.restyle)
         workbench.runs.changed.connect(self._on_runs_changed)
 

@@ -10,7 +10,7 @@ from mosaic.gui import theme
 from mosaic.gui.models.draft import summary_line
 from mosaic.gui.models.policy_form import policy_workers
 from mosaic.gui.panels.train_panel import train_now
-from mosaic.gui.views.widgets import button, column, muted_label, row
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
 
 
@@ -18,15 +18,15 @@ class ControlPanel(QWidget):
     def __init__(self, workbench: Workbench) -> None:
         super().__init__()
         self._workbench = workbench
-        configure = button(
+        configure = ui.button(
             "Configure Agent…",
             "control.configure",
             lambda: workbench.form_requested.emit(None),
             "Choose what to train (Ctrl+N)",
             "mdi6.tune-variant",
         )
-        self._train = button("Train Agent", "control.train", lambda: train_now(workbench), icon="mdi6.play")
-        self._policy = button(
+        self._train = ui.button("Train Agent", "control.train", lambda: train_now(workbench), icon="mdi6.play")
+        self._policy = ui.button(
             "Load Trained Policy…",
             "control.policy",
             lambda: workbench.page_requested.emit("policy"),
@@ -36,11 +36,11 @@ class ControlPanel(QWidget):
         self._policy.setVisible(False)
         for widget in (configure, self._train, self._policy):
             widget.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self._last = muted_label("", "control.last")
+        self._last = ui.muted_label("", "control.last")
         self._last.setWordWrap(False)
         self._last.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
-        buttons = row((configure, 1), (self._train, 1))
-        column(buttons, self._policy, self._last, parent=self, margins=(theme.MARGIN, 4, theme.MARGIN, theme.GAP))
+        buttons = ui.row((configure, 1), (self._train, 1))
+        ui.column(buttons, self._policy, self._last, parent=self, margins=(theme.MARGIN, 4, theme.MARGIN, theme.GAP))
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
         workbench.training.draft_edited.connect(self._refresh)
         workbench.training.draft_replaced.connect(self._refresh)

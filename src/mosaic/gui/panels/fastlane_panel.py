@@ -17,23 +17,9 @@ from mosaic.fastlane import CONNECTED, UNAVAILABLE, WAITING
 from mosaic.formatting import format_duration, format_eval_line
 from mosaic.gui import theme
 from mosaic.gui.models.recording import Recording, save_image
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.frames_view import FramesView
-from mosaic.gui.views.widgets import (
-    TAB_MARGINS,
-    IconLabel,
-    button,
-    column,
-    combo_box,
-    create_timer,
-    muted_label,
-    row,
-    selectable_label,
-    stack,
-    status_label,
-    tool_button,
-    with_object_name,
-)
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -59,16 +45,16 @@ class FastLaneTab(QWidget):
         self._workbench = workbench
         self._run_id = ""
         self._recording: Recording | None = None
-        self.frames = with_object_name(FramesView(workbench), "fastlane.frames")
-        self._next = button("", "fastlane.next", self._open_next_step)
-        self._ended_page = with_object_name(EmptyState("", "", self._next), "fastlane.over")
-        self._stack = stack(self.frames, self._ended_page)
-        self._eval = selectable_label("fastlane.eval")
+        self.frames = ui.with_object_name(FramesView(workbench), "fastlane.frames")
+        self._next = ui.button("", "fastlane.next", self._open_next_step)
+        self._ended_page = ui.with_object_name(EmptyState("", "", self._next), "fastlane.over")
+        self._stack = ui.stack(self.frames, self._ended_page)
+        self._eval = ui.selectable_label("fastlane.eval")
         self._eval.setWordWrap(False)
         self._eval.setProperty("monospace", True)
         self._eval.hide()
-        column(self._build_toolbar(), (self._stack, 1), self._eval, parent=self, margins=TAB_MARGINS)
-        self._recording_timer = create_timer(self, 500, self._show_recording)
+        ui.column(self._build_toolbar(), (self._stack, 1), self._eval, parent=self, margins=ui.TAB_MARGINS)
+        self._recording_timer = ui.create_timer(self, 500, self._show_recording)
         self.frames.changed.connect(self._refresh)
         self.frames.grid.zoom_changed.connect(self._show_zoom)
         self.frames.frames_received.connect(self._record_frame)
@@ -83,8 +69,8 @@ class FastLaneTab(QWidget):
     # --- building
 
     def _build_toolbar(self) -> QHBoxLayout:
-        self._icon = IconLabel()
-        self._status_label = status_label("fastlane.state")
+        self._icon = ui.IconLabel()
+        self._status_label = ui.status_label("fastlane.state")
         self._all = self._create_toggle(
             "fastlane.grid", "mdi6.view-grid-outline", "All environments (Esc)", lambda: self.frames.show_env(None)
         )
@@ -97,41 +83,41 @@ class FastLaneTab(QWidget):
         group = QButtonGroup(self)
         for choice in (self._all, self._one):
             group.addButton(choice)
-        self._env = combo_box("fastlane.env", tip="Which environment")
+        self._env = ui.combo_box("fastlane.env", tip="Which environment")
         self._env.setPlaceholderText("All environments")
         self._env.activated.connect(lambda at: self.frames.show_env(int(self._env.itemData(at))))
         self._fit = self._create_toggle(
             "fastlane.fit", "mdi6.fit-to-page-outline", "Fit into the view (0, or a double click)", self.frames.grid.fit
         )
-        self._pixels = tool_button(
+        self._pixels = ui.tool_button(
             "fastlane.pixels", "mdi6.numeric-1-box-outline", "Pixel by pixel (1)", self.frames.grid.show_actual_pixels
         )
         self._zoom = self._create_fixed_label("fastlane.zoom", "8888 %")
         self._zoom.setProperty("muted", True)
         self._zoom.setToolTip("Zoom with the wheel or + and -, move by dragging")
-        self._budget = combo_box(
+        self._budget = ui.combo_box(
             "fastlane.budget",
             RENDER_BUDGETS,
             "How much of the training's time drawing may take: more gives more frames a second",
         )
         self._budget.activated.connect(lambda at: self.frames.lanes.set_rate(None, self._budget.itemData(at)))
-        drawing = muted_label("Drawing")
+        drawing = ui.muted_label("Drawing")
         drawing.setWordWrap(False)
         self._time = self._create_fixed_label("fastlane.time", "● 88:88")
         policy = self._time.sizePolicy()
         policy.setRetainSizeWhenHidden(True)  # the widgets next to it do not move
         self._time.setSizePolicy(policy)
-        self._record = tool_button(
+        self._record = ui.tool_button(
             "fastlane.record", "mdi6.record-circle-outline", "Record a video (MP4)", self._toggle_recording, "Record"
         )
         self._record.setMinimumWidth(self.fontMetrics().horizontalAdvance("Record") + 48)
-        self._snapshot = tool_button(
+        self._snapshot = ui.tool_button(
             "fastlane.snapshot",
             "mdi6.camera-outline",
             "Save the current frame as an image (PNG)",
             self._ask_snapshot_path,
         )
-        return row(
+        return ui.row(
             *(self._icon, (self._status_label, 1), self._all, self._one, self._env, theme.GAP),
             *(self._fit, self._pixels, self._zoom, theme.GAP),
             *(drawing, self._budget, theme.GAP),
@@ -140,11 +126,11 @@ class FastLaneTab(QWidget):
         )
 
     def _create_toggle(self, name: str, icon: str, tip: str, on_click: Callable[[], None]) -> QToolButton:
-        return tool_button(name, icon, tip, on_click, is_flat=False, is_checkable=True)
+        return ui.tool_button(name, icon, tip, on_click, is_flat=False, is_checkable=True)
 
     def _create_fixed_label(self, name: str, widest: str) -> QLabel:
         """A label that is always as wide as its widest text."""
-        label = with_object_name(QLabel(), name)
+        label = ui.with_object_name(QLabel(), name)
         label.setMinimumWidth(self.fontMetrics().horizontalAdvance(widest))
         label.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         return label
@@ -261,7 +247,7 @@ class FastLaneTab(QWidget):
         cells = list(self.frames.lanes.cells)  # as they were at the click
         path = self._export_path("png")
         path.parent.mkdir(parents=True, exist_ok=True)
-        dialog = with_object_name(
+        dialog = ui.with_object_name(
             QFileDialog(self, "Save snapshot", str(path), "Images (*.png *.jpg)"), "fastlane.place"
         )
         dialog.setAcceptMode(QFileDialog.AcceptMode.AcceptSave)

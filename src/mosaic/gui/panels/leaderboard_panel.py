@@ -9,22 +9,10 @@ from PySide6.QtWidgets import QWidget
 from mosaic.formatting import format_ago, format_si_number, format_timestamp, short_id
 from mosaic.gui import theme
 from mosaic.gui.models.evaluation_model import Evaluations
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.read_only_table import ReadOnlyTable, format_interval
 from mosaic.gui.views.run_chips import dot_icon
-from mosaic.gui.views.widgets import (
-    PAGE_MARGINS,
-    Stretch,
-    accent_button,
-    button,
-    column,
-    combo_box,
-    heading_label,
-    muted_label,
-    row,
-    stack,
-    widget_column,
-)
 from mosaic.gui.workbench import Workbench
 from mosaic.statistics.ranking import LeaderboardEntry, rank_policies
 
@@ -81,38 +69,40 @@ class LeaderboardPage(QWidget):
         self._visible_places: list[LeaderboardEntry] = []
         self._evaluations = Evaluations(workbench.bridge, self)
         self._evaluations.changed.connect(self._rank_evaluations)
-        self.env_choice = combo_box("leaderboard.env", [(ALL_ENVIRONMENTS, "")])
+        self.env_choice = ui.combo_box("leaderboard.env", [(ALL_ENVIRONMENTS, "")])
         self.env_choice.setMinimumWidth(200)
         self.env_choice.currentIndexChanged.connect(lambda _: self._fill())
-        self.evaluation_button = button(
+        self.evaluation_button = ui.button(
             "Show evaluation",
             "leaderboard.evaluation",
             lambda: self._open_run(is_training=False),
             "The run that evaluated this policy (Return, or a double click)",
         )
-        self.training_button = button(
+        self.training_button = ui.button(
             "Show training",
             "leaderboard.trained",
             lambda: self._open_run(is_training=True),
             "The run that trained this policy",
         )
-        head = row(
-            heading_label("Leaderboard"),
+        head = ui.row(
+            ui.heading_label("Leaderboard"),
             theme.GAP,
             self.env_choice,
-            Stretch(),
+            ui.Stretch(),
             self.evaluation_button,
             self.training_button,
         )
         self.table = LeaderboardTable()
         self.table.itemSelectionChanged.connect(self._update_buttons)
         self.table.doubleClicked.connect(lambda _: self._open_run(is_training=False))
-        start = accent_button("Evaluate a policy", "leaderboard.start", lambda: workbench.page_requested.emit("policy"))
-        self._stack = stack(
-            EmptyState("No policy has been evaluated yet", "Evaluate some, and they are ranked here.", start),
-            widget_column(muted_label(RANKING_TEXT), (self.table, 1)),
+        start = ui.accent_button(
+            "Evaluate a policy", "leaderboard.start", lambda: workbench.page_requested.emit("policy")
         )
-        column(head, (self._stack, 1), parent=self, margins=PAGE_MARGINS)
+        self._stack = ui.stack(
+            EmptyState("No policy has been evaluated yet", "Evaluate some, and they are ranked here.", start),
+            ui.widget_column(ui.muted_label(RANKING_TEXT), (self.table, 1)),
+        )
+        ui.column(head, (self._stack, 1), parent=self, margins=ui.PAGE_MARGINS)
         self._fill()
         workbench.bridge.connected.connect(lambda _: self._follow_evaluations())
 

@@ -7,8 +7,8 @@ from PySide6.QtWidgets import QWidget
 
 from mosaic.gui import theme
 from mosaic.gui.models.event_log import EventFilter
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.delegates import CellDelegate, RowTable, row_height
-from mosaic.gui.views.widgets import column, combo_box, create_timer, row, search_field, tool_button
 from mosaic.gui.workbench import Workbench
 
 SEARCH_MS = 150
@@ -21,9 +21,9 @@ class LogPanel(QWidget):
         super().__init__()
         self._workbench = workbench
         self._model = EventFilter(workbench.events, self)
-        self._search = search_field("log.search", "Filter events")
-        self._kind = combo_box("log.kind", tip="Only events of this kind")
-        self._only_selected_run = tool_button(
+        self._search = ui.search_field("log.search", "Filter events")
+        self._kind = ui.combo_box("log.kind", tip="Only events of this kind")
+        self._only_selected_run = ui.tool_button(
             "log.only", "mdi6.filter-outline", "Only events of the selected run", is_flat=False, is_checkable=True
         )
         self._table = RowTable(self._model, "log.table")
@@ -33,15 +33,15 @@ class LogPanel(QWidget):
             width = self.fontMetrics().horizontalAdvance(sample) + CellDelegate.EXTRA_WIDTH + 4
             self._table.setColumnWidth(number, width)
         self._is_at_end = True
-        column(
-            row((self._search, 1), self._kind, self._only_selected_run, spacing=4),
+        ui.column(
+            ui.row((self._search, 1), self._kind, self._only_selected_run, spacing=4),
             (self._table, 1),
             parent=self,
             margins=(theme.MARGIN, 4, theme.MARGIN, theme.GAP),
             spacing=4,
         )
         self._list_kinds()
-        self._search_timer = create_timer(self, SEARCH_MS, self._apply_filter, is_single_shot=True)
+        self._search_timer = ui.create_timer(self, SEARCH_MS, self._apply_filter, is_single_shot=True)
         self._search.textChanged.connect(lambda _: self._search_timer.start())
         self._kind.currentIndexChanged.connect(lambda _: self._apply_filter())
         self._only_selected_run.toggled.connect(lambda _: self._apply_filter())

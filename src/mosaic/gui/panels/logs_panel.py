@@ -17,21 +17,9 @@ from mosaic.client import TrainerClient
 from mosaic.contracts.errors import NotAllowed
 from mosaic.gui import theme
 from mosaic.gui.models.log_text import LogDecoder, format_daemon_line, visible_text
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.log_view import LogView
-from mosaic.gui.views.widgets import (
-    TAB_MARGINS,
-    Stretch,
-    button,
-    column,
-    create_timer,
-    muted_label,
-    row,
-    search_field,
-    stack,
-    tool_button,
-    with_object_name,
-)
 from mosaic.gui.workbench import Workbench
 
 PAGE_BYTES = 256 * 1024
@@ -64,25 +52,25 @@ class LogsTab(QWidget):
         self._partial_first_line = ""
         self._start = self._end = 0
         self._is_complete = False
-        self._view = with_object_name(LogView(), "logs.text")
-        self._search = search_field(
+        self._view = ui.with_object_name(LogView(), "logs.text")
+        self._search = ui.search_field(
             "logs.search",
             "Search the log",
             "Search (Ctrl+F); Enter: next match, Shift+Enter: previous match",
             max_width=240,
         )
         self._search.textChanged.connect(lambda text: self._view.search(text, from_selection_start=True))
-        self._earlier = button("Load earlier lines", "logs.earlier", self._read_earlier)
+        self._earlier = ui.button("Load earlier lines", "logs.earlier", self._read_earlier)
         self._earlier.hide()
-        self._missing = muted_label("", "logs.missing")
+        self._missing = ui.muted_label("", "logs.missing")
         self._missing.setWordWrap(False)
         self._empty = EmptyState("")
-        self._stack = stack(self._view, self._empty)
-        self._follow = tool_button("logs.follow", "mdi6.arrow-collapse-down", "Stay at the end", is_checkable=True)
+        self._stack = ui.stack(self._view, self._empty)
+        self._follow = ui.tool_button("logs.follow", "mdi6.arrow-collapse-down", "Stay at the end", is_checkable=True)
         self._follow.setChecked(True)
         self._follow.toggled.connect(self._view.follow)
-        column(self._build_toolbar(), (self._stack, 1), parent=self, margins=TAB_MARGINS)
-        self._poll_timer = create_timer(self, POLL_INTERVAL_MS, self._poll)
+        ui.column(self._build_toolbar(), (self._stack, 1), parent=self, margins=ui.TAB_MARGINS)
+        self._poll_timer = ui.create_timer(self, POLL_INTERVAL_MS, self._poll)
         self._view.following_changed.connect(self._follow.setChecked)
         self._view.search_finished.connect(lambda has_match: self._missing.setText("" if has_match else "not found"))
         workbench.theme_changed.connect(self._apply_theme)
@@ -92,23 +80,23 @@ class LogsTab(QWidget):
         streams = []
         for stream, title in STREAMS:
             tip = f"What the run wrote to {stream}" if stream != "daemon" else "What the daemon logged about the run"
-            choice = tool_button(
+            choice = ui.tool_button(
                 f"logs.{stream}", "", tip, partial(self._show_stream, stream), title, is_flat=False, is_checkable=True
             )
             choice.setChecked(stream == self._stream)
             group.addButton(choice)
             streams.append(choice)
-        previous = tool_button(
+        previous = ui.tool_button(
             "logs.previous", "mdi6.chevron-up", "Previous match (Shift+Enter)", lambda: self._find(True)
         )
-        following = tool_button("logs.next", "mdi6.chevron-down", "Next match (Enter)", lambda: self._find(False))
-        wrap = tool_button("logs.wrap", "mdi6.wrap", "Break long lines", is_checkable=True)
+        following = ui.tool_button("logs.next", "mdi6.chevron-down", "Next match (Enter)", lambda: self._find(False))
+        wrap = ui.tool_button("logs.wrap", "mdi6.wrap", "Break long lines", is_checkable=True)
         wrap.toggled.connect(self._set_wrap)
-        return row(
+        return ui.row(
             *streams,
             theme.GAP,
             self._earlier,
-            Stretch(),
+            ui.Stretch(),
             self._missing,
             self._search,
             previous,

@@ -9,7 +9,7 @@ from PySide6.QtWidgets import QPlainTextEdit, QTabWidget, QWidget
 from mosaic.formatting import run_title
 from mosaic.gui import theme
 from mosaic.gui.models.runs_model import SCRATCH_ID
-from mosaic.gui.views.widgets import column, create_timer, with_object_name
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
 
 SAVE_DELAY_MS = 1200
@@ -25,19 +25,19 @@ class NotesPanel(QWidget):
         self._workbench = workbench
         self._run_id = ""
         self._saved = ""
-        self._note = with_object_name(QPlainTextEdit(), "notes.run")
-        self._scratch = with_object_name(QPlainTextEdit(), "notes.scratch")
+        self._note = ui.with_object_name(QPlainTextEdit(), "notes.run")
+        self._scratch = ui.with_object_name(QPlainTextEdit(), "notes.scratch")
         self._scratch.setPlaceholderText(SCRATCH_PLACEHOLDER)
-        self._tabs = with_object_name(QTabWidget(), "notes.tabs")
+        self._tabs = ui.with_object_name(QTabWidget(), "notes.tabs")
         self._tabs.setDocumentMode(True)
         self._tabs.addTab(self._note, "Run")
         self._tabs.addTab(self._scratch, "Scratch")
-        column(self._tabs, parent=self, margins=(theme.MARGIN, 0, 0, theme.GAP))
+        ui.column(self._tabs, parent=self, margins=(theme.MARGIN, 0, 0, theme.GAP))
         notes = workbench.notes
         if not notes.scratch:
             notes.scratch = str(workbench.settings.get_for_workspace("scratch", ""))
         self._scratch.setPlainText(notes.scratch)
-        self._save_timer = create_timer(self, SAVE_DELAY_MS, self.save, is_single_shot=True)
+        self._save_timer = ui.create_timer(self, SAVE_DELAY_MS, self.save, is_single_shot=True)
         self._note.textChanged.connect(self._save_timer.start)
         self._scratch.textChanged.connect(self._on_scratch_edited)
         for field in (self._note, self._scratch):

@@ -14,24 +14,11 @@ from mosaic import formatting
 from mosaic.contracts.run_kind import RunKind
 from mosaic.gui import theme
 from mosaic.gui.models.evaluation_model import Evaluations
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.details_view import Detail, DetailsGrid, HistoryView, StatTile
 from mosaic.gui.views.evaluation_view import EvaluationView
 from mosaic.gui.views.frames_view import FramesView
 from mosaic.gui.views.return_chart import ReturnChart
-from mosaic.gui.views.widgets import (
-    TAB_MARGINS,
-    button,
-    column,
-    create_timer,
-    muted_label,
-    row,
-    scroll_area,
-    selectable_label,
-    splitter,
-    stack,
-    widget_column,
-    with_object_name,
-)
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -60,52 +47,52 @@ class OverviewTab(QWidget):
         self._workbench = workbench
         self._run_id = ""
         self._tiles = {name: StatTile(title, f"overview.{name}") for name, title in TILES}
-        self._bar = with_object_name(QProgressBar(), "overview.progress")
+        self._bar = ui.with_object_name(QProgressBar(), "overview.progress")
         self._bar.setRange(0, PROGRESS_STEPS)
         self._bar.setTextVisible(False)
         self._bar.setProperty("thin", True)
-        self._reason = selectable_label("overview.reason")
+        self._reason = ui.selectable_label("overview.reason")
         self._details = DetailsGrid()
         self._history = HistoryView()
         self._chart = ReturnChart(workbench, "overview.chart")
-        self._frames = with_object_name(FramesView(workbench, is_small=True), "overview.frames")
+        self._frames = ui.with_object_name(FramesView(workbench, is_small=True), "overview.frames")
         self._frames.lanes.set_rate(FRAME_RATE_HZ, None)
         self._evaluation = EvaluationView()
         self._evaluations = Evaluations(workbench.bridge, self)
-        self._main_stack = stack(self._chart, self._evaluation)
-        column(
+        self._main_stack = ui.stack(self._chart, self._evaluation)
+        ui.column(
             self._build_reason_banner(),
-            row(*((tile, 1) for tile in self._tiles.values()), spacing=2 * theme.GAP),
+            ui.row(*((tile, 1) for tile in self._tiles.values()), spacing=2 * theme.GAP),
             self._bar,
             4,
             (self._build_splitter(), 1),
             parent=self,
-            margins=TAB_MARGINS,
+            margins=ui.TAB_MARGINS,
         )
-        self._refresh_timer = create_timer(self, REFRESH_INTERVAL_MS, self._refresh)
+        self._refresh_timer = ui.create_timer(self, REFRESH_INTERVAL_MS, self._refresh)
         workbench.runs.changed.connect(self._on_runs_changed)
         workbench.runs.reset.connect(self._load_details)
         workbench.theme_changed.connect(self._apply_theme)
         self._evaluations.changed.connect(self._refresh)
 
     def _build_splitter(self) -> QSplitter:
-        history = widget_column(
-            muted_label("History"),
+        history = ui.widget_column(
+            ui.muted_label("History"),
             (_narrow_scroll_area(self._history), 1),
             margins=(theme.GAP, theme.GAP, 0, 0),
             spacing=4,
         )
         vertical, horizontal = Qt.Orientation.Vertical, Qt.Orientation.Horizontal
         details = _narrow_scroll_area(self._details)
-        left = splitter(vertical, self._frames, details, sizes=[220, 220], stretch=1)
-        right = splitter(vertical, self._main_stack, history, sizes=[400, 130], stretch=0)
-        return splitter(horizontal, left, right, sizes=[320, 660], stretch=1, name="overview.split")
+        left = ui.splitter(vertical, self._frames, details, sizes=[220, 220], stretch=1)
+        right = ui.splitter(vertical, self._main_stack, history, sizes=[400, 130], stretch=0)
+        return ui.splitter(horizontal, left, right, sizes=[320, 660], stretch=1, name="overview.split")
 
     def _build_reason_banner(self) -> QFrame:
-        self._reason_banner = with_object_name(QFrame(), "overview.why")
+        self._reason_banner = ui.with_object_name(QFrame(), "overview.why")
         self._reason_banner.setProperty("banner", True)
-        logs = button("Show log", "overview.logs", lambda: self._workbench.tab_requested.emit("logs"))
-        row((self._reason, 1), logs, parent=self._reason_banner, margins=(theme.MARGIN, 6, theme.MARGIN, 6))
+        logs = ui.button("Show log", "overview.logs", lambda: self._workbench.tab_requested.emit("logs"))
+        ui.row((self._reason, 1), logs, parent=self._reason_banner, margins=(theme.MARGIN, 6, theme.MARGIN, 6))
         self._reason_banner.hide()
         return self._reason_banner
 
@@ -246,7 +233,7 @@ class OverviewTab(QWidget):
 
 
 def _narrow_scroll_area(widget: QWidget) -> QScrollArea:
-    area = scroll_area(widget, is_vertical_only=True)
+    area = ui.scroll_area(widget, is_vertical_only=True)
     area.setMinimumWidth(200)
     return area
 

@@ -27,17 +27,8 @@ from mosaic.gui.models.policy_form import (
     policy_workers,
     with_checkpoint_info,
 )
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.widgets import (
-    PAGE_MARGINS,
-    Stretch,
-    column,
-    heading_label,
-    row,
-    scroll_area,
-    widget_column,
-    with_object_name,
-)
 from mosaic.gui.workbench import Json, Workbench
 
 MAX_FORM_WIDTH = 760
@@ -50,7 +41,7 @@ class PolicyPage(QWidget):
         self._workbench = workbench
         self._view: PolicyView | None = None
         self._pending_draft: PolicyDraft | None = None
-        self._column = column(parent=self)
+        self._column = ui.column(parent=self)
         workbench.form_requested.connect(self._on_form_requested)
 
     def _on_form_requested(self, payload: Json | None) -> None:
@@ -104,13 +95,13 @@ class PolicyView(QWidget):
         self._inquiry.dry_run_button.clicked.connect(self.dry_run)
         self._inquiry.submit_button.clicked.connect(self.submit)
         self._inquiry.rejected.connect(self._show_rejection)
-        column(
-            heading_label("Load a trained policy"),
+        ui.column(
+            ui.heading_label("Load a trained policy"),
             (self._build_form(), 1),
             self._inquiry.line,
-            row(Stretch(), self._inquiry.dry_run_button, self._inquiry.submit_button),
+            ui.row(ui.Stretch(), self._inquiry.dry_run_button, self._inquiry.submit_button),
             parent=self,
-            margins=PAGE_MARGINS,
+            margins=ui.PAGE_MARGINS,
         )
         workbench.environments.environments_loaded.connect(lambda _: self._show_environments())
         workbench.theme_changed.connect(self._apply_theme)
@@ -125,7 +116,7 @@ class PolicyView(QWidget):
         width = max(each.label.sizeHint().width() for each in rows) + theme.GAP
         for each in rows:
             each.label.setFixedWidth(width)
-        body = widget_column(
+        body = ui.widget_column(
             _section_label("Policy"),
             *self._source.rows,
             self._source.info_label,
@@ -135,18 +126,18 @@ class PolicyView(QWidget):
             theme.GAP,
             _section_label("Evaluation"),
             *how,
-            Stretch(),
+            ui.Stretch(),
             margins=(0, theme.GAP, theme.MARGIN, theme.MARGIN),
         )
         body.setMaximumWidth(MAX_FORM_WIDTH)
-        return scroll_area(body, "policy.scroll", is_vertical_only=True)
+        return ui.scroll_area(body, "policy.scroll", is_vertical_only=True)
 
     def _build_policy_rows(self) -> list[LabelledRow | FieldRow]:
-        self._algorithm = with_object_name(guard_wheel(QComboBox()), "policy.algorithm")
+        self._algorithm = ui.with_object_name(guard_wheel(QComboBox()), "policy.algorithm")
         self._algorithm.setMinimumWidth(EDITOR_WIDTH)
         self._algorithm.activated.connect(lambda _: self._on_algorithm_chosen())
-        self._seed = with_object_name(QLabel("–"), "policy.seed")
-        self._override = with_object_name(QCheckBox("Override environment"), "policy.override")
+        self._seed = ui.with_object_name(QLabel("–"), "policy.seed")
+        self._override = ui.with_object_name(QCheckBox("Override environment"), "policy.override")
         self._override.setToolTip("Use another environment with the same spaces, or one that the file does not state")
         self._override.toggled.connect(self._on_override_toggled)
         self._environment = EnvironmentRow(ENVIRONMENT_FIELD, OBJECT_NAME_PREFIX)

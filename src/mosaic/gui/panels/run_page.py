@@ -13,18 +13,8 @@ from mosaic.gui import theme
 from mosaic.gui.run_action_handlers import STOPPABLE_STAGES
 from mosaic.gui.run_actions import RUN_ACTION_GROUPS, context_menu, find_action, is_resumable
 from mosaic.gui.ui_specs import RunTab
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.elided_label import ElidedLabel
-from mosaic.gui.views.widgets import (
-    IconLabel,
-    column,
-    create_timer,
-    muted_label,
-    row,
-    stack,
-    tool_button,
-    widget_column,
-    with_object_name,
-)
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -42,38 +32,38 @@ class RunPage(QWidget):
         self._holders: dict[str, QWidget] = {}
         self._panes: dict[str, Any] = {}
         """By tab, its widget: created when it is first shown."""
-        self._create_pane_timer = create_timer(self, 0, self._create_pane, is_single_shot=True)
-        self._fill_pane_timer = create_timer(self, 0, self._on_tab_changed, is_single_shot=True)
-        nothing = muted_label("No run is chosen. Pick one in the list, or start one with Ctrl+N.")
+        self._create_pane_timer = ui.create_timer(self, 0, self._create_pane, is_single_shot=True)
+        self._fill_pane_timer = ui.create_timer(self, 0, self._on_tab_changed, is_single_shot=True)
+        nothing = ui.muted_label("No run is chosen. Pick one in the list, or start one with Ctrl+N.")
         nothing.setAlignment(Qt.AlignmentFlag.AlignCenter)
-        self._tabs = with_object_name(QTabWidget(), "run.tabs")
+        self._tabs = ui.with_object_name(QTabWidget(), "run.tabs")
         self._tabs.setDocumentMode(True)
         self._tabs.currentChanged.connect(self._on_tab_changed)
-        run_view = widget_column(
+        run_view = ui.widget_column(
             self._build_header(), (self._tabs, 1), margins=(theme.MARGIN, theme.GAP, theme.MARGIN, 0)
         )
-        self._stack = stack(nothing, run_view)
-        column(self._stack, parent=self)
+        self._stack = ui.stack(nothing, run_view)
+        ui.column(self._stack, parent=self)
         workbench.selection_changed.connect(self._show)
         workbench.tab_requested.connect(self.show_tab)
         workbench.runs.changed.connect(self._on_runs_changed)
         workbench.runs.reset.connect(lambda: self._show(workbench.selection))
 
     def _build_header(self) -> QHBoxLayout:
-        self._icon = IconLabel(20)
-        self._title = with_object_name(ElidedLabel(), "run.title")
+        self._icon = ui.IconLabel(20)
+        self._title = ui.with_object_name(ElidedLabel(), "run.title")
         self._title.setProperty("heading", True)
         self._title.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-        self._state = with_object_name(ElidedLabel(), "run.state")
+        self._state = ui.with_object_name(ElidedLabel(), "run.state")
         self._state.setProperty("muted", True)
         self._buttons = {name: self._create_button(name) for name in HEADER}
-        self._more = tool_button("run.more", "mdi6.dots-horizontal", "More actions for this run", self._open_menu)
-        return row(self._icon, self._title, (self._state, 1), *self._buttons.values(), self._more)
+        self._more = ui.tool_button("run.more", "mdi6.dots-horizontal", "More actions for this run", self._open_menu)
+        return ui.row(self._icon, self._title, (self._state, 1), *self._buttons.values(), self._more)
 
     def _create_button(self, name: str) -> QToolButton:
         action = find_action(name)
         tip = (action.tip or action.title) + (f" ({action.shortcut})" if action.shortcut else "")
-        return tool_button(f"header.{name}", action.icon, tip, lambda: action.run(self._mark_only_selection()))
+        return ui.tool_button(f"header.{name}", action.icon, tip, lambda: action.run(self._mark_only_selection()))
 
     def _mark_only_selection(self) -> Workbench:
         """The buttons next to a run's name apply to that run, whatever is marked in the list."""
@@ -121,8 +111,8 @@ class RunPage(QWidget):
                 self._tabs.removeTab(0)
             for spec in specs:
                 if spec.id not in self._holders:
-                    holder = widget_column(margins=(0, theme.GAP, 0, 0))
-                    self._holders[spec.id] = with_object_name(holder, spec.id)
+                    holder = ui.widget_column(margins=(0, theme.GAP, 0, 0))
+                    self._holders[spec.id] = ui.with_object_name(holder, spec.id)
                 self._tabs.addTab(self._holders[spec.id], spec.title.replace("&", "&&"))
         self.show_tab(current)
 

@@ -11,21 +11,9 @@ from mosaic.gui.gui_settings import GuiSettings
 from mosaic.gui.models.runs_table import COLUMN_IDS, COLUMNS, RunsTableModel
 from mosaic.gui.models.search import parse_query
 from mosaic.gui.run_actions import RUN_ACTION_GROUPS, context_menu
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.delegates import PADDING, ProgressDelegate, RowTable, RunDelegate, StateDelegate
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.widgets import (
-    VisibleTimer,
-    accent_button,
-    button,
-    column,
-    create_timer,
-    muted_label,
-    row,
-    search_field,
-    stack,
-    tool_button,
-    with_object_name,
-)
 from mosaic.gui.workbench import Workbench
 
 SEARCH_MS = 120
@@ -49,22 +37,22 @@ class RunsPanel(QWidget):
         self._workbench = workbench
         self._model = RunsTableModel(workbench.runs, self)
         self._has_run_list = False
-        self._search = search_field("runs.search", SEARCH_PLACEHOLDER, f"Search runs (Ctrl+F)\n{SEARCH_TIP}")
-        self._archived = tool_button(
+        self._search = ui.search_field("runs.search", SEARCH_PLACEHOLDER, f"Search runs (Ctrl+F)\n{SEARCH_TIP}")
+        self._archived = ui.tool_button(
             "runs.archived", "mdi6.archive-outline", "Also show archived runs", is_flat=False, is_checkable=True
         )
-        self._count = muted_label("", "runs.count")
+        self._count = ui.muted_label("", "runs.count")
         self.table = RunsTableView(self._model, workbench.settings)
-        start = accent_button("Train an agent", "runs.start", lambda: workbench.form_requested.emit(None))
-        clear = button("Show all runs", "runs.clear", self._show_all)
+        start = ui.accent_button("Train an agent", "runs.start", lambda: workbench.form_requested.emit(None))
+        clear = ui.button("Show all runs", "runs.clear", self._show_all)
         self._waiting = EmptyState(
             "Waiting for the trainer…", "It starts automatically and lists the runs of this workspace."
         )
         self._none = EmptyState("No runs yet", "Choose an algorithm and an environment; the run appears here.", start)
         self._no_match = EmptyState("No run matches the search", "Remove a word, or show all.", clear)
-        self._stack = stack(self.table, self._waiting, self._none, self._no_match)
-        column(
-            row((self._search, 1), self._archived, spacing=4),
+        self._stack = ui.stack(self.table, self._waiting, self._none, self._no_match)
+        ui.column(
+            ui.row((self._search, 1), self._archived, spacing=4),
             (self._stack, 1),
             self._count,
             parent=self,
@@ -73,9 +61,9 @@ class RunsPanel(QWidget):
         )
         self.setMinimumWidth(240)
 
-        self._search_timer = create_timer(self, SEARCH_MS, self._apply_search, is_single_shot=True)
-        self._selection_timer = create_timer(self, 0, self._publish_selection, is_single_shot=True)
-        VisibleTimer(self, AGE_REFRESH_INTERVAL_MS, self._model.refresh_ages)
+        self._search_timer = ui.create_timer(self, SEARCH_MS, self._apply_search, is_single_shot=True)
+        self._selection_timer = ui.create_timer(self, 0, self._publish_selection, is_single_shot=True)
+        ui.VisibleTimer(self, AGE_REFRESH_INTERVAL_MS, self._model.refresh_ages)
         self._search.textChanged.connect(lambda _: self._search_timer.start())
         self._archived.toggled.connect(lambda _: self._apply_search())
         self.table.selectionModel().selectionChanged.connect(self._on_selection_changed)
@@ -263,7 +251,7 @@ class RunsTableView(RowTable):
         return max(measure(spec.width_sample) + extra + 2, measure(spec.title) + 2 * PADDING)
 
     def _open_header_menu(self, position: QPoint) -> None:
-        menu = with_object_name(QMenu(self), "runs.columns")
+        menu = ui.with_object_name(QMenu(self), "runs.columns")
         menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
         for number, spec in enumerate(COLUMNS[1:], start=1):
             is_wanted = spec.id not in self._hidden

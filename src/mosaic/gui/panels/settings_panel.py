@@ -19,22 +19,7 @@ from PySide6.QtWidgets import (
 )
 
 from mosaic.gui.panels.wandb_settings import WandbSettingsForm
-from mosaic.gui.views.widgets import (
-    PAGE_MARGINS,
-    Stretch,
-    button,
-    column,
-    combo_box,
-    form,
-    heading_label,
-    muted_label,
-    plain_table,
-    row,
-    scroll_area,
-    selectable_label,
-    widget_column,
-    with_object_name,
-)
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -62,38 +47,38 @@ class SettingsPage(QWidget):
         super().__init__()
         self._workbench = workbench
         root = str(workbench.workspace.root)
-        path = selectable_label("settings.workspace", root)
+        path = ui.selectable_label("settings.workspace", root)
         path.setProperty("monospace", True)
-        open_folder = button(
+        open_folder = ui.button(
             "Open folder", "settings.open_folder", lambda: QDesktopServices.openUrl(QUrl.fromLocalFile(root))
         )
-        inside = widget_column(
-            heading_label("Workspace"),
-            row((path, 1), open_folder),
-            muted_label("All runs are kept there. For another one, start the workbench with: mosaic gui --var DIR"),
+        inside = ui.widget_column(
+            ui.heading_label("Workspace"),
+            ui.row((path, 1), open_folder),
+            ui.muted_label("All runs are kept there. For another one, start the workbench with: mosaic gui --var DIR"),
             16,
-            heading_label("Appearance"),
+            ui.heading_label("Appearance"),
             self._build_appearance(),
             16,
-            heading_label("Weights & Biases"),
+            ui.heading_label("Weights & Biases"),
             WandbSettingsForm(workbench),
             16,
-            heading_label("Keyboard"),
+            ui.heading_label("Keyboard"),
             (self._build_shortcuts(), 1),
             self._build_shortcut_editor(),
-            margins=PAGE_MARGINS,
+            margins=ui.PAGE_MARGINS,
         )
         inside.setMaximumWidth(880)
-        column(scroll_area(inside), parent=self)
+        ui.column(ui.scroll_area(inside), parent=self)
         workbench.theme_changed.connect(self._show_current_settings)
         self._show_current_settings()
 
     # --- appearance
 
     def _build_appearance(self) -> QFormLayout:
-        self._theme = combo_box("settings.theme", [(name.capitalize(), name) for name in THEMES])
+        self._theme = ui.combo_box("settings.theme", [(name.capitalize(), name) for name in THEMES])
         self._theme.activated.connect(self._set_theme)
-        self._font_size = with_object_name(QDoubleSpinBox(), "settings.font")
+        self._font_size = ui.with_object_name(QDoubleSpinBox(), "settings.font")
         self._font_size.setRange(SMALLEST_PT, LARGEST_PT)
         self._font_size.setSingleStep(0.5)
         self._font_size.setDecimals(1)
@@ -102,7 +87,7 @@ class SettingsPage(QWidget):
         self._font_size.valueChanged.connect(self._set_font_size)
         for widget in (self._theme, self._font_size):
             widget.setFixedWidth(140)
-        return form(("Theme", self._theme), ("Size of the text", self._font_size))
+        return ui.form(("Theme", self._theme), ("Size of the text", self._font_size))
 
     def _set_theme(self, index: int) -> None:
         self._workbench.settings.put("theme", THEMES[index])
@@ -122,7 +107,7 @@ class SettingsPage(QWidget):
     # --- keys
 
     def _build_shortcuts(self) -> QTableWidget:
-        self._keys = plain_table(QTableWidget(0, 3), "settings.keys")
+        self._keys = ui.plain_table(QTableWidget(0, 3), "settings.keys")
         self._keys.setHorizontalHeaderLabels(["Action", "Menu", "Keys"])
         self._keys.setSelectionMode(QTableWidget.SelectionMode.SingleSelection)
         self._keys.setMinimumHeight(260)
@@ -131,13 +116,13 @@ class SettingsPage(QWidget):
         return self._keys
 
     def _build_shortcut_editor(self) -> QHBoxLayout:
-        self._edit = with_object_name(QKeySequenceEdit(), "settings.key")
+        self._edit = ui.with_object_name(QKeySequenceEdit(), "settings.key")
         self._edit.setMaximumSequenceLength(1)
         self._edit.setClearButtonEnabled(True)
         self._edit.setFixedWidth(160)
         self._edit.editingFinished.connect(self._set_shortcut)
-        self._reset_button = button("Reset", "settings.key_reset", self._reset_shortcut)
-        return row(QLabel("Keys of the chosen action"), self._edit, self._reset_button, Stretch())
+        self._reset_button = ui.button("Reset", "settings.key_reset", self._reset_shortcut)
+        return ui.row(QLabel("Keys of the chosen action"), self._edit, self._reset_button, ui.Stretch())
 
     def showEvent(self, event: QShowEvent) -> None:
         self._fill_shortcuts()

@@ -19,8 +19,8 @@ from mosaic.gui import theme
 from mosaic.gui.models import tensorboard_process
 from mosaic.gui.models.tensorboard_process import FAILED, READY, STARTING, STOPPED, TensorBoardProcess
 from mosaic.gui.views import web
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.web import WebTab
-from mosaic.gui.views.widgets import Stretch, button, create_timer, muted_label, row, widget_column
 from mosaic.gui.workbench import Json, Workbench
 
 if TYPE_CHECKING:
@@ -68,25 +68,25 @@ class TensorBoardTab(WebTab):
         self._open_browser_when_ready = False
         self.board = TensorBoardProcess(self)
         self._reload.setToolTip("Read the files again")
-        self._stop_timer = create_timer(self, STOP_DELAY_MS, self.board.stop, is_single_shot=True)
+        self._stop_timer = ui.create_timer(self, STOP_DELAY_MS, self.board.stop, is_single_shot=True)
         self.board.changed.connect(self._on_state_changed)
         self._refresh()
 
     def _build_placeholder(self, workbench: Workbench) -> QWidget:
-        self._text = muted_label("", "tensorboard.hint")
+        self._text = ui.muted_label("", "tensorboard.hint")
         self._text.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self._text.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._progress = QProgressBar()
         self._progress.setRange(0, 0)
         self._progress.setFixedSize(QSize(200, 6))
         self._progress.setTextVisible(False)
-        self._restart = button("Restart", "tensorboard.restart", lambda: self._start())
-        self._analytics = button(
+        self._restart = ui.button("Restart", "tensorboard.restart", lambda: self._start())
+        self._analytics = ui.button(
             "Show Analytics", "tensorboard.analytics", lambda: workbench.tab_requested.emit("analytics")
         )
-        buttons = row(Stretch(), self._restart, self._analytics, Stretch())
+        buttons = ui.row(ui.Stretch(), self._restart, self._analytics, ui.Stretch())
         busy = (self._progress, Qt.AlignmentFlag.AlignHCenter)
-        return widget_column(Stretch(), self._text, busy, buttons, Stretch(2))
+        return ui.widget_column(ui.Stretch(), self._text, busy, buttons, ui.Stretch(2))
 
     def _apply_theme(self) -> None:
         super()._apply_theme()

@@ -19,18 +19,8 @@ from mosaic.gui.models.draft import build_payloads, find_field_error, summary_li
 from mosaic.gui.models.form_layout import field_label
 from mosaic.gui.models.policy_form import is_evaluation
 from mosaic.gui.models.training import PartlySubmitted
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.widgets import (
-    PAGE_MARGINS,
-    Stretch,
-    button,
-    column,
-    heading_label,
-    muted_label,
-    row,
-    splitter,
-    tool_button,
-)
 from mosaic.gui.workbench import Json, Workbench
 
 HELP_WIDTH = 380
@@ -45,7 +35,7 @@ class TrainPage(QWidget):
         super().__init__()
         self._workbench = workbench
         self._view: TrainView | None = None
-        self._column = column(parent=self)
+        self._column = ui.column(parent=self)
         workbench.form_requested.connect(self._on_form_requested)
 
     def _on_form_requested(self, payload: Json | None) -> None:
@@ -80,17 +70,17 @@ class TrainView(QWidget):
         self._inquiry = SubmitController(
             workbench, self, "train", "Submit", "Start it", "Ask the worker to check the settings; nothing is started"
         )
-        self._split = splitter(
+        self._split = ui.splitter(
             Qt.Orientation.Horizontal, self.columns, self.help, sizes=[], stretch=0, name="train.split"
         )
         self._split.setCollapsible(1, True)
-        column(
+        ui.column(
             self._build_header(),
             (self._split, 1),
             self._inquiry.line,
             self._build_bottom_bar(),
             parent=self,
-            margins=PAGE_MARGINS,
+            margins=ui.PAGE_MARGINS,
         )
         self._inquiry.dry_run_button.clicked.connect(self.dry_run)
         self._inquiry.submit_button.clicked.connect(self.submit)
@@ -104,18 +94,18 @@ class TrainView(QWidget):
     # --- building
 
     def _build_header(self) -> QHBoxLayout:
-        presets = tool_button(
+        presets = ui.tool_button(
             "train.presets", "mdi6.bookmark-outline", "Save this configuration by name, or load one", text="Presets"
         )
         PresetsMenu(presets, self._training, self._workbench)
-        reset = tool_button(
+        reset = ui.tool_button(
             "train.reset",
             "mdi6.backup-restore",
             "Reset every setting to its default",
             self._training.reset,
             "Reset all",
         )
-        self._help_button = tool_button(
+        self._help_button = ui.tool_button(
             "train.help",
             "mdi6.help-circle-outline",
             "What this algorithm is and how to set it (F1)",
@@ -123,15 +113,15 @@ class TrainView(QWidget):
             is_checkable=True,
         )
         self._help_button.clicked.connect(self._set_help_visible)
-        return row(heading_label("Train an agent"), Stretch(), presets, reset, self._help_button)
+        return ui.row(ui.heading_label("Train an agent"), ui.Stretch(), presets, reset, self._help_button)
 
     def _build_bottom_bar(self) -> QHBoxLayout:
-        copy_command = button("Copy as CLI command", "train.copy_cli", self._copy_command)
-        copy_json = button("Copy as JSON", "train.copy_json", self._copy_json)
-        self._count = muted_label("", "train.count")
+        copy_command = ui.button("Copy as CLI command", "train.copy_cli", self._copy_command)
+        copy_json = ui.button("Copy as JSON", "train.copy_json", self._copy_json)
+        self._count = ui.muted_label("", "train.count")
         self._count.setWordWrap(False)
         submit = (self._inquiry.dry_run_button, self._inquiry.submit_button)
-        return row(copy_command, copy_json, Stretch(), self._count, *submit)
+        return ui.row(copy_command, copy_json, ui.Stretch(), self._count, *submit)
 
     # --- following the draft
 

@@ -23,22 +23,8 @@ from mosaic.contracts.views import SlotUsage
 from mosaic.formatting import format_ago, format_timestamp, run_title
 from mosaic.gui import theme
 from mosaic.gui.models.runs_model import sort_queue
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.empty_state import EmptyState
-from mosaic.gui.views.widgets import (
-    PAGE_MARGINS,
-    Stretch,
-    VisibleTimer,
-    button,
-    column,
-    form,
-    heading_label,
-    muted_label,
-    plain_table,
-    row,
-    selectable_label,
-    stack,
-    with_object_name,
-)
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -55,39 +41,39 @@ class TrainerPage(QWidget):
         super().__init__()
         self._workbench = workbench
         self._queue_run_ids: list[str] = []
-        column(
-            heading_label("Trainer"),
-            muted_label("The program in the background that starts runs and follows them. It starts automatically."),
+        ui.column(
+            ui.heading_label("Trainer"),
+            ui.muted_label("The program in the background that starts runs and follows them. It starts automatically."),
             4,
             self._build_details(),
             self._build_buttons(),
             16,
-            heading_label("Running and queued"),
-            muted_label(
+            ui.heading_label("Running and queued"),
+            ui.muted_label(
                 "Higher priority starts first; at the same priority, the group with the fewest running runs first. "
                 "A waiting run's priority can be edited: click it twice, or press F2."
             ),
             (self._build_queue(), 1),
             parent=self,
-            margins=PAGE_MARGINS,
+            margins=ui.PAGE_MARGINS,
         )
-        VisibleTimer(self, REFRESH_INTERVAL_MS, self.refresh, calls_on_show=True)
+        ui.VisibleTimer(self, REFRESH_INTERVAL_MS, self.refresh, calls_on_show=True)
 
     def _build_details(self) -> QFormLayout:
-        self._detail_labels = {name: selectable_label(f"trainer.{name.lower()}", "–") for name in DETAIL_NAMES}
+        self._detail_labels = {name: ui.selectable_label(f"trainer.{name.lower()}", "–") for name in DETAIL_NAMES}
         for name in ("Address", "Workspace", "Log"):
             self._detail_labels[name].setProperty("monospace", True)
-        return form(*((muted_label(name), label) for name, label in self._detail_labels.items()))
+        return ui.form(*((ui.muted_label(name), label) for name, label in self._detail_labels.items()))
 
     def _build_buttons(self) -> QHBoxLayout:
-        self._drain = button(
+        self._drain = ui.button(
             "Drain…", "trainer.drain", self._confirm_drain, "Start no more runs and stop the trainer after the last run"
         )
-        self._resume_button = button("Start it again", "trainer.wake", self._workbench.bridge.resume)
-        self._continue_button = button("Continue the queue", "trainer.continue", self._continue_queue)
+        self._resume_button = ui.button("Start it again", "trainer.wake", self._workbench.bridge.resume)
+        self._continue_button = ui.button("Continue the queue", "trainer.continue", self._continue_queue)
         log_url = QUrl.fromLocalFile(str(self._workbench.workspace.daemon_log))
-        self._log = button("Open its log", "trainer.open_log", lambda: QDesktopServices.openUrl(log_url))
-        self._max_running = with_object_name(QSpinBox(), "trainer.cap")
+        self._log = ui.button("Open its log", "trainer.open_log", lambda: QDesktopServices.openUrl(log_url))
+        self._max_running = ui.with_object_name(QSpinBox(), "trainer.cap")
         self._max_running.setRange(1, 1000)
         self._max_running.setKeyboardTracking(False)
         self._max_running.setToolTip(
@@ -97,17 +83,17 @@ class TrainerPage(QWidget):
         label = QLabel("Runs at once")
         label.setBuddy(self._max_running)
         buttons = (self._drain, self._resume_button, self._continue_button, self._log)
-        return row(*buttons, 16, label, self._max_running, Stretch())
+        return ui.row(*buttons, 16, label, self._max_running, ui.Stretch())
 
     def _build_queue(self) -> QStackedWidget:
-        table = self._queue_table = plain_table(QTableWidget(0, len(QUEUE_COLUMNS)), "trainer.queue")
+        table = self._queue_table = ui.plain_table(QTableWidget(0, len(QUEUE_COLUMNS)), "trainer.queue")
         table.setHorizontalHeaderLabels(QUEUE_COLUMNS)
         table.setEditTriggers(QTableWidget.EditTrigger.EditKeyPressed | QTableWidget.EditTrigger.SelectedClicked)
         table.itemChanged.connect(self._on_priority_edited)
         table.activated.connect(lambda index: self._workbench.select(self._queue_run_ids[index.row()]))
         table.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
         table.horizontalHeader().setSectionResizeMode(1, QHeaderView.ResizeMode.Stretch)
-        self._stack = stack(table, EmptyState("No runs are running or queued", "Start a run with Ctrl+N."))
+        self._stack = ui.stack(table, EmptyState("No runs are running or queued", "Start a run with Ctrl+N."))
         return self._stack
 
     # --- showing
@@ -201,7 +187,7 @@ class TrainerPage(QWidget):
     def _confirm_drain(self) -> None:
         status = self._workbench.status
         slots = status.slots if status else SlotUsage()
-        question = with_object_name(QMessageBox(self), "trainer.drain.question")
+        question = ui.with_object_name(QMessageBox(self), "trainer.drain.question")
         question.setIcon(QMessageBox.Icon.Question)
         question.setWindowTitle("Drain the trainer")
         question.setText("Start no more runs, and stop the trainer after its last run?")

@@ -7,9 +7,9 @@ from PySide6.QtWidgets import QListWidget, QListWidgetItem, QWidget
 
 from mosaic.formatting import format_ago, format_si_number, format_timestamp
 from mosaic.gui.models.video_file import VideoFile, list_videos
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.empty_state import EmptyState
 from mosaic.gui.views.video_player import VideoPlayer
-from mosaic.gui.views.widgets import TAB_MARGINS, VisibleTimer, button, column, splitter, stack, with_object_name
 from mosaic.gui.workbench import Workbench
 
 POLL_INTERVAL_MS = 5000
@@ -23,20 +23,20 @@ class VideosTab(QWidget):
         self._workbench = workbench
         self._run_id = ""
         self._videos: list[VideoFile] = []
-        self._list = with_object_name(QListWidget(), "videos.list")
+        self._list = ui.with_object_name(QListWidget(), "videos.list")
         self._list.setWordWrap(True)
         self._list.setProperty("roomy", True)
         self._player = VideoPlayer(workbench.bridge, "videos.film")
-        self._evaluate_button = button(
+        self._evaluate_button = ui.button(
             "Evaluate its policy", "videos.evaluate", lambda: workbench.page_requested.emit("policy")
         )
         self._empty = EmptyState(NO_VIDEOS_TITLE, NO_VIDEOS_TEXT, self._evaluate_button)
-        split = splitter(
+        split = ui.splitter(
             Qt.Orientation.Horizontal, self._list, self._player, sizes=[260, 640], stretch=1, name="videos.split"
         )
-        self._stack = stack(self._empty, split)
-        column(self._stack, parent=self, margins=TAB_MARGINS)
-        self._poll_timer = VisibleTimer(self, POLL_INTERVAL_MS, self._poll)
+        self._stack = ui.stack(self._empty, split)
+        ui.column(self._stack, parent=self, margins=ui.TAB_MARGINS)
+        self._poll_timer = ui.VisibleTimer(self, POLL_INTERVAL_MS, self._poll)
         self._list.currentRowChanged.connect(self._play_row)
         workbench.theme_changed.connect(self._player.paint_icons)
 

@@ -17,19 +17,10 @@ from mosaic.gui.models import wandb_model
 from mosaic.gui.models.child_process import JsonProcess
 from mosaic.gui.models.wandb_model import WandbRunStatus
 from mosaic.gui.views import web
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.views.app_proxy import AppProxy
 from mosaic.gui.views.details_view import Detail, DetailsGrid
 from mosaic.gui.views.web import WebTab
-from mosaic.gui.views.widgets import (
-    Stretch,
-    accent_button,
-    create_timer,
-    flat_button,
-    muted_label,
-    selectable_label,
-    widget_column,
-    with_object_name,
-)
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.sidecar import sync_state
 
@@ -49,21 +40,21 @@ class WandbTab(WebTab):
         command: Callable[[], list[str]] = sync_state.uploader_command,
         has_web: Callable[[], bool] = web.is_installed,
     ) -> None:
-        settings = flat_button(
+        settings = ui.flat_button(
             "Settings",
             "wandb.settings",
             lambda: workbench.page_requested.emit("settings"),
             "API key, proxies, and a test of the connection",
             "mdi6.cog-outline",
         )
-        self._details_button = flat_button(
+        self._details_button = ui.flat_button(
             "Details",
             "wandb.details",
             tip="Show the local details instead of W&B's page",
             icon="mdi6.information-outline",
         )
         self._details_button.setCheckable(True)
-        self._sync = accent_button("Sync", "wandb.sync", lambda: self._start_upload())
+        self._sync = ui.accent_button("Sync", "wandb.sync", lambda: self._start_upload())
         buttons = (settings, self._details_button)
         super().__init__(workbench, "wandb", self._build_details(), has_web, buttons, (self._sync,))
         self._command = command
@@ -77,14 +68,14 @@ class WandbTab(WebTab):
         self.upload_process.message_received.connect(self._on_upload_message)
         self.upload_process.finished.connect(self._on_upload_ended)
         self._details_button.toggled.connect(lambda _: self._refresh())
-        self._poll_timer = create_timer(self, POLL_INTERVAL_MS, self._poll_if_active)
+        self._poll_timer = ui.create_timer(self, POLL_INTERVAL_MS, self._poll_if_active)
         self._refresh()
 
     def _build_details(self) -> QWidget:
-        self._sentence = muted_label("", "wandb.sentence")
-        self._error = selectable_label("wandb.error")
+        self._sentence = ui.muted_label("", "wandb.sentence")
+        self._error = ui.selectable_label("wandb.error")
         self._error.setProperty("error", True)
-        self._progress = with_object_name(QProgressBar(), "wandb.progress")
+        self._progress = ui.with_object_name(QProgressBar(), "wandb.progress")
         self._progress.setProperty("thin", True)
         self._progress.setTextVisible(False)
         self._progress.setMaximumWidth(400)
@@ -92,7 +83,7 @@ class WandbTab(WebTab):
         parts = (self._sentence, self._progress, self._error, self._facts)
         for widget in parts:
             widget.setMaximumWidth(min(widget.maximumWidth(), 880))
-        return widget_column(*parts, Stretch(), margins=(0, theme.GAP, 0, 0))
+        return ui.widget_column(*parts, ui.Stretch(), margins=(0, theme.GAP, 0, 0))
 
     # --- which run
 

@@ -13,17 +13,7 @@ from mosaic import secrets
 from mosaic.contracts.errors import BadInput
 from mosaic.gui import theme
 from mosaic.gui.models.child_process import JsonProcess
-from mosaic.gui.views.widgets import (
-    IconLabel,
-    Stretch,
-    button,
-    column,
-    form,
-    muted_label,
-    row,
-    selectable_label,
-    with_object_name,
-)
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.sidecar import wandb_connection
 from mosaic.sidecar.wandb_environment import (
@@ -65,30 +55,30 @@ class WandbSettingsForm(QWidget):
         self._command = command
         self._fields: dict[str, QLineEdit] = {}
         self._remove_buttons: dict[str, QPushButton] = {}
-        self._check_rows: dict[str, tuple[IconLabel, QLabel]] = {}
+        self._check_rows: dict[str, tuple[ui.IconLabel, QLabel]] = {}
         self.check_process = JsonProcess(self)
         self.check_process.message_received.connect(self._on_check_message)
         self.check_process.finished.connect(self._on_check_ended)
-        self._key_state = muted_label("", "settings.wandb.key_state")
+        self._key_state = ui.muted_label("", "settings.wandb.key_state")
         key_row = self._build_secret_row("key", "", self._store_key, API_KEY_NAME, "Removed the key.")
         self._fields["key"].setEchoMode(QLineEdit.EchoMode.Password)
         self._fields["key"].setPlaceholderText("Paste a key here")
         proxy_rows = [(f"{kind.upper()} proxy", self._build_proxy_row(kind)) for kind in PROXY_SECRET_NAMES]
-        note = muted_label(
+        note = ui.muted_label(
             "Runs with “VPN proxy” on use the proxies that they name themselves, else those of the workspace's "
             ".env file, else these."
         )
-        self._check_button = button("Test the connection", "settings.wandb.probe", lambda: self._start_check({}))
-        self._vpn_check_button = button(
+        self._check_button = ui.button("Test the connection", "settings.wandb.probe", lambda: self._start_check({}))
+        self._vpn_check_button = ui.button(
             "Through the proxy",
             "settings.wandb.probe_vpn",
             lambda: self._start_check({"use_vpn_proxy": True}),
             "As a run with “VPN proxy” on would reach W&B",
         )
-        column(
-            form(("API key", key_row), ("", self._key_state), *proxy_rows),
+        ui.column(
+            ui.form(("API key", key_row), ("", self._key_state), *proxy_rows),
             note,
-            row(self._check_button, self._vpn_check_button, Stretch()),
+            ui.row(self._check_button, self._vpn_check_button, ui.Stretch()),
             self._build_check_results(),
             parent=self,
         )
@@ -100,18 +90,18 @@ class WandbSettingsForm(QWidget):
         self, name: str, suffix: str, store: Callable[[], None], secret: str, removed_message: str
     ) -> QHBoxLayout:
         """A field, a button that stores it as `secret`, and one that removes what is stored."""
-        field = self._fields[name] = with_object_name(QLineEdit(), f"settings.wandb.{name}")
+        field = self._fields[name] = ui.with_object_name(QLineEdit(), f"settings.wandb.{name}")
         field.setFixedWidth(FIELD_WIDTH)
-        store_button = button("Store", f"settings.wandb.store{suffix}", store)
+        store_button = ui.button("Store", f"settings.wandb.store{suffix}", store)
         store_button.setEnabled(False)
         field.textChanged.connect(lambda text: store_button.setEnabled(bool(text.strip())))
         field.returnPressed.connect(store)
-        remove = self._remove_buttons[name] = button(
+        remove = self._remove_buttons[name] = ui.button(
             "Remove",
             f"settings.wandb.forget{suffix}",
             lambda: self._run_change(lambda: secrets.delete_secret(secret), removed_message),
         )
-        return row(field, store_button, remove, Stretch())
+        return ui.row(field, store_button, remove, ui.Stretch())
 
     def _build_proxy_row(self, kind: str) -> QHBoxLayout:
         name = f"{kind}_proxy"
@@ -121,14 +111,14 @@ class WandbSettingsForm(QWidget):
         )
 
     def _build_check_results(self) -> QWidget:
-        self._check_results = with_object_name(QWidget(), "settings.wandb.findings")
+        self._check_results = ui.with_object_name(QWidget(), "settings.wandb.findings")
         grid = QGridLayout(self._check_results)
         grid.setContentsMargins(0, 0, 0, 0)
         grid.setHorizontalSpacing(theme.GAP)
         grid.setVerticalSpacing(4)
         grid.setColumnStretch(2, 1)
         for number, name in enumerate(wandb_connection.CHECK_NAMES):
-            icon, text = IconLabel(), selectable_label(f"settings.wandb.finding.{name}")
+            icon, text = ui.IconLabel(), ui.selectable_label(f"settings.wandb.finding.{name}")
             for place, widget in enumerate((icon, QLabel(name.capitalize() if name.islower() else name), text)):
                 grid.addWidget(widget, number, place, Qt.AlignmentFlag.AlignTop)
             self._check_rows[name] = icon, text

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QWidget
 
 from mosaic.client import TrainerClient
-from mosaic.gui.views.widgets import (
-    Stretch,
-    button,
-    column,
-    heading_label,
-    muted_label,
-    row,
-    scroll_area,
-    widget_column,
-    with_object_name,
-)
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Json, Workbench
 from mosaic.submission.run_payloads import build_train_payload, with_seed
 
@@ -74,37 +64,39 @@ class WelcomePage(QWidget):
         self._buttons: list[QPushButton] = []
         title = QLabel("Welcome to MOSAIC")
         title.setProperty("title", True)
-        own = button("Set up a run of your own (Ctrl+N)", "welcome.own", lambda: self._open_form(None))
-        guide = button("Read the guide (F1)", "welcome.guide", lambda: workbench.dialog_requested.emit("help"))
-        inside = widget_column(
+        own = ui.button("Set up a run of your own (Ctrl+N)", "welcome.own", lambda: self._open_form(None))
+        guide = ui.button("Read the guide (F1)", "welcome.guide", lambda: workbench.dialog_requested.emit("help"))
+        inside = ui.widget_column(
             title,
-            muted_label(
+            ui.muted_label(
                 "A workbench for reinforcement learning: pick an algorithm and an environment, train, watch it live, "
                 "compare.\nRuns belong to a trainer in the background: closing this window touches none of them."
             ),
             16,
-            heading_label("Begin with an example"),
-            row(*((self._create_card(example), 1) for example in EXAMPLES), spacing=16),
+            ui.heading_label("Begin with an example"),
+            ui.row(*((self._create_card(example), 1) for example in EXAMPLES), spacing=16),
             16,
-            row(own, guide, Stretch()),
-            Stretch(),
+            ui.row(own, guide, ui.Stretch()),
+            ui.Stretch(),
             margins=(48, 40, 48, 24),
         )
-        column(scroll_area(inside), parent=self)
+        ui.column(ui.scroll_area(inside), parent=self)
 
     def _create_card(self, example: Example) -> QFrame:
-        card = with_object_name(QFrame(), "card")
+        card = ui.with_object_name(QFrame(), "card")
         card.setProperty("card", True)
         card.setAccessibleName(example.title)
         card.setMinimumWidth(220)
         title = QLabel(f"<b>{example.title}</b>")
         title.setWordWrap(True)
-        start = button("Train now", f"welcome.train.{example.id}", lambda: self._submit(example))
+        start = ui.button("Train now", f"welcome.train.{example.id}", lambda: self._submit(example))
         start.setProperty("accent", not self._buttons)
         self._buttons.append(start)
-        edit = button("Open form", f"welcome.form.{example.id}", lambda: self._open_form(example.payloads()[0]))
-        buttons = row(start, edit, Stretch())
-        column(title, muted_label(example.description), Stretch(), buttons, parent=card, margins=(16, 16, 16, 16))
+        edit = ui.button("Open form", f"welcome.form.{example.id}", lambda: self._open_form(example.payloads()[0]))
+        buttons = ui.row(start, edit, ui.Stretch())
+        ui.column(
+            title, ui.muted_label(example.description), ui.Stretch(), buttons, parent=card, margins=(16, 16, 16, 16)
+        )
         return card
 
     def _open_form(self, payload: Json | None) -> None:

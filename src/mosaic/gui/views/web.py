@@ -14,16 +14,7 @@ from shiboken6 import delete
 
 from mosaic.contracts.errors import MissingExtra
 from mosaic.gui import theme
-from mosaic.gui.views.widgets import (
-    TAB_MARGINS,
-    IconLabel,
-    column,
-    flat_button,
-    row,
-    stack,
-    status_label,
-    with_object_name,
-)
+from mosaic.gui.views import widgets as ui
 from mosaic.gui.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -97,15 +88,15 @@ class WebTab(QWidget):
         self._has_web = has_web
         self._run_id = ""
         self.web: QWebEngineView | None = None
-        self._icon = IconLabel()
-        self._state = status_label(f"{name}.state")
-        self._reload = flat_button("Reload", f"{name}.reload", self._load, icon="mdi6.refresh")
-        self._browser = flat_button(
+        self._icon = ui.IconLabel()
+        self._state = ui.status_label(f"{name}.state")
+        self._reload = ui.flat_button("Reload", f"{name}.reload", self._load, icon="mdi6.refresh")
+        self._browser = ui.flat_button(
             "Open in browser", f"{name}.browser", self._open_in_browser, icon="mdi6.open-in-new"
         )
-        bar = row(self._icon, (self._state, 1), *other_buttons, self._reload, self._browser, *last_button, spacing=4)
-        self._stack = stack(placeholder)
-        column(bar, (self._stack, 1), parent=self, margins=TAB_MARGINS)
+        bar = ui.row(self._icon, (self._state, 1), *other_buttons, self._reload, self._browser, *last_button, spacing=4)
+        self._stack = ui.stack(placeholder)
+        ui.column(bar, (self._stack, 1), parent=self, margins=ui.TAB_MARGINS)
         workbench.theme_changed.connect(self._apply_theme)
         workbench.closing.connect(self._on_closing)
 
@@ -120,7 +111,7 @@ class WebTab(QWidget):
 
     def _create_page(self, is_inside: Callable[[QUrl], bool], first_script: str = "") -> QWebEngineView:
         """Raises MissingExtra where WebEngine cannot be loaded."""
-        self.web = with_object_name(create_web_view(is_inside, first_script), f"{self._name}.page")
+        self.web = ui.with_object_name(create_web_view(is_inside, first_script), f"{self._name}.page")
         self.web.loadFinished.connect(self._on_load_finished)
         self._stack.addWidget(self.web)
         return self.web
