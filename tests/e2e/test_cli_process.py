@@ -47,7 +47,7 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
     assert all(f"  {name} " in said.stdout for name in COMMANDS)
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+def test_a_closed_pipe_is_not_an_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     said = subprocess.run([MOSAIC, "--help"], stdout=writing, stderr=subprocess.PIPE, text=True)
@@ -67,7 +67,7 @@ def test_ctrl_c_stops_the_run_with_a_checkpoint(workspace: Workspace) -> None:
     assert (RunFolder(view.run_dir).last_checkpoint / "manifest.json").exists()
 
 
-def test_a_train_command_outlives_the_daemon_it_began_with(workspace: Workspace) -> None:
+def test_a_train_command_survives_a_restart_of_the_daemon(workspace: Workspace) -> None:
     process = started(workspace, "train", "ppo", "--total-timesteps", "400000", "--json")
     wait_for(lambda: steps(workspace) > 1000, "some steps")
     address = read_daemon_address(workspace)
@@ -81,7 +81,7 @@ def test_a_train_command_outlives_the_daemon_it_began_with(workspace: Workspace)
     assert after.process != address.process
 
 
-def test_a_run_goes_round_through_evaluation_export_trash_and_import(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_run_is_evaluated_exported_deleted_and_imported_again(workspace: Workspace, tmp_path: Path) -> None:
     view = RunView.model_validate(
         mosaic(workspace, "train", "ppo", "--total-timesteps", "2048", "--json", "--tag", "one").json
     )
@@ -137,14 +137,14 @@ def test_completion_offers_runs_only_where_a_daemon_runs_already(workspace: Work
     assert (read_daemon_address(workspace) is not None) == has_daemon
 
 
-def test_the_doctor_finds_this_machine_well(workspace: Workspace) -> None:
+def test_the_doctor_reports_no_problem_here(workspace: Workspace) -> None:
     said = mosaic(workspace, "doctor", "--json")
     assert said.code == 0, said.err
     states = {check["name"]: check["state"] for check in said.json["checks"]}
     assert states["daemon"] == states["packages"] == states["frame: classic_control"] == "ok"
 
 
-def test_a_workspace_that_cannot_be_one_is_refused_in_a_sentence(workspace: Workspace) -> None:
+def test_an_unusable_workspace_path_is_an_error_of_one_sentence(workspace: Workspace) -> None:
     workspace.root.parent.mkdir(parents=True)
     workspace.root.write_text("a file stands where the workspace should be")
     for command in (("runs",), ("train", "ppo"), ("doctor",), ("daemon", "status"), ("demo",)):
@@ -154,7 +154,7 @@ def test_a_workspace_that_cannot_be_one_is_refused_in_a_sentence(workspace: Work
     workspace.root.unlink()
 
 
-def test_the_demo_makes_an_agent_that_balances_the_pole(workspace: Workspace) -> None:
+def test_the_demo_trains_an_agent_that_balances_the_pole(workspace: Workspace) -> None:
     said = mosaic(workspace, "demo", "--json")
     assert said.code == 0, said.err
     view = RunView.model_validate(said.json)

@@ -192,7 +192,7 @@ def test_a_daemon_killed_in_the_middle_is_replaced_by_the_next_command(workspace
         ("sac_continuous_action", ("--cpus", "1"), 1),
     ],
 )
-def test_a_run_gets_as_many_threads_as_pay_and_keeps_to_them(
+def test_a_run_gets_the_threads_that_are_worthwhile_and_uses_no_more(
     workspace: Workspace, algo: str, options: tuple[str, ...], threads: int
 ) -> None:
     env_id = "CartPole-v1" if algo == "ppo" else "Pendulum-v1"

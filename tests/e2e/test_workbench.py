@@ -118,7 +118,7 @@ def test_from_the_form_to_a_loaded_policy(program: Application) -> None:
     assert find(program.window, "run.title", QLabel).text().endswith("(Eval)")
 
 
-def test_a_setting_that_is_wrong_is_told_beside_it_and_submits_nothing(program: Application) -> None:
+def test_an_invalid_setting_is_marked_in_the_form_and_not_submitted(program: Application) -> None:
     program.start()
     pump(lambda: program.workbench.status, "the trainer", 30)
     fill(program, "CartPole-v1", LONG)
@@ -146,7 +146,7 @@ def test_several_seeds_become_a_group(program: Application) -> None:
     pump(lambda: all(view_of(program, run_id).outcome for run_id in program.workbench.runs.ids()), "both", 60)
 
 
-def test_a_trainer_that_is_killed_comes_back_and_the_run_goes_on(program: Application) -> None:
+def test_a_killed_trainer_is_restarted_and_the_run_continues(program: Application) -> None:
     program.start()
     pump(lambda: program.workbench.status, "the trainer", 30)
     fill(program, "CartPole-v1", LONG)
@@ -178,7 +178,7 @@ def short_run(trainer: TrainerClient) -> str:
 
 
 @pytest.mark.usefixtures("live")
-def test_a_window_that_was_killed_opens_as_it_was(
+def test_a_killed_window_reopens_in_the_same_state(
     workspace: Workspace,
     trainer: TrainerClient,
     settings_path: Path,
@@ -205,7 +205,7 @@ def test_a_window_that_was_killed_opens_as_it_was(
     pump(lambda: current_tab(tabs) == "logs", "the tab")
 
 
-def test_the_command_opens_the_window_and_closing_it_leaves_the_run_alone(workspace: Workspace, tmp_path: Path) -> None:
+def test_closing_the_window_does_not_affect_the_run(workspace: Workspace, tmp_path: Path) -> None:
     with connect(workspace) as trainer:
         settings = {"env_id": "CartPole-v1", "total_timesteps": LONG, "seed": 1}
         run_id = trainer.submit(build_train_payload("cleanrl", "ppo", settings, {})).run_id

@@ -88,7 +88,7 @@ def told_metrics(trainer: TrainerClient, run_id: str) -> int:
     raise AssertionError("The watch ended before the run did.")
 
 
-def test_a_run_that_ends_while_no_daemon_lives_is_told_of_by_the_next(
+def test_a_run_that_ends_without_a_daemon_is_reported_by_the_next_one(
     daemon: LiveDaemon, trainer: TrainerClient
 ) -> None:
     run_id = trainer.submit(scripted(steps=30, dt=0.01, exit=3)).run_id
@@ -104,7 +104,7 @@ def test_a_run_that_ends_while_no_daemon_lives_is_told_of_by_the_next(
     trainer.close()
 
 
-def test_a_run_whose_keeper_is_killed_is_lost_and_nothing_of_it_lives_on(trainer: TrainerClient) -> None:
+def test_a_run_whose_keeper_is_killed_is_lost_and_leaves_no_process(trainer: TrainerClient) -> None:
     view = trainer.submit(scripted(steps=10_000, dt=0.01))
     some_steps(trainer, view.run_id, 2)
     os.kill(keeper_pid(trainer.get(view.run_id).attempts[-1]), signal.SIGKILL)
@@ -138,7 +138,7 @@ def test_the_index_is_rebuilt_from_the_folders(
     trainer.close()
 
 
-def test_a_workspace_has_one_daemon_however_many_are_started(workspace: Workspace, plugins: Path) -> None:
+def test_only_one_daemon_runs_per_workspace(workspace: Workspace, plugins: Path) -> None:
     command = [sys.executable, "-m", "mosaic.trainer", "--var", str(workspace.root), "--port", "0"]
     started = [subprocess.Popen(command, env=environment(plugins), stderr=subprocess.PIPE, text=True) for _ in range(5)]
     wait_for(lambda: sum(one.poll() is None for one in started) == 1, "all but one to end")
@@ -152,7 +152,7 @@ def test_a_workspace_has_one_daemon_however_many_are_started(workspace: Workspac
     assert read_daemon_address(workspace) is None
 
 
-def test_a_taken_port_is_passed_over(workspace: Workspace, plugins: Path) -> None:
+def test_a_port_in_use_is_skipped(workspace: Workspace, plugins: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -166,7 +166,7 @@ def test_a_taken_port_is_passed_over(workspace: Workspace, plugins: Path) -> Non
         daemon.end()
 
 
-def test_no_daemon_is_said_so(workspace: Workspace) -> None:
+def test_a_missing_daemon_is_reported(workspace: Workspace) -> None:
     with pytest.raises(NoDaemon, match="mosaic daemon start"):
         connect(workspace, may_start=False)
 
@@ -237,7 +237,7 @@ def test_a_web_page_gets_nothing_from_the_port(trainer: TrainerClient, workspace
     assert trainer.status().pid == address.process["pid"]
 
 
-def test_no_token_stands_in_logs_or_command_lines(trainer: TrainerClient, workspace: Workspace) -> None:
+def test_the_token_is_not_in_logs_or_command_lines(trainer: TrainerClient, workspace: Workspace) -> None:
     address = read_daemon_address(workspace)
     assert address is not None
     view = trainer.submit(scripted(steps=50, dt=0.01))
@@ -254,7 +254,7 @@ def test_no_token_stands_in_logs_or_command_lines(trainer: TrainerClient, worksp
             assert address.token.encode() not in path.read_bytes(), path
 
 
-def test_a_watcher_goes_on_from_its_cursor_after_a_restart(daemon: LiveDaemon, trainer: TrainerClient) -> None:
+def test_a_watcher_continues_at_its_cursor_after_a_restart(daemon: LiveDaemon, trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted(steps=100, dt=0.01)).run_id
     seen: list[int] = []
     cursor = 0
@@ -277,7 +277,7 @@ def test_a_watcher_goes_on_from_its_cursor_after_a_restart(daemon: LiveDaemon, t
 
 
 @pytest.mark.may_log("queue_paused")
-def test_the_queue_pauses_where_three_runs_in_a_row_fail_at_once(trainer: TrainerClient) -> None:
+def test_the_queue_pauses_after_three_fast_failures(trainer: TrainerClient) -> None:
     trainer.set_cap(1)
     runs = [trainer.submit(scripted(steps=1, exit=1)).run_id for _ in range(6)]
     for run_id in runs[:3]:

@@ -83,7 +83,7 @@ def test_all_tags_of_a_run_are_drawn_in_groups(
     pump(lambda: lengths(panel, "hardware/CPU %"), "the hardware")
 
 
-def test_curves_grow_while_the_run_goes_on(
+def test_curves_grow_while_the_run_is_active(
     trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget]
 ) -> None:
     run_id = trainer.submit(scripted(steps=100_000, dt=0.02)).run_id
@@ -98,7 +98,7 @@ def test_curves_grow_while_the_run_goes_on(
     ended(trainer, run_id)
 
 
-def test_a_run_without_points_tells_what_it_waits_for(
+def test_a_run_without_points_shows_why(
     trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget]
 ) -> None:
     run_id = finished_run(trainer, workbench, reject="No.")
@@ -136,7 +136,7 @@ def test_tags_are_filtered_folded_and_read_by_another_axis(
     assert chart.is_log
 
 
-def test_a_chart_is_made_only_when_it_comes_into_sight(
+def test_a_chart_is_created_when_it_becomes_visible(
     trainer: TrainerClient, workbench: Workbench, shown: Callable[[QWidget], QWidget]
 ) -> None:
     run_id = finished_run(trainer, workbench, steps=3)
@@ -227,7 +227,7 @@ def test_marked_runs_are_compared_grouped_and_kept(trainer: TrainerClient, progr
     assert program.settings.get_for_workspace("compare") == runs[1:]
 
 
-def test_a_page_without_runs_says_how_to_put_some_on_it(program: Application) -> None:
+def test_an_empty_compare_page_explains_how_to_add_runs(program: Application) -> None:
     program.window.show()
     program.workbench.page_requested.emit("compare")
     assert find(program.window, "compare.start").isVisible()

@@ -53,7 +53,7 @@ def drag(chart: Chart, begin: float, end: float) -> None:
     QApplication.processEvents()
 
 
-def test_the_axes_take_in_the_whole_curve(chart: Chart) -> None:
+def test_the_axes_show_the_whole_curve(chart: Chart) -> None:
     (begin, end), (low, high) = chart.plot.view.viewRange()
     assert (begin, end) == (0, 1000)
     assert low == pytest.approx(0, abs=50)
@@ -61,7 +61,7 @@ def test_the_axes_take_in_the_whole_curve(chart: Chart) -> None:
     assert find(chart, "chart.values", QLabel).text() == "1,000"
 
 
-def test_dragging_zooms_in_x_and_y_follows_what_is_seen(chart: Chart) -> None:
+def test_dragging_zooms_x_and_y_fits_the_visible_points(chart: Chart) -> None:
     drag(chart, 200, 600)
     (begin, end), (low, high) = chart.plot.view.viewRange()
     assert begin == pytest.approx(200, abs=10)
@@ -85,7 +85,7 @@ def test_a_zoomed_chart_stays_where_it_is_while_its_curve_grows(chart: Chart) ->
     assert chart.plot.view.viewRange()[0] == [100, 200]
 
 
-def test_the_crosshair_is_shared_and_tells_the_values(qapp: QApplication) -> None:
+def test_the_crosshair_is_shared_and_shows_the_values(qapp: QApplication) -> None:
     cross = Crosshair()
     charts = [Chart(name, name, cross) for name in ("one", "two")]
     for number, chart in enumerate(charts, 1):
@@ -102,7 +102,7 @@ def test_the_crosshair_is_shared_and_tells_the_values(qapp: QApplication) -> Non
     cross.deleteLater()
 
 
-def test_smoothing_keeps_the_raw_line_behind(chart: Chart) -> None:
+def test_smoothing_keeps_the_raw_line_in_the_background(chart: Chart) -> None:
     chart.set_smoothing(0.9)
     chart.redraw()
     drawn = chart._items["run"]
@@ -113,7 +113,7 @@ def test_smoothing_keeps_the_raw_line_behind(chart: Chart) -> None:
     assert len(drawn.raw.getData()[0]) == 0
 
 
-def test_a_chart_that_is_painted_before_its_new_axis_is_drawn_stays_whole(chart: Chart) -> None:
+def test_a_chart_painted_before_its_new_axis_is_complete(chart: Chart) -> None:
     chart.set_log(True)
     chart.set_x_kind("wall")
     chart.grab()
@@ -123,13 +123,13 @@ def test_a_chart_that_is_painted_before_its_new_axis_is_drawn_stays_whole(chart:
     assert (chart.plot.left.kind, chart.plot.bottom.kind) == ("log", "wall")
 
 
-def test_a_million_points_are_drawn_as_some_hundred(chart: Chart) -> None:
+def test_a_million_points_are_reduced_to_some_hundred(chart: Chart) -> None:
     chart.curves()["run"].replace(np.arange(1e6), np.random.default_rng(0).normal(size=1_000_000))
     chart.redraw()
     assert len(chart._items["run"].line.getData()[0]) < 600
 
 
-def test_a_chart_that_nobody_sees_is_not_drawn(chart: Chart, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hidden_chart_is_not_drawn(chart: Chart, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
     monkeypatch.setattr(chart, "redraw", lambda: drawn.append(1))
     chart.hide()
@@ -152,7 +152,7 @@ def test_many_changes_are_drawn_once(chart: Chart, monkeypatch: pytest.MonkeyPat
     assert len(drawn) == 1
 
 
-def test_a_chart_without_points_says_so(chart: Chart) -> None:
+def test_a_chart_without_points_shows_a_message(chart: Chart) -> None:
     chart.set_empty_text("Nothing yet")
     chart.curves()["run"].replace(np.empty(0), np.empty(0))
     chart.redraw()
@@ -160,7 +160,7 @@ def test_a_chart_without_points_says_so(chart: Chart) -> None:
     assert hints[0].isVisible()
 
 
-def test_a_chart_is_saved_as_picture_drawing_and_table(chart: Chart, tmp_path: Path) -> None:
+def test_a_chart_is_exported_as_png_svg_and_csv(chart: Chart, tmp_path: Path) -> None:
     chart.save_png(tmp_path / "chart.png")
     picture = QImage(str(tmp_path / "chart.png"))
     assert picture.width() == 2 * chart.width()
@@ -176,7 +176,7 @@ def test_a_chart_is_saved_as_picture_drawing_and_table(chart: Chart, tmp_path: P
     assert len(lines) == 1002
 
 
-def test_the_menu_holds_what_can_be_done_and_nothing_else(chart: Chart) -> None:
+def test_the_chart_menu_has_only_its_own_actions(chart: Chart) -> None:
     menu = chart.menu()
     titles = [action.text() for action in menu.actions()]
     assert titles == ["Reset zoom", "Copy image", "Save as PNG…", "Save as SVG…", "Save as CSV…"]
@@ -186,7 +186,7 @@ def test_the_menu_holds_what_can_be_done_and_nothing_else(chart: Chart) -> None:
     menu.deleteLater()
 
 
-def test_a_chart_takes_up_the_theme(chart: Chart, qapp: QApplication) -> None:
+def test_a_chart_follows_the_theme(chart: Chart, qapp: QApplication) -> None:
     theme.apply(qapp, "dark")
     chart.repaint_theme()
     settle()
@@ -195,7 +195,7 @@ def test_a_chart_takes_up_the_theme(chart: Chart, qapp: QApplication) -> None:
     assert image.pixelColor(2, 2).name() == theme.DARK.surface
 
 
-def test_two_curves_with_one_key_are_one(chart: Chart) -> None:
+def test_curves_with_the_same_key_replace_each_other(chart: Chart) -> None:
     assert chart.ensure_curve("run", "another name", RED) is chart.curves()["run"]
     chart.ensure_curve("other", "other", BLUE)
     chart.remove_curve("run")
@@ -213,7 +213,7 @@ def test_two_curves_with_one_key_are_one(chart: Chart) -> None:
         ([5e6, 10e6], 5e6, ["5M", "10M"]),
     ],
 )
-def test_ticks_are_round_and_tell_neighbours_apart(values: list[float], spacing: float, words: list[str]) -> None:
+def test_ticks_are_round_and_their_labels_differ(values: list[float], spacing: float, words: list[str]) -> None:
     assert format_ticks(values, spacing) == words
 
 
@@ -221,7 +221,7 @@ def test_ticks_are_round_and_tell_neighbours_apart(values: list[float], spacing:
     ("kind", "low", "high", "least"),
     [("number", 0, 1000, 3), ("relative", 0, 7200, 3), ("log", -3, 2, 3), ("log", 0.1, 0.9, 2)],
 )
-def test_every_axis_has_some_ticks_inside(qapp: QApplication, kind: str, low: float, high: float, least: int) -> None:
+def test_every_axis_has_visible_ticks(qapp: QApplication, kind: str, low: float, high: float, least: int) -> None:
     axis = Axis("left")
     axis.set_kind(kind)
     ((spacing, ticks),) = axis.tickValues(low, high, 300)

@@ -74,7 +74,7 @@ def cells(table: QTableWidget, row: int) -> list[str]:
 # --- what it has found
 
 
-def test_the_overview_of_an_evaluation_shows_its_batches_and_how_sure_its_mean_is(
+def test_the_overview_of_an_evaluation_shows_batches_and_confidence_interval(
     shown: Application, trainer: Evaluating
 ) -> None:
     trainer.found = [found(1, [1.0, 3.0], [2.0, 2.0])]
@@ -92,7 +92,7 @@ def test_the_overview_of_an_evaluation_shows_its_batches_and_how_sure_its_mean_i
     assert not histogram.isVisible()
 
 
-def test_batches_that_are_played_while_it_is_looked_at_are_added(shown: Application, trainer: Evaluating) -> None:
+def test_new_batches_are_added_to_a_visible_evaluation(shown: Application, trainer: Evaluating) -> None:
     shown.workbench.select(run_id(EVALUATION), "overview")
     table = awaited(shown.window, "evaluation.batches", QTableWidget)
     trainer.found = [found(1, [1.0, 3.0])]
@@ -111,7 +111,7 @@ def test_batches_that_are_played_while_it_is_looked_at_are_added(shown: Applicat
     assert lines == ["eval batch 1 | episodes=2 avg=2.0 min=1.0 max=3.0"]
 
 
-def test_the_fastlane_tab_tells_of_the_last_batch_and_leads_to_the_results(
+def test_the_fastlane_tab_shows_the_last_batch_and_links_to_the_results(
     shown: Application, trainer: Evaluating
 ) -> None:
     trainer.found = [found(1, [1.0, 3.0], [2.0, 4.0])]
@@ -134,7 +134,7 @@ def test_returns_are_counted_in_bins(values: list[float], counts: list[int]) -> 
 
 
 @pytest.mark.parametrize("values", [[], [3.0], [5.0] * 4, [-1e6, 2e6], [np.nan], list(range(200))])
-def test_a_histogram_of_anything_is_drawn(qapp: QApplication, values: list[float]) -> None:
+def test_any_values_have_a_histogram(qapp: QApplication, values: list[float]) -> None:
     histogram = Histogram("h")
     histogram.resize(300, 120)
     histogram.show_values(np.array(values, np.float64), Qt.GlobalColor.blue)  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def test_a_histogram_of_anything_is_drawn(qapp: QApplication, values: list[float
 # --- the leaderboard
 
 
-def test_the_leaderboard_ranks_policies_and_leads_to_their_runs(shown: Application, trainer: Evaluating) -> None:
+def test_the_leaderboard_ranks_policies_and_links_to_their_runs(shown: Application, trainer: Evaluating) -> None:
     other = {"run_id": run_id(OTHER), "run_name": None, "algo": "ppo", "seed": 1}
     trainer.found = [
         found(2, [500.0, 500.0]),
@@ -169,7 +169,7 @@ def test_the_leaderboard_ranks_policies_and_leads_to_their_runs(shown: Applicati
     assert shown.workbench.selection == run_id(OTHER)
 
 
-def test_an_empty_leaderboard_leads_to_the_form(shown: Application) -> None:
+def test_an_empty_leaderboard_links_to_the_form(shown: Application) -> None:
     shown.workbench.page_requested.emit("leaderboard")
     click(find(shown.window, "leaderboard.start"))
     assert shown.window.current_page == "policy"
@@ -215,7 +215,9 @@ def test_a_file_with_a_run_is_watched_as_the_run_was(shown: Application, trainer
     assert payload["metadata"]["ui"] == {"eval_batch_size": 50, "eval_repeat": True}
 
 
-def test_a_file_that_says_nothing_must_be_told_of(shown: Application, trainer: Evaluating, tmp_path: Path) -> None:
+def test_a_model_file_without_a_run_needs_algorithm_and_environment(
+    shown: Application, trainer: Evaluating, tmp_path: Path
+) -> None:
     choice = open_form(shown, trainer, "bare.cleanrl_model", algo=None, env_id=None, seed=None)
     assert find(shown.window, "policy.override", QCheckBox).isChecked()
     find(shown.window, "policy.submit").click()  # type: ignore[attr-defined]

@@ -50,7 +50,7 @@ RUNNING = view_of("/nowhere")
          ("unavailable", "the run has ended (succeeded)")),
     ],
 )  # fmt: skip
-def test_what_the_run_says_counts_before_what_its_lanes_say(
+def test_the_state_of_the_run_precedes_that_of_its_lanes(
     view: Any, video_mode: str | None, lanes: LaneSource | None, late_s: float, expected: tuple[str, str]
 ) -> None:
     assert viewer_status(view, video_mode, lanes, late_s) == expected
@@ -100,7 +100,7 @@ def viewed(
             hand.close()
 
 
-def test_frames_come_with_their_facts_and_pixels(viewed: Viewed) -> None:
+def test_frames_have_their_info_and_pixels(viewed: Viewed) -> None:
     hand = viewed.written(2)
     hand.publish(0, plain(RED, channels=4), step=7, episode=3, total=42.0)
     viewed.look_until(lambda: viewed.lanes.status.state == "connected", "the first frame")
@@ -117,7 +117,7 @@ def test_frames_come_with_their_facts_and_pixels(viewed: Viewed) -> None:
     assert image.pixelColor(5, 5) == QColor(*BLUE)
 
 
-def test_who_rests_does_not_make_the_run_draw(viewed: Viewed) -> None:
+def test_a_paused_viewer_requests_no_frames(viewed: Viewed) -> None:
     hand = viewed.written(1)
     assert not hand.is_watched(0)
     viewed.lanes.poll()
@@ -129,14 +129,14 @@ def test_who_rests_does_not_make_the_run_draw(viewed: Viewed) -> None:
     assert viewed.lanes.is_suspended
 
 
-def test_only_the_environment_that_is_looked_at_is_drawn(viewed: Viewed) -> None:
+def test_only_the_watched_environment_is_drawn(viewed: Viewed) -> None:
     hand = viewed.written(3)
     viewed.lanes.select_envs((1,))
     viewed.lanes.poll()
     assert [hand.is_watched(env) for env in range(3)] == [False, True, False]
 
 
-def test_a_change_of_state_is_told_once(viewed: Viewed) -> None:
+def test_a_change_of_state_is_reported_once(viewed: Viewed) -> None:
     hand = viewed.written(1)
     hand.publish(0, plain(RED))
     viewed.look_until(lambda: viewed.told("fastlane_connected"), "the event")
@@ -151,7 +151,7 @@ def test_a_change_of_state_is_told_once(viewed: Viewed) -> None:
     assert viewed.lanes.status == ("unavailable", "this environment cannot be rendered")
 
 
-def test_a_file_that_is_no_lane_is_counted_told_and_not_shown(viewed: Viewed) -> None:
+def test_an_invalid_lane_file_is_counted_reported_and_not_shown(viewed: Viewed) -> None:
     hand = viewed.written(1)
     Path(lane_path(hand.folder, 0)).write_bytes(b"nonsense" * 1000)
     viewed.look_until(lambda: viewed.lanes.invalid == 1, "the count")
@@ -159,7 +159,7 @@ def test_a_file_that_is_no_lane_is_counted_told_and_not_shown(viewed: Viewed) ->
     assert not any(cell.image for cell in viewed.lanes.cells)
 
 
-def test_a_run_that_has_ended_is_said_to_have_and_keeps_its_last_picture(viewed: Viewed) -> None:
+def test_an_ended_run_is_reported_and_keeps_its_last_frame(viewed: Viewed) -> None:
     hand = viewed.written(1)
     hand.publish(0, plain(RED))
     viewed.look_until(lambda: viewed.lanes.status.state == "connected", "the first frame")
@@ -171,7 +171,7 @@ def test_a_run_that_has_ended_is_said_to_have_and_keeps_its_last_picture(viewed:
     assert viewed.lanes.cells[0].image is not None
 
 
-def test_frames_that_are_switched_off_are_said_to_be(viewed: Viewed) -> None:
+def test_disabled_frames_are_reported(viewed: Viewed) -> None:
     viewed.trainer.payload = {"artifacts": {"video": {"mode": "off"}}}
     viewed.lanes.show_run("none")
     viewed.lanes.show_run(RUN)
@@ -201,7 +201,7 @@ def near(found: QColor, wanted: tuple[int, int, int]) -> bool:
     return all(abs(one - other) < 30 for one, other in zip(channels, wanted, strict=True))
 
 
-def test_a_grid_that_was_sent_as_one_picture_is_cut_into_its_cells() -> None:
+def test_a_grid_that_was_sent_as_one_image_is_split_into_cells() -> None:
     sent = jpeg(2, 2, [RED, GREEN, BLUE])
     cells = split_grid(FrameUpdate("connected", "", sent, facts(0, 2, rows=2, columns=2)), ())
     assert [cell.env for cell in cells] == [0, 2]
@@ -214,7 +214,7 @@ def test_a_grid_that_was_sent_as_one_picture_is_cut_into_its_cells() -> None:
     assert near(alone.image.pixelColor(30, 20), GREEN)
 
 
-def test_a_trainer_on_another_machine_relays(
+def test_a_remote_trainer_relays_frames(
     qapp: QApplication, workspace: Workspace, settings_path: Path, tmp_path: Path
 ) -> None:
     trainer = StillTrainer(view_of(tmp_path))  # the path exists here too, and means nothing
@@ -230,7 +230,7 @@ def test_a_trainer_on_another_machine_relays(
         viewed.lanes.suspend()
 
 
-def test_a_relay_that_is_lost_is_asked_again(
+def test_a_lost_relay_is_requested_again(
     qapp: QApplication, workspace: Workspace, settings_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mosaic.gui.models.lanes.RETRY_S", 0.01)

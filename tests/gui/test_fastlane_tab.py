@@ -72,7 +72,7 @@ def shown(qapp: QApplication, workspace: Workspace, settings_path: Path, run_dir
     hand.close()
 
 
-def test_frames_appear_and_the_state_says_so(shown: Shown) -> None:
+def test_frames_appear_and_the_state_is_connected(shown: Shown) -> None:
     assert shown.state.startswith("waiting")
     shown.connect()
     grid = shown.tab.frames.grid
@@ -82,7 +82,7 @@ def test_frames_appear_and_the_state_says_so(shown: Shown) -> None:
     assert "frames/s" in grid.text
 
 
-def test_a_hidden_tab_does_not_make_the_run_draw(shown: Shown) -> None:
+def test_a_hidden_tab_requests_no_frames(shown: Shown) -> None:
     shown.connect()
     shown.tab.hide()
     assert shown.tab.frames.lanes.is_suspended
@@ -125,7 +125,7 @@ def test_a_run_with_one_environment_needs_no_choice(
     hand.close()
 
 
-def test_zoom_is_told_and_fit_comes_back(shown: Shown) -> None:
+def test_zoom_is_shown_and_can_be_reset_to_fit(shown: Shown) -> None:
     shown.connect()
     click(find(shown.tab, "fastlane.pixels"))
     assert find(shown.tab, "fastlane.zoom", QLabel).text() == "100 %"
@@ -135,7 +135,7 @@ def test_zoom_is_told_and_fit_comes_back(shown: Shown) -> None:
     assert find(shown.tab, "fastlane.zoom", QLabel).text() != "100 %"
 
 
-def test_more_frames_may_be_asked_for(shown: Shown) -> None:
+def test_a_higher_frame_rate_can_be_requested(shown: Shown) -> None:
     shown.connect()
     budget = find(shown.tab, "fastlane.budget", QComboBox)
     budget.setCurrentIndex(2)
@@ -158,7 +158,7 @@ def test_a_snapshot_holds_all_cells_in_their_own_size(shown: Shown, workspace: W
     assert saved.pixelColor(5, 5) == QColor(*COLOURS[0])
 
 
-def test_a_film_is_recorded_while_frames_come_and_saved_on_stop(shown: Shown, workspace: Workspace) -> None:
+def test_a_video_is_recorded_and_saved_on_stop(shown: Shown, workspace: Workspace) -> None:
     av: Any = pytest.importorskip("av")
     shown.connect()
     click(find(shown.tab, "fastlane.record"))
@@ -181,7 +181,7 @@ def test_a_film_is_recorded_while_frames_come_and_saved_on_stop(shown: Shown, wo
     assert not find(shown.tab, "fastlane.time").isVisible()
 
 
-def test_a_window_that_closes_finishes_the_film(shown: Shown, workspace: Workspace) -> None:
+def test_closing_the_window_finishes_the_video(shown: Shown, workspace: Workspace) -> None:
     pytest.importorskip("av")
     shown.connect()
     click(find(shown.tab, "fastlane.record"))
@@ -190,7 +190,7 @@ def test_a_window_that_closes_finishes_the_film(shown: Shown, workspace: Workspa
     assert list((workspace.root / "exports" / RUN).glob("*.mp4"))
 
 
-def test_an_evaluation_tells_its_batches(shown: Shown) -> None:
+def test_an_evaluation_shows_its_batches(shown: Shown) -> None:
     line = find(shown.tab, "fastlane.eval", QLabel)
     assert not line.isVisible()
     summary = {"batch": 3, "episodes": 50, "avg_return": 112.3, "min_return": 90.1, "max_return": 142.6}
@@ -209,7 +209,7 @@ def test_torn_and_invalid_frames_are_counted_in_the_tooltip(shown: Shown) -> Non
     assert "Invalid headers: 0" in tip
 
 
-def test_a_run_without_a_picture_says_why(shown: Shown) -> None:
+def test_a_run_without_frames_shows_why(shown: Shown) -> None:
     for lane in shown.hand.lanes:
         lane.mark_unavailable("this environment cannot be rendered")
     pump(lambda: shown.state.startswith("unavailable"), "the reason")
@@ -219,7 +219,7 @@ def test_a_run_without_a_picture_says_why(shown: Shown) -> None:
     assert not find(shown.tab, "fastlane.snapshot").isEnabled()
 
 
-def test_a_run_that_was_over_before_leads_on_and_one_that_is_resumed_is_watched(shown: Shown) -> None:
+def test_an_ended_run_offers_evaluation_and_a_resumed_one_is_watched(shown: Shown) -> None:
     over = view_of(shown.workbench.runs.all()[0].run_dir, stage="finished", outcome="succeeded", history=HISTORY)
     shown.workbench.runs.update([changed(over, checkpoint_step=4096)])
     assert find(shown.tab, "fastlane.over").isVisible()
@@ -232,7 +232,7 @@ def test_a_run_that_was_over_before_leads_on_and_one_that_is_resumed_is_watched(
     shown.connect()
 
 
-def test_the_overview_shows_the_frames_beside_the_curve(shown: Shown) -> None:
+def test_the_overview_shows_the_frames_next_to_the_curve(shown: Shown) -> None:
     overview = OverviewTab(shown.workbench)
     overview.resize(1000, 500)
     overview.show_run(RUN)

@@ -66,7 +66,7 @@ def test_the_grid_follows_the_shape_of_the_view() -> None:
     assert len({rect.top() for rect in wide.cells}) == 1
 
 
-def test_nothing_to_see_takes_no_room() -> None:
+def test_an_empty_grid_has_no_cells() -> None:
     assert arrange_grid(0, QSize(600, 400), QSize(800, 600)).cells == []
     assert arrange_grid(4, QSize(600, 400), QSize(0, 600)).cells == []
 
@@ -82,7 +82,7 @@ def test_colours_are_right_in_both_formats_and_the_rest_is_the_window(grid: Fram
     assert picture.pixelColor(5, 200) == QColor(theme.tokens().window)
 
 
-def test_a_picture_whose_fourth_byte_is_zero_leaves_no_hole(grid: FrameGrid) -> None:
+def test_an_image_with_zero_alpha_is_opaque(grid: FrameGrid) -> None:
     grid.show_cells([cell(0, plain((9, 9, 9), 60, 60, 4))])
     settle()
     picture = QImage(800, 400, QImage.Format.Format_ARGB32_Premultiplied)
@@ -90,7 +90,7 @@ def test_a_picture_whose_fourth_byte_is_zero_leaves_no_hole(grid: FrameGrid) -> 
     assert picture.pixelColor(400, 200).alpha() == 255
 
 
-def test_a_small_pixel_world_keeps_its_squares(grid: FrameGrid) -> None:
+def test_a_small_image_keeps_sharp_pixels(grid: FrameGrid) -> None:
     world = np.zeros((2, 4, 3), np.uint8)
     world[:, :2], world[:, 2:] = RED, BLUE
     grid.show_cells([cell(0, world)])
@@ -100,7 +100,7 @@ def test_a_small_pixel_world_keeps_its_squares(grid: FrameGrid) -> None:
     assert found == {QColor(*RED).name(), QColor(*BLUE).name()}
 
 
-def test_a_large_picture_is_smoothed(grid: FrameGrid) -> None:
+def test_a_large_image_is_smoothed(grid: FrameGrid) -> None:
     world = np.zeros((300, 600, 3), np.uint8)
     world[:, :300], world[:, 300:] = RED, BLUE
     grid.show_cells([cell(0, world)])
@@ -113,7 +113,7 @@ def test_a_large_picture_is_smoothed(grid: FrameGrid) -> None:
     assert not is_smooth(QImage(84, 84, QImage.Format.Format_RGB32), 3)
 
 
-def test_a_thin_line_survives_being_made_small(grid: FrameGrid) -> None:
+def test_a_thin_line_survives_downscaling(grid: FrameGrid) -> None:
     world = np.full((400, 4000, 3), 255, np.uint8)
     world[:, 1999] = 0
     grid.show_cells([cell(0, world)])
@@ -148,7 +148,7 @@ def test_only_the_cell_that_changed_is_drawn_again(qapp: QApplication) -> None:
     view.deleteLater()
 
 
-def test_the_line_stands_below_a_picture_that_fits_and_over_one_that_is_zoomed(grid: FrameGrid) -> None:
+def test_the_hud_is_below_a_fitted_image_and_over_a_zoomed_one(grid: FrameGrid) -> None:
     grid.show_cells([cell(0, plain((200, 100, 50), 60, 60))])
     grid.show_text("episode 1")
     place, is_over = grid._text_position()
@@ -162,7 +162,7 @@ def test_the_line_stands_below_a_picture_that_fits_and_over_one_that_is_zoomed(g
     assert seen(grid).pixelColor(place.left() + 2, place.center().y()).lightness() < 80
 
 
-def test_without_a_picture_there_is_a_sentence(grid: FrameGrid) -> None:
+def test_a_cell_without_an_image_shows_a_message(grid: FrameGrid) -> None:
     grid.show_message("This environment cannot be rendered.")
     assert grid.message == "This environment cannot be rendered."
     grid.show_cells([cell(0, plain(RED))])
@@ -205,7 +205,7 @@ def test_zooming_holds_the_point_under_the_mouse(grid: FrameGrid) -> None:
     assert grid.rect().contains(grid.rects()[0])
 
 
-def test_pixel_by_pixel_is_the_size_of_the_picture(grid: FrameGrid) -> None:
+def test_actual_size_shows_every_pixel_once(grid: FrameGrid) -> None:
     grid.show_cells([cell(0, plain(RED, 100, 50))])
     press(grid, Qt.Key.Key_1)
     assert grid.rects()[0].size() == QSize(100, 50)
@@ -213,7 +213,7 @@ def test_pixel_by_pixel_is_the_size_of_the_picture(grid: FrameGrid) -> None:
     assert grid.rects()[0].width() > 600
 
 
-def test_a_picture_larger_than_the_view_can_be_moved_to_its_edges_and_no_further(grid: FrameGrid) -> None:
+def test_a_zoomed_image_can_be_panned_to_its_edges_only(grid: FrameGrid) -> None:
     grid.show_cells([cell(0, plain(RED, 100, 50))])
     grid.zoom_by(2)
     QTest.mousePress(grid, Qt.MouseButton.LeftButton, pos=QPoint(10, 10))
@@ -225,18 +225,18 @@ def test_a_picture_larger_than_the_view_can_be_moved_to_its_edges_and_no_further
 # --- the line over them
 
 
-def test_the_line_tells_how_one_environment_stands() -> None:
+def test_the_hud_shows_the_state_of_one_environment() -> None:
     told = format_hud([cell(0, plain(RED), episode=12, step=134, reward=1.0)], 29.8)
     assert told == "episode 12   step 134   reward 1   return 3   29.8 frames/s (30 Hz)"
 
 
-def test_the_line_tells_the_spread_of_several_and_the_one_that_is_pointed_at() -> None:
+def test_the_hud_shows_the_range_of_several_and_the_hovered_one() -> None:
     cells = [cell(0, plain(RED)), cell(1, plain(RED), episode=3, **{"return": 9.0}), FrameCell(2, None, None, {})]
     assert format_hud(cells, 10.0).startswith("3 environments   episode 1 to 3   return 3 to 9, mean 6   10.0 frames/s")
     assert format_hud(cells, 10.0, hovered_env=1).startswith("environment 1   episode 3   step 2")
     assert format_hud([FrameCell(2, None, None, {})], 0.0) == ""
 
 
-def test_the_line_of_an_evaluation() -> None:
+def test_the_hud_of_an_evaluation() -> None:
     summary = EvaluationBatch(batch=3, episodes=50, avg_return=112.31, min_return=90.1, max_return=142.6)
     assert format_eval_line(summary) == "eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6"

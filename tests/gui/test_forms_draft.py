@@ -60,7 +60,7 @@ def test_the_form_has_every_setting_of_the_algorithm_once(layout: FormLayout) ->
     assert "script" not in algorithms_by_worker()
 
 
-def test_what_does_not_fit_says_what_was_expected() -> None:
+def test_an_invalid_value_names_what_was_expected() -> None:
     assert field_problem(RATE, "0.1") == ""
     assert field_problem(RATE, "3") == "Expected a number above 0 and below 1."
     assert field_problem(RATE, "x") == "Expected a number above 0 and below 1."
@@ -77,7 +77,7 @@ def test_an_optional_field_may_stay_unset() -> None:
     assert is_default(KL, "")
 
 
-def test_names_are_judged_as_the_contract_judges_them() -> None:
+def test_names_are_validated_as_in_the_contract() -> None:
     tags = SettingField("tags", "names", None, is_optional=True)
     assert field_problem(tags, "a, b-1") == ""
     assert field_problem(tags, "a, b c").startswith("Expected names")
@@ -90,13 +90,13 @@ def test_a_field_with_its_default_again_is_not_kept(layout: FormLayout) -> None:
     assert filled(layout, draft, learning_rate="2.5e-4").texts == {}
 
 
-def test_nothing_changed_gives_only_what_every_run_says(layout: FormLayout) -> None:
+def test_an_unchanged_form_gives_a_minimal_payload(layout: FormLayout) -> None:
     (payload,) = build_payloads(layout, PPO, 0.0)
     assert config_of(payload) == {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 500_000, "seed": 1}
     Payload.parse(payload)
 
 
-def test_every_field_finds_its_place_and_comes_back(layout: FormLayout) -> None:
+def test_every_field_survives_a_round_trip_through_the_payload(layout: FormLayout) -> None:
     draft = filled(
         layout, env_id="Acrobot-v1", total_timesteps="1e5", seed="7", learning_rate="0.1", anneal_lr="false",
         target_kl="0.01", video_mode="single", grid_limit="4", save_model="false", keep_checkpoints="5",
@@ -124,13 +124,13 @@ def test_every_field_finds_its_place_and_comes_back(layout: FormLayout) -> None:
     ),
     st.integers(0, 2**31 - 1).map(str),
 )
-def test_a_payload_fills_the_form_that_makes_it_again(texts: dict[str, str], seed: str) -> None:
+def test_a_payload_survives_a_round_trip_through_the_form(texts: dict[str, str], seed: str) -> None:
     layout = get_layout("cleanrl", "ppo")
     made = build_payloads(layout, filled(layout, PPO, **texts, seed=seed), 0.0)
     assert build_payloads(layout, draft_from_payload(made[0]), 0.0) == made
 
 
-def test_what_the_form_does_not_show_is_submitted_as_it_came(layout: FormLayout) -> None:
+def test_settings_without_a_field_are_submitted_unchanged(layout: FormLayout) -> None:
     (payload,) = build_payloads(layout, PPO, 0.0)
     config_of(payload)["extras"] = {"tensorboard_dir": "tb", "learning_rate": 0.1, "algo_params": {"novel": 3}}
     payload["artifacts"]["persist_logs"] = False
@@ -162,14 +162,14 @@ def test_several_seeds_make_a_group(layout: FormLayout) -> None:
         build_payloads(layout, replace(PPO, seeds="5-1"), 0.0)
 
 
-def test_problems_come_by_field(layout: FormLayout) -> None:
+def test_problems_are_listed_by_field(layout: FormLayout) -> None:
     draft = filled(layout, learning_rate="3", gamma="x", total_timesteps="10")
     assert list(problems(layout, draft)) == ["learning_rate", "gamma"]
     with pytest.raises(BadInput, match="learning_rate"):
         build_payloads(layout, draft, 0.0)
 
 
-def test_the_command_line_says_the_same(layout: FormLayout) -> None:
+def test_the_command_line_is_equivalent_to_the_form(layout: FormLayout) -> None:
     draft = filled(
         layout, learning_rate="0.1", anneal_lr="false", tags="a,b", notes="it's mine", tensorboard="false",
         target_kl="0.5", video_mode="off",
@@ -209,14 +209,14 @@ def test_a_refusal_without_a_field_of_the_form_is_shown_at_none(layout: FormLayo
         assert find_field_error(error, layout.fields) is None
 
 
-def test_of_several_settings_the_changed_one_is_blamed() -> None:
+def test_of_several_named_settings_the_changed_one_is_marked() -> None:
     names = ("num_envs", "num_steps", "num_minibatches")
     error = refusal(*((name, "cannot be cut.") for name in names))
     assert find_field_error(error, names) == ("num_envs", "Cannot be cut.")
     assert find_field_error(error, names, changed=("num_minibatches",)) == ("num_minibatches", "Cannot be cut.")
 
 
-def test_a_draft_survives_being_written_down(layout: FormLayout) -> None:
+def test_a_draft_survives_saving_and_loading(layout: FormLayout) -> None:
     draft = replace(filled(layout, gamma="0.5"), seeds="1-3", rest={"a": 1})
     assert Draft.from_json(draft.to_json()) == draft
     assert Draft.from_json({"worker": "x"}) is None
@@ -224,7 +224,7 @@ def test_a_draft_survives_being_written_down(layout: FormLayout) -> None:
     assert summary_line(draft, layout) == "ppo · CartPole-v1 · seeds 1-3"
 
 
-def test_labels_are_words(layout: FormLayout) -> None:
+def test_labels_are_readable_words(layout: FormLayout) -> None:
     labels = {name: field_label(field) for name, field in layout.fields.items()}
     assert labels["learning_rate"] == "Learning rate"
     assert labels["gae_lambda"] == "GAE lambda"
@@ -232,7 +232,7 @@ def test_labels_are_words(layout: FormLayout) -> None:
     assert "Default: 0.00025" in field_tooltip(layout.fields["learning_rate"])
 
 
-def test_environments_that_are_not_installed_come_last_and_say_what_to_install() -> None:
+def test_environments_that_are_not_installed_come_last_with_their_extra() -> None:
     said = [
         {"id": "ALE/Pong-v5", "family": "atari", "is_installed": False, "extra": "atari"},
         {"id": "CartPole-v1", "family": "classic_control", "is_installed": True, "extra": "train"},

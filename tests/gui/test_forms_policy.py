@@ -37,7 +37,7 @@ def test_only_workers_that_load_policies_are_offered() -> None:
     assert {"eval_batch_size", "eval_repeat", "seed_override"} <= {field.name for field in policy_fields("cleanrl")}
 
 
-def test_a_checkpoint_says_what_is_evaluated_and_the_form_how() -> None:
+def test_the_checkpoint_sets_what_is_evaluated_and_the_form_sets_how() -> None:
     draft = replace(DRAFT, texts={"eval_batch_size": "7", "eval_repeat": "true", "seed_override": "9", "tags": "a, b"})
     payload = policy_payload(draft)
     assert config_of(payload) == {
@@ -55,25 +55,25 @@ def test_a_checkpoint_says_what_is_evaluated_and_the_form_how() -> None:
     Payload.parse(payload)
 
 
-def test_fifty_episodes_are_played_unless_said_otherwise() -> None:
+def test_fifty_episodes_are_the_default() -> None:
     payload = policy_payload(DRAFT)
     assert payload["evaluation"]["episodes"] == 50
     assert payload["metadata"]["ui"] == {"eval_batch_size": 50, "eval_repeat": False}
 
 
-def test_another_environment_takes_the_place_of_the_trained_one() -> None:
+def test_another_environment_replaces_that_of_the_training() -> None:
     assert config_of(policy_payload(replace(DRAFT, env_id="CartPole-v0")))["env_id"] == "CartPole-v0"
     assert "env_id" in policy_problems(replace(DRAFT, env_id=" "))
 
 
-def test_what_is_missing_or_wrong_is_said() -> None:
+def test_missing_and_invalid_fields_are_reported() -> None:
     assert list(policy_problems(PolicyDraft("cleanrl"))) == ["path"]
     assert list(policy_problems(replace(DRAFT, texts={"eval_batch_size": "0"}))) == ["eval_batch_size"]
     with pytest.raises(BadInput, match="Choose a run"):
         policy_payload(PolicyDraft("cleanrl"))
 
 
-def test_an_evaluation_fills_the_form_that_makes_it_again() -> None:
+def test_an_evaluation_survives_a_round_trip_through_the_form() -> None:
     payload = policy_payload(replace(DRAFT, texts={"eval_batch_size": "7", "eval_capture_video": "true", "tags": "a"}))
     assert is_evaluation(payload)
     back = replace(draft_from_evaluation(payload), checkpoint_info=FOUND)
@@ -95,7 +95,7 @@ def test_runs_that_have_saved_a_checkpoint_can_be_loaded_newest_first() -> None:
     assert [view.run_id for view in runs_with_policy(views)] == ["5", "1"]
 
 
-def test_a_checkpoint_is_told_of_in_one_line() -> None:
+def test_a_checkpoint_is_described_in_one_line() -> None:
     assert describe_checkpoint({**FOUND, "step": 39936, "run_id": "01ABCDEFGH", "score": 159.94}) == (
         "Checkpoint of step 39,936, of run CDEFGH, with return 159.9."
     )

@@ -48,7 +48,7 @@ def test_each_stream_has_its_own_text(fake: FakeTrainer, tab: LogsTab) -> None:
     pump(lambda: text(tab) == "err\n", "stderr")
 
 
-def test_a_long_log_begins_near_its_end_and_earlier_lines_come_on_demand(fake: FakeTrainer, tab: LogsTab) -> None:
+def test_a_long_log_starts_near_its_end_and_loads_earlier_lines_on_demand(fake: FakeTrainer, tab: LogsTab) -> None:
     lines = [f"line {number} of a long log" for number in range(20_000)]
     fake.logs[True] = "\n".join(lines).encode() + b"\n"
     click(find(tab, "logs.stderr", QToolButton))
@@ -68,14 +68,14 @@ def test_a_long_log_begins_near_its_end_and_earlier_lines_come_on_demand(fake: F
     pump(lambda: text(tab).splitlines() == lines, "the whole log")
 
 
-def test_what_is_kept_is_bounded(fake: FakeTrainer, tab: LogsTab) -> None:
+def test_the_number_of_kept_lines_is_limited(fake: FakeTrainer, tab: LogsTab) -> None:
     log = find(tab, "logs.text", LogView)
     log.append_lines([str(number) for number in range(MAX_LINES + 500)])
     pump(lambda: text(tab).endswith(f"{MAX_LINES + 499}\n"), "the lines")
     assert log.blockCount() <= MAX_LINES
 
 
-def test_the_search_goes_on_and_round_and_says_when_there_is_nothing(fake: FakeTrainer, tab: LogsTab) -> None:
+def test_the_search_wraps_around_and_reports_when_nothing_matches(fake: FakeTrainer, tab: LogsTab) -> None:
     fake.logs[False] = b"an apple\na pear\nan apple\n"
     pump(lambda: "pear" in text(tab), "the lines")
     log, search = find(tab, "logs.text", LogView), find(tab, "logs.search", QLineEdit)
@@ -103,7 +103,7 @@ def test_it_follows_the_end_until_the_user_scrolls_up(fake: FakeTrainer, tab: Lo
     assert log.verticalScrollBar().value() == log.verticalScrollBar().maximum()
 
 
-def test_a_run_that_wrote_nothing_says_so(program: Application, fake: FakeTrainer, tab: LogsTab) -> None:
+def test_a_run_without_output_shows_a_message(program: Application, fake: FakeTrainer, tab: LogsTab) -> None:
     program.workbench.select(run_id(1))
     pump(lambda: "wrote nothing" in tab._empty.title.text(), "the empty state")
 

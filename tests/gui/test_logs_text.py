@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mosaic.gui.models.log_text import MAX_LINE_CHARS, LogDecoder, Span, format_daemon_line, parse_spans
 
 
-def test_lines_come_when_they_are_whole_and_the_rest_is_known_meanwhile() -> None:
+def test_complete_lines_are_returned_and_the_rest_is_shown_as_partial() -> None:
     text = LogDecoder()
     assert text.decode(b"one\ntw") == ["one"]
     assert text.partial_line == "tw"
@@ -24,7 +24,7 @@ def test_a_character_that_is_cut_between_two_chunks_stays_whole() -> None:
     assert text.decode(data[:2]) + text.decode(data[2:]) == ["Zürich"]
 
 
-def test_bytes_that_are_no_text_are_replaced() -> None:
+def test_invalid_bytes_are_replaced() -> None:
     assert LogDecoder().decode(b"\xff\xfe ok\n") == ["�� ok"]
 
 
@@ -64,13 +64,13 @@ def test_colours_become_styles_and_other_sequences_vanish() -> None:
     ]
 
 
-def test_a_line_without_anything_is_one_empty_span() -> None:
+def test_an_empty_line_is_one_empty_span() -> None:
     assert parse_spans("") == [Span("")]
     assert parse_spans("\x1b[31m") == [Span("", "red")]
 
 
 @given(st.text())
-def test_whatever_comes_no_control_character_is_shown(text: str) -> None:
+def test_control_characters_are_never_shown(text: str) -> None:
     for span in parse_spans(text.replace("\n", "")):
         assert all(char == "\t" or char.isprintable() for char in span.text)
 
@@ -83,7 +83,7 @@ def test_lines_do_not_depend_on_how_the_bytes_were_cut(data: bytes, size: int) -
     assert parts.partial_line == whole.partial_line
 
 
-def test_the_daemons_lines_are_told_as_sentences() -> None:
+def test_lines_of_the_daemons_log_become_sentences() -> None:
     line = json.dumps({"event": "run_failed", "level": "warning", "timestamp": "2026-01-01T00:00:00Z", "code": 3})
     shown = "".join(span.text for span in parse_spans(format_daemon_line(line)))
     assert shown == "2026-01-01T00:00:00Z  warning run_failed  code=3"

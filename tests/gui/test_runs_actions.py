@@ -65,7 +65,7 @@ def dialog(name: str) -> Any:
     )
 
 
-def test_each_action_is_there_when_it_can_be_done(program: Application, fake: FakeTrainer) -> None:
+def test_actions_are_enabled_by_the_state_of_the_run(program: Application, fake: FakeTrainer) -> None:
     always = {"resubmit", "edit", "tags", "note", "folder", "config", "copy_id", "export_csv", "export_episodes"}
     over = {"delete", "export_zip"}
     assert can(program, ENDED) == always | over | {"resume", "archive"}
@@ -77,12 +77,12 @@ def test_each_action_is_there_when_it_can_be_done(program: Application, fake: Fa
     assert can(program) == set()
 
 
-def test_a_remote_trainers_files_are_out_of_reach(program: Application, fake: FakeTrainer) -> None:
+def test_file_actions_are_disabled_for_a_remote_trainer(program: Application, fake: FakeTrainer) -> None:
     program.workbench.is_remote = True
     assert not can(program, ENDED) & {"folder", "config", "export_zip"}
 
 
-def test_cancel_asks_nothing_and_says_what_it_does(program: Application, fake: FakeTrainer) -> None:
+def test_cancel_does_not_ask_and_reports_what_it_does(program: Application, fake: FakeTrainer) -> None:
     said: list[str] = []
     program.workbench.message_posted.connect(lambda text, _: said.append(text))
     do(program, "run.cancel", ALIVE, ENDED)
@@ -92,7 +92,7 @@ def test_cancel_asks_nothing_and_says_what_it_does(program: Application, fake: F
     assert program.workbench.runs.get_or_placeholder(ALIVE).stage == "stopping"
 
 
-def test_space_pauses_what_runs_and_lets_what_is_paused_go_on(program: Application, fake: FakeTrainer) -> None:
+def test_space_pauses_and_resumes(program: Application, fake: FakeTrainer) -> None:
     do(program, "run.pause", ALIVE, PAUSED)
     pump(lambda: fake.asked == [("pause", ALIVE)], "the pause")
     do(program, "run.pause", PAUSED)
@@ -118,7 +118,7 @@ def test_the_space_bar_presses_the_button_in_focus_and_pauses_only_elsewhere(
     pump(lambda: fake.asked == [("pause", ALIVE)], "the pause")
 
 
-def test_a_run_goes_on_with_more_steps(program: Application, fake: FakeTrainer) -> None:
+def test_a_run_is_extended_with_more_steps(program: Application, fake: FakeTrainer) -> None:
     do(program, "run.resume", ENDED)
     asking = dialog("resume")
     steps = find(asking, "resume.steps", QSpinBox)
@@ -128,7 +128,7 @@ def test_a_run_goes_on_with_more_steps(program: Application, fake: FakeTrainer) 
     pump(lambda: fake.asked == [("resume", ENDED, 5000)], "the resume")
 
 
-def test_a_run_that_failed_goes_on_to_its_own_end(program: Application, fake: FakeTrainer) -> None:
+def test_a_failed_run_is_resumed_to_its_original_end(program: Application, fake: FakeTrainer) -> None:
     do(program, "run.resume", OTHER)
     asking = dialog("resume")
     assert find(asking, "resume.steps", QSpinBox).value() == 1001  # its checkpoint is at its last step
@@ -136,7 +136,7 @@ def test_a_run_that_failed_goes_on_to_its_own_end(program: Application, fake: Fa
     assert fake.asked == []
 
 
-def test_resubmit_starts_the_same_config_and_looks_at_it(program: Application, fake: FakeTrainer) -> None:
+def test_resubmit_starts_the_same_config_and_selects_the_new_run(program: Application, fake: FakeTrainer) -> None:
     do(program, "run.resubmit", ENDED)
     pump(lambda: program.workbench.selection not in (None, ENDED), "the new run")
     assert fake.asked == [("submit", fake.payload)]
@@ -175,7 +175,7 @@ def test_tags_are_added_and_taken_by_editing_one_line(program: Application, fake
     assert fake.asked == [("annotate", OTHER, ["better", "new"], ["old"], None, None)]
 
 
-def test_writing_a_note_goes_to_its_field(program: Application, fake: FakeTrainer) -> None:
+def test_the_note_action_focuses_the_editor(program: Application, fake: FakeTrainer) -> None:
     program.window.activateWindow()
     program.workbench.notes.append_scratch("a verdict")
     do(program, "run.note", OTHER)
@@ -183,7 +183,7 @@ def test_writing_a_note_goes_to_its_field(program: Application, fake: FakeTraine
     assert program.workbench.selection == OTHER
 
 
-def test_archived_runs_go_and_come_back(program: Application, fake: FakeTrainer) -> None:
+def test_runs_are_archived_and_unarchived(program: Application, fake: FakeTrainer) -> None:
     do(program, "run.archive", ENDED, OTHER)
     pump(lambda: len(fake.asked) == 2, "the archive")
     assert {asked[-1] for asked in fake.asked} == {True}
@@ -216,7 +216,7 @@ def test_the_header_has_the_buttons_that_fit_the_run(program: Application, fake:
     assert [name for name, button in visible.items() if button.isVisible()] == ["resume"]
 
 
-def test_an_error_is_shown_as_it_stands(program: Application, fake: FakeTrainer) -> None:
+def test_an_error_message_is_shown_unchanged(program: Application, fake: FakeTrainer) -> None:
     def refuse(_: str) -> Any:
         raise NotAllowed("Run 1 has already ended: succeeded.")
 

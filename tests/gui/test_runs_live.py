@@ -38,7 +38,7 @@ def top_level(name: str) -> QWidget | None:
     return next((one for one in QApplication.topLevelWidgets() if one.objectName() == name), None)
 
 
-def test_a_run_is_paused_goes_on_and_is_cancelled_from_the_window(trainer: TrainerClient, program: Application) -> None:
+def test_a_run_is_paused_resumed_and_cancelled_from_the_window(trainer: TrainerClient, program: Application) -> None:
     run_id = trainer.submit(scripted(steps=100_000, dt=0.01)).run_id
     program.start(run_id)
     pump(lambda: state(program, run_id) == "running", "the run")
@@ -52,9 +52,7 @@ def test_a_run_is_paused_goes_on_and_is_cancelled_from_the_window(trainer: Train
     assert find(program.window, "run.state", QLabel).text().startswith("cancelled")
 
 
-def test_the_overview_tells_the_story_and_the_numbers_as_they_come(
-    trainer: TrainerClient, program: Application
-) -> None:
+def test_the_overview_updates_history_and_numbers(trainer: TrainerClient, program: Application) -> None:
     run_id = trainer.submit(scripted(steps=60, dt=0.02)).run_id
     program.start(run_id)
     steps = pump(lambda: program.window.findChild(QLabel, "overview.steps"), "the overview")
@@ -68,7 +66,7 @@ def test_the_overview_tells_the_story_and_the_numbers_as_they_come(
     )
 
 
-def test_what_a_run_that_failed_said_is_one_click_away(trainer: TrainerClient, program: Application) -> None:
+def test_the_error_of_a_failed_run_is_one_click_away(trainer: TrainerClient, program: Application) -> None:
     run_id = trainer.submit(scripted(exit=3, say="CUDA out of memory")).run_id
     ended(trainer, run_id)
     program.start(run_id)
@@ -83,7 +81,7 @@ def test_what_a_run_that_failed_said_is_one_click_away(trainer: TrainerClient, p
     pump(lambda: "run_id" in log.toPlainText() and "CUDA" not in log.toPlainText().splitlines()[0], "the daemon's log")
 
 
-def test_a_deleted_run_comes_back_by_undo(trainer: TrainerClient, program: Application) -> None:
+def test_a_deleted_run_is_restored_by_undo(trainer: TrainerClient, program: Application) -> None:
     run_id = trainer.submit(scripted()).run_id
     ended(trainer, run_id)
     program.start(run_id)
@@ -141,7 +139,7 @@ def test_exports_hold_what_the_run_logged(trainer: TrainerClient, program: Appli
     pump(lambda: not top_level("task"), "no progress window to stay")
 
 
-def test_an_export_that_is_given_up_leaves_nothing(trainer: TrainerClient, tmp_path: Path) -> None:
+def test_a_cancelled_export_leaves_no_file(trainer: TrainerClient, tmp_path: Path) -> None:
     view = ended(trainer, trainer.submit(scripted(steps=5)).run_id)
     task = ExportTask("Writing")
     task.is_cancelled = True

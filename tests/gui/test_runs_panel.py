@@ -38,7 +38,7 @@ def click_run(panel: RunsPanel, number: int) -> None:
     click(panel.table.viewport(), place_of(panel, number))
 
 
-def test_a_click_looks_at_the_run(program: Application, panel: RunsPanel) -> None:
+def test_a_click_opens_the_run(program: Application, panel: RunsPanel) -> None:
     click_run(panel, 1)
     pump(lambda: program.workbench.selection == run_id(1), "the run to be looked at")
     assert program.window.current_page == "run"
@@ -46,9 +46,7 @@ def test_a_click_looks_at_the_run(program: Application, panel: RunsPanel) -> Non
     assert program.workbench.marks == [run_id(1)]
 
 
-def test_several_runs_are_marked_without_leaving_the_one_that_is_looked_at(
-    program: Application, panel: RunsPanel
-) -> None:
+def test_selecting_several_runs_keeps_the_current_one(program: Application, panel: RunsPanel) -> None:
     click_run(panel, 2)
     pump(lambda: program.workbench.selection == run_id(2), "the first")
     index = panel._model.index(panel._model.row_of(run_id(1)) or 0, 0)
@@ -59,7 +57,7 @@ def test_several_runs_are_marked_without_leaving_the_one_that_is_looked_at(
     assert len(program.workbench.target_runs()) == 2
 
 
-def test_the_list_follows_a_run_that_is_looked_at_from_elsewhere(program: Application, panel: RunsPanel) -> None:
+def test_the_list_selects_a_run_that_was_opened_elsewhere(program: Application, panel: RunsPanel) -> None:
     program.workbench.select(run_id(2))
     assert panel._selected_rows() == [panel._model.row_of(run_id(2))]
     program.workbench.select(run_id(4))  # archived: not in the list
@@ -67,9 +65,7 @@ def test_the_list_follows_a_run_that_is_looked_at_from_elsewhere(program: Applic
     assert [one.run_id for one in program.workbench.target_runs()] == [run_id(4)]
 
 
-def test_a_button_of_the_runs_header_is_about_that_run_and_the_list_shows_it(
-    program: Application, panel: RunsPanel
-) -> None:
+def test_buttons_of_the_header_act_on_the_shown_run(program: Application, panel: RunsPanel) -> None:
     program.workbench.select(run_id(3))
     program.workbench.mark([run_id(2), run_id(1)])
     assert len(panel._selected_rows()) == 2
@@ -78,7 +74,7 @@ def test_a_button_of_the_runs_header_is_about_that_run_and_the_list_shows_it(
     assert panel._selected_rows() == [panel._model.row_of(run_id(3))]
 
 
-def test_a_search_hides_the_rest_and_keeps_what_is_looked_at(program: Application, panel: RunsPanel) -> None:
+def test_a_search_filters_the_list_and_keeps_the_current_run(program: Application, panel: RunsPanel) -> None:
     program.workbench.select(run_id(2))
     type_text(find(panel, "runs.search", QLineEdit), "acrobot")
     pump(lambda: panel._model.rowCount() == 1, "one row")
@@ -92,13 +88,13 @@ def test_a_search_hides_the_rest_and_keeps_what_is_looked_at(program: Applicatio
     assert panel._selected_rows() == [panel._model.row_of(run_id(2))]
 
 
-def test_archived_runs_are_behind_a_button(panel: RunsPanel) -> None:
+def test_archived_runs_are_shown_by_a_button(panel: RunsPanel) -> None:
     assert panel._model.rowCount() == 3
     click(find(panel, "runs.archived", QToolButton))
     assert panel._model.rowCount() == 4
 
 
-def test_a_run_that_leaves_the_list_takes_nobody_along(program: Application, panel: RunsPanel) -> None:
+def test_removing_the_selected_run_clears_the_selection(program: Application, panel: RunsPanel) -> None:
     program.workbench.select(run_id(2))
     program.workbench.mark([run_id(2), run_id(1)])
     program.workbench.runs.remove({run_id(2)})
@@ -106,7 +102,7 @@ def test_a_run_that_leaves_the_list_takes_nobody_along(program: Application, pan
     assert program.workbench.selection is None
 
 
-def test_the_arrow_keys_look_at_the_run_where_they_rest(program: Application, panel: RunsPanel) -> None:
+def test_the_arrow_keys_open_the_run_where_they_stop(program: Application, panel: RunsPanel) -> None:
     click_run(panel, 3)
     panel.table.setFocus()
     press(panel.table, Qt.Key.Key_Down)
@@ -114,7 +110,7 @@ def test_the_arrow_keys_look_at_the_run_where_they_rest(program: Application, pa
     pump(lambda: program.workbench.selection == run_id(1), "the last run")
 
 
-def test_a_workspace_without_runs_says_what_to_do(program: Application) -> None:
+def test_an_empty_workspace_shows_what_to_do(program: Application) -> None:
     start_with(program, FakeTrainer())
     panel = program.window.findChild(RunsPanel)
     assert panel is not None

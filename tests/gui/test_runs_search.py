@@ -46,13 +46,13 @@ RUNS = [
         ("id:00003", [3]),
     ],
 )
-def test_a_search_finds_the_runs_that_fit_all_of_its_terms(text: str, expected: list[int]) -> None:
+def test_a_search_matches_all_of_its_terms(text: str, expected: list[int]) -> None:
     query = parse_query(text)
     assert [number for number, run in enumerate(RUNS, 1) if query.matches(run)] == expected
 
 
 @pytest.mark.parametrize("text", ["algo:", "status: ", "tag:,", "-", '"', "seed:x"])
-def test_what_is_still_being_typed_raises_nothing(text: str) -> None:
+def test_an_incomplete_search_raises_no_error(text: str) -> None:
     [parse_query(text).matches(run) for run in RUNS]
 
 
@@ -60,7 +60,7 @@ def test_a_key_without_its_value_hides_nothing() -> None:
     assert all(parse_query("algo:").matches(run) for run in RUNS)
 
 
-def test_a_word_with_a_colon_that_is_no_key_is_searched_as_it_stands() -> None:
+def test_an_unknown_key_is_searched_as_text() -> None:
     own = view(6, env_id="my_module:Maze-v0")
     assert parse_query("my_module:maze").matches(own)
     assert not parse_query("my_module:maze").matches(RUNS[0])

@@ -52,7 +52,7 @@ def test_the_newest_run_is_first(runs: Runs, table: RunsTableModel) -> None:
     assert shown(table) == [3, 2, 1]
 
 
-def test_any_column_sorts_both_ways_and_what_is_missing_stays_last(runs: Runs, table: RunsTableModel) -> None:
+def test_every_column_sorts_both_ways_with_missing_values_last(runs: Runs, table: RunsTableModel) -> None:
     runs.update([view(1, episodic_return=5.0), view(2, episodic_return=None), view(3, episodic_return=9.0)])
     column = COLUMN_IDS.index("return")
     table.sort(column, DOWN)
@@ -65,7 +65,7 @@ def test_any_column_sorts_both_ways_and_what_is_missing_stays_last(runs: Runs, t
         assert sorted(shown(table)) == [1, 2, 3]
 
 
-def test_runs_that_need_somebody_come_first_by_state(runs: Runs, table: RunsTableModel) -> None:
+def test_sorting_by_state_puts_runs_that_need_attention_first(runs: Runs, table: RunsTableModel) -> None:
     runs.update([view(1), running(2), view(3, outcome="failed"), running(4, is_stalled=True)])
     table.sort(COLUMN_IDS.index("state"), UP)
     assert shown(table) == [2, 4, 3, 1]
@@ -92,7 +92,7 @@ def test_a_row_whose_value_passes_another_moves_alone(runs: Runs, table: RunsTab
     assert shown(table) == [3, 1, 2]
 
 
-def test_many_rows_that_change_at_once_are_sorted_anew_with_their_selection(runs: Runs) -> None:
+def test_sorting_many_changed_rows_keeps_the_selection(runs: Runs) -> None:
     table = RunsTableModel(runs)  # without the tester, which looks at every row after every row
     many = 3 * MAX_SINGLE_MOVES
     runs.update([running(number, sps=float(number)) for number in range(many)])
@@ -105,7 +105,7 @@ def test_many_rows_that_change_at_once_are_sorted_anew_with_their_selection(runs
     assert resets.count() == 0
 
 
-def test_a_search_shows_what_fits_and_follows_what_changes(runs: Runs, table: RunsTableModel) -> None:
+def test_a_search_follows_changes_of_runs(runs: Runs, table: RunsTableModel) -> None:
     runs.update([running(1), view(2), running(3)])
     table.set_query(parse_query("status:running"), False)
     assert shown(table) == [3, 1]
@@ -130,9 +130,7 @@ def test_a_run_that_is_removed_leaves_the_table(runs: Runs, table: RunsTableMode
     assert table.row_of(run_id(1)) == 1
 
 
-def test_what_qt_does_to_the_current_row_meanwhile_is_marked_as_not_the_users(
-    runs: Runs, table: RunsTableModel
-) -> None:
+def test_changes_of_the_current_row_by_qt_are_not_taken_for_the_users(runs: Runs, table: RunsTableModel) -> None:
     runs.update([view(1), view(2)])
     seen: list[bool] = []
     table.rowsRemoved.connect(lambda *_: seen.append(table.is_updating))
@@ -141,7 +139,7 @@ def test_what_qt_does_to_the_current_row_meanwhile_is_marked_as_not_the_users(
     assert not table.is_updating
 
 
-def test_cells_say_things_as_people_read_them(runs: Runs, table: RunsTableModel) -> None:
+def test_cells_are_formatted_for_people(runs: Runs, table: RunsTableModel) -> None:
     runs.update([running(1, sps=50_700.0, seconds_left=192.0, tags=["a", "b"], kind="policy_eval", seed=None)])
     said = {column: text(table, 0, column) for column in COLUMN_IDS if column != "age"}
     assert said == {

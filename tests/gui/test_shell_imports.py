@@ -17,7 +17,7 @@ assert not heavy, heavy
 """
 
 
-def test_no_module_of_the_window_imports_what_trains() -> None:
+def test_the_window_imports_no_training_libraries() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
 

@@ -33,7 +33,7 @@ def open_palette(program: Application) -> tuple[QListWidget, Callable[[str], Non
     return find(program.window, "palette.list", QListWidget), lambda text: type_text(search, text)
 
 
-def test_the_palette_does_what_is_typed(program: Application) -> None:
+def test_the_palette_runs_the_typed_action(program: Application) -> None:
     _, search = open_palette(program)
     search("setti")
     press(find(program.window, "palette.search"), Qt.Key.Key_Return)
@@ -42,7 +42,7 @@ def test_the_palette_does_what_is_typed(program: Application) -> None:
     assert not has(program.window, "palette")
 
 
-def test_the_palette_shows_keys_and_greys_what_cannot_be_done(program: Application) -> None:
+def test_the_palette_shows_shortcuts_and_disabled_actions(program: Application) -> None:
     program.window.action("help.about").setEnabled(False)
     rows = {row.id: row for row in program.window.action_table}
     object.__setattr__(rows["help.about"], "is_enabled", lambda _: False)
@@ -57,7 +57,7 @@ def test_the_palette_shows_keys_and_greys_what_cannot_be_done(program: Applicati
         object.__setattr__(rows["help.about"], "is_enabled", lambda _: True)
 
 
-def test_arrows_move_over_what_can_be_done(program: Application) -> None:
+def test_arrow_keys_skip_disabled_actions(program: Application) -> None:
     found, _ = open_palette(program)
     before = found.currentRow()
     press(find(program.window, "palette.search"), Qt.Key.Key_Down)
@@ -100,7 +100,7 @@ def test_the_theme_changes_at_once_and_is_remembered(
     assert chosen.currentText() == "Light"
 
 
-def test_the_text_grows(qapp: QApplication, program: Application) -> None:
+def test_the_font_size_changes(qapp: QApplication, program: Application) -> None:
     program.window.show_page("settings")
     find(program.window, "settings.font", QDoubleSpinBox).setValue(12.5)
     assert qapp.font().pointSizeF() == 12.5
@@ -108,7 +108,7 @@ def test_the_text_grows(qapp: QApplication, program: Application) -> None:
     find(program.window, "settings.font", QDoubleSpinBox).setValue(10)
 
 
-def test_keys_can_be_changed_reset_and_are_never_given_twice(
+def test_shortcuts_can_be_changed_and_reset_and_are_unique(
     program: Application, make_program: Callable[[], Application]
 ) -> None:
     program.window.show()
@@ -132,7 +132,7 @@ def test_keys_can_be_changed_reset_and_are_never_given_twice(
 
 
 @pytest.mark.usefixtures("daemon")
-def test_the_trainer_lists_what_runs_and_what_waits(trainer: TrainerClient, program: Application) -> None:
+def test_the_trainer_page_lists_active_and_queued_runs(trainer: TrainerClient, program: Application) -> None:
     def submit(group: str, priority: int = 0) -> str:
         payload = {**scripted(steps=10_000, dt=0.05), "schedule": {"priority": priority}}
         payload["metadata"]["group"] = group
@@ -179,7 +179,7 @@ def test_an_example_opens_in_the_form(program: Application) -> None:
     assert program.window.current_page == "train"
 
 
-def test_the_examples_are_payloads_that_the_trainer_takes(trainer: TrainerClient) -> None:
+def test_the_examples_are_valid_payloads(trainer: TrainerClient) -> None:
     for example in EXAMPLES:
         for payload in example.payloads()[:1]:
             assert trainer.check(payload).summary.algo, example.id
@@ -198,5 +198,5 @@ def test_an_example_is_trained_by_a_click(daemon: LiveDaemon, trainer: TrainerCl
         ended(trainer, view.run_id)
 
 
-def test_the_guide_is_carried_along() -> None:
+def test_the_guide_is_part_of_the_package() -> None:
     assert (Path(theme.__file__).with_name("guide.md")).is_file()

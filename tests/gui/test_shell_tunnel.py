@@ -37,7 +37,7 @@ def far(
     close(program)
 
 
-def test_a_run_is_followed_through_a_tunnel_that_breaks_and_comes_back(
+def test_a_run_is_followed_through_an_interrupted_tunnel(
     trainer: TrainerClient, tunnel: Tunnel, far: Application, tmp_path: Path
 ) -> None:
     first = trainer.submit(scripted(steps=100_000, dt=0.01)).run_id

@@ -24,7 +24,7 @@ def test_the_window_is_drawn_without_a_trainer(program: Application) -> None:
     assert find(program.window, "trainer", QToolButton).text() == "trainer: connecting…"
 
 
-def test_the_corner_tells_of_the_trainer_and_leads_to_it(daemon: LiveDaemon, program: Application) -> None:
+def test_the_status_bar_shows_the_trainer_and_links_to_its_page(daemon: LiveDaemon, program: Application) -> None:
     program.start()
     corner = find(program.window, "trainer", QToolButton)
     pump(lambda: "0/4 busy" in corner.text(), "the corner to tell of the trainer")
@@ -33,7 +33,7 @@ def test_the_corner_tells_of_the_trainer_and_leads_to_it(daemon: LiveDaemon, pro
     pump(lambda: find(program.window, "trainer.state", QLabel).text() == "connected", "the trainer's page")
 
 
-def test_a_workspace_without_runs_opens_with_the_welcome(daemon: LiveDaemon, program: Application) -> None:
+def test_an_empty_workspace_opens_the_welcome_page(daemon: LiveDaemon, program: Application) -> None:
     program.settings.put_for_workspace("page", "run")
     program.start()
     pump(lambda: program.workbench.status, "the trainer")
@@ -63,7 +63,7 @@ def test_the_run_that_was_named_is_shown(daemon: LiveDaemon, trainer: TrainerCli
 
 
 @pytest.mark.usefixtures("daemon")
-def test_a_second_window_opens_where_the_first_was_left(
+def test_a_new_window_restores_the_state_of_the_last_one(
     trainer: TrainerClient, make_program: Callable[[], Application]
 ) -> None:
     run_id = trainer.submit(scripted()).run_id
@@ -82,7 +82,7 @@ def test_a_second_window_opens_where_the_first_was_left(
     assert second.workbench.selection == run_id
 
 
-def test_what_changed_is_written_by_the_clock(program: Application, settings_path: Path) -> None:
+def test_changed_settings_are_saved_periodically(program: Application, settings_path: Path) -> None:
     """So that a window that is killed loses nothing: nobody calls anything here."""
     program.window._save_layout_timer.setInterval(20)
     program.window.start_saving_layout()
@@ -91,7 +91,7 @@ def test_what_changed_is_written_by_the_clock(program: Application, settings_pat
     pump(lambda: settings_path.exists() and "some-run" in settings_path.read_text(), "the settings to be written")
 
 
-def test_a_lost_trainer_shows_a_banner_until_another_is_there(program: Application) -> None:
+def test_a_lost_trainer_shows_a_banner_until_it_is_back(program: Application) -> None:
     program.start()
     pump(lambda: program.workbench.status, "the trainer")
     assert not program.window.banner.isVisible()
@@ -102,7 +102,7 @@ def test_a_lost_trainer_shows_a_banner_until_another_is_there(program: Applicati
     pump(lambda: program.workbench.status and not program.window.banner.isVisible(), "another trainer", 30)
 
 
-def test_a_drained_trainer_stays_away_until_it_is_wanted(workspace: Workspace, program: Application) -> None:
+def test_a_drained_trainer_is_started_again_only_on_demand(workspace: Workspace, program: Application) -> None:
     program.start()
     pump(lambda: program.workbench.status, "the trainer")
     program.window.show_page("trainer")
@@ -118,7 +118,7 @@ def test_a_drained_trainer_stays_away_until_it_is_wanted(workspace: Workspace, p
     pump(lambda: program.workbench.status and not program.window.banner.isVisible(), "another trainer", 30)
 
 
-def test_every_page_has_its_keys(program: Application) -> None:
+def test_every_page_has_a_shortcut(program: Application) -> None:
     program.window.show()
     listed = [row.id for row in program.window.action_table if row.id.startswith("go.")]
     assert listed
@@ -127,7 +127,7 @@ def test_every_page_has_its_keys(program: Application) -> None:
         assert program.window.current_page == action_id.removeprefix("go.")
 
 
-def test_keys_and_names_are_given_once(program: Application) -> None:
+def test_shortcuts_and_action_names_are_unique(program: Application) -> None:
     rows = program.window.action_table
     assert len({row.id for row in rows}) == len(rows)
     keys = [program.window.action(row.id).shortcut().toString() for row in rows]
@@ -135,7 +135,7 @@ def test_keys_and_names_are_given_once(program: Application) -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_every_action_is_in_a_menu_and_says_its_keys(program: Application) -> None:
+def test_every_action_is_in_a_menu_with_its_shortcut(program: Application) -> None:
     for row in program.window.action_table:
         action = program.window.action(row.id)
         assert action.associatedObjects(), row.id
@@ -166,7 +166,7 @@ def test_help_is_about_what_is_in_focus(program: Application) -> None:
     assert "as the system has it" in text.toPlainText()
 
 
-def test_the_run_menu_is_grouped_by_what_its_rows_do(program: Application) -> None:
+def test_the_run_menu_is_grouped(program: Application) -> None:
     menu = find(program.window, "menu.run", QMenu)
     groups: list[list[str]] = [[]]
     for action in menu.actions():

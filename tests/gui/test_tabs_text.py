@@ -86,9 +86,7 @@ def test_another_runs_note_is_shown_and_what_was_typed_is_saved_first(program: A
     pump(lambda: fake.asked == [("annotate", run_id(1), [], [], "mine", None)], "the note")
 
 
-def test_a_note_that_somebody_else_wrote_does_not_overwrite_what_is_typed(
-    program: Application, fake: FakeTrainer
-) -> None:
+def test_a_note_changed_elsewhere_does_not_overwrite_unsaved_text(program: Application, fake: FakeTrainer) -> None:
     note = find(program.window, "notes.run", QPlainTextEdit)
     program.workbench.select(run_id(2))
     program.workbench.runs.update([running(2, notes="from elsewhere")])
@@ -98,7 +96,7 @@ def test_a_note_that_somebody_else_wrote_does_not_overwrite_what_is_typed(
     assert note.toPlainText() == "half a sent"
 
 
-def test_the_scratch_page_takes_verdicts_and_is_remembered(
+def test_the_scratch_page_receives_verdicts_and_is_saved(
     program: Application, fake: FakeTrainer, make_program: Callable[[], Application]
 ) -> None:
     find(program.window, "notes.scratch", QPlainTextEdit).setPlainText("todo: tune\n")
@@ -137,7 +135,7 @@ def test_events_are_filtered_by_kind_run_and_text(program: Application, fake: Fa
     table.deleteLater()
 
 
-def test_no_more_events_are_kept_than_can_be_read(program: Application, fake: FakeTrainer) -> None:
+def test_the_number_of_kept_events_is_limited(program: Application, fake: FakeTrainer) -> None:
     events = program.workbench.events
     events._append([EventLine(float(number), "", "step", str(number)) for number in range(MAX_EVENT_LINES)])
     events._append([EventLine(0.0, "", "step", "newest")])
@@ -163,7 +161,7 @@ def filmed(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def test_videos_are_listed_with_what_is_known_of_them(filmed: RunFolder) -> None:
+def test_videos_are_listed_with_their_details(filmed: RunFolder) -> None:
     seen = view(1, run_dir=str(filmed.path))
     found = {video.path.name: video for video in list_videos(cast("Any", FakeTrainer([seen])), seen)}
     assert set(found) == {"episode-0.mp4", "episode-1.mp4", "broken.mp4"}
@@ -173,7 +171,7 @@ def test_videos_are_listed_with_what_is_known_of_them(filmed: RunFolder) -> None
     assert list_videos(cast("Any", FakeTrainer([nowhere])), nowhere) == []
 
 
-def test_a_film_is_read_in_parts_and_from_any_place(filmed: RunFolder) -> None:
+def test_a_video_is_decoded_in_parts_and_from_any_position(filmed: RunFolder) -> None:
     film = VideoReader(filmed.videos / "episode-0.mp4")
     first, second = film.read(24), film.read(24)
     assert (len(first), len(second), film.read(24)) == (24, 16, [])
@@ -211,7 +209,7 @@ def test_a_video_plays_in_the_window_to_its_end(program: Application, filmed: Ru
     pump(lambda: not film._frame_timer.isActive(), "the playing to stop")
 
 
-def test_a_run_without_videos_says_how_to_get_some(program: Application, fake: FakeTrainer) -> None:
+def test_a_run_without_videos_shows_how_to_record_some(program: Application, fake: FakeTrainer) -> None:
     program.workbench.select(run_id(1), "videos")
     tab: Any = pump(lambda: program.window.findChild(QListWidget, "videos.list"), "the tab")
     while not hasattr(tab, "_empty"):

@@ -65,7 +65,7 @@ def test_it_serves_and_is_ended_with_its_children(board: TensorBoardProcess) -> 
     pump(lambda: not group_of(pid), "its end")
 
 
-def test_closing_waits_until_it_is_gone(board: TensorBoardProcess) -> None:
+def test_closing_waits_for_the_end_of_the_process(board: TensorBoardProcess) -> None:
     deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN){SERVES}"
     board.start(pretend(deaf))
     pump(lambda: board.state == READY, "TensorBoard")
@@ -74,7 +74,7 @@ def test_closing_waits_until_it_is_gone(board: TensorBoardProcess) -> None:
     wait_for(lambda: not group_of(pid), "its end, without an event loop")
 
 
-def test_a_crash_is_told_with_its_last_words(board: TensorBoardProcess) -> None:
+def test_a_crash_is_reported_with_the_last_line_of_stderr(board: TensorBoardProcess) -> None:
     board.start(pretend("import sys; print('no room', file=sys.stderr); sys.exit(3)"))
     pump(lambda: board.state == FAILED, "the crash")
     assert board.problem == "TensorBoard has ended unexpectedly (exit code 3). Last output: no room"
@@ -85,7 +85,7 @@ def test_a_crash_is_told_with_its_last_words(board: TensorBoardProcess) -> None:
     assert "signal 9" in board.problem
 
 
-def test_a_program_that_cannot_be_started_is_told(board: TensorBoardProcess) -> None:
+def test_a_program_that_cannot_be_started_is_reported(board: TensorBoardProcess) -> None:
     board.start(["/no/such/python"])
     pump(lambda: board.state == FAILED, "the failure")
     assert board.problem.startswith("TensorBoard cannot be started")

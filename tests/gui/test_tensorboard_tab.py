@@ -91,7 +91,7 @@ def test_each_kind_of_run_has_its_folder(tmp_path: Path) -> None:
     assert find_logdir(view, told) == tmp_path / "curves"
 
 
-def test_without_tensorboard_there_is_a_hint_and_the_way_to_the_curves(make: Make, workbench: Workbench) -> None:
+def test_without_tensorboard_a_hint_links_to_the_analytics_tab(make: Make, workbench: Workbench) -> None:
     tab = make(is_installed=lambda: False)
     assert "pip install 'mosaic-rl[train]'" in hint(tab)
     wanted: list[str] = []
@@ -111,12 +111,12 @@ def test_without_webengine_it_opens_in_the_browser(make: Make, opened: list[str]
     assert find(tab, "tensorboard.state", QLabel).text() == "ready at http://127.0.0.1:4711/"
 
 
-def test_the_files_of_another_machine_are_not_here(make: Make, workbench: Workbench) -> None:
+def test_event_files_of_a_remote_trainer_are_not_available(make: Make, workbench: Workbench) -> None:
     workbench.is_remote = True
     assert "another machine" in hint(make())
 
 
-def test_a_run_that_wrote_nothing_says_so(make: Make, workbench: Workbench, trainer: StillTrainer) -> None:
+def test_a_run_without_output_shows_a_message(make: Make, workbench: Workbench, trainer: StillTrainer) -> None:
     trainer.views[0] = changed(trainer.views[0], stage="finished", outcome="succeeded", kind="policy_eval")
     workbench.runs.update(trainer.views)
     tab = make()
@@ -134,7 +134,7 @@ def test_a_tensorboard_that_was_killed_can_be_restarted(make: Make, opened: list
     pump(lambda: tab.board.state == READY, "the second one")
 
 
-def test_it_stops_with_the_run_that_is_looked_at_and_with_the_window(
+def test_it_stops_when_the_run_is_left_or_the_window_closes(
     make: Make, workbench: Workbench, opened: list[str]
 ) -> None:
     tab = make()
@@ -151,7 +151,9 @@ def test_it_stops_with_the_run_that_is_looked_at_and_with_the_window(
     assert tab.board.state == STOPPED
 
 
-def test_it_stays_up_a_while_behind_another_tab(make: Make, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_keeps_running_for_a_while_in_a_hidden_tab(
+    make: Make, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tab = make()
     pump(lambda: find(tab, "tensorboard.browser").isEnabled(), "the folder")
     click(find(tab, "tensorboard.browser"))

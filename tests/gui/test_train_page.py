@@ -65,7 +65,7 @@ def test_the_form_shows_the_defaults(program: Application) -> None:
     assert find(window, "train.count", QLabel).text() == "all defaults"
 
 
-def test_a_changed_field_is_marked_and_goes_back_by_a_click(program: Application) -> None:
+def test_a_changed_field_is_marked_and_can_be_reset(program: Application) -> None:
     window = opened(program)
     edit = find(window, "train.learning_rate", QLineEdit)
     type_text(edit, "0.001")
@@ -76,7 +76,7 @@ def test_a_changed_field_is_marked_and_goes_back_by_a_click(program: Application
     assert not state_of(window, "learning_rate")[0]
 
 
-def test_what_is_wrong_is_said_as_it_is_typed_and_nothing_is_submitted(program: Application) -> None:
+def test_invalid_input_is_marked_while_typing_and_not_submitted(program: Application) -> None:
     window = opened(program)
     type_text(find(window, "train.learning_rate", QLineEdit), "3")
     assert state_of(window, "learning_rate")[1] == "Expected a number above 0 and below 1."
@@ -113,7 +113,7 @@ def test_resetting_all_reaches_the_field_that_is_typed_in(program: Application) 
     assert program.workbench.training.draft.texts == {}
 
 
-def test_several_seeds_say_how_many_runs_they_make(program: Application) -> None:
+def test_several_seeds_show_the_number_of_runs(program: Application) -> None:
     window = opened(program)
     click(find(window, "train.several", QCheckBox))
     type_text(find(window, "train.seed", QLineEdit), "1-3,7")
@@ -181,7 +181,7 @@ def test_presets_are_saved_loaded_and_deleted(program: Application) -> None:
     assert training.presets() == {}
 
 
-def test_the_form_is_as_it_was_left_when_the_window_opens_again(make_program: Callable[[], Application]) -> None:
+def test_the_form_is_restored_when_the_window_opens_again(make_program: Callable[[], Application]) -> None:
     first = opened(make_program())
     type_text(find(first, "train.gamma", QLineEdit), "0.5")
     first.close()
@@ -213,7 +213,7 @@ def test_a_payload_fills_the_form(program: Application) -> None:
     assert "x" in find(window, "train.rest", QLabel).text()
 
 
-def test_what_no_form_can_show_is_said(program: Application) -> None:
+def test_a_payload_that_no_form_can_show_is_reported(program: Application) -> None:
     window = opened(program)
     said: list[str] = []
     program.workbench.message_posted.connect(lambda text, _: said.append(text))
@@ -275,7 +275,9 @@ def _evaluate(window: QWidget, program: Application, trainer: TrainerClient, run
     assert find(window, "policy.eval_batch_size", QLineEdit).text() == "2"
 
 
-def test_a_path_that_is_no_policy_is_refused_in_words(daemon: LiveDaemon, program: Application, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_policy_is_refused_with_a_reason(
+    daemon: LiveDaemon, program: Application, tmp_path: Path
+) -> None:
     program.start()
     program.workbench.page_requested.emit("policy")
     window = program.window
@@ -284,6 +286,6 @@ def test_a_path_that_is_no_policy_is_refused_in_words(daemon: LiveDaemon, progra
 
 
 @pytest.mark.parametrize("action", ["agent.configure", "agent.train", "agent.policy"])
-def test_the_ways_to_begin_are_actions(program: Application, action: str) -> None:
+def test_the_welcome_page_links_are_actions(program: Application, action: str) -> None:
     assert program.window.action(action).isEnabled()
     assert program.window.action(action).shortcut().toString()

@@ -83,7 +83,7 @@ def test_a_network_for_images_is_stopped_at_the_next_report_and_the_bad_update_i
 
 
 @pytest.mark.parametrize("name", CONTROL)
-def test_no_environment_meets_an_action_that_is_not_finite(
+def test_no_environment_receives_an_action_that_is_not_finite(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load_algorithm(name), "HIDDEN", (16, 16))

@@ -85,7 +85,7 @@ def test_a_stopped_run_resumes_from_before_the_interrupted_rollout(name: str, st
 
 
 @EACH
-def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: str, place: Path) -> None:
+def test_a_stop_during_an_update_finishes_that_update(name: str, place: Path) -> None:
     module = load_algorithm(name)
     config = config_of(name)
     updates = []
@@ -117,7 +117,7 @@ def test_everything_is_logged_under_cleanrls_tags(name: str, place: Path) -> Non
 
 
 @EACH
-def test_a_policy_change_that_is_large_enough_ends_an_update(name: str, place: Path) -> None:
+def test_an_update_stops_at_the_target_kl(name: str, place: Path) -> None:
     train_run(place / "all", name, config_of(name, total_timesteps=32))
     train_run(place / "some", name, config_of(name, total_timesteps=32, target_kl=1e-12, learning_rate=0.01))
     assert latest_checkpoint(place / "all").facts["adam_count"] == 4
@@ -138,7 +138,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_checkpo
 
 
 @EACH
-def test_a_game_that_was_truncated_is_valued_and_a_lost_one_is_not(
+def test_a_truncated_game_is_bootstrapped_and_a_terminated_one_is_not(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(name, total_timesteps=32, num_envs=2, gamma=1.0, gae_lambda=1.0)
@@ -206,7 +206,7 @@ def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(nam
 
 
 @EACH
-def test_only_games_fit(name: str) -> None:
+def test_only_atari_games_are_accepted(name: str) -> None:
     module = load_algorithm(name)
     with pytest.raises(BadInput, match=rf"{name} needs an Atari game; CartPole-v1 is not one. These fit: ppo"):
         module.check(config_of(name), gymnasium.make("CartPole-v1"))
@@ -217,7 +217,7 @@ def test_only_games_fit(name: str) -> None:
     assert facts["backend"] == "torch"
 
 
-def test_memory_wants_games_that_can_be_shared_out() -> None:
+def test_recurrent_ppo_requires_environments_divisible_by_minibatches() -> None:
     with pytest.raises(ValueError, match="cannot be split into num_minibatches = 4"):
         ppo_atari_lstm.Config(num_envs=6)
     assert ppo_atari_lstm.Config().minibatch_size == 256

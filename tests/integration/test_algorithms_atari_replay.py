@@ -69,7 +69,7 @@ def test_a_killed_run_that_is_resumed_ends_as_if_it_had_not_been(name: str, plac
 
 
 @EACH
-def test_it_learns_and_logs_what_cleanrl_logs_and_stops_when_asked(name: str, place: Path) -> None:
+def test_it_logs_cleanrls_tags_and_stops_on_request(name: str, place: Path) -> None:
     config = config_of(name, checkpoint_every=10**6)
     train_run(place / "run", name, config, stop_at=206)
     last = latest_checkpoint(place / "run")
@@ -80,7 +80,7 @@ def test_it_learns_and_logs_what_cleanrl_logs_and_stops_when_asked(name: str, pl
 
 
 @EACH
-def test_a_policy_acts_on_images_and_the_model_is_the_checkpoints(name: str, place: Path) -> None:
+def test_a_policy_acts_on_images_and_the_model_equals_the_checkpoint(name: str, place: Path) -> None:
     train_run(place / "run", name, config_of(name, total_timesteps=80))
     checkpoint = latest_checkpoint(place / "run")
     policy = load_algorithm(name).load_policy(checkpoint)
@@ -131,7 +131,7 @@ def test_a_replay_buffer_that_was_not_saved_is_filled_again(name: str, place: Pa
 
 
 @EACH
-def test_what_does_not_fit_is_refused(name: str) -> None:
+def test_unsupported_spaces_are_refused(name: str) -> None:
     cartpole = gymnasium.make("CartPole-v1")
     with pytest.raises(BadInput, match=f"{name} needs an Atari game; CartPole-v1 is not one. These fit: ppo, dqn"):
         load_algorithm(name).check(config_of(name), cartpole)
@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
 
 
 @EACH
-def test_what_follows_a_game_that_was_truncated_is_estimated_from_its_last_images(
+def test_the_bootstrap_value_of_a_truncated_game_uses_its_last_images(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Frames show the age of a game, which is truncated after 9 steps; no next observation may be a first frame."""

@@ -136,7 +136,7 @@ def test_each_backend_resumes_from_the_others_checkpoint(name: str, place: Path)
         assert all(np.isfinite(weight).all() for weight in mixed.weights.values())
 
 
-def test_a_resumed_run_keeps_the_backend_that_it_began_with(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_keeps_its_backend(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train_run(place / "run", "ddpg_continuous_action", config_of("ddpg_continuous_action"), stop_at=150)
     monkeypatch.setattr("cleanrl_worker.devices.has_gpu", lambda: True)
     train_run(
@@ -213,7 +213,7 @@ def test_a_loss_that_is_not_finite_is_reported_and_never_saved(
 
 
 @EACH
-def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
+def test_the_bootstrap_value_at_a_time_limit_uses_the_last_observation(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     observations: list[tuple[Any, Any, Any]] = []
@@ -339,7 +339,7 @@ def test_a_replay_buffer_too_large_to_save_is_filled_again_before_updates_contin
     assert "checkpoint_replay_mb = 0" in warning["text"]
 
 
-def test_an_environment_that_had_to_be_reset_is_learned_from_as_one_that_was_truncated(place: Path) -> None:
+def test_a_forced_reset_counts_as_truncation(place: Path) -> None:
     with register_env(noise="foreign", actions="box", limit=50) as env_id:
         config = config_of("td3_continuous_action", env_id=env_id)
         train_run(place / "run", "td3_continuous_action", config, stop_at=220)
@@ -349,7 +349,7 @@ def test_an_environment_that_had_to_be_reset_is_learned_from_as_one_that_was_tru
     assert latest_checkpoint(place / "run").arrays["replay.cut.spots"].tolist() == [49, 99, 149, 199, 219]
 
 
-def test_what_does_not_fit_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_spaces_are_refused_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     cartpole, pendulum = gymnasium.make("CartPole-v1"), gymnasium.make("Pendulum-v1")
     for name, module in MODULES.items():
         with pytest.raises(BadInput) as refusal:

@@ -112,7 +112,7 @@ def test_a_killed_run_resumes_with_new_games_and_warns(name: str, games: str, pl
 
 
 @EACH
-def test_where_games_are_all_alike_a_resumed_run_is_the_one_that_was_never_interrupted(
+def test_with_identical_games_a_resumed_run_equals_an_uninterrupted_one(
     name: str, fake_pools: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fake_envpool, "MAX_STEPS", 10**6)
@@ -140,7 +140,7 @@ def test_a_stopped_run_resumes_from_before_the_interrupted_rollout(
 
 
 @EACH
-def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: str) -> None:
+def test_a_stop_during_an_update_finishes_that_update(name: str) -> None:
     updates = []
 
     class Learner:
@@ -163,7 +163,7 @@ def test_a_stop_while_learning_ends_at_once_and_the_last_update_is_made(name: st
     assert len(updates) == 1 + 2 * 2
 
 
-def test_curiosity_can_be_stopped_before_it_has_looked_around_and_does_so_later(fake_pools: Any, place: Path) -> None:
+def test_rnd_can_be_stopped_before_its_initial_statistics_are_collected(fake_pools: Any, place: Path) -> None:
     config = config_of("ppo_rnd_envpool")
     train_run(place / "run", "ppo_rnd_envpool", config, stop_at=0)
     first = latest_checkpoint(place / "run")
@@ -193,7 +193,7 @@ def test_everything_is_logged_under_cleanrls_tags(name: str, games: str, place: 
 
 
 @EACH
-def test_a_game_that_was_truncated_is_valued_and_a_lost_one_is_not(
+def test_a_truncated_game_is_bootstrapped_and_a_terminated_one_is_not(
     name: str, fake_pools: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = load_algorithm(name)
@@ -300,7 +300,7 @@ def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(
 
 
 @EACH
-def test_the_dry_run_says_what_the_run_will_be_made_of(name: str, games: str) -> None:
+def test_the_dry_run_lists_what_the_run_will_use(name: str, games: str) -> None:
     module = load_algorithm(name)
     game = module.make_env("Breakout-v5")
     facts = module.check(config_of(name), game)
@@ -308,14 +308,14 @@ def test_the_dry_run_says_what_the_run_will_be_made_of(name: str, games: str) ->
     assert (facts["actions"], facts["observations"], facts["backend"]) == (4, [4, 84, 84], "torch")
 
 
-def test_a_policy_change_that_is_large_enough_ends_an_update(fake_pools: Any, place: Path) -> None:
+def test_an_update_stops_at_the_target_kl(fake_pools: Any, place: Path) -> None:
     for name in ("ppo_atari_envpool", "ppo_rnd_envpool"):
         changes = {"total_timesteps": 32, "target_kl": 1e-12, "learning_rate": 0.01}
         train_run(place / name, name, config_of(name, **changes))
         assert latest_checkpoint(place / name).facts["adam_count"] == 2
 
 
-def test_envpool_itself_ends_resets_and_counts_as_the_fake_does() -> None:
+def test_envpool_behaves_like_the_fake() -> None:
     pytest.importorskip("envpool", reason="envpool is not installed: pip install 'mosaic-rl[envpool]'")
     next_values = {}
     for ignored in (0, 3):

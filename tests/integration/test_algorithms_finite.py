@@ -80,7 +80,7 @@ def test_a_reward_that_is_not_finite_ends_the_run_at_its_step(
 @EACH
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered")
 @pytest.mark.parametrize("poison", [np.nan, 3e38])
-def test_weights_that_went_wrong_end_the_run_and_are_never_saved(
+def test_weights_that_are_not_finite_end_the_run_and_are_never_saved(
     name: str, poison: float, env_id: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "a user's run"

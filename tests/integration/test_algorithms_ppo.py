@@ -187,7 +187,7 @@ def test_a_loss_that_is_not_finite_is_reported_and_never_saved(
 
 
 @EACH
-def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
+def test_the_bootstrap_value_at_a_time_limit_uses_the_last_observation(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[ppo_kernels.RolloutBatch] = []
@@ -261,7 +261,7 @@ def test_observations_and_actions_of_every_fitting_kind_are_trained_on(
         env.close()
 
 
-def test_a_policy_that_is_not_deterministic_draws_with_the_actors_probabilities(place: Path) -> None:
+def test_a_stochastic_policy_samples_with_the_actors_probabilities(place: Path) -> None:
     train_run(place / "run", "ppo", config_of("ppo", total_timesteps=256))
     checkpoint = latest_checkpoint(place / "run")
     checkpoint.weights["actor.4.bias"][:] = [0.0, 1.0]
@@ -366,7 +366,7 @@ def test_an_environment_that_cannot_be_restored_is_reported(place: Path) -> None
     assert "environment 1" in warning["text"]
 
 
-def test_an_update_stops_early_where_the_policy_has_moved_far_enough(place: Path) -> None:
+def test_an_update_stops_early_at_the_target_kl(place: Path) -> None:
     train_run(place / "free", "ppo", config_of("ppo"))
     train_run(place / "held", "ppo", config_of("ppo", target_kl=1e-7))
     free, held = (

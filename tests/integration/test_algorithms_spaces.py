@@ -105,7 +105,7 @@ def assert_lives(name: str, env_id: str, place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", VECTOR_ALGORITHMS)
-def test_everything_that_holds_numbers_is_learned_from(name: str, tmp_path: Path) -> None:
+def test_all_numeric_observation_spaces_are_supported(name: str, tmp_path: Path) -> None:
     for shown, observations in SHOWN.items():
         with register_env(observations, actions_of(name)) as env_id:
             folder = train_here(RunFolder(tmp_path / shown), config_of(name, env_id))
@@ -116,19 +116,19 @@ def test_everything_that_holds_numbers_is_learned_from(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(("shown", "name"), zip(SHOWN, VECTOR_ALGORITHMS, strict=False))
-def test_a_run_is_resumed_and_evaluated_whatever_is_shown(shown: str, name: str, tmp_path: Path) -> None:
+def test_runs_with_any_observation_space_are_resumed_and_evaluated(shown: str, name: str, tmp_path: Path) -> None:
     with register_env(SHOWN[shown], actions_of(name)) as env_id:
         assert_lives(name, env_id, tmp_path / "a user's runs")
 
 
 @pytest.mark.parametrize("env_id", ["FrozenLake-v1", "Taxi-v4", "Blackjack-v1", "MiniGrid-Empty-5x5-v0"])
-def test_environments_with_numbered_states_pairs_and_missions_are_learned_from(env_id: str, tmp_path: Path) -> None:
+def test_discrete_tuple_and_dict_observations_are_supported(env_id: str, tmp_path: Path) -> None:
     if env_id.startswith("MiniGrid"):
         pytest.importorskip("minigrid")
     assert_lives("dqn" if env_id == "FrozenLake-v1" else "ppo", env_id, tmp_path)
 
 
-def test_parts_that_are_left_out_are_named_by_the_dry_run() -> None:
+def test_the_dry_run_names_ignored_parts_of_observations() -> None:
     with register_env(SHOWN["a dictionary with words"], CHOICES) as env_id:
         summary = check_request(parse_request(config_of("ppo", env_id)))
     message = "The agent will not see 'mission' of Shown-v0's observations: only numbers are supported."
@@ -155,7 +155,7 @@ def refusal(name: str, env_id: str) -> str:
     ids=str,
 )
 @pytest.mark.parametrize("name", VECTOR_ALGORITHMS)
-def test_actions_that_nothing_fits_are_refused_with_that(name: str, actions: Any, has: str) -> None:
+def test_unsupported_action_spaces_are_refused(name: str, actions: Any, has: str) -> None:
     needed = "discrete action space" if actions_of(name) is CHOICES else "continuous (Box) action space"
     with register_env(SHOWN["a pair"], actions) as env_id:
         message = refusal(name, env_id)
@@ -163,7 +163,7 @@ def test_actions_that_nothing_fits_are_refused_with_that(name: str, actions: Any
 
 
 @pytest.mark.parametrize("highest", [np.inf, float(np.finfo(np.float32).max)])
-def test_actions_without_bounds_fit_only_what_needs_none(highest: float) -> None:
+def test_unbounded_actions_fit_only_algorithms_without_bounds(highest: float) -> None:
     bounds = np.array([1, highest], np.float32)
     unbounded = Box(-bounds, bounds)
     with register_env(SHOWN["a pair"], unbounded) as env_id:
@@ -215,7 +215,7 @@ def test_the_refusal_of_continuous_control_in_cartpole_reads_as_promised() -> No
     )
 
 
-def test_games_are_suggested_what_looks_at_them_and_what_does_not_is_warned_of() -> None:
+def test_image_algorithms_are_suggested_for_images_and_others_warn() -> None:
     pytest.importorskip("ale_py")
     fit = "These fit: ppo_atari, ppo_atari_lstm, dqn_atari, c51_atari, rainbow_atari, sac_atari"
     assert refusal("sac_continuous_action", "PongNoFrameskip-v4").partition("(6). ")[2].startswith(fit)

@@ -214,7 +214,7 @@ def test_a_loss_that_is_not_finite_is_reported_and_never_saved(
 
 
 @FROM_REPLAY
-def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
+def test_the_bootstrap_value_at_a_time_limit_uses_the_last_observation(
     name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel: Any = value_kernels.QKernel if name == "dqn" else value_kernels.DistributionKernel
@@ -240,9 +240,7 @@ def test_what_follows_a_time_limit_is_estimated_from_the_last_observation(
     assert max(jumps) < 2
 
 
-def test_pqn_estimates_what_follows_a_time_limit_from_the_last_observation(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pqn_bootstraps_at_a_time_limit_from_the_last_observation(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[Any] = []
 
     def record_batch(self: Any, batch: Any, learning_rate: float) -> bool:
@@ -310,7 +308,7 @@ def test_observations_and_actions_of_every_fitting_kind_are_trained_on(
 
 
 @EACH
-def test_a_policy_takes_the_best_action_and_otherwise_some_at_random(name: str, place: Path) -> None:
+def test_a_policy_is_epsilon_greedy(name: str, place: Path) -> None:
     train_run(place / "run", name, config_of(name, total_timesteps=256, end_e=0.4))
     checkpoint = latest_checkpoint(place / "run")
     last = "network.6" if name == "pqn" else "network.4"
@@ -325,7 +323,7 @@ def test_a_policy_takes_the_best_action_and_otherwise_some_at_random(name: str, 
 
 
 @EACH
-def test_random_actions_become_fewer_as_the_settings_say(name: str) -> None:
+def test_epsilon_follows_its_schedule(name: str) -> None:
     config = config_of(name, start_e=0.8, end_e=0.2, exploration_fraction=0.5, total_timesteps=1000)
     np.testing.assert_allclose(config.epsilons(np.array([0, 250, 500, 900])), [0.8, 0.5, 0.2, 0.2])
     none = config_of(name, exploration_fraction=0.0, end_e=0.0)
@@ -334,7 +332,7 @@ def test_random_actions_become_fewer_as_the_settings_say(name: str) -> None:
 
 @FROM_REPLAY
 @pytest.mark.parametrize(("frequency", "expected"), [(16, "UF U UF U UF"), (12, "UF U FU UF U")])
-def test_the_target_network_follows_at_the_steps_that_are_set(
+def test_the_target_network_is_updated_at_its_frequency(
     name: str, frequency: int, expected: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Updates are due at 96, 104, 112, 120 and 128. If both are due, the update comes first."""
@@ -354,7 +352,7 @@ def test_the_target_network_follows_at_the_steps_that_are_set(
 
 
 @FROM_REPLAY
-def test_a_replay_buffer_that_is_too_large_for_checkpoints_is_told_of_on_resume(name: str, place: Path) -> None:
+def test_a_replay_buffer_that_was_too_large_to_save_is_reported_on_resume(name: str, place: Path) -> None:
     config = config_of(name, checkpoint_replay_mb=0.001)
     train_run(place / "run", name, config, stop_at=600)
     stopped = latest_checkpoint(place / "run")

@@ -49,7 +49,7 @@ def test_the_same_config_twice_makes_two_runs(trainer: TrainerClient) -> None:
 
 
 @pytest.mark.may_log("queue_paused")  # three quick ends in a row
-def test_every_end_is_told_with_its_cause(trainer: TrainerClient) -> None:
+def test_every_end_has_its_cause(trainer: TrainerClient) -> None:
     expected: dict[str, tuple[dict[str, Any], str]] = {
         "exit code 3": ({"exit": 3, "say": "out of luck"}, "failed"),
         "SIGKILL": ({"kill": signal.SIGKILL}, "failed"),
@@ -105,7 +105,7 @@ def test_a_worker_that_reads_no_inbox_is_paused_by_signal(trainer: TrainerClient
     assert "SIGKILL" in (ended(trainer, run_id).reason or "")
 
 
-def test_a_further_attempt_goes_on_in_the_same_folder_with_one_curve(trainer: TrainerClient) -> None:
+def test_a_further_attempt_continues_the_same_folder_and_curve(trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted(steps=60, dt=0.01)).run_id
     wait_for(lambda: (trainer.get(run_id).global_step or 0) > 5, "some steps")
     trainer.cancel(run_id)
@@ -149,7 +149,7 @@ def test_a_reader_of_metrics_gets_each_point_once_and_reloads_after_a_resume(tra
     assert trainer.metrics_after(run_id, cursor) == (cursor, False, [])
 
 
-def test_published_telemetry_is_stored_and_streamed_to_those_who_ask_for_it(trainer: TrainerClient) -> None:
+def test_published_telemetry_is_stored_and_streamed(trainer: TrainerClient) -> None:
     run_id = trainer.submit(scripted(steps=10_000, dt=0.05)).run_id
     stage(trainer, run_id, "running")
     facts = {"series": {"remote/loss": [[1, 1.0, 0.5], [2, 2.0, None]]}}
@@ -179,7 +179,7 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(trainer: TrainerClient) ->
         trainer.resume(run_id)
 
 
-def test_bad_input_makes_nothing(trainer: TrainerClient, workspace: Workspace) -> None:
+def test_bad_input_creates_nothing(trainer: TrainerClient, workspace: Workspace) -> None:
     stray = {**scripted(), "extra": 1}
     nobody = {"metadata": {"worker": {"id": "scriptd", "config": {}}}, "artifacts": {}}
     gpus = {**scripted(), "resources": {"gpus": {"requested": 99, "mandatory": True}}}
@@ -224,7 +224,7 @@ def test_tags_notes_and_the_archive(trainer: TrainerClient) -> None:
         trainer.annotate(run_id, add_tags=["../x"])
 
 
-def test_deleting_asks_for_an_ended_run_and_can_be_undone(trainer: TrainerClient, workspace: Workspace) -> None:
+def test_only_ended_runs_can_be_deleted_and_delete_can_be_undone(trainer: TrainerClient, workspace: Workspace) -> None:
     run_id = trainer.submit(scripted(steps=10_000, dt=0.01)).run_id
     with pytest.raises(NotAllowed, match="cannot be deleted"):
         trainer.delete(run_id)
@@ -238,7 +238,7 @@ def test_deleting_asks_for_an_ended_run_and_can_be_undone(trainer: TrainerClient
     assert not Path(grave).exists()
 
 
-def test_watchers_are_told_of_a_deleted_run(trainer: TrainerClient) -> None:
+def test_watchers_receive_an_event_for_a_deleted_run(trainer: TrainerClient) -> None:
     kept, gone = (trainer.submit(scripted()).run_id for _ in range(2))
     for run_id in (kept, gone):
         ended(trainer, run_id)
@@ -280,7 +280,7 @@ def test_two_hundred_runs_keep_the_cap_and_their_order(trainer: TrainerClient) -
         assert busy <= 4
 
 
-def test_a_draining_daemon_starts_nothing_more_and_ends_behind_its_last_run(
+def test_a_draining_daemon_starts_no_run_and_exits_after_its_last_one(
     daemon: LiveDaemon, trainer: TrainerClient
 ) -> None:
     running = trainer.submit(scripted(steps=10_000, dt=0.01)).run_id

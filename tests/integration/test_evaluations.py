@@ -25,7 +25,7 @@ def write(view: RunView, said: str | dict[str, Any]) -> None:
     (Path(view.run_dir) / "eval_summary.json").write_text(text)
 
 
-def test_summaries_are_told_newest_first_with_the_run_that_trained_the_policy(trainer: TrainerClient) -> None:
+def test_summaries_are_listed_newest_first_with_the_trained_run(trainer: TrainerClient) -> None:
     made = [ended(trainer, trainer.submit(scripted(seed=number)).run_id) for number in range(6)]
     trained, first, second, torn, empty, strange = made
     # The workspace has been moved since: the id of the run is what is left of the old path.

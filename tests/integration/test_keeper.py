@@ -166,7 +166,7 @@ def test_children_that_are_started_while_the_tree_is_being_killed_end_too(run: K
     assert run.members() == []
 
 
-def test_the_time_limit_lets_the_worker_save_first(run: KeeperRun) -> None:
+def test_the_worker_can_save_at_its_time_limit(run: KeeperRun) -> None:
     exited = run.run_to_time_limit(
         """
         def save(number, frame):

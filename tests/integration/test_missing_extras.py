@@ -81,7 +81,7 @@ def test_what_needs_no_extra_works_and_what_does_names_it(workspace: Workspace) 
 
 
 @pytest.mark.usefixtures("bare")
-def test_the_window_opens_and_its_tensorboard_tab_says_what_to_install() -> None:
+def test_without_tensorboard_the_window_names_the_extra() -> None:
     pytest.importorskip("PySide6")
     python(
         "import mosaic.gui.app, mosaic.gui.panels\n"

@@ -63,7 +63,9 @@ def test_an_unknown_setting_is_rejected_before_a_run_is_created(trainer: Trainer
     assert trainer.runs() == []
 
 
-def test_the_command_line_knows_its_flags(trainer: TrainerClient, workspace: Workspace, checkout: Path) -> None:
+def test_the_command_line_has_the_flags_of_the_script(
+    trainer: TrainerClient, workspace: Workspace, checkout: Path
+) -> None:
     arguments = ("cleanrl:walk", "--cleanrl", str(checkout), "--cleanrl-python", sys.executable)
     help_page = mosaic(workspace, "train", *arguments, "--help")
     assert "--target-kl" in help_page.out

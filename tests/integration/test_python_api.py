@@ -86,7 +86,7 @@ def test_training_waiting_curves_evaluation_and_policy(
     assert mosaic.get_run(run.id).tag("second", remove=["first"]).note("well").view.tags == ("second",)
 
 
-def test_frames_need_pandas_and_say_so(client: mosaic.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_frame_names_the_missing_pandas(client: mosaic.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     run = client.submit(scripted(steps=5)).wait()
     frame = client.runs().to_frame()
     assert frame["run_id"].tolist() == [run.id]
@@ -96,7 +96,7 @@ def test_frames_need_pandas_and_say_so(client: mosaic.Client, monkeypatch: pytes
         client.runs().to_frame()
 
 
-def test_what_is_refused_raises_and_starts_nothing(client: mosaic.Client) -> None:
+def test_a_refused_submission_raises_and_starts_nothing(client: mosaic.Client) -> None:
     with pytest.raises(mosaic.UnknownName, match="Did you mean 'ppo'"):
         client.train("pppo", "CartPole-v1")
     with pytest.raises(mosaic.ConfigRefused, match="learning_rate") as refused:
@@ -139,7 +139,7 @@ def test_a_client_finds_the_daemon_by_address_and_token(client: mosaic.Client, d
         assert remote.status.pid == client.status.pid
 
 
-def test_a_loop_of_ones_own_is_a_run_with_curves_checkpoints_and_frames(client: mosaic.Client) -> None:
+def test_a_users_loop_is_a_run_with_curves_checkpoints_and_frames(client: mosaic.Client) -> None:
     others = [client.submit(scripted(steps=100_000, dt=0.01)) for _ in range(4)]  # every slot is taken
     settings = {"env_id": "CartPole-v1", "seed": 0, "total_timesteps": 100, "lr": 0.1}
     with client.start_run("mine", settings, group="own", tags=["x"]) as run:

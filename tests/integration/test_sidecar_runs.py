@@ -43,7 +43,7 @@ def synced(trainer: TrainerClient, run_id: str) -> RunFolder:
     return folder
 
 
-def test_what_is_tracked_gets_to_the_server_with_videos_and_without_an_error_at_the_end(
+def test_a_tracked_run_is_uploaded_with_videos_and_without_errors(
     workspace: Workspace, plugins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with WandbServer() as server:

@@ -21,7 +21,7 @@ def test_it_receives_folders_and_yields_lines(monkeypatch: pytest.MonkeyPatch, t
     assert [line["run_id"] for line in sync_state.upload_runs(folders)] == [str(folder.path) for folder in folders]
 
 
-def test_it_ends_when_its_output_is_no_longer_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_it_exits_when_its_output_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sync_state, "uploader_command", lambda: [sys.executable, "-c", HANG])
     lines = sync_state.upload_runs([RunFolder(tmp_path)])
     assert next(lines)

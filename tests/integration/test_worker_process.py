@@ -123,7 +123,7 @@ def test_a_run_folder_in_use_records_the_refusal(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "sentence"), [("{", "is not valid JSON"), ("[]", "expected a JSON object")])
-def test_a_config_that_is_none_is_refused(place: Path, text: str, sentence: str) -> None:
+def test_an_invalid_config_is_refused(place: Path, text: str, sentence: str) -> None:
     place.mkdir(parents=True)
     (place / "c.json").write_text(text)
     done = subprocess.run(
@@ -221,7 +221,7 @@ def test_importing_the_catalogue_imports_no_environment_library() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_a_probe_of_a_broken_driver_says_what_to_set() -> None:
+def test_a_render_check_of_a_broken_driver_names_the_variable_to_set() -> None:
     pytest.importorskip("mujoco")
     script = (
         "from mosaic.envs.render_check import check_rendering as check; import json; print(json.dumps(check('mujoco')))"
@@ -257,7 +257,7 @@ class FakeDaemon(TrainerServicer):
 
 
 @pytest.mark.parametrize(("known", "heard"), [("secret", 1), ("something else", 0)])
-def test_a_worker_registers_once_and_only_with_whom_knows_the_token(
+def test_a_worker_registers_once_and_only_with_a_verified_daemon(
     known: str, heard: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
@@ -288,7 +288,7 @@ def test_a_target_that_does_not_answer_is_ignored(monkeypatch: pytest.MonkeyPatc
     assert not registration.is_alive()
 
 
-def test_a_run_that_is_over_soon_never_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_run_never_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     registration = Registration("127.0.0.1:9", "R9", (), delay_s=1e6)
     registration.start()

@@ -86,7 +86,7 @@ def test_a_snapshot_that_cannot_be_read_is_reported_and_the_game_starts_again() 
     games.close()
 
 
-def test_one_picture_can_be_seen_instead_of_four() -> None:
+def test_the_newest_image_can_be_used_instead_of_the_stack() -> None:
     four, first = AtariEnvs(BREAKOUT, 1, seed=1), AtariEnvs(BREAKOUT, 1, seed=1, stack=1)
     observations = {games.shape: np.zeros((1, *games.shape), np.uint8) for games in (four, first)}
     for games in (four, first):
@@ -96,7 +96,7 @@ def test_one_picture_can_be_seen_instead_of_four() -> None:
     assert (observations[first.shape][:, 0] == observations[four.shape][:, -1]).all()
 
 
-def test_progress_is_the_games_own() -> None:
+def test_progress_counts_game_steps() -> None:
     games = AtariEnvs(BREAKOUT, 1, seed=1)
     games.start()
     _, ended = play(games, 300, np.random.default_rng(0))
@@ -132,7 +132,7 @@ def test_an_evaluations_game_is_a_whole_one() -> None:
     game.close()
 
 
-def test_who_watches_sees_the_screen_with_the_games_own_score_and_length() -> None:
+def test_viewers_see_the_screen_with_unclipped_score_and_length() -> None:
     shown: list[tuple[int, int, float, float]] = []
 
     class Tap:

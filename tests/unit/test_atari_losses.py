@@ -85,7 +85,7 @@ def project(pmf: list[float], moved: list[float], atoms: list[float]) -> list[fl
     return result
 
 
-def test_moved_values_are_laid_onto_the_atoms_beside_them() -> None:
+def test_shifted_values_are_projected_onto_the_neighboring_atoms() -> None:
     rng = np.random.default_rng(2)
     atoms = torch.linspace(-3, 3, ATOMS)
     pmfs = torch.softmax(torch.as_tensor(rng.normal(size=(4, ATOMS)).astype(np.float32)), 1)
@@ -101,7 +101,7 @@ def test_moved_values_are_laid_onto_the_atoms_beside_them() -> None:
     assert result[1, -1] == pytest.approx(1)
 
 
-def test_c51_learns_towards_what_the_target_network_expects() -> None:
+def test_c51s_target_is_the_target_networks_distribution() -> None:
     agent, second = make_agent(c51_atari, ATOMS, -3, 3), make_agent(c51_atari, ATOMS, -3, 3)
     second.initialize(np.random.default_rng(9))
     rows, atoms = make_batch(), torch.as_tensor(agent.atoms)
@@ -126,7 +126,7 @@ def test_c51_learns_towards_what_the_target_network_expects() -> None:
     np.testing.assert_allclose(metrics, [expected, values.mean().item()], rtol=1e-3, atol=1e-6)
 
 
-def test_rainbow_chooses_with_one_network_and_judges_with_the_other() -> None:
+def test_rainbow_selects_with_the_online_network_and_evaluates_with_the_target() -> None:
     agent, second = make_agent(rainbow_atari, ATOMS, -3, 3), make_agent(rainbow_atari, ATOMS, -3, 3)
     second.initialize(np.random.default_rng(9))
     rows, atoms = make_batch(), torch.as_tensor(agent.atoms)
@@ -221,7 +221,7 @@ def test_td_errors_reach_the_buffer_before_the_next_sample_and_once() -> None:
 
 
 @pytest.mark.parametrize("autotune", [True, False])
-def test_sac_makes_the_steps_that_plain_torch_makes(autotune: bool) -> None:
+def test_sac_updates_equal_those_of_plain_torch(autotune: bool) -> None:
     agent, other = make_agent(sac_atari), make_agent(sac_atari)
     other.initialize(np.random.default_rng(9))
     settings = SimpleNamespace(

@@ -43,7 +43,7 @@ def growing(rows: Sequence[tuple[float, float, float]]) -> GrowingPoints:
 # --- reducing
 
 
-def test_a_million_points_become_some_hundred_and_keep_their_extremes() -> None:
+def test_reducing_a_million_points_keeps_their_extremes() -> None:
     y = RANDOM.normal(size=1_000_000)
     y[123_456], y[654_321] = 99.0, -99.0
     reduced = curve_of(np.arange(1e6), y).reduce(0, 1e6, 400)
@@ -139,7 +139,7 @@ def test_steps_are_round(least: float, step: float) -> None:
     assert round_step(least) == pytest.approx(step)
 
 
-def test_the_extent_of_nothing_is_unknown() -> None:
+def test_an_empty_curve_has_no_extent() -> None:
     assert finite_range(np.array([np.nan]), np.empty(0)) is None
     assert finite_range(np.array([1.0, np.nan]), np.array([-2.0])) == (-2.0, 1.0)
 
@@ -217,7 +217,7 @@ def test_runs_are_grouped_by_a_setting_and_averaged() -> None:
     assert not found.is_normalized
 
 
-def test_runs_that_stand_alone_have_no_interval_and_are_not_weighed_against_one_another() -> None:
+def test_single_runs_have_no_interval_and_no_probability_of_improvement() -> None:
     found = compare([entry("a", 1.0), entry("b", 3.0)], NO_GROUPING, 0.0)
     assert [group.name for group in found.groups] == ["b", "a"]
     assert np.isnan(found.groups[0].final_return.low)
@@ -245,7 +245,7 @@ def test_a_run_without_episodes_or_points_does_not_spoil_the_others() -> None:
     assert np.isnan(nothing.groups[0].iqm.point)
 
 
-def test_titles_keep_only_what_tells_them_apart() -> None:
+def test_titles_contain_only_what_differs() -> None:
     titles = ["CartPole-v1 · ppo · seed 1 · AAA", "CartPole-v1 · dqn · seed 1 · BBB"]
     assert list(strip_common_parts(titles).values()) == ["ppo · AAA", "dqn · BBB"]
     assert strip_common_parts(["one · two"]) == {"one · two": "one · two"}
@@ -266,11 +266,11 @@ def test_only_settings_that_differ_are_listed() -> None:
         ([{"algo": "ppo"}], NO_GROUPING),
     ],
 )
-def test_the_key_that_is_offered_first_puts_some_runs_together(settings: list[dict[str, Any]], key: str) -> None:
+def test_the_default_key_groups_some_runs(settings: list[dict[str, Any]], key: str) -> None:
     assert suggest_grouping_key(settings) == key
 
 
-def test_rounding_errors_of_a_constant_are_no_curve() -> None:
+def test_rounding_errors_of_a_constant_are_drawn_flat() -> None:
     assert round_range(-200.00000000000003, -200.0) == pytest.approx((-220.0, -180.0))
 
 

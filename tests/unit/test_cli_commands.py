@@ -28,7 +28,7 @@ def test_mosaic_alone_shows_help() -> None:
     assert call(None).out == call(None, "--help").out
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert call(None, "--version").out == f"mosaic {__version__}\n"
 
 
@@ -60,7 +60,7 @@ def test_the_workspace_may_be_named_before_and_after_the_command(tmp_path: Path)
         assert call(FakeTrainer(), *flags).out == "[]\n"
 
 
-def test_no_runs_is_said_with_what_to_do() -> None:
+def test_an_empty_list_shows_what_to_do() -> None:
     said = call(FakeTrainer(), "runs")
     assert (said.code, said.out) == (0, "")
     assert "Make one: mosaic train ppo" in said.err
@@ -125,7 +125,7 @@ def test_tags_are_added_and_removed_in_every_spelling() -> None:
     assert (list(changes["add_tags"]), list(changes["remove_tags"])) == (["good", "better"], ["old", "older"])
 
 
-def test_nothing_is_deleted_where_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_deleted_without_a_terminal_to_confirm(monkeypatch: pytest.MonkeyPatch) -> None:
     with open(os.devnull) as nobody:
         monkeypatch.setattr(sys, "stdin", nobody)
         trainer = FakeTrainer(finished(view()))

@@ -96,7 +96,7 @@ def test_people_get_three_tables() -> None:
     assert [line.split() for line in lines if line.startswith("seed")] == [["seed", "1,", "2,", "3", "1,", "2,", "3"]]
 
 
-def test_a_run_alone_is_named_by_what_tells_it_apart() -> None:
+def test_a_single_run_is_named_by_what_differs() -> None:
     said = compared("fast", "--by", "run").out
     assert "1FAST3 · seed 3" in said
     assert "CartPole" not in said
@@ -112,7 +112,7 @@ def test_a_run_alone_is_named_by_what_tells_it_apart() -> None:
         ((), "Missing argument 'RUN…'"),
     ],
 )
-def test_what_is_unknown_is_said(arguments: tuple[str, ...], words: str) -> None:
+def test_unknown_names_are_reported(arguments: tuple[str, ...], words: str) -> None:
     said = call(Finished(), "compare", *arguments)
     assert (said.code, said.out) == (2, "")
     assert words in said.err

@@ -94,7 +94,7 @@ def test_a_run_is_evaluated_by_its_last_checkpoint_over_fifty_episodes(place: Pa
     }  # fmt: skip
 
 
-def test_every_wish_goes_along(place: Path) -> None:
+def test_every_option_is_in_the_payload(place: Path) -> None:
     trainer = Evaluates(place, [1.0])
     words = "--episodes 7 --video --stochastic --seed-override 9 --env-id CartPole-v0 --algo ppo --grid 4 --repeat"
     assert call(trainer, "eval", "last", *words.split()).code == 0
@@ -107,7 +107,7 @@ def test_every_wish_goes_along(place: Path) -> None:
     assert trainer.submitted[-1]["metadata"]["ui"] == {"eval_batch_size": 7, "eval_repeat": True}
 
 
-def test_a_path_is_asked_for_what_it_is_of(place: Path) -> None:
+def test_a_path_is_inspected_for_its_algorithm_and_environment(place: Path) -> None:
     model = place / "it's.cleanrl_model"
     model.touch()
     trainer = Evaluates(place, [1.0])
@@ -150,13 +150,13 @@ def test_an_evaluation_means_the_policy_that_it_evaluated(place: Path) -> None:
     assert trainer.evaluation_sent["episodes"] == 50
 
 
-def test_a_repeated_evaluation_that_was_ended_by_hand_has_done_what_it_should(place: Path) -> None:
+def test_a_repeated_evaluation_that_is_cancelled_has_succeeded(place: Path) -> None:
     said = call(Evaluates(place, [1.0, 2.0], "cancelled"), "eval", "last", "--repeat")
     assert (said.code, "mean return" in said.out) == (0, True)
 
 
 @pytest.mark.parametrize("returns", [[1.0, 2.0], []])
-def test_an_evaluation_that_was_cancelled_tells_what_it_had(place: Path, returns: list[float]) -> None:
+def test_a_cancelled_evaluation_prints_its_summary(place: Path, returns: list[float]) -> None:
     said = call(Evaluates(place, returns, "cancelled"), "eval", "last")
     assert said.code == 130
     assert ("mean return" in said.out) == bool(returns)
@@ -166,11 +166,11 @@ def test_an_evaluation_that_was_cancelled_tells_what_it_had(place: Path, returns
     ("text", "is_one"),
     [("last", False), ("01M7FFSF8T", False), ("./512", True), ("a/b", True), ("x.cleanrl_model", True), ("~", True)],
 )
-def test_a_path_is_told_from_a_run(text: str, is_one: bool) -> None:
+def test_paths_and_run_ids_are_distinguished(text: str, is_one: bool) -> None:
     assert is_policy_path(text) is is_one
 
 
-def test_the_summary_tells_mean_interval_and_middle_and_draws_the_spread(place: Path) -> None:
+def test_the_summary_has_mean_interval_median_and_histogram(place: Path) -> None:
     said = call(Evaluates(place, [10.0, 20.0, 20.0, 30.0]), "eval", "last")
     assert "20 (95 % interval: 7.008 to 32.99)" in said.out
     assert "20 on average (IQM)" in said.out
@@ -202,7 +202,7 @@ HUD = {"env": 0, "episode": 2, "step": 5, "reward": 1.0, "return": 5.0, "pace": 
 SOURCE = cast(FrameSource, SimpleNamespace(state="connected", reason="", huds=[HUD]))
 
 
-def test_watching_an_evaluation_says_so_and_tells_the_last_batch() -> None:
+def test_watching_an_evaluation_shows_its_last_batch() -> None:
     line = "eval batch 3 | episodes=50 avg=112.3 min=90.1 max=142.6"
     first, _ = status_lines(view(kind="policy_eval"), SOURCE, 30.0, True, line)
     assert f"(Eval)  {line}  env 0  episode 2" in first

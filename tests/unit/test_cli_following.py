@@ -72,7 +72,7 @@ def train(trainer: FakeTrainer, *arguments: str) -> Any:
 @pytest.mark.parametrize(
     ("outcome", "code"), [("succeeded", 0), ("failed", 3), ("rejected", 3), ("lost", 3), ("cancelled", 130)]
 )
-def test_the_exit_code_tells_the_outcome(outcome: str, code: int) -> None:
+def test_the_exit_code_is_the_outcome(outcome: str, code: int) -> None:
     daemon: Daemon = Daemon(STEPS, lambda: daemon.end(reason="So it was."), outcome=outcome)
     said = train(daemon)
     assert said.code == code
@@ -87,7 +87,7 @@ def test_with_json_stdout_holds_the_last_view_and_nothing_else() -> None:
     assert "Workspace: /nowhere/var" in said.err
 
 
-def test_a_daemon_that_dies_is_started_again_and_the_watch_goes_on_where_it_stopped() -> None:
+def test_watching_continues_after_a_restart_of_the_daemon() -> None:
     daemon = Daemon(STEPS, NoDaemon("gone"))
     daemon.scripts.append([lambda: daemon.end()])
     said = train(daemon)
@@ -95,7 +95,7 @@ def test_a_daemon_that_dies_is_started_again_and_the_watch_goes_on_where_it_stop
     assert [call[1] for call in daemon.calls if call[0] == "watch"][:2] == [0, 1]
 
 
-def test_a_daemon_that_stays_away_is_exit_code_4(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_daemon_is_exit_code_4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_follower, "RECONNECT_TIMEOUT_S", -1.0)
     said = train(Daemon(NoDaemon("It is gone for good.")))
     assert said.code == 4
@@ -116,7 +116,7 @@ def test_the_first_interrupt_stops_the_run_with_a_checkpoint() -> None:
     assert "Cancelled" in said.out
 
 
-def test_the_second_interrupt_leaves_a_run_that_was_asked_to_stop() -> None:
+def test_the_second_interrupt_detaches_from_a_stopping_run() -> None:
     # Not at once: the kernel keeps one pending signal of a kind.
     daemon: Daemon = Daemon(
         STEPS, interrupt, lambda: daemon.was_cancelled.wait(10) and None, interrupt, is_slow_to_stop=True
@@ -128,7 +128,7 @@ def test_the_second_interrupt_leaves_a_run_that_was_asked_to_stop() -> None:
     assert "mosaic show -f" in said.err
 
 
-def test_an_interrupt_while_only_looking_leaves_the_run_alone() -> None:
+def test_an_interrupt_while_watching_does_not_affect_the_run() -> None:
     daemon = Daemon(interrupt)
     daemon.views[RUN] = view(RUN)
     said = call(daemon, "show", "-f", "last")
@@ -206,7 +206,7 @@ def test_returns_are_read_when_the_daemon_reports_new_points() -> None:
     assert ("metrics_after", MetricsCursor()) in daemon.calls
 
 
-def test_how_an_earlier_attempt_ended_is_no_end_of_the_resumed_run() -> None:
+def test_the_outcome_of_an_earlier_attempt_does_not_end_the_watch() -> None:
     watched = LiveRunState(view(stage="queued", queued_at=200.0))
     watched.apply_event(record(finished(view(queued_at=100.0))))
     assert not watched.has_ended
@@ -220,7 +220,7 @@ def test_an_evaluation_is_measured_in_episodes() -> None:
     assert (watched.fraction_done, watched.progress_text, watched.total_steps) == (0.25, "5 / 20 episodes", None)
 
 
-def test_a_curve_of_a_million_points_stays_small_and_keeps_its_course() -> None:
+def test_a_curve_of_a_million_points_is_thinned_and_keeps_its_shape() -> None:
     curve = DownsampledCurve()
     for value in range(100_000):
         curve.add(float(value))

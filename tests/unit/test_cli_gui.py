@@ -13,7 +13,7 @@ from mosaic.contracts.errors import BadInput
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:50055", "localhost:1", "127.1.2.3:65535", "[::1]:50055"])
-def test_the_end_of_a_tunnel_is_taken(address: str) -> None:
+def test_the_local_end_of_a_tunnel_is_accepted(address: str) -> None:
     assert check_loopback_address(address) == address
 
 
@@ -24,7 +24,7 @@ def test_another_machine_is_refused_with_the_tunnel_to_make(address: str) -> Non
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:0", "127.0.0.1:70000"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(BadInput, match="expected HOST:PORT"):
         check_loopback_address(address)
 
@@ -39,7 +39,7 @@ def test_a_token_comes_from_the_environment_or_from_a_copied_file(
     assert read_token(copied) == "from a file"
 
 
-def test_without_a_token_it_says_where_to_find_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_token_the_error_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     with pytest.raises(BadInput, match=r"daemon\.json"):
         read_token(None)
@@ -50,7 +50,7 @@ def test_without_a_token_it_says_where_to_find_one(tmp_path: Path, monkeypatch: 
         read_token(tmp_path / "other.json")
 
 
-def test_without_a_display_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_display_the_error_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
         monkeypatch.delenv(name, raising=False)
@@ -60,7 +60,7 @@ def test_without_a_display_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) 
     require_display()
 
 
-def test_the_demo_opens_no_window_where_nobody_would_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_opens_no_window_without_a_display(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)

@@ -26,7 +26,7 @@ from mosaic.contracts.errors import BadInput
     [(None, "–"), (0.0, "0"), (500.0, "500"), (487.25, "487.2"), (0.00025, "0.00025"), (1234.5, "1,234"),
      (-0.00123456, "-0.0012"), (7.58e-10, "7.58e-10"), (math.nan, "nan"), (math.inf, "inf"), (1e12, "1e+12")],
 )  # fmt: skip
-def test_a_figure_has_about_four_telling_digits(value: float | None, words: str) -> None:
+def test_a_number_has_about_four_significant_digits(value: float | None, words: str) -> None:
     assert formatting.format_number(value) == words
 
 
@@ -106,7 +106,7 @@ def test_the_last_lines_are_cut_from_the_bytes() -> None:
     assert last_lines(b"a\nb", None) == b"a\nb"
 
 
-def test_a_tag_behind_a_dash_is_removed() -> None:
+def test_a_tag_after_a_dash_is_removed() -> None:
     assert normalize_tag_arguments(["last", "+a", "-old", "--json", "-h"]) == [
         "last", "+a", "--remove", "old", "--json", "-h"
     ]  # fmt: skip
@@ -123,7 +123,7 @@ def test_returns_that_are_not_finite_are_left_out_of_the_running_mean() -> None:
     assert means[5] == 7.0
 
 
-def test_a_file_appears_when_it_is_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "curve.png"
     with contextlib.suppress(RuntimeError), atomic_write(target) as file:
         file.write(b"half")
@@ -133,7 +133,7 @@ def test_a_file_appears_when_it_is_whole_or_not_at_all(tmp_path: Path) -> None:
         pass
 
 
-def test_requirements_are_told_apart_by_their_extra() -> None:
+def test_requirements_are_grouped_by_extra() -> None:
     lines = ["click>=8.1", "gymnasium[box2d]<2,>=1.2; extra == 'box2d'", 'torch>=2.10; extra == "train"']
     assert required_distributions(lines) == ["click"]
     assert required_distributions(lines, "box2d") == ["gymnasium"]

@@ -44,7 +44,7 @@ def test_an_event_is_decoded_to_its_own_type_and_an_unfit_one_to_a_plain_event()
         assert (event.run_id, event.kind) == ("R", odd["kind"])
 
 
-def test_a_refusal_names_its_fields_beside_the_sentence() -> None:
+def test_a_refusal_carries_its_fields() -> None:
     error = refuse([FieldProblem("schedule.priority", "expected at most 100")], "The config was")
     assert str(error) == "LOG705 The config was refused: schedule.priority: expected at most 100."
     assert error.problems == (("schedule.priority", "expected at most 100"),)

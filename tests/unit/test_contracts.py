@@ -55,12 +55,12 @@ def test_a_stray_key_is_refused_with_its_path_and_its_code(data: Any, path: str)
 
 
 @given(ANY_JSON)
-def test_no_json_at_all_makes_the_door_fall(data: Any) -> None:
+def test_any_json_is_parsed_or_refused(data: Any) -> None:
     with pytest.raises(ConfigRefused, match="LOG705"):
         Payload.parse(data)
 
 
-def test_the_nearest_name_is_offered() -> None:
+def test_the_closest_name_is_suggested() -> None:
     error = unknown_name_error("algorithm", "pppo", ["dqn", "ppo"], "worker 'cleanrl'")
     assert str(error) == "No algorithm 'pppo' in worker 'cleanrl'. Did you mean 'ppo'? Known: dqn, ppo."
 
@@ -85,7 +85,7 @@ def test_paths_of_a_run_never_leave_its_folder(tmp_path: Path) -> None:
         assert "/" not in to_file_name(name)
 
 
-def test_the_workspace_is_var_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_workspace_is_var(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MOSAIC_VAR", raising=False)
     assert Workspace.resolve().root == Path("var").absolute()
     monkeypatch.setenv("MOSAIC_VAR", "/there")

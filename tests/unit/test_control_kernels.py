@@ -94,7 +94,7 @@ def assert_gradient(loss: torch.Tensor, stack: StackedNetworks, gradients: list[
             np.testing.assert_allclose(views.layers[index][:, -1], bias[number, 0], rtol=2e-4, atol=2e-7)
 
 
-def test_the_gradients_of_sac_by_hand_are_autograds() -> None:
+def test_hand_written_gradients_of_sac_equal_autograd() -> None:
     networks, rng = make_networks(("fc_mean", "fc_logstd"), 2, False), RecordingGenerator()
     kernel = sac_kernel(networks, (0.0, 0.0), rng)
     assert kernel.update(make_replay(), True, False)
@@ -147,7 +147,7 @@ def test_the_log_probabilities_are_those_of_torchs_distributions() -> None:
 
 
 @pytest.mark.parametrize(("critics", "noise"), [(2, 0.2), (1, 0.0)])
-def test_the_gradients_of_td3_and_ddpg_by_hand_are_autograds(critics: int, noise: float) -> None:
+def test_hand_written_gradients_of_td3_and_ddpg_equal_autograd(critics: int, noise: float) -> None:
     networks, rng = make_networks(("fc_mu",), critics, True), RecordingGenerator()
     kernel = td3_kernel(networks, (0.0, 0.0), rng, noise)
     assert kernel.update(make_replay(), True, False)
@@ -178,7 +178,7 @@ def test_the_gradients_of_td3_and_ddpg_by_hand_are_autograds(critics: int, noise
 
 
 @pytest.mark.parametrize("name", ["sac", "td3", "ddpg"])
-def test_several_updates_in_torch_lead_where_those_in_numpy_lead(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_updates_in_torch_and_numpy_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     heads = ("fc_mean", "fc_logstd") if name == "sac" else ("fc_mu",)
     critics = 1 if name == "ddpg" else 2
     ours, theirs = (make_networks(heads, critics, name != "sac") for _ in range(2))

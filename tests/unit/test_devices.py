@@ -17,7 +17,7 @@ from cleanrl_worker import devices
         ("torch", False, "numpy", False, "torch"),
     ],
 )
-def test_the_backend_follows_from_the_settings_the_machine_and_what_a_run_began_with(
+def test_the_backend_depends_on_settings_machine_and_checkpoint(
     backend: devices.Backend, cuda: bool, before: str, is_gpu_there: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "has_gpu", lambda: is_gpu_there)
@@ -25,7 +25,7 @@ def test_the_backend_follows_from_the_settings_the_machine_and_what_a_run_began_
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])
-def test_a_gpu_that_is_hidden_is_not_looked_for(hidden: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hidden_gpu_is_not_used(hidden: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
     assert not devices.has_gpu()
 

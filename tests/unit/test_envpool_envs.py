@@ -41,7 +41,7 @@ def play(games: EnvpoolEnvs, steps: int, action: int = 1) -> tuple[list[tuple[in
     return ended, observations, games.finish_rollout(np.full((steps, len(games)), action))
 
 
-def test_an_id_is_envpools_or_says_by_gymnasiums_form_whether_actions_stick() -> None:
+def test_gymnasium_ids_are_translated_with_their_sticky_actions() -> None:
     assert find_task("Breakout-v5", 0.1) == EnvpoolTask("Breakout-v5", 0.1)
     assert find_task("ALE/Breakout-v5", 0.0) == EnvpoolTask("Breakout-v5", 0.25)
     assert find_task("PongNoFrameskip-v4", 0.25) == EnvpoolTask("Pong-v5", 0.0)
@@ -192,7 +192,7 @@ def test_an_evaluations_game_is_a_whole_one_and_follows_from_its_seed() -> None:
     assert play_game(2**40)[1] > 0, "seeds of evaluations may be larger than envpool takes"
 
 
-def test_who_watches_sees_each_game_with_its_own_score(pools: list[FakePool]) -> None:
+def test_viewers_see_each_game_with_its_own_score(pools: list[FakePool]) -> None:
     shown: list[tuple[int, int, int, float]] = []
 
     class Tap:

@@ -153,7 +153,7 @@ def test_updates_of_pqn_move_the_weights_as_torchs_own_radam_does(compute: Torch
     assert metrics == pytest.approx({"td_loss": loss.item(), "q_values": chosen.mean().item()}, abs=1e-5)
 
 
-def test_judging_twice_is_what_torchs_modules_do() -> None:
+def test_the_two_value_heads_equal_those_of_torchs_modules() -> None:
     module, model = build_rnd_networks(SIZES, ACTIONS, WIDE, FEATURES)
     agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
     weights = as_tensors(agent.parameters, torch.device("cpu"))
@@ -173,7 +173,7 @@ def _outputs(module: Any, images: torch.Tensor) -> torch.Tensor:
     return torch.cat([module.actor(hidden), module.critic_ext(features), module.critic_int(features)], 1)
 
 
-def test_updates_with_curiosity_move_policy_and_predictor_and_leave_the_target(compute: TorchContext) -> None:
+def test_rnd_updates_change_policy_and_predictor_but_not_the_target(compute: TorchContext) -> None:
     module, model = build_rnd_networks(SIZES, ACTIONS, WIDE, FEATURES)
     agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES), module, model)
     config = settings()
@@ -217,7 +217,7 @@ def test_updates_with_curiosity_move_policy_and_predictor_and_leave_the_target(c
     assert list(reported)[:-1] == list(PPO_METRIC_NAMES)
 
 
-def test_a_minibatch_from_which_nothing_is_taught_costs_nothing(compute: TorchContext) -> None:
+def test_a_minibatch_without_predictor_samples_has_no_predictor_loss(compute: TorchContext) -> None:
     agent = initialized_module(ppo_rnd_envpool.Agent(ACTIONS, SIZES, WIDE, FEATURES))
     learner = RndLearner(agent.parameters, (4, 84, 84), settings(), compute)
     learner.update(np.arange(TOTAL // 2), np.zeros(TOTAL // 2, bool))

@@ -32,7 +32,7 @@ def quoted(text: str) -> list[str]:
 
 
 @EACH
-def test_a_page_says_what_it_is_when_to_use_it_and_where_it_was_published(name: str) -> None:
+def test_a_page_has_description_usage_and_publication(name: str) -> None:
     page = page_of(name)
     assert page.startswith("# ")
     for part in ("\n**What it is.** ", "\n**When to use it.** ", "\n## How it runs\n", "\n## Files\n"):
@@ -63,6 +63,6 @@ def test_every_family_has_its_timesteps_or_the_reason_why_it_does_not_fit(name: 
 
 
 @EACH
-def test_no_page_sends_anyone_to_an_algorithm_that_is_not_there(name: str) -> None:
+def test_pages_link_only_to_existing_algorithms(name: str) -> None:
     named = [word for word in quoted(page_of(name)) if _ALGORITHM.fullmatch(word)]
     assert set(named) <= {*ALGORITHMS, *load_algorithm(name).Config.model_fields}

@@ -65,7 +65,7 @@ def write(folder: RunFolder, attempt: int, resumed_from: int | None, steps: rang
     journal.close()
 
 
-def test_a_further_attempt_replaces_what_lay_above_its_checkpoint(index: Index, folder: RunFolder) -> None:
+def test_a_further_attempt_replaces_points_after_its_checkpoint(index: Index, folder: RunFolder) -> None:
     write(folder, 1, None, range(1, 8), 1)
     ingest(index, folder, JOURNAL, folder.journal)
     write(folder, 2, 4, range(5, 10), 5)
@@ -89,7 +89,7 @@ def test_a_reader_gets_each_point_once(index: Index, folder: RunFolder) -> None:
     assert reader.read() == (False, {key: [4, 5] for key in tags})
 
 
-def test_a_reader_is_told_to_reload_when_a_resume_drops_points(index: Index, folder: RunFolder) -> None:
+def test_a_reader_reloads_when_a_resume_drops_points(index: Index, folder: RunFolder) -> None:
     reader = Reader(index, folder.run_id)
     write(folder, 1, None, range(1, 8), 1)
     ingest(index, folder, JOURNAL, folder.journal)
@@ -146,9 +146,7 @@ def test_ingest_twice_from_the_same_offset_changes_nothing(index: Index, folder:
     assert (points(index, folder.run_id), index.last_cursor()) == before
 
 
-def test_a_failure_in_the_middle_takes_nothing_in(
-    index: Index, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_in_the_middle_rolls_back(index: Index, folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def power_cut(*_: object) -> None:
         raise RuntimeError("power cut")
 
@@ -171,7 +169,7 @@ def test_a_value_that_is_not_finite_comes_back_as_nan(index: Index, folder: RunF
     assert math.isnan(points(index, folder.run_id)["loss"][0][1])
 
 
-def test_a_line_that_lacks_its_facts_is_told_of_and_the_rest_taken_in(index: Index, folder: RunFolder) -> None:
+def test_an_incomplete_line_is_reported_and_the_others_are_ingested(index: Index, folder: RunFolder) -> None:
     journal = Journal(folder.journal)
     journal.append("metrics", series={"loss": "nonsense"})
     journal.append("metrics")
@@ -185,7 +183,7 @@ def test_a_line_that_lacks_its_facts_is_told_of_and_the_rest_taken_in(index: Ind
 
 
 @pytest.mark.parametrize("damage", ["header", "pages", "version", "text"])
-def test_a_bad_file_is_put_aside_and_begun_anew(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_index_is_moved_aside_and_recreated(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "index.sqlite"
     index = Index(path)
     for number in range(200):

@@ -123,7 +123,7 @@ def test_commands_for_the_worker_and_unknown_ones_are_ignored() -> None:
     assert warden.due_orders(1e6) == []
 
 
-def test_a_terminated_keeper_lets_the_worker_save_and_then_kills() -> None:
+def test_a_terminated_keeper_waits_for_the_worker_to_save_before_killing() -> None:
     warden = make_warden()
     assert warden.terminate(110.0) == [CONTINUE, Order(SIGTERM, False, "escalated")]
     assert warden.terminate(110.1) == []

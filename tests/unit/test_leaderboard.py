@@ -48,13 +48,13 @@ def test_the_newest_evaluation_of_a_checkpoint_counts_with_all_its_batches() -> 
         assert (place.run_id, place.episodes, place.mean.point) == ("01EVAL00002", 4, 102.0)
 
 
-def test_policies_of_no_run_here_are_told_apart_by_their_files() -> None:
+def test_policies_without_a_local_run_are_distinguished_by_file() -> None:
     one = evaluation(1, STEADY, trained=None, policy_path="/elsewhere/a/ppo.cleanrl_model", checkpoint_step=None)
     other = evaluation(2, STEADY, trained=None, policy_path="/elsewhere/b/checkpoints/5")
     assert {place.policy_label for place in rank_policies([other, one])} == {"ppo.cleanrl_model", "b"}
 
 
-def test_drawing_actions_at_random_makes_another_policy() -> None:
+def test_a_stochastic_policy_is_ranked_separately() -> None:
     sure, drawn = evaluation(1, STEADY), evaluation(2, WILD, deterministic=False)
     assert len(rank_policies([drawn.model_copy(update={"trained": sure.trained}), sure])) == 2
 
@@ -92,7 +92,7 @@ def test_the_command_answers_programs_in_json() -> None:
     assert row["evaluation"] == "01EVAL00002"
 
 
-def test_an_empty_board_and_an_unknown_environment_say_so() -> None:
+def test_an_empty_board_and_an_unknown_environment_are_reported() -> None:
     assert "No policy has been evaluated yet" in call(Evaluated(), "leaderboard").err
     assert call(Evaluated(), "leaderboard", "--json", "--env", "x").out == "[]\n"
     said = call(Evaluated(evaluation(1, STEADY)), "leaderboard", "--env", "CartPole-v0")

@@ -35,14 +35,14 @@ def ending(run: RunRecord, **facts: Any) -> RunRecord:
     return life.advance(run, life.Ended(at=9.0, exited=exited(**facts), log_path="/there/x.stderr.log"))
 
 
-def test_a_run_goes_from_the_queue_to_its_end_and_keeps_its_story() -> None:
+def test_a_run_moves_from_queue_to_end_and_keeps_its_history() -> None:
     run = ending(running(), code=0)
     assert (run.stage, run.outcome, run.finished_at) == (Stage.FINISHED, Outcome.SUCCEEDED, 9.0)
     assert [line.stage for line in run.history] == [Stage.STARTING, Stage.RUNNING, Stage.FINISHED]
     assert run.attempts[-1].ended_at == 9.0
 
 
-def test_what_does_not_fit_the_stage_changes_nothing() -> None:
+def test_events_that_do_not_fit_the_state_are_ignored() -> None:
     finished = ending(running(), code=0)
     happenings: list[life.LifecycleEvent] = [
         life.Paused(at=1.0),
@@ -56,7 +56,7 @@ def test_what_does_not_fit_the_stage_changes_nothing() -> None:
         assert life.advance(finished, happening) is finished
 
 
-def test_repeating_every_happening_twice_tells_the_same_story() -> None:
+def test_repeated_events_give_the_same_history() -> None:
     happenings: list[life.LifecycleEvent] = [
         life.Dispatched(at=2.0, attempt=attempt()),
         life.KeeperUp(at=2.1, keeper=PROCESS),
@@ -106,7 +106,7 @@ def test_a_worker_that_refuses_its_config_is_rejected_not_failed() -> None:
     assert (run.outcome, run.reason) == (Outcome.REJECTED, "No such thing.")
 
 
-def test_a_run_that_was_done_when_the_stop_came_has_succeeded() -> None:
+def test_a_run_that_had_finished_before_the_stop_has_succeeded() -> None:
     stopping = life.advance(running(), life.StopRequested(at=4.0))
     done = life.advance(stopping, life.FinishReported(at=5.0, final_report=FinalReport(outcome="succeeded")))
     assert ending(done, code=0).outcome is Outcome.SUCCEEDED
@@ -121,7 +121,7 @@ def test_resuming_queues_the_same_run_again_and_forgets_its_end() -> None:
     assert again.is_resume is False
 
 
-def test_a_start_that_never_happened_waits_again_with_its_purpose() -> None:
+def test_a_failed_start_is_queued_again() -> None:
     starting = life.advance(record(is_resume=True), life.Dispatched(at=2.0, attempt=attempt(is_resume=True)))
     run = life.advance(starting, life.NeverStarted(at=3.0))
     assert (run.stage, run.attempts, run.is_resume) == (Stage.QUEUED, (), True)

@@ -7,7 +7,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from cleanrl_worker.normalization import ObservationNormalizer, RewardNormalizer
 
 
-def test_one_environments_figures_are_those_of_gymnasiums_wrappers() -> None:
+def test_with_one_environment_values_equal_gymnasiums_wrappers() -> None:
     theirs = NormalizeReward(NormalizeObservation(gymnasium.make("Pendulum-v1")), gamma=0.9)
     plain = gymnasium.make("Pendulum-v1")
     observations, rewards = ObservationNormalizer(3), RewardNormalizer(1, gamma=0.9)
@@ -52,7 +52,7 @@ def test_normalized_values_are_bounded() -> None:
     assert scaled[-1, 0] == 10
 
 
-def test_statistics_come_back_as_they_were() -> None:
+def test_statistics_are_restored_exactly() -> None:
     first, second = ObservationNormalizer(2), ObservationNormalizer(2)
     row = np.zeros((5, 2), np.float32)
     first(np.random.default_rng(0).standard_normal((5, 2)), row)

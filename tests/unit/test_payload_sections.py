@@ -168,7 +168,7 @@ def test_artifacts_stay_mandatory_next_to_extras() -> None:
     assert "artifacts: missing" in refusal(data)
 
 
-def test_the_translation_leaves_what_it_was_given_alone() -> None:
+def test_the_translation_does_not_modify_its_input() -> None:
     data = payload({"track_wandb": True})
     before = json.dumps(data)
     translate_extras(data)
@@ -185,7 +185,7 @@ def test_sections_are_flattened_to_the_names_of_extras() -> None:
 # --- payloads of the notes and of earlier versions
 
 
-def test_an_evaluation_written_as_in_the_notes_is_accepted() -> None:
+def test_an_evaluation_with_older_names_is_accepted() -> None:
     extras = {
         "mode": "policy_eval", "policy_path": "/p/ppo.cleanrl_model", "eval_capture_video": False,
         "fastlane_only": False, "video_mode": "grid", "grid_limit": 4, "eval_batch_size": 50, "eval_episodes": 50,

@@ -76,7 +76,7 @@ def test_seeds_are_ranges_and_lists_each_once(text: str, seeds: list[int]) -> No
 
 
 @pytest.mark.parametrize("text", ["", "x", "1-", "-3", "5-1", "1,,2", "1-1000000", "1.5"])
-def test_what_is_no_list_of_seeds_is_refused(text: str) -> None:
+def test_an_invalid_list_of_seeds_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="seeds"):
         parse_seeds(text)
 
@@ -88,7 +88,7 @@ def test_runs_of_a_group_differ_in_their_seed_and_name_only() -> None:
     assert config_of(payload)["seed"] == 1
 
 
-def test_the_name_of_a_group_is_one_that_the_contract_takes() -> None:
+def test_the_name_of_a_group_is_valid_in_the_contract() -> None:
     name = default_group_name("ppo", "ALE/Pong v5", 0.0)
     Payload.parse(build_train_payload("cleanrl", "ppo", {"group": name}, DEFAULTS))
     assert name.startswith("ppo-ALE_Pong_v5-1")
@@ -125,7 +125,7 @@ def test_an_assignment_without_key_or_value_is_refused(text: str) -> None:
         parse_assignment(text)
 
 
-def test_changes_go_where_the_setting_stands() -> None:
+def test_changes_are_written_to_the_path_of_the_setting() -> None:
     payload = build_train_payload("cleanrl", "ppo", {}, DEFAULTS)
     wanted = [
         ("seed", 5), ("learning-rate", 0.1), ("save_model", False), ("mode", "policy_eval"), ("tags", ["a"]),
@@ -140,7 +140,7 @@ def test_changes_go_where_the_setting_stands() -> None:
     assert "kind" not in payload
 
 
-def test_a_path_through_something_that_is_no_object_is_refused() -> None:
+def test_a_path_through_a_value_that_is_not_an_object_is_refused() -> None:
     payload = build_train_payload("cleanrl", "ppo", {}, DEFAULTS)
     with pytest.raises(BadInput, match="seed"):
         apply_assignments(payload, [("metadata.worker.config.seed.deeper", 1)])

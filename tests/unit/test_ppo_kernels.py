@@ -69,7 +69,7 @@ def settings(name: str, **changes: Any) -> Any:
 @pytest.mark.parametrize(
     ("clip_vloss", "norm_adv", "ent_coef"), itertools.product((True, False), (True, False), (0, 0.05))
 )
-def test_the_gradient_by_hand_is_autograds(
+def test_the_hand_written_gradient_equals_autograd(
     name: str, inputs: int, outputs: int, clip_vloss: bool, norm_adv: bool, ent_coef: float
 ) -> None:
     agent = make_agent(name, inputs, outputs)
@@ -148,7 +148,7 @@ def test_the_state_dict_has_cleanrls_keys_and_torchs_layout() -> None:
     assert continuous["actor_mean.4.weight"].shape == (2, 64)
 
 
-def test_a_state_dict_comes_back_as_it_was() -> None:
+def test_a_state_dict_survives_a_round_trip() -> None:
     first, second = make_agent("ppo_continuous_action", 3, 2), make_agent("ppo_continuous_action", 3, 2)
     second.parameters[...] = 0
     second.load_state_dict(first.state_dict())
@@ -168,7 +168,7 @@ def test_first_weights_are_orthogonal_with_the_papers_gains() -> None:
     np.testing.assert_allclose(first.T @ first, 2 * np.eye(4), atol=1e-5)
 
 
-def test_advantages_are_the_discounted_sums_of_surprises() -> None:
+def test_advantages_are_discounted_sums_of_td_errors() -> None:
     rng = np.random.default_rng(5)
     rewards, values = rng.standard_normal((6, 2)), rng.standard_normal((7, 2)).astype(np.float32)
     dones = np.zeros((6, 2), bool)

@@ -66,7 +66,7 @@ def make_replay(capacity: int, envs: int = 1, n_step: int = 3, alpha: float = 0.
 
 
 @pytest.mark.parametrize("size", [1, 2, BRANCHING_FACTOR, BRANCHING_FACTOR + 1, 3 * BRANCHING_FACTOR**2])
-def test_a_tree_finds_what_a_running_sum_finds(size: int) -> None:
+def test_a_sum_tree_equals_a_cumulative_sum(size: int) -> None:
     rng = np.random.default_rng(size)
     tree, weights = SumTree(size), np.zeros(size)
     for _ in range(5):
@@ -82,7 +82,7 @@ def test_a_tree_finds_what_a_running_sum_finds(size: int) -> None:
         np.testing.assert_array_equal(tree.find_indices(sums), expected)
 
 
-def test_a_tree_never_finds_what_has_no_weight_however_sums_are_rounded() -> None:
+def test_a_sum_tree_never_samples_zero_priorities() -> None:
     rng = np.random.default_rng(0)
     tree = SumTree(40_000)
     numbers = np.arange(0, 40_000, 7)
@@ -94,7 +94,7 @@ def test_a_tree_never_finds_what_has_no_weight_however_sums_are_rounded() -> Non
 @pytest.mark.parametrize("envs", [1, 3])
 @pytest.mark.parametrize("n_step", [1, 3, 5])
 @pytest.mark.parametrize("steps", [1, 2, 6, 20, 47])
-def test_what_is_drawn_reaches_ahead_and_never_over_an_end(envs: int, n_step: int, steps: int) -> None:
+def test_n_step_returns_never_cross_the_end_of_an_episode(envs: int, n_step: int, steps: int) -> None:
     games, replay = FakeGames(envs), make_replay(12 * envs, envs, n_step)
     replay.start(games.frames)
     for _ in range(steps):
@@ -118,7 +118,7 @@ def test_what_is_drawn_reaches_ahead_and_never_over_an_end(envs: int, n_step: in
     assert len(drawn) == len(truth)
 
 
-def test_large_td_errors_are_drawn_more_often_and_weigh_less() -> None:
+def test_large_td_errors_are_sampled_more_often_with_smaller_weights() -> None:
     games, replay = FakeGames(1), make_replay(16, alpha=0.5)
     replay.start(games.frames)
     for _ in range(16):
@@ -157,7 +157,7 @@ def test_a_td_error_of_an_overwritten_row_is_ignored() -> None:
     assert tuple(oldest) in observations
 
 
-def test_a_restored_buffer_draws_as_the_first_one_would_have() -> None:
+def test_a_restored_buffer_samples_the_same_transitions() -> None:
     games, replay = FakeGames(2), make_replay(20, 2)
     replay.start(games.frames)
     batch = replay.allocate_batch(8)
@@ -179,7 +179,7 @@ def test_a_restored_buffer_draws_as_the_first_one_would_have() -> None:
             np.testing.assert_array_equal(getattr(batch, name), getattr(restored, name))
 
 
-def test_one_that_was_too_large_to_be_saved_starts_again() -> None:
+def test_a_buffer_that_was_too_large_to_save_starts_empty() -> None:
     games, replay = FakeGames(1), make_replay(20)
     replay.start(games.frames)
     for _ in range(9):

@@ -47,7 +47,7 @@ class FakeSteps:
 
 @pytest.mark.parametrize("envs", [1, 3])
 @pytest.mark.parametrize("steps", [4, 10, 11, 12, 57])
-def test_every_kept_transition_is_drawn_as_it_was_and_no_other(envs: int, steps: int) -> None:
+def test_every_stored_transition_is_sampled_unchanged(envs: int, steps: int) -> None:
     life = FakeSteps(envs)
     kept = Replay(10 * envs, envs, FLOATS, (1, np.int64), seed=1)
     kept.start(life.now)
@@ -75,7 +75,7 @@ def test_every_kept_transition_is_drawn_as_it_was_and_no_other(envs: int, steps:
 
 @pytest.mark.parametrize("steps", [5, 10, 13, 14, 15, 31])
 @pytest.mark.parametrize("envs", [1, 2])
-def test_stacks_are_rebuilt_as_a_frame_stack_would_have_made_them(envs: int, steps: int) -> None:
+def test_stacks_are_rebuilt_as_by_a_frame_stack_wrapper(envs: int, steps: int) -> None:
     rng, shape, stack = np.random.default_rng(2), (2, 3), 4
     frames = FrameReplay(10 * envs, envs, shape, stack, seed=1)
 
@@ -117,7 +117,7 @@ def test_stacks_are_rebuilt_as_a_frame_stack_would_have_made_them(envs: int, ste
 
 @pytest.mark.parametrize("steps", [7, 23])
 @pytest.mark.parametrize("kind", ["rows", "frames"])
-def test_a_restored_buffer_draws_what_the_other_would_have_drawn(kind: str, steps: int) -> None:
+def test_a_restored_buffer_samples_the_same_transitions(kind: str, steps: int) -> None:
     def made() -> Any:
         return Replay(10, 2, FLOATS, (1, np.int64), 3) if kind == "rows" else FrameReplay(10, 2, (3,), 3, 3)
 
@@ -145,7 +145,7 @@ def test_a_restored_buffer_draws_what_the_other_would_have_drawn(kind: str, step
     assert all(restored[key].tobytes() == other_arrays[key].tobytes() for key in restored)
 
 
-def test_beyond_the_limit_only_the_facts_are_saved_and_restoring_says_so() -> None:
+def test_beyond_the_limit_only_counters_are_saved_and_restoring_reports_it() -> None:
     life, kept = FakeSteps(1), Replay(50_000, 1, FLOATS, (1, np.int64), 1)
     kept.start(life.now)
     for _ in range(30):

@@ -153,7 +153,7 @@ def test_blocks_that_did_not_change_are_shared_and_not_written_again(folder: Run
     assert files(3) == files(2), "nor after a run was resumed"
 
 
-def test_what_is_full_is_written_before_a_checkpoint_asks_for_it(folder: RunFolder) -> None:
+def test_full_blocks_are_written_ahead_of_checkpoints(folder: RunFolder) -> None:
     life, replay = FakeSteps("rows", 1), make_replay("rows", folder, capacity=200)
     replay.start(life.seen())
     life.lead(replay, 120)
@@ -165,7 +165,7 @@ def test_what_is_full_is_written_before_a_checkpoint_asks_for_it(folder: RunFold
     assert not (folder.checkpoints / checkpoints.PENDING_PARTS_DIR).exists()
 
 
-def test_nothing_is_written_ahead_of_what_is_too_large_to_be_saved(folder: RunFolder) -> None:
+def test_blocks_of_a_too_large_buffer_are_not_written_ahead(folder: RunFolder) -> None:
     life, replay = FakeSteps("rows", 1), make_replay("rows", folder, capacity=200)
     replay._limit_mb = 0.001
     replay.start(life.seen())

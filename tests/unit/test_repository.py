@@ -97,7 +97,7 @@ def test_the_installed_version_is_that_of_the_source() -> None:
     assert version("mosaic-rl") == mosaic.__version__
 
 
-def test_the_changelog_knows_the_version_or_is_about_to() -> None:
+def test_the_changelog_has_the_version_or_an_unreleased_section() -> None:
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "Unreleased" or headings[0] == mosaic.__version__
 
@@ -152,7 +152,7 @@ def test_continuous_integration_runs_what_a_developer_runs() -> None:
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
-def test_the_architecture_page_tells_of_every_room() -> None:
+def test_the_architecture_page_lists_every_package() -> None:
     told = (ROOT / "docs" / "architecture.md").read_text()
     rooms = [path.parent.name for path in (SOURCE / "mosaic").glob("*/__init__.py")]
     assert [room for room in rooms if f"`{room}`" not in told] == []

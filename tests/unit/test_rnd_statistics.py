@@ -32,7 +32,7 @@ def test_every_pixel_has_its_own_moments_and_the_brightest_are_exact() -> None:
     assert restored.variance.tobytes() == moments.variance.tobytes()
 
 
-def test_surprises_are_divided_by_the_deviation_of_their_discounted_sum_over_time() -> None:
+def test_intrinsic_rewards_are_divided_by_the_deviation_of_their_discounted_sum() -> None:
     rewards = np.random.default_rng(1).random((50, 3))
     scale = IntrinsicRewardScaler(3, 0.9)
     first, second = scale(rewards[:20]), scale(rewards[20:])

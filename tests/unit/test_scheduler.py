@@ -33,14 +33,14 @@ def test_one_groups_many_seeds_do_not_hold_up_another() -> None:
     assert choose(queued, [], SLOTS) == ["A0", "Z"]
 
 
-def test_a_run_that_waits_for_a_gpu_lets_others_pass_but_not_to_the_gpu() -> None:
+def test_a_run_waiting_for_a_gpu_is_passed_only_by_runs_without_gpu() -> None:
     holder = run("X", gpus=1)
     queued = [run("A", gpus=1), run("B", gpus=1), run("C")]
     assert choose(queued, [holder], Slots(runs=4, cpus=8, gpus=1)) == ["C"]
     assert choose([run("A", gpus=2), run("B", gpus=1)], [], Slots(runs=4, cpus=8, gpus=1)) == []
 
 
-def test_a_wide_run_is_not_overtaken_for_ever() -> None:
+def test_a_run_with_many_cores_is_not_starved() -> None:
     assert choose([run("A", cpus=4), run("B")], [run("X")], Slots(runs=4, cpus=4, gpus=0)) == []
 
 
@@ -79,7 +79,7 @@ def test_one_slot_at_a_time_starts_the_queue_in_its_order(requests: list[tuple[i
     st.integers(1, 6),
     st.integers(0, 2),
 )
-def test_no_limit_is_ever_passed(wishes: list[tuple[int, int, int, str]], runs: int, cpus: int, gpus: int) -> None:
+def test_no_limit_is_ever_exceeded(wishes: list[tuple[int, int, int, str]], runs: int, cpus: int, gpus: int) -> None:
     queued = [
         run(f"R{number:02}", cpus=wish[0], gpus=wish[1], priority=wish[2], group=wish[3] or None)
         for number, wish in enumerate(wishes)

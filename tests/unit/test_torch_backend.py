@@ -78,7 +78,7 @@ def test_no_optimizer_is_made_which_would_import_torchs_compiler(monkeypatch: py
 
 
 @pytest.mark.parametrize("cuda", CUDA)
-def test_the_random_state_comes_back_and_one_of_another_device_is_left_alone(cuda: bool) -> None:
+def test_the_random_state_is_restored_only_on_its_device(cuda: bool) -> None:
     compute = TorchContext.set_up(cuda=cuda)
     state = compute.random_state()
     first = torch.randn(4, device=compute.device)
@@ -138,7 +138,7 @@ def test_inference_uses_the_latest_weights_and_extra_inputs(cuda: bool) -> None:
 
 
 @pytest.mark.parametrize("cuda", CUDA)
-def test_what_is_sent_may_be_changed_at_once(cuda: bool) -> None:
+def test_arrays_may_be_reused_after_sending(cuda: bool) -> None:
     compute = TorchContext.set_up(cuda=cuda)
     target, source = torch.zeros(1000, device=compute.device), np.arange(1000)
     compute.copy_to_device(target, source)

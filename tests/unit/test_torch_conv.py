@@ -102,7 +102,7 @@ def compute() -> TorchContext:
     return TorchContext.set_up(cuda=False)
 
 
-def test_the_whole_network_is_cleanrls() -> None:
+def test_the_network_equals_cleanrls() -> None:
     agent = ppo_atari.Agent(4)
     agent.initialize(np.random.default_rng(1))
     shapes = {name: part.shape for name, part in agent.state_dict().items()}
@@ -115,7 +115,7 @@ def test_the_whole_network_is_cleanrls() -> None:
     assert np.abs(agent.parameters["actor.weight"]).max() < 0.01
 
 
-def test_looking_gives_what_torchs_modules_give() -> None:
+def test_conv_features_equal_those_of_torchs_modules() -> None:
     reference = Reference(4)
     agent = load_weights(reference, ppo_atari.Agent(ACTIONS, SIZES))
     images = torch.from_numpy(random_images(5))
@@ -171,7 +171,7 @@ def test_a_gradient_that_lies_differently_in_memory_moves_the_right_weights(comp
         np.testing.assert_allclose(result.detach(), start - 0.1 * gradient, atol=1e-5)
 
 
-def test_remembering_is_torchs_own_lstm_where_nothing_is_forgotten() -> None:
+def test_the_lstm_equals_torchs_without_resets() -> None:
     lstm = nn.LSTM(SIZES.hidden, UNITS)
     weights = {f"lstm.{name}": part for name, part in lstm.named_parameters()}
     observations, state = torch.randn(STEPS, ENVS, SIZES.hidden), torch.randn(2, ENVS, UNITS)
@@ -188,7 +188,7 @@ def test_remembering_is_torchs_own_lstm_where_nothing_is_forgotten() -> None:
     torch.testing.assert_close(outputs[:, :1], expected[:, :1])
 
 
-def test_updates_of_ppo_with_memory_move_the_weights_as_torchs_own_adam_does(compute: TorchContext) -> None:
+def test_updates_of_recurrent_ppo_equal_those_with_torchs_adam(compute: TorchContext) -> None:
     config, total = settings(), ENVS * STEPS
     reference = Reference(1, units=UNITS)
     agent = load_weights(reference, ppo_atari_lstm.Agent(ACTIONS, SIZES, UNITS))
@@ -219,7 +219,7 @@ def test_updates_of_ppo_with_memory_move_the_weights_as_torchs_own_adam_does(com
     assert_equal_weights(learner, reference)
 
 
-def test_valuing_what_comes_next_remembers_nothing_of_it(compute: TorchContext) -> None:
+def test_bootstrap_values_do_not_change_the_lstm_state(compute: TorchContext) -> None:
     agent = load_weights(Reference(1, units=UNITS), ppo_atari_lstm.Agent(ACTIONS, SIZES, UNITS))
     learner = RecurrentLearner(agent.parameters, (1, 84, 84), settings(), compute)
     images = random_images(ENVS, 1)
@@ -265,7 +265,7 @@ def test_dqns_loss_is_the_distance_to_reward_and_the_targets_best_value() -> Non
         torch.testing.assert_close(gradient, other_slope, atol=1e-5, rtol=1e-4)
 
 
-def test_the_figures_of_the_loss_are_ppos() -> None:
+def test_the_loss_metrics_are_those_of_ppo() -> None:
     outputs = torch.zeros(4, ACTIONS + 1)
     batch = SimpleNamespace(
         actions=torch.tensor([0, 1, 2, 0]),

@@ -41,7 +41,7 @@ def paused() -> FastFailureBreaker:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.REJECTED, Outcome.LOST])
-def test_the_third_run_that_fails_at_once_pauses_the_queue(outcome: Outcome) -> None:
+def test_the_third_fast_failure_pauses_the_queue(outcome: Outcome) -> None:
     misfires = FastFailureBreaker()
     assert [misfires.record_end(ended(outcome, 1)) for _ in range(4)] == [False, False, True, False]
     assert misfires.blocks_queue([waiting(50)])
@@ -49,25 +49,25 @@ def test_the_third_run_that_fails_at_once_pauses_the_queue(outcome: Outcome) -> 
 
 
 @pytest.mark.parametrize("between", [ended(Outcome.SUCCEEDED, 1), ended(Outcome.FAILED, 60)])
-def test_a_run_that_works_or_fails_late_begins_the_count_anew(between: RunRecord) -> None:
+def test_a_success_or_late_failure_resets_the_count(between: RunRecord) -> None:
     misfires = FastFailureBreaker()
     for record in (ended(Outcome.FAILED, 1), ended(Outcome.FAILED, 1), between, ended(Outcome.FAILED, 1)):
         assert not misfires.record_end(record)
 
 
-def test_a_cancelled_run_says_nothing_about_the_others() -> None:
+def test_a_cancelled_run_does_not_count() -> None:
     misfires = FastFailureBreaker()
     ends = [Outcome.FAILED, Outcome.FAILED, Outcome.CANCELLED, Outcome.FAILED]
     assert [misfires.record_end(ended(outcome, 1)) for outcome in ends] == [False, False, False, True]
 
 
-def test_what_is_submitted_behind_an_empty_queue_goes_on_by_itself() -> None:
+def test_a_run_submitted_to_an_empty_queue_starts() -> None:
     misfires = paused()
     assert not misfires.blocks_queue([waiting(200)])
     assert misfires.pause_reason is None
 
 
-def test_behind_runs_that_wait_new_ones_wait_too_until_told_to_go_on() -> None:
+def test_runs_submitted_to_a_paused_queue_wait_until_it_is_resumed() -> None:
     misfires = paused()
     assert misfires.blocks_queue([waiting(50), waiting(200)])
     misfires.clear()

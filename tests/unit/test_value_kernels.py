@@ -59,7 +59,7 @@ def make_batch(name: str, seed: int = 2) -> Any:
 
 @EACH
 @pytest.mark.parametrize("changes", [{}, {"gamma": 1.0}])
-def test_the_gradient_by_hand_is_autograds(name: str, changes: dict[str, Any]) -> None:
+def test_the_hand_written_gradient_equals_autograd(name: str, changes: dict[str, Any]) -> None:
     config = config_of(name, **changes)
     agent, target = make_agents(name, config)
     batch = make_batch(name)
@@ -102,7 +102,7 @@ def test_steps_follow_torchs_optimizer_and_targets_follow_the_network(name: str,
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @EACH
-def test_on_a_gpu_captured_updates_lead_where_the_kernel_leads(name: str) -> None:
+def test_on_a_gpu_captured_updates_equal_the_kernels(name: str) -> None:
     config = config_of(name)
     (ours, our_target), (theirs, their_target) = (make_agents(name, config) for _ in range(2))
     kernel = make_learner(name, config, ours, our_target)
@@ -146,7 +146,7 @@ def test_state_dicts_have_cleanrls_keys_in_its_order_and_torchs_layout() -> None
 
 
 @EACH
-def test_a_state_dict_comes_back_as_it_was(name: str) -> None:
+def test_a_state_dict_survives_a_round_trip(name: str) -> None:
     first, second = make_agents(name, config_of(name))
     second.load_state_dict(first.state_dict())
     assert (first.parameters == second.parameters).all()
@@ -155,7 +155,7 @@ def test_a_state_dict_comes_back_as_it_was(name: str) -> None:
         first.load_state_dict({**state, "network.0.weight": state["network.0.weight"][:1]})
 
 
-def test_first_weights_are_spread_as_torch_spreads_them_and_pqns_are_orthogonal() -> None:
+def test_initial_weights_follow_torchs_distribution_and_pqns_are_orthogonal() -> None:
     network = dqn.Agent(4, 2).network
     network.initialize(np.random.default_rng(0))
     for key, inputs in (("network.0", 4), ("network.2", 120), ("network.4", 84)):
@@ -187,7 +187,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(name: str) -> None:
 
 
 @EACH
-def test_torch_tells_later_in_which_update_what_was_first_not_finite(name: str) -> None:
+def test_torch_reports_the_first_update_that_was_not_finite(name: str) -> None:
     config = config_of(name, backend="torch", cuda=False)
     learner = make_learner(name, config, *make_agents(name, config))
     for step in range(8):
@@ -221,7 +221,7 @@ def test_the_projection_keeps_the_mass_and_the_mean_of_what_lies_within_the_boun
     np.testing.assert_allclose(agent.atoms @ kernel._targets, best @ moved, atol=1e-4)
 
 
-def test_returns_mix_what_followed_with_the_value_of_the_best_action() -> None:
+def test_q_lambda_returns_mix_rewards_with_the_best_value() -> None:
     rng = np.random.default_rng(5)
     rewards, values = rng.standard_normal((6, 2)), rng.standard_normal((6, 2)).astype(np.float32)
     dones = np.zeros((6, 2), bool)

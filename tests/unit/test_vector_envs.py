@@ -27,7 +27,7 @@ def play(environments: VectorEnvs, actions: np.ndarray[Any, Any], into: np.ndarr
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "MountainCar-v0", "FrozenLake-v1"])
-def test_it_plays_as_gymnasiums_vector_environment_does(env_id: str) -> None:
+def test_steps_equal_those_of_gymnasiums_vector_environment(env_id: str) -> None:
     theirs = SyncVectorEnv(
         [lambda: RecordEpisodeStatistics(gymnasium.make(env_id)) for _ in range(3)],
         autoreset_mode=AutoresetMode.SAME_STEP,
@@ -61,7 +61,7 @@ def test_it_plays_as_gymnasiums_vector_environment_does(env_id: str) -> None:
     theirs.close()
 
 
-def test_only_known_wrappers_outside_of_any_other_come_off() -> None:
+def test_only_known_outer_wrappers_are_removed() -> None:
     env = gymnasium.make("CartPole-v1")
     assert vector_envs.strip_wrappers(env) == (env.unwrapped, 500)
     bare = env.unwrapped
@@ -89,7 +89,7 @@ def test_observations_of_every_kind_become_rows(kind: str, shown: list[float]) -
 
 @pytest.mark.parametrize("rollouts", [1, 2, 6, 9])
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1", "FrozenLake-v1"])
-def test_environments_come_back_by_playing_their_actions_again(env_id: str, rollouts: int) -> None:
+def test_environments_are_restored_by_replaying_their_actions(env_id: str, rollouts: int) -> None:
     first, second = VectorEnvs(maker(env_id), 2, seed=3), VectorEnvs(maker(env_id), 2, seed=3)
     first.start()
     into = np.zeros((30, 2, first.observation_size))

@@ -108,7 +108,7 @@ _values = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() |
     asked=st.sampled_from(["check", "checkpoint", "environments", "x"]) | _values,
     config=st.dictionaries(_keys, _values | st.dictionaries(st.text(), _values)) | _values,
 )
-def test_no_question_makes_the_checker_fail(asked: Any, config: Any) -> None:
+def test_any_request_gets_an_answer(asked: Any, config: Any) -> None:
     reply = answer(json.dumps({"id": 1, "ask": asked, "config": config, "path": config, "family": config}).encode())
     assert reply["ok"] is False or asked == "environments" or "summary" in reply
     assert "The check itself failed" not in reply.get("message", "")
@@ -146,7 +146,7 @@ def trained(tmp_path: Path) -> RunFolder:
     return train_here(RunFolder(tmp_path / "a run"), small())
 
 
-def test_a_checkpoint_tells_what_it_is(trained: RunFolder) -> None:
+def test_a_checkpoint_is_described(trained: RunFolder) -> None:
     result = ask(ask="checkpoint", path=str(trained.last_checkpoint))["checkpoint"]
     assert (result["algo"], result["env_id"], result["seed"], result["step"]) == ("ppo", "CartPole-v1", 3, 64)
     assert result["weights"]["actor.4.weight"] == [2, 64]
@@ -157,7 +157,7 @@ def test_a_checkpoint_tells_what_it_is(trained: RunFolder) -> None:
     assert sorted(of_model["weights"]) == sorted(result["weights"])
 
 
-def test_a_lone_model_file_tells_its_keys(trained: RunFolder, tmp_path: Path) -> None:
+def test_a_model_file_without_a_run_is_described_by_its_keys(trained: RunFolder, tmp_path: Path) -> None:
     lone = tmp_path / "elsewhere" / "ppo.cleanrl_model"
     lone.parent.mkdir()
     lone.write_bytes(next(trained.models.glob("*/*.cleanrl_model")).read_bytes())
@@ -198,7 +198,7 @@ def test_damaged_files_are_refused(trained: RunFolder, tmp_path: Path) -> None:
         inspect_policy(str(tmp_path / "nowhere"))
 
 
-def test_a_config_is_understood_from_a_payload_too() -> None:
+def test_a_payload_is_accepted_as_a_config() -> None:
     payload = {
         "metadata": {"worker": {"id": "cleanrl", "config": SMALL}},
         "artifacts": {"tensorboard": {"enabled": False}},

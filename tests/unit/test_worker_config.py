@@ -30,14 +30,14 @@ def test_a_bare_config_and_a_payload_mean_the_same() -> None:
     assert bare.config == complete.config
 
 
-def test_a_payload_says_how_artifacts_are_kept() -> None:
+def test_a_payload_sets_the_options_of_artifacts() -> None:
     given = parse_request(payload(BARE, tensorboard={"enabled": False}, keep_checkpoints=7)).artifacts
     assert (given.tensorboard.enabled, given.keep_checkpoints) == (False, 7)
     default = parse_request(BARE).artifacts
     assert (default.tensorboard.enabled, default.keep_checkpoints) == (True, 3)
 
 
-def test_extras_that_are_not_reserved_become_settings_beside_algo_params() -> None:
+def test_unreserved_extras_become_settings_like_algo_params() -> None:
     given = parse_request({**BARE, "extras": {"num_envs": 2, "algo_params": {"gamma": 0.5}, "save_model": False}})
     config = algorithm_config(given)
     assert (config.num_envs, config.gamma) == (2, 0.5)
@@ -55,7 +55,7 @@ def test_false_stays_false_and_unset_stays_unset() -> None:
     assert algorithm_config(given).seed == 1
 
 
-def test_the_command_line_is_stronger_than_the_file() -> None:
+def test_the_command_line_overrides_the_file() -> None:
     given = parse_request(
         {**BARE, "seed": 3, "extras": {"gamma": 0.9, "num_envs": 2}},
         {"seed": 5, "total_timesteps": None, "extras": {"gamma": 0.8}},
@@ -80,11 +80,11 @@ def test_the_command_line_is_stronger_than_the_file() -> None:
         ({"policy_path": "/x"}, "extras.policy_path: only an evaluation takes it"),
     ],
 )
-def test_extras_are_refused_with_the_path_where_they_stand(extras: dict[str, Any], sentence: str) -> None:
+def test_extras_are_refused_with_their_path(extras: dict[str, Any], sentence: str) -> None:
     assert sentence in refusal({**BARE, "extras": extras})
 
 
-def test_a_misspelt_setting_is_answered_with_the_one_that_was_meant() -> None:
+def test_a_misspelled_setting_gets_a_suggestion() -> None:
     assert "Did you mean 'learning_rate'?" in refusal({**BARE, "extras": {"learnin_rate": 1}})
     assert "Did you mean 'save_model'?" in refusal({**BARE, "extras": {"save_modell": True}})
     assert "sed: unknown key. Did you mean 'seed'?" in refusal({**BARE, "sed": 1})
@@ -105,7 +105,7 @@ def test_ids_that_are_paths_or_worse_are_refused(key: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("data", [None, [], "text", 3, {"algo": "ppo"}, {**BARE, "extras": []}, {**BARE, "seed": "x"}])
-def test_what_is_no_config_is_refused_not_crashed_upon(data: Any) -> None:
+def test_an_invalid_config_is_refused(data: Any) -> None:
     refusal(data)
 
 
@@ -115,7 +115,7 @@ def test_settings_that_contradict_the_config_are_refused() -> None:
     assert algorithm_config(given).seed == 2
 
 
-def test_an_unknown_algorithm_is_answered_with_the_nearest() -> None:
+def test_an_unknown_algorithm_gets_a_suggestion() -> None:
     with pytest.raises(
         UnknownName, match=r"No algorithm 'pppo' in worker 'cleanrl'\. Did you mean 'ppo'\? Known: c51, "
     ):

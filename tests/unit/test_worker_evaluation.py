@@ -60,7 +60,7 @@ def test_the_same_seeds_give_the_same_returns(deterministic: bool) -> None:
     assert len({episode.length for episode in first}) > 3, "each seed gives a different start"
 
 
-def test_an_episode_is_the_one_that_a_lone_environment_would_play() -> None:
+def test_an_episode_equals_that_of_a_single_environment() -> None:
     together = evaluate(PushingPolicy(), lambda: make("CartPole-v1"), range(7, 27))
     for index in (0, 9, 19):
         alone = evaluate(PushingPolicy(), lambda: make("CartPole-v1"), [7 + index])
@@ -74,7 +74,7 @@ def test_every_call_of_the_policy_has_the_same_number_of_rows(seeds: Sequence[in
     assert set(policy.batches) == {8}
 
 
-def test_what_a_stochastic_episode_draws_does_not_depend_on_the_others() -> None:
+def test_samples_of_an_episode_do_not_depend_on_the_others() -> None:
     together = evaluate(PushingPolicy(), lambda: make("CartPole-v1"), range(20), deterministic=False)
     assert len({episode.length for episode in together}) > 3
     for seed in (0, 7, 19):
@@ -82,7 +82,7 @@ def test_what_a_stochastic_episode_draws_does_not_depend_on_the_others() -> None
         assert (alone[0].length, alone[0].episodic_return) == (together[seed].length, together[seed].episodic_return)
 
 
-def test_a_seed_has_the_same_return_to_the_last_bit_whatever_is_played_beside_it(tmp_path: Path) -> None:
+def test_the_return_of_a_seed_is_bit_equal_in_any_batch(tmp_path: Path) -> None:
     config = small(algo="ppo_continuous_action", env_id="Pendulum-v1", extras={"num_minibatches": 2})
     policy = load_for_evaluation(parse_request(evaluation(train_here(RunFolder(tmp_path / "p"), config).path))).policy
     together = evaluate(policy, lambda: make("Pendulum-v1"), range(100, 120))
@@ -91,7 +91,7 @@ def test_a_seed_has_the_same_return_to_the_last_bit_whatever_is_played_beside_it
             assert episode.episodic_return == together[episode.seed - 100].episodic_return
 
 
-def test_an_evaluation_that_is_asked_to_stop_leaves_out_what_had_not_ended() -> None:
+def test_a_stopped_evaluation_omits_unfinished_episodes() -> None:
     ended: list[Episode] = []
     episodes = evaluate(
         PushingPolicy(),
@@ -113,7 +113,7 @@ def test_actions_outside_the_box_are_clipped() -> None:
     assert episodes[0].episodic_return == pytest.approx(-0.1 * episodes[0].length)  # its price of full throttle
 
 
-def test_the_summary_says_what_the_episodes_say() -> None:
+def test_the_summary_matches_its_episodes() -> None:
     episodes = [Episode(index, 10 + index, float(value), 5) for index, value in enumerate([1, 2, 3, 4, 5, 6, 7, 100])]
     summary = summarize(episodes)
     assert summary["episodes"] == 8
@@ -128,7 +128,7 @@ def test_the_summary_says_what_the_episodes_say() -> None:
     json.dumps(summary, allow_nan=False)
 
 
-def test_a_return_that_is_not_finite_is_null_and_spoils_the_mean_visibly() -> None:
+def test_a_return_that_is_not_finite_is_null_and_so_is_the_mean() -> None:
     summary = summarize([Episode(0, 1, 5.0, 3), Episode(1, 2, float("nan"), 3)])
     assert (summary["returns"], summary["avg_return"], summary["ci95"]) == ([5.0, None], None, None)
     assert pool_summaries([summary]) == summary
@@ -175,7 +175,7 @@ def test_a_seed_may_be_given(trained: RunFolder, tmp_path: Path) -> None:
     assert json.loads(folder.eval_summary.read_text())["seeds"] == [0, 1, 2]
 
 
-def test_a_model_file_stands_for_its_run(trained: RunFolder) -> None:
+def test_a_model_file_refers_to_its_run(trained: RunFolder) -> None:
     model = next(trained.models.glob("*/ppo.cleanrl_model"))
     result = load_for_evaluation(parse_request(evaluation(model))).saved_policy
     assert result.checkpoint is not None
@@ -292,7 +292,7 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
     assert load_for_evaluation(parse_request(evaluation(model))).algo == algo
 
 
-def test_what_does_not_go_together_is_refused_by_name(trained: RunFolder, tmp_path: Path) -> None:
+def test_mismatched_policies_and_environments_are_refused_by_name(trained: RunFolder, tmp_path: Path) -> None:
     def refusal(kind: type[Exception] = BadInput, **changes: Any) -> str:
         with pytest.raises(kind) as refused:
             load_for_evaluation(parse_request(evaluation(changes.pop("path", trained.path), **changes)))
@@ -320,13 +320,13 @@ def test_a_damaged_checkpoint_is_refused_before_anything_starts(trained: RunFold
         load_for_evaluation(parse_request(evaluation(trained.checkpoint(64))))
 
 
-def test_observations_that_are_no_arrays_are_flattened(tmp_path: Path) -> None:
+def test_observations_that_are_not_arrays_are_flattened(tmp_path: Path) -> None:
     folder = train_here(RunFolder(tmp_path / "cards"), small(env_id="Blackjack-v1"))
     played = train_here(RunFolder(tmp_path / "played"), evaluation(folder.path))
     assert json.loads(played.eval_summary.read_text())["episodes"] == 3
 
 
-def test_videos_come_only_when_asked_for_each_with_its_facts(trained: RunFolder, tmp_path: Path) -> None:
+def test_videos_are_recorded_only_on_request_with_their_metadata(trained: RunFolder, tmp_path: Path) -> None:
     import av
 
     folder = train_here(RunFolder(tmp_path / "E1"), evaluation(trained.path, extras={"eval_capture_video": True}))
@@ -376,7 +376,7 @@ def test_with_repeat_it_continues_with_further_seeds_until_stopped(
     assert (summary["eval_repeat"], summary["eval_batch_size"]) == (True, 3)
 
 
-def test_a_further_attempt_appends_to_what_the_earlier_one_found(trained: RunFolder, tmp_path: Path) -> None:
+def test_a_further_attempt_appends_to_the_earlier_summary(trained: RunFolder, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "twice")
     for _ in range(2):
         train_here(folder, evaluation(trained.path))

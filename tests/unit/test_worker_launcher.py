@@ -39,7 +39,7 @@ def test_a_run_leaves_a_journal_a_model_and_its_name(folder: RunFolder) -> None:
     assert warnings(folder) == {}
 
 
-def test_a_model_is_left_out_when_it_is_not_wanted(folder: RunFolder) -> None:
+def test_no_model_is_saved_unless_requested(folder: RunFolder) -> None:
     train_here(folder, small(extras={"save_model": False}))
     assert not folder.models.exists()
 
@@ -60,7 +60,7 @@ def test_event_files_go_to_the_given_directory(
     assert not (tmp_path / "given").exists()
 
 
-def test_the_payload_says_how_many_checkpoints_stay(folder: RunFolder) -> None:
+def test_the_payload_sets_the_number_of_kept_checkpoints(folder: RunFolder) -> None:
     train_here(folder, payload(small(total_timesteps=320, extras={"checkpoint_every": 32}), keep_checkpoints=2))
     steps = sorted(int(path.name) for path in folder.checkpoints.iterdir() if path.name.isdecimal())
     assert steps[-2:] == [288, 320]
@@ -114,7 +114,7 @@ def test_an_error_that_the_user_can_act_on_ends_the_run_with_its_sentence(
     assert [(event["outcome"], event["reason"]) for event in finished] == [(outcome, str(error))]
 
 
-def test_a_bug_says_nothing_of_an_outcome(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_records_no_outcome(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise ZeroDivisionError
 
@@ -137,7 +137,7 @@ def test_a_stop_ends_the_run_with_a_checkpoint(folder: RunFolder, monkeypatch: p
     assert folder.last_checkpoint.resolve() == folder.checkpoint(64).resolve()
 
 
-def test_the_console_speaks_by_the_clock(
+def test_console_lines_are_limited_by_time(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train_here(folder, small(total_timesteps=3200))
@@ -146,7 +146,7 @@ def test_the_console_speaks_by_the_clock(
     assert len(lines) < 100 / 2, "there were a hundred updates"
 
 
-def test_a_rejected_run_says_why_in_its_journal(folder: RunFolder) -> None:
+def test_a_rejected_run_has_its_reason_in_the_journal(folder: RunFolder) -> None:
     launcher.write_rejection(folder, "Not this one.")
     assert [event["kind"] for event in events(folder, "hello")] == ["hello"]
     finished = events(folder, "finished")

@@ -54,7 +54,7 @@ def test_what_fits_follows_from_the_table(monkeypatch: pytest.MonkeyPatch) -> No
     assert "ppo" not in base.compatible_algorithms(image)
 
 
-def test_a_refusal_names_what_fits_or_says_that_nothing_does() -> None:
+def test_a_refusal_names_what_fits_if_anything_does() -> None:
     cartpole = gymnasium.make("CartPole-v1")
     assert str(
         base.unsupported_actions_error("sac_continuous_action", "a continuous (Box) action space", cartpole)

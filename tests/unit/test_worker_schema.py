@@ -14,7 +14,7 @@ from mosaic.contracts.options import OPTIONS
 from mosaic.submission.algorithm_schema import load_algorithms
 
 
-def test_the_committed_schema_is_the_one_that_the_code_gives() -> None:
+def test_the_committed_schema_is_up_to_date() -> None:
     committed = describe().schemas
     assert committed is not None
     assert committed.read_text() == render_schema(), "out of date: python -m cleanrl_worker.schema_generator --write"
@@ -67,7 +67,7 @@ def test_every_worker_option_is_there() -> None:
     }  # fmt: skip
 
 
-def test_no_setting_of_an_algorithm_hides_behind_a_reserved_extra() -> None:
+def test_no_algorithm_setting_has_the_name_of_a_reserved_extra() -> None:
     for name in ALGORITHMS:
         assert not set(RESERVED_EXTRAS) & set(load_algorithm(name).Config.model_fields)
 
