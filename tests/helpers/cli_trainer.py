@@ -24,7 +24,7 @@ from mosaic.contracts.errors import MosaicError, NoDaemon, unknown_name_error
 from mosaic.contracts.events import Event, RecordChanged
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.views import RunView, Verdict, VerdictSummary, WandbStatus
-from mosaic.trainer.folder_files import list_files, read_file
+from mosaic.trainer.folder_reader import list_files, read_file
 
 Json = dict[str, Any]
 

@@ -15,7 +15,7 @@ from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.states import HistoryEntry, Stage
 from mosaic.contracts.views import DaemonStatus, RunView, SlotUsage
 from mosaic.gui.app import Application
-from mosaic.trainer.folder_files import list_files, read_file
+from mosaic.trainer.folder_reader import list_files, read_file
 
 Json = dict[str, Any]
 

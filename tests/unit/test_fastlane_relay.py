@@ -19,9 +19,10 @@ from mosaic.cli.cli_context import CliContext
 from mosaic.cli.watch_command import _show_in_terminal, select_envs, status_lines, video_size
 from mosaic.cli.watch_frame_source import FrameSource, LocalFrameSource
 from mosaic.client.frame_sources import FrameRateMeter
+from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.views import RunView
 from mosaic.fastlane import LaneWriter, lanes_folder
-from mosaic.trainer.frame_relay import MAX_IN_FLIGHT, RelayMessage, RelayOptions, Throttle, relay_frames
+from mosaic.trainer.frame_relay import MAX_IN_FLIGHT, Throttle, relay_frames
 
 
 @pytest.fixture
@@ -34,18 +35,18 @@ def publish(lane: LaneWriter, value: int, height: int = 40, width: int = 60) -> 
     lane.publish(frame, episode=2, step=3, reward=1.0, episodic_return=4.0, render_s=0.0)
 
 
-DEFAULT_OPTIONS = RelayOptions()
+DEFAULT_OPTIONS = pb.FramesRequest()
 
 
 class RelayHarness:
     """A relay whose time passes when it sleeps and when its messages are sent."""
 
-    def __init__(self, folder: str, options: RelayOptions = DEFAULT_OPTIONS) -> None:
+    def __init__(self, folder: str, options: pb.FramesRequest = DEFAULT_OPTIONS) -> None:
         self.now = 0.0
         self.is_open = True
         self.ending = ""
         self.seen = 0
-        self.messages: Iterator[RelayMessage] = relay_frames(
+        self.messages: Iterator[pb.FrameReply] = relay_frames(
             folder,
             options,
             lambda: self.is_open,
@@ -58,13 +59,13 @@ class RelayHarness:
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def next(self) -> RelayMessage:
+    def next(self) -> pb.FrameReply:
         return next(self.messages)
 
 
 def test_a_viewer_is_sent_waiting_until_there_are_frames(folder: str) -> None:
     relay = RelayHarness(folder)
-    assert relay.next() == RelayMessage("waiting", "this run publishes no frames yet")
+    assert relay.next() == pb.FrameReply(state="waiting", reason="this run publishes no frames yet")
     assert relay.next().state == "waiting"
     assert relay.now >= 2.0
     relay.is_open = False
@@ -90,7 +91,7 @@ def test_frames_come_as_jpeg_with_their_hud(folder: str) -> None:
 
 def test_only_the_newest_frame_is_sent_and_no_larger_than_requested(folder: str) -> None:
     lane = LaneWriter(folder, 0)
-    relay = RelayHarness(folder, RelayOptions(envs=[0], max_side=64))
+    relay = RelayHarness(folder, pb.FramesRequest(envs=[0], max_side=64))
     for value in (10, 100, 250):
         publish(lane, value, 100, 200)
     first = relay.next()
@@ -107,7 +108,7 @@ def test_the_end_of_the_run_ends_the_stream(folder: str) -> None:
     relay = RelayHarness(folder)
     relay.next()
     relay.ending = "the run has ended"
-    assert list(relay.messages) == [RelayMessage("unavailable", "the run has ended")]
+    assert list(relay.messages) == [pb.FrameReply(state="unavailable", reason="the run has ended")]
 
 
 def test_a_slow_connection_gets_lower_quality_and_a_fast_one_higher() -> None:

@@ -47,13 +47,7 @@ def _abort_unauthenticated(_: Any, context: grpc.ServicerContext) -> Any:
 
 def _refusing_handler(handler: Handler | None) -> Handler:
     """A refusal of the same shape as the method that was called."""
-    if handler is not None and handler.request_streaming:
-        make = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.response_streaming
-            else grpc.stream_unary_rpc_method_handler
-        )
-        return make(_abort_unauthenticated)
-    if handler is not None and handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(_abort_unauthenticated)
-    return grpc.unary_unary_rpc_method_handler(_abort_unauthenticated)
+    shapes = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+    shape = next((name for name in shapes if getattr(handler, name, None) is not None), shapes[0])
+    refuse: Handler = getattr(grpc, f"{shape}_rpc_method_handler")(_abort_unauthenticated)
+    return refuse

@@ -38,7 +38,7 @@ from mosaic.trainer.records import Records
 from mosaic.trainer.recovery import recover
 from mosaic.trainer.run_service import RunService
 from mosaic.trainer.scheduler import Slots
-from mosaic.trainer.server import DaemonControls, Servicer
+from mosaic.trainer.server import Servicer
 from mosaic.trainer.supervisor import Supervisor
 from mosaic.workers import discover_workers
 
@@ -86,17 +86,16 @@ class Daemon:
             ),
         )
         self._address = _bind_port(server, self._port)
-        self._supervisor = Supervisor(self._records, LocalExecutor(self._address, token), self._slots)
-        self._run_service = RunService(self._records, checkers, self._slots, self._supervisor.wake)
-        controls = DaemonControls(self.status, self.shut_down, self.set_cap, self._supervisor.continue_queue)
-        servicer = Servicer(self._records, self._run_service, checkers, token, controls)
+        self.supervisor = Supervisor(self._records, LocalExecutor(self._address, token), self._slots)
+        self._run_service = RunService(self._records, checkers, self._slots, self.supervisor.wake)
+        servicer = Servicer(self._records, self._run_service, checkers, token, self)
         add_TrainerServicer_to_server(servicer, server)
         _add_standard_services(server)
         self._started_at = time.time()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._shutdown_requested.set())
         server.start()
-        beat = threading.Thread(target=self._supervisor.run, name="supervisor")
+        beat = threading.Thread(target=self.supervisor.run, name="supervisor")
         beat.start()
         self._write_daemon_file(token)
         checkers.warm_up()
@@ -107,7 +106,7 @@ class Daemon:
         finally:
             servicer.is_closing = True
             self._records.notify_watchers()
-            self._supervisor.stop()
+            self.supervisor.stop()
             beat.join()
             server.stop(grace=1.0).wait()
             checkers.close()
@@ -116,14 +115,14 @@ class Daemon:
             log.info("daemon_ended")
 
     def _write_daemon_file(self, token: str) -> None:
-        said = {
+        content = {
             "address": self._address,
             "token": token,
             "process": own_identity(),
             "started_at": self._started_at,
             "version": __version__,
         }
-        write_json(self._workspace.daemon_file, said, mode=0o600)
+        write_json(self._workspace.daemon_file, content, mode=0o600)
 
     def _remove_daemon_file(self) -> None:
         try:
@@ -165,7 +164,7 @@ class Daemon:
                 gpus=self._slots.gpus,
             ),
             is_draining=self._is_draining,
-            paused=self._supervisor.failure_breaker.pause_reason,
+            paused=self.supervisor.failure_breaker.pause_reason,
             log=str(self._workspace.daemon_log),
         )
 
@@ -177,11 +176,11 @@ class Daemon:
         with self._records.lock:
             self._slots.runs, self._slots.cpus = runs, max(cpus, runs)
         log.info("cap_set", runs=runs)
-        self._supervisor.wake()
+        self.supervisor.wake()
 
     def shut_down(self, cancel_runs: bool, drain: bool) -> None:
         if drain:
-            self._is_draining = self._supervisor.is_draining = True
+            self._is_draining = self.supervisor.is_draining = True
             return
         if cancel_runs:
             threading.Thread(target=self._cancel_all_and_end, name="cancel-all").start()
@@ -190,7 +189,7 @@ class Daemon:
             threading.Timer(0.1, self._shutdown_requested.set).start()
 
     def _cancel_all_and_end(self) -> None:
-        self._supervisor.is_draining = True
+        self.supervisor.is_draining = True
         for run_id in list(self._records.active):
             try:
                 self._run_service.cancel(run_id)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeVar
 
 import grpc
 import structlog
@@ -18,26 +19,28 @@ from mosaic.common.auth_proof import PROBLEMS_KEY, PROOF_KEY, compute_proof, con
 from mosaic.contracts import trainer_pb2 as pb
 from mosaic.contracts.errors import BadInput, MosaicError, UnknownName
 from mosaic.contracts.events import Hello
+from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.trainer_pb2_grpc import TrainerServicer
-from mosaic.contracts.views import DaemonStatus, RunView
+from mosaic.contracts.views import RunView
 from mosaic.fastlane import lanes_folder
 from mosaic.journal import Journal
 from mosaic.store import BULK_KINDS, IndexedEvent, MetricsCursor, PointSeries, encode_event
 from mosaic.store.ingest import event_sources
 from mosaic.trainer.checkers import Checkers
-from mosaic.trainer.evaluation_results import evaluations
-from mosaic.trainer.folder_files import list_files, read_file
-from mosaic.trainer.frame_relay import AckListener, RelayOptions, relay_frames
+from mosaic.trainer.folder_reader import list_files, read_evaluations, read_file, read_wandb_statuses
+from mosaic.trainer.frame_relay import count_acknowledged, relay_frames
 from mosaic.trainer.records import Records, to_json_text
 from mosaic.trainer.run_import import import_run
 from mosaic.trainer.run_service import RunService
-from mosaic.trainer.wandb_status import wandb_states
 from mosaic.workers import get_worker as worker_named
+
+if TYPE_CHECKING:
+    from mosaic.trainer.daemon import Daemon
 
 log = structlog.get_logger("mosaic.trainer.server")
 
 Context = grpc.ServicerContext
-Method = TypeVar("Method", bound=Callable[..., Any])
+AnyServicer = TypeVar("AnyServicer", bound=TrainerServicer)
 
 EVENTS_PER_BATCH = 500
 MAX_BACKLOG_EVENTS = 4000
@@ -48,43 +51,47 @@ LOG_CHUNK_BYTES = 1 << 18
 POINT_KINDS = ("metrics", "episodes")
 
 
-def _abort(context: Context, error: Exception) -> None:
+def _abort(context: Context, error: Exception) -> NoReturn:
+    code = grpc.StatusCode.INTERNAL
     if isinstance(error, MosaicError):
         code = grpc.StatusCode.INVALID_ARGUMENT if isinstance(error, BadInput) else grpc.StatusCode.FAILED_PRECONDITION
-        log.info("call_answered_with_refusal", error=type(error).__name__, log_code=error.log_code, said=str(error))
+        log.info("request_refused", error=type(error).__name__, log_code=error.log_code, message=str(error))
         if error.problems:
             context.set_trailing_metadata(((PROBLEMS_KEY, json.dumps(error.problems).encode()),))
-        context.abort(code, f"{type(error).__name__}: {error}")
-    log.exception("call_failed")
-    context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
+    else:
+        log.exception("call_failed")
+    context.abort(code, f"{type(error).__name__}: {error}")
 
 
-def _unary_method(method: Method) -> Method:
-    @functools.wraps(method)
-    def wrapped(self: Servicer, request: Any, context: Context) -> Any:
-        with self.calls:
-            try:
-                return method(self, request, context)
-            except Exception as error:
-                if context.code() is None:  # type: ignore[attr-defined]
-                    _abort(context, error)
-                raise
-
-    return wrapped  # type: ignore[return-value]
+@contextmanager
+def _errors_as_status(context: Context) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if context.code() is None:  # type: ignore[attr-defined]
+            _abort(context, error)
+        raise
 
 
-def _streaming_method(method: Method) -> Method:
-    @functools.wraps(method)
-    def wrapped(self: Servicer, request: Any, context: Context) -> Any:
-        with self.calls:
-            try:
-                yield from method(self, request, context)
-            except Exception as error:
-                if context.code() is None:  # type: ignore[attr-defined]
-                    _abort(context, error)
-                raise
+def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a method count its calls and answer errors with a gRPC status."""
 
-    return wrapped  # type: ignore[return-value]
+    def call(self: Servicer, request: Any, context: Context) -> Any:
+        with self.calls, _errors_as_status(context):
+            return method(self, request, context)
+
+    def stream(self: Servicer, request: Any, context: Context) -> Iterator[Any]:
+        with self.calls, _errors_as_status(context):
+            yield from method(self, request, context)
+
+    return functools.wraps(method)(stream if inspect.isgeneratorfunction(method) else call)
+
+
+def _guard_calls(servicer: type[AnyServicer]) -> type[AnyServicer]:
+    for name in servicer.__dict__.keys() & TrainerServicer.__dict__.keys():
+        if not name.startswith("_"):
+            setattr(servicer, name, _guard(getattr(servicer, name)))
+    return servicer
 
 
 class CallCounter:
@@ -102,29 +109,22 @@ class CallCounter:
         self.last_ended_at = time.monotonic()
 
 
-class DaemonControls(NamedTuple):
-    """What may be done with the daemon itself."""
-
-    status: Callable[[], DaemonStatus]
-    shut_down: Callable[[bool, bool], None]
-    """Its arguments: whether to cancel the runs, whether to drain."""
-    set_cap: Callable[[int], None]
-    continue_queue: Callable[[], None]
-
-
+@_guard_calls
 class Servicer(TrainerServicer):
     def __init__(
-        self, records: Records, run_service: RunService, checkers: Checkers, token: str, controls: DaemonControls
+        self, records: Records, run_service: RunService, checkers: Checkers, token: str, daemon: Daemon
     ) -> None:
         self._records = records
         self._run_service = run_service
         self._checkers = checkers
         self._token = token
-        self._controls = controls
+        self._daemon = daemon
         self.calls = CallCounter()
         self.is_closing = False
 
-    @_unary_method
+    def _folder(self, run: str) -> RunFolder:
+        return self._records.folder(self._records.resolve(run))
+
     def Identify(self, request: pb.IdentifyRequest, context: Context) -> pb.IdentifyReply:
         given = dict(context.invocation_metadata()).get(PROOF_KEY, "")
         if not request.nonce or not constant_time_equals(
@@ -135,28 +135,22 @@ class Servicer(TrainerServicer):
 
     # --- runs
 
-    @_unary_method
     def SubmitRun(self, request: pb.PayloadRequest, context: Context) -> pb.RunReply:
         return _run_reply(self._run_service.submit(request.payload_json, request.environment))
 
-    @_unary_method
     def CheckRun(self, request: pb.PayloadRequest, context: Context) -> pb.JsonReply:
         return pb.JsonReply(json=to_json_text(self._run_service.check(request.payload_json, bool(request.environment))))
 
-    @_unary_method
     def CancelRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
         return _run_reply(self._run_service.cancel(request.run))
 
-    @_unary_method
     def PauseRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
         return _run_reply(self._run_service.pause(request.run))
 
-    @_unary_method
     def ResumeRun(self, request: pb.ResumeRequest, context: Context) -> pb.RunReply:
         total = request.total_timesteps if request.HasField("total_timesteps") else None
         return _run_reply(self._run_service.resume(request.run, total))
 
-    @_unary_method
     def ListRuns(self, request: pb.ListRequest, context: Context) -> pb.ListReply:
         rows = self._records.index.list_runs(
             list(request.status),
@@ -167,23 +161,17 @@ class Servicer(TrainerServicer):
             request.include_archived,
             limit=request.limit,
         )
-        views = []
-        queue_positions = self._records.queue_positions()
-        for record, facts in rows:
-            view = self._records.to_view(record, facts, queue_positions)
-            views.append(view.model_dump_json(exclude={"history", "attempts"}))
-        return pb.ListReply(views_json=views)
+        positions = self._records.queue_positions()
+        views = (self._records.to_view(record, progress, positions) for record, progress in rows)
+        return pb.ListReply(views_json=[view.model_dump_json(exclude={"history", "attempts"}) for view in views])
 
-    @_unary_method
     def GetRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
         return _run_reply(self._records.view(self._records.resolve(request.run)))
 
-    @_unary_method
     def GetConfig(self, request: pb.RunRequest, context: Context) -> pb.JsonReply:
         payload = self._records.read_payload(self._records.resolve(request.run))
         return pb.JsonReply(json=to_json_text(payload.to_json()))
 
-    @_unary_method
     def AnnotateRun(self, request: pb.AnnotateRequest, context: Context) -> pb.RunReply:
         view = self._run_service.annotate(
             request.run,
@@ -195,17 +183,14 @@ class Servicer(TrainerServicer):
         )
         return _run_reply(view)
 
-    @_unary_method
     def DeleteRun(self, request: pb.RunRequest, context: Context) -> pb.RunReply:
         return _run_reply(self._run_service.delete(request.run))
 
-    @_unary_method
     def ImportRun(self, request: pb.ImportRequest, context: Context) -> pb.RunReply:
         return _run_reply(import_run(self._records, request.path))
 
     # --- telemetry
 
-    @_streaming_method
     def WatchRuns(self, request: pb.WatchRequest, context: Context) -> Iterator[pb.EventBatch]:
         run_id = self._records.resolve(request.run) if request.run else ""
         for cursor, events, skipped in self._follow_events(context, request.after, run_id, list(request.kinds)):
@@ -214,7 +199,6 @@ class Servicer(TrainerServicer):
             texts = self._events_json([event for event in events if event.kind not in POINT_KINDS])
             yield pb.EventBatch(cursor=cursor, events_json=texts, skipped=skipped, runs_with_points=sorted(grown))
 
-    @_streaming_method
     def StreamTelemetry(self, request: pb.TelemetryFilter, context: Context) -> Iterator[pb.EventBatch]:
         run_id = self._records.resolve(request.run)
         kinds = list(request.kinds) or list(BULK_KINDS)
@@ -236,12 +220,12 @@ class Servicer(TrainerServicer):
                 with self._records.change_condition:
                     self._records.change_condition.wait(0.5)
                 continue
-            kept = events
+            sent = events
             if is_thinned and len(events) == MAX_BACKLOG_EVENTS:
-                kept = [event for event in events if event.kind not in REPLACEABLE_KINDS]
-            for at in range(0, len(kept), EVENTS_PER_BATCH):
-                part = kept[at : at + EVENTS_PER_BATCH]
-                yield part[-1].cursor, part, len(events) - len(kept) if at == 0 else 0
+                sent = [event for event in events if event.kind not in REPLACEABLE_KINDS]
+            for at in range(0, len(sent), EVENTS_PER_BATCH):
+                part = sent[at : at + EVENTS_PER_BATCH]
+                yield part[-1].cursor, part, len(events) - len(sent) if at == 0 else 0
             cursor = events[-1].cursor
 
     def _events_json(self, events: Sequence[IndexedEvent]) -> list[str]:
@@ -271,7 +255,6 @@ class Servicer(TrainerServicer):
             body["view"] = self._records.view(event.run_id).model_dump(mode="json")
         return encode_event(event.run_id, event.source, body)
 
-    @_streaming_method
     def ReadMetrics(self, request: pb.MetricsRequest, context: Context) -> Iterator[pb.MetricsReply]:
         run_id = self._records.resolve(request.run)
         after = MetricsCursor(request.generation, request.last_point)
@@ -283,24 +266,20 @@ class Servicer(TrainerServicer):
                 ]
                 yield pb.MetricsReply(series=series, generation=now.generation, last_point=now.last_point)
 
-    @_streaming_method
     def ReadEpisodes(self, request: pb.RunRequest, context: Context) -> Iterator[pb.JsonReply]:
         for rows in self._records.index.episodes(self._records.resolve(request.run)):
             yield pb.JsonReply(json=to_json_text(rows))
 
-    @_streaming_method
     def ReadEvaluations(self, request: pb.EvaluationsRequest, context: Context) -> Iterator[pb.JsonReply]:
         run_id = self._records.resolve(request.run) if request.run else ""
-        for found in evaluations(self._records, run_id, request.env_id):
-            yield pb.JsonReply(json=found.model_dump_json())
+        for evaluation in read_evaluations(self._records, run_id, request.env_id):
+            yield pb.JsonReply(json=evaluation.model_dump_json())
 
-    @_streaming_method
     def ReadWandb(self, request: pb.RunRequest, context: Context) -> Iterator[pb.JsonReply]:
         run_id = self._records.resolve(request.run) if request.run else ""
-        for found in wandb_states(self._records, run_id):
-            yield pb.JsonReply(json=found.model_dump_json())
+        for status in read_wandb_statuses(self._records, run_id):
+            yield pb.JsonReply(json=status.model_dump_json())
 
-    @_streaming_method
     def ReadLog(self, request: pb.LogRequest, context: Context) -> Iterator[pb.LogReply]:
         run_id = self._records.resolve(request.run)
         folder = self._records.folder(run_id)
@@ -325,101 +304,78 @@ class Servicer(TrainerServicer):
             else:
                 time.sleep(0.1)
 
-    @_unary_method
     def ListFiles(self, request: pb.FilesRequest, context: Context) -> pb.FilesReply:
-        folder = self._records.folder(self._records.resolve(request.run))
-        return pb.FilesReply(files=list_files(folder, request.pattern))
+        return pb.FilesReply(files=list_files(self._folder(request.run), request.pattern))
 
-    @_streaming_method
     def ReadFile(self, request: pb.FileRequest, context: Context) -> Iterator[pb.FileReply]:
-        folder = self._records.folder(self._records.resolve(request.run))
-        for data in read_file(folder, request.name, request.offset):
+        for data in read_file(self._folder(request.run), request.name, request.offset):
             yield pb.FileReply(data=data)
 
     # --- workers
 
-    @_unary_method
     def RegisterWorker(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterReply:
         is_known = request.run in self._records.active
         log.info("worker_registered", run_id=request.run, worker=request.worker, pid=request.pid, is_known=is_known)
         return pb.RegisterReply(is_known=is_known)
 
-    @_unary_method
     def Heartbeat(self, request: pb.RunRequest, context: Context) -> pb.RegisterReply:
         is_known = request.run in self._records.active
         if is_known:
             self._records.index.update_progress(request.run, heard_at=time.time())
         return pb.RegisterReply(is_known=is_known)
 
-    @_unary_method
     def PublishTelemetry(self, request: Iterator[pb.TelemetryRequest], context: Context) -> pb.TelemetryReply:
-        """Into a journal of our own in the run's folder, from where it goes the way of all telemetry."""
+        """Writes to another journal in the run's folder, which is ingested as the worker's own is."""
         journals: dict[str, Journal] = {}
         accepted = 0
         try:
             for message in request:
                 run_id = self._records.resolve(message.run)
-                facts = json.loads(message.facts_json)
-                if message.kind not in BULK_KINDS or not isinstance(facts, dict):
+                fields = json.loads(message.facts_json)
+                if message.kind not in BULK_KINDS or not isinstance(fields, dict):
                     raise BadInput(f"Telemetry of kind {message.kind!r} is not known. Known: {', '.join(BULK_KINDS)}.")
                 if run_id not in journals:
                     path = self._records.folder(run_id).path / f"journal.{os.getpid()}.jsonl"
                     journals[run_id] = Journal(path)
-                facts = {name: value for name, value in facts.items() if name not in ("seq", "at", "kind")}
-                journals[run_id].append(message.kind, **facts)
+                fields = {name: value for name, value in fields.items() if name not in ("seq", "at", "kind")}
+                journals[run_id].append(message.kind, **fields)
                 accepted += 1
         finally:
             for journal in journals.values():
                 journal.close()
         return pb.TelemetryReply(accepted=accepted)
 
-    @_streaming_method
     def StreamFrames(self, request: Iterator[pb.FramesRequest], context: Context) -> Iterator[pb.FrameReply]:
         first = next(request)
-        seen = AckListener(more.seen for more in request)
-        seen.start()
         run_id = self._records.resolve(first.run)
-
-        def ending() -> str:
-            return "" if self._records.get(run_id).is_active else "the run has ended"
-
-        messages = relay_frames(
+        yield from relay_frames(
             lanes_folder(self._records.folder(run_id).path),
-            RelayOptions(list(first.envs), first.rate_hz, first.max_side, first.budget),
+            first,
             is_open=lambda: context.is_active() and not self.is_closing,
-            end_reason=ending,
-            acknowledged_count=lambda: seen.count,
+            end_reason=lambda: "" if self._records.get(run_id).is_active else "the run has ended",
+            acknowledged_count=count_acknowledged(request),
         )
-        for message in messages:
-            yield pb.FrameReply(
-                state=message.state, reason=message.reason, image=message.image, hud_json=message.hud_json
-            )
 
-    @_unary_method
     def AskWorker(self, request: pb.AskRequest, context: Context) -> pb.JsonReply:
         question = json.loads(request.question_json)
         return pb.JsonReply(json=to_json_text(self._checkers.ask(worker_named(request.worker).id, question)))
 
     # --- the daemon itself
 
-    @_unary_method
     def GetStatus(self, request: pb.StatusRequest, context: Context) -> pb.JsonReply:
-        return pb.JsonReply(json=self._controls.status().model_dump_json())
+        return pb.JsonReply(json=self._daemon.status().model_dump_json())
 
-    @_unary_method
     def SetCap(self, request: pb.CapRequest, context: Context) -> pb.JsonReply:
-        self._controls.set_cap(request.runs)
-        return pb.JsonReply(json=self._controls.status().model_dump_json())
+        self._daemon.set_cap(request.runs)
+        return pb.JsonReply(json=self._daemon.status().model_dump_json())
 
-    @_unary_method
     def ContinueQueue(self, request: pb.StatusRequest, context: Context) -> pb.JsonReply:
-        self._controls.continue_queue()
-        return pb.JsonReply(json=self._controls.status().model_dump_json())
+        self._daemon.supervisor.continue_queue()
+        return pb.JsonReply(json=self._daemon.status().model_dump_json())
 
-    @_unary_method
     def StopDaemon(self, request: pb.StopRequest, context: Context) -> pb.JsonReply:
-        status = self._controls.status()
-        self._controls.shut_down(request.cancel_runs, request.drain)
+        status = self._daemon.status()
+        self._daemon.shut_down(request.cancel_runs, request.drain)
         return pb.JsonReply(json=status.model_dump_json())
 
 
