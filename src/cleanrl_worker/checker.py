@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
-from cleanrl_worker import describe, devices, launcher, policy_evaluation
+from cleanrl_worker import describe, devices, launcher
+from cleanrl_worker.evaluation_policy import check_evaluation
 from cleanrl_worker.inspection import inspect_policy
 from cleanrl_worker.registry import ALGORITHMS, module_name
 from cleanrl_worker.worker_config import DEFAULT_SEED, WorkerRequest, parse_request
@@ -60,7 +61,7 @@ def check_request(request: WorkerRequest, config_path: str = "<config>") -> Json
 
         return summary | build_script_job(request).summary()
     if request.is_evaluation:
-        return summary | policy_evaluation.check_evaluation(request)
+        return summary | check_evaluation(request)
     config, facts, env = launcher.check_training(request)
     settings = config.model_dump(mode="json")
     if not ALGORITHMS[request.algo].is_for_atari:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from cleanrl_worker.evaluation_registry import EvaluationSpec, evaluation_spec
 from cleanrl_worker.inspection import SavedPolicy, find_policy, flatten_weights
-from cleanrl_worker.registry import load_algorithm, module_name
+from cleanrl_worker.registry import ALGORITHMS, load_algorithm, module_name
 from cleanrl_worker.worker_config import DEFAULT_SEED, WorkerRequest
 from mosaic.arena import EvaluablePolicy
 from mosaic.arena.evaluate import BATCH_SIZE, RecurrentPolicy, make_action_clipper, make_array_converter
 from mosaic.contracts.errors import BadInput, MosaicError, problems_of, refuse_key
+from mosaic.envs import make
 from mosaic.envs.factory import describe_env
 from mosaic.run import Checkpoint
 from mosaic.workers import ActingPolicy
@@ -28,19 +29,20 @@ class LoadedPolicy:
     env_id: str
     first_seed: int
     policy: EvaluablePolicy
-    spec: EvaluationSpec
+    make_env: Callable[..., Any]
+    """Makes the environment, with the wrappers used in training."""
     environment_summary: dict[str, Any]
     """Its metadata for the summary."""
 
-    @property
-    def report_fields(self) -> dict[str, Any]:
-        """The fields that every report of the evaluation contains."""
-        return {
-            "algo": self.algo,
-            "env_id": self.env_id,
-            "policy_path": str(self.saved_policy.path),
-            "checkpoint_step": self.saved_policy.step,
-        }
+
+def env_maker(algo: str) -> Callable[..., Any]:
+    """Return what makes an environment for evaluation from its id, with the wrappers used in training."""
+    module = load_algorithm(algo)
+    if ALGORITHMS[algo].is_for_atari:
+        from cleanrl_worker.atari_envs import make_evaluation_env
+
+        return getattr(module, "make_env", make_evaluation_env)
+    return make
 
 
 def first_evaluation_seed(training_seed: int) -> int:
@@ -70,20 +72,20 @@ def _load(path: str, algo: str | None, env_id: str | None, first_seed: int | Non
     assert algo is not None
     assert env_id is not None
     seed = DEFAULT_SEED if saved.seed is None else int(saved.seed)
-    spec = evaluation_spec(algo)
+    make_env = env_maker(algo)
     with problems_of("env_id"):
-        env = spec.make_env(env_id)
+        env = make_env(env_id)
     try:
         if env_id != saved.env_id and saved.env_id is not None:
             with problems_of("env_id"):
-                _check_spaces(saved, env_id, env, spec)
-        policy = _build_policy(saved, algo, env_id, env, spec)
+                _check_spaces(saved, env_id, env, make_env)
+        policy = _build_policy(saved, algo, env_id, env)
         _try_one_action(saved, env_id, env, policy)
     except BaseException:
         env.close()
         raise
     first_seed = first_evaluation_seed(seed) if first_seed is None else first_seed
-    return LoadedPolicy(saved, algo, env_id, first_seed, policy, spec, describe_env(env)), env
+    return LoadedPolicy(saved, algo, env_id, first_seed, policy, partial(make_env, env_id), describe_env(env)), env
 
 
 def load_acting_policy(path: Path, algo: str | None = None, env_id: str | None = None) -> ActingPolicy:
@@ -107,7 +109,7 @@ def load_acting_policy(path: Path, algo: str | None = None, env_id: str | None =
         observation_shape=observations.shape,
         flatten=make_array_converter(observations),
         act=act,
-        make_env=partial(loaded.spec.make_env, loaded.env_id),
+        make_env=loaded.make_env,
         rows=BATCH_SIZE if is_recurrent else None,
         reset_row=policy.reset_state if isinstance(policy, RecurrentPolicy) else None,
     )
@@ -119,10 +121,11 @@ def _check_settings(request: WorkerRequest) -> None:
         raise refuse_key(path, "an evaluation takes its settings from the checkpoint. Leave it out.")
 
 
-def _build_policy(saved: SavedPolicy, algo: str, env_id: str, env: Any, spec: EvaluationSpec) -> EvaluablePolicy:
-    checkpoint = saved.checkpoint or _checkpoint_from_weights(saved, algo, env_id, env, spec)
+def _build_policy(saved: SavedPolicy, algo: str, env_id: str, env: Any) -> EvaluablePolicy:
+    checkpoint = saved.checkpoint or _checkpoint_from_weights(saved, algo, env_id, env)
     try:
-        return spec.load_policy(algo, checkpoint)
+        policy: EvaluablePolicy = load_algorithm(algo).load_policy(checkpoint)
+        return policy
     except KeyError as error:
         raise BadInput(
             f"{_policy_label(saved)} lacks {error.args[0]!r}; without it the policy would not act as it was "
@@ -132,36 +135,47 @@ def _build_policy(saved: SavedPolicy, algo: str, env_id: str, env: Any, spec: Ev
         raise BadInput(f"The weights of {saved.path} do not fit {algo} on {env_id!r} ({error}).") from error
 
 
-def _checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: Any, spec: EvaluationSpec) -> Checkpoint:
-    """Build a checkpoint from weights alone."""
-    module = load_algorithm(algo)
+def _checkpoint_from_weights(saved: SavedPolicy, algo: str, env_id: str, env: Any) -> Checkpoint:
+    """Complete the weights of a model file to a checkpoint, by what the environment and the settings determine."""
+    from cleanrl_worker.algorithms.base import ObservationEncoder
+
+    module, spec = load_algorithm(algo), ALGORITHMS[algo]
     module.check(module.Config(env_id=env_id), env)
     try:
         weights = flatten_weights(saved.weights, spec.model_parts)
     except MosaicError:
         raise BadInput(f"{saved.path} does not contain a state dict of {algo}. Choose another file.") from None
-    if spec.build_checkpoint is None:
+    if spec.missing_state:
         raise BadInput(
             f"{saved.path} has only weights; {algo} also needs {spec.missing_state}, without which the policy would "
             "not act as it was trained. Choose a checkpoint of its run."
         )
     config = {**module.Config(env_id=env_id).model_dump(mode="json"), **saved.config}
-    checkpoint = spec.build_checkpoint(algo, env, config)
-    acting = [name for name in checkpoint.weights if name.startswith(f"{spec.model_parts[0]}.")]
-    missing = next((name for name in acting if name not in weights), None)
-    if missing is not None:
-        raise BadInput(f"{saved.path} lacks {missing!r} of {algo}. Choose another file.")
-    return Checkpoint(
-        saved.path, 0, {**checkpoint.weights, **weights}, checkpoint.arrays, {**checkpoint.facts, "config": config}, {}
-    )
+    inputs = ObservationEncoder.describe(env.observation_space)
+    shape = {} if spec.is_for_atari else {"observation_size": inputs["size"]}
+    facts: dict[str, Any] = {"algorithm": algo, "config": config, "inputs": inputs, "shape": shape}
+    arrays: dict[str, Any] = {}
+    if spec.needs_bounds:
+        arrays = {"action.low": env.action_space.low, "action.high": env.action_space.high}
+        # The model lacks networks that are trained but do not act.
+        complete = module.Agent(inputs["size"], *arrays.values()).state_dict()
+        missing = [name for name in complete if name.startswith(f"{spec.model_parts[0]}.") and name not in weights]
+        if missing:
+            raise BadInput(f"{saved.path} lacks {missing[0]!r} of {algo}. Choose another file.")
+        weights = {**complete, **weights}
+    else:
+        shape |= {"actions": int(env.action_space.n)}
+        shape |= {name: config[name] for name in ("n_atoms", "v_min", "v_max") if name in config}
+        facts["first_action"] = int(env.action_space.start)
+    return Checkpoint(saved.path, 0, weights, arrays, facts, {})
 
 
 def _policy_label(saved: SavedPolicy) -> str:
     return f"The checkpoint {saved.path}" if saved.checkpoint is not None else str(saved.path)
 
 
-def _check_spaces(saved: SavedPolicy, env_id: str, env: Any, spec: EvaluationSpec) -> None:
-    trained = spec.make_env(saved.env_id)
+def _check_spaces(saved: SavedPolicy, env_id: str, env: Any, make_env: Callable[..., Any]) -> None:
+    trained = make_env(saved.env_id)
     ours, theirs = _describe_spaces(env), _describe_spaces(trained)
     trained.close()
     if ours != theirs:
@@ -202,7 +216,10 @@ def check_evaluation(request: WorkerRequest) -> dict[str, Any]:
     checkpoint = match.saved_policy.checkpoint
     return {
         "module": module_name(match.algo),
-        **match.report_fields,
+        "algo": match.algo,
+        "env_id": match.env_id,
+        "policy_path": str(match.saved_policy.path),
+        "checkpoint_step": match.saved_policy.step,
         "seed": match.first_seed,
         "settings": match.saved_policy.config,
         "environment": match.environment_summary,

@@ -129,7 +129,8 @@ def build_job(request: WorkerRequest) -> Job:
         plan = build_script_job(request)
         return lambda folder, _: plan.run(folder)
     if request.is_evaluation:
-        from cleanrl_worker.policy_evaluation import load_for_evaluation, run_evaluation
+        from cleanrl_worker.evaluation_policy import load_for_evaluation
+        from cleanrl_worker.policy_evaluation import run_evaluation
 
         match = load_for_evaluation(request)
         return lambda folder, _: run_evaluation(request, match, folder)

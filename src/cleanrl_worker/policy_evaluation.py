@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
 import sys
 import time
@@ -13,32 +12,27 @@ from dataclasses import replace
 from typing import Any
 
 from cleanrl_worker import launcher
-from cleanrl_worker.evaluation_policy import LoadedPolicy, check_evaluation, first_evaluation_seed, load_for_evaluation
+from cleanrl_worker.evaluation_policy import LoadedPolicy, load_for_evaluation
 from cleanrl_worker.worker_config import WorkerRequest
-from mosaic.arena import Episode, pool_summaries, summarize
+from mosaic.arena import Episode, evaluate, pool_summaries, summarize
 from mosaic.arena.evaluate import BATCH_SIZE, MAX_EPISODE_STEPS
 from mosaic.arena.video_recorder import VideoRecorder
+from mosaic.common.eval_summary import EvalSummaryInvalid, read_eval_summary
 from mosaic.common.files import write_json
 from mosaic.contracts.errors import BadInput, MosaicError
 from mosaic.contracts.folder import RunFolder
 from mosaic.contracts.run_kind import RunKind
+from mosaic.contracts.views import EvaluationBatch, EvaluationSummary
 from mosaic.run import Run
 
-__all__ = [
-    "check_evaluation",
-    "evaluate_after_training",
-    "first_evaluation_seed",
-    "load_for_evaluation",
-    "run_evaluation",
-]
-
-Json = dict[str, Any]
 MAX_VIDEO_EPISODES = 3
 """The number of first episodes that are recorded if videos are requested."""
 EPISODES_AFTER_TRAINING = 10
 CAPABILITIES = ("inbox", "pause")
 SUMMARY_METRICS = ("avg_return", "median_return", "min_return", "max_return", "std_return", "iqm")
-_PER_EPISODE_KEYS = ("seeds", "returns", "lengths")
+_POLICY_FIELDS = {"algo", "env_id", "policy_path", "checkpoint_step"}
+_REQUEST_FIELDS = {"eval_batch_size", "eval_repeat", "tensorboard_dir"}
+"""Fields of the summary that the run's events repeat."""
 
 
 def run_evaluation(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFolder) -> None:
@@ -46,15 +40,13 @@ def run_evaluation(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFold
     with launcher.open_run(request, folder, capabilities=CAPABILITIES) as run:
         try:
             run.hello()
-            asked = _request_fields(request, folder)
-            run.event("policy_eval_started", **loaded.report_fields, **asked)
+            batches = EvaluationBatches(request, loaded, run)
+            run.event("policy_eval_started", **batches.header.model_dump(include=_POLICY_FIELDS | _REQUEST_FIELDS))
             run.frames = launcher.make_live_frames(request, run, loaded.env_id)
-            batches = EvaluationBatches(request, loaded, run, asked)
             while batches.play_batch() and request.evaluation.repeat:
                 pass
-            run.event(
-                "policy_eval_completed", **asked, batches=len(batches.completed_batches), episodes=batches.episode_count
-            )
+            counts = {"batches": len(batches.completed_batches), "episodes": batches.episode_count}
+            run.event("policy_eval_completed", **batches.header.model_dump(include=_REQUEST_FIELDS), **counts)
         except MosaicError as error:
             run.finish("rejected" if isinstance(error, BadInput) else "failed", str(error))
             raise
@@ -75,52 +67,47 @@ def evaluate_after_training(request: WorkerRequest, run: Run) -> None:
         payload=request.payload.model_copy(update={"kind": RunKind.POLICY_EVAL, "evaluation": evaluation}),
     )
     try:
-        EvaluationBatches(
-            asked, load_for_evaluation(asked), run, _request_fields(asked, run.folder), is_evaluation_run=False
-        ).play_batch()
+        EvaluationBatches(asked, load_for_evaluation(asked), run, is_evaluation_run=False).play_batch()
     except MosaicError as error:
         run.warn(f"The policy was trained but could not be evaluated: {error}", "eval_summary_warning")
 
 
-def _request_fields(request: WorkerRequest, folder: RunFolder) -> Json:
-    """Return the request's fields for the run's reports. Paths inside the run's folder are relative."""
-    place = launcher.tensorboard_folder(request, folder)
-    if place is not None and place.is_relative_to(folder.path):
-        place = place.relative_to(folder.path)
-    return {
-        "eval_batch_size": request.eval_batch_size,
-        "eval_repeat": request.evaluation.repeat,
-        "tensorboard_dir": None if place is None else str(place),
-    }
+def _summary_header(request: WorkerRequest, loaded: LoadedPolicy, folder: RunFolder) -> EvaluationSummary:
+    """Return the summary before the first batch. Paths inside the run's folder are relative."""
+    tensorboard = launcher.tensorboard_folder(request, folder)
+    if tensorboard is not None and tensorboard.is_relative_to(folder.path):
+        tensorboard = tensorboard.relative_to(folder.path)
+    return EvaluationSummary(
+        algo=loaded.algo,
+        env_id=loaded.env_id,
+        policy_path=str(loaded.saved_policy.path),
+        checkpoint_step=loaded.saved_policy.step,
+        deterministic=not request.evaluation.stochastic,
+        eval_batch_size=request.eval_batch_size,
+        eval_repeat=request.evaluation.repeat,
+        tensorboard_dir=None if tensorboard is None else str(tensorboard),
+    )
 
 
 class EvaluationBatches:
     """Runs batches, each on the next seeds. Those of an earlier attempt are kept."""
 
-    def __init__(
-        self,
-        request: WorkerRequest,
-        loaded: LoadedPolicy,
-        run: Run,
-        request_fields: Json,
-        is_evaluation_run: bool = True,
-    ) -> None:
+    def __init__(self, request: WorkerRequest, loaded: LoadedPolicy, run: Run, is_evaluation_run: bool = True) -> None:
+        self.header = _summary_header(request, loaded, run.folder)
         self._batch_size = request.eval_batch_size
         self._captures_video = request.artifacts.video.capture_evaluation
-        self._is_stochastic = request.evaluation.stochastic
         self._process_count = process_count(request.payload.resources.cpus)
         self._loaded = loaded
         self._run = run
-        self._request_fields = request_fields
         self._is_evaluation_run = is_evaluation_run
         """Whether the run is an evaluation, not a training that ends with one."""
-        earlier = _read_earlier_summary(run) if is_evaluation_run else {}
-        self.completed_batches: list[Json] = earlier.get("batches", [])
-        self._videos: list[str] = earlier.get("videos", [])
-        self.episode_count = sum(batch["episodes"] for batch in self.completed_batches)
+        earlier = _read_earlier_summary(run) if is_evaluation_run else None
+        self.completed_batches = [] if earlier is None else list(earlier.batches)
+        self._videos = [] if earlier is None else list(earlier.videos)
+        self.episode_count = sum(batch.episodes for batch in self.completed_batches)
         self._is_first_batch = True
         self._has_warned_of_truncation = False
-        self._step_count = sum(sum(batch["lengths"]) for batch in self.completed_batches)
+        self._step_count = sum(sum(batch.lengths) for batch in self.completed_batches)
 
     def play_batch(self) -> bool:
         """Run one batch; return False if the run was asked to stop."""
@@ -148,22 +135,23 @@ class EvaluationBatches:
         started_episodes: set[int] = set()
         steps_before = self._step_count
         try:
-            episodes = loaded.spec.evaluator(
+            episodes = evaluate(
                 loaded.policy,
                 self._env_factory(),
                 range(first_seed, first_seed + self._batch_size),
-                not self._is_stochastic,
+                self.header.deterministic,
                 on_episode=on_episode,
                 record=record if camera else None,
                 on_step=lambda steps: self._on_step(steps_before + steps),
                 processes=self._process_count,
-                make_helper_env=lambda: loaded.spec.make_env(loaded.env_id),
+                make_helper_env=loaded.make_env,
             )
         finally:
             if camera is not None:
                 self._videos += [str(path.relative_to(run.folder.path)) for path in sorted(camera.close())]
         if episodes:
-            self._write_summary(summarize(episodes), time.monotonic() - started)
+            number, duration_s = len(self.completed_batches) + 1, time.monotonic() - started
+            self._add_batch(EvaluationBatch(**summarize(episodes), batch=number, duration_s=duration_s))
         return not run.stop_requested
 
     def _on_step(self, steps: int) -> bool:
@@ -209,55 +197,44 @@ class EvaluationBatches:
         indices = itertools.count()
 
         def make_env() -> Any:
-            env = loaded.spec.make_env(loaded.env_id)
+            env = loaded.make_env()
             tap = frames.tap(env, next(indices), min(BATCH_SIZE, self._batch_size)) if frames else None
             return env if tap is None else TappedEnv(env, tap)
 
         return make_env
 
-    def _write_summary(self, batch: Json, duration_s: float) -> None:
-        batch["duration_s"] = duration_s
-        batch["batch"] = len(self.completed_batches) + 1
+    def _add_batch(self, batch: EvaluationBatch) -> None:
+        """Log a batch and write the summary of all batches."""
         self.completed_batches.append(batch)
         run = self._run
         for name in SUMMARY_METRICS:
-            if batch[name] is not None:
-                run.scalar(f"eval/{name}", batch[name], batch["batch"])
-        facts = {**self._loaded.report_fields, **self._request_fields, "deterministic": not self._is_stochastic}
-        full_summary = {
-            **facts,
-            **pool_summaries(self.completed_batches),
-            "batches": self.completed_batches,
-            "videos": self._videos,
-        }
+            if (value := getattr(batch, name)) is not None:
+                run.scalar(f"eval/{name}", value, batch.batch)
+        pooled = pool_summaries([one.model_dump() for one in self.completed_batches])
+        batches = {"batches": self.completed_batches, "videos": self._videos}
+        summary = EvaluationSummary.model_validate(self.header.model_dump() | pooled | batches)
         try:
-            write_json(run.folder.eval_summary, full_summary)
+            write_json(run.folder.eval_summary, summary.model_dump(exclude={"batch", "duration_s"}))
         except OSError as error:
             run.warn(f"The summary of the evaluation could not be written ({error}).", "eval_summary_warning")
-        batch_summary = {key: value for key, value in {**facts, **batch}.items() if key not in _PER_EPISODE_KEYS}
-        run.artifact("evaluation", batch_summary)
+        report = self.header.model_dump(include=_POLICY_FIELDS | _REQUEST_FIELDS | {"deterministic"})
+        report |= batch.model_dump(exclude={"seeds", "returns", "lengths"})
+        run.artifact("evaluation", report)
         run.artifact("videos", self._videos)
-        run.event("eval_summary_update", summary=batch_summary)
+        run.event("eval_summary_update", summary=report)
 
 
-def _read_earlier_summary(run: Run) -> Json:
-    """Read the summary of earlier attempts; an unreadable file is moved aside."""
+def _read_earlier_summary(run: Run) -> EvaluationSummary | None:
+    """Read the summary of earlier attempts; an invalid file is moved aside."""
     path = run.folder.eval_summary
     try:
-        summary = json.loads(path.read_text())
-        if all(isinstance(batch["episodes"], int) for batch in summary["batches"]) and isinstance(
-            summary["videos"], list
-        ):
-            return dict(summary)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    aside = path.with_name(f"{path.name}.damaged")
-    with contextlib.suppress(OSError):
-        os.replace(path, aside)
-    run.warn(f"The earlier summary cannot be read; it was moved to {aside}.", "eval_summary_warning")
-    return {}
+        return read_eval_summary(path)
+    except EvalSummaryInvalid:
+        aside = path.with_name(f"{path.name}.damaged")
+        with contextlib.suppress(OSError):
+            os.replace(path, aside)
+        run.warn(f"The earlier summary cannot be read; it was moved to {aside}.", "eval_summary_warning")
+        return None
 
 
 def process_count(max_processes: int | None) -> int:

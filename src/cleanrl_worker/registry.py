@@ -22,15 +22,25 @@ class AlgorithmSpec:
     """Whether continuous actions must have bounds."""
     threads: int = 1
     """The useful number of threads on a CPU. Small networks are slower with more than one."""
+    model_parts: tuple[str, ...] = ()
+    """The names of the state dicts where CleanRL saves a tuple of them as the model. The first one acts."""
+    missing_state: str = ""
+    """What acting needs besides the weights that CleanRL saves as the model."""
     extra: str | None = None
     """The extra of the package that it needs besides `train`; such algorithms are never suggested as alternatives."""
 
 
 _FLATTENABLE_SPACES = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Tuple", "Dict")
 DISCRETE = AlgorithmSpec(("Discrete",), _FLATTENABLE_SPACES)
-CONTINUOUS = AlgorithmSpec(("Box",), _FLATTENABLE_SPACES)
-CONTINUOUS_BOUNDED = replace(CONTINUOUS, needs_bounds=True, threads=WIDE_NETWORK_THREADS)
+CONTINUOUS = AlgorithmSpec(
+    ("Box",), _FLATTENABLE_SPACES, missing_state="the mean and variance by which observations were normalized"
+)
+ONE_CRITIC = AlgorithmSpec(
+    ("Box",), _FLATTENABLE_SPACES, needs_bounds=True, threads=WIDE_NETWORK_THREADS, model_parts=("actor", "qf1")
+)
+TWO_CRITICS = replace(ONE_CRITIC, model_parts=("actor", "qf1", "qf2"))
 ATARI = AlgorithmSpec(("Discrete",), ("Box",), is_for_atari=True, threads=WIDE_NETWORK_THREADS)
+ATARI_CHECKPOINT_ONLY = replace(ATARI, missing_state="the rest of its checkpoint")
 ATARI_ENVPOOL = replace(ATARI, extra="envpool")
 ALGORITHMS: dict[str, AlgorithmSpec] = {
     "ppo": DISCRETE,
@@ -39,15 +49,15 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "pqn": DISCRETE,
     "ppo_continuous_action": CONTINUOUS,
     "rpo_continuous_action": CONTINUOUS,
-    "sac_continuous_action": CONTINUOUS_BOUNDED,
-    "td3_continuous_action": CONTINUOUS_BOUNDED,
-    "ddpg_continuous_action": CONTINUOUS_BOUNDED,
+    "sac_continuous_action": TWO_CRITICS,
+    "td3_continuous_action": TWO_CRITICS,
+    "ddpg_continuous_action": ONE_CRITIC,
     "ppo_atari": ATARI,
     "ppo_atari_lstm": ATARI,
     "dqn_atari": ATARI,
     "c51_atari": ATARI,
-    "rainbow_atari": ATARI,
-    "sac_atari": ATARI,
+    "rainbow_atari": ATARI_CHECKPOINT_ONLY,
+    "sac_atari": ATARI_CHECKPOINT_ONLY,
     "ppo_atari_envpool": ATARI_ENVPOOL,
     "pqn_atari_envpool": ATARI_ENVPOOL,
     "ppo_rnd_envpool": ATARI_ENVPOOL,
@@ -71,5 +81,8 @@ def module_name(algo: str) -> str:
 
 
 def load_algorithm(algo: str) -> ModuleType:
-    """Import the module of an algorithm: `Config`, `Agent`, `check`, `train`, `load_policy`, `state_dict_of`."""
+    """Import the module of an algorithm: `Config`, `Agent`, `check`, `train`, `load_policy`, `state_dict_of`.
+
+    One whose games are not Gymnasium's also has `make_env`.
+    """
     return importlib.import_module(module_name(algo))

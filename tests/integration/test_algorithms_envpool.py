@@ -20,7 +20,7 @@ from tests.helpers.algorithm_cases import Killed, assert_same_checkpoint, events
 from cleanrl_worker.algorithms import ppo_rnd_envpool
 from cleanrl_worker.conv_network import ConvNetworkSizes
 from cleanrl_worker.envpool_envs import EnvpoolGame, EnvpoolTask
-from cleanrl_worker.evaluation_registry import evaluation_spec
+from cleanrl_worker.evaluation_policy import env_maker
 from cleanrl_worker.registry import load_algorithm
 from mosaic.contracts.errors import MosaicError
 from mosaic.run.torchfile import save_state_dict
@@ -272,7 +272,7 @@ def test_a_checkpoint_is_evaluated_in_whole_games_and_saved_as_cleanrl_would(
     module = load_algorithm(name)
     train_run(place / "run", name, config_of(name, total_timesteps=64))
     checkpoint = latest_checkpoint(place / "run")
-    game = evaluation_spec(name).make_env("Breakout-v5")
+    game = env_maker(name)("Breakout-v5")
     assert isinstance(game, EnvpoolGame)
     assert game._task == EnvpoolTask("Breakout-v5", module.STICKINESS)
     policy = module.load_policy(checkpoint)

@@ -15,7 +15,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Se
 from tests.helpers.worker_runs import events, train_here
 
 from cleanrl_worker.checker import check_request, format_summary
-from cleanrl_worker.policy_evaluation import load_for_evaluation
+from cleanrl_worker.evaluation_policy import load_for_evaluation
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import parse_request
 from mosaic.contracts.errors import BadInput

@@ -15,9 +15,8 @@ import torch
 from tests.helpers.worker_runs import events, small, train_here
 
 from cleanrl_worker.conv_network import ConvNetworkSizes
-from cleanrl_worker.evaluation_registry import EVALUATION_SPECS
+from cleanrl_worker.evaluation_policy import first_evaluation_seed, load_for_evaluation
 from cleanrl_worker.launcher import ConsoleRun
-from cleanrl_worker.policy_evaluation import first_evaluation_seed, load_for_evaluation
 from cleanrl_worker.registry import ALGORITHMS, load_algorithm
 from cleanrl_worker.worker_config import parse_request
 from mosaic.arena import Episode, evaluate, pool_summaries, summarize
@@ -230,7 +229,7 @@ def test_a_bare_state_dict_needs_algorithm_and_environment_to_be_named(tmp_path:
     assert "do not fit ppo on 'Acrobot-v1'" in refusal(algo="ppo", env_id="Acrobot-v1")
     assert "ppo needs a discrete action space" in refusal(algo="ppo", env_id="Pendulum-v1")
     assert "also needs the mean and variance" in refusal(algo="ppo_continuous_action", env_id="Pendulum-v1")
-    assert "No evaluation for the algorithm 'pppo'" in refusal(algo="pppo", env_id="CartPole-v1")
+    assert "No algorithm 'pppo' in worker 'cleanrl'." in refusal(algo="pppo", env_id="CartPole-v1")
     assert load_for_evaluation(
         parse_request(evaluation(bare, algo="ppo", env_id="CartPole-v1"))
     ).first_seed == first_evaluation_seed(1)
@@ -281,7 +280,6 @@ def test_every_algorithm_is_evaluated_from_a_fresh_checkpoint(
     }  # fmt: skip
     config = {"algo": algo, "env_id": env_id, "total_timesteps": 64, "extras": tiny}
     folder = train_here(RunFolder(tmp_path / "trained"), config)
-    assert algo in EVALUATION_SPECS
     episodes = 1 if ALGORITHMS[algo].is_for_atari else 3  # a game takes its time
     for name, is_drawn in (("best", False), ("drawn", True)):
         extras = {"eval_stochastic": is_drawn, "eval_episodes": episodes}
